@@ -1,0 +1,40 @@
+"""smoothplan: plan with a simulator, with certified values and a price stated before the start.
+
+Everything a user needs is in this namespace: backups (`HardMax`, `LogSumExp`, `OptimalTransport`), models
+(`TabularModel`, `VectorModel`, `JitModel`, `models`), the exact solver (`exact`) and the theory (`curvature`).
+"""
+
+from importlib.metadata import version
+
+from smoothplan import backups, curvature, exact, models
+from smoothplan.backups import HardMax, LogSumExp, OptimalTransport
+from smoothplan.models import (
+    GenerativeModel,
+    JitModel,
+    ModelError,
+    Oracle,
+    TabularModel,
+    Transition,
+    VectorModel,
+    check_model,
+)
+
+__version__ = version("smoothplan")
+
+__all__ = [
+    "GenerativeModel",
+    "HardMax",
+    "JitModel",
+    "LogSumExp",
+    "ModelError",
+    "OptimalTransport",
+    "Oracle",
+    "TabularModel",
+    "Transition",
+    "VectorModel",
+    "backups",
+    "check_model",
+    "curvature",
+    "exact",
+    "models",
+]

@@ -1,0 +1,104 @@
+"""Checks of arguments: each returns the value in its canonical type, or raises naming the argument and the value."""
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+SUM_TOLERANCE = 1e-9
+"""How far from one the sum of a probability vector may be: rounding, not error."""
+
+
+def number(
+    name: str, value: Any, *, least: float = -math.inf, below: float = math.inf, above: float = -math.inf
+) -> float:
+    """A finite real number with least ≤ value, above < value and value < below."""
+    try:
+        result = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, got {value!r}") from None
+    if not math.isfinite(result):
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    if not (least <= result < below and result > above):
+        limits = [f"at least {least:g}"] * (least > -math.inf)
+        limits += [f"greater than {above:g}"] * (above > -math.inf)
+        limits += [f"below {below:g}"] * (below < math.inf)
+        raise ValueError(f"{name} must be {' and '.join(limits)}, got {value!r}")
+    return result
+
+
+def positive(name: str, value: Any) -> float:
+    """A finite number greater than 0."""
+    return number(name, value, above=0.0)
+
+
+def discount_factor(value: Any) -> float:
+    """γ in [0, 1)."""
+    return number("discount", value, least=0.0, below=1.0)
+
+
+def probability(name: str, value: Any) -> float:
+    """A number in [0, 1]."""
+    result = number(name, value, least=0.0)
+    if result > 1.0:
+        raise ValueError(f"{name} must be at most 1, got {value!r}")
+    return result
+
+
+def whole(name: str, value: Any, *, least: int = 1) -> int:
+    """A whole number, at least `least`."""
+    try:
+        result = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {value!r}") from None
+    if result < least:
+        raise ValueError(f"{name} must be at least {least}, got {value!r}")
+    return result
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False, and nothing that merely counts as one of them."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be true or false, got {value!r}")
+    return bool(value)
+
+
+def array(name: str, values: ArrayLike) -> Floats:
+    """A float64 array of finite numbers."""
+    try:
+        result = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be an array of numbers, got {values!r}") from None
+    if not np.isfinite(result).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(result))[0])
+        raise ValueError(f"{name} must be finite, got {result[where]} at index {where}")
+    return result
+
+
+def distributions(name: str, values: ArrayLike, size: int) -> Floats:
+    """Probability vectors along the last axis, [..., size]."""
+    result = array(name, values)
+    if result.shape[-1:] != (size,):
+        raise ValueError(f"{name} must have {size} entries along its last axis, got shape {result.shape}")
+    if (result < 0).any():
+        where = tuple(int(i) for i in np.argwhere(result < 0)[0])
+        raise ValueError(f"{name} must not be negative, got {result[where]} at index {where}")
+    sums = result.sum(axis=-1)
+    wrong = np.abs(sums - 1.0) > SUM_TOLERANCE
+    if wrong.any():
+        where = tuple(int(i) for i in np.argwhere(wrong)[0])
+        place = f" at index {where}" if where else ""
+        raise ValueError(f"{name} must sum to one, got a sum of {sums[where]:.12g}{place}")
+    return result
+
+
+def frozen(values: NDArray[Any]) -> Any:
+    """A read-only, contiguous view or copy: what a frozen object may hand out."""
+    result = np.ascontiguousarray(values).view()
+    result.flags.writeable = False
+    return result

@@ -1,0 +1,385 @@
+"""Bellman backups: the aggregators F_s that turn action values Q_s into the value of a state, V(s) = F_s(Q_s).
+
+`HardMax` is the ordinary maximum, `LogSumExp` the entropy-regularised backup of SmoothCruiser, and `OptimalTransport`
+the backup of the paper (section 5), which knows through a cost matrix C which actions are alike. Each is convex,
+monotone, translation-equivariant and 1-Lipschitz in the sup norm, and satisfies
+
+    value(Q) = max over policies π of ⟨π, Q⟩ − regulariser(π),    attained at policy(Q) = ∇F(Q).
+
+Every method takes action values `q` of shape [..., K] and broadcasts over the leading axes. `states` aligns with those
+axes and matters only to an `OptimalTransport` whose reference distribution depends on the state.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from smoothplan import arguments
+from smoothplan.arguments import Floats
+from smoothplan.transport import Columns, entropy, transport_cost
+
+Reference = Callable[[Any], ArrayLike]
+"""A state-dependent reference distribution: states [n, ...] to probability vectors [n, K]."""
+
+
+class Backup(Protocol):
+    """What every backup offers."""
+
+    @property
+    def temperature(self) -> float:
+        """The effective temperature η; 0 for the hard maximum."""
+
+    def at_zero_range(self, actions: int) -> tuple[float, float]:
+        """Infimum and supremum over states of F_s(0), for a model with that many actions."""
+
+    def value(self, q: ArrayLike, states: Any = None) -> Floats:
+        """F_s(q), [...]."""
+
+    def policy(self, q: ArrayLike, states: Any = None) -> Floats:
+        """∇F_s(q), a distribution over actions, [..., K]."""
+
+    def hessian(self, q: ArrayLike, states: Any = None) -> Floats:
+        """∇²F_s(q), [..., K, K]."""
+
+    def local_policies(self, q: ArrayLike, states: Any = None) -> Floats:
+        """The local softmaxes p_ij, [..., K, J]: column j is a distribution over actions i."""
+
+    def coupling(self, q: ArrayLike, states: Any = None) -> Floats:
+        """The weighted softmaxes Γ_ij = μ_s(j)·p_ij, [..., K, J]."""
+
+    def regulariser(self, policy: ArrayLike, states: Any = None) -> Floats:
+        """The convex conjugate of F_s at a policy [..., K]: value(q) = max_π ⟨π, q⟩ − regulariser(π)."""
+
+
+class NoCurvatureError(TypeError):
+    """A smooth quantity was asked of a backup that has none."""
+
+
+def _action_values(q: ArrayLike, actions: int | None = None) -> Floats:
+    result = arguments.array("q", q)
+    if result.ndim == 0 or result.shape[-1] == 0:
+        raise ValueError(f"q must have one entry per action along its last axis, got shape {result.shape}")
+    if actions is not None and result.shape[-1] != actions:
+        raise ValueError(f"q must have {actions} actions along its last axis, got shape {result.shape}")
+    return result
+
+
+@dataclass(frozen=True)
+class HardMax:
+    """The ordinary maximum, F(Q) = max_a Q(a). It has no curvature: no Hessian, no softmaxes, no Taylor model.
+
+    >>> float(HardMax().value([0.0, 1.0]))
+    1.0
+    """
+
+    @property
+    def temperature(self) -> float:
+        """The hard maximum is the limit η → 0."""
+        return 0.0
+
+    @property
+    def offset(self) -> float:
+        """Nothing lies between this backup and its definition."""
+        return 0.0
+
+    @property
+    def at_zero(self) -> float:
+        """F(0)."""
+        return 0.0
+
+    def at_zero_range(self, actions: int) -> tuple[float, float]:
+        """F(0) = 0, whatever the number of actions."""
+        return 0.0, 0.0
+
+    def value(self, q: ArrayLike, states: Any = None) -> Floats:
+        """max_a q(a), [...]."""
+        return np.asarray(_action_values(q).max(axis=-1))
+
+    def policy(self, q: ArrayLike, states: Any = None) -> Floats:
+        """The greedy policy, [..., K]: all mass on a maximising action, the first one where several tie."""
+        q = _action_values(q)
+        return np.asarray(np.arange(q.shape[-1]) == q.argmax(axis=-1)[..., None], dtype=np.float64)
+
+    def regulariser(self, policy: ArrayLike, states: Any = None) -> Floats:
+        """Zero for every policy, [...]."""
+        policy = _action_values(policy)
+        return np.zeros(arguments.distributions("policy", policy, policy.shape[-1]).shape[:-1])
+
+    def hessian(self, q: ArrayLike, states: Any = None) -> Floats:
+        """Raises: the maximum is not differentiable."""
+        raise NoCurvatureError(
+            "HardMax has no Hessian: the maximum is piecewise linear. Use LogSumExp or OptimalTransport with a small "
+            "temperature; curvature.gap_to_hard_max bounds the difference"
+        )
+
+    def local_policies(self, q: ArrayLike, states: Any = None) -> Floats:
+        """Raises: there are no local softmaxes."""
+        raise NoCurvatureError("HardMax has no local softmaxes: use policy for its greedy action")
+
+    def coupling(self, q: ArrayLike, states: Any = None) -> Floats:
+        """Raises: there is no transport plan."""
+        raise NoCurvatureError("HardMax has no coupling: use policy for its greedy action")
+
+
+@dataclass(frozen=True)
+class LogSumExp:
+    """The entropy-regularised backup, F(Q) = η log Σ_a exp(Q(a)/η) = max_π ⟨π, Q⟩ + η·entropy(π).
+
+    It is the optimal-transport backup with C ≡ 0, so its columns are all alike and it keeps one: J = 1.
+
+    Args:
+        temperature: η > 0.
+        actions: K, needed only by `at_zero`.
+
+    >>> float(LogSumExp(temperature=0.5).value([1.0, 1.0])) == 1.0 + 0.5 * math.log(2)
+    True
+    """
+
+    temperature: float
+    actions: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "temperature", arguments.positive("temperature", self.temperature))
+        if self.actions is not None:
+            object.__setattr__(self, "actions", arguments.whole("actions", self.actions))
+
+    @property
+    def offset(self) -> float:
+        """Nothing lies between this backup and its definition."""
+        return 0.0
+
+    @property
+    def at_zero(self) -> float:
+        """F(0) = η log K."""
+        if self.actions is None:
+            raise ValueError("at_zero is η log K: give LogSumExp its actions=K, or call at_zero_range(K)")
+        return self.at_zero_range(self.actions)[0]
+
+    def at_zero_range(self, actions: int) -> tuple[float, float]:
+        """F(0) = η log K at every state."""
+        value = self.temperature * math.log(arguments.whole("actions", actions))
+        return value, value
+
+    def _columns(self, q: ArrayLike) -> Columns:
+        return Columns.at(_action_values(q, self.actions), np.zeros(1), np.ones(1), self.temperature)
+
+    def value(self, q: ArrayLike, states: Any = None) -> Floats:
+        """F(q), [...]."""
+        return self._columns(q).value()
+
+    def policy(self, q: ArrayLike, states: Any = None) -> Floats:
+        """∇F(q), the Boltzmann policy, [..., K]."""
+        return self._columns(q).policy()
+
+    def hessian(self, q: ArrayLike, states: Any = None) -> Floats:
+        """∇²F(q), [..., K, K]."""
+        return self._columns(q).hessian()
+
+    def local_policies(self, q: ArrayLike, states: Any = None) -> Floats:
+        """The one softmax, as a column, [..., K, 1]."""
+        return self._columns(q).local
+
+    def coupling(self, q: ArrayLike, states: Any = None) -> Floats:
+        """The softmax weighted by the single column's mass 1, [..., K, 1]."""
+        return self._columns(q).coupling()
+
+    def regulariser(self, policy: ArrayLike, states: Any = None) -> Floats:
+        """−η·entropy(π), [...]."""
+        policy = _action_values(policy, self.actions)
+        return np.asarray(-self.temperature * entropy(arguments.distributions("policy", policy, policy.shape[-1])))
+
+
+@dataclass(frozen=True)
+class _Mixture:
+    """The reference (1−ξ)·prior(s) + ξ·uniform, for a prior that is a function of the state."""
+
+    prior: Reference
+    xi: float
+
+    def __call__(self, states: Any) -> Floats:
+        prior = arguments.array("prior(states)", self.prior(states))
+        return np.asarray((1.0 - self.xi) * prior + self.xi / prior.shape[-1])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OptimalTransport:
+    """The optimal-transport backup of the paper, normalised:
+
+        F_s(Q) = η Σ_j μ_s(j) log Σ_i exp((Q_i − τC_ij)/η),    η = τλ.
+
+    `value(q) + offset` equals its definition, max over π of ⟨π, Q⟩ − τ·W_λ(π, μ_s) (Proposition 5.3).
+
+    Args:
+        cost: the action-cost matrix C, [K, K].
+        tau: the weight τ of the transport cost.
+        lam: the entropy λ inside the transport cost.
+        reference: μ, uniform by default; a vector [K]; one vector per state of a tabular model, [S, K]; or a function
+            from states [n, ...] to vectors [n, K].
+
+    >>> backup = OptimalTransport(cost=[[0, 1], [1, 0]], tau=1.0, lam=0.25)
+    >>> backup.policy([0.0, 0.0]).tolist()
+    [0.5, 0.5]
+    """
+
+    cost: Floats
+    tau: float
+    lam: float
+    reference: Floats | Reference
+
+    def __init__(
+        self, *, cost: ArrayLike, tau: float, lam: float, reference: ArrayLike | Reference | None = None
+    ) -> None:
+        cost = arguments.array("cost", cost)
+        if cost.ndim != 2 or cost.shape[0] != cost.shape[1] or cost.size == 0:
+            raise ValueError(f"cost must be a square matrix [K, K], got shape {cost.shape}")
+        actions = len(cost)
+        if reference is None:
+            reference = np.full(actions, 1.0 / actions)
+        if not callable(reference):
+            reference = arguments.distributions("reference", reference, actions)
+            if reference.ndim > 2:
+                raise ValueError(f"reference must be a vector [K] or a table [S, K], got shape {reference.shape}")
+            reference = arguments.frozen(reference.copy())
+        object.__setattr__(self, "cost", arguments.frozen(cost.copy()))
+        object.__setattr__(self, "tau", arguments.positive("tau", tau))
+        object.__setattr__(self, "lam", arguments.positive("lam", lam))
+        object.__setattr__(self, "reference", reference)
+
+    @classmethod
+    def from_prior(
+        cls, prior: ArrayLike | Reference, xi: float, *, cost: ArrayLike, tau: float, lam: float
+    ) -> "OptimalTransport":
+        """The backup with the robust reference (1−ξ)·prior + ξ·uniform, so that μ_s(a) ≥ ξ/K everywhere.
+
+        Args:
+            prior: a vector [K], a table [S, K], or a function from states [n, ...] to [n, K].
+            xi: ξ in (0, 1].
+            cost, tau, lam: as for `OptimalTransport`.
+        """
+        mixture = _Mixture(prior if callable(prior) else lambda _: prior, arguments.probability("xi", xi))
+        if mixture.xi == 0.0:
+            raise ValueError(f"xi must be greater than 0, got {xi!r}")
+        if callable(prior):
+            return cls(cost=cost, tau=tau, lam=lam, reference=mixture)
+        arguments.distributions("prior", prior, np.shape(cost)[-1])
+        return cls(cost=cost, tau=tau, lam=lam, reference=mixture(None))
+
+    @property
+    def actions(self) -> int:
+        """K."""
+        return len(self.cost)
+
+    @property
+    def temperature(self) -> float:
+        """η = τλ."""
+        return self.tau * self.lam
+
+    @property
+    def offset(self) -> float | Floats:
+        """τλ(1 + entropy(μ)), a number, or one per state [S] for a table of references."""
+        result = self.temperature * (1.0 + entropy(self._table("offset")))
+        return float(result) if result.ndim == 0 else result
+
+    @property
+    def at_zero(self) -> float | Floats:
+        """F(0), a number, or one per state [S] for a table of references."""
+        result = self._table("at_zero") @ self._columns_at_zero()
+        return float(result) if np.ndim(result) == 0 else result
+
+    def at_zero_range(self, actions: int) -> tuple[float, float]:
+        """Infimum and supremum of F_s(0) over states; over all references where μ_s is a function of the state."""
+        if arguments.whole("actions", actions) != self.actions:
+            raise ValueError(f"actions is {actions} but this backup's cost matrix has {self.actions} actions")
+        # F_s(0) is linear in μ_s, so over all references it is extreme at a single column.
+        values = self._columns_at_zero() if callable(self.reference) else np.asarray(self.at_zero)
+        return float(values.min()), float(values.max())
+
+    def _columns_at_zero(self) -> Floats:
+        return self._columns(np.zeros(self.actions), np.full(self.actions, 1.0 / self.actions)).log_sums
+
+    def _table(self, name: str) -> Floats:
+        if callable(self.reference):
+            raise ValueError(
+                f"{name} has one value per state and the reference is a function: use reference_at(states)"
+            )
+        return self.reference
+
+    def reference_at(self, states: Any = None) -> Floats:
+        """μ_s at the given states, [..., K]; [K] where it does not depend on the state."""
+        if callable(self.reference):
+            if states is None:
+                raise ValueError("the reference is a function of the state: pass states=")
+            return arguments.distributions("reference(states)", self.reference(states), self.actions)
+        if self.reference.ndim == 1:
+            return self.reference
+        if states is None:
+            raise ValueError("the reference depends on the state ([S, K]): pass states=")
+        states = np.asarray(states)
+        if states.dtype.kind not in "iu":
+            raise TypeError(f"states must be integers to index the reference [S, K], got dtype {states.dtype}")
+        unknown = (states < 0) | (states >= len(self.reference))
+        if unknown.any():
+            raise ValueError(f"states must be in 0..{len(self.reference) - 1}, got {states[unknown].flat[0]}")
+        return np.asarray(self.reference[states])
+
+    def _columns(self, q: Floats, reference: Floats) -> Columns:
+        try:
+            np.broadcast_shapes(q.shape, reference.shape)
+        except ValueError:
+            raise ValueError(f"states [{reference.shape[:-1]}] do not align with q of shape {q.shape}") from None
+        return Columns.at(q, self.tau * self.cost, reference, self.temperature)
+
+    def _local(self, q: ArrayLike, states: Any) -> Columns:
+        return self._columns(_action_values(q, self.actions), self.reference_at(states))
+
+    def value(self, q: ArrayLike, states: Any = None) -> Floats:
+        """F_s(q), [...]: the normalised closed form."""
+        return self._local(q, states).value()
+
+    def policy(self, q: ArrayLike, states: Any = None) -> Floats:
+        """∇F_s(q) = π(q), [..., K] (Proposition 5.4)."""
+        return self._local(q, states).policy()
+
+    def hessian(self, q: ArrayLike, states: Any = None) -> Floats:
+        """∇²F_s(q), [..., K, K] (Proposition 5.4)."""
+        return self._local(q, states).hessian()
+
+    def local_policies(self, q: ArrayLike, states: Any = None) -> Floats:
+        """The local softmaxes p_ij(q), [..., K, K]: column j is a distribution over actions i."""
+        return self._local(q, states).local
+
+    def coupling(self, q: ArrayLike, states: Any = None) -> Floats:
+        """The optimal coupling Γ_ij = μ_s(j)·p_ij, [..., K, K], with row sums π(q) and column sums μ_s."""
+        return self._local(q, states).coupling()
+
+    def transport_cost(self, policy: ArrayLike, states: Any = None) -> Floats:
+        """The entropic transport cost W_λ(π, μ_s) of the paper, [...]."""
+        return transport_cost(policy, self.reference_at(states), self.cost, self.lam)
+
+    def regulariser(self, policy: ArrayLike, states: Any = None) -> Floats:
+        """τ·W_λ(π, μ_s) plus the offset, [...]."""
+        reference = self.reference_at(states)
+        offset = self.temperature * (1.0 + entropy(reference))
+        return np.asarray(self.tau * transport_cost(policy, reference, self.cost, self.lam) + offset)
+
+
+def line_cost(actions: int) -> Floats:
+    """C_ij = |i − j|/(K − 1): actions in order, such as speeds or order quantities. [K, K]."""
+    index = np.arange(arguments.whole("actions", actions))
+    return np.asarray(np.abs(index[:, None] - index) / max(actions - 1, 1))
+
+
+def ring_cost(actions: int) -> Floats:
+    """Distance around a ring, scaled to at most 1: actions such as headings. [K, K]."""
+    index = np.arange(arguments.whole("actions", actions))
+    apart = np.abs(index[:, None] - index)
+    return np.asarray(np.minimum(apart, actions - apart) / max(actions // 2, 1))
+
+
+def discrete_cost(actions: int) -> Floats:
+    """C_ij = 1 for i ≠ j: every other action is equally far. [K, K]."""
+    return 1.0 - np.eye(arguments.whole("actions", actions))

@@ -1,0 +1,249 @@
+"""The curvature–complexity theory as formulas: exponents, remainders, tolerances, intervals, transfer bounds.
+
+Nothing here samples. Where a constant of the paper is loose, the sharp one stands beside it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from smoothplan import arguments
+from smoothplan.arguments import Floats
+from smoothplan.backups import Backup, OptimalTransport
+from smoothplan.models.base import GenerativeModel
+
+Norm = Literal["range", "euclidean"]
+"""How the error Δ of a reference is measured: by max Δ − min Δ, with sharp constants, or as in the paper by ‖Δ‖₂."""
+
+Interval = tuple[float, float]
+
+
+def cascade_exponent(beta: float) -> float:
+    """α_β = 2/(β−1): a value sample of accuracy ε costs ε^−α_β calls (Theorem 4.3)."""
+    if arguments.number("beta", beta) < 2.0:
+        raise ValueError(f"beta, the order of the Taylor remainder, must be at least 2, got {beta!r}")
+    return 2.0 / (beta - 1.0)
+
+
+def total_exponent(beta: float) -> float:
+    """2 + α_β: planning to accuracy ε costs ε^−(2+α_β) calls (Theorem 4.3): 4 at first order, 3 at second."""
+    return 2.0 + cascade_exponent(beta)
+
+
+def smoothness(temperature: float) -> float:
+    """L = 1/η, the paper's Lipschitz constant of the gradient (section 3)."""
+    return 1.0 / arguments.positive("temperature", temperature)
+
+
+def hessian_lipschitz(temperature: float) -> float:
+    """M = 3/(2η²), the paper's Lipschitz constant of the Hessian (Lemma 5.6, appendix B)."""
+    return 1.5 / arguments.positive("temperature", temperature) ** 2
+
+
+def remainder_constant(beta: int, temperature: float, norm: Norm = "range") -> float:
+    """c_β with |F(Q) − T_{β−1}(Q; Q̂)| ≤ c_β·‖Q − Q̂‖^β, for β = 2 or 3.
+
+    In the range norm these are sharp, 1/(8η) and √3/(108η²): the largest variance, and the largest third cumulant, of
+    a variable of range 1 are 1/4 and √3/18. In the Euclidean norm they are the paper's L/2 and M/6.
+    """
+    eta = arguments.positive("temperature", temperature)
+    match (beta, norm):
+        case (2, "range"):
+            return 1.0 / (8.0 * eta)
+        case (3, "range"):
+            return math.sqrt(3.0) / (108.0 * eta**2)
+        case (2, "euclidean"):
+            return smoothness(eta) / 2.0
+        case (3, "euclidean"):
+            return hessian_lipschitz(eta) / 6.0
+    raise ValueError(f"beta must be 2 or 3 and norm 'range' or 'euclidean', got {beta!r} and {norm!r}")
+
+
+def remainder(error: float, beta: int, temperature: float, norm: Norm = "range") -> float:
+    """The largest Taylor remainder of order β when the reference is wrong by `error` in the given norm."""
+    return remainder_constant(beta, temperature, norm) * float(arguments.number("error", error, least=0.0) ** beta)
+
+
+def tolerance(epsilon: float, beta: int, temperature: float, norm: Norm = "range") -> float:
+    """The error of the reference at which the Taylor remainder reaches ε (Proposition 4.2).
+
+    With β = 3 and the Euclidean norm this is the paper's ρ(ε) = (6ε/M)^(1/3).
+    """
+    error = arguments.positive("epsilon", epsilon) / remainder_constant(beta, temperature, norm)
+    return float(error ** (1.0 / beta))
+
+
+def taylor(backup: Backup, q: ArrayLike, around: ArrayLike, order: int, states: Any = None) -> Floats:
+    """The Taylor polynomial T_order(Q; Q̂) of a backup, [...], for orders 0, 1 and 2.
+
+    Args:
+        backup: F; smooth for order 2.
+        q: Q, [..., K].
+        around: Q̂, [..., K].
+        order: 0, 1 or 2.
+        states: as for the backup.
+    """
+    if order not in (0, 1, 2):
+        raise ValueError(f"order must be 0, 1 or 2, got {order!r}")
+    point = arguments.array("around", around)
+    delta = arguments.array("q", q) - point
+    result = backup.value(point, states)
+    if order >= 1:
+        result = result + (backup.policy(point, states) * delta).sum(axis=-1)
+    if order == 2:
+        result = result + 0.5 * np.einsum("...i,...ij,...j->...", delta, backup.hessian(point, states), delta)
+    return result
+
+
+def samples_per_action(tolerance: float, delta: float, actions: int, spread: float) -> int:
+    """Returns per action that bring ‖Q̂ − Q‖₂ below a tolerance with probability 1 − δ (Proposition 4.2, Hoeffding).
+
+    Args:
+        tolerance: the Euclidean error wanted.
+        delta: the probability of missing it.
+        actions: K.
+        spread: B, the width of an interval that contains every return.
+    """
+    tolerance, spread = arguments.positive("tolerance", tolerance), arguments.positive("spread", spread)
+    actions, delta = arguments.whole("actions", actions), _failure(delta)
+    return math.ceil(spread**2 * actions * math.log(2.0 * actions / delta) / (2.0 * tolerance**2))
+
+
+def _failure(delta: float) -> float:
+    if not 0.0 < arguments.number("delta", delta) < 1.0:
+        raise ValueError(f"delta must be strictly between 0 and 1, got {delta!r}")
+    return float(delta)
+
+
+def value_interval(model: GenerativeModel, backup: Backup) -> Interval:
+    """An interval that contains every regularised optimal value of the model.
+
+    [(r_lo + inf F(0))/(1−γ), (r_hi + sup F(0))/(1−γ)], and 0 where there may be terminal states. (The paper's B is the
+    width of this interval for rewards in [0, 1], not an upper bound.)
+    """
+    low, high = backup.at_zero_range(model.actions)
+    low = (model.reward_range[0] + low) / (1.0 - model.discount)
+    high = (model.reward_range[1] + high) / (1.0 - model.discount)
+    return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
+
+
+def transfer_to_entropy(backup: OptimalTransport) -> float:
+    """The paper's bound on |F(Q) − LogSumExp_η(Q)| over all Q: τ·max|C| (Proposition 5.5)."""
+    return backup.tau * float(np.abs(backup.cost).max())
+
+
+def transfer_to_hard_max(backup: Backup, actions: int) -> float:
+    """The paper's bound on |F(Q) − max Q| over all Q: τ·max|C| + η log K (Proposition 5.5)."""
+    geometry = transfer_to_entropy(backup) if isinstance(backup, OptimalTransport) else 0.0
+    return geometry + backup.temperature * math.log(arguments.whole("actions", actions))
+
+
+def gap_to_entropy(backup: OptimalTransport) -> Interval:
+    """An interval that contains F_s(Q) − LogSumExp_η(Q) for all Q and s: −τ times averaged costs."""
+    worst, best = _averaged_costs(backup)
+    return -backup.tau * worst, -backup.tau * best
+
+
+def gap_to_hard_max(backup: Backup, actions: int) -> Interval:
+    """The smallest interval that contains F_s(Q) − max Q for all Q and s: [−τ·max_i (Cμ_s)_i, F_s(0)].
+
+    The upper end is attained where all actions are equal, the lower end in the limit where one is far better.
+    """
+    low = gap_to_entropy(backup)[0] if isinstance(backup, OptimalTransport) else 0.0
+    return low, backup.at_zero_range(actions)[1]
+
+
+def _averaged_costs(backup: OptimalTransport) -> Interval:
+    """max over s, i of Σ_j μ_s(j)·C_ij, and min over s of Σ_j μ_s(j)·min_i C_ij; over all μ where μ_s is a function."""
+    if callable(backup.reference):
+        return float(backup.cost.max()), float(backup.cost.min())
+    worst = (backup.reference @ backup.cost.T).max()
+    best = (backup.reference @ backup.cost.min(axis=0)).min()
+    return float(worst), float(best)
+
+
+def at_value_level(bound: float, discount: float) -> float:
+    """The bound b/(1−γ) on the difference of values that a bound b on the difference of backups implies."""
+    return bound / (1.0 - arguments.discount_factor(discount))
+
+
+class Smoothing(NamedTuple):
+    """The two parameters of an optimal-transport backup."""
+
+    tau: float
+    lam: float
+
+
+def smoothing_for_bias(
+    bias: float, discount: float, actions: int, cost_max: float = 0.0, geometry: float = 0.5
+) -> Smoothing:
+    """(τ, λ) whose optimal value is within `bias` of the unregularised one: τ(C_max + λ log K) = (1−γ)·bias.
+
+    Args:
+        bias: the difference of values that is tolerated.
+        discount: γ.
+        actions: K, at least 2.
+        cost_max: max|C|; 0 for the entropy backup, whose temperature is then τλ.
+        geometry: the share of the bias that is spent on the costs; the rest buys temperature, hence smoothness.
+    """
+    budget = arguments.positive("bias", bias) * (1.0 - arguments.discount_factor(discount))
+    temperature = budget / math.log(arguments.whole("actions", actions, least=2))
+    if arguments.number("cost_max", cost_max, least=0.0) == 0.0:
+        return Smoothing(tau=temperature, lam=1.0)
+    if not 0.0 < arguments.number("geometry", geometry) < 1.0:
+        raise ValueError(f"geometry must be strictly between 0 and 1, got {geometry!r}")
+    tau = geometry * budget / cost_max
+    return Smoothing(tau=tau, lam=(1.0 - geometry) * temperature / tau)
+
+
+@dataclass(frozen=True)
+class SmoothCruiserConstants:
+    """The constants that Grill et al. (2019) publish for SmoothCruiser, with rewards in [0, 1].
+
+    Args:
+        actions: K.
+        discount: γ in (0, 1).
+        temperature: λ of their entropy regularisation.
+    """
+
+    actions: int
+    discount: float
+    temperature: float
+
+    def __post_init__(self) -> None:
+        arguments.whole("actions", self.actions)
+        arguments.positive("discount", arguments.discount_factor(self.discount))
+        arguments.positive("temperature", self.temperature)
+
+    @property
+    def smoothness(self) -> float:
+        """L = 1/λ."""
+        return smoothness(self.temperature)
+
+    @property
+    def at_zero(self) -> float:
+        """M_λ = λ log K, their bound on |F(0)|."""
+        return self.temperature * math.log(self.actions)
+
+    @property
+    def threshold(self) -> float:
+        """κ = (1−√γ)/(KL): above it a sample is F(Q̂), below it a first-order sample."""
+        return (1.0 - math.sqrt(self.discount)) / (self.actions * self.smoothness)
+
+    @property
+    def value_bound(self) -> float:
+        """(1+M_λ)/(1−γ): at this accuracy the answer 0 will do."""
+        return (1.0 + self.at_zero) / (1.0 - self.discount)
+
+    def tolerance(self, epsilon: float) -> float:
+        """√(κε), the accuracy of the reference of a first-order sample."""
+        return math.sqrt(self.threshold * arguments.positive("epsilon", epsilon))
+
+    def samples(self, epsilon: float, delta: float) -> int:
+        """N(ε) = 18(1+M_λ)²/((1−γ)⁴(1−√γ)²) · log(2K/δ′)/ε², the returns averaged per action."""
+        scale = (1.0 + self.at_zero) / ((1.0 - self.discount) ** 2 * (1.0 - math.sqrt(self.discount)))
+        epsilon = arguments.positive("epsilon", epsilon)
+        return math.ceil(18.0 * scale**2 * math.log(2.0 * self.actions / _failure(delta)) / epsilon**2)

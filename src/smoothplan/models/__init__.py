@@ -1,0 +1,51 @@
+"""Models: what a planner plans with. A zoo of known problems, and doors for your own simulator."""
+
+from smoothplan.models.base import (
+    Declarations,
+    GenerativeModel,
+    ModelError,
+    ModelReport,
+    Oracle,
+    Transition,
+    check_model,
+)
+from smoothplan.models.gymnasium import from_gymnasium
+from smoothplan.models.jit import JitModel
+from smoothplan.models.tabular import TabularModel
+from smoothplan.models.vector import VectorModel
+from smoothplan.models.zoo import (
+    cart_pole,
+    chain,
+    frozen_lake,
+    garnet,
+    inventory,
+    mountain_car,
+    river_swim,
+    sailing,
+    sysadmin,
+    two_room,
+)
+
+__all__ = [
+    "Declarations",
+    "GenerativeModel",
+    "JitModel",
+    "ModelError",
+    "ModelReport",
+    "Oracle",
+    "TabularModel",
+    "Transition",
+    "VectorModel",
+    "cart_pole",
+    "chain",
+    "check_model",
+    "from_gymnasium",
+    "frozen_lake",
+    "garnet",
+    "inventory",
+    "mountain_car",
+    "river_swim",
+    "sailing",
+    "sysadmin",
+    "two_room",
+]

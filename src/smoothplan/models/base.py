@@ -1,0 +1,364 @@
+"""What a model is, the one way to call it, and a check of a simulator that someone else wrote."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from smoothplan import arguments, streams
+from smoothplan.arguments import Floats, Ints
+
+States = NDArray[Any]
+"""A batch of states, [n, ...]: integers [n] for a table, vectors [n, d] for most simulators."""
+
+RewardKind = Literal["deterministic", "bernoulli", "bounded"]
+"""What is known of a reward given (s, a): a fixed number; 0 or 1; or only that it lies in the declared range."""
+
+
+class Transition(NamedTuple):
+    """What n simulator calls return."""
+
+    next_states: States  # [n, ...], of the shape and dtype of the states
+    rewards: Floats  # [n]
+    terminals: NDArray[np.bool_]  # [n], whether the next state is terminal: worth 0, and never stepped from
+
+
+class GenerativeModel(Protocol):
+    """A simulator and what is known of it. This is all that a planner needs and all that a user must write.
+
+    Most simulators fit `VectorModel`, `JitModel`, `TabularModel` or `from_gymnasium`; any other class with these
+    attributes will do. `check_model` tells whether it keeps its promises.
+    """
+
+    @property
+    def actions(self) -> int:
+        """K, the number of actions; they are numbered from 0."""
+
+    @property
+    def discount(self) -> float:
+        """γ in [0, 1)."""
+
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """The smallest and the largest reward there can be."""
+
+    @property
+    def reward_kind(self) -> RewardKind:
+        """What is known of the reward given state and action."""
+
+    @property
+    def max_successors(self) -> int | None:
+        """A bound on the number of different next states of one (s, a), or None if there is none."""
+
+    @property
+    def terminates(self) -> bool:
+        """Whether any state may be terminal."""
+
+    @property
+    def initial_state(self) -> Any:
+        """Where an episode starts, or None if nobody said."""
+
+    @property
+    def step(self) -> Callable[[States, Ints, np.random.Generator], tuple[Any, ...]]:
+        """Simulates n independent calls: states [n, ...] and actions [n] to a `Transition`.
+
+        It draws from the given generator only, keeps nothing between calls, and leaves its arguments as they are. A
+        plain tuple (next_states, rewards, terminals) will do, or (next_states, rewards) where nothing is terminal.
+        """
+
+
+class ModelError(ValueError):
+    """A simulator, or a table, broke what it declares."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Declarations:
+    """What a simulator written by a user declares.
+
+    Args:
+        actions: K, the number of actions.
+        discount: γ in [0, 1).
+        reward_range: smallest and largest reward.
+        reward_kind: "deterministic" given (s, a), "bernoulli" (0 or 1), or "bounded" (nothing but the range is known).
+        max_successors: a bound on the different next states of one (s, a), where there is one.
+        terminates: whether any state may be terminal. True is always sound; False makes value intervals narrower.
+        initial_state: where an episode starts; also an example of a state, for `check_model` and the command line.
+    """
+
+    actions: int
+    discount: float
+    reward_range: tuple[float, float]
+    reward_kind: RewardKind = "bounded"
+    max_successors: int | None = None
+    terminates: bool = True
+    initial_state: Any = None
+
+    def __post_init__(self) -> None:
+        reward_kind(self.reward_kind)
+        values = {
+            "actions": arguments.whole("actions", self.actions),
+            "discount": arguments.discount_factor(self.discount),
+            "reward_range": reward_range(self.reward_range),
+            "terminates": arguments.flag("terminates", self.terminates),
+        }
+        if self.reward_kind == "bernoulli" and values["reward_range"] != (0.0, 1.0):
+            raise ValueError(f"reward_range must be (0, 1) for bernoulli rewards, got {self.reward_range!r}")
+        if self.max_successors is not None:
+            values["max_successors"] = arguments.whole("max_successors", self.max_successors)
+        if self.initial_state is not None:
+            values["initial_state"] = arguments.frozen(np.array(self.initial_state))
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+def reward_kind(value: str) -> RewardKind:
+    """The kind of reward that a string names."""
+    for kind in get_args(RewardKind):
+        if value == kind:
+            return kind  # type: ignore[no-any-return]
+    raise ValueError(f"reward_kind must be one of {', '.join(get_args(RewardKind))}, got {value!r}")
+
+
+def reward_range(value: tuple[float, float]) -> tuple[float, float]:
+    """A pair of finite numbers (low, high) with low ≤ high."""
+    try:
+        low, high = value
+    except (TypeError, ValueError):
+        raise ValueError(f"reward_range must be a pair (low, high), got {value!r}") from None
+    low, high = arguments.number("reward_range[0]", low), arguments.number("reward_range[1]", high)
+    if low > high:
+        raise ValueError(f"reward_range must have low ≤ high, got {value!r}")
+    return low, high
+
+
+class Oracle:
+    """The paper's ORACLE(s, a): the one door from a planner to a simulator, which counts and checks every call.
+
+    A planner is given an oracle, not a model. Chunk c of a run has the oracle of (seed, c), so its draws do not depend
+    on who runs it. Compiled code draws from `stream`, in which every compiled simulator call counts itself.
+
+    Args:
+        model: the simulator.
+        seed: the seed of the run.
+        chunk: which chunk of the run this oracle serves.
+    """
+
+    def __init__(self, model: GenerativeModel, seed: int, chunk: int = 0) -> None:
+        self._model = model
+        self._generator = streams.generator(seed, chunk)
+        self.stream = streams.stream(seed, chunk)
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made so far, compiled ones included."""
+        return int(self.stream[streams.CALLS])
+
+    def sample(self, states: States, actions: ArrayLike) -> Transition:
+        """One simulator call per row: states [n, ...] and actions [n]."""
+        states = np.asarray(states)
+        actions = np.asarray(actions)
+        if actions.ndim != 1 or actions.dtype.kind not in "iu" or states.shape[:1] != actions.shape:
+            raise ValueError(
+                f"states [n, ...] and whole-numbered actions [n] must match, got shapes {states.shape} and "
+                f"{actions.shape}, actions of dtype {actions.dtype}"
+            )
+        unknown = (actions < 0) | (actions >= self._model.actions)
+        if unknown.any():
+            raise ValueError(f"actions must be in 0..{self._model.actions - 1}, got {actions[unknown][0]}")
+        self.stream[streams.CALLS] += np.uint64(len(actions))
+        return checked_step(self._model, states, actions.astype(np.int64), self._generator)
+
+
+def checked_step(model: GenerativeModel, states: States, actions: Ints, rng: np.random.Generator) -> Transition:
+    """The model's answer to n calls, or an error that names the state, the action and the number that is wrong.
+
+    The simulator sees its arguments read-only, so that it cannot change a state in place.
+    """
+    if len(actions) == 0:
+        return Transition(states, np.zeros(0), np.zeros(0, dtype=np.bool_))
+    try:
+        answer = model.step(arguments.frozen(states), arguments.frozen(actions), rng)
+    except ValueError as error:
+        if "read-only" in str(error):
+            raise ModelError(
+                "the simulator changes a state in place: it must leave its arguments as they are"
+            ) from error
+        raise
+    return _checked(model, states, actions, answer)
+
+
+def _checked(model: GenerativeModel, states: States, actions: Ints, answer: Any) -> Transition:
+    if not isinstance(answer, tuple) or len(answer) not in (2, 3):
+        raise ModelError(f"step must return (next_states, rewards, terminals), got {type(answer).__name__}: {answer!r}")
+    count = len(actions)
+    next_states, rewards = np.asarray(answer[0]), np.asarray(answer[1])
+    terminals = np.asarray(answer[2]) if len(answer) == 3 else np.zeros(count, dtype=np.bool_)
+
+    if next_states.shape != states.shape:
+        raise ModelError(f"next_states must have the shape of states, {states.shape}, got {next_states.shape}")
+    if next_states.dtype != states.dtype:
+        raise ModelError(f"next_states must have the dtype of states, {states.dtype}, got {next_states.dtype}")
+    for name, values, kinds in (("rewards", rewards, "fiu"), ("terminals", terminals, "b")):
+        if values.shape != (count,):
+            raise ModelError(f"{name} must have shape ({count},), got {values.shape}")
+        if values.dtype.kind not in kinds:
+            raise ModelError(f"{name} must be {'numbers' if name == 'rewards' else 'booleans'}, got {values.dtype}")
+
+    def blame(wrong: NDArray[np.bool_], what: str) -> ModelError:
+        row = int(np.argmax(wrong))
+        return ModelError(
+            f"{what} (state {states[row].tolist()}, action {actions[row]}, reward {rewards[row]!s}, "
+            f"next state {next_states[row].tolist()})"
+        )
+
+    low, high = model.reward_range
+    # A NaN fails both comparisons, so the bounds alone catch it.
+    if not (rewards.min() >= low and rewards.max() <= high):
+        wrong = ~((rewards >= low) & (rewards <= high))
+        raise blame(wrong, f"reward {rewards[wrong][0]} is outside the declared range [{low:g}, {high:g}]")
+    if model.reward_kind == "bernoulli" and not ((rewards == 0) | (rewards == 1)).all():
+        wrong = (rewards != 0) & (rewards != 1)
+        raise blame(wrong, f"reward {rewards[wrong][0]} of a bernoulli model is neither 0 nor 1")
+    if next_states.dtype.kind in "fc" and not np.isfinite(next_states).all():
+        raise blame(~np.isfinite(next_states).reshape(count, -1).all(axis=1), "the next state is not finite")
+    if not model.terminates and terminals.any():
+        raise blame(terminals, "the next state is terminal in a model declared with terminates=False")
+    return Transition(next_states, rewards.astype(np.float64, copy=False), terminals)
+
+
+class ModelReport(NamedTuple):
+    """What `check_model` saw of a simulator that passed."""
+
+    calls: int
+    states: int  # different states that were stepped from
+    rewards: tuple[float, float]  # smallest and largest reward seen
+    successors: int  # most different next states seen of one (s, a)
+    terminal: float  # fraction of the transitions that ended in a terminal state
+
+
+def check_model(
+    model: GenerativeModel, states: ArrayLike | None = None, *, seed: int = 0, rounds: int = 50
+) -> ModelReport:
+    """Calls a simulator in ways that reveal a broken promise, and raises `ModelError` at the first one.
+
+    It checks shapes, dtypes, reward range and kind, non-finite numbers, terminal states and the bound on successors;
+    that a state is not changed in place; that the same generator gives the same result; and that nothing is kept from
+    one call to the next.
+
+    Args:
+        model: the simulator.
+        states: states to start from, [n, ...]; the model's initial state by default.
+        seed: seed of the random walk that looks for more states.
+        rounds: steps of that walk.
+
+    Returns:
+        What was seen. That nothing was found is evidence, not proof.
+    """
+    if states is None and model.initial_state is None:
+        raise ValueError("states must be given, for this model declares no initial_state")
+    first = np.asarray(model.initial_state)[None] if states is None else np.asarray(states)
+    if first.ndim == 0 or len(first) == 0:
+        raise ValueError(f"states must be a batch [n, ...] of at least one state, got shape {first.shape}")
+    return _Examination(model, first, seed, rounds).run()
+
+
+@dataclass
+class _Examination:
+    model: GenerativeModel
+    first: States
+    seed: int
+    rounds: int
+    calls: int = 0
+
+    WIDTH = 16
+    """States per round of the walk."""
+
+    REPEATS = 32
+    """Calls of one (s, a) with different draws."""
+
+    def run(self) -> ModelReport:
+        walk = streams.generator(self.seed)
+        low, high, most, ended, total = np.inf, -np.inf, 0, 0, 0
+        seen: set[bytes] = set()
+        states = self.first
+        previous: States | None = None
+        for round_number in range(arguments.whole("rounds", self.rounds)):
+            batch = states[walk.integers(len(states), size=min(self.WIDTH, len(states) * self.model.actions))]
+            actions = (np.arange(len(batch)) + round_number) % self.model.actions
+            transition = self._examine(batch, actions, round_number, previous)
+            most = max(most, self._repeat(batch[:1], actions[:1], round_number))
+            seen.update(state.tobytes() for state in batch)
+            low, high = min(low, transition.rewards.min()), max(high, transition.rewards.max())
+            ended, total = ended + int(transition.terminals.sum()), total + len(batch)
+            previous = batch
+            states = np.concatenate([self.first, transition.next_states[~transition.terminals]])
+        return ModelReport(self.calls, len(seen), (float(low), float(high)), most, ended / total)
+
+    def _step(self, states: States, actions: Ints, draw: int) -> Transition:
+        self.calls += len(actions)
+        return checked_step(self.model, states, actions, streams.generator(self.seed, 1 + draw))
+
+    def _examine(self, states: States, actions: Ints, draw: int, previous: States | None) -> Transition:
+        """Steps a batch, twice in a row and once after a step elsewhere: all three must agree."""
+        before = states.copy()
+        first = self._step(states, actions, draw)
+        if not np.array_equal(states, before):
+            raise ModelError(f"the simulator changed a state in place: {before.tolist()} became {states.tolist()}")
+        if not _same(first, self._step(states, actions, draw)):
+            with _global_seed():
+                first = self._step(states, actions, draw)
+            with _global_seed():
+                second = self._step(states, actions, draw)
+            if _same(first, second):
+                raise ModelError(
+                    "the simulator draws from a global random generator, not only from the one it is given"
+                )
+            raise self._differs("was called a second time", states, actions)
+        if previous is not None:
+            elsewhere = np.arange(len(previous)) % self.model.actions
+            self._step(previous, elsewhere, draw + self.rounds)
+            if not _same(first, self._step(states, actions, draw)):
+                raise self._differs("was called elsewhere in between", states, actions)
+        return first
+
+    def _differs(self, when: str, states: States, actions: Ints) -> ModelError:
+        return ModelError(
+            "the same states, actions and generator gave two different results after the simulator "
+            f"{when}: it keeps a hidden state, or draws from a source of its own (first state "
+            f"{states[0].tolist()}, action {actions[0]})"
+        )
+
+    def _repeat(self, state: States, action: Ints, draw: int) -> int:
+        """Steps one (s, a) many times; its different next states, after checking reward kind and successor bound."""
+        states, actions = np.repeat(state, self.REPEATS, axis=0), np.repeat(action, self.REPEATS)
+        transition = self._step(states, actions, draw)
+        where = f"state {state[0].tolist()}, action {action[0]}"
+        rewards = np.unique(transition.rewards)
+        if self.model.reward_kind == "deterministic" and len(rewards) > 1:
+            raise ModelError(f"rewards declared deterministic took values {rewards[0]} and {rewards[1]} at {where}")
+        successors = len({row.tobytes() for row in transition.next_states})
+        bound = self.model.max_successors
+        if bound is not None and successors > bound:
+            raise ModelError(f"{successors} different next states, more than max_successors={bound}, at {where}")
+        return successors
+
+
+def _same(one: Transition, two: Transition) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+@contextmanager
+def _global_seed() -> Iterator[None]:
+    """The global generators of Python and NumPy at a fixed state, put back afterwards."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002

@@ -1,0 +1,228 @@
+"""Gymnasium environments as generative models: from their transition tables, or by assigning their state."""
+
+import copy
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from smoothplan.arguments import Ints
+from smoothplan.models.base import GenerativeModel, RewardKind, States, checked_step
+from smoothplan.models.tabular import TabularModel
+from smoothplan.models.vector import VectorModel
+
+if TYPE_CHECKING:
+    import gymnasium
+
+TRANSPARENT_WRAPPERS = {
+    "HumanRendering",
+    "OrderEnforcing",
+    "PassiveEnvChecker",
+    "RecordEpisodeStatistics",
+    "RecordVideo",
+    "RenderCollection",
+    "TimeLimit",
+}
+"""Wrappers that do not change what a step does. A time limit is left out: the value is that of the endless problem."""
+
+PROBE_EPISODES = 5
+PROBE_STEPS = 100
+"""How far a model is compared with the environment before it is handed out."""
+
+
+class _Facts(NamedTuple):
+    """What is known of an environment's rewards and successors but cannot be read from it."""
+
+    reward_range: tuple[float, float]
+    reward_kind: RewardKind
+    max_successors: int
+
+
+def _facts(environment: Any) -> _Facts | None:
+    """What the sources of Gymnasium's classic control say of their rewards."""
+    match type(environment).__name__:
+        case "CartPoleEnv":
+            penalised = getattr(environment, "_sutton_barto_reward", False)
+            return _Facts((-1.0, 0.0) if penalised else (1.0, 1.0), "deterministic", 1)
+        case "MountainCarEnv":
+            return _Facts((-1.0, -1.0), "deterministic", 1)
+        case "AcrobotEnv" if environment.torque_noise_max == 0.0:
+            return _Facts((-1.0, 0.0), "deterministic", 1)
+    return None
+
+
+def from_gymnasium(
+    environment: "str | gymnasium.Env[Any, Any]",
+    *,
+    discount: float = 0.99,
+    reward_range: tuple[float, float] | None = None,
+    **options: Any,
+) -> GenerativeModel:
+    """A generative model of a Gymnasium environment with finitely many actions.
+
+    An environment with a transition table (`env.unwrapped.P`) becomes a `TabularModel` with the same state numbers;
+    any other whose whole state is `env.unwrapped.state` becomes a `VectorModel` that assigns the state and steps. Its
+    states are that attribute, not the observation. Time limits are left out. The environment given is not touched.
+
+    Args:
+        environment: an id such as "FrozenLake-v1", or an environment.
+        discount: γ.
+        reward_range: smallest and largest reward. Needed where they are not known: every environment without a table
+            but CartPole, MountainCar and Acrobot.
+        **options: passed to `gymnasium.make` with an id, such as map_name="8x8".
+
+    Raises:
+        ValueError: the environment cannot be made a generative model; the message says why.
+    """
+    real, name = _bare_environment(environment, options)
+    space = real.action_space
+    if type(space).__name__ != "Discrete":
+        raise _refusal(name, f"its actions are a {type(space).__name__}, and a planner needs finitely many (Discrete)")
+    if getattr(real, "fickle_passenger", False):
+        raise _refusal(name, "its fickle passenger changes the destination by a hidden state")
+    real.reset(seed=0)
+    model: GenerativeModel
+    if hasattr(real, "P") and hasattr(real, "s"):
+        model = _from_table(real, name, discount, reward_range)
+    else:
+        model = _from_assignment(real, name, discount, reward_range)
+    _probe(model, real, name)
+    return model
+
+
+def _refusal(name: str, reason: str) -> ValueError:
+    return ValueError(
+        f"{name} cannot be made a generative model: {reason}. A simulator of your own can be wrapped in VectorModel"
+    )
+
+
+def _bare_environment(environment: Any, options: dict[str, Any]) -> tuple[Any, str]:
+    """A private copy of the environment without its wrappers, and its name."""
+    try:
+        import gymnasium
+    except ImportError:
+        raise ImportError('from_gymnasium needs Gymnasium: pip install "smoothplan[gym]"') from None
+    if isinstance(environment, str):
+        try:
+            return gymnasium.make(environment, **options).unwrapped, environment
+        except (gymnasium.error.Error, TypeError) as error:
+            raise ValueError(f"gymnasium cannot make {environment!r} with {options}: {error}") from error
+    if not isinstance(environment, gymnasium.Env):
+        raise TypeError(f"environment must be an id or a gymnasium.Env, got {environment!r}")
+    if options:
+        raise TypeError(f"options {sorted(options)} go with an id, not with an environment that is already made")
+    name = environment.spec.id if environment.spec is not None else type(environment.unwrapped).__name__
+    layer = environment
+    while isinstance(layer, gymnasium.Wrapper):
+        if type(layer).__name__ not in TRANSPARENT_WRAPPERS:
+            raise _refusal(name, f"its wrapper {type(layer).__name__} may change what a step does")
+        layer = layer.env
+    try:
+        return copy.deepcopy(layer), name
+    except Exception as error:
+        raise _refusal(name, f"it cannot be copied ({error})") from error
+
+
+def _from_table(real: Any, name: str, discount: float, reward_range: tuple[float, float] | None) -> TabularModel:
+    """The table {s: {a: [(probability, next state, reward, terminated), ...]}} as arrays, in its own order."""
+    table, states, actions = real.P, len(real.P), int(real.action_space.n)
+    if set(table) != set(range(states)) or any(set(table[s]) != set(range(actions)) for s in table):
+        raise _refusal(name, "the states and actions of its transition table are not numbered from 0")
+    width = max(len(table[s][a]) for s in range(states) for a in range(actions))
+    probabilities = np.zeros((states, actions, width))
+    successors = np.zeros((states, actions, width), dtype=np.int64)
+    rewards = np.zeros((states, actions, width))
+    ends = np.zeros((states, actions, width), dtype=np.bool_)
+    for state in range(states):
+        for action in range(actions):
+            entries = table[state][action]
+            columns = zip(*entries, strict=True)
+            for target, column in zip((probabilities, successors, rewards, ends), columns, strict=True):
+                target[state, action, : len(entries)] = column
+    return TabularModel(
+        probabilities,
+        successors,
+        rewards,
+        discount=discount,
+        reward_range=reward_range,
+        terminal=ends,
+        initial_state=int(real.s),
+    )
+
+
+def _from_assignment(real: Any, name: str, discount: float, reward_range: tuple[float, float] | None) -> VectorModel:
+    state = getattr(real, "state", None)
+    if state is None:
+        raise _refusal(name, "it has neither a transition table (P) nor an assignable state")
+    try:
+        initial_state = np.array(state, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise _refusal(name, f"its state is not an array of numbers but {state!r}") from None
+    facts = _facts(real)
+    if reward_range is None and facts is None:
+        raise ValueError(f"reward_range must be given: the rewards of {name} are not known to smoothplan")
+    return VectorModel(
+        _AssignedState(copy.deepcopy(real)),
+        actions=int(real.action_space.n),
+        discount=discount,
+        reward_range=reward_range or (facts.reward_range if facts else (0.0, 0.0)),
+        reward_kind=facts.reward_kind if facts else "bounded",
+        max_successors=facts.max_successors if facts else None,
+        initial_state=initial_state,
+    )
+
+
+class _AssignedState:
+    """Steps an environment from any state, by assigning it; every other attribute is as it was after a reset.
+
+    Each thread steps a copy of its own, and the environment draws from the generator of the call.
+    """
+
+    def __init__(self, environment: Any) -> None:
+        self._environment = environment
+        self._local = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"environment": self._environment}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["environment"])  # type: ignore[misc]
+
+    def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
+        if not hasattr(self._local, "environment"):
+            self._local.environment = copy.deepcopy(self._environment)
+            self._local.attributes = dict(vars(self._local.environment))
+        environment, attributes = self._local.environment, self._local.attributes
+        next_states = np.empty_like(states)
+        rewards = np.empty(len(actions))
+        terminals = np.empty(len(actions), dtype=np.bool_)
+        start = int(environment.action_space.start)
+        for row, (state, action) in enumerate(zip(states, actions, strict=True)):
+            vars(environment).clear()
+            vars(environment).update(attributes)
+            environment.state = np.array(state)
+            environment.np_random = rng
+            _, reward, terminated, _, _ = environment.step(start + int(action))
+            next_states[row], rewards[row], terminals[row] = environment.state, reward, terminated
+        return next_states, rewards, terminals
+
+
+def _probe(model: GenerativeModel, real: Any, name: str) -> None:
+    """Plays the real environment and the model side by side, from the same states with the same draws."""
+    tabular = isinstance(model, TabularModel)
+    start = int(real.action_space.start)
+    choices = np.random.default_rng(0)
+    for episode in range(PROBE_EPISODES):
+        real.reset(seed=episode)
+        for _ in range(PROBE_STEPS):
+            state = np.array([real.s]) if tabular else np.array([real.state], dtype=np.float64)
+            action, seed = int(choices.integers(model.actions)), int(choices.integers(2**32))
+            real.np_random = np.random.default_rng(seed)
+            _, reward, terminated, _, _ = real.step(start + action)
+            expected = checked_step(model, state, np.array([action]), np.random.default_rng(seed))
+            reached = np.asarray(real.s if tabular else real.state)
+            found = (expected.rewards[0], expected.terminals[0])
+            if not np.array_equal(expected.next_states[0], reached) or found != (reward, terminated):
+                raise _refusal(name, f"it keeps more than its state: from {state[0]} it did not repeat its own step")
+            if terminated:
+                break

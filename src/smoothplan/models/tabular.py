@@ -1,0 +1,313 @@
+"""Models given by a table of transition probabilities: what the exact solver needs and compiled code samples from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from smoothplan import arguments
+from smoothplan.arguments import Floats, Ints
+from smoothplan.models import base
+from smoothplan.models.base import ModelError, RewardKind, States, Transition
+from smoothplan.streams import CALLS, Stream, compiled, uniform
+
+
+class Tables(NamedTuple):
+    """A tabular model as compiled code sees it: read-only, contiguous arrays."""
+
+    cumulative: Floats  # [S, K, B], running sums of the probabilities; 1 from the last possible successor on
+    successors: Ints  # [S, K, B]
+    rewards: Floats  # [S, K, B]
+    bernoulli: bool  # whether rewards are the probabilities of a reward of 1
+    ends: NDArray[np.bool_]  # [S, K, B], whether the episode ends there
+
+
+@compiled
+def _branch(cumulative: Floats, state: int, action: int, level: float) -> int:
+    """The successor that a uniform number in [0, 1) selects: inversion of the distribution function."""
+    branch = 0
+    while level >= cumulative[state, action, branch]:
+        branch += 1
+    return branch
+
+
+@compiled
+def _branches(cumulative: Floats, states: Ints, actions: Ints, levels: Floats) -> Ints:
+    """`_branch` for every row, [n]."""
+    result = np.empty(len(levels), dtype=np.int64)
+    for row in range(len(levels)):
+        result[row] = _branch(cumulative, states[row], actions[row], levels[row])
+    return result
+
+
+@compiled
+def draw(tables: Tables, state: int, action: int, stream: Stream) -> tuple[int, float, bool]:
+    """One simulator call from compiled code: (next state, reward, whether it is terminal). Counted in the stream."""
+    stream[CALLS] += np.uint64(1)
+    branch = _branch(tables.cumulative, state, action, uniform(stream))
+    reward = tables.rewards[state, action, branch]
+    if tables.bernoulli:
+        reward = 1.0 if uniform(stream) < reward else 0.0
+    return tables.successors[state, action, branch], reward, tables.ends[state, action, branch]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TabularModel:
+    """A model with S states, K actions and at most B successors of each pair.
+
+    Args:
+        probabilities: [S, K, B], summing to one along the last axis. Zeros pad.
+        successors: [S, K, B], the state that each probability leads to.
+        rewards: [S, K], or [S, K, B] where the reward depends on the next state.
+        discount: γ in [0, 1).
+        reward_kind: "deterministic": the rewards as given; "bernoulli": they are means in [0, 1] of rewards 0 or 1.
+            Rewards that depend on the next state are random given (s, a): such a model declares "bounded".
+        reward_range: smallest and largest reward; read from the table by default.
+        terminal: [S], which states are terminal: worth 0, and never stepped from, so that their rows have no effect.
+            Or [S, K, B], which transitions end the episode; the states that are entered in no other way are terminal.
+        initial_state: where an episode starts.
+        state_names, action_names: for people.
+
+    >>> model = TabularModel([[[1.0]], [[1.0]]], [[[1]], [[0]]], [[0.0], [1.0]], discount=0.5)
+    >>> model
+    TabularModel(states=2, actions=1, successors=1, discount=0.5, rewards=deterministic in [0, 1])
+    """
+
+    probabilities: Floats
+    successors: Ints
+    rewards: Floats
+    discount: float
+    reward_kind: RewardKind
+    reward_range: tuple[float, float]
+    terminal: NDArray[np.bool_]  # [S]
+    ends: NDArray[np.bool_]  # [S, K, B]
+    initial_state: int
+    state_names: tuple[str, ...] | None
+    action_names: tuple[str, ...] | None
+
+    def __init__(
+        self,
+        probabilities: ArrayLike,
+        successors: ArrayLike,
+        rewards: ArrayLike,
+        *,
+        discount: float,
+        reward_kind: RewardKind = "deterministic",
+        reward_range: tuple[float, float] | None = None,
+        terminal: ArrayLike | None = None,
+        initial_state: int = 0,
+        state_names: Sequence[str] | None = None,
+        action_names: Sequence[str] | None = None,
+    ) -> None:
+        probabilities, successors = _transitions(probabilities, successors)
+        states, actions, _ = probabilities.shape
+        terminal, ends = _terminal(terminal, successors, probabilities > 0)
+        rewards = _rewards(rewards, probabilities.shape)
+        # Entries that cannot be drawn have no say in what the rewards are.
+        possible = (probabilities > 0) & ~terminal[:, None, None]
+        kind = base.reward_kind(reward_kind)
+        if kind == "deterministic" and rewards.ndim == 3 and _vary(rewards, possible):
+            kind = "bounded"
+        initial_state = arguments.whole("initial_state", initial_state, least=0)
+        if initial_state >= states:
+            raise ValueError(f"initial_state must be in 0..{states - 1}, got {initial_state}")
+        for name, value in {
+            "probabilities": arguments.frozen(probabilities),
+            "successors": arguments.frozen(successors),
+            "rewards": arguments.frozen(rewards),
+            "discount": arguments.discount_factor(discount),
+            "reward_kind": kind,
+            "reward_range": _range(rewards, possible, kind, reward_range),
+            "terminal": arguments.frozen(terminal),
+            "ends": arguments.frozen(ends),
+            "initial_state": initial_state,
+            "state_names": _names("state_names", state_names, states),
+            "action_names": _names("action_names", action_names, actions),
+        }.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def from_dense(cls, probabilities: ArrayLike, rewards: ArrayLike, **declarations: Any) -> "TabularModel":
+        """A model from full matrices: probabilities [S, K, S]; rewards [S, K] or [S, K, S]; the rest as above."""
+        dense = arguments.array("probabilities", probabilities)
+        if dense.ndim != 3 or dense.shape[0] != dense.shape[2]:
+            raise ValueError(f"probabilities must have shape [S, K, S], got {dense.shape}")
+        width = max(1, int((dense > 0).sum(axis=-1).max()))
+        # A stable sort puts the possible successors first, in the order of their numbers.
+        order = np.argsort(dense <= 0, axis=-1, kind="stable")[..., :width]
+        table = arguments.array("rewards", rewards)
+        if table.ndim == 3:
+            table = np.take_along_axis(np.broadcast_to(table, dense.shape), order, axis=-1)
+        return cls(np.take_along_axis(dense, order, axis=-1), order, table, **declarations)
+
+    @property
+    def states(self) -> int:
+        """S."""
+        return len(self.probabilities)
+
+    @property
+    def actions(self) -> int:
+        """K."""
+        return int(self.probabilities.shape[1])
+
+    @cached_property
+    def max_successors(self) -> int:
+        """The largest number of possible successors of one pair."""
+        return int((self.probabilities[~self.terminal] > 0).sum(axis=-1).max(initial=1))
+
+    @cached_property
+    def terminates(self) -> bool:
+        """Whether any state is terminal or any transition ends the episode."""
+        return bool(self.terminal.any() or self.ends.any())
+
+    @cached_property
+    def expected_rewards(self) -> Floats:
+        """E[R | s, a], [S, K]."""
+        if self.rewards.ndim == 2:
+            return self.rewards
+        return np.asarray(np.einsum("skb,skb->sk", self.probabilities, self.rewards))
+
+    @cached_property
+    def continuation(self) -> Floats:
+        """The probabilities of going on, [S, K, B]: 0 where the episode ends."""
+        return arguments.frozen(self.probabilities * ~self.ends) if self.terminates else self.probabilities
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The model for compiled code: see `draw`."""
+        cumulative = np.cumsum(self.probabilities, axis=-1)
+        last = self.probabilities.shape[-1] - 1 - np.argmax(self.probabilities[..., ::-1] > 0, axis=-1)
+        # Rounding leaves sums just off one; a draw beyond the sum belongs to the last possible successor.
+        cumulative[np.arange(cumulative.shape[-1]) >= last[..., None]] = 1.0
+        rewards = self.rewards if self.rewards.ndim == 3 else self.rewards[..., None]
+        return Tables(
+            arguments.frozen(cumulative),
+            self.successors,
+            arguments.frozen(np.broadcast_to(rewards, cumulative.shape)),
+            self.reward_kind == "bernoulli",
+            self.ends,
+        )
+
+    def step(self, states: States, actions: Ints, rng: np.random.Generator) -> Transition:
+        """Simulates n calls: one uniform number each selects the successor, a second one each a Bernoulli reward."""
+        self._known(states)
+        tables = self.tables
+        drawn = _branches(tables.cumulative, states, actions, rng.random(len(actions)))
+        entries = (states * self.actions + actions) * tables.cumulative.shape[-1] + drawn
+        next_states = tables.successors.reshape(-1)[entries]
+        rewards = tables.rewards.reshape(-1)[entries]
+        if tables.bernoulli:
+            rewards = (rng.random(len(actions)) < rewards).astype(np.float64)
+        return Transition(next_states, rewards, tables.ends.reshape(-1)[entries])
+
+    def _known(self, states: States) -> None:
+        if states.dtype != np.int64 or states.ndim != 1:
+            raise ModelError(f"states must be int64 [n], got dtype {states.dtype} and shape {states.shape}")
+        if states.min(initial=0) < 0 or states.max(initial=0) >= self.states:
+            unknown = states[(states < 0) | (states >= self.states)][0]
+            raise ModelError(f"state {unknown} is not one of the model's states 0..{self.states - 1}")
+        if self.terminates and self.terminal[states].any():
+            raise ModelError(f"state {states[self.terminal[states]][0]} is terminal and cannot be stepped from")
+
+    def __repr__(self) -> str:
+        low, high = self.reward_range
+        ends = f", terminal={int(self.terminal.sum())}" if self.terminates else ""
+        return (
+            f"TabularModel(states={self.states}, actions={self.actions}, successors={self.max_successors}, "
+            f"discount={self.discount:g}, rewards={self.reward_kind} in [{low:g}, {high:g}]{ends})"
+        )
+
+
+def _transitions(probabilities: ArrayLike, successors: ArrayLike) -> tuple[Floats, Ints]:
+    table = np.array(probabilities, dtype=np.float64)
+    targets = np.array(successors)
+    if table.ndim != 3 or table.size == 0:
+        raise ValueError(f"probabilities must have shape [S, K, B], got {table.shape}")
+    if targets.shape != table.shape:
+        raise ValueError(f"successors must have the shape of probabilities, {table.shape}, got {targets.shape}")
+    if targets.dtype.kind not in "iu":
+        raise TypeError(f"successors must be whole numbers, got dtype {targets.dtype}")
+    for name, numbers, wrong, domain in (
+        ("probability", table, ~((table >= 0) & (table < np.inf)), "a probability"),
+        ("successor", targets, (targets < 0) | (targets >= len(table)), f"one of the states 0..{len(table) - 1}"),
+    ):
+        if wrong.any():
+            where = tuple(np.argwhere(wrong)[0])
+            raise ModelError(f"{name} {numbers[where]} of state {where[0]}, action {where[1]} is not {domain}")
+    sums = table.sum(axis=-1)
+    wrong = np.abs(sums - 1.0) > arguments.SUM_TOLERANCE
+    if wrong.any():
+        state, action = np.argwhere(wrong)[0]
+        raise ModelError(
+            f"the probabilities of state {state}, action {action} sum to {sums[state, action]:.12g}, not to one"
+        )
+    return table, targets.astype(np.int64)
+
+
+def _terminal(
+    terminal: ArrayLike | None, successors: Ints, possible: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which states are terminal [S], and which transitions end the episode [S, K, B]."""
+    states = len(successors)
+    mask = np.zeros(states, dtype=np.bool_) if terminal is None else np.array(terminal)
+    if mask.dtype.kind != "b" or mask.shape not in ((states,), successors.shape):
+        raise ValueError(
+            f"terminal must be booleans of shape {(states,)} or {successors.shape}, got shape {mask.shape} of dtype "
+            f"{mask.dtype}"
+        )
+    if mask.ndim == 1:
+        return mask, mask[successors]
+    entered = np.zeros((2, states), dtype=np.bool_)
+    entered[0, successors[possible & ~mask]] = True
+    entered[1, successors[possible & mask]] = True
+    return entered[1] & ~entered[0], mask & possible
+
+
+def _rewards(rewards: ArrayLike, shape: tuple[int, int, int]) -> Floats:
+    table = np.array(rewards, dtype=np.float64)
+    if table.shape not in (shape, shape[:2]):
+        raise ValueError(f"rewards must have shape {shape[:2]} or {shape}, got {table.shape}")
+    if not np.isfinite(table).all():
+        where = np.argwhere(~np.isfinite(table))[0]
+        raise ModelError(f"the reward of state {where[0]}, action {where[1]} is {table[tuple(where)]}")
+    return table
+
+
+def _vary(rewards: Floats, possible: NDArray[np.bool_]) -> bool:
+    """Whether the rewards [S, K, B] of some pair differ between its possible successors."""
+    low = np.where(possible, rewards, np.inf).min(axis=-1)
+    high = np.where(possible, rewards, -np.inf).max(axis=-1)
+    return bool((high > low).any())
+
+
+def _range(
+    rewards: Floats, possible: NDArray[np.bool_], kind: RewardKind, declared: tuple[float, float] | None
+) -> tuple[float, float]:
+    """The declared reward range, or the one of the table, after checking every possible entry against it."""
+    counts = possible if rewards.ndim == 3 else possible.any(axis=-1)
+    if kind == "bernoulli":
+        if declared is not None and base.reward_range(declared) != (0.0, 1.0):
+            raise ValueError(f"reward_range must be (0, 1) for bernoulli rewards, got {declared!r}")
+        declared = (0.0, 1.0)
+    if declared is None:
+        drawn = rewards[counts]
+        return (float(drawn.min()), float(drawn.max())) if drawn.size else (0.0, 0.0)
+    low, high = base.reward_range(declared)
+    wrong = counts & ~((rewards >= low) & (rewards <= high))
+    if wrong.any():
+        where = np.argwhere(wrong)[0]
+        what = "mean reward" if kind == "bernoulli" else "reward"
+        raise ModelError(
+            f"the {what} {rewards[tuple(where)]} of state {where[0]}, action {where[1]} is outside the range "
+            f"[{low:g}, {high:g}]"
+        )
+    return low, high
+
+
+def _names(name: str, names: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
+    if names is not None and len(names) != count:
+        raise ValueError(f"{name} must have {count} entries, got {len(names)}")
+    return None if names is None else tuple(str(entry) for entry in names)

@@ -1,0 +1,56 @@
+"""Models given by a vectorised Python simulator."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from smoothplan.arguments import Ints
+from smoothplan.models.base import Declarations, States
+
+Step = Callable[[States, Ints, np.random.Generator], tuple[Any, ...]]
+"""step(states [n, ...], actions [n], rng) → (next_states, rewards, terminals)."""
+
+ScalarStep = Callable[[Any, int, np.random.Generator], tuple[Any, float, bool]]
+"""step(state, action, rng) → (next_state, reward, terminal), for one state at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class VectorModel(Declarations):
+    """A simulator of n calls at a time.
+
+    Args:
+        step: step(states [n, ...], actions [n], rng) returns (next_states [n, ...], rewards [n], terminals [n]); the
+            last may be left out where nothing is terminal. It draws from `rng` only.
+        **declarations: see `Declarations`.
+
+    >>> def drift(states, actions, rng):
+    ...     moved = states + 0.1 * (2 * actions[:, None] - 1) + 0.01 * rng.standard_normal(states.shape)
+    ...     return moved, np.exp(-moved[:, 0] ** 2)
+    >>> model = VectorModel(drift, actions=2, discount=0.9, reward_range=(0, 1), terminates=False, initial_state=[0.0])
+    """
+
+    step: Step
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.step):
+            raise TypeError(f"step must be a function of (states, actions, rng), got {self.step!r}")
+
+    @classmethod
+    def from_scalar(cls, step: ScalarStep, **declarations: Any) -> "VectorModel":
+        """A model from a simulator of one call at a time, run in a loop: step(state, action, rng)."""
+        return cls(_Loop(step), **declarations)
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A scalar simulator applied to every row of a batch."""
+
+    step: ScalarStep
+
+    def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
+        answers = [self.step(state, int(action), rng) for state, action in zip(states, actions, strict=True)]
+        next_states, rewards, terminals = zip(*answers, strict=True)
+        return np.asarray(next_states, dtype=states.dtype), np.asarray(rewards), np.asarray(terminals)

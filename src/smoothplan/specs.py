@@ -1,0 +1,179 @@
+"""Specs: models and backups named on a command line, `name:key=value,...`. Parsed, never evaluated.
+
+>>> parse("gym:FrozenLake-v1,map_name=8x8,discount=0.9")
+Spec(name='gym', positional=('FrozenLake-v1',), options={'map_name': '8x8', 'discount': 0.9})
+"""
+
+import inspect
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from smoothplan import arguments, models
+from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, discrete_cost, line_cost, ring_cost
+from smoothplan.models import GenerativeModel
+
+Factory = Callable[..., Any]
+
+MODELS: dict[str, Factory] = {
+    factory.__name__.replace("_", "-"): factory
+    for factory in (
+        models.garnet,
+        models.chain,
+        models.two_room,
+        models.river_swim,
+        models.sailing,
+        models.frozen_lake,
+        models.inventory,
+        models.sysadmin,
+        models.cart_pole,
+        models.mountain_car,
+    )
+} | {"gym": models.from_gymnasium}
+
+COSTS: dict[str, Callable[[int], Any]] = {
+    "line": line_cost,
+    "ring": ring_cost,
+    "discrete": discrete_cost,
+    "zero": lambda actions: np.zeros((actions, actions)),
+}
+"""Cost matrices that can be named."""
+
+
+def _hard_max(actions: int) -> HardMax:
+    """The ordinary maximum over actions."""
+    return HardMax()
+
+
+def _log_sum_exp(actions: int, temperature: float = 0.1) -> LogSumExp:
+    """The entropy-regularised backup of SmoothCruiser."""
+    return LogSumExp(temperature, actions)
+
+
+def _optimal_transport(
+    actions: int, tau: float = 1.0, lam: float = 0.1, cost: Any = "discrete", reference: Any = None
+) -> OptimalTransport:
+    """The optimal-transport backup; cost is line, ring, discrete, zero or a matrix [[0,1],[1,0]]."""
+    if isinstance(cost, str):
+        if cost not in COSTS:
+            raise ValueError(f"cost must be a matrix or one of {', '.join(COSTS)}, got {cost!r}")
+        cost = COSTS[cost](actions)
+    return OptimalTransport(cost=cost, tau=tau, lam=lam, reference=reference)
+
+
+BACKUPS: dict[str, Factory] = {"hard-max": _hard_max, "lse": _log_sum_exp, "ot": _optimal_transport}
+"""Backups, as functions of the number of actions and of the options in a spec."""
+
+PLANNERS: dict[str, Factory] = {}
+"""Planners that `smoothplan plan` knows."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A parsed spec."""
+
+    name: str
+    positional: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+def parse(text: str) -> Spec:
+    """Parses `name`, `name:key=value,...` or `name:value,key=value,...`.
+
+    A value is a number, true, false, none, a bracketed list of numbers, or a plain word.
+    """
+    name, _, rest = text.partition(":")
+    if not re.fullmatch(r"[A-Za-z][\w-]*", name):
+        raise ValueError(f"a spec is name:key=value,..., got {text!r}")
+    positional: list[Any] = []
+    options: dict[str, Any] = {}
+    for piece in _split(rest) if rest else []:
+        key, equals, value = piece.partition("=")
+        if not equals:
+            if options or not piece:
+                raise ValueError(f"expected key=value, got {piece!r} in {text!r}")
+            positional.append(_value(piece))
+        elif not re.fullmatch(r"[A-Za-z_]\w*", key):
+            raise ValueError(f"{key!r} is not a name of an option, in {text!r}")
+        elif key in options:
+            raise ValueError(f"{key} is given twice in {text!r}")
+        else:
+            options[key] = _value(value)
+    return Spec(name, tuple(positional), options)
+
+
+def _split(text: str) -> list[str]:
+    """The pieces of a text between the commas that are not inside brackets."""
+    pieces, depth = [""], 0
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += letter
+    return pieces
+
+
+def _value(text: str) -> Any:
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    if text.startswith("["):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            raise ValueError(f"{text[:60]!r} is not a list of numbers like [[0,1],[1,0]]") from None
+    if re.fullmatch(r"[+-]?\d{1,18}", text):
+        return int(text)
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    # People write 1e5 for a count.
+    return int(number) if "e" in text.lower() and math.isfinite(number) and number.is_integer() else number
+
+
+def build_model(text: str) -> GenerativeModel:
+    """The model that a spec names."""
+    spec = parse(text)
+    model: GenerativeModel = _call("model", MODELS, spec, spec.positional)
+    return model
+
+
+def build_backup(text: str, actions: int) -> Backup:
+    """The backup that a spec names, for a model with that many actions."""
+    spec = parse(text)
+    backup: Backup = _call("backup", BACKUPS, spec, (arguments.whole("actions", actions), *spec.positional))
+    return backup
+
+
+def _call(kind: str, registry: Mapping[str, Factory], spec: Spec, positional: tuple[Any, ...]) -> Any:
+    name = spec.name.replace("_", "-")
+    if name not in registry:
+        raise ValueError(f"unknown {kind} {spec.name!r}: choose from {', '.join(registry)}")
+    signature = inspect.signature(registry[name])
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    known = options_of(kind, registry[name])
+    unknown = [key for key in spec.options if key not in known and not open_ended]
+    if unknown:
+        raise ValueError(f"{kind} {name} has no option {unknown[0]!r}: choose from {', '.join(known) or 'none'}")
+    try:
+        signature.bind(*positional, **spec.options)
+    except TypeError as error:
+        raise ValueError(f"{kind} {name}: {error}") from None
+    return registry[name](*positional, **spec.options)
+
+
+def options_of(kind: str, factory: Factory) -> dict[str, Any]:
+    """The options of an entry with their defaults; `inspect.Parameter.empty` where there is none."""
+    given = {"backup": {"actions"}}.get(kind, set())  # what a spec need not say
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(factory).parameters.items()
+        if name not in given and parameter.kind is not parameter.VAR_KEYWORD
+    }

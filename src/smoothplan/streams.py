@@ -1,0 +1,66 @@
+"""Random streams: stream c of a seed feeds chunk c of a run, whoever runs it.
+
+Python code draws from a NumPy generator, compiled code from xoshiro256++ (Blackman and Vigna, 2021), five words of
+which the last counts simulator calls: compiled code cannot draw a transition without being counted.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from smoothplan import arguments
+
+Stream = NDArray[np.uint64]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+CALLS = 4
+"""Index of the word of a `Stream` that counts simulator calls."""
+
+_TWO_TO_MINUS_53 = 2.0**-53
+
+
+def compiled(function: Function) -> Function:
+    """The function compiled by Numba, releasing the interpreter lock, cached on disk."""
+    return cast(Function, numba.njit(cache=True, nogil=True)(function))
+
+
+def _seed_sequence(seed: int, chunk: int) -> np.random.SeedSequence:
+    return np.random.SeedSequence(
+        arguments.whole("seed", seed, least=0), spawn_key=(arguments.whole("chunk", chunk, least=0),)
+    )
+
+
+def generator(seed: int, chunk: int = 0) -> np.random.Generator:
+    """The NumPy generator of chunk `chunk` of `seed`."""
+    return np.random.Generator(np.random.SFC64(_seed_sequence(seed, chunk)))
+
+
+def stream(seed: int, chunk: int = 0) -> Stream:
+    """The xoshiro256++ state [5] of chunk `chunk` of `seed`, with a count of zero calls."""
+    words = np.zeros(5, dtype=np.uint64)
+    words[:CALLS] = _seed_sequence(seed, chunk).generate_state(4, np.uint64)
+    return words
+
+
+@compiled
+def _rotate(word: Any, bits: int) -> Any:
+    return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
+
+
+@compiled
+def uniform(state: Stream) -> float:
+    """The next number of a stream, uniform on the multiples of 2⁻⁵³ in [0, 1)."""
+    s0, s1, s2, s3 = state[0], state[1], state[2], state[3]
+    result = _rotate(s0 + s3, 23) + s0
+    shifted = s1 << np.uint64(17)
+    s2 ^= s0
+    s3 ^= s1
+    s1 ^= s2
+    s0 ^= s3
+    s2 ^= shifted
+    s3 = _rotate(s3, 45)
+    state[0], state[1], state[2], state[3] = s0, s1, s2, s3
+    return float(result >> np.uint64(11)) * _TWO_TO_MINUS_53

@@ -1,0 +1,175 @@
+"""Entropic optimal transport between distributions over actions: the local softmaxes and the cost W_λ."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from smoothplan import arguments
+from smoothplan.arguments import Floats
+
+MARGINAL_TOLERANCE = 1e-12
+"""The ℓ₁ error of the marginal π at which the dual of W_λ counts as maximised. By concavity the cost is then wrong by
+at most that times the range of the missing potentials, which is of the order of the costs."""
+
+WARM_START_TOLERANCE = 1e-2
+"""The same at the higher temperatures, which only provide a start."""
+
+MAX_STEPS = 500
+"""Ascent steps per temperature. Newton steps double the digits, so a dozen is the rule."""
+
+RIDGE = 1e-13
+"""Relative weight of the identity that keeps a nearly separable Hessian invertible."""
+
+NEWTON_STEPS = (1.0, 4.0, 16.0, 64.0, 256.0, math.inf)
+"""Sizes, in temperatures, to which a Newton step is cut. All are tried: where the coupling nearly falls apart into
+blocks the Hessian is nearly singular, and the full step is far too long."""
+
+ROUNDING = 1e-14
+"""Relative differences of the dual that are rounding; between such candidates the better marginal decides."""
+
+TINY = float(np.finfo(np.float64).tiny)
+"""Keeps the logarithm of a marginal that underflowed finite."""
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The local softmaxes at some q: a mixture over columns j of LogSumExp backups (Proposition 5.3)."""
+
+    odds: Floats  # exp((q_i − shift_ij − top_j)/η), [..., K, J]
+    total: Floats  # Σ_i odds_ij, [..., 1, J]
+    top: Floats  # max_i (q_i − shift_ij), [..., 1, J]
+    weights: Floats  # μ_j, [..., J]
+    temperature: float
+
+    @classmethod
+    def at(cls, q: Floats, shifts: Floats, weights: Floats, temperature: float) -> "Columns":
+        """The softmaxes of q [..., K] less shifts [K, J], column by column, in the log domain."""
+        scores = q[..., :, None] - shifts
+        top = scores.max(axis=-2, keepdims=True)
+        with np.errstate(under="ignore"):
+            odds = np.exp((scores - top) / temperature)
+        return cls(odds, odds.sum(axis=-2, keepdims=True), top, weights, temperature)
+
+    @property
+    def log_sums(self) -> Floats:
+        """η log Σ_i exp((q_i − shift_ij)/η), [..., J]."""
+        return np.asarray((self.top + self.temperature * np.log(self.total))[..., 0, :])
+
+    @property
+    def local(self) -> Floats:
+        """The local softmaxes p_ij, [..., K, J]."""
+        return self.odds / self.total
+
+    def value(self) -> Floats:
+        """F(q), [...]."""
+        return np.asarray((self.weights * self.log_sums).sum(axis=-1))
+
+    def policy(self) -> Floats:
+        """∇F(q), [..., K]."""
+        return np.asarray(self.coupling().sum(axis=-1))
+
+    def coupling(self) -> Floats:
+        """Γ_ij = μ_j·p_ij, [..., K, J]."""
+        with np.errstate(under="ignore"):
+            return self.local * self.weights[..., None, :]
+
+    def hessian(self) -> Floats:
+        """∇²F(q) = (diag(π) − Σ_j μ_j p_·j p_·jᵀ)/η, [..., K, K]."""
+        with np.errstate(under="ignore"):
+            local = self.local
+            coupling = local * self.weights[..., None, :]
+            outer = np.einsum("...ij,...kj->...ik", coupling, local)
+            diagonal = coupling.sum(axis=-1)[..., None] * np.eye(local.shape[-2])
+        return np.asarray((diagonal - outer) / self.temperature)
+
+
+def entropy(distribution: Floats) -> Floats:
+    """The Shannon entropy −Σ p log p in nats along the last axis, [...]."""
+    safe = np.where(distribution > 0.0, distribution, 1.0)
+    return np.asarray(-(distribution * np.log(safe)).sum(axis=-1))
+
+
+def transport_cost(policy: ArrayLike, reference: ArrayLike, cost: ArrayLike, lam: float) -> Floats:
+    """The entropic transport cost of the paper (section 5.1), [...]:
+
+        W_λ(π, μ) = min over couplings Γ of π and μ of ⟨Γ, C⟩ + λ Σ_ij Γ_ij (log Γ_ij − 1).
+
+    It is computed from its dual, max over Q of ⟨π, Q⟩ − λ Σ_j μ_j log Σ_i exp((Q_i − C_ij)/λ) − λ(1 + entropy(μ)), by
+    Newton's method safeguarded with Sinkhorn steps, from a high temperature down to λ.
+
+    Args:
+        policy: π, [..., K].
+        reference: μ, [..., K].
+        cost: C, [K, K].
+        lam: λ > 0.
+    """
+    cost = arguments.array("cost", cost)
+    lam = arguments.positive("lam", lam)
+    policy = arguments.distributions("policy", policy, cost.shape[0])
+    reference = arguments.distributions("reference", reference, cost.shape[1])
+    policy, reference = np.broadcast_arrays(policy, reference)
+    shape = policy.shape[:-1]
+    policy, reference = policy.reshape(-1, len(cost)), reference.reshape(-1, len(cost))
+
+    potentials = np.where(policy > 0.0, 0.0, -np.inf)
+    halvings = max(0, math.ceil(math.log2(max(float(np.ptp(cost)), lam) / lam)))
+    for power in range(halvings, 0, -1):
+        potentials, _, _ = _maximise_dual(potentials, policy, reference, cost, lam * 2.0**power, WARM_START_TOLERANCE)
+    # Potentials of the size of the costs are rounded; in units of λ the rounding may exceed the tolerance.
+    tolerance = max(MARGINAL_TOLERANCE, 64.0 * np.finfo(float).eps * float(np.ptp(cost)) / lam)
+    potentials, dual, residual = _maximise_dual(potentials, policy, reference, cost, lam, tolerance)
+    if residual > tolerance:
+        raise ArithmeticError(
+            f"the transport cost did not converge for lam={lam!r} (marginals wrong by {residual:.1e})"
+        )
+    return np.asarray(dual - lam * (1.0 + entropy(reference))).reshape(shape)
+
+
+def _maximise_dual(
+    potentials: Floats, policy: Floats, reference: Floats, cost: Floats, temperature: float, tolerance: float
+) -> tuple[Floats, Floats, float]:
+    """Potentials Q [n, K] that maximise ⟨π, Q⟩ − F(Q), that maximum [n], and the ℓ₁ error of the marginal π left.
+
+    Q is −∞ where π is 0.
+    """
+    support = policy > 0.0
+    # Coordinates scaled by √π keep the Hessian well conditioned however small a probability is. Its kernel, adding a
+    # constant to Q, becomes √π; directions outside the support, and a trace of every other, are held by an identity.
+    scale = np.sqrt(np.where(support, policy, 1.0))
+    kernel = np.where(support, scale, 0.0)
+    held = (
+        kernel[:, :, None] * kernel[:, None, :] / temperature
+        + np.eye(policy.shape[-1]) * np.where(support, RIDGE / temperature, 1.0)[:, None, :]
+    )
+    log_policy = np.log(np.where(support, policy, 1.0))
+
+    def assess(candidate: Floats) -> tuple[Floats, Columns, Floats]:
+        """The dual at a candidate [n], its local softmaxes, and the ℓ₁ error of its marginal [n]."""
+        columns = Columns.at(candidate, cost, reference, temperature)
+        linear = (policy * np.where(support, candidate, 0.0)).sum(axis=-1)
+        return linear - columns.value(), columns, np.abs(policy - columns.policy()).sum(axis=-1)
+
+    best, columns, error = assess(potentials)
+    for _ in range(MAX_STEPS):
+        if error.max(initial=0.0) <= tolerance:
+            break
+        marginal = columns.policy()
+        curvature = columns.hessian() / (scale[:, :, None] * scale[:, None, :]) + held
+        slope = np.where(support, policy - marginal, 0.0) / scale
+        newton = np.linalg.solve(curvature, slope[..., None])[..., 0] / scale
+        sinkhorn = temperature * (log_policy - np.log(np.where(support, np.maximum(marginal, TINY), 1.0)))
+        current = potentials
+        potentials = current + sinkhorn  # never descends
+        best, columns, error = assess(potentials)
+        size = np.abs(np.where(support, newton, 0.0)).max(axis=-1, keepdims=True) / temperature
+        for longest in NEWTON_STEPS:
+            candidate = current + np.where(support, newton / np.maximum(size / longest, 1.0), 0.0)
+            value, _, candidate_error = assess(candidate)
+            rounding = ROUNDING * (1.0 + np.abs(best))
+            better = (value > best + rounding) | ((value > best - rounding) & (candidate_error < error))
+            potentials = np.where(better[:, None], candidate, potentials)
+            best, error = np.where(better, value, best), np.where(better, candidate_error, error)
+        best, columns, error = assess(potentials)
+    return potentials, best, float(error.max(initial=0.0))
