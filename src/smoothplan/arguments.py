@@ -68,12 +68,17 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def array(name: str, values: ArrayLike) -> Floats:
-    """A float64 array of finite numbers."""
+def numbers(name: str, values: ArrayLike) -> Floats:
+    """A float64 array, which may hold infinities and NaNs."""
     try:
-        result = np.asarray(values, dtype=np.float64)
+        return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be an array of numbers, got {values!r}") from None
+
+
+def array(name: str, values: ArrayLike) -> Floats:
+    """A float64 array of finite numbers."""
+    result = numbers(name, values)
     if not np.isfinite(result).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(result))[0])
         raise ValueError(f"{name} must be finite, got {result[where]} at index {where}")
@@ -99,6 +104,6 @@ def distributions(name: str, values: ArrayLike, size: int) -> Floats:
 
 def frozen(values: NDArray[Any]) -> Any:
     """A read-only, contiguous view or copy: what a frozen object may hand out."""
-    result = np.ascontiguousarray(values).view()
+    result = np.asarray(values, order="C").view()
     result.flags.writeable = False
     return result

@@ -105,7 +105,7 @@ def _bare_environment(environment: Any, options: dict[str, Any]) -> tuple[Any, s
     if isinstance(environment, str):
         try:
             return gymnasium.make(environment, **options).unwrapped, environment
-        except (gymnasium.error.Error, TypeError) as error:
+        except Exception as error:  # an environment may refuse its options in any way
             raise ValueError(f"gymnasium cannot make {environment!r} with {options}: {error}") from error
     if not isinstance(environment, gymnasium.Env):
         raise TypeError(f"environment must be an id or a gymnasium.Env, got {environment!r}")
@@ -155,9 +155,11 @@ def _from_assignment(real: Any, name: str, discount: float, reward_range: tuple[
     if state is None:
         raise _refusal(name, "it has neither a transition table (P) nor an assignable state")
     try:
-        initial_state = np.array(state, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise _refusal(name, f"its state is not an array of numbers but {state!r}") from None
+        initial_state = np.array(state)
+    except ValueError:
+        initial_state = np.array(state, dtype=np.object_)
+    if initial_state.dtype.kind not in "fiu":
+        raise _refusal(name, f"its state is not an array of numbers but {state!r}")
     facts = _facts(real)
     if reward_range is None and facts is None:
         raise ValueError(f"reward_range must be given: the rewards of {name} are not known to smoothplan")
@@ -200,10 +202,12 @@ class _AssignedState:
         for row, (state, action) in enumerate(zip(states, actions, strict=True)):
             vars(environment).clear()
             vars(environment).update(attributes)
-            environment.state = np.array(state)
+            environment.state = state.copy()
             environment.np_random = rng
             _, reward, terminated, _, _ = environment.step(start + int(action))
-            next_states[row], rewards[row], terminals[row] = environment.state, reward, terminated
+            # A state that stops being whole numbers is an error, not a truncated state.
+            np.copyto(next_states[row : row + 1], np.asarray(environment.state)[None], casting="same_kind")
+            rewards[row], terminals[row] = reward, terminated
         return next_states, rewards, terminals
 
 

@@ -130,18 +130,29 @@ class TabularModel:
             object.__setattr__(self, name, value)
 
     @classmethod
-    def from_dense(cls, probabilities: ArrayLike, rewards: ArrayLike, **declarations: Any) -> "TabularModel":
-        """A model from full matrices: probabilities [S, K, S]; rewards [S, K] or [S, K, S]; the rest as above."""
-        dense = arguments.array("probabilities", probabilities)
-        if dense.ndim != 3 or dense.shape[0] != dense.shape[2]:
+    def from_dense(
+        cls, probabilities: ArrayLike, rewards: ArrayLike, *, terminal: ArrayLike | None = None, **declarations: Any
+    ) -> "TabularModel":
+        """A model from full matrices: probabilities [S, K, S]; rewards [S, K] or [S, K, S]; terminal [S] or [S, K, S].
+
+        The rest as above.
+        """
+        dense = arguments.numbers("probabilities", probabilities)
+        if dense.ndim != 3 or dense.shape[0] != dense.shape[2] or dense.size == 0:
             raise ValueError(f"probabilities must have shape [S, K, S], got {dense.shape}")
-        width = max(1, int((dense > 0).sum(axis=-1).max()))
+        # A wrong entry, negative or not a number, counts as present, so that the table is refused.
+        absent = dense == 0
+        width = max(1, int((~absent).sum(axis=-1).max()))
         # A stable sort puts the possible successors first, in the order of their numbers.
-        order = np.argsort(dense <= 0, axis=-1, kind="stable")[..., :width]
-        table = arguments.array("rewards", rewards)
-        if table.ndim == 3:
-            table = np.take_along_axis(np.broadcast_to(table, dense.shape), order, axis=-1)
-        return cls(np.take_along_axis(dense, order, axis=-1), order, table, **declarations)
+        order = np.argsort(absent, axis=-1, kind="stable")[..., :width]
+        table = arguments.numbers("rewards", rewards)
+        if table.shape == dense.shape:
+            table = np.take_along_axis(table, order, axis=-1)
+        elif table.shape != dense.shape[:2]:
+            raise ValueError(f"rewards must have shape {dense.shape[:2]} or {dense.shape}, got {table.shape}")
+        if np.shape(terminal) == dense.shape:
+            terminal = np.take_along_axis(np.asarray(terminal), order, axis=-1)
+        return cls(np.take_along_axis(dense, order, axis=-1), order, table, terminal=terminal, **declarations)
 
     @property
     def states(self) -> int:
@@ -168,7 +179,7 @@ class TabularModel:
         """E[R | s, a], [S, K]."""
         if self.rewards.ndim == 2:
             return self.rewards
-        return np.asarray(np.einsum("skb,skb->sk", self.probabilities, self.rewards))
+        return np.asarray(arguments.frozen(np.einsum("skb,skb->sk", self.probabilities, self.rewards)))
 
     @cached_property
     def continuation(self) -> Floats:
@@ -222,8 +233,11 @@ class TabularModel:
 
 
 def _transitions(probabilities: ArrayLike, successors: ArrayLike) -> tuple[Floats, Ints]:
-    table = np.array(probabilities, dtype=np.float64)
-    targets = np.array(successors)
+    table = arguments.numbers("probabilities", probabilities).copy()
+    try:
+        targets = np.array(successors)
+    except ValueError:
+        raise TypeError(f"successors must be an array of whole numbers, got {successors!r}") from None
     if table.ndim != 3 or table.size == 0:
         raise ValueError(f"probabilities must have shape [S, K, B], got {table.shape}")
     if targets.shape != table.shape:
@@ -267,7 +281,7 @@ def _terminal(
 
 
 def _rewards(rewards: ArrayLike, shape: tuple[int, int, int]) -> Floats:
-    table = np.array(rewards, dtype=np.float64)
+    table = arguments.numbers("rewards", rewards).copy()
     if table.shape not in (shape, shape[:2]):
         raise ValueError(f"rewards must have shape {shape[:2]} or {shape}, got {table.shape}")
     if not np.isfinite(table).all():

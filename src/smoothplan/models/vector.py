@@ -53,4 +53,8 @@ class _Loop:
     def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
         answers = [self.step(state, int(action), rng) for state, action in zip(states, actions, strict=True)]
         next_states, rewards, terminals = zip(*answers, strict=True)
-        return np.asarray(next_states, dtype=states.dtype), np.asarray(rewards), np.asarray(terminals)
+        found = np.asarray(next_states)
+        # Python's numbers take the precision of the states; a fraction never becomes a whole number.
+        if np.can_cast(found.dtype, states.dtype, "same_kind"):
+            found = found.astype(states.dtype)
+        return found, np.asarray(rewards), np.asarray(terminals)

@@ -1,0 +1,48 @@
+# Two commands do everything, set-up included, on a machine with Python (3.11 or newer), pip and make:
+#   make demo    plan on an embedded model and show the result
+#   make test    linter, type checker and the whole test suite
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test format benchmarks clean
+
+demo: $(VENV)/.core
+	@$(BIN)/smoothplan solve --model river-swim \
+		--backup hard-max --backup lse:temperature=0.5 --backup ot:tau=1,lam=0.5,cost=line
+
+test: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest --numprocesses auto
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+benchmarks: $(VENV)/.dev
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# Some systems split `venv` from Python: there, virtualenv is fetched into a folder of our own.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "smoothplan needs Python 3.11 or newer; set PYTHON=")'
+	@echo "Setting up $(VENV) (once) ..."
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { \
+		rm -rf $(VENV) && \
+		$(PYTHON) -m pip install --quiet --target .bootstrap virtualenv && \
+		PYTHONPATH=.bootstrap $(PYTHON) -m virtualenv --quiet $(VENV); }
+	@touch $@
+
+$(VENV)/.core: $(VENV)/.made pyproject.toml constraints.txt
+	@$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	@$(INSTALL) --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .bootstrap .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
