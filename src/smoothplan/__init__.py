@@ -1,7 +1,8 @@
 """smoothplan: plan with a simulator, with certified values and a price stated before the start.
 
 Everything a user needs is in this namespace: backups (`HardMax`, `LogSumExp`, `OptimalTransport`), models
-(`TabularModel`, `VectorModel`, `JitModel`, `models`), the exact solver (`exact`) and the theory (`curvature`).
+(`TabularModel`, `VectorModel`, `JitModel`, `models`), planners (`SparseSampling`, `SmoothCruiser`,
+`SecondOrderSmoothCruiser`) with `forecast` and `plan`, the exact solver (`exact`) and the theory (`curvature`).
 """
 
 from importlib.metadata import version
@@ -18,17 +19,25 @@ from smoothplan.models import (
     VectorModel,
     check_model,
 )
+from smoothplan.plan import Forecast, HopelessError, PlanResult, forecast, plan
+from smoothplan.planners import SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
 
 __version__ = version("smoothplan")
 
 __all__ = [
+    "Forecast",
     "GenerativeModel",
     "HardMax",
+    "HopelessError",
     "JitModel",
     "LogSumExp",
     "ModelError",
     "OptimalTransport",
     "Oracle",
+    "PlanResult",
+    "SecondOrderSmoothCruiser",
+    "SmoothCruiser",
+    "SparseSampling",
     "TabularModel",
     "Transition",
     "VectorModel",
@@ -36,5 +45,7 @@ __all__ = [
     "check_model",
     "curvature",
     "exact",
+    "forecast",
     "models",
+    "plan",
 ]

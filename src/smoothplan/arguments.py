@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Numbers = Any
+"""A float, or an array of floats: formulas that a search evaluates for many candidates at once."""
 
 SUM_TOLERANCE = 1e-9
 """How far from one the sum of a probability vector may be: rounding, not error."""
@@ -19,6 +21,8 @@ def number(
 ) -> float:
     """A finite real number with least ≤ value, above < value and value < below."""
     try:
+        if isinstance(value, str | bytes | bool):
+            raise TypeError
         result = float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a number, got {value!r}") from None
@@ -50,14 +54,18 @@ def probability(name: str, value: Any) -> float:
     return result
 
 
-def whole(name: str, value: Any, *, least: int = 1) -> int:
-    """A whole number, at least `least`."""
+def whole(name: str, value: Any, *, least: int = 1, most: int = 2**62) -> int:
+    """A whole number from `least` to `most`."""
     try:
+        if isinstance(value, bool):
+            raise TypeError
         result = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be a whole number, got {value!r}") from None
     if result < least:
         raise ValueError(f"{name} must be at least {least}, got {value!r}")
+    if result > most:
+        raise ValueError(f"{name} must be at most {most}, got {value!r}")
     return result
 
 

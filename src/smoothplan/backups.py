@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats
-from smoothplan.transport import Columns, entropy, transport_cost
+from smoothplan.transport import Columns, entropy, square_cost, transport_cost
 
 Reference = Callable[[Any], ArrayLike]
 """A state-dependent reference distribution: states [n, ...] to probability vectors [n, K]."""
@@ -199,10 +199,12 @@ class _Mixture:
 
     prior: Reference
     xi: float
+    actions: int
 
     def __call__(self, states: Any) -> Floats:
-        prior = arguments.array("prior(states)", self.prior(states))
-        return np.asarray((1.0 - self.xi) * prior + self.xi / prior.shape[-1])
+        # The mixture hides what is wrong with a prior, so it is checked before.
+        prior = arguments.distributions("prior(states)", self.prior(states), self.actions)
+        return np.asarray((1.0 - self.xi) * prior + self.xi / self.actions)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -233,9 +235,7 @@ class OptimalTransport:
     def __init__(
         self, *, cost: ArrayLike, tau: float, lam: float, reference: ArrayLike | Reference | None = None
     ) -> None:
-        cost = arguments.array("cost", cost)
-        if cost.ndim != 2 or cost.shape[0] != cost.shape[1] or cost.size == 0:
-            raise ValueError(f"cost must be a square matrix [K, K], got shape {cost.shape}")
+        cost = square_cost(cost)
         actions = len(cost)
         if reference is None:
             reference = np.full(actions, 1.0 / actions)
@@ -260,13 +260,13 @@ class OptimalTransport:
             xi: ξ in (0, 1].
             cost, tau, lam: as for `OptimalTransport`.
         """
-        mixture = _Mixture(prior if callable(prior) else lambda _: prior, arguments.probability("xi", xi))
-        if mixture.xi == 0.0:
+        if arguments.probability("xi", xi) == 0.0:
             raise ValueError(f"xi must be greater than 0, got {xi!r}")
+        actions = len(square_cost(cost))
         if callable(prior):
-            return cls(cost=cost, tau=tau, lam=lam, reference=mixture)
-        arguments.distributions("prior", prior, np.shape(cost)[-1])
-        return cls(cost=cost, tau=tau, lam=lam, reference=mixture(None))
+            return cls(cost=cost, tau=tau, lam=lam, reference=_Mixture(prior, float(xi), actions))
+        prior = arguments.distributions("prior", prior, actions)
+        return cls(cost=cost, tau=tau, lam=lam, reference=(1.0 - xi) * prior + xi / actions)
 
     @property
     def actions(self) -> int:
@@ -330,7 +330,7 @@ class OptimalTransport:
         try:
             np.broadcast_shapes(q.shape, reference.shape)
         except ValueError:
-            raise ValueError(f"states [{reference.shape[:-1]}] do not align with q of shape {q.shape}") from None
+            raise ValueError(f"states {reference.shape[:-1]} do not align with q of shape {q.shape}") from None
         return Columns.at(q, self.tau * self.cost, reference, self.temperature)
 
     def _local(self, q: ArrayLike, states: Any) -> Columns:

@@ -20,6 +20,9 @@ from smoothplan.models import TabularModel
 ROWS = 20
 """States shown when nobody asks for particular ones."""
 
+WIDE = 10_000
+"""Columns of a table of values: more than it can need."""
+
 GUIDE = """\
 A model, a backup or a planner is named by a spec, name:key=value,...
 
@@ -35,7 +38,14 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
+        self.exit(_complain(self, message, status=2))
+
+
+class _Console(Console):
+    """A console that leaves a reader who went away to `main`."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # the BrokenPipeError that is being handled
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,14 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     command: Callable[[argparse.Namespace, Console], None] = options.command
     try:
-        command(options, Console())
-        sys.stdout.flush()
+        command(options, _Console())
+        print(end="", flush=True)
     except KeyboardInterrupt:
         return _complain(parser, "interrupted", status=130)
     except BrokenPipeError:
         # The reader left, as `head` does: not an error. Python's own flush at exit must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ValueError, TypeError, ArithmeticError, ImportError, MemoryError) as error:
+    except (ValueError, TypeError, ArithmeticError, ImportError, MemoryError, OSError) as error:
         return _complain(parser, str(error) or type(error).__name__, status=2)
     return 0
 
@@ -178,6 +188,7 @@ def _print_solutions(
 ) -> None:
     shown = list(states) if everything else list(states)[:ROWS]
     actions = model.action_names or [f"action {action}" for action in range(model.actions)]
+    console.width = max(console.width, WIDE)  # a line that is too long wraps; no digit is left out
     console.print(f"{model!r}", highlight=False)
     for number, name in enumerate(names, start=1):
         console.print(f"  ({number}) {name}", highlight=False, markup=False)

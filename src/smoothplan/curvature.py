@@ -88,8 +88,10 @@ def taylor(backup: Backup, q: ArrayLike, around: ArrayLike, order: int, states: 
     """
     if order not in (0, 1, 2):
         raise ValueError(f"order must be 0, 1 or 2, got {order!r}")
-    point = arguments.array("around", around)
-    delta = arguments.array("q", q) - point
+    point, target = arguments.array("around", around), arguments.array("q", q)
+    if point.shape[-1:] != target.shape[-1:]:
+        raise ValueError(f"q and around must have the same last axis, got shapes {target.shape} and {point.shape}")
+    delta = target - point
     result = backup.value(point, states)
     if order >= 1:
         result = result + (backup.policy(point, states) * delta).sum(axis=-1)
@@ -167,7 +169,7 @@ def _averaged_costs(backup: OptimalTransport) -> Interval:
 
 def at_value_level(bound: float, discount: float) -> float:
     """The bound b/(1−γ) on the difference of values that a bound b on the difference of backups implies."""
-    return bound / (1.0 - arguments.discount_factor(discount))
+    return arguments.number("bound", bound) / (1.0 - arguments.discount_factor(discount))
 
 
 class Smoothing(NamedTuple):
@@ -191,10 +193,10 @@ def smoothing_for_bias(
     """
     budget = arguments.positive("bias", bias) * (1.0 - arguments.discount_factor(discount))
     temperature = budget / math.log(arguments.whole("actions", actions, least=2))
-    if arguments.number("cost_max", cost_max, least=0.0) == 0.0:
-        return Smoothing(tau=temperature, lam=1.0)
     if not 0.0 < arguments.number("geometry", geometry) < 1.0:
         raise ValueError(f"geometry must be strictly between 0 and 1, got {geometry!r}")
+    if arguments.number("cost_max", cost_max, least=0.0) == 0.0:
+        return Smoothing(tau=temperature, lam=1.0)
     tau = geometry * budget / cost_max
     return Smoothing(tau=tau, lam=(1.0 - geometry) * temperature / tau)
 

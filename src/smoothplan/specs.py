@@ -63,7 +63,10 @@ def _optimal_transport(
         if cost not in COSTS:
             raise ValueError(f"cost must be a matrix or one of {', '.join(COSTS)}, got {cost!r}")
         cost = COSTS[cost](actions)
-    return OptimalTransport(cost=cost, tau=tau, lam=lam, reference=reference)
+    backup = OptimalTransport(cost=cost, tau=tau, lam=lam, reference=reference)
+    if backup.actions != actions:
+        raise ValueError(f"cost must be a matrix for the model's {actions} actions, got one for {backup.actions}")
+    return backup
 
 
 BACKUPS: dict[str, Factory] = {"hard-max": _hard_max, "lse": _log_sum_exp, "ot": _optimal_transport}

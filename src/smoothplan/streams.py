@@ -22,9 +22,12 @@ CALLS = 4
 _TWO_TO_MINUS_53 = 2.0**-53
 
 
-def compiled(function: Function) -> Function:
-    """The function compiled by Numba, releasing the interpreter lock, cached on disk."""
-    return cast(Function, numba.njit(cache=True, nogil=True)(function))
+def compiled(function: Function, signature: Any = None) -> Function:
+    """The function compiled by Numba, releasing the interpreter lock, cached on disk.
+
+    With a signature it is compiled at once and for these types only, as a function that calls itself must be.
+    """
+    return cast(Function, numba.njit(signature, cache=True, nogil=True)(function))
 
 
 def _seed_sequence(seed: int, chunk: int) -> np.random.SeedSequence:
@@ -51,9 +54,11 @@ def _rotate(word: Any, bits: int) -> Any:
 
 
 @compiled
-def uniform(state: Stream) -> float:
-    """The next number of a stream, uniform on the multiples of 2⁻⁵³ in [0, 1)."""
-    s0, s1, s2, s3 = state[0], state[1], state[2], state[3]
+def advance(s0: Any, s1: Any, s2: Any, s3: Any) -> tuple[float, Any, Any, Any, Any]:
+    """One step of xoshiro256++: a number uniform on the multiples of 2⁻⁵³ in [0, 1), and the next four words.
+
+    For loops that keep the words in registers; `uniform` is the same for the rest.
+    """
     result = _rotate(s0 + s3, 23) + s0
     shifted = s1 << np.uint64(17)
     s2 ^= s0
@@ -62,5 +67,11 @@ def uniform(state: Stream) -> float:
     s0 ^= s3
     s2 ^= shifted
     s3 = _rotate(s3, 45)
-    state[0], state[1], state[2], state[3] = s0, s1, s2, s3
-    return float(result >> np.uint64(11)) * _TWO_TO_MINUS_53
+    return float(result >> np.uint64(11)) * _TWO_TO_MINUS_53, s0, s1, s2, s3
+
+
+@compiled
+def uniform(state: Stream) -> float:
+    """The next number of a stream, uniform on the multiples of 2⁻⁵³ in [0, 1)."""
+    number, state[0], state[1], state[2], state[3] = advance(state[0], state[1], state[2], state[3])
+    return number

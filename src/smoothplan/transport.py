@@ -91,6 +91,14 @@ def entropy(distribution: Floats) -> Floats:
     return np.asarray(-(distribution * np.log(safe)).sum(axis=-1))
 
 
+def square_cost(cost: ArrayLike) -> Floats:
+    """A cost matrix between actions, [K, K]."""
+    result = arguments.array("cost", cost)
+    if result.ndim != 2 or result.shape[0] != result.shape[1] or result.size == 0:
+        raise ValueError(f"cost must be a square matrix [K, K], got shape {result.shape}")
+    return result
+
+
 def transport_cost(policy: ArrayLike, reference: ArrayLike, cost: ArrayLike, lam: float) -> Floats:
     """The entropic transport cost of the paper (section 5.1), [...]:
 
@@ -105,11 +113,16 @@ def transport_cost(policy: ArrayLike, reference: ArrayLike, cost: ArrayLike, lam
         cost: C, [K, K].
         lam: λ > 0.
     """
-    cost = arguments.array("cost", cost)
+    cost = square_cost(cost)
     lam = arguments.positive("lam", lam)
-    policy = arguments.distributions("policy", policy, cost.shape[0])
-    reference = arguments.distributions("reference", reference, cost.shape[1])
-    policy, reference = np.broadcast_arrays(policy, reference)
+    policy = arguments.distributions("policy", policy, len(cost))
+    reference = arguments.distributions("reference", reference, len(cost))
+    try:
+        policy, reference = np.broadcast_arrays(policy, reference)
+    except ValueError:
+        raise ValueError(
+            f"policy of shape {policy.shape} does not align with reference of shape {reference.shape}"
+        ) from None
     shape = policy.shape[:-1]
     policy, reference = policy.reshape(-1, len(cost)), reference.reshape(-1, len(cost))
 

@@ -2,12 +2,13 @@
 
 import copy
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from smoothplan.arguments import Ints
-from smoothplan.models.base import GenerativeModel, RewardKind, States, checked_step
+from smoothplan.models.base import GenerativeModel, ModelError, RewardKind, States, checked_step
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import VectorModel
 
@@ -40,6 +41,8 @@ class _Facts(NamedTuple):
 
 def _facts(environment: Any) -> _Facts | None:
     """What the sources of Gymnasium's classic control say of their rewards."""
+    if not type(environment).__module__.startswith("gymnasium.envs."):
+        return None
     match type(environment).__name__:
         case "CartPoleEnv":
             penalised = getattr(environment, "_sutton_barto_reward", False)
@@ -104,7 +107,9 @@ def _bare_environment(environment: Any, options: dict[str, Any]) -> tuple[Any, s
         raise ImportError('from_gymnasium needs Gymnasium: pip install "smoothplan[gym]"') from None
     if isinstance(environment, str):
         try:
-            return gymnasium.make(environment, **options).unwrapped, environment
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # an old version is still a version
+                return gymnasium.make(environment, **options).unwrapped, environment
         except Exception as error:  # an environment may refuse its options in any way
             raise ValueError(f"gymnasium cannot make {environment!r} with {options}: {error}") from error
     if not isinstance(environment, gymnasium.Env):
@@ -154,11 +159,14 @@ def _from_assignment(real: Any, name: str, discount: float, reward_range: tuple[
     state = getattr(real, "state", None)
     if state is None:
         raise _refusal(name, "it has neither a transition table (P) nor an assignable state")
+    # Some environments start at whole numbers and go on with fractions: the first step tells.
+    trial = copy.deepcopy(real)
+    trial.step(int(trial.action_space.start))
     try:
-        initial_state = np.array(state)
+        arrays = np.asarray(state), np.asarray(trial.state)
     except ValueError:
-        initial_state = np.array(state, dtype=np.object_)
-    if initial_state.dtype.kind not in "fiu":
+        raise _refusal(name, f"its state is not an array of numbers but {state!r}") from None
+    if any(array.dtype.kind not in "fiu" for array in arrays):
         raise _refusal(name, f"its state is not an array of numbers but {state!r}")
     facts = _facts(real)
     if reward_range is None and facts is None:
@@ -170,7 +178,7 @@ def _from_assignment(real: Any, name: str, discount: float, reward_range: tuple[
         reward_range=reward_range or (facts.reward_range if facts else (0.0, 0.0)),
         reward_kind=facts.reward_kind if facts else "bounded",
         max_successors=facts.max_successors if facts else None,
-        initial_state=initial_state,
+        initial_state=arrays[0].astype(np.result_type(*arrays)),
     )
 
 
@@ -205,9 +213,10 @@ class _AssignedState:
             environment.state = state.copy()
             environment.np_random = rng
             _, reward, terminated, _, _ = environment.step(start + int(action))
-            # A state that stops being whole numbers is an error, not a truncated state.
-            np.copyto(next_states[row : row + 1], np.asarray(environment.state)[None], casting="same_kind")
-            rewards[row], terminals[row] = reward, terminated
+            reached = np.asarray(environment.state)
+            if reached.shape != state.shape or not np.can_cast(reached.dtype, states.dtype, "same_kind"):
+                raise ModelError(f"the state {state} became {reached}, of another type, after action {action}")
+            next_states[row], rewards[row], terminals[row] = reached, reward, terminated
         return next_states, rewards, terminals
 
 
@@ -219,14 +228,18 @@ def _probe(model: GenerativeModel, real: Any, name: str) -> None:
     for episode in range(PROBE_EPISODES):
         real.reset(seed=episode)
         for _ in range(PROBE_STEPS):
-            state = np.array([real.s]) if tabular else np.array([real.state], dtype=np.float64)
+            state = np.array([real.s if tabular else real.state], dtype=np.asarray(model.initial_state).dtype)
             action, seed = int(choices.integers(model.actions)), int(choices.integers(2**32))
             real.np_random = np.random.default_rng(seed)
             _, reward, terminated, _, _ = real.step(start + action)
-            expected = checked_step(model, state, np.array([action]), np.random.default_rng(seed))
             reached = np.asarray(real.s if tabular else real.state)
-            found = (expected.rewards[0], expected.terminals[0])
-            if not np.array_equal(expected.next_states[0], reached) or found != (reward, terminated):
-                raise _refusal(name, f"it keeps more than its state: from {state[0]} it did not repeat its own step")
+            # Twice, so that a trace which both leave at every step does not keep them alike.
+            for _ in range(2):
+                found = checked_step(model, state, np.array([action]), np.random.default_rng(seed))
+                alike = found.rewards[0] == reward and found.terminals[0] == terminated
+                if not (alike and np.array_equal(found.next_states[0], reached)):
+                    raise _refusal(
+                        name, f"it keeps more than its state: from {state[0]} it did not repeat its own step"
+                    )
             if terminated:
                 break

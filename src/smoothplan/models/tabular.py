@@ -1,7 +1,7 @@
 """Models given by a table of transition probabilities: what the exact solver needs and compiled code samples from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -150,7 +150,7 @@ class TabularModel:
             table = np.take_along_axis(table, order, axis=-1)
         elif table.shape != dense.shape[:2]:
             raise ValueError(f"rewards must have shape {dense.shape[:2]} or {dense.shape}, got {table.shape}")
-        if np.shape(terminal) == dense.shape:
+        if terminal is not None and np.asarray(terminal).shape == dense.shape:
             terminal = np.take_along_axis(np.asarray(terminal), order, axis=-1)
         return cls(np.take_along_axis(dense, order, axis=-1), order, table, terminal=terminal, **declarations)
 
@@ -222,6 +222,14 @@ class TabularModel:
             raise ModelError(f"state {unknown} is not one of the model's states 0..{self.states - 1}")
         if self.terminates and self.terminal[states].any():
             raise ModelError(f"state {states[self.terminal[states]][0]} is terminal and cannot be stepped from")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The declared fields: what is derived from them is derived again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, arguments.frozen(value) if isinstance(value, np.ndarray) else value)
 
     def __repr__(self) -> str:
         low, high = self.reward_range

@@ -14,6 +14,9 @@ from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import VectorModel
 from smoothplan.streams import compiled
 
+LARGEST = 100_000
+"""States of a table that is written entry by entry."""
+
 Cell = tuple[int, int]
 Outcome = tuple[float, int, float]
 """(probability, next state, reward)."""
@@ -114,7 +117,8 @@ def chain(states: int = 5, discount: float = 0.95, slip: float = 0.2) -> Tabular
         discount: γ.
         slip: probability of the other action's effect.
     """
-    states, slip = arguments.whole("states", states, least=2), arguments.probability("slip", slip)
+    states = arguments.whole("states", states, least=2, most=LARGEST)
+    slip = arguments.probability("slip", slip)
 
     def outcomes(state: int, action: int) -> list[Outcome]:
         last = states - 1
@@ -136,7 +140,7 @@ def river_swim(states: int = 6, discount: float = 0.95) -> TabularModel:
         states: places along the river.
         discount: γ.
     """
-    states = arguments.whole("states", states, least=2)
+    states = arguments.whole("states", states, least=2, most=LARGEST)
     last = states - 1
 
     def outcomes(state: int, action: int) -> list[Outcome]:
@@ -168,7 +172,7 @@ def two_room(size: int = 4, discount: float = 0.95, slip: float = 0.1) -> Tabula
         discount: γ.
         slip: probability of moving at a right angle to the intended direction, half to each side.
     """
-    size = arguments.whole("size", size)
+    size = arguments.whole("size", size, most=math.isqrt(LARGEST // 2))
     rows = [list("." * size + "#" + "." * size) for _ in range(size)]
     rows[size // 2][size] = "."
     rows[0][0], rows[-1][-1] = "S", "G"
@@ -255,7 +259,7 @@ def sailing(size: int = 5, discount: float = 0.95) -> TabularModel:
         size: side of the lake.
         discount: γ.
     """
-    size = arguments.whole("size", size, least=2)
+    size = arguments.whole("size", size, least=2, most=math.isqrt(LARGEST // len(COMPASS)))
     winds = len(COMPASS)
     goal = (size - 1, size - 1)
 
@@ -308,7 +312,8 @@ def inventory(
         holding_cost: of a unit left at the end of a period.
         discount: γ.
     """
-    capacity, max_order = arguments.whole("capacity", capacity), arguments.whole("max_order", max_order)
+    capacity = arguments.whole("capacity", capacity, most=math.isqrt(LARGEST))
+    max_order = arguments.whole("max_order", max_order, most=math.isqrt(LARGEST))
     mean_demand = arguments.positive("mean_demand", mean_demand)
     price, unit_cost = arguments.number("price", price), arguments.number("unit_cost", unit_cost)
     holding_cost = arguments.number("holding_cost", holding_cost)

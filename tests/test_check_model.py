@@ -1,0 +1,187 @@
+"""`check_model`: every broken promise is found and named, and nothing is found in a correct simulator."""
+
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smoothplan as sp
+from smoothplan.arguments import Ints
+
+Rng = np.random.Generator
+Answer = tuple[Any, ...]
+DECLARED: dict[str, Any] = {"actions": 2, "discount": 0.9, "reward_range": (0, 1), "initial_state": np.zeros(2)}
+
+
+def walk(states: Any, actions: Ints, rng: Rng) -> Answer:
+    """A correct simulator: a random walk in the plane."""
+    moved = states + (2 * actions[:, None] - 1) + rng.standard_normal(states.shape)
+    return moved, np.exp(-(moved[:, 0] ** 2)), moved[:, 1] > 5
+
+
+def test_a_correct_simulator_passes_and_is_described() -> None:
+    rows = 0
+
+    def counted(states: Any, actions: Ints, rng: Rng) -> Answer:
+        nonlocal rows
+        rows += len(actions)
+        return walk(states, actions, rng)
+
+    report = sp.check_model(sp.VectorModel(counted, **DECLARED))
+    assert report.calls == rows
+    assert report.states > 100
+    assert 0 <= report.rewards[0] < 0.1 < 0.9 < report.rewards[1] <= 1
+    assert report.successors == 32
+    assert 0 < report.terminal < 0.2
+
+
+def test_the_check_is_reproducible_and_its_seed_matters() -> None:
+    model = sp.VectorModel(walk, **DECLARED)
+    assert sp.check_model(model, seed=1) == sp.check_model(model, seed=1)
+    assert sp.check_model(model, seed=1) != sp.check_model(model, seed=2)
+
+
+def test_states_may_be_given_or_must_be() -> None:
+    model = sp.VectorModel(walk, actions=2, discount=0.9, reward_range=(0, 1))
+    assert sp.check_model(model, [[0.0, 0.0], [1.0, 1.0]], rounds=5).states > 2
+    with pytest.raises(ValueError, match="states must be given, for this model declares no initial_state"):
+        sp.check_model(model)
+
+
+@pytest.mark.parametrize("states", [3.0, np.zeros((0, 2))])
+def test_states_must_be_a_batch(states: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape("states must be a batch [n, ...] of at least one state, got shape")):
+        sp.check_model(sp.VectorModel(walk, **DECLARED), states)
+
+
+# --- Broken simulators ----------------------------------------------------------------------------------------------
+
+
+def altered(change: Callable[[Any, Any, Any], Answer]) -> Any:
+    """The walk with its answer changed."""
+    return lambda states, actions, rng: change(*walk(states, actions, rng))
+
+
+def _in_place(states: Any, actions: Ints, rng: Rng) -> Answer:
+    states += 1.0
+    return states, np.zeros(len(actions))
+
+
+def _in_place_by_force(states: Any, actions: Ints, rng: Rng) -> Answer:
+    states.flags.writeable = True
+    return _in_place(states, actions, rng)
+
+
+def _global_numpy(states: Any, actions: Ints, rng: Rng) -> Answer:
+    return states, np.random.rand(len(actions))  # noqa: NPY002
+
+
+def _global_python(states: Any, actions: Ints, rng: Rng) -> Answer:
+    return states, np.array([random.random() for _ in actions])
+
+
+class Counter:
+    """Pays by the number of calls made so far."""
+
+    calls = 0
+
+    def __call__(self, states: Any, actions: Ints, rng: Rng) -> Answer:
+        self.calls += 1
+        return states, np.full(len(actions), (self.calls % 7) / 7)
+
+
+class OwnGenerator:
+    """Draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __call__(self, states: Any, actions: Ints, rng: Rng) -> Answer:
+        return states + self.rng.random(states.shape), np.zeros(len(actions))
+
+
+class LastState:
+    """Pays for a change of state since the last call."""
+
+    last: Any = None
+
+    def __call__(self, states: Any, actions: Ints, rng: Rng) -> Answer:
+        changed = self.last is not None and not np.array_equal(self.last, states)
+        self.last = states.copy()
+        return states + rng.random(states.shape), np.full(len(actions), float(changed))
+
+
+class Weather(OwnGenerator):
+    """Keeps its own weather while it stays where it is, so that a repeated call shows nothing."""
+
+    place: Any = None
+    weather = 0.0
+
+    def __call__(self, states: Any, actions: Ints, rng: Rng) -> Answer:
+        if not np.array_equal(self.place, states):
+            self.place, self.weather = states.copy(), self.rng.random()
+        return states + rng.random(states.shape), np.full(len(actions), self.weather)
+
+
+@pytest.mark.parametrize(
+    ("step", "declared", "message"),
+    [
+        (altered(lambda s, r, t: (s[:, :1], r, t)), {}, "next_states must have the shape of states, "),
+        (altered(lambda s, r, t: (s, r[:, None], t)), {}, "rewards must have shape "),
+        (altered(lambda s, r, t: (s, r, t[:-1])), {}, "terminals must have shape "),
+        (
+            altered(lambda s, r, t: (s.astype(np.float32), r, t)),
+            {},
+            "next_states must have the dtype of states, float64, got float32",
+        ),
+        (altered(lambda s, r, t: (s, r.astype(str), t)), {}, "rewards must be numbers, got <U"),
+        (altered(lambda s, r, t: (s, r, t.astype(float))), {}, "terminals must be booleans, got float64"),
+        (altered(lambda s, r, t: (s, r - (s[:, 0] > 4), t)), {}, "is outside the declared range [0, 1] (state ["),
+        (altered(lambda s, r, t: (s, np.where(s[:, 0] > 4, np.nan, r), t)), {}, "reward nan is outside the declared"),
+        (altered(lambda s, r, t: (np.where(s > 4, np.nan, s), r, t)), {}, "the next state is not finite (state ["),
+        (altered(lambda s, r, t: (s, r, t)), {"reward_kind": "bernoulli"}, "of a bernoulli model is neither 0 nor 1"),
+        (altered(lambda s, r, t: (s, r, t)), {"terminates": False}, "declared with terminates=False (state ["),
+        (altered(lambda s, r, t: (s,)), {}, "step must return (next_states, rewards, terminals), got tuple"),
+        (lambda s, a, rng: list(walk(s, a, rng)), {}, "step must return (next_states, rewards, terminals), got list"),
+        (_in_place, {}, "the simulator changes a state in place"),
+        (_in_place_by_force, {}, "the simulator changed a state in place: [[0.0, 0.0]"),
+        (_global_numpy, {}, "draws from a global random generator, not only from the one it is given"),
+        (_global_python, {}, "draws from a global random generator, not only from the one it is given"),
+        (Counter(), {}, "two different results after the simulator was called a second time: it keeps a hidden state"),
+        (OwnGenerator(), {}, "after the simulator was called a second time: it keeps a hidden state, or draws from a"),
+        (
+            LastState(),
+            {},
+            "two different results after the simulator was called a second time: it keeps a hidden state",
+        ),
+        (Weather(), {}, "two different results after the simulator was called elsewhere in between"),
+        (altered(lambda s, r, t: (s, r, t)), {"reward_kind": "deterministic"}, "rewards declared deterministic took"),
+        (altered(lambda s, r, t: (s, r, t)), {"max_successors": 31}, "32 different next states, more than max_succ"),
+        (
+            altered(lambda s, r, t: (np.sign(s), r, t)),
+            {"max_successors": 3},
+            "4 different next states, more than max_successors=3, at state [",
+        ),
+    ],
+)
+def test_a_broken_simulator_is_caught(step: Any, declared: dict[str, Any], message: str) -> None:
+    with pytest.raises(sp.ModelError, match=re.escape(message)):
+        sp.check_model(sp.VectorModel(step, **DECLARED, **declared))
+
+
+def test_the_limits_of_the_declarations_are_allowed() -> None:
+    """The same walk on the corners of a square has four successors, and is allowed four."""
+    step = altered(lambda s, r, t: (np.sign(s), np.full_like(r, 1.0), t))
+    report = sp.check_model(sp.VectorModel(step, **DECLARED, reward_kind="deterministic", max_successors=4))
+    assert (report.successors, report.rewards) == (4, (1.0, 1.0))
+
+
+def test_a_lie_about_one_action_is_found() -> None:
+    def step(states: Any, actions: Ints, rng: Rng) -> Answer:
+        return states, np.where(actions == 36, 2.0, 0.0)
+
+    with pytest.raises(sp.ModelError, match=re.escape("reward 2.0 is outside the declared range [0, 1] (state [0.0")):
+        sp.check_model(sp.VectorModel(step, **{**DECLARED, "actions": 37}))

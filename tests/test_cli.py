@@ -1,0 +1,340 @@
+"""The command line: what it prints, where, and with which exit status."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import smoothplan
+from smoothplan import cli, exact, specs
+from smoothplan.models import TabularModel
+
+MODULE = [sys.executable, "-m", "smoothplan.cli"]
+SCRIPT = [str(Path(sys.executable).with_name("smoothplan"))]
+
+DIGITS = 0.5e-6 + 1e-8
+"""Half of the last digit of a value in a table, and the default tolerance."""
+
+
+class Outcome(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+class Command:
+    """Runs the command in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> Outcome:
+        try:
+            status = cli.main(arguments)
+        except SystemExit as leave:
+            status = int(leave.code or 0)
+        return Outcome(status, *self._capsys.readouterr())
+
+    def solve(self, *arguments: str) -> dict[str, Any]:
+        """The JSON object of a solve that succeeds and prints nothing else."""
+        return _one_object(self("solve", *arguments, "--json"))
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
+
+
+@pytest.fixture(autouse=True)
+def _plain_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ordinary pipe, whatever the tests run in."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def _run(arguments: list[str], **options: Any) -> Outcome:
+    done = subprocess.run(arguments, capture_output=True, encoding="utf-8", timeout=60, check=False, **options)
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def _one_object(outcome: Outcome) -> dict[str, Any]:
+    assert (outcome.status, outcome.err) == (0, "")
+    assert outcome.out.count("\n") == 1
+    found = json.loads(outcome.out)
+    assert isinstance(found, dict)
+    return found
+
+
+def _tabular(spec: str) -> TabularModel:
+    model = specs.build_model(spec)
+    assert isinstance(model, TabularModel)
+    return model
+
+
+def _rows(table: str) -> list[list[str]]:
+    """The rows of a printed table of values; cells are two blanks or more apart."""
+    lines = table.splitlines()
+    (start,) = (number for number, line in enumerate(lines) if line.startswith("state "))
+    cells = [re.split(r" {2,}", line.strip()) for line in lines[start + 1 :]]
+    return [row for row in cells if len(row) > 1]
+
+
+# Listings
+
+
+@pytest.mark.parametrize("kind", ["model", "backup", "planner"])
+def test_listings(command: Command, kind: str) -> None:
+    registry: dict[str, specs.Factory] = getattr(specs, f"{kind}s".upper())
+    outcome = command(f"{kind}s")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert outcome.out
+    for name, factory in registry.items():
+        assert re.search(rf"^{name}\b", outcome.out, re.MULTILINE)
+        for option in specs.options_of(kind, factory):
+            assert f"{option}=" in outcome.out
+
+    listed = _one_object(command(f"{kind}s", "--json"))
+    assert list(listed) == [f"{kind}s"]
+    assert set(listed[f"{kind}s"]) == set(registry)
+    for entry in listed[f"{kind}s"].values():
+        assert entry["description"]
+
+
+def test_a_listing_tells_options_and_defaults(command: Command) -> None:
+    models = _one_object(command("models", "--json"))["models"]
+    assert models["chain"]["options"] == {"states": 5, "discount": 0.95, "slip": 0.2}
+    assert "actions" not in _one_object(command("backups", "--json"))["backups"]["lse"]["options"]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["solve", "--help"]])
+def test_help_shows_examples(command: Command, arguments: list[str]) -> None:
+    outcome = command(*arguments)
+    assert (outcome.status, outcome.err) == (0, "")
+    assert "smoothplan solve --model river-swim" in outcome.out
+
+
+def test_every_example_of_the_guide_works(command: Command) -> None:
+    options = r"(?: +--\w+(?: +[^-\s]\S*)?)*"
+    examples = re.findall(rf"smoothplan (\w+{options})", cli.GUIDE.replace("\\\n", ""))
+    assert len(examples) == 4
+    for example in examples:
+        outcome = command(*example.split())
+        assert (outcome.status, outcome.err) == (0, ""), example
+
+
+def test_the_version(command: Command) -> None:
+    assert command("--version") == (0, f"smoothplan {smoothplan.__version__}\n", "")
+
+
+# Solutions
+
+
+@pytest.mark.parametrize("model", ["river-swim", "garnet:states=12,seed=3", "two-room:size=2", "gym:FrozenLake-v1"])
+def test_a_table_shows_the_exact_values(command: Command, model: str) -> None:
+    backups = ["hard-max", "lse:temperature=0.5", "ot:tau=1,lam=0.2,cost=line", "ot:cost=ring", "lse"]
+    outcome = command("solve", "--model", model, *(word for backup in backups for word in ("--backup", backup)))
+    assert (outcome.status, outcome.err) == (0, "")
+    for number, backup in enumerate(backups, start=1):
+        assert f"({number}) {backup}\n" in outcome.out
+
+    table = _tabular(model)
+    solutions = [exact.solve(table, specs.build_backup(backup, table.actions)) for backup in backups]
+    rows = _rows(outcome.out)
+    assert len(rows) == table.states
+    for state, (_, *cells) in enumerate(rows):
+        assert len(cells) == 2 * len(backups)
+        for column, solution in enumerate(solutions):
+            value, action = cells[2 * column : 2 * column + 2]
+            if table.terminal[state]:
+                assert (value, action) == ("0", "terminal")
+            else:
+                assert abs(float(value) - solution.values[state]) <= DIGITS
+                assert action.endswith(f"{solution.policy[state].max():.0%}")
+
+
+def test_the_backup_is_the_maximum_unless_said(command: Command) -> None:
+    (solution,) = command.solve("--model", "chain")["solutions"]
+    assert solution["backup"] == "hard-max"
+    np.testing.assert_array_equal(np.max(solution["q"], axis=1).round(6), np.round(solution["values"], 6))
+
+
+def test_json_has_the_whole_solution(command: Command) -> None:
+    found = command.solve("--model", "two-room:size=2", "--backup", "lse:temperature=0.3", "--backup", "hard-max")
+    table = _tabular("two-room:size=2")
+    assert (found["model"], found["discount"]) == ("two-room:size=2", table.discount)
+    assert found["states"] == list(range(table.states))
+    for solution, backup in zip(found["solutions"], ("lse:temperature=0.3", "hard-max"), strict=True):
+        expected = exact.solve(table, specs.build_backup(backup, table.actions))
+        assert solution["backup"] == backup
+        for name in ("values", "q", "policy"):
+            np.testing.assert_array_equal(solution[name], getattr(expected, name))
+        assert (solution["error"], solution["iterations"]) == (expected.error, expected.iterations)
+
+
+def test_chosen_states_come_in_the_order_given(command: Command) -> None:
+    choice = ["--state", "4", "--state", "0"]
+    values = exact.solve(_tabular("river-swim"), specs.build_backup("hard-max", 2)).values
+    rows = _rows(command("solve", "--model", "river-swim", *choice).out)
+    assert [row[0] for row in rows] == ["place 4", "place 0"]
+    np.testing.assert_allclose([float(row[1]) for row in rows], values[[4, 0]], rtol=0, atol=DIGITS)
+    found = command.solve("--model", "river-swim", *choice)
+    assert found["states"] == [4, 0]
+    assert found["solutions"][0]["values"] == values[[4, 0]].tolist()
+
+
+def test_a_long_table_says_what_it_leaves_out(command: Command) -> None:
+    model = ["--model", "garnet:states=30"]
+    outcome = command("solve", *model)
+    assert len(_rows(outcome.out)) == cli.ROWS
+    assert "10 more states" in outcome.out
+    chosen = [word for state in range(25) for word in ("--state", str(state))]
+    assert len(_rows(command("solve", *model, *chosen).out)) == 25
+    assert len(command.solve(*model)["states"]) == 30
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-6, 1e-10])
+def test_the_tolerance_is_kept_and_told(command: Command, tolerance: float) -> None:
+    arguments = ["--model", "river-swim", "--tolerance", str(tolerance)]
+    (solution,) = command.solve(*arguments)["solutions"]
+    assert solution["error"] <= tolerance
+    finest = exact.solve(_tabular("river-swim"), specs.build_backup("hard-max", 2), 1e-11)
+    assert np.abs(solution["values"] - finest.values).max() <= tolerance + finest.error
+    assert f"exact to within {solution['error']:.1e}" in command("solve", *arguments).out
+
+
+# Errors
+
+ERRORS = [
+    ([], "COMMAND"),
+    (["nothing"], "invalid choice: 'nothing'"),
+    (["models", "two\nlines"], "unrecognized arguments: two lines"),
+    (["solve"], "--model"),
+    (["solve", "--model"], "--model"),
+    (["solve", "--model", ""], "a spec is name:key=value"),
+    (["solve", "--model", "nowhere"], "unknown model 'nowhere': choose from garnet"),
+    (["solve", "--model", "two\nlines"], "a spec is"),
+    (["solve", "--model", "chain:length=5"], "no option 'length': choose from states"),
+    (["solve", "--model", "chain:states=five"], "states must be a whole number, got 'five'"),
+    (["solve", "--model", "chain:discount=1"], "discount must be"),
+    (["solve", "--model", "garnet:states=1e14"], ""),
+    (["solve", "--model", "chain", "--backup", "soft"], "unknown backup 'soft'"),
+    (["solve", "--model", "chain", "--backup", "ot:cost=[[0]]"], "2 actions"),
+    (["solve", "--model", "chain", "--state", "5"], "--state must be in 0..4, got 5"),
+    (["solve", "--model", "chain", "--state", "-1"], "--state must be in 0..4, got -1"),
+    (["solve", "--model", "chain", "--state", "first"], "--state: invalid int value: 'first'"),
+    (["solve", "--model", "chain", "--tolerance", "fine"], "--tolerance: invalid float value: 'fine'"),
+    (["solve", "--model", "chain", "--tolerance", "0"], "tolerance must be greater than 0, got 0"),
+    (["solve", "--model", "chain", "--tolerance", "nan"], "tolerance must be finite, got nan"),
+    (["solve", "--model", "chain", "--tolerance", "1e-30"], "tolerance 1e-30 is finer than double precision"),
+    (["solve", "--model", "cart-pole"], "cart-pole is not a table of states"),
+    (["solve", "--model", "gym:CartPole-v1"], "is not a table of states"),
+    (["solve", "--model", "gym:Nowhere-v1"], "gymnasium cannot make 'Nowhere-v1'"),
+    (["solve", "--model", "gym:FrozenLake-v1,map_name=9x9"], "gymnasium cannot make 'FrozenLake-v1'"),
+    (["solve", "--model", "gym:Blackjack-v1"], "Blackjack-v1 cannot be made a generative model"),
+    (["solve", "--model", "gym:MountainCarContinuous-v0"], "cannot be made a generative model"),
+]
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]], ids=["table", "json"])
+@pytest.mark.parametrize(("arguments", "complaint"), ERRORS, ids=[" ".join(a) or "no command" for a, _ in ERRORS])
+def test_an_error_is_one_line(command: Command, arguments: list[str], complaint: str, flags: list[str]) -> None:
+    _is_refusal(command(*arguments, *(flags if arguments[:1] == ["solve"] else [])), complaint)
+
+
+def _is_refusal(outcome: Outcome, complaint: str, status: int = 2) -> None:
+    assert (outcome.status, outcome.out) == (status, "")
+    assert re.fullmatch(r"smoothplan( \w+)?: error: .+\n", outcome.err), outcome.err
+    assert complaint in outcome.err
+
+
+# The real command
+
+
+@pytest.mark.parametrize("program", [MODULE, SCRIPT], ids=["module", "script"])
+def test_the_command_is_installed(program: list[str]) -> None:
+    found = _one_object(_run([*program, "solve", "--model", "chain", "--json"]))
+    expected = exact.solve(_tabular("chain"), specs.build_backup("hard-max", 2))
+    np.testing.assert_allclose(found["solutions"][0]["values"], expected.values, rtol=0, atol=2e-8)
+    _is_refusal(_run([*program, "solve", "--model", "nowhere"]), "unknown model")
+
+
+@pytest.mark.parametrize("arguments", [["models"], ["models", "--json"], ["solve", "--model", "chain"], ["--help"]])
+def test_a_reader_who_left_is_no_error(arguments: list[str]) -> None:
+    """The pipe of `smoothplan ... | head -1` when head is first: closed before anything is written."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run([*MODULE, *arguments], stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_head_takes_the_first_line() -> None:
+    outcome = _run(["sh", "-c", '"$0" models | head -1', *SCRIPT])
+    assert (outcome.status, outcome.err) == (0, "")
+    assert re.fullmatch(r"model +options and defaults +what it is *\n", outcome.out)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
+@pytest.mark.parametrize("arguments", [["models"], ["models", "--json"]])
+def test_output_that_cannot_be_written_is_an_error(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*MODULE, *arguments], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+    _is_refusal(Outcome(done.returncode, "", done.stderr.decode()), "No space left")
+
+
+LONG = ["solve", "--model", "two-room:size=40,discount=0.9999", "--backup", "lse", "--tolerance", "1e-6"]
+"""A solution that takes minutes."""
+
+ANNOUNCED = """
+import pathlib, sys
+from smoothplan import cli, exact
+real = exact.solve
+def announced(*arguments):
+    pathlib.Path(sys.argv[1]).touch()
+    return real(*arguments)
+exact.solve = announced
+sys.exit(cli.main(sys.argv[2:]))
+"""
+"""The command, with a file that appears when the solver starts."""
+
+
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Children take interrupts even where the tests themselves ignore them, as jobs in the background do."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
+def test_an_interrupt_ends_it_in_one_line(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    with subprocess.Popen(
+        [sys.executable, "-c", ANNOUNCED, str(started), *LONG],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    ) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while not started.exists():
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    _is_refusal(Outcome(process.returncode, out, err), "interrupted", status=130)

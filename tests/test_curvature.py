@@ -1,0 +1,413 @@
+"""The formulas of the curvature theory: each against enumeration, an adversary, or exact values of models."""
+
+import math
+from collections.abc import Callable
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import softmax
+from scipy.stats import binom
+
+from smoothplan import curvature, exact, models
+from smoothplan.arguments import Floats
+from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, discrete_cost, line_cost
+from smoothplan.models import TabularModel
+
+MODELS: dict[str, Callable[[], TabularModel]] = {
+    "garnet": lambda: models.garnet(states=20, actions=3, branching=3, discount=0.9, seed=1),
+    "sparse garnet": lambda: models.garnet(states=30, actions=2, branching=2, discount=0.5, seed=2, sparsity=0.7),
+    "bernoulli garnet": lambda: models.garnet(states=15, actions=4, branching=2, seed=3, reward_kind="bernoulli"),
+    "one state": lambda: models.garnet(states=1, actions=2, branching=1, discount=0.7, seed=4),
+    "chain": lambda: models.chain(),
+    "river": lambda: models.river_swim(),
+    "rooms": lambda: models.two_room(size=3),
+    "lake": lambda: models.frozen_lake(),
+    "sailing": lambda: models.sailing(size=3),
+    "inventory": lambda: models.inventory(),
+    "myopic": lambda: models.garnet(states=5, actions=2, branching=2, discount=0.0, seed=5),
+}
+
+
+def transports(actions: int, states: int) -> list[OptimalTransport]:
+    """With a uniform reference, a skewed one and costs of either sign, and one reference per state."""
+    rng = np.random.default_rng([actions, states])
+    signed = rng.normal(size=(actions, actions))
+    table = rng.dirichlet(np.ones(actions), size=states)
+    return [
+        OptimalTransport(cost=line_cost(actions), tau=1.0, lam=0.25),
+        OptimalTransport(cost=signed, tau=0.5, lam=2.0, reference=rng.dirichlet(np.ones(actions))),
+        OptimalTransport(cost=signed, tau=0.7, lam=0.1, reference=table),
+    ]
+
+
+def backups(model: TabularModel) -> list[Backup]:
+    by_function = OptimalTransport(
+        cost=discrete_cost(model.actions),
+        tau=0.5,
+        lam=0.5,
+        reference=lambda states: np.eye(model.actions)[np.asarray(states) % model.actions],
+    )
+    return [HardMax(), LogSumExp(0.05), LogSumExp(2.0), *transports(model.actions, model.states), by_function]
+
+
+# Exponents and constants
+
+
+def test_exponents() -> None:
+    assert [curvature.total_exponent(beta) for beta in (2, 3, 5)] == [4.0, 3.0, 2.5]
+    assert [curvature.cascade_exponent(beta) for beta in (2, 3, 5)] == [2.0, 1.0, 0.5]
+
+
+def test_constants_by_hand() -> None:
+    assert curvature.smoothness(0.25) == 4.0
+    assert curvature.hessian_lipschitz(0.5) == 6.0
+    assert curvature.remainder_constant(2, 0.25) == 0.5
+    assert curvature.remainder_constant(3, 0.5) == pytest.approx(math.sqrt(3) / 27)
+    assert curvature.remainder_constant(2, 0.25, "euclidean") == 2.0
+    assert curvature.remainder_constant(3, 0.5, "euclidean") == 1.0
+
+
+def test_largest_cumulants_of_a_variable_of_range_one() -> None:
+    """Two values 0 and 1 are extreme; their second and third cumulants are p(1−p) and p(1−p)(1−2p)."""
+    p = np.linspace(0.0, 1.0, 100_001)
+    assert curvature.remainder_constant(2, 1.0) == pytest.approx((p * (1 - p)).max() / 2, rel=1e-9)
+    assert curvature.remainder_constant(3, 1.0) == pytest.approx((p * (1 - p) * (1 - 2 * p)).max() / 6, rel=1e-9)
+
+
+@pytest.mark.parametrize("norm", get_args(curvature.Norm))
+@pytest.mark.parametrize("beta", [2, 3])
+@pytest.mark.parametrize("epsilon", [1e-6, 0.1, 40.0])
+@pytest.mark.parametrize("temperature", [1e-3, 1.0, 50.0])
+def test_tolerance_inverts_remainder(temperature: float, epsilon: float, beta: int, norm: curvature.Norm) -> None:
+    error = curvature.tolerance(epsilon, beta, temperature, norm)
+    assert curvature.remainder(error, beta, temperature, norm) == pytest.approx(epsilon, rel=1e-12)
+
+
+def test_tolerance_is_the_papers() -> None:
+    eta, epsilon = 0.3, 0.01
+    assert curvature.tolerance(epsilon, 3, eta, "euclidean") == pytest.approx((6 * epsilon / (1.5 / eta**2)) ** (1 / 3))
+
+
+# Taylor polynomials
+
+
+def test_taylor_polynomials() -> None:
+    backup = transports(3, 4)[2]
+    rng = np.random.default_rng(0)
+    q, around, states = rng.normal(size=(4, 3)), rng.normal(size=(4, 3)), np.arange(4)
+    for row in range(4):
+        delta = q[row] - around[row]
+        terms = [
+            float(backup.value(around[row], row)),
+            float(backup.policy(around[row], row) @ delta),
+            float(delta @ backup.hessian(around[row], row) @ delta) / 2,
+        ]
+        for order in (0, 1, 2):
+            value = curvature.taylor(backup, q, around, order, states)[row]
+            assert float(value) == pytest.approx(sum(terms[: order + 1]), abs=1e-14)
+
+
+def test_the_tangent_of_the_hard_maximum_lies_below() -> None:
+    q, around = np.random.default_rng(1).normal(size=(2, 50, 3))
+    assert (curvature.taylor(HardMax(), q, around, 1) <= HardMax().value(q) + 1e-15).all()
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("backup", [LogSumExp(0.5), *transports(3, 1)[:2]])
+def test_remainder_rates(backup: LogSumExp | OptimalTransport, order: int) -> None:
+    around, direction = np.random.default_rng(2).normal(size=(2, 3))
+    steps = np.geomspace(1e-3, 1e-2, 8) * backup.temperature
+    points = around + steps[:, None] * direction
+    remainders = np.abs(backup.value(points) - curvature.taylor(backup, points, around, order))
+    slope = np.polyfit(np.log(steps), np.log(remainders), 1)[0]
+    assert slope == pytest.approx(order + 1, abs=0.05)
+
+
+# The sharp constants, against an adversary
+
+
+class Adversary:
+    """Chooses a backup, a reference and a direction to make the Taylor remainder large, from a vector of numbers."""
+
+    SMALLEST = 0.02
+    """Smallest range of Δ, in temperatures: below it rounding spoils the ratio."""
+
+    def __init__(self, order: int, actions: int, temperature: float, transport: bool) -> None:
+        self.order, self.actions, self.temperature, self.transport = order, actions, temperature, transport
+        self.size = 1 + 2 * actions + (actions + actions**2) * transport
+
+    def choose(self, x: Floats) -> tuple[LogSumExp | OptimalTransport, Floats, Floats]:
+        """The backup, Q̂ and Δ."""
+        k, eta = self.actions, self.temperature
+        reach = eta * (self.SMALLEST + abs(float(x[0])))
+        around, direction = eta * x[1 : k + 1], x[k + 1 : 2 * k + 1]
+        delta = reach * direction / max(float(np.ptp(direction)), 1e-9)
+        if not self.transport:
+            return LogSumExp(eta), around, delta
+        reference, cost = softmax(x[2 * k + 1 : 3 * k + 1]), x[3 * k + 1 :].reshape(k, k)
+        return OptimalTransport(cost=cost, tau=eta, lam=1.0, reference=reference), around, delta
+
+    def remainder(self, x: Floats) -> tuple[float, Floats]:
+        """The remainder, and Δ."""
+        backup, around, delta = self.choose(x)
+        point = around + delta
+        return float(backup.value(point) - curvature.taylor(backup, point, around, self.order)), delta
+
+    def ratio(self, x: Floats) -> float:
+        """The remainder over its sharp bound."""
+        value, delta = self.remainder(x)
+        return value / curvature.remainder(float(np.ptp(delta)), self.order + 1, self.temperature)
+
+
+@pytest.mark.parametrize("transport", [False, True])
+@pytest.mark.parametrize(("actions", "temperature"), [(2, 1.0), (3, 0.05), (4, 20.0)])
+@pytest.mark.parametrize("order", [1, 2])
+def test_sharp_remainders_hold_and_are_nearly_attained(
+    order: int, actions: int, temperature: float, transport: bool
+) -> None:
+    adversary = Adversary(order, actions, temperature, transport)
+    rng = np.random.default_rng([order, actions, transport])
+    # The bound on the smallest Δ is at least 1e-7 temperatures, and rounding at most 1e-13 of them.
+    slack = 1e-6
+    starts = rng.normal(size=(400, adversary.size)) * np.geomspace(0.3, 10.0, 400)[:, None]
+    ratios = []
+    for x in starts:
+        value, delta = adversary.remainder(x)
+        ratios.append(adversary.ratio(x))
+        euclidean = float(np.linalg.norm(delta))
+        paper = curvature.remainder(euclidean, order + 1, temperature, "euclidean")
+        assert abs(value) <= paper * (1.0 + slack)
+    assert max(np.abs(ratios)) <= 1.0 + slack
+    if order == 1:
+        assert min(ratios) >= -slack
+    best = 0.0
+    for x in starts[np.argsort(-np.abs(ratios))[:3]]:
+        found = minimize(lambda y: -abs(adversary.ratio(y)), x, method="L-BFGS-B", options={"eps": 1e-5}).x
+        best = max(best, abs(adversary.ratio(found)))
+    assert 0.99 < best <= 1.0 + slack
+
+
+# Samples
+
+
+@pytest.mark.parametrize("actions", [1, 2, 5])
+@pytest.mark.parametrize("delta", [0.2, 0.01])
+@pytest.mark.parametrize(("tolerance", "spread"), [(0.3, 1.0), (1.0, 5.0)])
+def test_samples_per_action_keep_their_promise(tolerance: float, spread: float, delta: float, actions: int) -> None:
+    count = curvature.samples_per_action(tolerance, delta, actions, spread)
+    assert count == math.ceil(spread**2 * actions * math.log(2 * actions / delta) / (2 * tolerance**2))
+    share = tolerance / math.sqrt(actions)
+
+    def failure(samples: int) -> float:
+        """The probability that some action is off by more than its share, for the worst of some two-valued returns."""
+        worst = 0.0
+        for p in (0.02, 0.1, 0.3, 0.5):
+            hits = np.arange(samples + 1)
+            good = np.abs(hits / samples - p) * spread <= share
+            worst = max(worst, 1.0 - float(binom.pmf(hits, samples, p)[good].sum()) ** actions)
+        return worst
+
+    assert failure(count) <= delta
+    assert failure(max(1, count // 20)) > delta
+
+
+# Value intervals
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_value_interval_contains_every_value(name: str) -> None:
+    model = MODELS[name]()
+    for backup in backups(model):
+        low, high = curvature.value_interval(model, backup)
+        values = exact.solve(model, backup, 1e-9).values
+        assert low - 1e-8 <= values.min()
+        assert values.max() <= high + 1e-8
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_value_interval_is_attained(reward: float) -> None:
+    """By a single state whose actions are all worth the smallest, or the largest, reward."""
+    model = TabularModel(
+        np.ones((1, 3, 1)), np.zeros((1, 3, 1), dtype=int), [[reward] * 3], discount=0.8, reward_range=(0, 1)
+    )
+    candidates: list[Backup] = [HardMax(), LogSumExp(0.5), *transports(3, 1)]
+    for backup in candidates:
+        value = float(exact.solve(model, backup).values[0])
+        assert curvature.value_interval(model, backup)[int(reward)] == pytest.approx(value, abs=1e-8)
+
+
+def test_value_interval_includes_the_worth_of_terminal_states() -> None:
+    sailing = models.sailing(size=3)
+    assert curvature.value_interval(sailing, HardMax()) == pytest.approx((-5.0 / 0.05, 0.0))
+    lake = models.frozen_lake()
+    dear = OptimalTransport(cost=np.full((4, 4), 3.0), tau=1.0, lam=0.1)
+    low, high = curvature.value_interval(lake, dear)
+    assert low == pytest.approx((0.1 * math.log(4) - 3.0) / 0.05)
+    assert high == 0.0
+
+
+def test_the_papers_bound_is_a_width() -> None:
+    """F(0) is the same at every state, so the paper's B is 1/(1−γ); with entropy the value exceeds it."""
+    model = TabularModel(np.ones((1, 2, 1)), np.zeros((1, 2, 1), dtype=int), [[1.0, 1.0]], discount=0.5)
+    value = float(exact.solve(model, LogSumExp(1.0)).values[0])
+    assert value == pytest.approx((1.0 + math.log(2)) / 0.5)
+    assert value > 1.0 / 0.5
+
+
+# Transfer between backups
+
+
+def wild_action_values(actions: int) -> Floats:
+    rng = np.random.default_rng(actions)
+    return np.asarray(rng.normal(size=(2000, actions)) * np.geomspace(1e-2, 1e2, 2000)[:, None])
+
+
+@pytest.mark.parametrize("actions", [1, 2, 5])
+@pytest.mark.parametrize("which", range(3))
+def test_transfer_at_the_backup_level(which: int, actions: int) -> None:
+    backup = transports(actions, 2000)[which]
+    q, states = wild_action_values(actions), np.arange(2000)
+    to_entropy = backup.value(q, states) - LogSumExp(backup.temperature).value(q)
+    to_maximum = backup.value(q, states) - HardMax().value(q)
+    assert np.abs(to_entropy).max() <= curvature.transfer_to_entropy(backup) + 1e-12
+    assert np.abs(to_maximum).max() <= curvature.transfer_to_hard_max(backup, actions) + 1e-12
+    for gap, (low, high) in (
+        (to_entropy, curvature.gap_to_entropy(backup)),
+        (to_maximum, curvature.gap_to_hard_max(backup, actions)),
+    ):
+        assert low - 1e-12 <= gap.min()
+        assert gap.max() <= high + 1e-12
+
+
+@pytest.mark.parametrize("actions", [1, 2, 5])
+def test_gap_to_hard_max_is_sharp(actions: int) -> None:
+    table = transports(actions, 30)
+    candidates: list[tuple[Backup, int]] = [(LogSumExp(0.3), 1), (table[0], 1), (table[1], 1), (table[2], 30)]
+    for backup, states in candidates:
+        low, high = curvature.gap_to_hard_max(backup, actions)
+        peaks = 1e3 * np.eye(actions)
+        gaps = [
+            float(backup.value(q, state)) - float(q.max())
+            for state in range(states)
+            for q in (np.zeros(actions), *peaks)
+        ]
+        assert min(gaps) == pytest.approx(low, abs=1e-6)
+        assert max(gaps) == pytest.approx(high, abs=1e-6)
+
+
+def test_gaps_of_a_reference_function_cover_every_reference() -> None:
+    cost = np.random.default_rng(4).normal(size=(3, 3))
+    backup = OptimalTransport(cost=cost, tau=0.5, lam=0.2, reference=lambda states: np.eye(3)[np.asarray(states)])
+    low, high = curvature.gap_to_hard_max(backup, 3)
+    points = np.concatenate([np.zeros((1, 3)), 1e3 * np.eye(3)])
+    gaps = [backup.value(points, np.full(4, state)) - points.max(axis=-1) for state in range(3)]
+    assert np.min(gaps) == pytest.approx(low, abs=1e-6)
+    assert np.max(gaps) == pytest.approx(high, abs=1e-6)
+    assert curvature.gap_to_entropy(backup) == pytest.approx((-0.5 * cost.max(), -0.5 * cost.min()))
+
+
+def test_gap_of_the_hard_maximum_is_nothing() -> None:
+    assert curvature.gap_to_hard_max(HardMax(), 4) == (0.0, 0.0)
+    assert curvature.transfer_to_hard_max(HardMax(), 4) == 0.0
+    assert curvature.transfer_to_hard_max(LogSumExp(0.5), 4) == pytest.approx(0.5 * math.log(4))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_transfer_at_the_value_level(name: str) -> None:
+    model = MODELS[name]()
+    hard = exact.solve(model, HardMax(), 1e-9).values
+    for backup in transports(model.actions, model.states):
+        values = exact.solve(model, backup, 1e-9).values
+        entropic = exact.solve(model, LogSumExp(backup.temperature), 1e-9).values
+        for other, bound in (
+            (hard, curvature.transfer_to_hard_max(backup, model.actions)),
+            (entropic, curvature.transfer_to_entropy(backup)),
+        ):
+            assert np.abs(values - other).max() <= curvature.at_value_level(bound, model.discount) + 1e-8
+        low, high = curvature.gap_to_hard_max(backup, model.actions)
+        assert (values - hard).min() >= curvature.at_value_level(min(low, 0.0), model.discount) - 1e-8
+        assert (values - hard).max() <= curvature.at_value_level(max(high, 0.0), model.discount) + 1e-8
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("bias", "geometry"), [(0.5, 0.5), (0.05, 0.1)])
+def test_smoothing_keeps_its_promise(name: str, bias: float, geometry: float) -> None:
+    model = MODELS[name]()
+    hard = exact.solve(model, HardMax(), 1e-9).values
+    entropic = curvature.smoothing_for_bias(bias, model.discount, model.actions)
+    assert entropic.tau * entropic.lam * math.log(model.actions) == pytest.approx((1 - model.discount) * bias)
+    soft = exact.solve(model, LogSumExp(entropic.tau * entropic.lam), 1e-9).values
+    assert np.abs(soft - hard).max() <= bias + 1e-8
+
+    cost = 3.0 * line_cost(model.actions)
+    tau, lam = curvature.smoothing_for_bias(bias, model.discount, model.actions, cost_max=3.0, geometry=geometry)
+    assert tau * (3.0 + lam * math.log(model.actions)) == pytest.approx((1 - model.discount) * bias)
+    assert tau * 3.0 == pytest.approx(geometry * (1 - model.discount) * bias)
+    smooth = exact.solve(model, OptimalTransport(cost=cost, tau=tau, lam=lam), 1e-9).values
+    assert np.abs(smooth - hard).max() <= bias + 1e-8
+
+
+# The published constants of SmoothCruiser
+
+
+def test_smooth_cruiser_constants_by_hand() -> None:
+    """K = 2, γ = 1/4, λ = 1/2, so that √γ = 1/2, L = 2 and M_λ = log(2)/2."""
+    constants = curvature.SmoothCruiserConstants(actions=2, discount=0.25, temperature=0.5)
+    assert constants.smoothness == 2.0
+    assert constants.at_zero == pytest.approx(0.346573590)
+    assert constants.threshold == 0.125
+    assert constants.value_bound == pytest.approx(1.795431454)
+    assert constants.tolerance(0.02) == pytest.approx(0.05)
+    # 18·1.346573590²/((3/4)⁴·(1/2)²) · log(2·2/0.1)/0.1² = 18·1.8132604/0.0791015625 · 3.6888795/0.01
+    assert constants.samples(0.1, 0.1) == 152210
+
+
+# Errors
+
+OT = OptimalTransport(cost=line_cost(2), tau=1.0, lam=0.5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: curvature.cascade_exponent(1.5), r"beta, .* must be at least 2, got 1\.5"),
+        (lambda: curvature.total_exponent(math.nan), "beta must be finite, got nan"),
+        (lambda: curvature.smoothness(0), "temperature must be greater than 0, got 0"),
+        (lambda: curvature.hessian_lipschitz(-1), "temperature must be greater than 0, got -1"),
+        (lambda: curvature.remainder_constant(4, 1.0), "beta must be 2 or 3 .* got 4 and 'range'"),
+        (lambda: curvature.remainder_constant(2, 0.0), r"temperature must be greater than 0, got 0\.0"),
+        (lambda: curvature.remainder(-1.0, 2, 1.0), r"error must be at least 0, got -1\.0"),
+        (lambda: curvature.tolerance(0.0, 2, 1.0), r"epsilon must be greater than 0, got 0\.0"),
+        (lambda: curvature.taylor(OT, [0, 0], [0, 0], 3), "order must be 0, 1 or 2, got 3"),
+        (lambda: curvature.taylor(OT, [0, math.inf], [0, 0], 1), r"q must be finite, got inf at index \(1,\)"),
+        (lambda: curvature.taylor(OT, [0, 0], [math.nan, 0], 1), r"around must be finite, got nan at index \(0,\)"),
+        (lambda: curvature.taylor(OT, [0], [0, 0], 1), r"q and around .* got shapes \(1,\) and \(2,\)"),
+        (lambda: curvature.samples_per_action(0, 0.1, 2, 1), "tolerance must be greater than 0, got 0"),
+        (lambda: curvature.samples_per_action(1, 0.0, 2, 1), r"delta must be strictly between 0 and 1, got 0\.0"),
+        (lambda: curvature.samples_per_action(1, 1.0, 2, 1), r"delta must be strictly between 0 and 1, got 1\.0"),
+        (lambda: curvature.samples_per_action(1, 0.1, 0, 1), "actions must be at least 1, got 0"),
+        (lambda: curvature.samples_per_action(1, 0.1, 2, -1), "spread must be greater than 0, got -1"),
+        (lambda: curvature.value_interval(models.chain(), transports(3, 1)[0]), "actions is 2 but .* has 3 actions"),
+        (lambda: curvature.gap_to_hard_max(OT, 3), "actions is 3 but .* has 2 actions"),
+        (lambda: curvature.transfer_to_hard_max(OT, 0), "actions must be at least 1, got 0"),
+        (lambda: curvature.at_value_level(1.0, 1.0), r"discount must be at least 0 and below 1, got 1\.0"),
+        (lambda: curvature.at_value_level(math.nan, 0.5), "bound must be finite, got nan"),
+        (lambda: curvature.smoothing_for_bias(0, 0.9, 2), "bias must be greater than 0, got 0"),
+        (lambda: curvature.smoothing_for_bias(1, -0.1, 2), r"discount must be at least 0 and below 1, got -0\.1"),
+        (lambda: curvature.smoothing_for_bias(1, 0.9, 1), "actions must be at least 2, got 1"),
+        (lambda: curvature.smoothing_for_bias(1, 0.9, 2, cost_max=-1), "cost_max must be at least 0, got -1"),
+        (lambda: curvature.smoothing_for_bias(1, 0.9, 2, geometry=1), "geometry must be strictly between .* got 1"),
+        (lambda: curvature.SmoothCruiserConstants(0, 0.5, 1.0), "actions must be at least 1, got 0"),
+        (lambda: curvature.SmoothCruiserConstants(2, 0.0, 1.0), r"discount must be greater than 0, got 0\.0"),
+        (lambda: curvature.SmoothCruiserConstants(2, 1.0, 1.0), r"discount must be .* below 1, got 1\.0"),
+        (lambda: curvature.SmoothCruiserConstants(2, 0.5, 0.0), r"temperature must be greater than 0, got 0\.0"),
+        (lambda: curvature.SmoothCruiserConstants(2, 0.5, 1.0).samples(0.0, 0.1), "epsilon must be greater than 0"),
+        (lambda: curvature.SmoothCruiserConstants(2, 0.5, 1.0).samples(0.1, 2.0), r"delta must be .* got 2\.0"),
+        (lambda: curvature.SmoothCruiserConstants(2, 0.5, 1.0).tolerance(-1), "epsilon must be .* got -1"),
+    ],
+)
+def test_bad_input_is_named(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,314 @@
+"""The exact solver against closed forms and independent linear algebra."""
+
+import math
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from smoothplan import exact, models
+from smoothplan.arguments import Floats
+from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, line_cost
+from smoothplan.models import TabularModel
+
+
+def backups(actions: int, states: int) -> list[Backup]:
+    rng = np.random.default_rng([actions, states])
+    cost = rng.normal(size=(actions, actions))
+    table = rng.dirichlet(np.ones(actions), size=states)
+    return [
+        HardMax(),
+        LogSumExp(0.02),
+        LogSumExp(1.0),
+        OptimalTransport(cost=line_cost(actions), tau=1.0, lam=0.2),
+        OptimalTransport(cost=cost, tau=0.5, lam=1.0, reference=table),
+    ]
+
+
+def dense(model: TabularModel) -> tuple[Floats, Floats]:
+    """Probabilities of going on [S, K, S] and expected rewards [S, K], entry by entry; nothing at terminal states."""
+    matrix = np.zeros((model.states, model.actions, model.states))
+    rewards = np.zeros((model.states, model.actions))
+    for s, a in np.ndindex(model.states, model.actions):
+        if model.terminal[s]:
+            continue
+        for b, probability in enumerate(model.probabilities[s, a]):
+            reward = model.rewards[s, a] if model.rewards.ndim == 2 else model.rewards[s, a, b]
+            rewards[s, a] += probability * reward
+            if not model.ends[s, a, b]:
+                matrix[s, a, model.successors[s, a, b]] += probability
+    return matrix, rewards
+
+
+def policy_values(model: TabularModel, policy: Floats, backup: Backup) -> Floats:
+    """The solution of (I − γP_π)V = r_π − Ω(π)."""
+    matrix, rewards = dense(model)
+    charge = np.where(model.terminal, 0.0, backup.regulariser(policy, np.arange(model.states)))
+    transitions = np.einsum("sk,skt->st", policy, matrix)
+    gains = (policy * rewards).sum(axis=1) - charge
+    return np.asarray(np.linalg.solve(np.eye(model.states) - model.discount * transitions, gains))
+
+
+def ending_garnet() -> TabularModel:
+    """Rewards on (s, a, s′) of either sign, and transitions that end the episode."""
+    rng = np.random.default_rng(0)
+    shape = (12, 3, 4)
+    successors = np.argsort(rng.random((12, 3, 12)), axis=-1)[..., :4]
+    return TabularModel(
+        rng.dirichlet(np.ones(4), size=shape[:2]),
+        successors,
+        rng.normal(size=shape),
+        discount=0.95,
+        terminal=rng.random(shape) < 0.05,
+    )
+
+
+MODELS: dict[str, Callable[[], TabularModel]] = {
+    "garnet, 0.5": lambda: models.garnet(states=20, actions=3, branching=3, discount=0.5, seed=1),
+    "garnet, 0.9": lambda: models.garnet(states=40, actions=2, branching=5, discount=0.9, seed=2),
+    "garnet, 0.999": lambda: models.garnet(states=15, actions=4, branching=2, discount=0.999, seed=3),
+    "bernoulli garnet": lambda: models.garnet(states=15, actions=2, branching=2, seed=4, reward_kind="bernoulli"),
+    "ending garnet": ending_garnet,
+    "chain": lambda: models.chain(),
+    "river, 0.999": lambda: models.river_swim(discount=0.999),
+    "rooms": lambda: models.two_room(size=3),
+    "lake": lambda: models.frozen_lake(discount=0.99),
+    "sailing": lambda: models.sailing(size=3),
+    "inventory": lambda: models.inventory(),
+    "myopic": lambda: models.garnet(states=5, actions=2, branching=2, discount=0.0, seed=5),
+    "single action": lambda: models.garnet(states=6, actions=1, branching=3, seed=6),
+}
+
+
+# Closed forms
+
+
+def test_two_states_with_the_hard_maximum_by_hand() -> None:
+    """State 0: stay for 0.2, or go to state 1 for nothing. State 1: stay for 1, or go back for nothing."""
+    model = TabularModel(np.ones((2, 2, 1)), [[[0], [1]], [[1], [0]]], [[0.2, 0.0], [1.0, 0.0]], discount=0.5)
+    solution = exact.solve(model, HardMax(), 1e-12)
+    # V(1) = 1/(1−γ) = 2; V(0) = max(0.2/(1−γ), γV(1)) = max(0.4, 1).
+    np.testing.assert_allclose(solution.values, [1.0, 2.0], atol=1e-11)
+    np.testing.assert_allclose(solution.q, [[0.7, 1.0], [2.0, 0.5]], atol=1e-11)
+    np.testing.assert_array_equal(solution.policy, [[0.0, 1.0], [1.0, 0.0]])
+
+
+def hand_value(backup: Backup, rewards: list[float]) -> float:
+    """F(r), written out."""
+    if isinstance(backup, HardMax):
+        return max(rewards)
+    eta = backup.temperature
+    if isinstance(backup, LogSumExp):
+        return eta * math.log(sum(math.exp(r / eta) for r in rewards))
+    assert isinstance(backup, OptimalTransport)
+    mu, shift = backup.reference_at(), backup.tau * backup.cost
+    return sum(
+        float(mu[j]) * eta * math.log(sum(math.exp((r - shift[i, j]) / eta) for i, r in enumerate(rewards)))
+        for j in range(len(rewards))
+    )
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.3, 0.9, 0.999])
+@pytest.mark.parametrize(
+    "backup",
+    [
+        HardMax(),
+        LogSumExp(0.7),
+        OptimalTransport(cost=[[0.0, 1.0], [2.0, 0.5]], tau=0.8, lam=0.5, reference=[0.3, 0.7]),
+    ],
+)
+def test_two_states_that_alternate_by_hand(backup: Backup, discount: float) -> None:
+    """Both actions lead to the other state, so V(s) = f_s + γV(1−s) with f_s = F(r_s)."""
+    rewards = [[0.2, 0.9], [-1.0, 0.4]]
+    model = TabularModel(np.ones((2, 2, 1)), [[[1], [1]], [[0], [0]]], rewards, discount=discount)
+    first, second = (hand_value(backup, row) for row in rewards)
+    expected = np.array([first + discount * second, second + discount * first]) / (1.0 - discount**2)
+    solution = exact.solve(model, backup, 1e-9)
+    np.testing.assert_allclose(solution.values, expected, atol=1e-9)
+    np.testing.assert_allclose(solution.q, np.array(rewards) + discount * expected[::-1, None], atol=1e-9)
+    np.testing.assert_allclose(solution.policy, backup.policy(rewards), atol=1e-8)
+
+
+def test_a_terminal_state_ends_the_sum() -> None:
+    """State 0 stays with probability 1/2 and ends with 1/2, for a reward of −1 a step: V = −1 + γV/2."""
+    model = TabularModel(
+        [[[0.5, 0.5]], [[1.0, 0.0]]], [[[0, 1]], [[1, 1]]], [[-1.0], [99.0]], discount=0.8, terminal=[False, True]
+    )
+    solution = exact.solve(model, HardMax(), 1e-12)
+    np.testing.assert_allclose(solution.values, [-1.0 / 0.6, 0.0], atol=1e-12)
+    np.testing.assert_array_equal(solution.q[1], [0.0])
+
+
+def test_a_transition_that_ends_is_worth_its_reward_only() -> None:
+    """State 0 goes to itself: with probability 1/2 the episode goes on, with 1/2 it ends for a reward of 3."""
+    model = TabularModel([[[0.5, 0.5]]], [[[0, 0]]], [[[1.0, 3.0]]], discount=0.8, terminal=[[[False, True]]])
+    np.testing.assert_allclose(exact.solve(model, HardMax(), 1e-12).values, [2.0 / 0.6], atol=1e-12)
+
+
+# Linear algebra
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_values_solve_the_linear_equations_of_their_policy(name: str) -> None:
+    model = MODELS[name]()
+    for backup in backups(model.actions, model.states):
+        solution = exact.solve(model, backup, 1e-9)
+        # A policy that is best for action values wrong by γe loses at most 2γe/(1−γ) (1e-10 for linear algebra).
+        slack = solution.error * (1.0 + 2.0 * model.discount / (1.0 - model.discount)) + 1e-10 / (1.0 - model.discount)
+        np.testing.assert_allclose(solution.values, policy_values(model, solution.policy, backup), atol=slack, rtol=0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_values_solve_the_bellman_equation(name: str) -> None:
+    model = MODELS[name]()
+    matrix, rewards = dense(model)
+    states = np.arange(model.states)
+    for backup in backups(model.actions, model.states):
+        solution = exact.solve(model, backup, 1e-9)
+        q = rewards + model.discount * matrix @ solution.values
+        expected = np.where(model.terminal, 0.0, backup.value(q, states))
+        np.testing.assert_allclose(solution.q, q, atol=1e-11)
+        np.testing.assert_allclose(solution.values, expected, atol=2e-9, rtol=0)
+        np.testing.assert_allclose(solution.policy, backup.policy(solution.q, states), atol=1e-15)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_evaluation_is_linear_algebra(name: str) -> None:
+    model = MODELS[name]()
+    policy = np.random.default_rng(7).dirichlet(np.ones(model.actions), size=model.states)
+    bare = exact.evaluate(model, policy, tolerance=1e-9)
+    np.testing.assert_allclose(bare.values, policy_values(model, policy, HardMax()), atol=2e-9, rtol=0)
+    np.testing.assert_array_equal(bare.policy, policy)
+    for backup in backups(model.actions, model.states):
+        charged = exact.evaluate(model, policy, backup, 1e-9)
+        np.testing.assert_allclose(charged.values, policy_values(model, policy, backup), atol=2e-9, rtol=0)
+        assert (charged.values <= exact.solve(model, backup, 1e-9).values + 1e-8).all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_evaluating_the_best_policy_gives_the_best_values(name: str) -> None:
+    model = MODELS[name]()
+    for backup in backups(model.actions, model.states):
+        solution = exact.solve(model, backup, 1e-9)
+        evaluated = exact.evaluate(model, solution.policy, backup, 1e-9)
+        slack = 1e-9 * (2.0 + 2.0 * model.discount / (1.0 - model.discount)) + 1e-10 / (1.0 - model.discount)
+        np.testing.assert_allclose(evaluated.values, solution.values, atol=slack, rtol=0)
+
+
+def test_only_mean_rewards_matter() -> None:
+    """Bernoulli rewards, and rewards that depend on the next state, have the values of their means."""
+    model = models.garnet(states=15, actions=2, branching=3, discount=0.8, seed=8)
+    bernoulli = models.garnet(states=15, actions=2, branching=3, discount=0.8, seed=8, reward_kind="bernoulli")
+    noise = np.random.default_rng(9).normal(size=model.probabilities.shape)
+    noise -= (model.probabilities * noise).sum(axis=-1, keepdims=True)
+    spread = TabularModel(model.probabilities, model.successors, model.rewards[..., None] + noise, discount=0.8)
+    for backup in backups(2, 15):
+        expected = exact.solve(model, backup, 1e-10).values
+        for other in (bernoulli, spread):
+            np.testing.assert_allclose(exact.solve(other, backup, 1e-10).values, expected, atol=2e-10)
+
+
+# The error bound
+
+
+@pytest.mark.parametrize("tolerance", [30.0, 1.0, 1e-2, 1e-5])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_error_is_within_its_bound(name: str, tolerance: float) -> None:
+    model = MODELS[name]()
+    policy = np.random.default_rng(10).dirichlet(np.ones(model.actions), size=model.states)
+    for backup in backups(model.actions, model.states):
+        for solve in (partial(exact.solve, model, backup), partial(exact.evaluate, model, policy, backup)):
+            rough, fine = solve(tolerance=tolerance), solve(tolerance=1e-9)
+            assert np.abs(rough.values - fine.values).max() <= rough.error + fine.error
+            assert rough.error <= tolerance
+            assert rough.iterations <= fine.iterations
+            np.testing.assert_array_equal(rough.values[model.terminal], 0.0)
+
+
+@pytest.mark.parametrize("discount", [0.5, 0.99, 0.999])
+def test_rounding_is_part_of_the_error(discount: float) -> None:
+    """At the finest tolerance that is accepted, the error still bounds the distance to extended precision."""
+    model = models.garnet(states=20, actions=3, branching=3, discount=discount, seed=1)
+    solution = next(result for power in range(15, 5, -1) if (result := attempt(model, 10.0**-power)) is not None)
+    values = solution.values.astype(np.longdouble)
+    probabilities, rewards = model.probabilities.astype(np.longdouble), model.rewards.astype(np.longdouble)
+    for _ in range(math.ceil(40.0 / (1.0 - discount))):
+        values = (rewards + np.longdouble(discount) * (probabilities * values[model.successors]).sum(axis=-1)).max(
+            axis=1
+        )
+    assert float(np.abs(values - solution.values).max()) <= solution.error
+
+
+def attempt(model: TabularModel, tolerance: float) -> exact.Solution | None:
+    """The solution, or None if the tolerance is out of reach."""
+    try:
+        return exact.solve(model, HardMax(), tolerance)
+    except ArithmeticError:
+        return None
+
+
+@pytest.mark.parametrize(("discount", "tolerance"), [(0.5, 1e-16), (0.99, 1e-14), (0.999, 1e-12), (0.9, 1e-300)])
+def test_an_unattainable_tolerance_raises(discount: float, tolerance: float) -> None:
+    model = models.garnet(states=20, actions=3, branching=3, discount=discount, seed=1)
+    for backup in backups(3, 20):
+        with pytest.raises(ArithmeticError, match=f"tolerance {tolerance:g} is finer than double precision can reach"):
+            exact.solve(model, backup, tolerance)
+    with pytest.raises(ArithmeticError, match=f"tolerance {tolerance:g} is finer"):
+        exact.evaluate(model, np.full((20, 3), 1 / 3), tolerance=tolerance)
+
+
+# Size
+
+
+def test_a_hundred_thousand_states() -> None:
+    model = models.garnet(states=100_000, actions=5, branching=2, discount=0.7, seed=0, sparsity=0.5)
+    rows = np.repeat(np.arange(500_000), 2)
+    matrix = csr_array((model.probabilities.ravel(), (rows, model.successors.ravel())), shape=(500_000, 100_000))
+    for backup in (HardMax(), LogSumExp(0.2), OptimalTransport(cost=line_cost(5), tau=1.0, lam=0.2)):
+        tracemalloc.start()
+        solution = exact.solve(model, backup, 1e-8)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert solution.error <= 1e-8
+        assert peak < 200e6
+        q = model.rewards + 0.7 * (matrix @ solution.values).reshape(100_000, 5)
+        residual = np.abs(backup.value(q) - solution.values).max()
+        # A residual r means an error of at most r/(1−γ); an error of e, a residual of at most (1+γ)e.
+        assert residual <= 1.7 * solution.error
+
+
+# Errors
+
+MODEL = models.chain()
+UNIFORM = np.full((5, 2), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: exact.solve(MODEL, HardMax(), 0.0), r"tolerance must be greater than 0, got 0\.0"),
+        (lambda: exact.solve(MODEL, HardMax(), -1e-8), "tolerance must be greater than 0, got -1e-08"),
+        (lambda: exact.solve(MODEL, HardMax(), math.nan), "tolerance must be finite, got nan"),
+        (lambda: exact.evaluate(MODEL, UNIFORM, tolerance=0.0), r"tolerance must be greater than 0, got 0\.0"),
+        (lambda: exact.solve(MODEL, backups(3, 5)[3]), "actions is 2 but this backup's cost matrix has 3 actions"),
+        (lambda: exact.solve(MODEL, backups(2, 4)[4]), r"states must be in 0\.\.3, got 4"),
+        (lambda: exact.solve(MODEL, LogSumExp(1.0, actions=3)), r"q must have 3 actions .* got shape \(5, 2\)"),
+        (lambda: exact.evaluate(MODEL, UNIFORM[:4]), r"policy must have shape \(5, 2\), got \(4, 2\)"),
+        (lambda: exact.evaluate(MODEL, UNIFORM[0]), r"policy must have shape \(5, 2\), got \(2,\)"),
+        (lambda: exact.evaluate(MODEL, np.ones((5, 3)) / 3), "policy must have 2 entries along its last axis"),
+        (lambda: exact.evaluate(MODEL, UNIFORM * 1.1), r"policy must sum to one, got a sum of 1\.1 at index \(0,\)"),
+        (lambda: exact.evaluate(MODEL, UNIFORM * math.nan), r"policy must be finite, got nan at index \(0, 0\)"),
+    ],
+)
+def test_bad_input_is_named(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_tolerance_that_is_no_number_is_named() -> None:
+    with pytest.raises(TypeError, match="tolerance must be a number, got 'fine'"):
+        exact.solve(MODEL, HardMax(), "fine")  # type: ignore[arg-type]

@@ -1,0 +1,749 @@
+"""Models and the oracle: what they draw, what they count, what they refuse."""
+
+import re
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+import smoothplan as sp
+from smoothplan.arguments import Floats, Ints
+from smoothplan.models.base import Declarations
+from smoothplan.models.tabular import Tables, draw
+from smoothplan.streams import CALLS, generator
+
+SEEDS = range(4)
+SAMPLERS = ("batch", "compiled")
+FALSE_ALARM = 1e-6 / (len(SEEDS) * len(SAMPLERS))
+"""Of one run of a statistical test, so that all its runs together raise a false alarm with probability 1e-6."""
+
+
+# --- What a table draws ---------------------------------------------------------------------------------------------
+
+
+def _draw_many(tables: Tables, states: Ints, actions: Ints, stream: NDArray[np.uint64]) -> tuple[Any, Any, Any]:
+    next_states, rewards = np.empty_like(states), np.empty(len(states))
+    terminals = np.empty(len(states), dtype=np.bool_)
+    for row in range(len(states)):
+        next_states[row], rewards[row], terminals[row] = draw(tables, states[row], actions[row], stream)
+    return next_states, rewards, terminals
+
+
+# Not cached on disk: a cached caller would not notice a changed `draw`.
+draw_many: Any = numba.njit(_draw_many)
+
+
+def sample(sampler: str, model: sp.TabularModel, seed: int, states: Ints, actions: Ints) -> tuple[Any, Any, Any]:
+    """Draws by either door, after checking that each call is counted."""
+    oracle = sp.Oracle(model, seed)
+    if sampler == "batch":
+        drawn: tuple[Any, Any, Any] = oracle.sample(states, actions)
+    else:
+        drawn = draw_many(model.tables, states, actions, oracle.stream)
+    assert oracle.calls == len(states)
+    return drawn
+
+
+def random_table(states: int = 7, actions: int = 3, branches: int = 4) -> tuple[Floats, Ints]:
+    """Probabilities of at least 0.1 on different successors, and one of zero at a random place of each pair."""
+    rng = np.random.default_rng(0)
+    probabilities = 0.1 + (1 - 0.1 * branches) * rng.dirichlet(np.ones(branches), size=(states, actions))
+    padded = np.concatenate([probabilities, np.zeros((states, actions, 1))], axis=-1)
+    successors = rng.permuted(np.broadcast_to(np.arange(states), (states, actions, states)), axis=-1)
+    return rng.permuted(padded, axis=-1), successors[..., : branches + 1].astype(np.int64)
+
+
+def everywhere(states: int, actions: int, repeats: int) -> tuple[Ints, Ints]:
+    """Every pair, `repeats` times: states and actions [S·K·repeats]."""
+    pairs = np.repeat(np.arange(states * actions), repeats)
+    return pairs // actions, pairs % actions
+
+
+def chi_square(counts: Ints, probabilities: Floats, repeats: int) -> tuple[float, float]:
+    """Pearson's statistic of counts [..., B] over all possible cells, and its quantile at the false-alarm rate."""
+    possible = probabilities > 0
+    expected = (repeats * probabilities)[possible]
+    freedom = int(possible.sum()) - int(np.prod(probabilities.shape[:2]))
+    return float(((counts[possible] - expected) ** 2 / expected).sum()), float(stats.chi2.isf(FALSE_ALARM, freedom))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_draws_have_the_distribution_of_the_table(sampler: str, seed: int) -> None:
+    """Pearson's test over all pairs at once; false-alarm rate 1e-6 for all seeds and both samplers together.
+
+    Every expected count is at least 200. The same counts, moved by one successor, are rejected.
+    """
+    probabilities, successors = random_table()
+    states, actions, _ = probabilities.shape
+    rewards = np.arange(probabilities.size, dtype=float).reshape(probabilities.shape)
+    ends = np.arange(probabilities.size).reshape(probabilities.shape) % 3 == 0
+    model = sp.TabularModel(probabilities, successors, rewards, discount=0.9, terminal=ends)
+    assert not model.terminal.any()
+
+    s, a = everywhere(states, actions, 2000)
+    next_states, drawn_rewards, terminals = sample(sampler, model, seed, s, a)
+    match = successors[s, a] == next_states[:, None]
+    assert (match.sum(axis=1) == 1).all()
+    branches = match.argmax(axis=1)
+    np.testing.assert_array_equal(drawn_rewards, rewards[s, a, branches])
+    np.testing.assert_array_equal(terminals, ends[s, a, branches])
+
+    counts = np.zeros(probabilities.shape, dtype=np.int64)
+    np.add.at(counts, (s, a, branches), 1)
+    assert (counts[probabilities == 0] == 0).all()
+    statistic, limit = chi_square(counts, probabilities, 2000)
+    assert statistic < limit
+    assert chi_square(np.roll(counts, 1, axis=-1), probabilities, 2000)[0] > limit
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("by_successor", [False, True])
+def test_bernoulli_rewards_have_the_means_of_the_table(sampler: str, seed: int, by_successor: bool) -> None:
+    """Pearson's test of (successor, reward) jointly; false-alarm rate 1e-6 for all runs of each parameter.
+
+    Jointly, so that a reward drawn with the same number as the successor is rejected too: its mean would be right.
+    """
+    probabilities, successors = random_table()
+    states, actions, width = probabilities.shape
+    means = np.random.default_rng(1).uniform(0.2, 0.8, size=probabilities.shape)
+    means = means if by_successor else np.repeat(means[..., :1], width, axis=-1)
+    means[0] = 0.0
+    means[1] = 1.0
+    model = sp.TabularModel(
+        probabilities, successors, means if by_successor else means[..., 0], discount=0.9, reward_kind="bernoulli"
+    )
+    assert model.reward_kind == "bernoulli"
+    assert model.reward_range == (0.0, 1.0)
+    np.testing.assert_allclose(model.expected_rewards, (probabilities * means).sum(axis=-1), rtol=1e-14)
+
+    s, a = everywhere(states, actions, 2000)
+    next_states, rewards, _ = sample(sampler, model, seed, s, a)
+    assert np.isin(rewards, (0.0, 1.0)).all()
+    counts = np.zeros((*probabilities.shape, 2), dtype=np.int64)
+    np.add.at(counts, (s, a, (successors[s, a] == next_states[:, None]).argmax(axis=1), rewards.astype(int)), 1)
+    joint = probabilities[..., None] * np.stack([1 - means, means], axis=-1)
+    assert (counts[joint == 0] == 0).all()
+    statistic, limit = chi_square(counts.reshape(states, actions, -1), joint.reshape(states, actions, -1), 2000)
+    assert statistic < limit
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_draw_beyond_a_rounded_sum_belongs_to_the_last_possible_successor(sampler: str) -> None:
+    """The sum is 1 − 9e-10, within tolerance; a padding entry after it must stay out of reach."""
+    model = sp.TabularModel([[[0.5, 0.5 - 9e-10, 0.0]]] * 3, [[[0, 1, 2]]] * 3, [[0.0]] * 3, discount=0.5)
+    assert (model.tables.cumulative[..., 1:] == 1.0).all()
+    next_states, _, _ = sample(sampler, model, 0, *everywhere(2, 1, 1000))
+    assert set(next_states.tolist()) == {0, 1}
+
+
+# --- What a table is ------------------------------------------------------------------------------------------------
+
+PAIR: dict[str, Any] = {
+    "probabilities": [[[0.5, 0.5], [1.0, 0.0]], [[1.0, 0.0], [0.25, 0.75]]],
+    "successors": [[[0, 1], [1, 0]], [[0, 0], [0, 1]]],
+    "rewards": [[0.0, 0.5], [1.0, 0.25]],
+    "discount": 0.5,
+}
+"""A model with two states, two actions and two successors."""
+
+PAIR_DENSE = [[[0.5, 0.5], [0.0, 1.0]], [[1.0, 0.0], [0.25, 0.75]]]
+
+
+def by_successor(*entries: tuple[int, int, int, float]) -> Floats:
+    """The rewards of `PAIR` as [S, K, B], with the entries (s, a, b, reward) changed."""
+    rewards = np.repeat(np.array(PAIR["rewards"])[..., None], 2, axis=-1)
+    for *place, value in entries:
+        rewards[tuple(place)] = value
+    return rewards
+
+
+def test_facts_of_a_table() -> None:
+    model = sp.TabularModel(**PAIR)
+    assert (model.states, model.actions, model.max_successors, model.initial_state) == (2, 2, 2, 0)
+    assert (model.reward_kind, model.reward_range, model.terminates) == ("deterministic", (0.0, 1.0), False)
+    np.testing.assert_array_equal(model.expected_rewards, PAIR["rewards"])
+    np.testing.assert_array_equal(model.continuation, PAIR["probabilities"])
+    assert repr(model) == (
+        "TabularModel(states=2, actions=2, successors=2, discount=0.5, rewards=deterministic in [0, 1])"
+    )
+    declared = sp.TabularModel(**PAIR, reward_range=(-1, 2), initial_state=1, state_names="ab", action_names=["x", "y"])
+    assert (declared.reward_range, declared.initial_state) == ((-1.0, 2.0), 1)
+    assert (declared.state_names, declared.action_names) == (("a", "b"), ("x", "y"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "range_"),
+    [
+        ((), "deterministic", (0.0, 1.0)),
+        (((0, 1, 1, 9.0), (1, 0, 1, -9.0)), "deterministic", (0.0, 1.0)),  # at probability zero
+        (((0, 0, 1, 7.0),), "bounded", (0.0, 7.0)),
+    ],
+)
+def test_rewards_that_vary_over_possible_successors_are_bounded(
+    changes: tuple[tuple[int, int, int, float], ...], kind: str, range_: tuple[float, float]
+) -> None:
+    model = sp.TabularModel(**{**PAIR, "rewards": by_successor(*changes)})
+    assert (model.reward_kind, model.reward_range) == (kind, range_)
+    expected = (np.array(PAIR["probabilities"]) * model.rewards).sum(axis=-1)
+    np.testing.assert_allclose(model.expected_rewards, expected, rtol=1e-15)
+
+
+def test_rows_of_a_terminal_state_have_no_say() -> None:
+    model = sp.TabularModel(**{**PAIR, "rewards": by_successor((1, 1, 0, 7.0))}, terminal=[False, True])
+    assert (model.reward_kind, model.reward_range, model.terminates) == ("deterministic", (0.0, 0.5), True)
+    np.testing.assert_array_equal(model.ends, np.array(PAIR["successors"]) == 1)
+    np.testing.assert_array_equal(model.continuation, np.array(PAIR["probabilities"]) * ~model.ends)
+    assert model.max_successors == 2
+    transition = sp.Oracle(model, 0).sample(np.array([0, 0]), [1, 1])
+    assert transition.next_states.tolist() == [1, 1]
+    assert transition.terminals.all()
+
+
+def test_terminal_transitions_make_the_states_terminal_that_are_entered_in_no_other_way() -> None:
+    successors = np.array(PAIR["successors"])
+    some = np.array([[[False, True], [False, False]], [[False, False], [False, False]]])
+    model = sp.TabularModel(**PAIR, terminal=some)
+    assert model.terminates
+    assert not model.terminal.any()
+    np.testing.assert_array_equal(model.ends, some)
+
+    # State 1 is entered by ending transitions only; a padding entry does not count as an end.
+    model = sp.TabularModel(**PAIR, terminal=(successors == 1) | (np.array(PAIR["probabilities"]) == 0))
+    assert model.terminal.tolist() == [False, True]
+    np.testing.assert_array_equal(model.ends, successors == 1)
+
+
+@pytest.mark.parametrize(
+    "name", ["probabilities", "successors", "rewards", "terminal", "ends", "continuation", "expected_rewards"]
+)
+@pytest.mark.parametrize("rewards", [PAIR["rewards"], by_successor((0, 0, 1, 7.0))])
+def test_arrays_are_read_only_copies(name: str, rewards: Any) -> None:
+    given: dict[str, Any] = {key: np.array(value) for key, value in {**PAIR, "rewards": rewards}.items()}
+    model = sp.TabularModel(**given)
+    before = getattr(model, name).copy()
+    with pytest.raises(ValueError, match="read-only"):
+        getattr(model, name)[0] = 0
+    for key in ("probabilities", "successors", "rewards"):
+        given[key][:] = 0
+    np.testing.assert_array_equal(getattr(model, name), before)
+    assert not any(table.flags.writeable for table in model.tables if isinstance(table, np.ndarray))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_from_dense_equals_the_full_matrices(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shape = (5, 3, 5)
+    dense = rng.random(shape) * (rng.random(shape) < 0.5)
+    dense[..., 0] += (dense.sum(axis=-1) == 0) * 1.0
+    dense[0, 0] = 1.0  # one full row, so that the table is as wide as the matrix
+    dense /= dense.sum(axis=-1, keepdims=True)
+    rewards, ends = rng.random(shape), rng.random(shape) < 0.2
+    model = sp.TabularModel.from_dense(dense, rewards, discount=0.9, terminal=ends)
+
+    back, back_rewards = np.zeros(shape), np.zeros(shape)
+    back_ends = np.zeros(shape, dtype=np.bool_)
+    for s, a, b in np.argwhere(model.probabilities > 0):
+        t = model.successors[s, a, b]
+        back[s, a, t], back_rewards[s, a, t] = model.probabilities[s, a, b], model.rewards[s, a, b]
+        back_ends[s, a, t] = model.ends[s, a, b]
+    np.testing.assert_array_equal(back, dense)
+    np.testing.assert_array_equal(back_rewards, rewards * (dense > 0))
+    np.testing.assert_array_equal(back_ends, ends & (dense > 0))
+
+
+def test_from_dense_equals_the_sparse_table_and_draws_alike() -> None:
+    declarations: dict[str, Any] = {"discount": 0.5, "terminal": [False, True], "initial_state": 0}
+    dense = sp.TabularModel.from_dense(PAIR_DENSE, PAIR["rewards"], **declarations)
+    sparse = sp.TabularModel(**{**PAIR, **declarations})
+    possible = sparse.probabilities > 0
+    np.testing.assert_array_equal(dense.probabilities, sparse.probabilities)
+    np.testing.assert_array_equal(dense.successors[possible], sparse.successors[possible])
+    assert (dense.reward_range, dense.reward_kind) == (sparse.reward_range, sparse.reward_kind)
+    states, actions = everywhere(1, 2, 100)
+    for one, two in zip(
+        sp.Oracle(dense, 3).sample(states, actions), sp.Oracle(sparse, 3).sample(states, actions), strict=True
+    ):
+        np.testing.assert_array_equal(one, two)
+
+
+# --- What a table refuses -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value", "message"),
+    [
+        ("probabilities", (1, 1, 0), 0.2, "the probabilities of state 1, action 1 sum to 0.95, not to one"),
+        ("probabilities", (0, 1, 1), 1e-8, "the probabilities of state 0, action 1 sum to 1.00000001, not to one"),
+        ("probabilities", (1, 1, 0), -0.25, "probability -0.25 of state 1, action 1 is not a probability"),
+        ("probabilities", (1, 0, 0), np.nan, "probability nan of state 1, action 0 is not a probability"),
+        ("probabilities", (0, 0, 0), np.inf, "probability inf of state 0, action 0 is not a probability"),
+        ("successors", (1, 0, 0), 2, "successor 2 of state 1, action 0 is not one of the states 0..1"),
+        ("successors", (0, 1, 1), -1, "successor -1 of state 0, action 1 is not one of the states 0..1"),
+        ("rewards", (0, 1), np.nan, "the reward of state 0, action 1 is nan"),
+        ("rewards", (1, 0), -np.inf, "the reward of state 1, action 0 is -inf"),
+    ],
+)
+def test_a_wrong_entry_is_named(name: str, place: tuple[int, ...], value: float, message: str) -> None:
+    table = np.array(PAIR[name])
+    table[place] = value
+    with pytest.raises(sp.ModelError, match=re.escape(message)):
+        sp.TabularModel(**{**PAIR, name: table})
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"probabilities": [[1.0]]}, ValueError, "probabilities must have shape [S, K, B], got (1, 1)"),
+        ({"probabilities": np.zeros((0, 2, 2))}, ValueError, "probabilities must have shape [S, K, B], got (0, 2, 2)"),
+        ({"probabilities": [[[1.0], [0.5, 0.5]]]}, TypeError, "probabilities must be an array of numbers, got [[[1.0]"),
+        ({"probabilities": [[["a"]]]}, TypeError, "probabilities must be an array of numbers, got [[['a']]]"),
+        (
+            {"successors": [[[0]]]},
+            ValueError,
+            "successors must have the shape of probabilities, (2, 2, 2), got (1, 1, 1)",
+        ),
+        ({"successors": np.zeros((2, 2, 2))}, TypeError, "successors must be whole numbers, got dtype float64"),
+        ({"successors": [[[0], [0, 1]]]}, TypeError, "successors must be an array of whole numbers, got [[[0], [0, 1]"),
+        ({"rewards": [0.0, 1.0]}, ValueError, "rewards must have shape (2, 2) or (2, 2, 2), got (2,)"),
+        ({"rewards": [["a"]]}, TypeError, "rewards must be an array of numbers, got [['a']]"),
+        ({"terminal": [0, 1]}, ValueError, "terminal must be booleans of shape (2,) or (2, 2, 2), got shape (2,)"),
+        ({"terminal": [True]}, ValueError, "terminal must be booleans of shape (2,) or (2, 2, 2), got shape (1,)"),
+        ({"discount": 1.0}, ValueError, "discount must be at least 0 and below 1, got 1.0"),
+        ({"discount": -0.1}, ValueError, "discount must be at least 0 and below 1, got -0.1"),
+        ({"discount": np.nan}, ValueError, "discount must be finite, got nan"),
+        ({"discount": None}, TypeError, "discount must be a number, got None"),
+        ({"reward_kind": "gaussian"}, ValueError, "reward_kind must be one of deterministic, bernoulli, bounded, got"),
+        ({"reward_range": (1, 0)}, ValueError, "reward_range must have low ≤ high, got (1, 0)"),
+        ({"reward_range": (0, np.inf)}, ValueError, "reward_range[1] must be finite, got inf"),
+        ({"reward_range": 1.0}, ValueError, "reward_range must be a pair (low, high), got 1.0"),
+        (
+            {"reward_range": (0, 0.6)},
+            sp.ModelError,
+            "the reward 1.0 of state 1, action 0 is outside the range [0, 0.6]",
+        ),
+        (
+            {"reward_range": (0.1, 1), "rewards": by_successor((0, 0, 0, 0.2), (1, 1, 1, 0.05), (0, 0, 1, 0.3))},
+            sp.ModelError,
+            "the reward 0.05 of state 1, action 1 is outside the range [0.1, 1]",
+        ),
+        (
+            {"reward_kind": "bernoulli", "rewards": [[0.0, 1.5], [1.0, 1.0]]},
+            sp.ModelError,
+            "the mean reward 1.5 of state 0, action 1 is outside the range [0, 1]",
+        ),
+        (
+            {"reward_kind": "bernoulli", "reward_range": (0, 2)},
+            ValueError,
+            "reward_range must be (0, 1) for bernoulli rewards, got (0, 2)",
+        ),
+        ({"initial_state": 2}, ValueError, "initial_state must be in 0..1, got 2"),
+        ({"initial_state": -1}, ValueError, "initial_state must be at least 0, got -1"),
+        ({"initial_state": 0.0}, TypeError, "initial_state must be a whole number, got 0.0"),
+        ({"state_names": ["a"]}, ValueError, "state_names must have 2 entries, got 1"),
+        ({"action_names": "abc"}, ValueError, "action_names must have 2 entries, got 3"),
+    ],
+)
+def test_a_wrong_table_is_refused(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        sp.TabularModel(**{**PAIR, **changes})
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "rewards", "message"),
+    [
+        ([[[1.0, -0.5]], [[0.0, 1.0]]], [[0.0], [0.0]], "probability -0.5 of state 0, action 0 is not a probability"),
+        ([[[1.0, 0.0]], [[np.nan, 1.0]]], [[0.0], [0.0]], "probability nan of state 1, action 0 is not a probability"),
+        ([[[1.0, 0.0]], [[0.0, 0.0]]], [[0.0], [0.0]], "the probabilities of state 1, action 0 sum to 0, not to one"),
+        ([[[1.0]], [[1.0]]], [[0.0], [0.0]], "probabilities must have shape [S, K, S], got (2, 1, 1)"),
+        ([[[1.0, 0.0]], [[0.0, 1.0]]], [[[0.0, 0.0]]], "rewards must have shape (2, 1) or (2, 1, 2), got (1, 1, 2)"),
+        ([[[1.0, 0.0]], [[0.0, 1.0]]], [[0.0], [np.nan]], "the reward of state 1, action 0 is nan"),
+    ],
+)
+def test_a_wrong_dense_table_is_refused(probabilities: Any, rewards: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        sp.TabularModel.from_dense(probabilities, rewards, discount=0.5)
+
+
+@pytest.mark.parametrize(
+    ("states", "actions", "message"),
+    [
+        ([0, 2], [0, 0], "state 2 is not one of the model's states 0..1"),
+        ([-1, 0], [0, 0], "state -1 is not one of the model's states 0..1"),
+        ([0, 1], [0, 0], "state 1 is terminal and cannot be stepped from"),
+        ([0.0], [0], "states must be int64 [n], got dtype float64 and shape (1,)"),
+        ([[0]], [0], "states must be int64 [n], got dtype int64 and shape (1, 1)"),
+        ([0, 0], [0, 2], "actions must be in 0..1, got 2"),
+        ([0], [-1], "actions must be in 0..1, got -1"),
+        ([0], [0.0], "whole-numbered actions [n] must match, got shapes (1,) and (1,), actions of dtype float64"),
+        ([0], [True], "actions of dtype bool"),
+        ([0, 0], [0], "must match, got shapes (2,) and (1,)"),
+        ([[0]], [[0]], "must match, got shapes (1, 1) and (1, 1)"),
+        (0, 0, "must match, got shapes () and ()"),
+    ],
+)
+def test_the_oracle_refuses_unknown_states_and_actions(states: Any, actions: Any, message: str) -> None:
+    model = sp.TabularModel(**PAIR, terminal=[False, True])
+    with pytest.raises(ValueError, match=re.escape(message)):
+        sp.Oracle(model, 0).sample(states, actions)
+
+
+# --- The oracle's count and its draws -------------------------------------------------------------------------------
+
+
+class Counting:
+    """A walk on the line that counts the rows it was asked for, and may fail."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.rows = 0
+        self.fails = fails
+
+    def __call__(self, states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
+        self.rows += len(actions)
+        if self.fails == "raises":
+            raise RuntimeError("the simulator broke down")
+        rewards = np.full(len(actions), np.nan if self.fails == "nan" else 0.5)
+        return states + rng.standard_normal(states.shape), rewards
+
+    def scalar(self, state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
+        self.rows += 1
+        return state + rng.standard_normal(state.shape), 0.5, False
+
+
+DECLARED: dict[str, Any] = {"actions": 2, "discount": 0.9, "reward_range": (0, 1)}
+BATCHES = (1, 7, 0, 100, 3)
+
+
+@pytest.mark.parametrize("form", ["vector", "scalar"])
+def test_every_row_of_every_batch_is_counted(form: str) -> None:
+    counting = Counting()
+    model = (
+        sp.VectorModel(counting, **DECLARED)
+        if form == "vector"
+        else sp.VectorModel.from_scalar(counting.scalar, **DECLARED)
+    )
+    oracle = sp.Oracle(model, seed=0)
+    for size in BATCHES:
+        oracle.sample(np.zeros((size, 2)), np.zeros(size, dtype=np.int64))
+        assert oracle.calls == counting.rows
+    assert oracle.calls == sum(BATCHES)
+
+
+@pytest.mark.parametrize(("fails", "error"), [("raises", RuntimeError), ("nan", sp.ModelError)])
+def test_calls_of_a_failing_simulator_are_counted(fails: str, error: type[Exception]) -> None:
+    counting = Counting(fails)
+    oracle = sp.Oracle(sp.VectorModel(counting, **DECLARED), seed=0)
+    with pytest.raises(error):
+        oracle.sample(np.zeros((5, 2)), np.zeros(5, dtype=np.int64))
+    assert oracle.calls == counting.rows == 5
+
+
+def test_compiled_and_batched_calls_share_one_count_but_no_draws() -> None:
+    model = sp.models.garnet(10, 2, 3)
+    states, actions = everywhere(10, 2, 1)
+    mixed, plain = sp.Oracle(model, 1), sp.Oracle(model, 1)
+    words = mixed.stream[:CALLS].copy()
+    mixed.sample(states, actions)
+    np.testing.assert_array_equal(mixed.stream[:CALLS], words)
+    compiled = draw_many(model.tables, states, actions, mixed.stream)
+    again = mixed.sample(states, actions)
+    assert mixed.calls == 60
+    plain.sample(states, actions)
+    for one, two in zip(again, plain.sample(states, actions), strict=True):
+        np.testing.assert_array_equal(one, two)
+    for one, two in zip(compiled, draw_many(model.tables, states, actions, sp.Oracle(model, 1).stream), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_draws_depend_on_seed_and_chunk_only() -> None:
+    model = sp.VectorModel(Counting(), **DECLARED)
+
+    def drawn(seed: int, chunk: int) -> Any:
+        return sp.Oracle(model, seed, chunk).sample(np.zeros((4, 1)), np.zeros(4, dtype=np.int64)).next_states
+
+    keys = [(seed, chunk) for seed in range(4) for chunk in range(4)]
+    first = {key: drawn(*key) for key in keys}
+    for key in reversed(keys):
+        np.testing.assert_array_equal(drawn(*key), first[key])
+    assert len({float(values[0, 0]) for values in first.values()}) == len(keys)
+
+
+# --- Declarations ---------------------------------------------------------------------------------------------------
+
+
+def test_declarations_are_canonical_and_frozen() -> None:
+    start = np.array([0.0, 1.0])
+    given: dict[str, Any] = {"actions": np.int64(2), "discount": 0, "max_successors": np.int64(3)}
+    declared = Declarations(**given, reward_range=(0, 1), initial_state=start)
+    start[:] = 9.0
+    assert (declared.actions, declared.discount, declared.reward_range) == (2, 0.0, (0.0, 1.0))
+    assert (declared.reward_kind, declared.max_successors, declared.terminates) == ("bounded", 3, True)
+    assert declared.initial_state.tolist() == [0.0, 1.0]
+    assert not declared.initial_state.flags.writeable
+    with pytest.raises(AttributeError):
+        declared.actions = 3  # type: ignore[misc]
+
+
+def test_a_single_number_is_a_state() -> None:
+    model = sp.VectorModel(lambda s, a, rng: (s, np.zeros(len(a))), **DECLARED, initial_state=3)
+    assert model.initial_state.shape == ()
+    assert sp.check_model(model).states == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"actions": 0}, ValueError, "actions must be at least 1, got 0"),
+        ({"actions": 1.5}, TypeError, "actions must be a whole number, got 1.5"),
+        ({"discount": 1}, ValueError, "discount must be at least 0 and below 1, got 1"),
+        ({"discount": "half"}, TypeError, "discount must be a number, got 'half'"),
+        ({"discount": np.inf}, ValueError, "discount must be finite, got inf"),
+        ({"reward_range": (2, 1)}, ValueError, "reward_range must have low ≤ high, got (2, 1)"),
+        ({"reward_range": (0, 1, 2)}, ValueError, "reward_range must be a pair (low, high), got (0, 1, 2)"),
+        ({"reward_range": (np.nan, 1)}, ValueError, "reward_range[0] must be finite, got nan"),
+        ({"reward_range": (None, 1)}, TypeError, "reward_range[0] must be a number, got None"),
+        ({"reward_kind": "normal"}, ValueError, "reward_kind must be one of deterministic, bernoulli, bounded"),
+        (
+            {"reward_kind": "bernoulli", "reward_range": (0, 2)},
+            ValueError,
+            "reward_range must be (0, 1) for bernoulli rewards, got (0, 2)",
+        ),
+        ({"max_successors": 0}, ValueError, "max_successors must be at least 1, got 0"),
+        ({"max_successors": 1.0}, TypeError, "max_successors must be a whole number, got 1.0"),
+        ({"terminates": 1}, TypeError, "terminates must be true or false, got 1"),
+    ],
+)
+@pytest.mark.parametrize("kind", [sp.VectorModel, sp.JitModel])
+def test_a_wrong_declaration_is_refused(
+    kind: Any, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        kind(Counting(), **{**DECLARED, **changes})
+
+
+@pytest.mark.parametrize("kind", [sp.VectorModel, sp.JitModel])
+def test_a_step_must_be_callable(kind: Any) -> None:
+    with pytest.raises(TypeError, match=re.escape("step must be a function of (states, actions, rng), got 3")):
+        kind(3, **DECLARED)
+
+
+# --- What the oracle refuses of a simulator -------------------------------------------------------------------------
+
+
+def answering(*answer: Any) -> Any:
+    """A step that gives one answer to everything."""
+    return lambda states, actions, rng: answer
+
+
+STATES = np.array([[1.5], [2.5]])
+FINE = (STATES, np.array([0.0, 1.0]), np.array([False, False]))
+
+
+@pytest.mark.parametrize(
+    ("step", "declared", "message"),
+    [
+        (
+            answering(STATES, np.array([0.5, 1.25])),
+            {},
+            "reward 1.25 is outside the declared range [0, 1] (state [2.5], action 1, reward 1.25, next state [2.5])",
+        ),
+        (
+            answering(STATES, np.array([-1, 0])),
+            {},
+            "reward -1 is outside the declared range [0, 1] (state [1.5], action 0, reward -1",
+        ),
+        (
+            answering(STATES, np.array([0.5, np.nan])),
+            {},
+            "reward nan is outside the declared range [0, 1] (state [2.5], action 1, reward nan",
+        ),
+        (
+            answering(STATES, np.array([1.0, 0.5])),
+            {"reward_kind": "bernoulli"},
+            "reward 0.5 of a bernoulli model is neither 0 nor 1 (state [2.5], action 1, reward 0.5",
+        ),
+        (
+            answering(np.array([[1.5], [np.nan]]), FINE[1]),
+            {},
+            "the next state is not finite (state [2.5], action 1, reward 1.0, next state [nan])",
+        ),
+        (
+            answering(np.array([[-np.inf], [1.0]]), FINE[1]),
+            {},
+            "the next state is not finite (state [1.5], action 0, reward 0.0, next state [-inf])",
+        ),
+        (
+            answering(STATES, FINE[1], np.array([False, True])),
+            {"terminates": False},
+            "the next state is terminal in a model declared with terminates=False (state [2.5], action 1",
+        ),
+        (answering(STATES[:1], FINE[1]), {}, "next_states must have the shape of states, (2, 1), got (1, 1)"),
+        (answering(STATES[:, 0], FINE[1]), {}, "next_states must have the shape of states, (2, 1), got (2,)"),
+        (
+            answering(STATES.astype(np.float32), FINE[1]),
+            {},
+            "next_states must have the dtype of states, float64, got float32",
+        ),
+        (answering(STATES, np.zeros((2, 1))), {}, "rewards must have shape (2,), got (2, 1)"),
+        (answering(STATES, 0.5), {}, "rewards must have shape (2,), got ()"),
+        (answering(STATES, np.array(["0", "1"])), {}, "rewards must be numbers, got <U1"),
+        (answering(STATES, np.array([True, False])), {}, "rewards must be numbers, got bool"),
+        (answering(STATES, np.array([None, 0.0])), {}, "rewards must be numbers, got object"),
+        (answering(STATES, FINE[1], np.array([0, 1])), {}, "terminals must be booleans, got int64"),
+        (answering(STATES, FINE[1], True), {}, "terminals must have shape (2,), got ()"),
+        (answering(STATES), {}, "step must return (next_states, rewards, terminals), got tuple"),
+        (answering(*FINE, {}), {}, "step must return (next_states, rewards, terminals), got tuple"),
+        (lambda s, a, rng: [s, FINE[1]], {}, "step must return (next_states, rewards, terminals), got list"),
+        (lambda s, a, rng: None, {}, "step must return (next_states, rewards, terminals), got NoneType: None"),
+    ],
+)
+def test_the_oracle_names_what_a_simulator_does_wrong(step: Any, declared: dict[str, Any], message: str) -> None:
+    model = sp.VectorModel(step, **DECLARED, **declared)
+    with pytest.raises(sp.ModelError, match=re.escape(message)):
+        sp.Oracle(model, 0).sample(STATES, [0, 1])
+
+
+def _add_in_place(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
+    states += 1.0
+    return states, np.zeros(len(actions))
+
+
+def _assign_in_place(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
+    states[0] = 1.0
+    return states, np.zeros(len(actions))
+
+
+def _swap_actions(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
+    actions[:] = 0
+    return states, np.zeros(len(actions))
+
+
+@pytest.mark.parametrize("step", [_add_in_place, _assign_in_place, _swap_actions])
+def test_the_oracle_does_not_let_a_simulator_change_its_arguments(step: Any) -> None:
+    states = STATES.copy()
+    with pytest.raises(sp.ModelError, match="must leave its arguments as they are"):
+        sp.Oracle(sp.VectorModel(step, **DECLARED), 0).sample(states, [0, 1])
+    np.testing.assert_array_equal(states, STATES)
+
+
+def test_errors_of_the_simulator_itself_pass_unchanged() -> None:
+    def step(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
+        raise ValueError("no such road")
+
+    with pytest.raises(ValueError, match=r"^no such road$"):
+        sp.Oracle(sp.VectorModel(step, **DECLARED), 0).sample(STATES, [0, 1])
+
+
+def test_terminals_may_be_left_out_and_rewards_may_be_whole_numbers() -> None:
+    transition = sp.Oracle(sp.VectorModel(answering(STATES, np.array([0, 1])), **DECLARED), 0).sample(STATES, [0, 1])
+    assert transition.rewards.dtype == np.float64
+    assert transition.rewards.tolist() == [0.0, 1.0]
+    assert transition.terminals.tolist() == [False, False]
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3)])
+def test_no_calls_cost_nothing(shape: tuple[int, ...]) -> None:
+    oracle = sp.Oracle(sp.VectorModel(Counting("raises"), **DECLARED), 0)
+    transition = oracle.sample(np.zeros(shape), np.zeros(0, dtype=np.int64))
+    assert transition.next_states.shape == shape
+    assert len(transition.rewards) == len(transition.terminals) == oracle.calls == 0
+
+
+# --- Scalar simulators ----------------------------------------------------------------------------------------------
+
+
+def _scalar_walk(state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
+    assert isinstance(action, int)
+    moved = state + (2 * action - 1) * rng.integers(1, 4)
+    return moved, float(moved > 0), bool(abs(moved) > 5)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int8, np.float64, np.float32])
+def test_from_scalar_is_the_loop_over_the_rows(dtype: Any) -> None:
+    model = sp.VectorModel.from_scalar(_scalar_walk, **DECLARED)
+    states, actions = np.arange(-5, 6).astype(dtype), np.arange(11) % 2
+    transition = sp.Oracle(model, seed=2).sample(states, actions)
+    rng = generator(2)
+    expected = [_scalar_walk(int(s), int(a), rng) for s, a in zip(states, actions, strict=True)]
+    assert transition.next_states.dtype == dtype
+    assert list(zip(*(values.tolist() for values in transition), strict=True)) == expected
+
+
+def test_from_scalar_does_not_round_a_state() -> None:
+    model = sp.VectorModel.from_scalar(lambda s, a, rng: (s + 0.7, 0.0, False), **DECLARED)
+    with pytest.raises(sp.ModelError, match="next_states must have the dtype of states, int64, got float64"):
+        sp.Oracle(model, 0).sample(np.array([1, 2]), [0, 0])
+
+
+def test_from_scalar_names_what_is_wrong() -> None:
+    model = sp.VectorModel.from_scalar(lambda s, a, rng: (s, 1.0 + a, False), **DECLARED)
+    with pytest.raises(sp.ModelError, match=re.escape("reward 2.0 is outside the declared range [0, 1] (state 8, act")):
+        sp.Oracle(model, 0).sample(np.array([7, 8]), [0, 1])
+
+
+# --- Compiled simulators --------------------------------------------------------------------------------------------
+
+
+def _count_up(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    """Adds one to the first entry, a number of the generator to the second."""
+    next_states = states.copy()
+    for row in range(len(actions)):
+        next_states[row, 0] += 1.0
+        next_states[row, 1] += rng.random()
+    return next_states, np.zeros(len(actions)), np.zeros(len(actions), dtype=np.bool_)
+
+
+@pytest.mark.parametrize("step", [_count_up, numba.njit(_count_up)])
+def test_jit_equals_the_same_step_in_python_and_counts(step: Any) -> None:
+    """The rows that were stepped add up to the count: an account that the oracle does not keep."""
+    compiled = sp.Oracle(sp.JitModel(step, **DECLARED, initial_state=np.zeros(2)), 5)
+    plain = sp.Oracle(sp.VectorModel(_count_up, **DECLARED), 5)
+    total = 0.0
+    for size in BATCHES:
+        actions = np.zeros(size, dtype=np.int64)
+        transition = compiled.sample(np.zeros((size, 2)), actions)
+        total += transition.next_states[:, 0].sum()
+        for one, two in zip(transition, plain.sample(np.zeros((size, 2)), actions), strict=True):
+            np.testing.assert_array_equal(one, two)
+    assert compiled.calls == total == sum(BATCHES)
+
+
+def _writes(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    states[0, 0] = 0.0
+    return states.copy(), np.zeros(len(actions)), np.zeros(len(actions), dtype=np.bool_)
+
+
+def _two_results(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, Any]:
+    return states.copy(), np.zeros(len(actions))
+
+
+def _whole_rewards(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    return states.copy(), np.zeros(len(actions), dtype=np.int64), np.zeros(len(actions), dtype=np.bool_)
+
+
+def _objects(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    return sorted(states, key=str), np.zeros(len(actions)), np.zeros(len(actions), dtype=np.bool_)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (_writes, "Numba cannot compile step for states of type .*Cannot modify readonly array"),
+        (_objects, "Numba cannot compile step for states of type"),
+        (_two_results, r"step must return \(next_states, rewards, terminals\) of type .*, got "),
+        (_whole_rewards, r"step must return \(next_states, rewards, terminals\) of type .*, got .*int64"),
+    ],
+)
+def test_jit_refuses_a_wrong_step_at_once(step: Any, message: str) -> None:
+    with pytest.raises(sp.ModelError, match=f"(?s){message}"):
+        sp.JitModel(step, **DECLARED, initial_state=np.zeros(2))
+
+
+def test_a_wrong_number_of_a_compiled_simulator_is_named() -> None:
+    model = sp.JitModel(_count_up, **{**DECLARED, "reward_range": (1, 2)}, initial_state=np.zeros(2))
+    with pytest.raises(sp.ModelError, match=re.escape("reward 0.0 is outside the declared range [1, 2] (state [3.0")):
+        sp.Oracle(model, 0).sample(np.array([[3.0, 0.0]]), [1])

@@ -1,0 +1,296 @@
+"""Specs: the grammar, its errors, and what is built from them."""
+
+import inspect
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smoothplan import models, specs
+from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, discrete_cost, line_cost, ring_cost
+from smoothplan.models import TabularModel
+from smoothplan.specs import BACKUPS, MODELS, Spec, build_backup, build_model, parse
+
+
+def _only_value(text: str) -> Any:
+    return parse(f"name:key={text}").options["key"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("5", 5),
+        ("-3", -3),
+        ("+7", 7),
+        ("0.25", 0.25),
+        (".5", 0.5),
+        ("5.0", 5.0),
+        ("1e5", 100_000),
+        ("-2E3", -2000),
+        ("1.5e1", 15),
+        ("1e-3", 0.001),
+        ("1e400", float("inf")),
+        ("true", True),
+        ("False", False),
+        ("none", None),
+        ("[]", []),
+        ("[1,2.5]", [1, 2.5]),
+        ("[[0,1],[1,0]]", [[0, 1], [1, 0]]),
+        ("8x8", "8x8"),
+        ("ring", "ring"),
+        ("a=b", "a=b"),
+        ("a:b", "a:b"),
+        ("", ""),
+        ("é", "é"),
+    ],
+)
+def test_values(text: str, value: Any) -> None:
+    found = _only_value(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("chain", Spec("chain", (), {})),
+        ("chain:", Spec("chain", (), {})),
+        ("two-room:size=3", Spec("two-room", (), {"size": 3})),
+        ("gym:Taxi-v4,discount=0.9", Spec("gym", ("Taxi-v4",), {"discount": 0.9})),
+        ("lse:0.5", Spec("lse", (0.5,), {})),
+        ("a:1,[2,3],c=[4,5],d=6", Spec("a", (1, [2, 3]), {"c": [4, 5], "d": 6})),
+    ],
+)
+def test_specs(text: str, spec: Spec) -> None:
+    assert parse(text) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "a spec is name:key=value"),
+        (":states=5", "a spec is name:key=value"),
+        ("a b", "a spec is name:key=value"),
+        ("chain\n", "a spec is name:key=value"),
+        ("chain:,", "expected key=value, got ''"),
+        ("chain:states=5,", "expected key=value, got ''"),
+        ("chain:states=5,slip", "expected key=value, got 'slip'"),
+        ("chain:states=5,states=6", "states is given twice"),
+        ("chain:=5", "'' is not a name of an option"),
+        ("chain: states=5", "' states' is not a name of an option"),
+        ("chain:2x=5", "'2x' is not a name of an option"),
+        ("ot:cost=[[0,1],[1,0]", "is not a list of numbers"),
+        ("ot:cost=[0;1]", "is not a list of numbers"),
+        ("ot:cost=[a,b]", "is not a list of numbers"),
+        ("ot:cost=[1]2", "is not a list of numbers"),
+    ],
+)
+def test_errors_of_the_grammar(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["__import__('os').system('touch evil')", "(lambda: 1/0)()", "{1:2}", "f'{1}'", "states*2", "0x10", "1+1", "2**9"],
+)
+def test_code_stays_a_word(text: str) -> None:
+    assert _only_value(text) == text
+
+
+@pytest.mark.parametrize("text", ["[__import__('os').getcwd()]", "[1/0]", "[x for x in ()]", "[1+1]", "[(1,2)]"])
+def test_code_in_a_list_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a list of numbers"):
+        _only_value(text)
+
+
+@pytest.mark.parametrize("name", ["__import__('os')", "models.chain", "eval", "__class__"])
+def test_a_name_is_looked_up_not_evaluated(name: str) -> None:
+    with pytest.raises(ValueError, match=r"a spec is name|unknown model"):
+        build_model(name)
+
+
+@pytest.mark.parametrize("depth", [50, 500, 950, 100_000])
+def test_deep_brackets_are_an_error(depth: int) -> None:
+    for text in ("[" * depth, "[" * depth + "]" * depth, "]" * depth):
+        with pytest.raises((ValueError, TypeError), match=r"cost|list of numbers"):
+            build_backup(f"ot:cost={text}", 2)
+
+
+def test_a_message_does_not_repeat_a_long_list() -> None:
+    with pytest.raises(ValueError, match="list of numbers") as caught:
+        parse("ot:cost=" + "[" * 10_000)
+    assert len(str(caught.value)) < 200
+
+
+@settings(deadline=None)
+@given(st.text() | st.from_regex(r"[a-z-]+:[\w=,.\[\]+-]*", fullmatch=True))
+def test_any_text_parses_or_is_a_value_error(text: str) -> None:
+    try:
+        spec = parse(text)
+    except ValueError:
+        return
+    assert isinstance(spec, Spec)
+    assert text.startswith(spec.name)
+
+
+plain = st.none() | st.booleans() | st.integers(-(10**17), 10**17) | st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(
+    st.dictionaries(st.from_regex(r"[A-Za-z_]\w*", fullmatch=True), plain | st.lists(plain.filter(bool)), max_size=4)
+)
+def test_what_is_written_is_read(options: dict[str, Any]) -> None:
+    """Python's own way to write numbers, constants and lists comes back as it was."""
+
+    def written(value: Any) -> str:
+        return str(value).replace("True", "true").replace("False", "false")
+
+    assert parse("name:" + ",".join(f"{key}={written(value)}" for key, value in options.items())).options == options
+
+
+REQUIRED = {"gym": "gym:FrozenLake-v1"}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_builds_with_its_defaults(name: str) -> None:
+    model = build_model(REQUIRED.get(name, name))
+    assert model.actions >= 2
+    assert 0.0 <= model.discount < 1.0
+    assert model.initial_state is not None
+
+
+@pytest.mark.parametrize("name", BACKUPS)
+@pytest.mark.parametrize("actions", [1, 2, 5])
+def test_every_backup_builds_with_its_defaults(name: str, actions: int) -> None:
+    backup = build_backup(name, actions)
+    policy = backup.policy(np.arange(actions))
+    assert policy.shape == (actions,)
+    assert policy.argmax() == actions - 1
+
+
+def test_every_model_of_the_zoo_can_be_named() -> None:
+    factories = {name for name in models.__all__ if inspect.isfunction(getattr(models, name))} - {"check_model"}
+    assert {factory.__name__ for factory in MODELS.values()} == factories
+
+
+def test_a_model_honours_its_options() -> None:
+    model = build_model("garnet:states=1e1,actions=3,branching=2,discount=0.5,seed=7,reward_kind=bernoulli")
+    same = models.garnet(states=10, actions=3, branching=2, discount=0.5, seed=7, reward_kind="bernoulli")
+    assert isinstance(model, TabularModel)
+    assert (model.states, model.actions, model.discount, model.reward_kind) == (10, 3, 0.5, "bernoulli")
+    for name in ("probabilities", "successors", "rewards"):
+        np.testing.assert_array_equal(getattr(model, name), getattr(same, name))
+
+
+def test_underscores_and_positional_values_will_do() -> None:
+    assert repr(build_model("two_room:3")) == repr(build_model("two-room:size=3"))
+
+
+@pytest.mark.parametrize(
+    ("text", "states", "discount"),
+    [
+        ("gym:FrozenLake-v1,map_name=8x8,is_slippery=false,discount=0.5", 64, 0.5),
+        ("gym:environment=Taxi-v4", 500, 0.99),
+    ],
+)
+def test_gymnasium_gets_its_options(text: str, states: int, discount: float) -> None:
+    model = build_model(text)
+    assert isinstance(model, TabularModel)
+    assert (model.states, model.discount) == (states, discount)
+    if "is_slippery=false" in text:
+        assert model.max_successors == 1
+
+
+def test_backups_honour_their_options() -> None:
+    assert build_backup("hard-max", 2) == HardMax()
+    assert build_backup("lse:temperature=0.25", 3) == LogSumExp(0.25, 3)
+    assert build_backup("lse:2", 3) == LogSumExp(2, 3)
+    backup = build_backup("ot:tau=2,lam=0.5,reference=[0.25,0.75],cost=zero", 2)
+    assert isinstance(backup, OptimalTransport)
+    assert (backup.tau, backup.lam, backup.temperature) == (2.0, 0.5, 1.0)
+    np.testing.assert_array_equal(backup.reference_at(), [0.25, 0.75])
+
+
+@pytest.mark.parametrize(
+    ("cost", "matrix"),
+    [
+        ("line", line_cost(4)),
+        ("ring", ring_cost(4)),
+        ("discrete", discrete_cost(4)),
+        ("zero", np.zeros((4, 4))),
+        ("[[0,1,2,3],[1,0,1,2],[2,1,0,1],[3,2,1,0]]", 3 * line_cost(4)),
+    ],
+)
+def test_costs(cost: str, matrix: Any) -> None:
+    backup = build_backup(f"ot:cost={cost}", 4)
+    assert isinstance(backup, OptimalTransport)
+    np.testing.assert_allclose(backup.cost, matrix, atol=1e-15)
+
+
+def test_the_known_costs_are_tested() -> None:
+    assert set(specs.COSTS) == {"line", "ring", "discrete", "zero"}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("nowhere", "unknown model 'nowhere': choose from garnet, chain, two-room"),
+        ("hard-max", "unknown model 'hard-max'"),
+        ("chain:length=5", "model chain has no option 'length': choose from states, discount, slip"),
+        ("chain:3,states=4", "multiple values for argument 'states'"),
+        ("chain:1,2,3,4", "too many positional arguments"),
+        ("gym", "missing a required argument: 'environment'"),
+        ("chain:states=five", "states must be a whole number, got 'five'"),
+        ("chain:states=5.5", "states must be a whole number, got 5.5"),
+        ("chain:states=none", "states must be a whole number, got None"),
+        ("chain:states=[1,2]", "states must be a whole number, got [1, 2]"),
+        ("chain:states=", "states must be a whole number, got ''"),
+        ("chain:discount=low", "discount must be a number, got 'low'"),
+        ("chain:discount=1", "discount must be at least 0 and below 1, got 1"),
+        ("chain:discount=nan", "discount must be finite, got nan"),
+        ("chain:slip=[0.1]", "slip must be a number, got [0.1]"),
+        ("garnet:seed=-1", "seed must be at least 0, got -1"),
+        ("garnet:reward_kind=gaussian", "reward_kind must be one of deterministic, bernoulli, bounded, got 'gaussian'"),
+        ("frozen-lake:slippery=2", "slippery must be true or false, got 2"),
+        ("frozen-lake:map_name=9x9", "map_name"),
+        ("gym:7", "environment must be an id"),
+    ],
+)
+def test_wrong_models(text: str, complaint: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=re.escape(complaint)):
+        build_model(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("max", "unknown backup 'max': choose from hard-max, lse, ot"),
+        ("chain", "unknown backup 'chain'"),
+        ("hard-max:tau=1", "backup hard-max has no option 'tau': choose from none"),
+        ("lse:tau=1", "backup lse has no option 'tau': choose from temperature"),
+        ("lse:actions=2", "backup lse has no option 'actions'"),
+        ("ot:eta=1", "backup ot has no option 'eta': choose from tau, lam, cost, reference"),
+        ("lse:1,2", "too many positional arguments"),
+        ("lse:temperature=hot", "temperature must be a number, got 'hot'"),
+        ("lse:temperature=0", "temperature must be greater than 0, got 0"),
+        ("ot:tau=-1", "tau must be greater than 0, got -1"),
+        ("ot:lam=[]", "lam must be a number, got []"),
+        ("ot:cost=square", "cost must be a matrix or one of line, ring, discrete, zero, got 'square'"),
+        ("ot:cost=3", "cost must be a square matrix"),
+        ("ot:cost=none", "cost must be"),
+        ("ot:cost=[[0,1]]", "cost must be a square matrix"),
+        ("ot:cost=[[0,1],[1]]", "cost must be an array of numbers"),
+        ("ot:cost=[[0,NaN],[1,0]]", "cost must be finite"),
+        ("ot:cost=[[0,1,1],[1,0,1],[1,1,0]]", "cost must be a matrix for the model's 2 actions, got one for 3"),
+        ("ot:reference=uniform", "reference must be an array of numbers, got 'uniform'"),
+        ("ot:reference=[1,1]", "reference must sum to one"),
+        ("ot:cost=[[0]],reference=[0.5,0.5]", "reference must have 1 entries"),
+    ],
+)
+def test_wrong_backups(text: str, complaint: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=re.escape(complaint)):
+        build_backup(text, 2)

@@ -1,0 +1,334 @@
+"""The zoo: every model keeps its promises and is the problem that it claims to be."""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from itertools import combinations, product
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from scipy import stats
+
+import smoothplan as sp
+from smoothplan.arguments import Floats
+from smoothplan.models import zoo
+
+SEEDS = range(3)
+FALSE_ALARM = 1e-6 / len(SEEDS)
+"""Of one run of a statistical test, so that its runs for all seeds together raise a false alarm with rate 1e-6."""
+
+MODELS: dict[str, Callable[[], sp.GenerativeModel]] = {
+    "garnet": zoo.garnet,
+    "garnet, one successor": lambda: zoo.garnet(states=3, actions=1, branching=1),
+    "garnet, bernoulli": lambda: zoo.garnet(reward_kind="bernoulli", sparsity=0.5),
+    "chain": zoo.chain,
+    "chain, sure": lambda: zoo.chain(states=2, slip=0.0),
+    "river_swim": zoo.river_swim,
+    "two_room": zoo.two_room,
+    "two_room, smallest": lambda: zoo.two_room(size=1, slip=0.0),
+    "frozen_lake": zoo.frozen_lake,
+    "frozen_lake, 8x8": lambda: zoo.frozen_lake("8x8", slippery=False),
+    "sailing": zoo.sailing,
+    "inventory": zoo.inventory,
+    "sysadmin": zoo.sysadmin,
+    "cart_pole": zoo.cart_pole,
+    "mountain_car": zoo.mountain_car,
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_passes_the_check(name: str) -> None:
+    report = sp.check_model(MODELS[name]())
+    assert report.calls > 0
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (
+            lambda: zoo.garnet(states=3, branching=4),
+            ValueError,
+            "branching must be at most the number of states, 3, got 4",
+        ),
+        (lambda: zoo.garnet(states=0), ValueError, "states must be at least 1, got 0"),
+        (lambda: zoo.garnet(sparsity=1.5), ValueError, "sparsity must be at most 1, got 1.5"),
+        (lambda: zoo.garnet(seed=-1), ValueError, "seed must be at least 0, got -1"),
+        (lambda: zoo.chain(states=1), ValueError, "states must be at least 2, got 1"),
+        (lambda: zoo.chain(slip=-0.1), ValueError, "slip must be at least 0, got -0.1"),
+        (lambda: zoo.river_swim(discount=1.0), ValueError, "discount must be at least 0 and below 1, got 1.0"),
+        (lambda: zoo.two_room(slip=1.1), ValueError, "slip must be at most 1, got 1.1"),
+        (lambda: zoo.two_room(size=0), ValueError, "size must be at least 1, got 0"),
+        (lambda: zoo.frozen_lake("9x9"), ValueError, "map_name must be one of 4x4, 8x8, got '9x9'"),
+        (lambda: zoo.frozen_lake(slippery="no"), TypeError, "slippery must be true or false, got 'no'"),  # type: ignore[arg-type]
+        (lambda: zoo.sailing(size=1), ValueError, "size must be at least 2, got 1"),
+        (lambda: zoo.inventory(mean_demand=0), ValueError, "mean_demand must be greater than 0, got 0"),
+        (lambda: zoo.inventory(price=np.nan), ValueError, "price must be finite, got nan"),
+        (lambda: zoo.sysadmin(machines=2), ValueError, "machines must be at least 3, got 2"),
+    ],
+)
+def test_a_wrong_argument_is_named(build: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        build()
+
+
+def dense(model: sp.TabularModel) -> tuple[Floats, Floats, Floats]:
+    """Probabilities, expected rewards and probabilities of ending, by next state: three arrays [S, K, S]."""
+    shape = (model.states, model.actions, model.states)
+    probabilities, rewards, ends = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    table = model.rewards if model.rewards.ndim == 3 else model.rewards[..., None].repeat(model.ends.shape[2], axis=2)
+    for s, a, b in np.ndindex(model.probabilities.shape):
+        place, probability = (s, a, model.successors[s, a, b]), model.probabilities[s, a, b]
+        probabilities[place] += probability
+        rewards[place] += probability * table[s, a, b]
+        ends[place] += probability * model.ends[s, a, b]
+    return probabilities, rewards, ends
+
+
+def row(model: sp.TabularModel, state: int, action: int) -> dict[int, tuple[float, float]]:
+    """The possible next states of a pair: {next state: (probability, expected reward there)}."""
+    probabilities, rewards, _ = dense(model)
+    possible = np.flatnonzero(probabilities[state, action])
+    weights = probabilities[state, action, possible]
+    means = rewards[state, action, possible] / weights
+    return {
+        int(s): (round(float(p), 12), round(float(r), 12)) for s, p, r in zip(possible, weights, means, strict=True)
+    }
+
+
+# --- Garnet ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("branching", [1, 4, 10])
+def test_garnet_successors_are_different_and_the_model_belongs_to_its_seed(branching: int) -> None:
+    model, same, other = (zoo.garnet(10, 3, branching, seed=seed) for seed in (1, 1, 2))
+    assert all(len(set(entry)) == branching for entry in model.successors.reshape(-1, branching).tolist())
+    for name in ("probabilities", "successors", "rewards"):
+        np.testing.assert_array_equal(getattr(model, name), getattr(same, name))
+    assert not np.array_equal(model.rewards, other.rewards)
+    assert branching == 10 or not np.array_equal(model.successors, other.successors)
+    assert (model.reward_kind, model.reward_range, model.max_successors) == ("deterministic", (0.0, 1.0), branching)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_subsets_are_uniform(seed: int) -> None:
+    """Pearson's test over all ten pairs of five; false-alarm rate 1e-6 for all seeds together."""
+    drawn = Counter(frozenset(pair) for pair in zoo._subsets(5, 2, 20_000, np.random.default_rng(seed)).tolist())
+    counts = [drawn[frozenset(pair)] for pair in combinations(range(5), 2)]
+    assert sum(counts) == 20_000
+    assert stats.chisquare(counts).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_garnet_rewards_and_probabilities_have_their_distributions(seed: int) -> None:
+    """A binomial and two Kolmogorov tests; false-alarm rate 1e-6 for all three and all seeds together."""
+    model = zoo.garnet(2000, 5, 4, seed=seed, sparsity=0.3)
+    zero = model.rewards == 0
+    assert stats.binomtest(int(zero.sum()), zero.size, 0.3).pvalue > FALSE_ALARM / 3
+    assert stats.kstest(model.rewards[~zero], "uniform").pvalue > FALSE_ALARM / 3
+    # The gap between neighbours of three sorted uniform numbers is Beta(1, 3); one gap of each pair is independent.
+    assert stats.kstest(model.probabilities[..., 1].ravel(), stats.beta(1, 3).cdf).pvalue > FALSE_ALARM / 3
+
+
+# --- Chains and grids -----------------------------------------------------------------------------------------------
+
+
+def test_chain_rows_by_hand() -> None:
+    model = zoo.chain(states=3, slip=0.2)
+    assert row(model, 0, 0) == {0: (0.2, 2.0), 1: (0.8, 0.0)}
+    assert row(model, 1, 0) == {0: (0.2, 2.0), 2: (0.8, 0.0)}
+    assert row(model, 2, 0) == {0: (0.2, 2.0), 2: (0.8, 10.0)}
+    assert row(model, 0, 1) == {0: (0.8, 2.0), 1: (0.2, 0.0)}
+    assert row(model, 2, 1) == {0: (0.8, 2.0), 2: (0.2, 10.0)}
+    assert (model.reward_kind, model.reward_range, model.terminates) == ("bounded", (0.0, 10.0), False)
+    assert zoo.chain(slip=0.0).reward_kind == "deterministic"
+
+
+def test_river_swim_rows_by_hand() -> None:
+    model = zoo.river_swim(states=4)
+    assert row(model, 0, 0) == {0: (1.0, 0.005)}
+    assert row(model, 3, 0) == {2: (1.0, 0.0)}
+    assert row(model, 0, 1) == {0: (0.4, 0.0), 1: (0.6, 0.0)}
+    for place in (1, 2):
+        assert row(model, place, 1) == {place - 1: (0.05, 0.0), place: (0.6, 0.0), place + 1: (0.35, 0.0)}
+    assert row(model, 3, 1) == {2: (0.4, 1.0), 3: (0.6, 1.0)}
+    assert (model.reward_kind, model.reward_range) == ("deterministic", (0.0, 1.0))
+
+
+LEFT, DOWN, RIGHT, UP = range(4)
+
+
+def test_two_room_rows_by_hand() -> None:
+    """Of the map  S.#..  over  ....G : states 0 1 # 2 3 over 4 5 6 7 8, the door being 6."""
+    model = zoo.two_room(size=2, slip=0.2)
+    assert model.states == 9
+    assert model.initial_state == 0
+    assert np.flatnonzero(model.terminal).tolist() == [8]
+    assert row(model, 1, RIGHT) == {1: (0.9, 0.0), 5: (0.1, 0.0)}
+    assert row(model, 6, UP) == {5: (0.1, 0.0), 6: (0.8, 0.0), 7: (0.1, 0.0)}
+    assert row(model, 7, RIGHT) == {2: (0.1, 0.0), 7: (0.1, 0.0), 8: (0.8, 1.0)}
+    assert row(model, 3, DOWN) == {2: (0.1, 0.0), 3: (0.1, 0.0), 8: (0.8, 1.0)}
+    assert row(model, 0, LEFT) == {0: (0.9, 0.0), 4: (0.1, 0.0)}
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_the_door_is_the_only_way_between_the_rooms(size: int) -> None:
+    model = zoo.two_room(size=size)
+    assert model.states == 2 * size**2 + 1
+    names = model.state_names
+    assert names is not None
+    door = names.index(f"row {size // 2}, column {size}")
+
+    def reachable(closed: set[int]) -> set[int]:
+        found, frontier = {model.initial_state}, [model.initial_state]
+        while frontier:
+            state = frontier.pop()
+            new = set(model.successors[state][model.probabilities[state] > 0].tolist()) - found - closed
+            found |= new
+            frontier += new
+        return found
+
+    assert len(reachable(set())) == model.states
+    assert len(reachable({door})) == size**2
+    assert names[int(np.flatnonzero(model.terminal)[0])] == f"row {size - 1}, column {2 * size}"
+
+
+@pytest.mark.parametrize("map_name", ["4x4", "8x8"])
+@pytest.mark.parametrize("slippery", [True, False])
+def test_frozen_lake_equals_gymnasiums(map_name: str, slippery: bool) -> None:
+    ours = zoo.frozen_lake(map_name, slippery)
+    theirs = sp.models.from_gymnasium("FrozenLake-v1", map_name=map_name, is_slippery=slippery)
+    assert isinstance(theirs, sp.TabularModel)
+    np.testing.assert_array_equal(ours.terminal, theirs.terminal)
+    for one, two in zip(dense(ours), dense(theirs), strict=True):
+        np.testing.assert_allclose(one[~ours.terminal], two[~ours.terminal], atol=1e-15)
+    assert (ours.initial_state, ours.reward_kind) == (theirs.initial_state, theirs.reward_kind)
+    assert ours.reward_range == theirs.reward_range == (0.0, 1.0)
+
+
+# --- Sailing --------------------------------------------------------------------------------------------------------
+
+
+def test_sailing_by_angles() -> None:
+    """Every row against angles between vectors, which the model does not use."""
+    size = 4
+    model = zoo.sailing(size)
+    compass = [
+        np.array(direction) for direction in ((-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1))
+    ]
+    probabilities, rewards, ends = dense(model)
+    for r, c, wind, heading in product(range(size), range(size), range(8), range(8)):
+        state = (r * size + c) * 8 + wind
+        assert model.terminal[state] == (r == c == size - 1)
+        if model.terminal[state]:
+            continue
+        one, two = compass[wind], compass[heading]
+        cosine = np.clip(one @ two / np.linalg.norm(one) / np.linalg.norm(two), -1.0, 1.0)
+        octants = round(float(np.degrees(np.arccos(cosine))) / 45.0)
+        target = np.array([r, c]) + two
+        if octants == 4 or target.min() < 0 or target.max() >= size:
+            target = np.array([r, c])
+        expected = np.zeros(model.states)
+        for turn, probability in ((-1, 0.3), (0, 0.4), (1, 0.3)):
+            expected[(target[0] * size + target[1]) * 8 + (wind + turn) % 8] = probability
+        np.testing.assert_allclose(probabilities[state, heading], expected, atol=1e-15)
+        np.testing.assert_allclose(rewards[state, heading], -(1.0 + octants) * expected, atol=1e-15)
+        np.testing.assert_array_equal(ends[state, heading], expected * (target.tolist() == [size - 1, size - 1]))
+    assert (model.reward_kind, model.reward_range) == ("deterministic", (-5.0, -1.0))
+
+
+# --- Inventory ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("capacity", "max_order", "mean", "price", "cost", "holding"),
+    [(10, 5, 3.0, 1.0, 0.4, 0.05), (3, 6, 0.5, 2.0, 1.0, 0.3), (20, 2, 40.0, 1.0, 0.9, 0.0)],
+)
+def test_inventory_equals_the_sum_over_demands(
+    capacity: int, max_order: int, mean: float, price: float, cost: float, holding: float
+) -> None:
+    model = zoo.inventory(capacity, max_order, mean, price, cost, holding)
+    demands = np.arange(300)
+    weights = stats.poisson(mean).pmf(demands)
+    probabilities, rewards, _ = dense(model)
+    for stock, order in product(range(capacity + 1), range(max_order + 1)):
+        filled = min(stock + order, capacity)
+        sold = np.minimum(demands, filled)
+        earned = price * sold - cost * (filled - stock) - holding * (filled - sold)
+        expected = np.bincount(filled - sold, weights, minlength=capacity + 1)
+        np.testing.assert_allclose(probabilities[stock, order], expected, atol=1e-13)
+        np.testing.assert_allclose(rewards[stock, order].sum(), weights @ earned, atol=1e-11)
+    assert model.reward_kind == "bounded"
+
+
+# --- Sysadmin -------------------------------------------------------------------------------------------------------
+
+
+def survival(state: list[int], action: int) -> list[float]:
+    """The chance of each machine to be running next, from the definition in words."""
+    chances = []
+    for machine, running in enumerate(state):
+        neighbours = state[machine - 1] + state[(machine + 1) % len(state)]
+        chance = 0.45 + 0.5 * (1 + neighbours) / 3 if running else 0.05 * (1 + neighbours) / 3
+        chances.append(1.0 if action == machine + 1 else chance)
+    return chances
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sysadmin_marginals(seed: int) -> None:
+    """Sum of squared standard scores over machines; false-alarm rate 1e-6 for all seeds and 16·5 pairs together."""
+    repeats, machines = 20_000, 4
+    model = zoo.sysadmin(machines)
+    for state, action in product(product((0, 1), repeat=machines), range(machines + 1)):
+        states = np.repeat(np.array([state], dtype=np.int8), repeats, axis=0)
+        transition = sp.Oracle(model, seed).sample(states, np.full(repeats, action))
+        chances = np.array(survival(list(state), action))
+        certain = chances == 1.0
+        running = transition.next_states.sum(axis=0, dtype=np.int64)
+        assert (running[certain] == repeats).all()
+        scores = (running - repeats * chances)[~certain] / np.sqrt(repeats * chances * (1 - chances))[~certain]
+        assert (scores**2).sum() < stats.chi2.isf(FALSE_ALARM / 80, len(scores))
+        np.testing.assert_allclose(transition.rewards, np.mean(state) - (action > 0) * 0.75 / machines, atol=1e-15)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sysadmin_machines_are_independent(seed: int) -> None:
+    """Pearson's test over the eight outcomes of three machines; false-alarm rate 1e-6 for all seeds together."""
+    repeats = 400_000
+    states = np.ones((repeats, 3), dtype=np.int8)
+    next_states = sp.Oracle(zoo.sysadmin(3), seed).sample(states, np.zeros(repeats, dtype=np.int64)).next_states
+    counts = np.bincount(next_states @ np.array([4, 2, 1]), minlength=8)
+    one = 0.95  # each machine and both its neighbours are running
+    expected = [repeats * one ** bin(k).count("1") * (1 - one) ** (3 - bin(k).count("1")) for k in range(8)]
+    assert stats.chisquare(counts, expected).pvalue > FALSE_ALARM
+
+
+# --- Classic control ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "low", "high"),
+    [
+        (zoo.cart_pole, "CartPole-v1", [-2.5, -3.0, -0.25, -3.0], [2.5, 3.0, 0.25, 3.0]),
+        (zoo.mountain_car, "MountainCar-v0", [-1.2, -0.07], [0.6, 0.07]),
+    ],
+)
+def test_classic_control_equals_gymnasium(model: Any, name: str, low: list[float], high: list[float]) -> None:
+    real: Any = gymnasium.make(name).unwrapped
+    real.reset(seed=0)
+    rng = np.random.default_rng(0)
+    states = rng.uniform(low, high, size=(4000, len(low)))
+    actions = rng.integers(real.action_space.n, size=len(states))
+    found = sp.Oracle(model(), 0).sample(states, actions)
+    assert 0.01 < found.terminals.mean() < 0.9
+    for state, action, *answer in zip(states, actions, *found, strict=True):
+        real.state, real.steps_beyond_terminated = state.copy(), None
+        _, reward, terminated, _, _ = real.step(int(action))
+        np.testing.assert_allclose(answer[0], np.asarray(real.state), rtol=0, atol=1e-12)
+        assert (answer[1], answer[2]) == (reward, terminated)
+
+
+def test_mountain_car_stops_at_the_left_wall() -> None:
+    found = sp.Oracle(zoo.mountain_car(), 0).sample(np.array([[-1.19, -0.05]]), [0])
+    assert found.next_states.tolist() == [[-1.2, 0.0]]
