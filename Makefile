@@ -6,11 +6,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+DEMO := --model garnet:states=50,actions=2,branching=4,discount=0.2,seed=1,reward_kind=bernoulli \
+	--backup lse:temperature=1 --planner second-order:epsilon=0.01,delta=0.1
+
 .PHONY: demo test format benchmarks clean
 
 demo: $(VENV)/.core
-	@$(BIN)/smoothplan solve --model river-swim \
-		--backup hard-max --backup lse:temperature=0.5 --backup ot:tau=1,lam=0.5,cost=line
+	@echo "The price, before any simulator call is made:"; echo
+	@$(BIN)/smoothplan forecast $(DEMO)
+	@echo; echo "The plan, with the exact value beside it:"; echo
+	@$(BIN)/smoothplan plan $(DEMO) --exact
 
 test: $(VENV)/.dev
 	$(BIN)/ruff check .

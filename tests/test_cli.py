@@ -116,7 +116,7 @@ def test_a_listing_tells_options_and_defaults(command: Command) -> None:
     assert "actions" not in _one_object(command("backups", "--json"))["backups"]["lse"]["options"]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["solve", "--help"]])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["solve", "--help"], ["plan", "--help"], ["forecast", "--help"]])
 def test_help_shows_examples(command: Command, arguments: list[str]) -> None:
     outcome = command(*arguments)
     assert (outcome.status, outcome.err) == (0, "")
@@ -126,7 +126,7 @@ def test_help_shows_examples(command: Command, arguments: list[str]) -> None:
 def test_every_example_of_the_guide_works(command: Command) -> None:
     options = r"(?: +--\w+(?: +[^-\s]\S*)?)*"
     examples = re.findall(rf"smoothplan (\w+{options})", cli.GUIDE.replace("\\\n", ""))
-    assert len(examples) == 4
+    assert len(examples) == 6
     for example in examples:
         outcome = command(*example.split())
         assert (outcome.status, outcome.err) == (0, ""), example
@@ -185,7 +185,7 @@ def test_chosen_states_come_in_the_order_given(command: Command) -> None:
     choice = ["--state", "4", "--state", "0"]
     values = exact.solve(_tabular("river-swim"), specs.build_backup("hard-max", 2)).values
     rows = _rows(command("solve", "--model", "river-swim", *choice).out)
-    assert [row[0] for row in rows] == ["place 4", "place 0"]
+    assert [row[0] for row in rows] == ["4: place 4", "0: place 0"]
     np.testing.assert_allclose([float(row[1]) for row in rows], values[[4, 0]], rtol=0, atol=DIGITS)
     found = command.solve("--model", "river-swim", *choice)
     assert found["states"] == [4, 0]
@@ -215,7 +215,6 @@ def test_the_tolerance_is_kept_and_told(command: Command, tolerance: float) -> N
 # Errors
 
 ERRORS = [
-    ([], "COMMAND"),
     (["nothing"], "invalid choice: 'nothing'"),
     (["models", "two\nlines"], "unrecognized arguments: two lines"),
     (["solve"], "--model"),
@@ -246,7 +245,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]], ids=["table", "json"])
-@pytest.mark.parametrize(("arguments", "complaint"), ERRORS, ids=[" ".join(a) or "no command" for a, _ in ERRORS])
+@pytest.mark.parametrize(("arguments", "complaint"), ERRORS, ids=[" ".join(a) for a, _ in ERRORS])
 def test_an_error_is_one_line(command: Command, arguments: list[str], complaint: str, flags: list[str]) -> None:
     _is_refusal(command(*arguments, *(flags if arguments[:1] == ["solve"] else [])), complaint)
 
@@ -338,3 +337,80 @@ def test_an_interrupt_ends_it_in_one_line(tmp_path: Path) -> None:
         finally:
             process.kill()
     _is_refusal(Outcome(process.returncode, out, err), "interrupted", status=130)
+
+
+# Plans and forecasts
+
+SMALL = ["--model", "garnet:states=20,discount=0.2,seed=1,reward_kind=bernoulli", "--backup", "lse:temperature=1"]
+
+
+def test_a_plan_shows_value_interval_price_and_truth(command: Command) -> None:
+    outcome = command("plan", *SMALL, "--planner", "second-order:epsilon=0.05", "--state", "3", "--exact")
+    assert (outcome.status, outcome.err) == (0, "")
+    table = _tabular(SMALL[1])
+    truth = exact.solve(table, specs.build_backup(SMALL[3], table.actions)).values[3]
+    lines = dict(line.split(maxsplit=1) for line in outcome.out.splitlines())
+    assert list(lines) == ["value", "exact", "action", "calls", "status"]
+    value, low, high = map(float, re.findall(r"-?[\d.]+(?:e-?\d+)?", lines["value"])[:3])
+    assert low <= value <= high
+    assert f"{truth:.6g}" in lines["exact"]
+    assert "probability at least 0.9" in lines["value"]
+    assert "estimate" in lines["action"]
+    assert lines["status"].startswith("converged")
+
+
+def test_a_plan_as_json_is_the_result_and_its_forecast(command: Command) -> None:
+    arguments = [*SMALL, "--planner", "smooth-cruiser:epsilon=0.05,delta=0.2", "--seed", "7"]
+    found = _one_object(command("plan", *arguments, "--exact", "--json"))
+    model = specs.build_model(SMALL[1])
+    planner = specs.build_planner("smooth-cruiser:epsilon=0.05,delta=0.2", specs.build_backup(SMALL[3], model.actions))
+    result = smoothplan.plan(planner, model, seed=7)
+    assert (found["value"], found["interval"], found["calls"]) == (result.value, list(result.interval), result.calls)
+    assert found["forecast"] == smoothplan.forecast(planner, model).calls
+    assert found["exact"] == exact.solve(_tabular(SMALL[1]), planner.backup).values[0]
+    assert _one_object(command("plan", *arguments, "--workers", "2", "--exact", "--json")) | {"seconds": 0} == found | {
+        "seconds": 0
+    }
+
+
+def test_a_forecast_tells_the_price_and_every_level(command: Command) -> None:
+    arguments = [*SMALL, "--planner", "second-order:epsilon=0.01"]
+    found = _one_object(command("forecast", *arguments, "--json"))
+    assert found["calls"] == found["reference_calls"] + found["repeats"] * found["sample_calls"]
+    assert found["bias"] + found["noise"] <= 0.01 * (1 + 1e-9)
+    text = command("forecast", *arguments).out
+    assert f"{found['calls']:,} simulator calls" in text
+    for level in found["levels"]:
+        assert level["kind"] in text
+        assert f"{level['calls']:,}" in text
+
+
+def test_limits_and_vector_states(command: Command) -> None:
+    few = _one_object(command("plan", *SMALL, "--planner", "second-order:epsilon=0.01", "--max-calls", "999", "--json"))
+    assert few["calls"] <= 999
+    assert few["status"] == "max_calls"
+    arguments = ["plan", "--model", "cart-pole:discount=0.2", "--state", "0,0,0.1,0"]
+    assert _one_object(command(*arguments, "--json"))["status"] == "converged"
+    assert "terminal" in command("plan", "--model", "frozen-lake:discount=0.2", "--state", "5").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--model", "river-swim"], "simulator calls, more than"),
+        ([*SMALL, "--state", "20"], "state must be in 0..19"),
+        ([*SMALL, "--state", "here"], "--state must be a number"),
+        ([*SMALL, "--planner", "second-order"], "epsilon"),
+        ([*SMALL, "--planner", "second-order:epsilon=0"], "epsilon"),
+        ([*SMALL, "--planner", "second-order:epsilon=0.1,delta=1"], "delta"),
+        ([*SMALL, "--planner", "third-order:epsilon=0.1"], "unknown planner"),
+        ([*SMALL[:2], "--backup", "hard-max"], "smooth backup"),
+        ([*SMALL, "--max-calls", "-1"], "max_calls"),
+        ([*SMALL, "--workers", "0"], "workers"),
+        (["--model", "cart-pole:discount=0.2", "--exact"], "--exact needs a table"),
+        (["--model", "cart-pole:discount=0.2", "--state", "1,2"], "shape"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_in_one_line(command: Command, arguments: list[str], complaint: str) -> None:
+    _is_refusal(command("plan", *arguments), complaint)
+    _is_refusal(command("plan", *arguments, "--json"), complaint)

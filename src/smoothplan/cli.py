@@ -14,8 +14,10 @@ from rich.table import Table
 
 import smoothplan
 from smoothplan import exact, specs
+from smoothplan.backups import Backup
 from smoothplan.exact import Solution
-from smoothplan.models import TabularModel
+from smoothplan.models import GenerativeModel, TabularModel
+from smoothplan.plan import Planner, PlanResult
 
 ROWS = 20
 """States shown when nobody asks for particular ones."""
@@ -26,6 +28,10 @@ WIDE = 10_000
 GUIDE = """\
 A model, a backup or a planner is named by a spec, name:key=value,...
 
+  smoothplan plan --model garnet:states=50,actions=2,branching=4,discount=0.2,seed=1 \\
+                  --backup lse:temperature=1 --planner second-order:epsilon=0.01,delta=0.1 --state 0 --exact
+  smoothplan forecast --model garnet:discount=0.2 --planner smooth-cruiser:epsilon=0.05
+                                                       the price, before any simulator call
   smoothplan models                                    the models, their options and defaults
   smoothplan solve --model river-swim                  exact optimal values of every state
   smoothplan solve --model river-swim --backup hard-max --backup lse:temperature=0.1 \\
@@ -52,6 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 0
     command: Callable[[argparse.Namespace, Console], None] = options.command
     try:
         command(options, _Console())
@@ -80,7 +89,46 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=layout,
     )
     parser.add_argument("--version", action="version", version=f"smoothplan {smoothplan.__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser.set_defaults(command=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    plan = commands.add_parser(
+        "plan",
+        help="the value of a state, with an interval",
+        description="Plans at a state: its regularised optimal value, with an interval that holds with probability "
+        "1 − delta. The price is known before the start: see `smoothplan forecast`.",
+        epilog=GUIDE,
+        formatter_class=layout,
+    )
+    forecast = commands.add_parser(
+        "forecast",
+        help="what a plan will cost, without running it",
+        description="States the price of a plan in simulator calls, and how it comes about, without making any.",
+        epilog=GUIDE,
+        formatter_class=layout,
+    )
+    for command in (plan, forecast):
+        command.add_argument("--model", required=True, metavar="SPEC", help="for example garnet:discount=0.2,seed=1")
+        command.add_argument(
+            "--backup", default="lse:temperature=1", metavar="SPEC", help="what is planned for (default: %(default)s)"
+        )
+        command.add_argument(
+            "--planner",
+            default="second-order:epsilon=0.1",
+            metavar="SPEC",
+            help="how, and how accurately (default: %(default)s)",
+        )
+        command.add_argument("--json", action="store_true", help="print one JSON object")
+    plan.add_argument("--state", metavar="S", help="a number, or 0.1,0,0,0 for a vector; by default the initial state")
+    plan.add_argument("--seed", type=int, default=0, help="the same seed gives the same result (default: %(default)s)")
+    plan.add_argument("--max-calls", type=int, metavar="N", help="stop before more than N simulator calls")
+    plan.add_argument("--max-seconds", type=float, metavar="T", help="stop after about T seconds")
+    plan.add_argument("--workers", type=int, default=1, help="threads (default: %(default)s)")
+    plan.add_argument("--engine", choices=("auto", "compiled", "batched"), default="auto", help=argparse.SUPPRESS)
+    plan.add_argument("--exact", action="store_true", help="show the exact value beside it (tabular models)")
+    plan.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    plan.set_defaults(command=_plan)
+    forecast.set_defaults(command=_forecast)
 
     for kind, registry in (("model", specs.MODELS), ("backup", specs.BACKUPS), ("planner", specs.PLANNERS)):
         listing = commands.add_parser(f"{kind}s", help=f"list the {kind}s, their options and defaults")
@@ -115,7 +163,7 @@ def _list(options: argparse.Namespace, console: Console) -> None:
         name: {
             "description": (inspect.getdoc(factory) or "").partition("\n")[0],
             "options": {
-                key: None if default is inspect.Parameter.empty else default
+                key: "required" if default is inspect.Parameter.empty else default
                 for key, default in specs.options_of(kind, factory).items()
             },
         }
@@ -123,9 +171,6 @@ def _list(options: argparse.Namespace, console: Console) -> None:
     }
     if options.json:
         print(json.dumps({f"{kind}s": entries}))
-        return
-    if not entries:
-        print(f"This version has no {kind}s.")
         return
     table = Table(kind, "options and defaults", "what it is", box=None, pad_edge=False)
     for name, entry in entries.items():
@@ -135,7 +180,89 @@ def _list(options: argparse.Namespace, console: Console) -> None:
 
 
 def _shown(default: Any) -> str:
-    return "…" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
+    return str(default).lower() if default is None or isinstance(default, bool) else str(default)
+
+
+def _setting(options: argparse.Namespace) -> tuple[GenerativeModel, Backup, Planner]:
+    model = specs.build_model(options.model)
+    backup = specs.build_backup(options.backup, model.actions)
+    return model, backup, specs.build_planner(options.planner, backup)
+
+
+def _forecast(options: argparse.Namespace, console: Console) -> None:
+    model, _, planner = _setting(options)
+    forecast = smoothplan.forecast(planner, model)
+    if options.json:
+        print(forecast.to_json())
+        return
+    console.width = max(console.width, WIDE)
+    console.print(forecast.table(), highlight=False, markup=False)
+    console.print(forecast.summary(), highlight=False, markup=False)
+
+
+def _plan(options: argparse.Namespace, console: Console) -> None:
+    model, backup, planner = _setting(options)
+    truth = None
+    if options.exact:
+        if not isinstance(model, TabularModel):
+            raise ValueError(f"--exact needs a table of states, and model {options.model} is none")
+        truth = exact.solve(model, backup)
+    state = None if options.state is None else _state(options.state)
+    result = smoothplan.plan(
+        planner,
+        model,
+        state,
+        seed=options.seed,
+        max_calls=options.max_calls,
+        max_seconds=options.max_seconds,
+        workers=options.workers,
+        progress=not options.quiet and sys.stderr.isatty(),
+        engine=options.engine,
+    )
+    root = model.initial_state if state is None else state
+    if options.json:
+        fields = json.loads(result.to_json()) | {"forecast": planner.schedule(model).calls}
+        print(json.dumps(fields | ({} if truth is None else {"exact": float(truth.values[root])})))
+        return
+    low, high = result.interval
+    lines = [
+        ("value", f"{result.value:.6g}, in [{low:.6g}, {high:.6g}] with probability at least {1 - result.delta:g}"),
+        ("action", "none, the state is terminal" if result.action is None else _choice(model, result)),
+        ("calls", f"{result.calls:,}, forecast {planner.schedule(model).calls:,} at most, {result.seconds:.2f} s"),
+        ("status", STATUS[result.status]),
+    ]
+    if truth is not None:
+        where = "inside" if low <= truth.values[root] <= high else "OUTSIDE"
+        lines.insert(1, ("exact", f"{truth.values[root]:.6g}, {where} the interval"))
+    console.width = max(console.width, WIDE)
+    for name, text in lines:
+        console.print(f"[bold]{name:<8}[/]{text}", highlight=False)
+
+
+STATUS = {
+    "converged": "converged: the interval is within epsilon of the value",
+    "completed": "completed: the schedule was run to its end, which promises no epsilon",
+    "max_calls": "stopped by the limit on calls",
+    "max_seconds": "stopped by the limit on time",
+    "interrupted": "interrupted",
+    "terminal": "terminal: the state is worth 0",
+}
+
+
+def _choice(model: GenerativeModel, result: PlanResult) -> str:
+    """The action that looks best, and how the policy would play. Neither is certified."""
+    names = getattr(model, "action_names", None) or [str(action) for action in range(model.actions)]
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in zip(names, result.policy, strict=True))
+    return f"{names[result.action or 0]} (estimate); policy {shares}"
+
+
+def _state(text: str) -> Any:
+    """A number, or numbers between commas."""
+    try:
+        state = json.loads(text if "," not in text or text.startswith("[") else f"[{text}]")
+    except ValueError:
+        raise ValueError(f"--state must be a number or numbers between commas, got {text!r}") from None
+    return state
 
 
 def _solve(options: argparse.Namespace, console: Console) -> None:
@@ -198,7 +325,7 @@ def _print_solutions(
         table.add_column(f"({number}) value", justify="right")
         table.add_column(f"({number}) best action")
     for state in shown:
-        cells = [model.state_names[state] if model.state_names else str(state)]
+        cells = [f"{state}: {model.state_names[state]}" if model.state_names else str(state)]
         for solution in solutions:
             if model.terminal[state]:
                 cells += ["0", "[dim]terminal[/]"]

@@ -106,6 +106,28 @@ class Forecast:
             lines.append(f"       … and {len(shown) - MAX_ROWS} more levels")
         return "\n".join(lines)
 
+    def to_json(self) -> str:
+        """One JSON object: the price, how it comes about, and every level."""
+        schedule = self.schedule
+        levels = [
+            asdict(level) | {"bias": float(proved.bias), "variance": float(proved.variance), "calls": calls}
+            for level, proved, calls in zip(schedule.levels, schedule.certificates, schedule.costs, strict=True)
+        ]
+        return json.dumps(
+            {
+                "calls": self.calls,
+                "reference_calls": schedule.reference_calls,
+                "repeats": schedule.repeats,
+                "sample_calls": schedule.sample_calls,
+                "epsilon": schedule.epsilon,
+                "delta": schedule.delta,
+                "bias": schedule.bias,
+                "noise": schedule.noise,
+                "exponent": self.exponent,
+                "levels": levels,
+            }
+        )
+
     def summary(self) -> str:
         """The price in words."""
         schedule = self.schedule
@@ -273,7 +295,8 @@ def _refusal(planner: Planner, model: GenerativeModel, schedule: Schedule) -> st
         epsilon *= 2.0
         price = planner.with_epsilon(epsilon).schedule(model).calls
         if price <= REFUSED_CALLS:
-            message += f" (at epsilon={epsilon:g} it is {_amount(price)})"
+            # A price of nothing is the middle of the value interval: no help to anyone.
+            message += f" (at epsilon={epsilon:g} it is {_amount(price)})" if price > 0 else ""
             break
     return message + "; max_calls=N plans as accurately as N calls allow"
 

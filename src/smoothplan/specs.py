@@ -1,4 +1,4 @@
-"""Specs: models and backups named on a command line, `name:key=value,...`. Parsed, never evaluated.
+"""Specs: models, backups and planners named on a command line, `name:key=value,...`. Parsed, never evaluated.
 
 >>> parse("gym:FrozenLake-v1,map_name=8x8,discount=0.9")
 Spec(name='gym', positional=('FrozenLake-v1',), options={'map_name': '8x8', 'discount': 0.9})
@@ -17,6 +17,8 @@ import numpy as np
 from smoothplan import arguments, models
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, discrete_cost, line_cost, ring_cost
 from smoothplan.models import GenerativeModel
+from smoothplan.plan import Planner
+from smoothplan.planners import SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
 
 Factory = Callable[..., Any]
 
@@ -72,8 +74,15 @@ def _optimal_transport(
 BACKUPS: dict[str, Factory] = {"hard-max": _hard_max, "lse": _log_sum_exp, "ot": _optimal_transport}
 """Backups, as functions of the number of actions and of the options in a spec."""
 
-PLANNERS: dict[str, Factory] = {}
-"""Planners that `smoothplan plan` knows."""
+PLANNERS: dict[str, Factory] = {
+    "sparse-sampling": SparseSampling,
+    "smooth-cruiser": SmoothCruiser,
+    "second-order": SecondOrderSmoothCruiser,
+}
+"""Planners, as functions of the backup and of the options in a spec."""
+
+SUPPLIED = {"model": (), "backup": ("actions",), "planner": ("backup",)}
+"""Arguments that do not come from the spec."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +164,13 @@ def build_backup(text: str, actions: int) -> Backup:
     return backup
 
 
+def build_planner(text: str, backup: Backup) -> Planner:
+    """The planner that a spec names, for a backup."""
+    spec = parse(text)
+    planner: Planner = _call("planner", PLANNERS, spec, (backup, *spec.positional))
+    return planner
+
+
 def _call(kind: str, registry: Mapping[str, Factory], spec: Spec, positional: tuple[Any, ...]) -> Any:
     name = spec.name.replace("_", "-")
     if name not in registry:
@@ -174,9 +190,8 @@ def _call(kind: str, registry: Mapping[str, Factory], spec: Spec, positional: tu
 
 def options_of(kind: str, factory: Factory) -> dict[str, Any]:
     """The options of an entry with their defaults; `inspect.Parameter.empty` where there is none."""
-    given = {"backup": {"actions"}}.get(kind, set())  # what a spec need not say
     return {
         name: parameter.default
         for name, parameter in inspect.signature(factory).parameters.items()
-        if name not in given and parameter.kind is not parameter.VAR_KEYWORD
+        if name not in SUPPLIED[kind] and parameter.kind is not parameter.VAR_KEYWORD
     }
