@@ -21,28 +21,32 @@
 
 enum Kind { CONSTANT, PLUG_IN, FIRST, SECOND };
 
-struct Level {
+struct Level {  // -1 where there is no child
     int kind, samples, reference, linear, quadratic, pairs;
     bool by_policy;
     double shift, low, high;
 };
 
-struct Outcome {  // of one successor of a state and an action
+struct Outcome {  // a word w selects the first outcome of a pair with w <= threshold
+    uint64_t threshold;
     double reward;
-    int32_t successor;
-    bool end;
+    int64_t successor;  // -1 - state where the episode ends
 };
 
+constexpr int UNROLLED = 4;  // outcomes of a pair are padded to a multiple of this
+constexpr uint64_t LAST = ~uint64_t{0};
+
 struct Data {
-    int states, actions, branches, columns;
-    bool bernoulli, state_weights;
+    int states, actions, width, columns;
+    bool state_weights;
     double discount, temperature;
-    std::vector<double> cumulative;  // [S, K, B]
-    std::vector<Outcome> outcomes;   // [S, K, B]
-    std::vector<double> shifts;      // [J, K]
-    std::vector<double> weights;     // [S or 1, J]
-    std::vector<double> reference;   // [K], of the root
+    std::vector<Outcome> outcomes;  // [S, K, width], the most probable first
+    std::vector<double> shifts;     // [J, K]
+    std::vector<double> weights;    // [S or 1, J]
+    std::vector<double> reference;  // [K], of the root
     std::vector<Level> levels;
+
+    const double* weights_at(int state) const { return &weights[state_weights ? size_t(state) * columns : 0]; }
 };
 
 struct Stream {  // xoshiro256++ (Blackman and Vigna, 2021)
@@ -61,151 +65,212 @@ struct Stream {  // xoshiro256++ (Blackman and Vigna, 2021)
 
     static uint64_t rotate(uint64_t word, int bits) { return (word << bits) | (word >> (64 - bits)); }
 
-    double uniform() {
+    uint64_t word() {
         uint64_t result = rotate(s0 + s3, 23) + s0, shifted = s1 << 17;
         s2 ^= s0, s3 ^= s1, s1 ^= s2, s0 ^= s3, s2 ^= shifted;
         s3 = rotate(s3, 45);
-        return static_cast<double>(static_cast<int64_t>(result >> 11)) * 0x1.0p-53;
+        return result;
+    }
+
+    double uniform() { return static_cast<double>(static_cast<int64_t>(word() >> 11)) * 0x1.0p-53; }
+};
+
+struct Frame {  // a reference and its softmaxes
+    std::vector<double> q, sums, soft_maxima;  // [K]; running sums of the odds, [J, K]; [J]
+
+    explicit Frame(const Data& data)
+        : q(data.actions), sums(size_t(data.columns) * data.actions), soft_maxima(data.columns) {}
+
+    void fill(const Data& data) {
+        int actions = data.actions;
+        for (int j = 0; j < data.columns; j++) {
+            const double* shifts = &data.shifts[size_t(j) * actions];
+            double top = q[0] - shifts[0];
+            for (int i = 1; i < actions; i++) top = std::max(top, q[i] - shifts[i]);
+            soft_maxima[j] = top;
+            if (data.temperature == 0.0) continue;
+            double inverse = 1.0 / data.temperature, total = 0.0;
+            for (int i = 0; i < actions; i++) {
+                total += std::exp((q[i] - shifts[i] - top) * inverse);
+                sums[size_t(j) * actions + i] = total;
+            }
+            soft_maxima[j] += data.temperature * std::log(total);
+        }
+    }
+
+    double value(const Data& data, int state) const {
+        const double* weights = data.weights_at(state);
+        double value = 0.0;
+        for (int j = 0; j < data.columns; j++) value += weights[j] * soft_maxima[j];
+        return value;
+    }
+
+    double policy_mean(const Data& data, int state) const {
+        const double* weights = data.weights_at(state);
+        double mean = 0.0;
+        for (int j = 0; j < data.columns; j++) {
+            double before = 0.0, inner = 0.0;
+            for (int i = 0; i < data.actions; i++) {
+                double sum = sums[size_t(j) * data.actions + i];
+                inner += (sum - before) * q[i];
+                before = sum;
+            }
+            mean += weights[j] * inner / before;
+        }
+        return mean;
     }
 };
 
 struct Sampler {
     const Data& data;
     Stream stream;
-    std::vector<double> q, local;  // [L, K] and [L, J, K]
+    Frame zero, given;
+    std::vector<Frame> frames;  // one for each depth
 
     Sampler(const Data& data, uint64_t seed)
-        : data(data), stream(seed), q(data.levels.size() * data.actions),
-          local(data.levels.size() * data.actions * data.columns) {}
-
-    const Outcome& draw(int state, int action, double& reward) {
-        stream.calls += 1;
-        size_t row = (static_cast<size_t>(state) * data.actions + action) * data.branches;
-        const double* cumulative = &data.cumulative[row];
-        double level = stream.uniform();
-        int branch = 0;
-        while (level >= cumulative[branch]) branch += 1;
-        const Outcome& outcome = data.outcomes[row + branch];
-        reward = outcome.reward;
-        if (data.bernoulli) reward = stream.uniform() < reward ? 1.0 : 0.0;
-        return outcome;
+        : data(data), stream(seed), zero(data), given(data), frames(data.levels.size(), Frame(data)) {
+        zero.fill(data);
+        given.q = data.reference;
+        given.fill(data);
     }
 
-    template <bool bernoulli>
+    static const Outcome& select(const Outcome* outcomes, int width, uint64_t word) {
+        size_t entry = 0;
+        for (int i = 0; i < width; i += UNROLLED) {
+            entry += word > outcomes[i].threshold;
+            entry += word > outcomes[i + 1].threshold;
+            entry += word > outcomes[i + 2].threshold;
+            entry += word > outcomes[i + 3].threshold;
+        }
+        return outcomes[entry];
+    }
+
+    const Outcome* outcomes(int state, int action) const {
+        return &data.outcomes[(size_t(state) * data.actions + action) * data.width];
+    }
+
+    const Outcome& draw(int state, int action) {
+        stream.calls += 1;
+        return select(outcomes(state, action), data.width, stream.word());
+    }
+
     double constant_returns(int state, int action, int count, double tail) {
-        size_t row = (static_cast<size_t>(state) * data.actions + action) * data.branches;
-        const double* cumulative = &data.cumulative[row];
-        const Outcome* outcomes = &data.outcomes[row];
+        const Outcome* first = outcomes(state, action);
+        int width = data.width, going_on = 0;
         Stream here = stream;
         double total = 0.0;
         for (int sample = 0; sample < count; sample++) {
-            double level = here.uniform();
-            int branch = 0;
-            while (level >= cumulative[branch]) branch += 1;
-            double reward = outcomes[branch].reward;
-            if (bernoulli) reward = here.uniform() < reward ? 1.0 : 0.0;
-            total += outcomes[branch].end ? reward : reward + tail;
+            const Outcome& outcome = select(first, width, here.word());
+            total += outcome.reward;
+            going_on += outcome.successor >= 0;
         }
         here.calls += count;
         stream = here;
-        return total;
-    }
-
-    double backup(const double* around, int state, double* softmaxes) {
-        int actions = data.actions;
-        if (data.temperature == 0.0) return *std::max_element(around, around + actions);
-        const double* weights = &data.weights[data.state_weights ? static_cast<size_t>(state) * data.columns : 0];
-        double inverse = 1.0 / data.temperature, value = 0.0;
-        for (int j = 0; j < data.columns; j++) {
-            const double* shifts = &data.shifts[j * actions];
-            double* softmax = &softmaxes[j * actions];
-            double top = around[0] - shifts[0];
-            for (int i = 1; i < actions; i++) top = std::max(top, around[i] - shifts[i]);
-            double total = 0.0;
-            for (int i = 0; i < actions; i++) {
-                softmax[i] = std::exp((around[i] - shifts[i] - top) * inverse);
-                total += softmax[i];
-            }
-            double normaliser = 1.0 / total;
-            for (int i = 0; i < actions; i++) softmax[i] *= normaliser;
-            value += weights[j] * (top + data.temperature * std::log(total));
-        }
-        return value;
-    }
-
-    int categorical(const double* probabilities, int size) {
-        double level = stream.uniform();
-        int i = 0;
-        while (i < size - 1 && level >= probabilities[i]) level -= probabilities[i++];
-        return i;
+        return total + going_on * tail;
     }
 
     int column(int state) {
         if (data.columns == 1) return 0;
-        return categorical(&data.weights[data.state_weights ? static_cast<size_t>(state) * data.columns : 0],
-                           data.columns);
+        const double* weights = data.weights_at(state);
+        double level = stream.uniform();
+        int j = 0;
+        while (j < data.columns - 1 && level >= weights[j]) level -= weights[j++];
+        return j;
+    }
+
+    int action(const Frame& frame, int column) {
+        const double* sums = &frame.sums[size_t(column) * data.actions];
+        double level = stream.uniform() * sums[data.actions - 1];
+        int action = 0;
+        for (int i = 0; i < data.actions - 1; i++) action += level >= sums[i];
+        return action;
     }
 
     double step(int child, int state, int action, int depth) {
-        double reward;
-        const Outcome& outcome = draw(state, action, reward);
-        return outcome.end ? reward : reward + data.discount * sample(child, outcome.successor, depth + 1);
+        const Outcome& outcome = draw(state, action);
+        if (outcome.successor < 0) return outcome.reward;
+        const Level& level = data.levels[child];
+        double future = level.kind == CONSTANT ? level.shift : sample(child, outcome.successor, depth + 1);
+        return outcome.reward + data.discount * future;
     }
 
-    double sample(int row, int state, int depth, bool given = false) {
-        const Level& level = data.levels[row];
-        if (level.kind == CONSTANT) return level.shift;
-        int actions = data.actions;
-        double* around = &q[static_cast<size_t>(depth) * actions];
-        double* softmaxes = &local[static_cast<size_t>(depth) * actions * data.columns];
-        if (!given) {
-            std::fill(around, around + actions, 0.0);
-            if (level.samples > 0) {
+    double sample(int row, int state, int depth, bool is_given = false) {
+        double result = 0.0, scale = 1.0;
+        for (;; is_given = false) {
+            const Level& level = data.levels[row];
+            if (level.kind == CONSTANT) return result + scale * level.shift;
+            Frame& frame = is_given ? given : level.samples == 0 ? zero : frames[depth];
+            if (!is_given && level.samples > 0) {
                 const Level& child = data.levels[level.reference];
-                for (int action = 0; action < actions; action++) {
+                for (int action = 0; action < data.actions; action++) {
                     double total = 0.0;
                     if (child.kind == CONSTANT) {
-                        double tail = data.discount * child.shift;
-                        total = data.bernoulli ? constant_returns<true>(state, action, level.samples, tail)
-                                               : constant_returns<false>(state, action, level.samples, tail);
+                        total = constant_returns(state, action, level.samples, data.discount * child.shift);
                     } else {
                         for (int i = 0; i < level.samples; i++) total += step(level.reference, state, action, depth);
                     }
-                    around[action] = std::min(std::max(total / level.samples, level.low), level.high);
+                    frame.q[action] = std::min(std::max(total / level.samples, level.low), level.high);
+                }
+                frame.fill(data);
+            }
+            double value = level.shift + frame.value(data, state);
+            if (level.quadratic >= 0) {
+                int j = column(state), first = action(frame, j), second = action(frame, j);
+                if (first != second) {
+                    double gap = frame.q[first] - frame.q[second], total = 0.0, squares = 0.0;
+                    for (int pair = 0; pair < level.pairs; pair++) {
+                        double one = step(level.quadratic, state, first, depth);
+                        double difference = one - step(level.quadratic, state, second, depth) - gap;
+                        total += difference;
+                        squares += difference * difference;
+                    }
+                    double pairs = level.pairs;
+                    value += (total * total - squares) / (pairs * (pairs - 1.0) * 4.0 * data.temperature);
                 }
             }
-        }
-        double result = backup(around, state, softmaxes) + level.shift;
-        if (level.linear >= 0) {
-            int action = categorical(&softmaxes[column(state) * actions], actions);
-            result += step(level.linear, state, action, depth);
-            if (!level.by_policy) {
-                result -= around[action];
-            } else {
-                const double* weights =
-                    &data.weights[data.state_weights ? static_cast<size_t>(state) * data.columns : 0];
-                for (int j = 0; j < data.columns; j++)
-                    for (int i = 0; i < actions; i++) result -= weights[j] * softmaxes[j * actions + i] * around[i];
+            if (level.linear < 0) return result + scale * std::min(std::max(value, level.low), level.high);
+            int drawn = action(frame, column(state));
+            value -= level.by_policy ? frame.policy_mean(data, state) : frame.q[drawn];
+            if (std::isfinite(level.low)) {  // clipped: the linear term cannot come last
+                value += step(level.linear, state, drawn, depth);
+                return result + scale * std::min(std::max(value, level.low), level.high);
             }
+            const Outcome& outcome = draw(state, drawn);
+            result += scale * (value + outcome.reward);
+            if (outcome.successor < 0) return result;
+            scale *= data.discount, row = level.linear, state = outcome.successor;
         }
-        if (level.quadratic >= 0) {
-            const double* softmax = &softmaxes[column(state) * actions];
-            int first = categorical(softmax, actions), second = categorical(softmax, actions);
-            if (first != second) {
-                double gap = around[first] - around[second], total = 0.0, squares = 0.0;
-                for (int pair = 0; pair < level.pairs; pair++) {
-                    double one = step(level.quadratic, state, first, depth);
-                    double difference = one - step(level.quadratic, state, second, depth) - gap;
-                    total += difference;
-                    squares += difference * difference;
-                }
-                double pairs = level.pairs;
-                result += (total * total - squares) / (pairs * (pairs - 1.0) * 4.0 * data.temperature);
-            }
-        }
-        return std::min(std::max(result, level.low), level.high);
     }
 };
+
+static std::vector<Outcome> pair_outcomes(const double* probabilities, const double* successors, const double* rewards,
+                                          const double* ends, int branches, bool bernoulli, int width) {
+    struct Possible {
+        double probability, reward;
+        int64_t successor;
+    };
+    std::vector<Possible> all;
+    for (int b = 0; b < branches; b++) {
+        int64_t successor = static_cast<int64_t>(successors[b]);
+        if (ends[b] != 0.0) successor = -1 - successor;
+        if (bernoulli) {  // one word decides the successor and the reward
+            all.push_back({probabilities[b] * rewards[b], 1.0, successor});
+            all.push_back({probabilities[b] * (1.0 - rewards[b]), 0.0, successor});
+        } else {
+            all.push_back({probabilities[b], rewards[b], successor});
+        }
+    }
+    std::sort(all.begin(), all.end(), [](auto& one, auto& two) { return one.probability > two.probability; });
+    std::vector<Outcome> result(width, Outcome{LAST, 0.0, 0});
+    double cumulative = 0.0;
+    for (size_t i = 0; i < all.size(); i++) {
+        cumulative += all[i].probability;
+        bool last = i + 1 == all.size() || all[i + 1].probability == 0.0;
+        uint64_t threshold = static_cast<uint64_t>(std::min(cumulative, 1.0 - 0x1.0p-53) * 0x1.0p64) - 1;
+        result[i] = {last ? LAST : threshold, all[i].reward, all[i].successor};
+    }
+    return result;
+}
 
 static Data read(const char* path) {
     std::ifstream file(path, std::ios::binary);
@@ -220,15 +285,22 @@ static Data read(const char* path) {
         return result;
     };
     Data data;
-    data.states = next(), data.actions = next(), data.branches = next(), data.columns = next();
+    data.states = next(), data.actions = next();
+    int branches = next();
+    data.columns = next();
     size_t levels = next(), weight_rows = next();
-    data.bernoulli = next(), data.discount = next(), data.temperature = next();
+    bool bernoulli = next();
+    data.discount = next(), data.temperature = next();
     data.state_weights = weight_rows > 1;
-    size_t size = static_cast<size_t>(data.states) * data.actions * data.branches;
-    data.cumulative = array(size);
-    std::vector<double> successors = array(size), rewards = array(size), ends = array(size);
-    for (size_t i = 0; i < size; i++)
-        data.outcomes.push_back({rewards[i], static_cast<int32_t>(successors[i]), ends[i] != 0.0});
+    int outcomes = bernoulli ? 2 * branches : branches;
+    data.width = (outcomes + UNROLLED - 1) / UNROLLED * UNROLLED;
+    size_t pairs = static_cast<size_t>(data.states) * data.actions, size = pairs * branches;
+    std::vector<double> probabilities = array(size), successors = array(size), rewards = array(size), ends = array(size);
+    for (size_t row = 0; row < size; row += branches) {
+        std::vector<Outcome> found = pair_outcomes(&probabilities[row], &successors[row], &rewards[row], &ends[row],
+                                                   branches, bernoulli, data.width);
+        data.outcomes.insert(data.outcomes.end(), found.begin(), found.end());
+    }
     data.shifts = array(static_cast<size_t>(data.columns) * data.actions);
     data.weights = array(weight_rows * data.columns);
     data.reference = array(data.actions);
@@ -259,7 +331,6 @@ int main(int count, char** words) {
         for (int chunk = next_chunk++; chunk < chunks; chunk = next_chunk++) {
             Sampler sampler(data, seed * 1000003 + chunk);
             int root = static_cast<int>(data.levels.size()) - 1;
-            std::copy(data.reference.begin(), data.reference.end(), sampler.q.begin());
             double total = 0.0, square = 0.0;
             for (long i = 0; i < samples; i++) {
                 double value = returns ? sampler.step(data.levels[root].reference, state, action, -1)

@@ -29,6 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("schedules",),
     ("engines",),
     ("parallel",),
+    ("run", "forecast"),
     ("plan",),
     ("planners",),
     ("experiments", "report"),

@@ -12,7 +12,7 @@ from scipy import stats
 import smoothplan as sp
 from smoothplan.arguments import Floats, Ints
 from smoothplan.models.base import Declarations
-from smoothplan.models.tabular import Tables, draw
+from smoothplan.models.tabular import LAST, Tables, draw
 from smoothplan.streams import CALLS, generator
 
 SEEDS = range(4)
@@ -136,7 +136,7 @@ def test_bernoulli_rewards_have_the_means_of_the_table(sampler: str, seed: int, 
 def test_a_draw_beyond_a_rounded_sum_belongs_to_the_last_possible_successor(sampler: str) -> None:
     """The sum is 1 − 9e-10, within tolerance; a padding entry after it must stay out of reach."""
     model = sp.TabularModel([[[0.5, 0.5 - 9e-10, 0.0]]] * 3, [[[0, 1, 2]]] * 3, [[0.0]] * 3, discount=0.5)
-    assert (model.tables.cumulative[..., 1:] == 1.0).all()
+    assert (model.tables.outcomes["threshold"].reshape(3, 1, -1)[..., 1:] == LAST).all()
     next_states, _, _ = sample(sampler, model, 0, *everywhere(2, 1, 1000))
     assert set(next_states.tolist()) == {0, 1}
 
@@ -343,7 +343,7 @@ def test_a_wrong_entry_is_named(name: str, place: tuple[int, ...], value: float,
         ),
         ({"initial_state": 2}, ValueError, "initial_state must be in 0..1, got 2"),
         ({"initial_state": -1}, ValueError, "initial_state must be at least 0, got -1"),
-        ({"initial_state": 0.0}, TypeError, "initial_state must be a whole number, got 0.0"),
+        ({"initial_state": 0.5}, TypeError, "initial_state must be a whole number, got 0.5"),
         ({"state_names": ["a"]}, ValueError, "state_names must have 2 entries, got 1"),
         ({"action_names": "abc"}, ValueError, "action_names must have 2 entries, got 3"),
     ],
@@ -513,7 +513,7 @@ def test_a_single_number_is_a_state() -> None:
             "reward_range must be (0, 1) for bernoulli rewards, got (0, 2)",
         ),
         ({"max_successors": 0}, ValueError, "max_successors must be at least 1, got 0"),
-        ({"max_successors": 1.0}, TypeError, "max_successors must be a whole number, got 1.0"),
+        ({"max_successors": 1.5}, TypeError, "max_successors must be a whole number, got 1.5"),
         ({"terminates": 1}, TypeError, "terminates must be true or false, got 1"),
     ],
 )

@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 from smoothplan import backups, curvature, exact, models
 from smoothplan.backups import HardMax, LogSumExp, OptimalTransport
+from smoothplan.forecast import Forecast, forecast
 from smoothplan.models import (
     GenerativeModel,
     JitModel,
@@ -19,7 +20,7 @@ from smoothplan.models import (
     VectorModel,
     check_model,
 )
-from smoothplan.plan import Forecast, HopelessError, PlanResult, forecast, plan
+from smoothplan.plan import HopelessError, PlanResult, plan
 from smoothplan.planners import SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
 
 __version__ = version("smoothplan")

@@ -54,12 +54,13 @@ def probability(name: str, value: Any) -> float:
     return result
 
 
-def whole(name: str, value: Any, *, least: int = 1, most: int = 2**62) -> int:
+def whole(name: str, value: Any, *, least: int = 1, most: float = math.inf) -> int:
     """A whole number from `least` to `most`."""
     try:
         if isinstance(value, bool):
             raise TypeError
-        result = operator.index(value)
+        # People write 1e6 for a count.
+        result = int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be a whole number, got {value!r}") from None
     if result < least:

@@ -36,6 +36,12 @@ class Backup(Protocol):
     def at_zero_range(self, actions: int) -> tuple[float, float]:
         """Infimum and supremum over states of F_s(0), for a model with that many actions."""
 
+    def shifts(self, actions: int) -> Floats:
+        """What column j subtracts from the value of action i, [K, J]: a backup is a mixture of soft maxima over j."""
+
+    def weights(self, states: Any = None) -> Floats:
+        """The weights of the columns at the given states, [..., J]; [J] where they do not depend on the state."""
+
     def value(self, q: ArrayLike, states: Any = None) -> Floats:
         """F_s(q), [...]."""
 
@@ -94,6 +100,14 @@ class HardMax:
     def at_zero_range(self, actions: int) -> tuple[float, float]:
         """F(0) = 0, whatever the number of actions."""
         return 0.0, 0.0
+
+    def shifts(self, actions: int) -> Floats:
+        """One column that subtracts nothing, [K, 1]."""
+        return np.zeros((actions, 1))
+
+    def weights(self, states: Any = None) -> Floats:
+        """The weight of that column, [1]."""
+        return np.ones(1)
 
     def value(self, q: ArrayLike, states: Any = None) -> Floats:
         """max_a q(a), [...]."""
@@ -163,6 +177,14 @@ class LogSumExp:
         """F(0) = η log K at every state."""
         value = self.temperature * math.log(arguments.whole("actions", actions))
         return value, value
+
+    def shifts(self, actions: int) -> Floats:
+        """One column that subtracts nothing, [K, 1]."""
+        return np.zeros((actions, 1))
+
+    def weights(self, states: Any = None) -> Floats:
+        """The weight of that column, [1]."""
+        return np.ones(1)
 
     def _columns(self, q: ArrayLike) -> Columns:
         return Columns.at(_action_values(q, self.actions), np.zeros(1), np.ones(1), self.temperature)
@@ -297,6 +319,14 @@ class OptimalTransport:
         # F_s(0) is linear in μ_s, so over all references it is extreme at a single column.
         values = self._columns_at_zero() if callable(self.reference) else np.asarray(self.at_zero)
         return float(values.min()), float(values.max())
+
+    def shifts(self, actions: int) -> Floats:
+        """τC, [K, K]."""
+        return np.asarray(self.tau * self.cost)
+
+    def weights(self, states: Any = None) -> Floats:
+        """μ_s, [..., K]: see `reference_at`."""
+        return self.reference_at(states)
 
     def _columns_at_zero(self) -> Floats:
         return self._columns(np.zeros(self.actions), np.full(self.actions, 1.0 / self.actions)).log_sums

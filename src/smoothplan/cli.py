@@ -16,8 +16,9 @@ import smoothplan
 from smoothplan import exact, specs
 from smoothplan.backups import Backup
 from smoothplan.exact import Solution
+from smoothplan.forecast import Planner
 from smoothplan.models import GenerativeModel, TabularModel
-from smoothplan.plan import Planner, PlanResult
+from smoothplan.plan import PlanResult
 
 ROWS = 20
 """States shown when nobody asks for particular ones."""

@@ -65,7 +65,7 @@ class ConfidenceSequence:
     def variance(self) -> float:
         """The variance of what has arrived, with one prior variable at the edge of the support."""
         width = self.high - self.low
-        spread = max(0.0, self.squares - self.total * self.mean) if self.count else 0.0
+        spread = self._deviation(self.count, self.total, self.squares, self.mean)
         return (spread + width**2 / 4.0) / (self.count + 1)
 
     def update(self, count: int, total: float, squares: float) -> None:
@@ -77,13 +77,18 @@ class ConfidenceSequence:
         tilt, centre = self._tilt(), self.mean
         self._tilts += tilt * count
         self._tilted += tilt * (total - count * self.low) / width
-        deviation = max(0.0, squares - 2.0 * centre * total + count * centre**2)
+        deviation = self._deviation(count, total, squares, centre)
         self._penalty += (-math.log1p(-tilt) - tilt) * deviation / width**2
         self.count, self.total, self.squares = self.count + count, self.total + total, self.squares + squares
         radius = (math.log(2.0 / self.delta) + self._penalty) / self._tilts
         middle = self._tilted / self._tilts
         low, high = self.low + width * (middle - radius), self.low + width * (middle + radius)
         self.interval = (max(self.interval[0], low), min(self.interval[1], high))
+
+    def _deviation(self, count: int, total: float, squares: float, centre: float) -> float:
+        """Σ(X − c)², from above: where the support is far from 0, rounding must not make it too small."""
+        largest = max(abs(self.low), abs(self.high))
+        return max(0.0, squares - 2.0 * centre * total + count * centre**2) + ROUNDING * count * largest**2
 
     def _tilt(self) -> float:
         """λ = radius/variance in units of the width: the best tilt for stopping at the target radius."""
@@ -92,3 +97,6 @@ class ConfidenceSequence:
 
 MAX_TILT = 0.5
 """Above it ψ(λ) grows quickly; far below it ψ(λ) ≈ λ²/2."""
+
+ROUNDING = 1e-12
+"""How far from the truth, relative to its terms, a sum of squares of a million terms may be in double precision."""

@@ -6,7 +6,6 @@ Spec(name='gym', positional=('FrozenLake-v1',), options={'map_name': '8x8', 'dis
 
 import inspect
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ import numpy as np
 
 from smoothplan import arguments, models
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, discrete_cost, line_cost, ring_cost
+from smoothplan.forecast import Planner
 from smoothplan.models import GenerativeModel
-from smoothplan.plan import Planner
 from smoothplan.planners import SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
 
 Factory = Callable[..., Any]
@@ -143,11 +142,9 @@ def _value(text: str) -> Any:
     if re.fullmatch(r"[+-]?\d{1,18}", text):
         return int(text)
     try:
-        number = float(text)
+        return float(text)
     except ValueError:
         return text
-    # People write 1e5 for a count.
-    return int(number) if "e" in text.lower() and math.isfinite(number) and number.is_integer() else number
 
 
 def build_model(text: str) -> GenerativeModel:

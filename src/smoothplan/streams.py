@@ -22,12 +22,18 @@ CALLS = 4
 _TWO_TO_MINUS_53 = 2.0**-53
 
 
-def compiled(function: Function, signature: Any = None) -> Function:
+def compiled(function: Function, signature: Any = None, allocates: bool = False, inlined: bool = False) -> Function:
     """The function compiled by Numba, releasing the interpreter lock, cached on disk.
 
-    With a signature it is compiled at once and for these types only, as a function that calls itself must be.
+    Args:
+        function: what to compile.
+        signature: its types. It is then compiled at once and for these only, as a function that calls itself must be.
+        allocates: whether it makes arrays. Unless it does, Numba keeps no count of references to arrays, which took up
+            to a fifth of the time of a recursion; a function that makes one all the same does not compile.
+        inlined: whether it becomes a part of its caller, where the compiler would not think so.
     """
-    return cast(Function, numba.njit(signature, cache=True, nogil=True)(function))
+    options: dict[str, Any] = {"_nrt": allocates, "forceinline": inlined}
+    return cast(Function, numba.njit(signature, cache=True, nogil=True, error_model="numpy", **options)(function))
 
 
 def _seed_sequence(seed: int, chunk: int) -> np.random.SeedSequence:
@@ -54,10 +60,10 @@ def _rotate(word: Any, bits: int) -> Any:
 
 
 @compiled
-def advance(s0: Any, s1: Any, s2: Any, s3: Any) -> tuple[float, Any, Any, Any, Any]:
-    """One step of xoshiro256++: a number uniform on the multiples of 2⁻⁵³ in [0, 1), and the next four words.
+def advance(s0: Any, s1: Any, s2: Any, s3: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """One step of xoshiro256++: a random word, and the next four words of the state.
 
-    For loops that keep the words in registers; `uniform` is the same for the rest.
+    For loops that keep the state in registers; `next_word` is the same for the rest.
     """
     result = _rotate(s0 + s3, 23) + s0
     shifted = s1 << np.uint64(17)
@@ -67,11 +73,17 @@ def advance(s0: Any, s1: Any, s2: Any, s3: Any) -> tuple[float, Any, Any, Any, A
     s0 ^= s3
     s2 ^= shifted
     s3 = _rotate(s3, 45)
-    return float(result >> np.uint64(11)) * _TWO_TO_MINUS_53, s0, s1, s2, s3
+    return result, s0, s1, s2, s3
+
+
+@compiled
+def next_word(state: Stream) -> Any:
+    """The next random word of a stream, uniform on 64 bits."""
+    word, state[0], state[1], state[2], state[3] = advance(state[0], state[1], state[2], state[3])
+    return word
 
 
 @compiled
 def uniform(state: Stream) -> float:
     """The next number of a stream, uniform on the multiples of 2⁻⁵³ in [0, 1)."""
-    number, state[0], state[1], state[2], state[3] = advance(state[0], state[1], state[2], state[3])
-    return number
+    return float(np.int64(next_word(state) >> np.uint64(11))) * _TWO_TO_MINUS_53

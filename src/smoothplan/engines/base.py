@@ -17,6 +17,10 @@ class Sums(NamedTuple):
 class Engine(Protocol):
     """An interpreter of a schedule for one model and one backup. Engines keep nothing between calls."""
 
+    @property
+    def chunk_calls(self) -> int:
+        """Simulator calls that take it a fraction of a second: a good size of a chunk."""
+
     def returns(self, oracle: Oracle, state: Any, action: int, count: int) -> Sums:
         """Returns of an action at the root, through the level of the root's reference."""
 

@@ -2,11 +2,14 @@
 
 A level maps a batch of states [n, ...] to samples [n]. A batch that would need more than `LIMIT` simulator calls at
 once is cut into pieces, at every level anew, so that memory is bounded by the depth of the schedule, not by its cost.
+Actions come first and states last in every array, [K, n], for NumPy is slow along a short last axis. A reference that
+is the same for the whole batch is [K, 1], and so are its softmaxes.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,12 +24,32 @@ LIMIT = 1 << 15
 """Simulator calls at a time: enough to hide Python's overhead, small enough for the processor's cache."""
 
 
+class Softmaxes(NamedTuple):
+    """A backup at references [K, n] or [K, 1], as a mixture of softmaxes over columns; see `transport.Columns`."""
+
+    value: Floats  # F(Q̂), [n]
+    local: Floats  # p_ij, [J, K, n]; empty for the hard maximum, which has none
+    weights: Floats  # μ_j, [J, n] or [J, 1]
+
+    @property
+    def policy(self) -> Floats:
+        """∇F(Q̂), [K, n]."""
+        if len(self.local) == 1:
+            return np.asarray(self.local[0])
+        return np.asarray((self.local * self.weights[:, None]).sum(axis=0))
+
+
 @dataclass(frozen=True, eq=False)
 class BatchedEngine:
     """See `Engine`."""
 
     schedule: Schedule
     backup: Backup
+
+    @property
+    def chunk_calls(self) -> int:
+        """Simulator calls that take it a fraction of a second."""
+        return 1 << 17
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int) -> Sums:
         """Returns of an action at the root, through the level of the root's reference."""
@@ -42,16 +65,15 @@ class BatchedEngine:
         """Samples of the root's value around a given reference, [K]."""
         total = squares = 0.0
         for piece in _pieces(count, LIMIT // max(1, 2 * self.schedule.root.pairs)):
-            around = np.broadcast_to(reference, (piece, len(reference)))
-            samples = self._around(oracle, self.schedule.root, _repeated(state, piece), around)
+            samples = self._around(oracle, self.schedule.root, _repeated(state, piece), reference[:, None])
             total, squares = total + float(samples.sum()), squares + float(samples @ samples)
         return Sums(count, total, squares)
 
     def _sample(self, oracle: Oracle, row: int, states: States) -> Floats:
-        """One sample of a level at each state, [n]."""
+        """One sample of a level at each state, [n]; a single number for the constant level."""
         level = self.schedule.levels[row]
         if level.kind == "constant":
-            return np.full(len(states), self.schedule.problem.middle + level.shift)
+            return np.asarray(self.schedule.problem.middle + level.shift)
         fan_out = max(self.schedule.problem.actions * level.samples, 2 * level.pairs, 1)
         results = np.empty(len(states))
         start = 0
@@ -63,18 +85,18 @@ class BatchedEngine:
         return results
 
     def _reference(self, oracle: Oracle, level: Level, states: States) -> Floats:
-        """Q̂ at each state, [n, K]: the mean of N returns per action."""
+        """Q̂ at each state: the mean of N returns per action, [K, n], or zeros [K, 1]."""
         count, actions = len(states), self.schedule.problem.actions
-        totals = np.zeros((count, actions))
         if level.samples == 0:
-            return totals
+            return np.zeros((actions, 1))
         assert level.reference is not None
+        totals = np.zeros((actions, count))
         for piece in _pieces(level.samples, max(1, LIMIT // (count * actions))):
-            pairs = np.tile(np.repeat(np.arange(actions), piece), count)
-            samples = self._returns(oracle, np.repeat(states, actions * piece, axis=0), pairs, level.reference)
-            totals += samples.reshape(count, actions, piece).sum(axis=-1)
-        means = totals / level.samples
-        return means if level.clip is None else np.clip(means, *level.clip)
+            pairs = np.repeat(np.arange(actions), piece * count)
+            samples = self._returns(oracle, _tiled(states, actions * piece), pairs, level.reference)
+            totals += samples.reshape(actions, piece, count).sum(axis=1)
+        totals /= level.samples
+        return totals if level.clip is None else np.clip(totals, *level.clip)
 
     def _returns(self, oracle: Oracle, states: States, actions: Ints, row: int) -> Floats:
         """R + γ·Y(Z) through a level, [n]; R alone where Z is terminal."""
@@ -88,41 +110,70 @@ class BatchedEngine:
         return result
 
     def _around(self, oracle: Oracle, level: Level, states: States, around: Floats) -> Floats:
-        """One sample of a level at each state [n] around given references [n, K]."""
-        result = self.backup.value(around, states) + level.shift
+        """One sample of a level at each state [n] around given references, [K, n] or [K, 1]."""
+        soft = self._softmaxes(around, states)
+        result = soft.value + level.shift
         if level.linear is not None:
-            local = self.backup.local_policies(around, states)
-            columns = self.backup.coupling(around, states).sum(axis=-2)
-            actions = _draw(local, _column(columns, oracle.rng), oracle.rng)
-            result += self._returns(oracle, states, actions, level.linear)
+            policy = soft.policy
+            actions = _categorical(policy, len(states), oracle.rng)
+            result = result + self._returns(oracle, states, actions, level.linear)
             if level.centring == "action":
-                result -= np.take_along_axis(around, actions[:, None], axis=1)[:, 0]
+                result -= _entries(around, actions)
             else:
-                result -= (self.backup.policy(around, states) * around).sum(axis=-1)
+                result -= (policy * around).sum(axis=0)
             if level.quadratic is not None:
-                column = _column(columns, oracle.rng)
-                first, second = _draw(local, column, oracle.rng), _draw(local, column, oracle.rng)
+                local = _drawn_column(soft, len(states), oracle.rng)
+                first = _categorical(local, len(states), oracle.rng)
+                second = _categorical(local, len(states), oracle.rng)
                 differ = np.flatnonzero(first != second)
-                result[differ] += self._quadratic(
-                    oracle, level, states[differ], around[differ], first[differ], second[differ]
-                )
+                first, second = first[differ], second[differ]
+                here = around if around.shape[1] == 1 else around[:, differ]
+                gaps = _entries(here, first) - _entries(here, second)
+                result[differ] += self._quadratic(oracle, level, states[differ], first, second, gaps)
         return result if level.clip is None else np.clip(result, *level.clip)
 
     def _quadratic(
-        self, oracle: Oracle, level: Level, states: States, around: Floats, first: Ints, second: Ints
+        self, oracle: Oracle, level: Level, states: States, first: Ints, second: Ints, gaps: Floats
     ) -> Floats:
-        """The U-statistic of n paired differences, over 4η, at states [m] with different actions, [m]."""
+        """The U-statistic of paired differences, over 4η, at states [m] with different actions, [m].
+
+        The references of the two actions are `gaps` apart, [m].
+        """
         if len(states) == 0:
             return np.zeros(0)
         assert level.quadratic is not None
-        count, pairs = len(states), level.pairs
-        actions = np.repeat(np.stack([first, second], axis=1), pairs, axis=1)
-        samples = self._returns(oracle, np.repeat(states, 2 * pairs, axis=0), actions.ravel(), level.quadratic)
-        one, two = np.moveaxis(samples.reshape(count, 2, pairs), 1, 0)
-        rows = np.arange(count)
-        differences = one - two - (around[rows, first] - around[rows, second])[:, None]
-        unbiased = differences.sum(axis=1) ** 2 - (differences**2).sum(axis=1)
+        pairs = level.pairs
+        actions = np.concatenate([_tiled(first, pairs), _tiled(second, pairs)])
+        samples = self._returns(oracle, _tiled(states, 2 * pairs), actions, level.quadratic)
+        one, two = samples.reshape(2, pairs, len(states))
+        differences = one - two - gaps
+        unbiased = differences.sum(axis=0) ** 2 - (differences**2).sum(axis=0)
         return np.asarray(unbiased / (pairs * (pairs - 1) * 4.0 * self.schedule.problem.temperature))
+
+    @cached_property
+    def _shifts(self) -> Floats:
+        """What column j subtracts from Q̂_i, [J, K]."""
+        return self.backup.shifts(self.schedule.problem.actions).T
+
+    def _softmaxes(self, around: Floats, states: States) -> Softmaxes:
+        """The backup at references [K, n] or [K, 1] and states [n, ...]."""
+        shifts, temperature = self._shifts, self.schedule.problem.temperature
+        columns, weights = len(shifts), np.atleast_2d(self.backup.weights(states)).T
+        if temperature == 0.0:
+            return Softmaxes(around.max(axis=0), np.zeros((0, *around.shape)), weights)
+        local = np.empty((columns, *around.shape))
+        maxima = np.empty((columns, around.shape[1]))
+        for j in range(columns):
+            odds = np.subtract(around, shifts[j, :, None], out=local[j])
+            top = odds.max(axis=0)
+            odds -= top
+            odds *= 1.0 / temperature
+            with np.errstate(under="ignore"):
+                np.exp(odds, out=odds)
+                total = odds.sum(axis=0)
+                odds /= total
+            maxima[j] = top + temperature * np.log(total)
+        return Softmaxes((weights * maxima).sum(axis=0), local, weights)
 
 
 def _pieces(count: int, largest: int) -> Iterator[int]:
@@ -135,20 +186,30 @@ def _repeated(state: Any, count: int) -> States:
     return np.repeat(np.asarray(state)[None], count, axis=0)
 
 
-def _column(weights: Floats, rng: np.random.Generator) -> Ints:
-    """A column J ~ μ for each row of weights [n, J], [n]."""
-    if weights.shape[1] == 1:
-        return np.zeros(len(weights), dtype=np.int64)
-    return _categorical(weights, rng)
+def _tiled(rows: States, times: int) -> States:
+    """A batch [n, ...] so many times over, [times·n, ...]."""
+    return np.broadcast_to(rows, (times, *rows.shape)).reshape(-1, *rows.shape[1:])
 
 
-def _draw(local: Floats, column: Ints, rng: np.random.Generator) -> Ints:
-    """An action A ~ p_·J for each row of local softmaxes [n, K, J] and its column [n], [n]."""
-    return _categorical(local[np.arange(len(column)), :, column], rng)
+def _entries(table: Floats, rows: Ints) -> Floats:
+    """One entry of each column of a table [K, n] or [K, 1], [n]."""
+    return np.asarray(table[rows, 0 if table.shape[1] == 1 else np.arange(len(rows))])
 
 
-def _categorical(probabilities: Floats, rng: np.random.Generator) -> Ints:
-    """One draw per row of distributions [n, m], by inversion, [n]. Rounding falls to the last entry."""
-    levels = rng.random(len(probabilities))
-    drawn = (levels[:, None] >= np.cumsum(probabilities, axis=1)).sum(axis=1)
-    return np.asarray(np.minimum(drawn, probabilities.shape[1] - 1))
+def _drawn_column(soft: Softmaxes, count: int, rng: np.random.Generator) -> Floats:
+    """The local softmaxes p_·J of columns J ~ μ, [K, n] or [K, 1]."""
+    if len(soft.local) == 1:
+        return np.asarray(soft.local[0])
+    columns = _categorical(soft.weights, count, rng)
+    return np.asarray(soft.local[columns, :, 0 if soft.local.shape[2] == 1 else np.arange(count)].T)
+
+
+def _categorical(probabilities: Floats, count: int, rng: np.random.Generator) -> Ints:
+    """Draws from the columns of distributions [m, n] or [m, 1], by inversion, [n]. Rounding falls to the last entry."""
+    levels = rng.random(count)
+    drawn = np.zeros(count, dtype=np.int64)
+    passed = np.zeros(probabilities.shape[1])
+    for entry in probabilities[:-1]:
+        passed = passed + entry
+        drawn += levels >= passed
+    return drawn

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,46 +12,82 @@ from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints
 from smoothplan.models import base
 from smoothplan.models.base import ModelError, RewardKind, States, Transition
-from smoothplan.streams import CALLS, Stream, compiled, uniform
+from smoothplan.streams import CALLS, Stream, compiled, next_word
+
+OUTCOME = np.dtype([("threshold", np.uint64), ("reward", np.float64), ("successor", np.int64)], align=True)
+"""Something that may come of a state and an action. A random word w selects the first outcome with w ≤ threshold; the
+successor is negative, −1 − state, where the episode ends."""
+
+LAST = np.uint64(2**64 - 1)
+"""The threshold of the last outcome that is possible."""
+
+UNROLLED = 4
+"""Outcomes per pair are padded to a multiple of this, so that the search can take so many without a branch."""
+
+BLOCK = 16
+"""Outcomes that the search skips at once, where a pair has more."""
 
 
 class Tables(NamedTuple):
-    """A tabular model as compiled code sees it: read-only, contiguous arrays."""
+    """A tabular model as compiled code sees it. The rest of a pair's outcomes are never selected: they pad."""
 
-    cumulative: Floats  # [S, K, B], running sums of the probabilities; 1 from the last possible successor on
-    successors: Ints  # [S, K, B]
-    rewards: Floats  # [S, K, B]
-    bernoulli: bool  # whether rewards are the probabilities of a reward of 1
-    ends: NDArray[np.bool_]  # [S, K, B], whether the episode ends there
+    outcomes: NDArray[np.void]  # [S·K·B′] of OUTCOME, pair by pair, the most probable first; read-only
+    actions: int  # K
+    width: int  # B′
 
 
 @compiled
-def _branch(cumulative: Floats, state: int, action: int, level: float) -> int:
-    """The successor that a uniform number in [0, 1) selects: inversion of the distribution function."""
-    branch = 0
-    while level >= cumulative[state, action, branch]:
-        branch += 1
-    return branch
+def select(outcomes: NDArray[np.void], start: Any, width: int, word: Any) -> Any:
+    """The entry, from `start` on, that a random word selects: inversion of the distribution function.
+
+    It counts the thresholds passed instead of stopping at the first that is not: a branch that depends on a random
+    number costs more than a few comparisons. Unsigned numbers spare Numba the test for negative indices.
+    """
+    end = start + np.uint64(width)
+    while start + np.uint64(BLOCK) < end and word > outcomes[start + np.uint64(BLOCK - 1)].threshold:
+        start += np.uint64(BLOCK)
+    end = min(end, start + np.uint64(BLOCK))
+    entry = start
+    while start < end:
+        entry += np.uint64(word > outcomes[start].threshold)
+        entry += np.uint64(word > outcomes[start + np.uint64(1)].threshold)
+        entry += np.uint64(word > outcomes[start + np.uint64(2)].threshold)
+        entry += np.uint64(word > outcomes[start + np.uint64(3)].threshold)
+        start += np.uint64(UNROLLED)
+    return entry
 
 
 @compiled
-def _branches(cumulative: Floats, states: Ints, actions: Ints, levels: Floats) -> Ints:
-    """`_branch` for every row, [n]."""
-    result = np.empty(len(levels), dtype=np.int64)
-    for row in range(len(levels)):
-        result[row] = _branch(cumulative, states[row], actions[row], levels[row])
-    return result
+def _unpacked(outcome: Any) -> tuple[int, float, bool]:
+    """Next state, reward, and whether the episode ends."""
+    end = outcome.successor < 0
+    return ~outcome.successor if end else outcome.successor, outcome.reward, end
+
+
+@compiled
+def first_outcome(tables: Tables, state: int, action: int) -> Any:
+    """Where the outcomes of a pair begin."""
+    return np.uint64(state * tables.actions + action) * np.uint64(tables.width)
 
 
 @compiled
 def draw(tables: Tables, state: int, action: int, stream: Stream) -> tuple[int, float, bool]:
     """One simulator call from compiled code: (next state, reward, whether it is terminal). Counted in the stream."""
     stream[CALLS] += np.uint64(1)
-    branch = _branch(tables.cumulative, state, action, uniform(stream))
-    reward = tables.rewards[state, action, branch]
-    if tables.bernoulli:
-        reward = 1.0 if uniform(stream) < reward else 0.0
-    return tables.successors[state, action, branch], reward, tables.ends[state, action, branch]
+    start = first_outcome(tables, state, action)
+    return _unpacked(tables.outcomes[select(tables.outcomes, start, tables.width, next_word(stream))])
+
+
+@partial(compiled, allocates=True)
+def _branches(cumulative: Floats, pairs: Ints, levels: Floats) -> Ints:
+    """The successors that uniform numbers select, by inversion of the rows of [S·K, B] in the table's order, [n]."""
+    result = np.empty(len(pairs), dtype=np.int64)
+    for row in range(len(pairs)):
+        branch = 0
+        while levels[row] >= cumulative[pairs[row], branch]:
+            branch += 1
+        result[row] = branch
+    return result
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -189,30 +225,44 @@ class TabularModel:
     @cached_property
     def tables(self) -> Tables:
         """The model for compiled code: see `draw`."""
-        cumulative = np.cumsum(self.probabilities, axis=-1)
-        last = self.probabilities.shape[-1] - 1 - np.argmax(self.probabilities[..., ::-1] > 0, axis=-1)
-        # Rounding leaves sums just off one; a draw beyond the sum belongs to the last possible successor.
-        cumulative[np.arange(cumulative.shape[-1]) >= last[..., None]] = 1.0
-        rewards = self.rewards if self.rewards.ndim == 3 else self.rewards[..., None]
-        return Tables(
-            arguments.frozen(cumulative),
-            self.successors,
-            arguments.frozen(np.broadcast_to(rewards, cumulative.shape)),
-            self.reward_kind == "bernoulli",
-            self.ends,
-        )
+        rewards = np.broadcast_to(self.rewards if self.rewards.ndim == 3 else self.rewards[..., None], self.ends.shape)
+        parts = [self.probabilities, rewards, np.where(self.ends, ~self.successors, self.successors)]
+        if self.reward_kind == "bernoulli":
+            # A successor with a reward of 0 or 1 is two outcomes, so that one random word decides both.
+            chances = [self.probabilities * rewards, self.probabilities * (1.0 - rewards)]
+            parts = [np.concatenate(chances, axis=-1), np.repeat([1.0, 0.0], rewards.shape[-1]), np.tile(parts[2], 2)]
+        probabilities, rewards, successors = np.broadcast_arrays(*parts)
+        order = np.argsort(-probabilities, axis=-1, kind="stable")
+        count = order.shape[-1]
+        outcomes = np.zeros((*order.shape[:2], -(-count // UNROLLED) * UNROLLED), dtype=OUTCOME)
+        outcomes["reward"][..., :count] = np.take_along_axis(rewards, order, axis=-1)
+        outcomes["successor"][..., :count] = np.take_along_axis(successors, order, axis=-1)
+        outcomes["threshold"][..., :count] = _thresholds(np.take_along_axis(probabilities, order, axis=-1))
+        outcomes["threshold"][..., count:] = LAST
+        return Tables(arguments.frozen(outcomes.reshape(-1)), self.actions, outcomes.shape[-1])
 
     def step(self, states: States, actions: Ints, rng: np.random.Generator) -> Transition:
-        """Simulates n calls: one uniform number each selects the successor, a second one each a Bernoulli reward."""
+        """Simulates n calls: one uniform number each selects the successor, a second one each a Bernoulli reward.
+
+        A single call draws as Gymnasium's environments do.
+        """
         self._known(states)
-        tables = self.tables
-        drawn = _branches(tables.cumulative, states, actions, rng.random(len(actions)))
-        entries = (states * self.actions + actions) * tables.cumulative.shape[-1] + drawn
-        next_states = tables.successors.reshape(-1)[entries]
-        rewards = tables.rewards.reshape(-1)[entries]
-        if tables.bernoulli:
-            rewards = (rng.random(len(actions)) < rewards).astype(np.float64)
-        return Transition(next_states, rewards, tables.ends.reshape(-1)[entries])
+        pairs = states * self.actions + actions
+        entries = pairs * self._cumulative.shape[1] + _branches(self._cumulative, pairs, rng.random(len(pairs)))
+        rewards = self.rewards.reshape(-1)[pairs if self.rewards.ndim == 2 else entries]
+        if self.reward_kind == "bernoulli":
+            rewards = (rng.random(len(pairs)) < rewards).astype(np.float64)
+        return Transition(self.successors.reshape(-1)[entries], rewards, self.ends.reshape(-1)[entries])
+
+    @cached_property
+    def _cumulative(self) -> Floats:
+        """Running sums of the probabilities, [S·K, B]; 1 from the last possible successor on."""
+        table = self.probabilities.reshape(-1, self.probabilities.shape[-1])
+        cumulative = np.cumsum(table, axis=1)
+        last = table.shape[1] - 1 - np.argmax(table[:, ::-1] > 0, axis=1)
+        # Rounding leaves sums just off one; a draw beyond the sum belongs to the last possible successor.
+        cumulative[np.arange(table.shape[1]) >= last[:, None]] = 1.0
+        return cumulative
 
     def _known(self, states: States) -> None:
         if states.dtype != np.int64 or states.ndim != 1:
@@ -238,6 +288,15 @@ class TabularModel:
             f"TabularModel(states={self.states}, actions={self.actions}, successors={self.max_successors}, "
             f"discount={self.discount:g}, rewards={self.reward_kind} in [{low:g}, {high:g}]{ends})"
         )
+
+
+def _thresholds(probabilities: Floats) -> NDArray[np.uint64]:
+    """The largest words that select each outcome or one before it, for probabilities [..., B] in descending order."""
+    # Rounding leaves sums just off one; a word beyond the sum belongs to the last possible outcome.
+    cumulative = np.minimum(np.cumsum(probabilities, axis=-1), 1.0 - 2.0**-53)
+    last = (probabilities > 0.0).sum(axis=-1, keepdims=True) - 1
+    thresholds = np.ldexp(cumulative, 64).astype(np.uint64) - np.uint64(1)
+    return np.where(np.arange(probabilities.shape[-1]) >= last, LAST, thresholds)
 
 
 def _transitions(probabilities: ArrayLike, successors: ArrayLike) -> tuple[Floats, Ints]:

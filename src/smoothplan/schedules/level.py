@@ -239,7 +239,8 @@ def second_order(
         + 8.0 * quadratic.variance**2 / (pairs * (pairs - 1))
         + (around.fourth + 2.0 * quadratic.bias) ** 4
     )
-    drift = _first_remainder(problem, around.second, around.fourth) + linear.bias + pair_bias
+    # Unlike F − T₁, F − T₂ may exceed the range: far from Q̂ the quadratic term overshoots.
+    drift = curvature.remainder_constant(2, eta) * around.fourth**2 + linear.bias + pair_bias
     largest = (quadratic.width + around.width) ** 2 / (4.0 * eta)
     return Certificate(
         bias=remainder + linear.bias + pair_bias,
@@ -267,14 +268,21 @@ def clipped(problem: Problem, level: Certificate, low: float, high: float) -> Ce
 
 
 def clipped_reference(problem: Problem, around: Reference, low: float, high: float) -> Reference:
-    """A reference whose entries are clipped to [low, high]. An entry moves away from Q only if Q is outside."""
+    """A reference whose entries are clipped to [low, high].
+
+    An entry moves away from Q only if Q is outside. The others come nearer, but not all by as much, so that the range
+    of the errors may grow: range² ≤ 2Σe_a² without a mean taken off, which costs K/(K−1).
+    """
     rewards, values = problem.reward_range, problem.values
     outside = max(
         0.0,
         rewards[1] + problem.discount * values[1] - high,
         low - rewards[0] - problem.discount * values[0],
     )
-    return around._replace(second=around.second + 2.0 * outside, fourth=around.fourth + 2.0 * outside)
+    uncentred = math.sqrt(problem.actions / max(problem.actions - 1, 1))
+    return around._replace(
+        second=uncentred * around.second + 2.0 * outside, fourth=uncentred * around.fourth + 2.0 * outside
+    )
 
 
 @dataclass(frozen=True)
@@ -324,10 +332,7 @@ def _certify(problem: Problem, level: Level, returns: Sequence[Return]) -> Certi
         assert level.reference is not None
         proved = plug_in(problem, returns[level.reference], around)
         if level.clip is not None:
-            # F moves by no more than an entry of Q̂ does, on average over all K of them.
-            room = min(level.clip[1] - returns[level.reference].high, returns[level.reference].low - level.clip[0])
-            moved = problem.actions * _overshoot(around.deviation**2, room) if room < 0.0 else 0.0
-            proved = proved._replace(bias=proved.bias + moved)
+            proved = _clipped_entries(problem, proved, returns[level.reference], around, level.clip)
     else:
         assert level.linear is not None
         linear = returns[level.linear]
@@ -338,8 +343,30 @@ def _certify(problem: Problem, level: Level, returns: Sequence[Return]) -> Certi
         else:
             assert level.quadratic is not None
             proved = second_order(problem, around, linear, returns[level.quadratic], level.pairs, level.centring)
+    return adjusted(problem, level, proved)
+
+
+def adjusted(problem: Problem, level: Level, proved: Certificate) -> Certificate:
+    """The certificate of a level with the shift and the clipping that it really has."""
     missing = level.shift - proved.shift
     proved = proved._replace(
         bias=proved.bias + abs(missing), low=proved.low + missing, high=proved.high + missing, shift=level.shift
     )
     return proved if level.clip is None else clipped(problem, proved, *level.clip)
+
+
+def _clipped_entries(
+    problem: Problem, proved: Certificate, through: Return, around: Reference, clip: tuple[float, float]
+) -> Certificate:
+    """A plug-in level whose reference has its entries clipped, where that can happen at all."""
+    room = min(clip[1] - through.high, through.low - clip[0])
+    if room >= 0.0:
+        return proved
+    # F moves by no more than an entry of Q̂ does, on average over all K of them. Efron and Stein still hold.
+    low, high = np.clip(through.low, *clip), np.clip(through.high, *clip)
+    return proved._replace(
+        bias=proved.bias + problem.actions * _overshoot(around.deviation**2, room),
+        variance=problem.actions * around.deviation**2,
+        low=low + problem.at_zero[0] + proved.shift,
+        high=high + problem.at_zero[1] + proved.shift,
+    )

@@ -45,11 +45,16 @@ FINEST_CHILD = 0.2
 QUADRATIC_CHILDREN = 50
 """How many levels are tried as children of a quadratic term: they are coarse, and the choice is not critical."""
 
-HOPELESS = 1e40
-"""Above this cost the search stops being careful: plug-in levels over the latest few, enough to state a price."""
+HOPELESS = 1e300
+"""Above this cost, where floats end, the search stops being careful: plug-in levels over the latest few, enough to
+state a price."""
 
-HOPELESS_ROWS = 40
+HOPELESS_ROWS = 8
 """How many levels that search looks back."""
+
+WIDEST = 1e6
+"""Order-2 levels with a wider support than so many widths of the value interval are left out: a quadratic term squares
+the support of its child, and in the end the price of a mean depends on it more than on the variance."""
 
 FRONTIER_STEP = 0.95
 """A dearer reference is considered if its error is smaller by this factor."""
@@ -206,7 +211,7 @@ def _candidates(problem: Problem, table: Certificate, target: float, order: int)
             problem, _rows(references.certificate, r), _rows(returns, j), _rows(returns, k), pairs
         )
         if pairs == PAIRS[0]:
-            reach = second.bias <= target
+            reach = (second.bias <= target) & (second.high - second.low <= WIDEST * problem.width)
             if not reach.any():
                 return
             r, j, k = r[reach], j[reach], k[reach]

@@ -16,6 +16,9 @@ from smoothplan.schedules.schedule import Schedule
 UNION_ROUNDS = 30
 """Iterations for δ′; each changes only logarithms, so a handful settles it."""
 
+UNION_CALLS = 10**300
+"""δ is divided by no more than this: beyond it δ′ would underflow, and the price is beyond anyone's means anyway."""
+
 
 def sparse_sampling(problem: Problem, epsilon: float, delta: float) -> Schedule:
     """Sparse Sampling with the depth and width of Kearns, Mansour and Ng (2002), Theorem 1.
@@ -28,9 +31,8 @@ def sparse_sampling(problem: Problem, epsilon: float, delta: float) -> Schedule:
     accuracy = epsilon * (1.0 - gamma) ** 2 / 4.0
     depth = max(1, math.ceil(math.log(accuracy / bound, gamma)) if gamma > 0.0 else 1)
     ratio = (bound / accuracy) ** 2
-    width = math.ceil(
-        ratio * (2 * depth * math.log(problem.actions * depth * ratio) + math.log(max(largest, accuracy) / accuracy))
-    )
+    logs = 2 * depth * math.log(problem.actions * depth * ratio) + math.log(max(largest, accuracy) / accuracy)
+    width = max(1, math.ceil(ratio * logs))
     levels = [_zero(problem)]
     levels += [Level("plug-in", samples=width, reference=row) for row in range(depth)]
     return Schedule(problem, tuple(levels), 1, epsilon, delta, early_stopping=False)
@@ -143,7 +145,7 @@ def _with_union_bound(schedule: Callable[[float], Schedule], delta: float) -> Sc
     """The schedule whose δ′ is δ divided by its own number of calls."""
     result = schedule(delta)
     for _ in range(UNION_ROUNDS):
-        updated = schedule(delta / max(result.calls, 1))
+        updated = schedule(delta / min(max(result.calls, 1), UNION_CALLS))
         if updated.calls == result.calls:
             break
         result = updated

@@ -16,6 +16,7 @@ from smoothplan.schedules.level import (
     Problem,
     Reference,
     Return,
+    adjusted,
     certify,
     first_order,
     one_step,
@@ -123,9 +124,12 @@ class Schedule:
         assert root.linear is not None
         around = shared_reference(problem, returns[root.reference], root.samples, self.delta)
         if root.kind == "order-1":
-            return first_order(problem, around, returns[root.linear], root.centring)
-        assert root.quadratic is not None
-        return second_order(problem, around, returns[root.linear], returns[root.quadratic], root.pairs, root.centring)
+            proved = first_order(problem, around, returns[root.linear], root.centring)
+        else:
+            assert root.quadratic is not None
+            quadratic = returns[root.quadratic]
+            proved = second_order(problem, around, returns[root.linear], quadratic, root.pairs, root.centring)
+        return adjusted(problem, root, proved)
 
     @cached_property
     def action_return(self) -> Return:

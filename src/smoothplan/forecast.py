@@ -1,0 +1,149 @@
+"""Forecasts: what a planner will cost and why, from its schedule alone."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Protocol
+
+from smoothplan.backups import Backup
+from smoothplan.models.base import GenerativeModel
+from smoothplan.schedules.schedule import Schedule
+
+MAX_ROWS = 30
+"""Levels shown in a table."""
+
+LEGEND = """\
+N: returns per action in the reference Q̂; n: pairs of returns in the quadratic term; "from": the level that the
+returns of the reference, the return X of the drawn action, and the pairs go through."""
+
+ROUNDING = 1e-9
+"""Relative slack when an error is compared with ε."""
+
+
+class Planner(Protocol):
+    """A frozen configuration of a recursive planner."""
+
+    @property
+    def backup(self) -> Backup:
+        """F."""
+
+    @property
+    def epsilon(self) -> float:
+        """The accuracy wanted."""
+
+    def schedule(self, model: GenerativeModel) -> Schedule:
+        """The table of levels that this planner runs on a model."""
+
+    def with_epsilon(self, epsilon: float) -> "Planner":
+        """The same planner for another accuracy."""
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """What a planner will cost, and why. No simulator call is made for it."""
+
+    planner: Planner
+    model: GenerativeModel
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The table of levels."""
+        return self.planner.schedule(self.model)
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls, at most; exact for schedules without order-2 levels on models without terminal states."""
+        return self.schedule.calls
+
+    @cached_property
+    def exponent(self) -> float:
+        """How the price grows: log₂ of the forecast at ε/2 over the forecast at ε."""
+        finer = self.planner.with_epsilon(self.schedule.epsilon / 2.0).schedule(self.model)
+        return math.log2(finer.calls) - math.log2(max(self.calls, 1)) if finer.calls > 0 else 0.0
+
+    def table(self) -> str:
+        """The levels as a table for people: from the root down, each with its children and what is proved of it.
+
+        The root's row is about one sample around the shared reference.
+        """
+        schedule = self.schedule
+        last = len(schedule.levels) - 1
+        lines = [
+            f"{'level':>5}  {'kind':<8} {'N':>9} {'n':>3}  {'Q̂ from':>6} {'X from':>6} {'pairs from':>10}  "
+            f"{'bias':>9} {'deviation':>9}  {'calls':>9}"
+        ]
+        for row in range(last, max(last - MAX_ROWS, -1), -1):
+            level = schedule.levels[row]
+            proved = schedule.certificates[row] if row < last else schedule.sample
+            calls = schedule.costs[row] if row < last else schedule.sample_calls or schedule.reference_calls
+            children = [("" if c is None else str(c)) for c in (level.reference, level.linear, level.quadratic)]
+            lines.append(
+                f"{row if row < last else 'root':>5}  {level.kind:<8} {level.samples or '':>9} {level.pairs or '':>3}  "
+                f"{children[0]:>6} {children[1]:>6} {children[2]:>10}  "
+                f"{float(proved.bias):>9.3g} {math.sqrt(proved.variance):>9.3g}  {amount(calls):>9}"
+            )
+        if last >= MAX_ROWS:
+            lines.append(f"       … and {last + 1 - MAX_ROWS} more levels")
+        lines.append(LEGEND)
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """One JSON object: the price, how it comes about, and every level."""
+        schedule = self.schedule
+        levels = [
+            asdict(level) | {"bias": float(proved.bias), "variance": float(proved.variance), "calls": calls}
+            for level, proved, calls in zip(schedule.levels, schedule.certificates, schedule.costs, strict=True)
+        ]
+        return json.dumps(
+            {
+                "calls": self.calls,
+                "reference_calls": schedule.reference_calls,
+                "repeats": schedule.repeats,
+                "sample_calls": schedule.sample_calls,
+                "epsilon": schedule.epsilon,
+                "delta": schedule.delta,
+                "bias": schedule.bias,
+                "noise": schedule.noise,
+                "exponent": self.exponent,
+                "levels": levels,
+            }
+        )
+
+    def summary(self) -> str:
+        """The price in words."""
+        schedule = self.schedule
+        parts = [f"at most {amount(self.calls)} simulator calls"]
+        if schedule.repeats > 1:
+            parts.append(
+                f"{amount(schedule.reference_calls)} for one shared reference, then {schedule.repeats:,} samples of "
+                f"{amount(schedule.sample_calls)} calls"
+            )
+        parts.append(f"error at most {schedule.bias:.3g} bias + {schedule.noise:.3g} noise")
+        if schedule.bias + schedule.noise > schedule.epsilon * (1.0 + ROUNDING):
+            parts.append(f"which does not confirm the epsilon of {schedule.epsilon:g} that the publication promises")
+        if self.calls > 0:
+            parts.append(f"halving epsilon costs 2^{self.exponent:.2f} times as much")
+        return "; ".join(parts)
+
+
+def amount(calls: int) -> str:
+    """A number of calls, short enough to read."""
+    return f"{calls:,}" if calls < 10**7 else f"{scientific(calls)}"
+
+
+def scientific(number: int) -> str:
+    """A whole number of any size in scientific notation."""
+    digits = int(math.log10(max(number, 1)))
+    return f"{number / 10**digits:.1f}e{digits}" if digits < 300 else f"1e{digits}"
+
+
+def forecast(planner: Planner, model: GenerativeModel) -> Forecast:
+    """The price of a planner on a model, without a single simulator call.
+
+    >>> import smoothplan as sp
+    >>> model = sp.models.garnet(states=50, actions=2, branching=4, discount=0.2, seed=1)
+    >>> sp.forecast(sp.SmoothCruiser(sp.LogSumExp(1.0), epsilon=0.1, delta=0.1), model).calls < 10_000
+    True
+    """
+    return Forecast(planner, model)

@@ -1,0 +1,322 @@
+"""The recursion as one would first write it down: one state at a time, in plain Python.
+
+It interprets a table of levels on a tabular model and draws through one function, `choose`, that picks an index from a
+list of probabilities. With a random one it samples; `outcomes` tries all choices instead, which gives the exact
+distribution of a sample of a small table. The backups are written out here too.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from smoothplan.arguments import Floats
+from smoothplan.backups import Backup, OptimalTransport
+from smoothplan.models.tabular import TabularModel
+from smoothplan.schedules.level import Level, Problem
+from smoothplan.schedules.schedule import Schedule
+
+Choose = Callable[[Sequence[float]], int]
+"""An index, given the probability of each."""
+
+DIGITS = 9
+"""Samples are rounded to so many digits before they are compared: rounding errors must not tell equal ones apart."""
+
+
+def randomly(seed: int) -> Choose:
+    """Choices at random."""
+    rng = np.random.default_rng(seed)
+
+    def choose(probabilities: Sequence[float]) -> int:
+        level = rng.random()
+        for index, probability in enumerate(probabilities):
+            level -= probability
+            if level < 0.0:
+                return index
+        return max(index for index, probability in enumerate(probabilities) if probability > 0.0)
+
+    return choose
+
+
+@dataclass(frozen=True)
+class Softmaxes:
+    """A backup at one state: Σ_j μ_j·η·log Σ_i exp((q_i − c_ij)/η)."""
+
+    temperature: float  # η
+    weights: list[float]  # μ, [J]
+    shifts: list[list[float]]  # c, [K][J]
+
+    @classmethod
+    def at(cls, backup: Backup, state: int, actions: int) -> "Softmaxes":
+        if isinstance(backup, OptimalTransport):
+            weights = np.broadcast_to(backup.reference_at(np.array([state])), (1, actions))[0].tolist()
+            shifts = [[backup.tau * float(cost) for cost in row] for row in backup.cost]
+            return cls(backup.tau * backup.lam, weights, shifts)
+        return cls(backup.temperature, [1.0], [[0.0] for _ in range(actions)])
+
+    def column(self, q: Sequence[float], j: int) -> list[float]:
+        """exp((q_i − c_ij)/η) over i, up to a factor that `top` takes out."""
+        top = self.top(q, j)
+        return [math.exp((q[i] - self.shifts[i][j] - top) / self.temperature) for i in range(len(q))]
+
+    def top(self, q: Sequence[float], j: int) -> float:
+        return max(q[i] - self.shifts[i][j] for i in range(len(q)))
+
+    def value(self, q: Sequence[float]) -> float:
+        """F(q)."""
+        if self.temperature == 0.0:
+            return max(q)
+        return sum(
+            weight * (self.top(q, j) + self.temperature * math.log(sum(self.column(q, j))))
+            for j, weight in enumerate(self.weights)
+        )
+
+    def local(self, q: Sequence[float], j: int) -> list[float]:
+        """The softmax p_·j."""
+        odds = self.column(q, j)
+        return [entry / sum(odds) for entry in odds]
+
+    def policy(self, q: Sequence[float]) -> list[float]:
+        """∇F(q)."""
+        columns = [self.local(q, j) for j in range(len(self.weights))]
+        return [sum(w * column[i] for w, column in zip(self.weights, columns, strict=True)) for i in range(len(q))]
+
+
+@dataclass
+class Naive:
+    """The recursion. `calls` counts the simulator calls that each level makes itself, without its children's."""
+
+    problem: Problem
+    levels: Sequence[Level]
+    backup: Backup
+    model: TabularModel
+    choose: Choose
+    children: Callable[[int, int], float] | None = None  # another way to a sample of a child, given row and state
+    softmaxes: dict[int, Softmaxes] = field(default_factory=dict)  # the backup at the states seen so far
+    calls: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.calls = [0] * len(self.levels)
+
+    def sample(self, row: int, state: int) -> float:
+        """A sample of a level at a state."""
+        level = self.levels[row]
+        if level.kind == "constant":
+            return self.problem.middle + level.shift
+        return self.around(row, state, self.reference(row, state))
+
+    def simulate(self, state: int, action: int) -> tuple[int, float, bool]:
+        """Next state, reward, and whether the episode ends."""
+        branch = self.choose(self.model.probabilities[state, action].tolist())
+        table = self.model.rewards[state, action]
+        reward = float(table if table.ndim == 0 else table[branch])
+        if self.model.reward_kind == "bernoulli":
+            reward = float(self.choose([1.0 - reward, reward]))
+        return int(self.model.successors[state, action, branch]), reward, bool(self.model.ends[state, action, branch])
+
+    def one_return(self, row: int, child: int, state: int, action: int) -> float:
+        """R + γ·Y(Z), asked for by level `row`, through level `child`."""
+        self.calls[row] += 1
+        successor, reward, end = self.simulate(state, action)
+        if end:
+            return reward
+        sample = self.children or self.sample
+        return reward + self.model.discount * sample(child, successor)
+
+    def reference(self, row: int, state: int) -> list[float]:
+        """Q̂."""
+        level, q = self.levels[row], []
+        for action in range(self.model.actions):
+            if level.samples == 0:
+                q.append(0.0)
+                continue
+            assert level.reference is not None
+            total = 0.0
+            for _ in range(level.samples):
+                total += self.one_return(row, level.reference, state, action)
+            mean = total / level.samples
+            q.append(mean if level.clip is None else min(max(mean, level.clip[0]), level.clip[1]))
+        return q
+
+    def around(self, row: int, state: int, q: Sequence[float]) -> float:
+        """A sample of a level around a given reference."""
+        level = self.levels[row]
+        soft = self.softmaxes.get(state) or Softmaxes.at(self.backup, state, self.model.actions)
+        self.softmaxes[state] = soft
+        result = soft.value(q) + level.shift
+        if level.kind in ("order-1", "order-2"):
+            assert level.linear is not None
+            action = self.choose(soft.local(q, self.choose(soft.weights)))
+            result += self.one_return(row, level.linear, state, action)
+            if level.centring == "action":
+                result -= q[action]
+            else:
+                result -= sum(p * entry for p, entry in zip(soft.policy(q), q, strict=True))
+        if level.kind == "order-2":
+            assert level.quadratic is not None
+            column = self.choose(soft.weights)
+            one, two = self.choose(soft.local(q, column)), self.choose(soft.local(q, column))
+            if one != two:
+                differences = []
+                for _ in range(level.pairs):
+                    first = self.one_return(row, level.quadratic, state, one)
+                    second = self.one_return(row, level.quadratic, state, two)
+                    differences.append(first - q[one] - (second - q[two]))
+                products = [
+                    x * y for i, x in enumerate(differences) for j, y in enumerate(differences) if i != j
+                ]  # the U-statistic as it is defined
+                result += sum(products) / len(products) / (4.0 * soft.temperature)
+        return result if level.clip is None else min(max(result, level.clip[0]), level.clip[1])
+
+
+def outcomes(program: Callable[[Choose], float]) -> Iterator[tuple[float, float]]:
+    """Every value that a program of random choices can return, with its probability, by trying all choices."""
+    pending: list[list[int]] = [[]]
+    while pending:
+        trail = pending.pop()
+        probability, position = 1.0, 0
+
+        def choose(probabilities: Sequence[float], trail: list[int] = trail) -> int:
+            nonlocal probability, position
+            if position == len(trail):
+                possible = [index for index, chance in enumerate(probabilities) if chance > 0.0]
+                pending.extend([*trail, index] for index in possible[1:])
+                trail.append(possible[0])
+            index = trail[position]
+            position += 1
+            probability *= probabilities[index]
+            return index
+
+        value = program(choose)
+        yield value, probability
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A distribution on finitely many numbers, in increasing order."""
+
+    values: list[float]
+    probabilities: list[float]
+
+    @classmethod
+    def of(cls, program: Callable[[Choose], float]) -> "Distribution":
+        merged: dict[float, float] = {}
+        for value, probability in outcomes(program):
+            key = round(value, DIGITS + 3)
+            merged[key] = merged.get(key, 0.0) + probability
+        return cls(sorted(merged), [merged[value] for value in sorted(merged)])
+
+    @property
+    def mean(self) -> float:
+        return self.moment(lambda value: value)
+
+    @property
+    def variance(self) -> float:
+        mean = self.mean
+        return self.moment(lambda value: (value - mean) ** 2)
+
+    def moment(self, function: Callable[[float], float]) -> float:
+        """E f(Y)."""
+        return math.fsum(p * function(value) for value, p in zip(self.values, self.probabilities, strict=True))
+
+    def scaled(self, offset: float, factor: float) -> "Distribution":
+        """Of offset + factor·Y, with a positive factor."""
+        return Distribution([offset + factor * value for value in self.values], self.probabilities)
+
+    def below(self, numbers: Floats) -> Floats:
+        """P(Y ≤ x) for every x."""
+        sums = np.concatenate([[0.0], np.cumsum(self.probabilities)])
+        return np.asarray(sums[np.searchsorted(np.round(self.values, DIGITS), numbers, side="right")])
+
+
+@dataclass
+class Exact:
+    """The exact distributions of the levels of a small table, each found once from those of its children."""
+
+    problem: Problem
+    levels: Sequence[Level]
+    backup: Backup
+    model: TabularModel
+    found: dict[tuple[int, int], Distribution] = field(default_factory=dict)
+    softmaxes: dict[int, Softmaxes] = field(default_factory=dict)
+
+    def naive(self, choose: Choose) -> Naive:
+        """The recursion whose children are drawn from their distributions, one choice each."""
+
+        def child(row: int, state: int) -> float:
+            known = self.level(row, state)
+            return known.values[choose(known.probabilities)]
+
+        return Naive(self.problem, self.levels, self.backup, self.model, choose, child, self.softmaxes)
+
+    def level(self, row: int, state: int) -> Distribution:
+        """Of a sample of a level at a state."""
+        if (row, state) not in self.found:
+            self.found[row, state] = Distribution.of(lambda choose: self.naive(choose).sample(row, state))
+        return self.found[row, state]
+
+    def around(self, row: int, state: int, q: Sequence[float]) -> Distribution:
+        """Of a sample of a level around a given reference."""
+        return Distribution.of(lambda choose: self.naive(choose).around(row, state, q))
+
+
+# --- Models and tables to try it on -----------------------------------------------------------------------------------
+
+
+def entrance(model: TabularModel) -> int:
+    """The last state of a `random_model`, whose action a leads for sure to state a."""
+    return model.states - 1
+
+
+def random_model(
+    seed: int,
+    *,
+    actions: int,
+    discount: float,
+    states: int = 5,
+    branching: int = 3,
+    kind: str = "deterministic",
+    low: float = 0.0,
+    high: float = 1.0,
+    terminal: float = 0.0,
+) -> TabularModel:
+    """A random model with an entrance: through it, a return R + γ·Y(a) is a sample at state a.
+
+    Args:
+        seed: of the tables.
+        actions, discount, branching: K, γ and B.
+        states: without the entrance.
+        kind: of the rewards: "deterministic", "bernoulli", or "successor" where they depend on the next state.
+        low, high: the reward range, both ends of which occur.
+        terminal: the probability that a transition ends the episode.
+    """
+    rng = np.random.default_rng(seed)
+    shape = (states + 1, actions, branching)
+    probabilities = rng.dirichlet(np.ones(branching), size=shape[:2])
+    successors = rng.integers(states, size=shape)
+    rewards = rng.uniform(low, high, size=shape if kind == "successor" else shape[:2])
+    rewards.flat[0], rewards.flat[1] = high, low
+    ends = rng.random(shape) < terminal
+    probabilities[-1], successors[-1], ends[-1] = 0.0, np.arange(actions)[:, None] % states, False
+    probabilities[-1, :, 0], rewards[-1] = 1.0, low
+    return TabularModel(
+        probabilities,
+        successors,
+        rewards,
+        discount=discount,
+        reward_kind="bernoulli" if kind == "bernoulli" else "deterministic",
+        reward_range=None if kind == "bernoulli" else (low, high),
+        terminal=ends,
+    )
+
+
+def rooted(problem: Problem, levels: Sequence[Level], row: int) -> Schedule:
+    """A schedule whose root asks for returns through a level."""
+    root = Level("plug-in", samples=1, reference=row)
+    return Schedule(problem, (*levels[: row + 1], root), 1, 1.0, 0.1, early_stopping=False)
+
+
+def without_stopping(schedule: Schedule) -> Schedule:
+    """The schedule run to its end."""
+    return replace(schedule, early_stopping=False)

@@ -1,0 +1,508 @@
+"""Both engines against the naive recursion and against exact distributions; calls against forecasts."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import smoothplan as sp
+from smoothplan import confidence
+from smoothplan.arguments import Floats, Ints
+from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, line_cost
+from smoothplan.engines.base import Engine, Sums
+from smoothplan.engines.batched import BatchedEngine
+from smoothplan.engines.compiled import CompiledEngine
+from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.schedules.level import Level, Problem
+from smoothplan.schedules.schedule import Schedule
+from tests.naive import DIGITS, Distribution, Exact, Naive, entrance, random_model, randomly, rooted, without_stopping
+
+ENGINES = ("batched", "compiled")
+EngineName = Literal["batched", "compiled"]
+FALSE_ALARM = 1e-6 / 400
+"""Of one statistical comparison; there are fewer than 400 in this file, so 1e-6 for all of them."""
+
+
+def engine_of(name: str, schedule: Schedule, backup: Backup, model: sp.TabularModel) -> Engine:
+    return BatchedEngine(schedule, backup) if name == "batched" else CompiledEngine(schedule, backup, model)
+
+
+# --- Cases ----------------------------------------------------------------------------------------------------------
+
+
+def transport(model: sp.TabularModel, reference: str, lam: float = 0.5) -> OptimalTransport:
+    """Skewed costs of either sign; a reference that is fixed, a table, or a function of the state."""
+    rng = np.random.default_rng(model.actions)
+    table = rng.dirichlet(np.ones(model.actions), size=model.states)
+    references: dict[str, Any] = {"fixed": table[0], "table": table, "function": lambda states: table[states]}
+    cost = line_cost(model.actions) + 0.3 * rng.normal(size=(model.actions, model.actions))
+    return OptimalTransport(cost=cost, tau=0.8, lam=lam, reference=references[reference])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, a backup, and a table of levels."""
+
+    model: sp.TabularModel
+    backup: Backup
+    levels: tuple[Level, ...]
+
+    @property
+    def problem(self) -> Problem:
+        return Problem.of(self.model, self.backup)
+
+    def naive(self, seed: int) -> Naive:
+        return Naive(self.problem, self.levels, self.backup, self.model, randomly(seed))
+
+    def costs(self) -> list[int]:
+        """Calls of one sample of each level, by the schedule's own arithmetic."""
+        return Schedule(self.problem, self.levels, 1, 1.0, 0.1).costs
+
+
+def table_of_all_kinds(middle: float) -> tuple[Level, ...]:
+    """One level of every kind and several mixtures: shifts, clips that cut, both ways of centring, N = 0."""
+    clip = (middle - 0.25, middle + 0.35)
+    return (
+        Level("constant", shift=0.1),
+        Level("plug-in", samples=2, reference=0, shift=-0.05),
+        Level("order-1", samples=0, linear=1),
+        Level("order-1", samples=2, reference=1, linear=2, shift=0.1),
+        Level("order-2", samples=2, reference=0, linear=1, quadratic=1, pairs=2),
+        Level("order-2", samples=1, reference=1, linear=0, quadratic=2, pairs=3, centring="policy", clip=clip),
+        Level("plug-in", samples=1, reference=3, clip=clip),
+        Level("order-1", samples=1, reference=4, linear=1, centring="policy", clip=clip, shift=0.02),
+        Level("order-2", samples=0, linear=0, quadratic=1, pairs=4, shift=-0.03),
+    )
+
+
+MODELS: dict[str, Callable[[], tuple[sp.TabularModel, Backup]]] = {}
+
+
+def _model(name: str, backup: Callable[[sp.TabularModel], Backup], seed: int, **settings: Any) -> None:
+    def built() -> tuple[sp.TabularModel, Backup]:
+        model = random_model(seed, **settings)
+        return model, backup(model)
+
+    MODELS[name] = built
+
+
+_model("entropy", lambda model: LogSumExp(0.7), 1, actions=2, discount=0.6)
+_model("entropy bernoulli", lambda model: LogSumExp(0.3), 2, actions=4, discount=0.3, kind="bernoulli")
+_model("fixed", lambda model: transport(model, "fixed"), 3, actions=3, discount=0.5, kind="successor", low=-2.0)
+_model("table", lambda model: transport(model, "table", 0.2), 4, actions=2, discount=0.4, kind="bernoulli")
+_model("function", lambda model: transport(model, "function"), 5, actions=3, discount=0.7, high=3.0, terminal=0.3)
+_model("entropy ends", lambda model: LogSumExp(1.0), 6, actions=3, discount=0.8, kind="successor", terminal=0.4)
+
+
+@cache
+def case(name: str) -> Case:
+    model, backup = MODELS[name]()
+    return Case(model, backup, table_of_all_kinds(Problem.of(model, backup).middle))
+
+
+@cache
+def hard_case() -> Case:
+    model = random_model(7, actions=3, discount=0.6, kind="bernoulli", terminal=0.2)
+    levels = (
+        Level("constant"),
+        Level("plug-in", samples=2, reference=0),
+        Level("plug-in", samples=3, reference=1, shift=-0.1),
+        Level("plug-in", samples=1, reference=2, clip=(0.4, 0.9)),
+    )
+    return Case(model, HardMax(), levels)
+
+
+def drawn(name: str, case: Case, row: int, state: int, count: int, seed: int) -> tuple[Floats, Ints]:
+    """Samples of a level at a state with fresh references, and the calls made for them: each sample's, or the total."""
+    oracle = Oracle(case.model, seed)
+    schedule = rooted(case.problem, case.levels, row)
+    if name == "batched":
+        batch = BatchedEngine(schedule, case.backup)._sample(oracle, row, np.full(count, state))
+        samples = np.full(count, batch)  # the constant level answers with a single number
+        return np.round(samples, DIGITS), np.array([oracle.calls])
+    engine = CompiledEngine(schedule, case.backup, case.model)
+    samples, calls = np.empty(count), np.empty(count, dtype=np.int64)
+    through = float(case.model.rewards[entrance(case.model), state].flat[0])
+    for entry in range(count):
+        before = oracle.calls
+        samples[entry] = engine.returns(oracle, entrance(case.model), state, 1).total
+        calls[entry] = oracle.calls - before - 1
+    return np.round((samples - through) / case.model.discount, DIGITS), calls
+
+
+# --- The naive recursion --------------------------------------------------------------------------------------------
+
+
+def test_naive_backups_are_the_library_s() -> None:
+    """Two implementations of every backup, one of them written out in the tests."""
+    from tests.naive import Softmaxes
+
+    rng = np.random.default_rng(0)
+    for name in MODELS:
+        model, backup = MODELS[name]()
+        for state in range(model.states):
+            q = rng.normal(size=(1, model.actions))
+            soft = Softmaxes.at(backup, state, model.actions)
+            states = np.array([state])
+            assert soft.value(q[0].tolist()) == pytest.approx(backup.value(q, states)[0], abs=1e-12)
+            assert soft.policy(q[0].tolist()) == pytest.approx(backup.policy(q, states)[0], abs=1e-12)
+
+
+def direct_calls(level: Level, actions: int) -> int:
+    """Calls that a level makes itself, its pairs included."""
+    return actions * level.samples + (level.linear is not None) + 2 * level.pairs
+
+
+def visits(levels: Sequence[Level], row: int, actions: int) -> list[int]:
+    """How often each level is sampled for one sample of level `row`, pairs always drawn."""
+    counts = [0] * len(levels)
+    counts[row] = 1
+    for place in range(row, -1, -1):
+        level = levels[place]
+        if level.reference is not None:
+            counts[level.reference] += counts[place] * actions * level.samples
+        if level.linear is not None:
+            counts[level.linear] += counts[place]
+        if level.quadratic is not None:
+            counts[level.quadratic] += counts[place] * 2 * level.pairs
+    return counts
+
+
+def second_order_below(levels: Sequence[Level], row: int) -> bool:
+    return levels[row].kind == "order-2" or any(second_order_below(levels, child) for child in levels[row].children)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_calls_of_each_level(name: str) -> None:
+    """Exact, level by level, without order 2 and terminal states; otherwise at most the forecast, and sometimes it."""
+    table, some = case(name), 6
+    for row, cost in enumerate(table.costs()):
+        naive = table.naive(seed=row)
+        for _ in range(some):
+            naive.sample(row, 0)
+        most = [
+            some * times * direct_calls(level, table.model.actions)
+            for level, times in zip(table.levels, visits(table.levels, row, table.model.actions), strict=True)
+        ]
+        assert sum(most) == some * cost
+        counts = {"naive": sum(naive.calls)}
+        for engine in ENGINES:
+            counts[engine] = int(drawn(engine, table, row, 0, some, seed=row)[1].sum())
+        if second_order_below(table.levels, row) or table.model.terminates:
+            assert all(count <= some * cost for count in counts.values())
+            assert all(found <= most for found, most in zip(naive.calls, most, strict=True))
+        else:
+            assert naive.calls == most
+            assert set(counts.values()) == {some * cost}
+
+
+# --- Samples: the two engines and the naive recursion ---------------------------------------------------------------
+
+NAIVE_SAMPLES = 1200
+DEVIATIONS = 7.0
+"""Standard errors between two means: with a thousand bounded samples the normal tail beyond them is below 1e-10."""
+
+
+def same_distribution(one: Floats, two: Floats) -> None:
+    """Kolmogorov and Smirnov's test, conservative for distributions with atoms, and one of the means."""
+    assert stats.ks_2samp(one, two, method="asymp").pvalue > FALSE_ALARM
+    error = math.sqrt(one.var() / len(one) + two.var() / len(two))
+    assert abs(one.mean() - two.mean()) <= DEVIATIONS * error + 1e-9
+
+
+@pytest.mark.parametrize("row", range(9))
+@pytest.mark.parametrize("name", MODELS)
+def test_engines_agree_with_the_naive_recursion(name: str, row: int) -> None:
+    """The same distribution of samples and of calls. False-alarm rate 1e-6 for the whole file."""
+    table, state = case(name), row % 2
+    naive = table.naive(seed=row)
+    samples, calls = np.empty(NAIVE_SAMPLES), np.empty(NAIVE_SAMPLES)
+    for entry in range(NAIVE_SAMPLES):
+        before = sum(naive.calls)
+        samples[entry] = round(naive.sample(row, state), DIGITS)
+        calls[entry] = sum(naive.calls) - before
+    batched, _ = drawn("batched", table, row, state, 20_000, seed=1)
+    compiled, compiled_calls = drawn("compiled", table, row, state, 4_000, seed=2)
+    same_distribution(samples, batched)
+    same_distribution(samples, compiled)
+    same_distribution(batched, compiled)
+    same_distribution(calls, compiled_calls.astype(np.float64))
+
+
+@pytest.mark.parametrize("row", range(4))
+def test_engines_agree_for_the_hard_maximum(row: int) -> None:
+    """False-alarm rate 1e-6 for the whole file."""
+    table = hard_case()
+    naive = table.naive(seed=row)
+    samples = np.round([naive.sample(row, 1) for _ in range(NAIVE_SAMPLES)], DIGITS)
+    for engine in ENGINES:
+        same_distribution(samples, drawn(engine, table, row, 1, 5_000, seed=row)[0])
+
+
+# --- Samples: the two engines and exact distributions ---------------------------------------------------------------
+
+SMALL: dict[str, Callable[[], tuple[sp.TabularModel, Backup]]] = {}
+"""Two actions and two outcomes of a call, so that all outcomes of a level can be listed."""
+
+
+def _small(name: str, backup: Callable[[sp.TabularModel], Backup], seed: int, **settings: Any) -> None:
+    def built() -> tuple[sp.TabularModel, Backup]:
+        model = random_model(seed, actions=2, states=3, **settings)
+        return model, backup(model)
+
+    SMALL[name] = built
+
+
+_small("deterministic", lambda model: LogSumExp(0.5), 11, discount=0.6, branching=2)
+_small("bernoulli", lambda model: LogSumExp(0.25), 12, discount=0.5, branching=1, kind="bernoulli")
+_small("ends", lambda model: LogSumExp(0.8), 13, discount=0.7, branching=2, low=-1.0, kind="successor", terminal=0.3)
+_small("transport", lambda model: transport(model, "table", 0.4), 14, discount=0.4, branching=2)
+
+
+def small_table(middle: float) -> tuple[Level, ...]:
+    clip = (middle - 0.2, middle + 0.3)
+    return (
+        Level("constant", shift=-0.1),
+        Level("plug-in", samples=1, reference=0, shift=-0.05),
+        Level("plug-in", samples=2, reference=0, clip=clip),
+        Level("order-1", samples=0, linear=1),
+        Level("order-1", samples=2, reference=0, linear=1),
+        Level("order-1", samples=1, reference=1, linear=0, centring="policy", clip=clip),
+        Level("order-2", samples=0, linear=1, quadratic=0, pairs=2),
+        Level("order-2", samples=1, reference=0, linear=0, quadratic=0, pairs=3),
+        Level("order-2", samples=1, reference=0, linear=0, quadratic=0, pairs=2, centring="policy", shift=0.04),
+    )
+
+
+@cache
+def small_case(name: str) -> tuple[Case, Exact]:
+    model, backup = SMALL[name]()
+    table = Case(model, backup, small_table(Problem.of(model, backup).middle))
+    return table, Exact(table.problem, table.levels, table.backup, table.model)
+
+
+def near(sums: Sums, exact: Distribution) -> None:
+    """Mean and second moment of many samples, by Bernstein's inequality with the exact variances: no approximation."""
+    centre, variance, width = exact.mean, exact.variance, exact.values[-1] - exact.values[0]
+    mean = sums.total / sums.samples
+    square = sums.squares / sums.samples - 2.0 * centre * mean + centre**2
+    assert abs(mean - centre) <= 1e-9 + confidence.bernstein_radius(variance, width, sums.samples, FALSE_ALARM)
+    spread = exact.moment(lambda value: ((value - centre) ** 2 - variance) ** 2)
+    assert abs(square - variance) <= 1e-9 + confidence.bernstein_radius(spread, width**2, sums.samples, FALSE_ALARM)
+
+
+MANY = {"batched": 50_000, "compiled": 500_000}
+
+
+@pytest.mark.parametrize("row", range(1, 9))
+@pytest.mark.parametrize("name", SMALL)
+def test_levels_have_their_exact_distribution(name: str, row: int) -> None:
+    """Moments, and the distribution function by Massart's inequality: neither is asymptotic.
+
+    False-alarm rate 1e-6 for the whole file.
+    """
+    table, exact = small_case(name)
+    far = entrance(table.model)
+    known = exact.level(row, 0)
+    through = known.scaled(float(table.model.rewards[far, 0].flat[0]), table.model.discount)
+    for engine in ENGINES:
+        samples, _ = drawn(engine, table, row, 0, 4_000, seed=row)
+        points = np.unique(samples)
+        assert set(points) <= set(np.round(known.values, DIGITS))
+        found = np.searchsorted(np.sort(samples), points, side="right") / len(samples)
+        assert np.abs(found - known.below(points)).max() <= math.sqrt(math.log(2.0 / FALSE_ALARM) / 2.0 / len(samples))
+        interpreter = engine_of(engine, rooted(table.problem, table.levels, row), table.backup, table.model)
+        near(interpreter.returns(Oracle(table.model, seed=row, chunk=1), far, 0, MANY[engine]), through)
+
+
+@pytest.mark.parametrize("row", [4, 5, 7, 8])
+@pytest.mark.parametrize("name", SMALL)
+def test_root_samples_have_their_exact_moments(name: str, row: int) -> None:
+    """Samples around a given reference, and the returns of each action. False-alarm rate 1e-6 for the whole file."""
+    table, exact = small_case(name)
+    reference = np.array([0.3, -0.2]) + table.problem.middle
+    schedule = Schedule(table.problem, table.levels[: row + 1], 1, 1.0, 0.1)
+    around = exact.around(row, 1, reference.tolist())
+    child = table.levels[row].reference
+    assert child is not None
+    returns = [
+        Distribution.of(partial(lambda action, choose: exact.naive(choose).one_return(row, child, 1, action), action))
+        for action in range(2)
+    ]
+    for engine in ENGINES:
+        interpreter = engine_of(engine, schedule, table.backup, table.model)
+        near(interpreter.values(Oracle(table.model, seed=row), 1, reference, MANY[engine]), around)
+        for action, known in enumerate(returns):
+            near(interpreter.returns(Oracle(table.model, row, 1 + action), 1, action, MANY[engine]), known)
+
+
+def test_sums_are_those_of_single_samples() -> None:
+    """The compiled engine draws one sample after the other, so a batch is the sum of its samples."""
+    table = case("fixed")
+    schedule = Schedule(table.problem, table.levels[:5], 1, 1.0, 0.1)
+    interpreter = CompiledEngine(schedule, table.backup, table.model)
+    reference = np.array([0.5, 0.1, -0.3])
+    draws: tuple[Callable[[Oracle, int], Sums], ...] = (
+        lambda oracle, count: interpreter.returns(oracle, 2, 1, count),
+        lambda oracle, count: interpreter.values(oracle, 2, reference, count),
+    )
+    for draw in draws:
+        together, apart = Oracle(table.model, 5), Oracle(table.model, 5)
+        whole = draw(together, 50)
+        singles = [draw(apart, 1) for _ in range(50)]
+        assert whole.total == pytest.approx(sum(single.total for single in singles), rel=1e-12)
+        assert whole.squares == pytest.approx(sum(single.total**2 for single in singles), rel=1e-12)
+        assert together.calls == apart.calls
+        assert len({single.total for single in singles}) >= 3
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engines_are_deterministic_and_keep_nothing(engine: str) -> None:
+    """The same seed and chunk give the same sums to the bit, others give others, and the reference is left alone."""
+    table = case("table")
+    schedule = Schedule(table.problem, table.levels[:5], 1, 1.0, 0.1)
+    interpreter = engine_of(engine, schedule, table.backup, table.model)
+    reference = np.array([1.0, 0.2])
+    first = interpreter.values(Oracle(table.model, 3, 1), 0, reference, 100)
+    interpreter.returns(Oracle(table.model, 9, 9), 1, 1, 10)
+    assert interpreter.values(Oracle(table.model, 3, 1), 0, reference, 100) == first
+    assert interpreter.values(Oracle(table.model, 3, 2), 0, reference, 100) != first
+    assert interpreter.values(Oracle(table.model, 4, 1), 0, reference, 100) != first
+    assert reference.tolist() == [1.0, 0.2]
+
+
+# --- A vectorised simulator and its tabular twin --------------------------------------------------------------------
+
+RING = 5
+
+
+def _ring_step(states: Floats, actions: Ints, rng: np.random.Generator) -> tuple[Floats, Floats, Any]:
+    """A walk on points of the plane: (x, y) with x on a ring and y a copy of its parity."""
+    slips = rng.random(len(actions)) < 0.3
+    moved = np.where(slips, states[:, 0], (states[:, 0] + actions + 1) % RING)
+    rewards = np.where(slips, 0.0, np.cos(states[:, 0]) ** 2)
+    return np.stack([moved, moved % 2], axis=1), rewards, ~slips & (moved == 0)
+
+
+def _ring() -> tuple[sp.VectorModel, sp.TabularModel]:
+    vector = sp.VectorModel(
+        _ring_step, actions=2, discount=0.6, reward_range=(0.0, 1.0), max_successors=2, initial_state=[1.0, 1.0]
+    )
+    here = np.arange(RING)[:, None]
+    ahead = (here + np.arange(2)[None] + 1) % RING
+    stay = np.broadcast_to(here, ahead.shape)
+    tabular = sp.TabularModel(
+        np.broadcast_to([0.3, 0.7], (RING, 2, 2)),
+        np.stack([stay, ahead], axis=-1),
+        np.stack([np.zeros((RING, 2)), np.broadcast_to(np.cos(here) ** 2, (RING, 2))], axis=-1),
+        discount=0.6,
+        reward_range=(0.0, 1.0),
+        terminal=np.stack([np.zeros((RING, 2), dtype=bool), ahead == 0], axis=-1),
+    )
+    return vector, tabular
+
+
+@pytest.mark.parametrize("row", [3, 4, 5])
+def test_a_vector_model_agrees_with_its_tabular_twin(row: int) -> None:
+    """States of two numbers, a reference that is a function of them. False-alarm rate 1e-6 for the whole file."""
+    vector, tabular = _ring()
+    table = np.random.default_rng(0).dirichlet(np.ones(2), size=RING)
+
+    def reference(states: Any) -> Floats:
+        positions = np.asarray(states)
+        return np.asarray(table[(positions if positions.ndim == 1 else positions[:, 0]).astype(np.int64)])
+
+    backup = OptimalTransport(cost=[[0.0, 1.0], [0.6, 0.1]], tau=0.7, lam=0.6, reference=reference)
+    problem = Problem.of(vector, backup)
+    assert problem == Problem.of(tabular, backup)
+    levels = table_of_all_kinds(problem.middle)
+    schedule = Schedule(problem, levels[: row + 1], 1, 1.0, 0.1)
+    states = np.repeat([[2.0, 0.0]], 20_000, axis=0)
+    oracle = Oracle(vector, row)
+    samples = np.round(BatchedEngine(schedule, backup)._sample(oracle, row, states), DIGITS)
+    naive = Naive(problem, levels, backup, tabular, randomly(row))
+    same_distribution(np.round([naive.sample(row, 2) for _ in range(2 * NAIVE_SAMPLES)], DIGITS), samples)
+    expected = sum(naive.calls) / (2 * NAIVE_SAMPLES)
+    assert oracle.calls / len(states) == pytest.approx(expected, rel=0.1)
+
+
+# --- Whole runs: the forecast is the count --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Given:
+    """A planner that runs a given schedule to its end."""
+
+    backup: Backup
+    given: Schedule
+
+    @property
+    def epsilon(self) -> float:
+        return self.given.epsilon
+
+    def schedule(self, model: GenerativeModel) -> Schedule:
+        return without_stopping(self.given)
+
+    def with_epsilon(self, epsilon: float) -> "Given":
+        return replace(self, given=replace(self.given, epsilon=epsilon))
+
+
+def without_pairs(schedule: Schedule) -> Schedule:
+    """The schedule in which all pairs are of equal actions: what it costs at least, where nothing ends."""
+    return replace(schedule, levels=tuple(replace(level, pairs=0) for level in schedule.levels))
+
+
+RUNS: dict[str, tuple[Callable[[Backup], Any], float]] = {
+    "sparse": (lambda backup: sp.SparseSampling(backup, epsilon=0.05), 0.2),
+    "first": (lambda backup: sp.SmoothCruiser(backup, epsilon=0.03), 0.2),
+    "second": (lambda backup: sp.SecondOrderSmoothCruiser(backup, epsilon=0.03), 0.2),
+    "printed sparse": (lambda backup: sp.SparseSampling(backup, epsilon=2.0, variant="paper"), 0.2),
+    "printed first": (lambda backup: sp.SmoothCruiser(backup, epsilon=1.0, variant="paper"), 0.2),
+    "printed first, deep": (lambda backup: sp.SmoothCruiser(backup, epsilon=2.7, variant="paper"), 0.5),
+    "printed second": (lambda backup: sp.SecondOrderSmoothCruiser(backup, epsilon=0.1, variant="paper"), 0.2),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", RUNS)
+def test_a_full_run_makes_the_calls_of_its_forecast(name: str, engine: EngineName) -> None:
+    """To the digit without order-2 levels; with them at most the forecast, for equal pairs draw nothing."""
+    make, discount = RUNS[name]
+    model = random_model(21, actions=2, discount=discount, kind="bernoulli")
+    planner = make(LogSumExp(1.0))
+    schedule = planner.schedule(model)
+    result = sp.plan(Given(planner.backup, schedule), model, 0, seed=1, engine=engine)
+    second = any(level.kind == "order-2" for level in schedule.levels)
+    assert second == (name == "printed second")
+    if second:
+        assert without_pairs(schedule).calls <= result.calls < schedule.calls
+    else:
+        assert result.calls == schedule.calls
+    assert result.calls > 1000
+    exact = sp.exact.solve(model, planner.backup).values[0]
+    assert result.interval[0] <= exact <= result.interval[1]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_full_run_with_order_2_levels_and_terminal_states_stays_below_its_forecast(engine: EngineName) -> None:
+    """A root of order 2 over a small table, on a model without and on one with terminal states."""
+    for terminal in (0.0, 0.3):
+        model = random_model(22, actions=3, discount=0.3, kind="bernoulli", terminal=terminal)
+        backup = LogSumExp(0.5)
+        levels = (
+            Level("constant"),
+            Level("plug-in", samples=3, reference=0),
+            Level("order-1", samples=2, reference=1, linear=1),
+            Level("order-2", samples=200, reference=1, linear=2, quadratic=1, pairs=2),
+        )
+        schedule = Schedule(Problem.of(model, backup), levels, 500, 0.5, 0.1)
+        result = sp.plan(Given(backup, schedule), model, 0, seed=1, engine=engine)
+        assert result.samples == 500 + 3 * 200
+        assert (0 if terminal else without_pairs(schedule).calls) < result.calls < schedule.calls
+        exact = sp.exact.solve(model, backup).values[0]
+        assert result.interval[0] <= exact <= result.interval[1]
