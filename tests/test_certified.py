@@ -300,6 +300,30 @@ def test_the_variance_of_the_quadratic_term(gap: float, noise: float, pairs: int
         assert quadratic > bound(gap**2 / 2.0) + 1e-6
 
 
+def test_the_bias_of_a_coarse_quadratic_child_is_attained() -> None:
+    """Two actions alike, next states whose constant guesses are wrong by W/2 in opposite directions: γ²W²/(8η)."""
+    discount, eta = 0.3, 0.7
+    step = discount / (1.0 - discount)
+    rewards = np.array([[0.2, 0.2 + step], [1.0, 1.0], [0.0, 0.0]])
+    successors = np.array([[1, 2], [1, 1], [2, 2]])[..., None]
+    model = sp.TabularModel(np.ones((3, 2, 1)), successors, rewards, discount=discount)
+    backup = LogSumExp(eta)
+    problem = Problem.of(model, backup)
+    depth = 20
+    levels = with_own_shifts(
+        problem,
+        (
+            Level("constant"),
+            *(Level("plug-in", samples=1, reference=row) for row in range(depth)),
+            Level("order-2", samples=1, reference=depth, linear=depth, quadratic=0, pairs=2),
+        ),
+    )
+    value = float(sp.exact.solve(model, backup, tolerance=1e-12).values[0])
+    bias = Exact(problem, levels, backup, model).level(depth + 1, 0).mean - value
+    assert bias == pytest.approx((discount * problem.width) ** 2 / (8.0 * eta), rel=1e-6)
+    assert bias <= certify(problem, levels)[-1].bias <= bias * (1.0 + 1e-6)
+
+
 def first_drift(around: Reference, eta: float) -> float:
     return float(min(around.second, around.fourth**2 / (8.0 * eta)))
 

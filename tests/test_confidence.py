@@ -16,7 +16,7 @@ from smoothplan.confidence import MAX_TILT, ConfidenceSequence, bernstein_count,
 
 @pytest.mark.parametrize("delta", [0.5, 0.1, 1e-6])
 def test_radius_and_count_are_inverse(delta: float) -> None:
-    variance = np.array([0.0, 1e-6, 0.01, 0.25])[:, None, None]
+    variance = np.array([1e-9, 1e-6, 0.01, 0.25])[:, None, None]
     width = np.array([0.5, 1.0, 7.0])[:, None]
     radius = np.array([1e-4, 1e-2, 0.3])
     count = bernstein_count(variance, width, radius, delta)
@@ -26,9 +26,9 @@ def test_radius_and_count_are_inverse(delta: float) -> None:
     np.testing.assert_allclose(bernstein_count(variance, width, radius, delta), np.broadcast_to(count, (4, 3, 3)))
 
 
-def test_radius_of_constants_of_unknown_value_is_linear_in_the_count() -> None:
-    assert bernstein_radius(0.0, 1.0, 30.0, 0.1) == pytest.approx(2.0 * math.log(20.0) / 90.0)
-    assert bernstein_radius(0.0, 0.0, 30.0, 0.1) == 0.0
+def test_what_has_no_variance_is_known_after_one_look() -> None:
+    assert bernstein_radius(0.0, 1.0, 1.0, 0.1) == 0.0
+    assert bernstein_count(0.0, 1.0, 1e-9, 0.1) == 1.0
 
 
 @pytest.mark.parametrize("delta", [0.5, 0.1, 0.01, 1e-4])

@@ -470,7 +470,7 @@ NOWHERE = replace(POINT, initial_state=None)
         (garnet(), {"workers": 1.5}, TypeError, "workers must be a whole number, got 1.5"),
         (garnet(), {"engine": "x"}, ValueError, "engine must be auto, compiled or batched, got 'x'"),
         (POINT, {"engine": "x"}, ValueError, "engine must be auto, compiled or batched, got 'x'"),
-        (POINT, {"engine": "compiled"}, ValueError, "'compiled' needs a TabularModel, got VectorModel: use 'batched'"),
+        (POINT, {"engine": "compiled"}, ValueError, "got VectorModel: use 'batched'"),
         (garnet(), {"max_calls": -1}, ValueError, "max_calls must be at least 0, got -1"),
         (garnet(), {"max_calls": 10.5}, TypeError, "max_calls must be a whole number, got 10.5"),
         (garnet(), {"max_calls": "many"}, TypeError, "max_calls must be a whole number, got 'many'"),

@@ -15,13 +15,14 @@ def bernstein_radius(variance: Numbers, width: Numbers, count: Numbers, delta: f
     Bernstein's inequality with the variance known: r solves n·r² = 2·log(2/δ)·(v + w·r/3).
     """
     log = math.log(2.0 / delta)
-    linear = width * log / (3.0 * count)
+    linear = np.where(variance > 0.0, width * log / (3.0 * count), 0.0)  # what has no variance has no error
     return linear + np.sqrt(linear**2 + 2.0 * variance * log / count)
 
 
 def bernstein_count(variance: Numbers, width: Numbers, radius: Numbers, delta: float) -> Numbers:
     """The number of variables at which `bernstein_radius` is at most `radius`, not rounded."""
-    return 2.0 * math.log(2.0 / delta) * (variance + width * radius / 3.0) / radius**2
+    count = 2.0 * math.log(2.0 / delta) * (variance + width * radius / 3.0) / radius**2
+    return np.where(variance > 0.0, count, 1.0)
 
 
 @dataclass

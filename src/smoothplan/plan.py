@@ -16,6 +16,7 @@ from smoothplan.engines.base import Engine
 from smoothplan.engines.batched import BatchedEngine
 from smoothplan.forecast import Planner, amount, scientific
 from smoothplan.models.base import GenerativeModel
+from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.run import Run, Status
 from smoothplan.schedules.level import Level
@@ -29,6 +30,9 @@ HEADROOM = 4
 
 BISECTIONS = 12
 """Of the range of log ε, in search of a schedule that a number of calls can pay for."""
+
+WORTH_COMPILING = 12.0
+"""Calls per step from which the compiled engine is faster than the batched one on a jitted simulator."""
 
 EngineName = Literal["auto", "compiled", "batched"]
 
@@ -84,7 +88,7 @@ def plan(
         max_seconds: a limit on time, checked after every chunk.
         workers: threads.
         progress: whether to show the shrinking interval on standard error.
-        engine: "compiled" for tabular models, "batched" for any; by default whichever fits.
+        engine: "compiled" for tabular and jitted models, "batched" for any; by default whichever is faster.
 
     Raises:
         HopelessError: the forecast exceeds `REFUSED_CALLS` and no `max_calls` is given.
@@ -154,17 +158,25 @@ def _root_state(model: GenerativeModel, state: Any) -> Any:
 
 
 def _engine(name: EngineName, schedule: Schedule, backup: Backup, model: GenerativeModel) -> Engine:
-    tabular = isinstance(model, TabularModel)
-    if name == "batched" or (name == "auto" and not tabular):
-        return BatchedEngine(schedule, backup)
-    if name not in ("auto", "compiled"):
+    if name not in ("auto", "compiled", "batched"):
         raise ValueError(f"engine must be auto, compiled or batched, got {name!r}")
-    if not isinstance(model, TabularModel):
-        raise ValueError(f"engine 'compiled' needs a TabularModel, got {type(model).__name__}: use 'batched'")
-    # Imported here, for it compiles on first use.
-    from smoothplan.engines.compiled import CompiledEngine
+    # The compiled engines are imported here, for they compile on first use.
+    if isinstance(model, TabularModel) and name != "batched":
+        from smoothplan.engines.compiled import CompiledEngine
 
-    return CompiledEngine(schedule, backup, model)
+        return CompiledEngine(schedule, backup, model)
+    if isinstance(model, JitModel) and name != "batched":
+        from smoothplan.engines.jitted import JittedEngine, calls_per_step
+
+        fits = JittedEngine.serves(model) and not callable(getattr(backup, "reference", None))
+        if fits and (name == "compiled" or calls_per_step(schedule) >= WORTH_COMPILING):
+            return JittedEngine(schedule, backup, model)
+    if name == "compiled":
+        raise ValueError(
+            "engine 'compiled' needs a TabularModel, or a JitModel with an initial_state that is a vector of float64 "
+            f"and a backup that does not depend on the state, got {type(model).__name__}: use 'batched'"
+        )
+    return BatchedEngine(schedule, backup)
 
 
 def _affordable(planner: Planner, model: GenerativeModel, schedule: Schedule, max_calls: int) -> Schedule:

@@ -8,10 +8,9 @@ literal, and it allocates nothing: each depth has a frame of its own. Three thin
 - a reference that is there before the level is sampled, constant or given, has its softmaxes ready in a frame.
 """
 
-import math
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
@@ -20,70 +19,27 @@ from numpy.typing import NDArray
 from smoothplan.arguments import Floats, frozen
 from smoothplan.backups import Backup
 from smoothplan.engines.base import Sums
+from smoothplan.engines.kernels import (
+    CONSTANT,
+    FIRST_FRAME,
+    GIVEN,
+    GIVEN_FRAME,
+    LEVEL,
+    ZERO_FRAME,
+    Softmaxes,
+    draw_action,
+    draw_column,
+    fill_frame,
+    frame_value,
+    level_table,
+    new_frames,
+    policy_mean,
+    softmaxes,
+)
 from smoothplan.models.base import Oracle
 from smoothplan.models.tabular import OUTCOME, Tables, TabularModel, draw, first_outcome, select
 from smoothplan.schedules.schedule import Schedule
-from smoothplan.streams import CALLS, Stream, advance, compiled, uniform
-
-CONSTANT, PLUG_IN, FIRST, SECOND = range(4)
-KINDS = {"constant": CONSTANT, "plug-in": PLUG_IN, "order-1": FIRST, "order-2": SECOND}
-
-ZERO_FRAME, GIVEN_FRAME, FIRST_FRAME = range(3)
-"""Frames of the constant reference and of the root's reference, and the first of those that samples fill."""
-
-GIVEN = -1
-"""In place of the number of samples: the reference is there before the level is sampled."""
-
-LEVEL = np.dtype(
-    [
-        ("kind", np.int64),
-        ("samples", np.int64),
-        ("reference", np.int64),  # −1 where there is none, and so below
-        ("linear", np.int64),
-        ("quadratic", np.int64),
-        ("pairs", np.int64),
-        ("by_policy", np.int64),  # whether the linear term is centred by ⟨π, Q̂⟩
-        ("clipped", np.int64),
-        ("shift", np.float64),  # the constant itself, for the constant level
-        ("low", np.float64),
-        ("high", np.float64),
-    ],
-    align=True,
-)
-"""A level as compiled code sees it."""
-
-
-class Softmaxes(NamedTuple):
-    """A backup as a mixture of softmaxes over columns; see `transport.Columns`."""
-
-    temperature: float  # 0 for the hard maximum
-    shifts: Floats  # [J, K]
-    weights: Floats  # [S, J], or [1, J] where they do not depend on the state
-
-
-def softmaxes(backup: Backup, model: TabularModel) -> Softmaxes:
-    """A backup in the form that compiled code reads."""
-    weights = np.atleast_2d(backup.weights(np.arange(model.states)))
-    return Softmaxes(backup.temperature, frozen(backup.shifts(model.actions).T), frozen(weights))
-
-
-def level_table(schedule: Schedule) -> NDArray[np.void]:
-    """A schedule in the form that compiled code reads, [L] of `LEVEL`."""
-    table = np.zeros(len(schedule.levels), dtype=LEVEL)
-    for row, level in enumerate(schedule.levels):
-        entry = table[row]
-        entry["kind"] = KINDS[level.kind]
-        entry["samples"] = level.samples if row < len(table) - 1 else GIVEN
-        for name in ("reference", "linear", "quadratic"):
-            child = getattr(level, name)
-            entry[name] = -1 if child is None else child
-        entry["pairs"] = level.pairs
-        entry["by_policy"] = level.centring == "policy"
-        entry["clipped"] = level.clip is not None
-        entry["shift"] = level.shift + (schedule.problem.middle if level.kind == "constant" else 0.0)
-        entry["low"], entry["high"] = level.clip or (-math.inf, math.inf)
-    result: NDArray[np.void] = frozen(table)
-    return result
+from smoothplan.streams import CALLS, Stream, advance, compiled
 
 
 @partial(compiled, inlined=True)
@@ -100,81 +56,6 @@ def _constant_returns(tables: Tables, state: int, action: int, count: int, tail:
     stream[0], stream[1], stream[2], stream[3] = s0, s1, s2, s3
     stream[CALLS] += np.uint64(count)
     return total + going_on * tail
-
-
-@compiled
-def _fill(frames: Floats, frame: int, soft: Softmaxes) -> None:
-    """The softmaxes at the reference in a frame [1 + J, K + 1].
-
-    Row 0 holds Q̂. Row 1 + j receives the running sums of the odds exp((Q̂_i − shift_ij − top)/η) over actions i, and
-    behind them the soft maximum η log Σ_i exp((Q̂_i − shift_ij)/η).
-    """
-    columns, actions = soft.shifts.shape
-    for j in range(columns):
-        top = frames[frame, 0, 0] - soft.shifts[j, 0]
-        for i in range(1, actions):
-            top = max(top, frames[frame, 0, i] - soft.shifts[j, i])
-        maximum = top
-        if soft.temperature > 0.0:
-            scale = 1.0 / soft.temperature
-            total = 0.0
-            for i in range(actions):
-                total += math.exp((frames[frame, 0, i] - soft.shifts[j, i] - top) * scale)
-                frames[frame, 1 + j, i] = total
-            maximum += soft.temperature * math.log(total)
-        frames[frame, 1 + j, actions] = maximum
-
-
-@compiled
-def _value(frames: Floats, frame: int, state: int, soft: Softmaxes) -> float:
-    """F(Q̂) at the reference of a frame."""
-    row = state if len(soft.weights) > 1 else 0
-    columns, actions = soft.shifts.shape
-    value = 0.0
-    for j in range(columns):
-        value += soft.weights[row, j] * frames[frame, 1 + j, actions]
-    return value
-
-
-@compiled
-def _column(state: int, soft: Softmaxes, stream: Stream) -> int:
-    """A column J ~ μ_s."""
-    columns = len(soft.shifts)
-    if columns == 1:
-        return 0
-    row = state if len(soft.weights) > 1 else 0
-    level = uniform(stream)
-    j = 0
-    while j < columns - 1 and level >= soft.weights[row, j]:
-        level -= soft.weights[row, j]
-        j += 1
-    return j
-
-
-@compiled
-def _action(frames: Floats, frame: int, column: int, stream: Stream) -> int:
-    """An action A ~ p_·J at the reference of a frame."""
-    last = frames.shape[2] - 2
-    level = uniform(stream) * frames[frame, 1 + column, last]
-    action = 0
-    for i in range(last):
-        action += level >= frames[frame, 1 + column, i]
-    return action
-
-
-@compiled
-def _policy_mean(frames: Floats, frame: int, state: int, soft: Softmaxes) -> float:
-    """⟨π, Q̂⟩ at the reference of a frame."""
-    row = state if len(soft.weights) > 1 else 0
-    columns, actions = soft.shifts.shape
-    mean = 0.0
-    for j in range(columns):
-        before, inner = 0.0, 0.0
-        for i in range(actions):
-            inner += (frames[frame, 1 + j, i] - before) * frames[frame, 0, i]
-            before = frames[frame, 1 + j, i]
-        mean += soft.weights[row, j] * inner / before
-    return mean
 
 
 def _signature() -> Any:
@@ -228,12 +109,12 @@ def _sample(
                                 level.reference, successor, depth + 1, discount, levels, tables, soft, frames, stream
                             )
                 frames[depth, 0, action] = min(max(total / level.samples, level.low), level.high)
-            _fill(frames, depth, soft)
-        value = level.shift + _value(frames, frame, state, soft)
+            fill_frame(frames, depth, soft)
+        value = level.shift + frame_value(frames, frame, state, soft)
 
         if level.quadratic >= 0:
-            column = _column(state, soft, stream)
-            first, second = _action(frames, frame, column, stream), _action(frames, frame, column, stream)
+            column = draw_column(state, soft, stream)
+            first, second = draw_action(frames, frame, column, stream), draw_action(frames, frame, column, stream)
             if first != second:
                 child = levels[level.quadratic]
                 gap = frames[frame, 0, first] - frames[frame, 0, second]
@@ -265,11 +146,11 @@ def _sample(
 
         if level.linear < 0:
             return float(result + scale * min(max(value, level.low), level.high))
-        action = _action(frames, frame, _column(state, soft, stream), stream)
+        action = draw_action(frames, frame, draw_column(state, soft, stream), stream)
         if level.by_policy == 0:
             value -= frames[frame, 0, action]
         else:
-            value -= _policy_mean(frames, frame, state, soft)
+            value -= policy_mean(frames, frame, state, soft)
         successor, reward, end = draw(tables, state, action, stream)
         value += reward
         if level.clipped == 0 and not end:
@@ -298,7 +179,7 @@ def _sum_returns(
 ) -> tuple[float, float]:
     """Sum and sum of squares of returns through the level of the root's reference."""
     child = levels[len(levels) - 1].reference
-    _fill(frames, ZERO_FRAME, soft)
+    fill_frame(frames, ZERO_FRAME, soft)
     total, squares = 0.0, 0.0
     for _ in range(count):
         successor, value, end = draw(tables, state, action, stream)
@@ -322,8 +203,8 @@ def _sum_values(
 ) -> tuple[float, float]:
     """Sum and sum of squares of root samples around the reference in its frame."""
     root = len(levels) - 1
-    _fill(frames, ZERO_FRAME, soft)
-    _fill(frames, GIVEN_FRAME, soft)
+    fill_frame(frames, ZERO_FRAME, soft)
+    fill_frame(frames, GIVEN_FRAME, soft)
     total, squares = 0.0, 0.0
     for _ in range(count):
         value = _sample(root, state, FIRST_FRAME, discount, levels, tables, soft, frames, stream)
@@ -347,12 +228,11 @@ class CompiledEngine:
 
     @cached_property
     def _tables(self) -> tuple[float, NDArray[np.void], Tables, Softmaxes]:
-        return self.model.discount, level_table(self.schedule), self.model.tables, softmaxes(self.backup, self.model)
+        soft = softmaxes(self.backup, self.model.actions, self.model.states)
+        return self.model.discount, level_table(self.schedule), self.model.tables, soft
 
     def _frames(self) -> Floats:
-        """Scratch space, [frames, 1 + J, K + 1]: see `_fill`."""
-        columns, actions = self._tables[3].shifts.shape
-        return np.zeros((FIRST_FRAME + len(self.schedule.levels), 1 + columns, actions + 1))
+        return new_frames(self.schedule, self._tables[3])
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int) -> Sums:
         """Returns of an action at the root, through the level of the root's reference."""

@@ -1,0 +1,357 @@
+"""The compiled engine for simulators that Numba compiles: the same interpretation, with a `step` in place of a table.
+
+The step is passed as a first-class function, so that nothing is compiled anew for another model. States are vectors of
+float64. All returns of a reference, and all pairs, are drawn in one call of the step each.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core.types import FunctionType
+from numpy.typing import NDArray
+
+from smoothplan.arguments import Floats, Ints, frozen
+from smoothplan.backups import Backup
+from smoothplan.engines.base import Sums
+from smoothplan.engines.kernels import (
+    CONSTANT,
+    FIRST_FRAME,
+    GIVEN,
+    GIVEN_FRAME,
+    LEVEL,
+    ZERO_FRAME,
+    Softmaxes,
+    draw_action,
+    draw_column,
+    fill_frame,
+    frame_value,
+    level_table,
+    new_frames,
+    policy_mean,
+    softmaxes,
+)
+from smoothplan.models.base import ModelError, Oracle
+from smoothplan.models.jit import JitModel
+from smoothplan.models.vector import Step
+from smoothplan.schedules.schedule import Schedule
+from smoothplan.streams import CALLS, Stream, compiled, generator
+
+FAULT = "the simulator broke its declarations"
+
+
+@partial(compiled, allocates=True)
+def _draws(
+    state: Floats,
+    actions: Ints,
+    step: Step,
+    rng: np.random.Generator,
+    limits: Floats,
+    fault: Floats,
+    stream: Stream,
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Simulator calls at one state, one for each action [n], counted and checked.
+
+    A call that breaks what the model declares is left in `fault` [3 + 2d], (1, action, reward, state, next state).
+    """
+    count, size = len(actions), len(state)
+    states = np.empty((count, size))
+    states[:] = state
+    stream[CALLS] += np.uint64(count)
+    next_states, rewards, terminals = step(states, actions, rng)
+    for row in range(count):
+        sound = limits[0] <= rewards[row] <= limits[1] and (limits[2] == 1.0 or not terminals[row])
+        for entry in range(size):
+            sound = sound and np.isfinite(next_states[row, entry])
+        if not sound:
+            fault[0], fault[1], fault[2] = 1.0, actions[row], rewards[row]
+            fault[3 : 3 + size] = state
+            fault[3 + size :] = next_states[row]
+            raise ValueError(FAULT)
+    return next_states, rewards, terminals
+
+
+def _step_type() -> Any:
+    """The type of a step: what `JitModel` compiles for states that are vectors of float64."""
+    states = numba.types.Array(numba.float64, 2, "C", readonly=True)
+    actions = numba.types.Array(numba.int64, 1, "C", readonly=True)
+    flags = numba.types.Array(numba.boolean, 1, "C")
+    result = numba.types.Tuple((numba.float64[:, ::1], numba.float64[::1], flags))
+    return FunctionType(result(states, actions, numba.typeof(generator(0))))
+
+
+def _signature(*extra: Any) -> tuple[Any, ...]:
+    """The types of the arguments that all functions here share, after those of `extra` examples."""
+    floats = frozen(np.zeros((1, 1)))
+    before = (*extra, 0.5, frozen(np.zeros(1, dtype=LEVEL)), Softmaxes(1.0, floats, floats), np.zeros((1, 1, 1)))
+    after = (generator(0), np.zeros(3), np.zeros(5), np.zeros(5, np.uint64))
+    return (*map(numba.typeof, before), _step_type(), *map(numba.typeof, after))
+
+
+@partial(compiled, signature=numba.float64(*_signature(0, np.zeros(1), 0)), allocates=True)
+def _sample(
+    row: int,
+    state: Floats,
+    depth: int,
+    discount: float,
+    levels: NDArray[np.void],
+    soft: Softmaxes,
+    frames: Floats,
+    step: Step,
+    rng: np.random.Generator,
+    limits: Floats,
+    fault: Floats,
+    stream: Stream,
+) -> float:
+    """One sample of a level at a state [d]. No argument of a recursive call may be a literal."""
+    level = levels[row]
+    if level.kind == CONSTANT:
+        return float(level.shift)
+    actions = soft.shifts.shape[1]
+    frame = ZERO_FRAME
+    if level.samples == GIVEN:
+        frame = GIVEN_FRAME
+    elif level.samples > 0:
+        frame = depth
+        asked = np.empty(actions * level.samples, dtype=np.int64)
+        for entry in range(len(asked)):
+            asked[entry] = entry // level.samples
+        next_states, rewards, terminals = _draws(state, asked, step, rng, limits, fault, stream)
+        for action in range(actions):
+            total = 0.0
+            for entry in range(action * level.samples, (action + 1) * level.samples):
+                total += rewards[entry]
+                if levels[level.reference].kind == CONSTANT:
+                    total += 0.0 if terminals[entry] else discount * levels[level.reference].shift
+                elif not terminals[entry]:
+                    total += discount * _sample(
+                        level.reference,
+                        next_states[entry],
+                        depth + 1,
+                        discount,
+                        levels,
+                        soft,
+                        frames,
+                        step,
+                        rng,
+                        limits,
+                        fault,
+                        stream,
+                    )
+            frames[depth, 0, action] = min(max(total / level.samples, level.low), level.high)
+        fill_frame(frames, depth, soft)
+    value = level.shift + frame_value(frames, frame, 0, soft)
+
+    if level.quadratic >= 0:
+        column = draw_column(0, soft, stream)
+        first, second = draw_action(frames, frame, column, stream), draw_action(frames, frame, column, stream)
+        if first != second:
+            gap = frames[frame, 0, first] - frames[frame, 0, second]
+            asked = np.empty(2 * level.pairs, dtype=np.int64)
+            asked[::2], asked[1::2] = first, second
+            next_states, rewards, terminals = _draws(state, asked, step, rng, limits, fault, stream)
+            total, squares = 0.0, 0.0
+            for pair in range(level.pairs):
+                difference, sign = -gap, 1.0
+                for entry in range(2 * pair, 2 * pair + 2):
+                    difference += sign * rewards[entry]
+                    if not terminals[entry]:
+                        difference += (
+                            sign
+                            * discount
+                            * _sample(
+                                level.quadratic,
+                                next_states[entry],
+                                depth + 1,
+                                discount,
+                                levels,
+                                soft,
+                                frames,
+                                step,
+                                rng,
+                                limits,
+                                fault,
+                                stream,
+                            )
+                        )
+                    sign = -1.0
+                total += difference
+                squares += difference * difference
+            value += (total * total - squares) / (level.pairs * (level.pairs - 1) * 4.0 * soft.temperature)
+
+    if level.linear >= 0:
+        asked = np.empty(1, dtype=np.int64)
+        asked[0] = draw_action(frames, frame, draw_column(0, soft, stream), stream)
+        if level.by_policy == 0:
+            value -= frames[frame, 0, asked[0]]
+        else:
+            value -= policy_mean(frames, frame, 0, soft)
+        next_states, rewards, terminals = _draws(state, asked, step, rng, limits, fault, stream)
+        value += rewards[0]
+        if not terminals[0]:
+            value += discount * _sample(
+                level.linear,
+                next_states[0],
+                depth + 1,
+                discount,
+                levels,
+                soft,
+                frames,
+                step,
+                rng,
+                limits,
+                fault,
+                stream,
+            )
+    return float(min(max(value, level.low), level.high))
+
+
+@partial(
+    compiled,
+    signature=numba.types.UniTuple(numba.float64, 2)(*_signature(np.zeros(1), 0, 0)),
+    allocates=True,
+)
+def _sum_returns(
+    state: Floats,
+    action: int,
+    count: int,
+    discount: float,
+    levels: NDArray[np.void],
+    soft: Softmaxes,
+    frames: Floats,
+    step: Step,
+    rng: np.random.Generator,
+    limits: Floats,
+    fault: Floats,
+    stream: Stream,
+) -> tuple[float, float]:
+    """Sum and sum of squares of returns through the level of the root's reference."""
+    child = levels[len(levels) - 1].reference
+    fill_frame(frames, ZERO_FRAME, soft)
+    total, squares = 0.0, 0.0
+    next_states, rewards, terminals = _draws(state, np.full(count, action), step, rng, limits, fault, stream)
+    for entry in range(count):
+        value = rewards[entry]
+        if not terminals[entry]:
+            value += discount * _sample(
+                child,
+                next_states[entry],
+                FIRST_FRAME,
+                discount,
+                levels,
+                soft,
+                frames,
+                step,
+                rng,
+                limits,
+                fault,
+                stream,
+            )
+        total += value
+        squares += value * value
+    return total, squares
+
+
+@partial(compiled, signature=numba.types.UniTuple(numba.float64, 2)(*_signature(np.zeros(1), 0)), allocates=True)
+def _sum_values(
+    state: Floats,
+    count: int,
+    discount: float,
+    levels: NDArray[np.void],
+    soft: Softmaxes,
+    frames: Floats,
+    step: Step,
+    rng: np.random.Generator,
+    limits: Floats,
+    fault: Floats,
+    stream: Stream,
+) -> tuple[float, float]:
+    """Sum and sum of squares of root samples around the reference in its frame."""
+    root = len(levels) - 1
+    fill_frame(frames, ZERO_FRAME, soft)
+    fill_frame(frames, GIVEN_FRAME, soft)
+    total, squares = 0.0, 0.0
+    for _ in range(count):
+        value = _sample(root, state, FIRST_FRAME, discount, levels, soft, frames, step, rng, limits, fault, stream)
+        total += value
+        squares += value * value
+    return total, squares
+
+
+def calls_per_step(schedule: Schedule) -> float:
+    """How many simulator calls one call of the step makes, on average over a run."""
+    actions = schedule.problem.actions
+    steps: list[int] = []
+    for level in schedule.levels:
+        own = 0 if level.reference is None else 1 + actions * level.samples * steps[level.reference]
+        own += 0 if level.linear is None else 1 + steps[level.linear]
+        own += 0 if level.quadratic is None else 1 + 2 * level.pairs * steps[level.quadratic]
+        steps.append(own)
+    child = schedule.root.reference if schedule.root.linear is None else schedule.root.linear
+    return 1.0 if child is None or steps[child] == 0 else schedule.costs[child] / steps[child]
+
+
+@dataclass(frozen=True, eq=False)
+class JittedEngine:
+    """See `Engine`. For `JitModel`s whose states are vectors of float64, with backups that do not depend on states."""
+
+    schedule: Schedule
+    backup: Backup
+    model: JitModel
+
+    @staticmethod
+    def serves(model: JitModel) -> bool:
+        """Whether this engine can run the model: its states must be known to be vectors of float64."""
+        example = model.initial_state
+        return example is not None and example.ndim == 1 and example.dtype == np.float64
+
+    @property
+    def chunk_calls(self) -> int:
+        """Simulator calls that take it a fraction of a second."""
+        return 1 << 20
+
+    @cached_property
+    def _tables(self) -> tuple[float, NDArray[np.void], Softmaxes]:
+        return self.model.discount, level_table(self.schedule), softmaxes(self.backup, self.model.actions, None)
+
+    def returns(self, oracle: Oracle, state: Any, action: int, count: int) -> Sums:
+        """Returns of an action at the root, through the level of the root's reference."""
+        frames = new_frames(self.schedule, self._tables[2])
+        return self._checked(_sum_returns, oracle, state, (action, count), count, frames)
+
+    def values(self, oracle: Oracle, state: Any, reference: Floats, count: int) -> Sums:
+        """Samples of the root's value around a given reference, [K]."""
+        frames = new_frames(self.schedule, self._tables[2])
+        frames[GIVEN_FRAME, 0, :-1] = reference
+        return self._checked(_sum_values, oracle, state, (count,), count, frames)
+
+    def _checked(
+        self, function: Any, oracle: Oracle, state: Floats, sizes: tuple[int, ...], count: int, frames: Floats
+    ) -> Sums:
+        limits = np.array([*self.model.reward_range, float(self.model.terminates)])
+        fault = np.zeros(3 + 2 * len(state))
+        try:
+            sums = function(
+                np.array(state),
+                *sizes,
+                *self._tables,
+                frames,
+                self.model.step,
+                oracle.rng,
+                limits,
+                fault,
+                oracle.stream,
+            )
+        except ValueError as error:
+            if fault[0] == 0.0:
+                raise
+            here, there = np.split(fault[3:], 2)
+            low, high = self.model.reward_range
+            raise ModelError(
+                f"a simulator call broke what the model declares, rewards in [{low:g}, {high:g}], finite states and "
+                f"terminates={self.model.terminates} (state {here.tolist()}, action {int(fault[1])}, reward "
+                f"{fault[2]}, next state {there.tolist()})"
+            ) from error
+        return Sums(count, *sums)
