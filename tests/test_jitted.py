@@ -11,6 +11,7 @@ from scipy import stats
 
 import smoothplan as sp
 from smoothplan.backups import Backup
+from smoothplan.engines.base import Engine
 from smoothplan.engines.batched import BatchedEngine
 from smoothplan.engines.jitted import JittedEngine, calls_per_step
 from smoothplan.schedules import Level, Problem, Schedule
@@ -65,7 +66,8 @@ def test_the_engines_draw_from_one_distribution(backup: Any, size: int) -> None:
         if kind == "values" and table.root.linear is None:
             continue
         found = []
-        for number, engine in enumerate((JittedEngine(table, backup, model()), BatchedEngine(table, backup))):
+        engines: tuple[Engine, ...] = (JittedEngine(table, backup, model()), BatchedEngine(table, backup))
+        for number, engine in enumerate(engines):
             oracles = [sp.Oracle(model(), seed=number, chunk=chunk) for chunk in range(SAMPLES)]
             if kind == "returns":
                 found.append([engine.returns(oracle, state, 1, 1).total for oracle in oracles])
