@@ -6,7 +6,7 @@ float64. All returns of a reference, and all pairs, are drawn in one call of the
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -42,25 +42,28 @@ from smoothplan.streams import CALLS, Stream, compiled, generator
 FAULT = "the simulator broke its declarations"
 
 
-@partial(compiled, allocates=True)
-def _draws(
-    state: Floats,
-    actions: Ints,
-    step: Step,
-    rng: np.random.Generator,
-    limits: Floats,
-    fault: Floats,
-    stream: Stream,
-) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Simulator calls at one state, one for each action [n], counted and checked.
+class World(NamedTuple):
+    """What a run does not change as it goes, and the arrays in which it leaves its traces."""
 
-    A call that breaks what the model declares is left in `fault` [3 + 2d], (1, action, reward, state, next state).
-    """
+    discount: float
+    levels: NDArray[np.void]  # [L] of LEVEL
+    soft: Softmaxes
+    frames: Floats
+    rng: np.random.Generator
+    limits: Floats  # smallest and largest reward, and 1 where states may be terminal
+    fault: Floats  # [3 + 2d], a call that broke the declarations: (1, action, reward, state, next state)
+    stream: Stream
+
+
+@partial(compiled, allocates=True)
+def _draws(state: Floats, actions: Ints, step: Step, world: World) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Simulator calls at one state, one for each action [n], counted and checked."""
+    limits, fault = world.limits, world.fault
     count, size = len(actions), len(state)
     states = np.empty((count, size))
     states[:] = state
-    stream[CALLS] += np.uint64(count)
-    next_states, rewards, terminals = step(states, actions, rng)
+    world.stream[CALLS] += np.uint64(count)
+    next_states, rewards, terminals = step(states, actions, world.rng)
     for row in range(count):
         sound = limits[0] <= rewards[row] <= limits[1] and (limits[2] == 1.0 or not terminals[row])
         for entry in range(size):
@@ -82,12 +85,13 @@ def _step_type() -> Any:
     return FunctionType(result(states, actions, numba.typeof(generator(0))))
 
 
-def _signature(*extra: Any) -> tuple[Any, ...]:
-    """The types of the arguments that all functions here share, after those of `extra` examples."""
+def _signature(*before: Any) -> tuple[Any, ...]:
+    """The types of the given examples, of a step and of a `World`."""
     floats = frozen(np.zeros((1, 1)))
-    before = (*extra, 0.5, frozen(np.zeros(1, dtype=LEVEL)), Softmaxes(1.0, floats, floats), np.zeros((1, 1, 1)))
-    after = (generator(0), np.zeros(3), np.zeros(5), np.zeros(5, np.uint64))
-    return (*map(numba.typeof, before), _step_type(), *map(numba.typeof, after))
+    soft = Softmaxes(1.0, floats, floats)
+    levels, words = frozen(np.zeros(1, dtype=LEVEL)), np.zeros(5, np.uint64)
+    world = World(0.5, levels, soft, np.zeros((1, 1, 1)), generator(0), np.zeros(3), np.zeros(5), words)
+    return (*map(numba.typeof, before), _step_type(), numba.typeof(world))
 
 
 @partial(compiled, signature=numba.float64(*_signature(0, np.zeros(1), 0)), allocates=True)
@@ -95,17 +99,11 @@ def _sample(
     row: int,
     state: Floats,
     depth: int,
-    discount: float,
-    levels: NDArray[np.void],
-    soft: Softmaxes,
-    frames: Floats,
     step: Step,
-    rng: np.random.Generator,
-    limits: Floats,
-    fault: Floats,
-    stream: Stream,
+    world: World,
 ) -> float:
     """One sample of a level at a state [d]. No argument of a recursive call may be a literal."""
+    discount, levels, soft, frames, stream = world.discount, world.levels, world.soft, world.frames, world.stream
     level = levels[row]
     if level.kind == CONSTANT:
         return float(level.shift)
@@ -118,7 +116,7 @@ def _sample(
         asked = np.empty(actions * level.samples, dtype=np.int64)
         for entry in range(len(asked)):
             asked[entry] = entry // level.samples
-        next_states, rewards, terminals = _draws(state, asked, step, rng, limits, fault, stream)
+        next_states, rewards, terminals = _draws(state, asked, step, world)
         for action in range(actions):
             total = 0.0
             for entry in range(action * level.samples, (action + 1) * level.samples):
@@ -126,20 +124,7 @@ def _sample(
                 if levels[level.reference].kind == CONSTANT:
                     total += 0.0 if terminals[entry] else discount * levels[level.reference].shift
                 elif not terminals[entry]:
-                    total += discount * _sample(
-                        level.reference,
-                        next_states[entry],
-                        depth + 1,
-                        discount,
-                        levels,
-                        soft,
-                        frames,
-                        step,
-                        rng,
-                        limits,
-                        fault,
-                        stream,
-                    )
+                    total += discount * _sample(level.reference, next_states[entry], depth + 1, step, world)
             frames[depth, 0, action] = min(max(total / level.samples, level.low), level.high)
         fill_frame(frames, depth, soft)
     value = level.shift + frame_value(frames, frame, 0, soft)
@@ -151,7 +136,7 @@ def _sample(
             gap = frames[frame, 0, first] - frames[frame, 0, second]
             asked = np.empty(2 * level.pairs, dtype=np.int64)
             asked[::2], asked[1::2] = first, second
-            next_states, rewards, terminals = _draws(state, asked, step, rng, limits, fault, stream)
+            next_states, rewards, terminals = _draws(state, asked, step, world)
             total, squares = 0.0, 0.0
             for pair in range(level.pairs):
                 difference, sign = -gap, 1.0
@@ -159,22 +144,7 @@ def _sample(
                     difference += sign * rewards[entry]
                     if not terminals[entry]:
                         difference += (
-                            sign
-                            * discount
-                            * _sample(
-                                level.quadratic,
-                                next_states[entry],
-                                depth + 1,
-                                discount,
-                                levels,
-                                soft,
-                                frames,
-                                step,
-                                rng,
-                                limits,
-                                fault,
-                                stream,
-                            )
+                            sign * discount * _sample(level.quadratic, next_states[entry], depth + 1, step, world)
                         )
                     sign = -1.0
                 total += difference
@@ -188,23 +158,10 @@ def _sample(
             value -= frames[frame, 0, asked[0]]
         else:
             value -= policy_mean(frames, frame, 0, soft)
-        next_states, rewards, terminals = _draws(state, asked, step, rng, limits, fault, stream)
+        next_states, rewards, terminals = _draws(state, asked, step, world)
         value += rewards[0]
         if not terminals[0]:
-            value += discount * _sample(
-                level.linear,
-                next_states[0],
-                depth + 1,
-                discount,
-                levels,
-                soft,
-                frames,
-                step,
-                rng,
-                limits,
-                fault,
-                stream,
-            )
+            value += discount * _sample(level.linear, next_states[0], depth + 1, step, world)
     return float(min(max(value, level.low), level.high))
 
 
@@ -217,38 +174,18 @@ def _sum_returns(
     state: Floats,
     action: int,
     count: int,
-    discount: float,
-    levels: NDArray[np.void],
-    soft: Softmaxes,
-    frames: Floats,
     step: Step,
-    rng: np.random.Generator,
-    limits: Floats,
-    fault: Floats,
-    stream: Stream,
+    world: World,
 ) -> tuple[float, float]:
     """Sum and sum of squares of returns through the level of the root's reference."""
-    child = levels[len(levels) - 1].reference
-    fill_frame(frames, ZERO_FRAME, soft)
+    child = world.levels[len(world.levels) - 1].reference
+    fill_frame(world.frames, ZERO_FRAME, world.soft)
     total, squares = 0.0, 0.0
-    next_states, rewards, terminals = _draws(state, np.full(count, action), step, rng, limits, fault, stream)
+    next_states, rewards, terminals = _draws(state, np.full(count, action), step, world)
     for entry in range(count):
         value = rewards[entry]
         if not terminals[entry]:
-            value += discount * _sample(
-                child,
-                next_states[entry],
-                FIRST_FRAME,
-                discount,
-                levels,
-                soft,
-                frames,
-                step,
-                rng,
-                limits,
-                fault,
-                stream,
-            )
+            value += world.discount * _sample(child, next_states[entry], FIRST_FRAME, step, world)
         total += value
         squares += value * value
     return total, squares
@@ -258,23 +195,16 @@ def _sum_returns(
 def _sum_values(
     state: Floats,
     count: int,
-    discount: float,
-    levels: NDArray[np.void],
-    soft: Softmaxes,
-    frames: Floats,
     step: Step,
-    rng: np.random.Generator,
-    limits: Floats,
-    fault: Floats,
-    stream: Stream,
+    world: World,
 ) -> tuple[float, float]:
     """Sum and sum of squares of root samples around the reference in its frame."""
-    root = len(levels) - 1
-    fill_frame(frames, ZERO_FRAME, soft)
-    fill_frame(frames, GIVEN_FRAME, soft)
+    root = len(world.levels) - 1
+    fill_frame(world.frames, ZERO_FRAME, world.soft)
+    fill_frame(world.frames, GIVEN_FRAME, world.soft)
     total, squares = 0.0, 0.0
     for _ in range(count):
-        value = _sample(root, state, FIRST_FRAME, discount, levels, soft, frames, step, rng, limits, fault, stream)
+        value = _sample(root, state, FIRST_FRAME, step, world)
         total += value
         squares += value * value
     return total, squares
@@ -330,20 +260,12 @@ class JittedEngine:
     def _checked(
         self, function: Any, oracle: Oracle, state: Floats, sizes: tuple[int, ...], count: int, frames: Floats
     ) -> Sums:
+        discount, levels, soft = self._tables
         limits = np.array([*self.model.reward_range, float(self.model.terminates)])
         fault = np.zeros(3 + 2 * len(state))
+        world = World(discount, levels, soft, frames, oracle.rng, limits, fault, oracle.stream)
         try:
-            sums = function(
-                np.array(state),
-                *sizes,
-                *self._tables,
-                frames,
-                self.model.step,
-                oracle.rng,
-                limits,
-                fault,
-                oracle.stream,
-            )
+            sums = function(np.array(state), *sizes, self.model.step, world)
         except ValueError as error:
             if fault[0] == 0.0:
                 raise

@@ -129,28 +129,14 @@ def _bare_environment(environment: Any, options: dict[str, Any]) -> tuple[Any, s
 
 
 def _from_table(real: Any, name: str, discount: float, reward_range: tuple[float, float] | None) -> TabularModel:
-    """The table {s: {a: [(probability, next state, reward, terminated), ...]}} as arrays, in its own order."""
+    """The table {s: {a: [(probability, next state, reward, terminated), ...]}} as a model, in its own order."""
     table, states, actions = real.P, len(real.P), int(real.action_space.n)
     if set(table) != set(range(states)) or any(set(table[s]) != set(range(actions)) for s in table):
         raise _refusal(name, "the states and actions of its transition table are not numbered from 0")
-    width = max(len(table[s][a]) for s in range(states) for a in range(actions))
-    probabilities = np.zeros((states, actions, width))
-    successors = np.zeros((states, actions, width), dtype=np.int64)
-    rewards = np.zeros((states, actions, width))
-    ends = np.zeros((states, actions, width), dtype=np.bool_)
-    for state in range(states):
-        for action in range(actions):
-            entries = table[state][action]
-            columns = zip(*entries, strict=True)
-            for target, column in zip((probabilities, successors, rewards, ends), columns, strict=True):
-                target[state, action, : len(entries)] = column
-    return TabularModel(
-        probabilities,
-        successors,
-        rewards,
+    return TabularModel.from_outcomes(
+        [[table[state][action] for action in range(actions)] for state in range(states)],
         discount=discount,
         reward_range=reward_range,
-        terminal=ends,
         initial_state=int(real.s),
     )
 

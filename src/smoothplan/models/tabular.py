@@ -28,6 +28,10 @@ BLOCK = 16
 """Outcomes that the search skips at once, where a pair has more."""
 
 
+Outcome = tuple[float, int, float, bool]
+"""(probability, next state, reward, whether the episode ends)."""
+
+
 class Tables(NamedTuple):
     """A tabular model as compiled code sees it. The rest of a pair's outcomes are never selected: they pad."""
 
@@ -189,6 +193,27 @@ class TabularModel:
         if terminal is not None and np.asarray(terminal).shape == dense.shape:
             terminal = np.take_along_axis(np.asarray(terminal), order, axis=-1)
         return cls(np.take_along_axis(dense, order, axis=-1), order, table, terminal=terminal, **declarations)
+
+    @classmethod
+    def from_outcomes(cls, outcomes: Sequence[Sequence[Sequence[Outcome]]], **declarations: Any) -> "TabularModel":
+        """A model from lists: outcomes[s][a] has a tuple (probability, next state, reward, whether it ends) for each.
+
+        The rest as above; a `terminal` takes the place of what the outcomes say of it.
+
+        >>> TabularModel.from_outcomes([[[(0.5, 0, 1.0, False), (0.5, 0, 0.0, True)]]], discount=0.9).max_successors
+        2
+        """
+        states, actions = len(outcomes), len(outcomes[0])
+        width = max(len(entries) for row in outcomes for entries in row)
+        probabilities, rewards = np.zeros((states, actions, width)), np.zeros((states, actions, width))
+        successors = np.zeros((states, actions, width), dtype=np.int64)
+        ends = np.zeros((states, actions, width), dtype=np.bool_)
+        for state, row in enumerate(outcomes):
+            for action, entries in enumerate(row):
+                columns = zip(*entries, strict=True)
+                for target, column in zip((probabilities, successors, rewards, ends), columns, strict=True):
+                    target[state, action, : len(entries)] = column
+        return cls(probabilities, successors, rewards, **({"terminal": ends} | declarations))
 
     @property
     def states(self) -> int:

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,39 +27,12 @@ COMPASS: tuple[Cell, ...] = ((-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), 
 """The eight directions (row, column), clockwise from north."""
 
 
-def _from_outcomes(
-    states: int,
-    actions: int,
-    outcomes: Callable[[int, int], Sequence[Outcome]],
-    *,
-    discount: float,
-    reward_range: tuple[float, float] | None = None,
-    terminal: Sequence[bool] | None = None,
-    initial_state: int = 0,
-    state_names: Sequence[str] | None = None,
-    action_names: Sequence[str] | None = None,
+def _from_rule(
+    states: int, actions: int, outcomes: Callable[[int, int], Sequence[Outcome]], **declarations: Any
 ) -> TabularModel:
-    """The table of a rule that lists the outcomes of each pair; outcomes of probability 0 are left out."""
-    rows = [[[o for o in outcomes(s, a) if o[0] > 0] for a in range(actions)] for s in range(states)]
-    width = max(len(entries) for row in rows for entries in row)
-    probabilities = np.zeros((states, actions, width))
-    successors = np.zeros((states, actions, width), dtype=np.int64)
-    rewards = np.zeros((states, actions, width))
-    for s, row in enumerate(rows):
-        for a, entries in enumerate(row):
-            for b, (probability, successor, reward) in enumerate(entries):
-                probabilities[s, a, b], successors[s, a, b], rewards[s, a, b] = probability, successor, reward
-    return TabularModel(
-        probabilities,
-        successors,
-        rewards,
-        discount=discount,
-        reward_range=reward_range,
-        terminal=None if terminal is None else np.array(terminal),
-        initial_state=initial_state,
-        state_names=state_names,
-        action_names=action_names,
-    )
+    """The table of a rule that lists the outcomes of each pair; those of probability 0 are left out."""
+    table = [[[(*o, False) for o in outcomes(s, a) if o[0] > 0] for a in range(actions)] for s in range(states)]
+    return TabularModel.from_outcomes(table, **({"terminal": None} | declarations))
 
 
 def garnet(
@@ -125,7 +100,7 @@ def chain(states: int = 5, discount: float = 0.95, slip: float = 0.2) -> Tabular
         effects: list[tuple[int, float]] = [(min(state + 1, last), 10.0 if state == last else 0.0), (0, 2.0)]
         return [(1.0 - slip, *effects[action]), (slip, *effects[1 - action])]
 
-    return _from_outcomes(
+    return _from_rule(
         states, 2, outcomes, discount=discount, reward_range=(0.0, 10.0), action_names=("forward", "back")
     )
 
@@ -153,7 +128,7 @@ def river_swim(states: int = 6, discount: float = 0.95) -> TabularModel:
         return [(0.35, state + 1, 0.0), (0.6, state, 0.0), (0.05, state - 1, 0.0)]
 
     names = [f"place {place}" for place in range(states)]
-    return _from_outcomes(
+    return _from_rule(
         states,
         2,
         outcomes,
@@ -230,7 +205,7 @@ def _grid_world(rows: Sequence[str], slip: float, discount: float) -> TabularMod
             result.append((probability, successor, float(marks[successor] == "G")))
         return result
 
-    return _from_outcomes(
+    return _from_rule(
         len(cells),
         len(moves),
         outcomes,
@@ -280,7 +255,7 @@ def sailing(size: int = 5, discount: float = 0.95) -> TabularModel:
 
     names = ("N", "NE", "E", "SE", "S", "SW", "W", "NW")
     places = [split(state) for state in range(size * size * winds)]
-    return _from_outcomes(
+    return _from_rule(
         len(places),
         winds,
         outcomes,
@@ -333,7 +308,7 @@ def inventory(
             for sold in range(available + 1)
         ]
 
-    return _from_outcomes(
+    return _from_rule(
         capacity + 1,
         max_order + 1,
         outcomes,
@@ -401,7 +376,7 @@ def cart_pole(discount: float = 0.99) -> JitModel:
     )
 
 
-@compiled
+@partial(compiled, allocates=True)
 def _cart_pole_step(
     states: States, actions: Ints, rng: np.random.Generator
 ) -> tuple[States, Floats, NDArray[np.bool_]]:
@@ -447,7 +422,7 @@ def mountain_car(discount: float = 0.99) -> JitModel:
     )
 
 
-@compiled
+@partial(compiled, allocates=True)
 def _mountain_car_step(
     states: States, actions: Ints, rng: np.random.Generator
 ) -> tuple[States, Floats, NDArray[np.bool_]]:
