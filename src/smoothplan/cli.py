@@ -58,22 +58,30 @@ class _Console(Console):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     parser = _parser()
-    options = parser.parse_args(arguments)
-    if options.command is None:
-        parser.print_help()
-        return 0
-    command: Callable[[argparse.Namespace, Console], None] = options.command
     try:
-        command(options, _Console())
-        print(end="", flush=True)
+        try:
+            options = parser.parse_args(arguments)
+            if options.command is None:
+                parser.print_help()
+                return 0
+            command: Callable[[argparse.Namespace, Console], None] = options.command
+            command(options, _Console())
+        finally:
+            print(end="", flush=True)  # what cannot be written shows here, whatever was printed
     except KeyboardInterrupt:
         return _complain(parser, "interrupted", status=130)
     except BrokenPipeError:
-        # The reader left, as `head` does: not an error. Python's own flush at exit must not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()  # the reader left, as `head` does: not an error
     except (ValueError, TypeError, ArithmeticError, ImportError, MemoryError, OSError) as error:
+        if isinstance(error, OSError):
+            _discard_output()
         return _complain(parser, str(error) or type(error).__name__, status=2)
     return 0
+
+
+def _discard_output() -> None:
+    """Lets Python's own flush at exit succeed, where standard output has gone away."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(parser: argparse.ArgumentParser, message: str, status: int) -> int:
