@@ -185,3 +185,14 @@ def test_a_lie_about_one_action_is_found() -> None:
 
     with pytest.raises(sp.ModelError, match=re.escape("reward 2.0 is outside the declared range [0, 1] (state [0.0")):
         sp.check_model(sp.VectorModel(step, **{**DECLARED, "actions": 37}))
+
+
+def test_a_successor_that_only_sometimes_ends_counts_twice() -> None:
+    """A single next state whose end is drawn is random: planners take max_successors=1 for a known next step."""
+
+    def step(states: Any, actions: Ints, rng: Rng) -> Answer:
+        return states, np.zeros(len(actions)), rng.random(len(actions)) < 0.5
+
+    model = sp.VectorModel(step, actions=1, discount=0.5, reward_range=(0, 1), initial_state=[0.0], max_successors=1)
+    with pytest.raises(sp.ModelError, match="2 different next states, more than max_successors=1"):
+        sp.check_model(model)

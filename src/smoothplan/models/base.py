@@ -51,7 +51,10 @@ class GenerativeModel(Protocol):
 
     @property
     def max_successors(self) -> int | None:
-        """A bound on the number of different next states of one (s, a), or None if there is none."""
+        """A bound on the different next states of one (s, a), or None if there is none.
+
+        A next state that sometimes ends the episode and sometimes does not counts twice.
+        """
 
     @property
     def terminates(self) -> bool:
@@ -83,7 +86,8 @@ class Declarations:
         discount: γ in [0, 1).
         reward_range: smallest and largest reward.
         reward_kind: "deterministic" given (s, a), "bernoulli" (0 or 1), or "bounded" (nothing but the range is known).
-        max_successors: a bound on the different next states of one (s, a), where there is one.
+        max_successors: a bound on the different next states of one (s, a), where there is one. A next state that
+            sometimes ends the episode and sometimes does not counts twice.
         terminates: whether any state may be terminal. True is always sound; False makes value intervals narrower.
         initial_state: where an episode starts; also an example of a state, for `check_model` and the command line.
     """
@@ -338,7 +342,8 @@ class _Examination:
         rewards = np.unique(transition.rewards)
         if self.model.reward_kind == "deterministic" and len(rewards) > 1:
             raise ModelError(f"rewards declared deterministic took values {rewards[0]} and {rewards[1]} at {where}")
-        successors = len({row.tobytes() for row in transition.next_states})
+        outcomes = zip(transition.next_states, transition.terminals, strict=True)
+        successors = len({(row.tobytes(), bool(end)) for row, end in outcomes})
         bound = self.model.max_successors
         if bound is not None and successors > bound:
             raise ModelError(f"{successors} different next states, more than max_successors={bound}, at {where}")
