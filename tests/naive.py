@@ -157,7 +157,7 @@ class Naive:
             assert level.quadratic is not None
             column = self.choose(soft.weights)
             one, two = self.choose(soft.local(q, column)), self.choose(soft.local(q, column))
-            if one != two:
+            if one != two or level.equal_pairs:
                 differences = []
                 for _ in range(level.pairs):
                     first = self.one_return(row, level.quadratic, state, one)

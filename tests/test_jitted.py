@@ -48,7 +48,7 @@ LEVELS = (
     Level("order-1", linear=1, shift=0.02),
     Level("order-1", samples=3, reference=2, linear=1, centring="policy", clip=(0.5, 2.0)),
     Level("order-2", samples=2, reference=1, linear=3, quadratic=2, pairs=3),
-    Level("order-2", samples=9, reference=4, linear=4, quadratic=1, pairs=2),
+    Level("order-2", samples=9, reference=4, linear=4, quadratic=1, pairs=2, equal_pairs=True),
 )
 
 

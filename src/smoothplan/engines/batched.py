@@ -125,7 +125,7 @@ class BatchedEngine:
                 local = _drawn_column(soft, len(states), oracle.rng)
                 first = _categorical(local, len(states), oracle.rng)
                 second = _categorical(local, len(states), oracle.rng)
-                differ = np.flatnonzero(first != second)
+                differ = np.flatnonzero((first != second) | level.equal_pairs)
                 first, second = first[differ], second[differ]
                 here = around if around.shape[1] == 1 else around[:, differ]
                 gaps = _entries(here, first) - _entries(here, second)
@@ -135,7 +135,7 @@ class BatchedEngine:
     def _quadratic(
         self, oracle: Oracle, level: Level, states: States, first: Ints, second: Ints, gaps: Floats
     ) -> Floats:
-        """The U-statistic of paired differences, over 4η, at states [m] with different actions, [m].
+        """The U-statistic of paired differences, over 4η, at states [m] with two actions each, [m].
 
         The references of the two actions are `gaps` apart, [m].
         """

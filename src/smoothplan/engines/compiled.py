@@ -115,7 +115,7 @@ def _sample(
         if level.quadratic >= 0:
             column = draw_column(state, soft, stream)
             first, second = draw_action(frames, frame, column, stream), draw_action(frames, frame, column, stream)
-            if first != second:
+            if first != second or level.equal_pairs == 1:
                 child = levels[level.quadratic]
                 gap = frames[frame, 0, first] - frames[frame, 0, second]
                 total, squares = 0.0, 0.0

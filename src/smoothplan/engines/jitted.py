@@ -132,7 +132,7 @@ def _sample(
     if level.quadratic >= 0:
         column = draw_column(0, soft, stream)
         first, second = draw_action(frames, frame, column, stream), draw_action(frames, frame, column, stream)
-        if first != second:
+        if first != second or level.equal_pairs == 1:
             gap = frames[frame, 0, first] - frames[frame, 0, second]
             asked = np.empty(2 * level.pairs, dtype=np.int64)
             asked[::2], asked[1::2] = first, second

@@ -32,6 +32,7 @@ LEVEL = np.dtype(
         ("linear", np.int64),
         ("quadratic", np.int64),
         ("pairs", np.int64),
+        ("equal_pairs", np.int64),  # whether pairs of one action are drawn too
         ("by_policy", np.int64),  # whether the linear term is centred by ⟨π, Q̂⟩
         ("clipped", np.int64),
         ("shift", np.float64),  # the constant itself, for the constant level
@@ -74,6 +75,7 @@ def level_table(schedule: Schedule) -> NDArray[np.void]:
             child = getattr(level, name)
             entry[name] = -1 if child is None else child
         entry["pairs"] = level.pairs
+        entry["equal_pairs"] = level.equal_pairs
         entry["by_policy"] = level.centring == "policy"
         entry["clipped"] = level.clip is not None
         entry["shift"] = level.shift + (schedule.problem.middle if level.kind == "constant" else 0.0)

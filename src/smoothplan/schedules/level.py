@@ -221,6 +221,7 @@ def second_order(
     quadratic: Return,
     pairs: Numbers,
     centring: Centring = "action",
+    equal_pairs: bool = False,
 ) -> Certificate:
     """Order 1 plus the U-statistic of n ≥ 2 paired differences, over 4η.
 
@@ -240,11 +241,12 @@ def second_order(
         + (around.fourth + 2.0 * quadratic.bias) ** 4
     )
     # Unlike F − T₁, F − T₂ may exceed the range: far from Q̂ the quadratic term overshoots.
+    drawn = 1.0 if equal_pairs else differing
     drift = curvature.remainder_constant(2, eta) * around.fourth**2 + linear.bias + pair_bias
     largest = (quadratic.width + around.width) ** 2 / (4.0 * eta)
     return Certificate(
         bias=remainder + linear.bias + pair_bias,
-        variance=linear.variance + between**2 / 4.0 + differing * spread / (16.0 * eta**2) + drift**2,
+        variance=linear.variance + between**2 / 4.0 + drawn * spread / (16.0 * eta**2) + drift**2,
         low=problem.at_zero[0] - around.width + linear.low - largest / (pairs - 1),
         high=problem.at_zero[1] + around.width + linear.high + largest,
         calls=around.calls + linear.calls + 2.0 * pairs * quadratic.calls,
@@ -295,6 +297,7 @@ class Level:
     linear: int | None = None  # the level of the return X_A
     quadratic: int | None = None  # the level of the paired returns
     pairs: int = 0  # n
+    equal_pairs: bool = False  # whether pairs are drawn, as printed, even where both actions are the same
     shift: float = 0.0  # added to the sample
     centring: Centring = "action"
     clip: tuple[float, float] | None = None  # the printed clipping, of every entry of Q̂ and of the sample
@@ -342,7 +345,8 @@ def _certify(problem: Problem, level: Level, returns: Sequence[Return]) -> Certi
             proved = first_order(problem, around, linear, level.centring)
         else:
             assert level.quadratic is not None
-            proved = second_order(problem, around, linear, returns[level.quadratic], level.pairs, level.centring)
+            quadratic = returns[level.quadratic]
+            proved = second_order(problem, around, linear, quadratic, level.pairs, level.centring, level.equal_pairs)
     return adjusted(problem, level, proved)
 
 

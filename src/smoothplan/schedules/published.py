@@ -128,6 +128,7 @@ class _Ladder:
                 linear=child,
                 quadratic=None if self.order == 1 else child,
                 pairs=0 if self.order == 1 else 2,
+                equal_pairs=self.order == 2,
                 centring="policy",
                 clip=clip,
             )

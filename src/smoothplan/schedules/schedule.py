@@ -128,7 +128,9 @@ class Schedule:
         else:
             assert root.quadratic is not None
             quadratic = returns[root.quadratic]
-            proved = second_order(problem, around, returns[root.linear], quadratic, root.pairs, root.centring)
+            proved = second_order(
+                problem, around, returns[root.linear], quadratic, root.pairs, root.centring, root.equal_pairs
+            )
         return adjusted(problem, root, proved)
 
     @cached_property
