@@ -82,7 +82,7 @@ def small_levels(problem: Problem) -> tuple[Level, ...]:
             Level("order-1", samples=1, reference=1, linear=0, clip=tight),
             Level("order-1", samples=2, reference=0, linear=2, shift=-0.2),
             Level("order-2", samples=0, linear=0, quadratic=0, pairs=2),
-            Level("order-2", samples=1, reference=0, linear=0, quadratic=0, pairs=2),
+            Level("order-2", samples=1, reference=0, linear=0, quadratic=0, pairs=2, equal_pairs=True),
             Level("order-2", samples=1, reference=0, linear=0, quadratic=0, pairs=3, clip=wide),
             Level("order-2", samples=1, reference=0, linear=0, quadratic=0, pairs=2, centring="policy", clip=tight),
             Level("order-2", samples=0, linear=1, quadratic=1, pairs=2, shift=0.05),
