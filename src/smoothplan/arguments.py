@@ -54,6 +54,14 @@ def probability(name: str, value: Any) -> float:
     return result
 
 
+def fraction(name: str, value: Any) -> float:
+    """A number strictly between 0 and 1, such as a failure probability δ."""
+    result = number(name, value)
+    if not 0.0 < result < 1.0:
+        raise ValueError(f"{name} must be strictly between 0 and 1, got {value!r}")
+    return result
+
+
 def whole(name: str, value: Any, *, least: int = 1, most: float = math.inf) -> int:
     """A whole number from `least` to `most`."""
     try:

@@ -110,14 +110,8 @@ def samples_per_action(tolerance: float, delta: float, actions: int, spread: flo
         spread: B, the width of an interval that contains every return.
     """
     tolerance, spread = arguments.positive("tolerance", tolerance), arguments.positive("spread", spread)
-    actions, delta = arguments.whole("actions", actions), _failure(delta)
+    actions, delta = arguments.whole("actions", actions), arguments.fraction("delta", delta)
     return math.ceil(spread**2 * actions * math.log(2.0 * actions / delta) / (2.0 * tolerance**2))
-
-
-def _failure(delta: float) -> float:
-    if not 0.0 < arguments.number("delta", delta) < 1.0:
-        raise ValueError(f"delta must be strictly between 0 and 1, got {delta!r}")
-    return float(delta)
 
 
 def value_interval(model: GenerativeModel, backup: Backup) -> Interval:
@@ -193,8 +187,7 @@ def smoothing_for_bias(
     """
     budget = arguments.positive("bias", bias) * (1.0 - arguments.discount_factor(discount))
     temperature = budget / math.log(arguments.whole("actions", actions, least=2))
-    if not 0.0 < arguments.number("geometry", geometry) < 1.0:
-        raise ValueError(f"geometry must be strictly between 0 and 1, got {geometry!r}")
+    arguments.fraction("geometry", geometry)
     if arguments.number("cost_max", cost_max, least=0.0) == 0.0:
         return Smoothing(tau=temperature, lam=1.0)
     tau = geometry * budget / cost_max
@@ -247,5 +240,5 @@ class SmoothCruiserConstants:
     def samples(self, epsilon: float, delta: float) -> int:
         """N(ε) = 18(1+M_λ)²/((1−γ)⁴(1−√γ)²) · log(2K/δ′)/ε², the returns averaged per action."""
         scale = (1.0 + self.at_zero) / ((1.0 - self.discount) ** 2 * (1.0 - math.sqrt(self.discount)))
-        epsilon = arguments.positive("epsilon", epsilon)
-        return math.ceil(18.0 * scale**2 * math.log(2.0 * self.actions / _failure(delta)) / epsilon**2)
+        epsilon, delta = arguments.positive("epsilon", epsilon), arguments.fraction("delta", delta)
+        return math.ceil(18.0 * scale**2 * math.log(2.0 * self.actions / delta) / epsilon**2)

@@ -29,8 +29,7 @@ class _Recursive:
 
     def __post_init__(self) -> None:
         arguments.positive("epsilon", self.epsilon)
-        if not 0.0 < arguments.number("delta", self.delta) < 1.0:
-            raise ValueError(f"delta must be strictly between 0 and 1, got {self.delta!r}")
+        arguments.fraction("delta", self.delta)
         if self.variant not in ("certified", "paper"):
             raise ValueError(f"variant must be 'certified' or 'paper', got {self.variant!r}")
         if self.order > 0 and self.backup.temperature == 0.0:
