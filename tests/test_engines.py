@@ -11,13 +11,14 @@ import pytest
 from scipy import stats
 
 import smoothplan as sp
-from smoothplan import confidence
+from smoothplan import confidence, recursion
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, line_cost
 from smoothplan.engines.base import Engine, Sums
 from smoothplan.engines.batched import BatchedEngine
 from smoothplan.engines.compiled import CompiledEngine
 from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.run import Root, Run
 from smoothplan.schedules.level import Level, Problem
 from smoothplan.schedules.schedule import Schedule
 from tests.naive import DIGITS, Distribution, Exact, Naive, entrance, random_model, randomly, rooted, without_stopping
@@ -455,11 +456,18 @@ class Given:
     def epsilon(self) -> float:
         return self.given.epsilon
 
+    @property
+    def delta(self) -> float:
+        return self.given.delta
+
     def schedule(self, model: GenerativeModel) -> Schedule:
         return without_stopping(self.given)
 
     def with_epsilon(self, epsilon: float) -> "Given":
         return replace(self, given=replace(self.given, epsilon=epsilon))
+
+    def begin(self, root: Root) -> Run:
+        return recursion.begin(self, root)
 
 
 def without_pairs(schedule: Schedule) -> Schedule:

@@ -10,17 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from scipy.stats import binom
 
 import smoothplan as sp
+from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, line_cost
-from smoothplan.forecast import Planner
 from smoothplan.models.base import States
-from smoothplan.plan import HEADROOM, REFUSED_CALLS, EngineName
+from smoothplan.recursion import HEADROOM, REFUSED_CALLS
+from smoothplan.run import EngineName, History, Planner, ugape
 
 SMOOTH = sp.LogSumExp(1.0)
 
@@ -145,6 +146,12 @@ def test_the_fields_of_a_result_agree(name: str, engine: EngineName, max_calls: 
     assert (result.status == "converged") <= (half_width <= planner.epsilon * (1.0 + 1e-8))
     assert result.q.shape == result.policy.shape == (model.actions,)
     assert result.action == result.q.argmax()
+    if result.q_intervals is None:
+        assert result.calls == 0
+    else:
+        assert result.q_intervals.shape == (model.actions, 2)
+        assert (result.q_intervals[:, 0] <= result.q_intervals[:, 1]).all()
+    assert result.identification is None
     np.testing.assert_array_equal(result.policy, planner.backup.policy(result.q[None], np.zeros(1, dtype=np.int64))[0])
     assert (result.epsilon, result.delta, result.seed) == (planner.epsilon, 0.1, 3)
     assert result.seconds >= 0.0
@@ -161,6 +168,7 @@ def test_json_is_one_object_that_round_trips(max_calls: int | None) -> None:
     again = sp.PlanResult(**fields | {"interval": tuple(fields["interval"]), "q": np.array(fields["q"])})
     assert again.interval == result.interval
     np.testing.assert_array_equal(again.q, result.q)
+    assert again.q_intervals == (None if result.q_intervals is None else result.q_intervals.tolist())
     assert again.value == result.value
 
 
@@ -556,9 +564,17 @@ CASES = {
 }
 
 
+class Outcome(NamedTuple):
+    """A result, with the exact value and the exact action values [K]."""
+
+    result: sp.PlanResult
+    value: float
+    q: Floats
+
+
 @cache
-def outcomes(name: str) -> list[tuple[sp.PlanResult, float]]:
-    """Results of a case, each with the exact value."""
+def outcomes(name: str) -> list[Outcome]:
+    """Results of a case."""
     case = CASES[name]
     found = []
     for seed in SEEDS:
@@ -566,14 +582,15 @@ def outcomes(name: str) -> list[tuple[sp.PlanResult, float]]:
         state = (4 * seed) % model.states  # never a terminal one
         simulator = vectorised(model) if case.hidden else model
         result = sp.plan(planner, simulator, state, seed=seed, max_calls=case.max_calls)
-        found.append((result, exact_value(model, planner.backup, state)))
+        solution = sp.exact.solve(model, planner.backup, 1e-10)
+        found.append(Outcome(result, float(solution.values[state]), solution.q[state]))
     return found
 
 
-def excluded(found: list[tuple[sp.PlanResult, float]], scale: float = 1.0) -> int:
+def excluded(found: list[Outcome], scale: float = 1.0) -> int:
     """How many intervals, scaled around the estimate, miss the value."""
     count = 0
-    for result, value in found:
+    for result, value, _ in found:
         low, high = result.interval
         count += not scale * (low - result.value) <= value - result.value <= scale * (high - result.value)
     return count
@@ -581,7 +598,7 @@ def excluded(found: list[tuple[sp.PlanResult, float]], scale: float = 1.0) -> in
 
 @pytest.mark.parametrize("name", CASES)
 def test_cases_are_what_they_say(name: str) -> None:
-    statuses = {result.status for result, _ in outcomes(name)}
+    statuses = {outcome.result.status for outcome in outcomes(name)}
     assert statuses <= {"converged"} if CASES[name].max_calls is None else "max_calls" in statuses
 
 
@@ -596,6 +613,59 @@ def test_coverage() -> None:
     assert len(found) == 480
     assert excluded(found) <= allowed
     assert excluded(found, 1.0 / 3.0) > allowed
+
+
+def test_coverage_of_the_action_values() -> None:
+    """The same runs: the intervals of all actions and of the value hold at once. False alarms: below 1e-6."""
+    found = [outcome for name in CASES for outcome in outcomes(name)]
+    missed = narrow = 0
+    for result, value, q in found:
+        assert result.q_intervals is not None
+        low, high = result.q_intervals.T
+        together = ((low <= q) & (q <= high)).all() and result.interval[0] <= value <= result.interval[1]
+        missed += not together
+        middle, half = (low + high) / 2.0, (high - low) / 6.0
+        narrow += not (np.abs(q - middle) <= half).all()
+    allowed = int(binom.isf(1e-6, len(found), DELTA))
+    assert missed <= allowed
+    assert narrow > allowed  # intervals of a third of the width would fail
+
+
+# What runs share
+
+
+@pytest.mark.parametrize(
+    ("intervals", "best", "challenger", "gap"),
+    [
+        ([[0.0, 1.0]], 0, None, 0.0),
+        ([[0.0, 1.0], [0.5, 0.7]], 1, 0, 0.5),
+        ([[0.5, 0.6], [0.5, 0.7], [0.5, 0.7]], 1, 2, 0.2),
+        ([[2.0, 3.0], [0.0, 1.0]], 0, 1, -1.0),
+        ([[0.0, 0.2], [0.0, 0.9], [0.1, 0.3]], 2, 1, 0.8),
+    ],
+)
+def test_the_best_action_and_its_challenger(
+    intervals: list[list[float]], best: int, challenger: int | None, gap: float
+) -> None:
+    found = ugape(np.array(intervals))
+    assert found[:2] == (best, challenger)
+    assert found[2] == pytest.approx(gap, abs=1e-12)
+
+
+def test_a_history_stays_short_and_ends_in_the_present() -> None:
+    history = History()
+    intervals = np.zeros((2, 2))
+    calls = 0
+    while calls < 10**12:
+        history.add(calls, intervals)
+        calls += 1 + calls // 150
+        intervals[0, 0] += 1.0
+    snapshots = history.until(calls, intervals)
+    assert 150 < len(snapshots) <= 200
+    assert (snapshots[0].calls, snapshots[-1].calls) == (0, calls)
+    assert all(earlier.calls < later.calls for earlier, later in pairwise(snapshots))
+    assert snapshots[0].intervals[0, 0] == 0.0
+    assert snapshots[-1].intervals[0, 0] == intervals[0, 0] > 1000.0
 
 
 # Early stopping

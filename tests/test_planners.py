@@ -12,6 +12,7 @@ import pytest
 import smoothplan as sp
 from smoothplan.forecast import LEGEND
 from smoothplan.models.base import States
+from smoothplan.run import Root, Run
 
 SMOOTH = sp.LogSumExp(1.0)
 RECURSIVE = (sp.SparseSampling, sp.SmoothCruiser, sp.SecondOrderSmoothCruiser)
@@ -203,3 +204,16 @@ def test_a_hopeless_forecast_still_has_a_price(discount: float) -> None:
     assert re.search(r"at most \d(\.\d)?e\d+ simulator calls", forecast.summary())
     assert "nan" not in forecast.table()
     assert math.isfinite(forecast.exponent)
+
+
+def test_a_planner_without_a_schedule_has_no_forecast() -> None:
+    class Wanderer:
+        backup, epsilon, delta = SMOOTH, 0.1, 0.1
+        no_forecast = "nobody knows where it goes"
+
+        def begin(self, root: Root) -> Run:
+            raise AssertionError("a forecast begins no run")
+
+    message = "Wanderer has no forecast: nobody knows where it goes; limit it with max_calls"
+    with pytest.raises(TypeError, match=message):
+        sp.forecast(Wanderer(), model())

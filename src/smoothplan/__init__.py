@@ -20,8 +20,9 @@ from smoothplan.models import (
     VectorModel,
     check_model,
 )
-from smoothplan.plan import HopelessError, PlanResult, plan
+from smoothplan.plan import PlanResult, plan
 from smoothplan.planners import SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
+from smoothplan.recursion import HopelessError
 
 __version__ = version("smoothplan")
 

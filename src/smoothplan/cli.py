@@ -16,9 +16,10 @@ import smoothplan
 from smoothplan import exact, specs
 from smoothplan.backups import Backup
 from smoothplan.exact import Solution
-from smoothplan.forecast import Planner
+from smoothplan.forecast import Scheduled
 from smoothplan.models import GenerativeModel, TabularModel
 from smoothplan.plan import PlanResult
+from smoothplan.run import Planner
 
 ROWS = 20
 """States shown when nobody asks for particular ones."""
@@ -229,15 +230,17 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
         engine=options.engine,
     )
     root = model.initial_state if state is None else state
+    price = planner.schedule(model).calls if isinstance(planner, Scheduled) else None
     if options.json:
-        fields = json.loads(result.to_json()) | {"forecast": planner.schedule(model).calls}
+        fields = json.loads(result.to_json()) | ({} if price is None else {"forecast": price})
         print(json.dumps(fields | ({} if truth is None else {"exact": float(truth.values[root])})))
         return
     low, high = result.interval
+    promised = "" if price is None else f", forecast {price:,} at most"
     lines = [
         ("value", f"{result.value:.6g}, in [{low:.6g}, {high:.6g}] with probability at least {1 - result.delta:g}"),
         ("action", "none, the state is terminal" if result.action is None else _choice(model, result)),
-        ("calls", f"{result.calls:,}, forecast {planner.schedule(model).calls:,} at most, {result.seconds:.2f} s"),
+        ("calls", f"{result.calls:,}{promised}, {result.seconds:.2f} s"),
         ("status", STATUS[result.status]),
     ]
     if truth is not None:
@@ -249,7 +252,7 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
 
 
 STATUS = {
-    "converged": "converged: the interval is within epsilon of the value",
+    "converged": "converged: within epsilon",
     "completed": "completed: the schedule was run to its end, which promises no epsilon",
     "max_calls": "stopped by the limit on calls",
     "max_seconds": "stopped by the limit on time",

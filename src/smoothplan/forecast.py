@@ -4,10 +4,10 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from smoothplan.backups import Backup
 from smoothplan.models.base import GenerativeModel
+from smoothplan.run import Planner
 from smoothplan.schedules.schedule import Schedule
 
 MAX_ROWS = 30
@@ -21,21 +21,14 @@ ROUNDING = 1e-9
 """Relative slack when an error is compared with ε."""
 
 
-class Planner(Protocol):
-    """A frozen configuration of a recursive planner."""
-
-    @property
-    def backup(self) -> Backup:
-        """F."""
-
-    @property
-    def epsilon(self) -> float:
-        """The accuracy wanted."""
+@runtime_checkable
+class Scheduled(Planner, Protocol):
+    """A planner whose price is known in advance: it runs a schedule."""
 
     def schedule(self, model: GenerativeModel) -> Schedule:
         """The table of levels that this planner runs on a model."""
 
-    def with_epsilon(self, epsilon: float) -> "Planner":
+    def with_epsilon(self, epsilon: float) -> "Scheduled":
         """The same planner for another accuracy."""
 
 
@@ -43,7 +36,7 @@ class Planner(Protocol):
 class Forecast:
     """What a planner will cost, and why. No simulator call is made for it."""
 
-    planner: Planner
+    planner: Scheduled
     model: GenerativeModel
 
     @cached_property
@@ -145,5 +138,11 @@ def forecast(planner: Planner, model: GenerativeModel) -> Forecast:
     >>> model = sp.models.garnet(states=50, actions=2, branching=4, discount=0.2, seed=1)
     >>> sp.forecast(sp.SmoothCruiser(sp.LogSumExp(1.0), epsilon=0.1, delta=0.1), model).calls < 10_000
     True
+
+    Raises:
+        TypeError: the planner has no schedule; it says why in its attribute `no_forecast`.
     """
+    if not isinstance(planner, Scheduled):
+        reason = getattr(planner, "no_forecast", "it has no schedule")
+        raise TypeError(f"{type(planner).__name__} has no forecast: {reason}; limit it with max_calls")
     return Forecast(planner, model)

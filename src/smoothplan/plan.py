@@ -1,44 +1,19 @@
 """The one driver: run a planner at a state, and stop with a valid interval whatever happens."""
 
 import json
-import math
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, get_args
 
 import numpy as np
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup
-from smoothplan.engines.base import Engine
-from smoothplan.engines.batched import BatchedEngine
-from smoothplan.forecast import Planner, amount, scientific
+from smoothplan.forecast import amount
 from smoothplan.models.base import GenerativeModel
-from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
-from smoothplan.run import Run, Status
-from smoothplan.schedules.level import Level
-from smoothplan.schedules.schedule import Schedule
-
-REFUSED_CALLS = 10**11
-"""A run that may need more simulator calls than this is not started unless the user says how many are acceptable."""
-
-HEADROOM = 4
-"""A schedule may cost this much more than the limit on calls and still be tried, for most runs stop early."""
-
-BISECTIONS = 12
-"""Of the range of log ε, in search of a schedule that a number of calls can pay for."""
-
-WORTH_COMPILING = 12.0
-"""Calls per step from which the compiled engine is faster than the batched one on a jitted simulator."""
-
-EngineName = Literal["auto", "compiled", "batched"]
-
-
-class HopelessError(ValueError):
-    """The forecast is beyond what anyone would want to pay."""
+from smoothplan.run import EngineName, Identification, Planner, Root, Run, Status
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +22,9 @@ class PlanResult:
 
     value: float
     interval: tuple[float, float]
-    action: int | None  # the action with the largest estimate in q; none at a terminal state
+    action: int | None  # the best action as far as the run knows; none at a terminal state
     q: Floats  # estimates of the action values, [K]; no guarantee
+    q_intervals: Floats | None  # [K, 2], where there are any: all hold at once, and together with the interval
     policy: Floats  # ∇F(q), [K]
     calls: int  # simulator calls
     seconds: float
@@ -57,11 +33,16 @@ class PlanResult:
     epsilon: float
     delta: float
     seed: int
+    identification: Identification | None = None  # what a run in search of the best action did
 
     def to_json(self) -> str:
         """One JSON object."""
-        fields = asdict(self)
-        fields |= {"q": self.q.tolist(), "policy": self.policy.tolist(), "interval": list(self.interval)}
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        for name, value in fields.items():
+            if isinstance(value, np.ndarray):
+                fields[name] = value.tolist()
+        if self.identification is not None:
+            fields["identification"] = self.identification.to_fields()
         return json.dumps(fields)
 
 
@@ -91,42 +72,66 @@ def plan(
         engine: "compiled" for tabular and jitted models, "batched" for any; by default whichever is faster.
 
     Raises:
-        HopelessError: the forecast exceeds `REFUSED_CALLS` and no `max_calls` is given.
+        HopelessError: the run may need too many simulator calls and no `max_calls` is given.
     """
     started = time.perf_counter()
-    schedule = planner.schedule(model)
-    root = _root_state(model, state)
-    terminal = isinstance(model, TabularModel) and bool(model.terminal[root])
-    seed = arguments.whole("seed", seed, least=0)
+    if engine not in get_args(EngineName):
+        raise ValueError(f"engine must be auto, compiled or batched, got {engine!r}")
+    root = Root(
+        model=model,
+        state=_root_state(model, state),
+        seed=arguments.whole("seed", seed, least=0),
+        max_calls=None if max_calls is None else arguments.whole("max_calls", max_calls, least=0),
+        max_seconds=None if max_seconds is None else arguments.number("max_seconds", max_seconds, least=0.0),
+        engine=engine,
+        started=started,
+    )
     workers = arguments.whole("workers", workers)
-    if max_seconds is not None:
-        max_seconds = arguments.number("max_seconds", max_seconds, least=0.0)
-    if max_calls is not None:
-        max_calls = arguments.whole("max_calls", max_calls, least=0)
-        schedule = _affordable(planner, model, schedule, max_calls)
-    elif schedule.calls > REFUSED_CALLS and not terminal:
-        raise HopelessError(_refusal(planner, model, schedule))
-    chosen = _engine(engine, schedule, planner.backup, model)
-    run = Run(schedule, planner.backup, model, root, seed, chosen, max_calls, planner.epsilon, started)
-    if terminal:
-        run.status, run.interval = "terminal", (0.0, 0.0)
-    else:
-        with _Display(schedule.calls) if progress else nullcontext() as display:
-            run.go(workers, max_seconds, display)
-    q = np.zeros(model.actions) if terminal else run.q
+    if isinstance(model, TabularModel) and bool(model.terminal[root.state]):
+        return _worth_nothing(planner, root)
+    run = planner.begin(root)
+    with _Display(root.max_calls) if progress else nullcontext() as display:
+        run.go(workers, root.max_seconds, display)
+    return _result(planner, root, run)
+
+
+def _result(planner: Planner, root: Root, run: Run) -> PlanResult:
+    q = run.q
     return PlanResult(
         value=run.value,
         interval=run.interval,
-        action=None if terminal else int(q.argmax()),
+        action=run.action,
         q=q,
-        policy=run.backed_up(q[None], "policy")[0],
+        q_intervals=run.q_intervals,
+        policy=root.backed_up(planner.backup, q[None], "policy")[0],
         calls=run.calls,
-        seconds=time.perf_counter() - started,
+        seconds=time.perf_counter() - root.started,
         status=run.status,
         samples=run.samples,
         epsilon=run.epsilon,
-        delta=schedule.delta,
-        seed=seed,
+        delta=run.delta,
+        seed=root.seed,
+        identification=run.identification,
+    )
+
+
+def _worth_nothing(planner: Planner, root: Root) -> PlanResult:
+    """The result at a terminal state."""
+    q = np.zeros(root.model.actions)
+    return PlanResult(
+        value=0.0,
+        interval=(0.0, 0.0),
+        action=None,
+        q=q,
+        q_intervals=None,
+        policy=root.backed_up(planner.backup, q[None], "policy")[0],
+        calls=0,
+        seconds=time.perf_counter() - root.started,
+        status="terminal",
+        samples=0,
+        epsilon=planner.epsilon,
+        delta=planner.delta,
+        seed=root.seed,
     )
 
 
@@ -157,80 +162,25 @@ def _root_state(model: GenerativeModel, state: Any) -> Any:
     return result
 
 
-def _engine(name: EngineName, schedule: Schedule, backup: Backup, model: GenerativeModel) -> Engine:
-    if name not in ("auto", "compiled", "batched"):
-        raise ValueError(f"engine must be auto, compiled or batched, got {name!r}")
-    # The compiled engines are imported here, for they compile on first use.
-    if isinstance(model, TabularModel) and name != "batched":
-        from smoothplan.engines.compiled import CompiledEngine
-
-        return CompiledEngine(schedule, backup, model)
-    if isinstance(model, JitModel) and name != "batched":
-        from smoothplan.engines.jitted import JittedEngine, calls_per_step
-
-        fits = JittedEngine.serves(model) and not callable(getattr(backup, "reference", None))
-        if fits and (name == "compiled" or calls_per_step(schedule) >= WORTH_COMPILING):
-            return JittedEngine(schedule, backup, model)
-    if name == "compiled":
-        raise ValueError(
-            "engine 'compiled' needs a TabularModel, or a JitModel with an initial_state that is a vector of float64 "
-            f"and a backup that does not depend on the state, got {type(model).__name__}: use 'batched'"
-        )
-    return BatchedEngine(schedule, backup)
-
-
-def _affordable(planner: Planner, model: GenerativeModel, schedule: Schedule, max_calls: int) -> Schedule:
-    """The schedule, or where the limit leaves it no chance, the most accurate one found that fits the limit."""
-    if schedule.calls <= HEADROOM * max_calls:
-        return schedule
-    return _finest(planner, model, schedule, max_calls)
-
-
-def _finest(planner: Planner, model: GenerativeModel, dear: Schedule, max_calls: int) -> Schedule:
-    """The most accurate schedule found within a number of calls, where that of the planner is not."""
-    low, high = dear.epsilon, dear.problem.width / 2.0
-    # The middle of the value interval is always within reach.
-    best = Schedule(dear.problem, (Level("constant"),), 1, high, dear.delta)
-    for _ in range(BISECTIONS if low < high else 0):
-        middle = math.sqrt(low * high)
-        schedule = planner.with_epsilon(middle).schedule(model)
-        if schedule.calls <= max_calls:
-            best, high = schedule, middle
-        else:
-            low = middle
-    return best
-
-
-def _refusal(planner: Planner, model: GenerativeModel, schedule: Schedule) -> str:
-    """Why a run is not started, with the accuracy at which it would be."""
-    message = (
-        f"this plan may need {scientific(schedule.calls)} simulator calls, more than {scientific(REFUSED_CALLS)}. "
-        "Recursion is for short horizons: a smaller discount, a larger epsilon or a higher temperature would help"
-    )
-    # A tenth, for ε is rounded. A price of nothing is the middle of the value interval: no help to anyone.
-    finest = _finest(planner, model, schedule, REFUSED_CALLS // 10)
-    if finest.calls > 0:
-        message += f" (at epsilon={finest.epsilon:.3g} it is {amount(finest.calls)})"
-    return message + "; max_calls=N plans as accurately as N calls allow"
-
-
 class _Display(AbstractContextManager["_Display"]):
     """The shrinking interval on standard error."""
 
-    def __init__(self, calls: int) -> None:
+    def __init__(self, limit: int | None) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._progress = Progress(
             TextColumn("planning"),
             BarColumn(),
-            TextColumn("{task.fields[calls]} of at most {task.fields[limit]} calls"),
+            TextColumn("{task.fields[calls]}{task.fields[limit]} calls"),
             TextColumn("{task.fields[interval]}"),
             TimeElapsedColumn(),
             console=Console(stderr=True),
             transient=True,
         )
-        self._task = self._progress.add_task("", total=float(calls), calls="0", limit=amount(calls), interval="")
+        self._task = self._progress.add_task("", total=None, calls="0", limit="", interval="")
+        if limit is not None:
+            self.expect(limit)
 
     def __enter__(self) -> "_Display":
         self._progress.start()
@@ -238,6 +188,10 @@ class _Display(AbstractContextManager["_Display"]):
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
+
+    def expect(self, calls: int) -> None:
+        """Takes note of the calls that the run may make, at most."""
+        self._progress.update(self._task, total=float(calls), limit=f" of at most {amount(calls)}")
 
     def update(self, calls: int, interval: tuple[float, float]) -> None:
         """Shows where the run is."""

@@ -15,9 +15,9 @@ import numpy as np
 
 from smoothplan import arguments, models
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, discrete_cost, line_cost, ring_cost
-from smoothplan.forecast import Planner
 from smoothplan.models import GenerativeModel
 from smoothplan.planners import SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
+from smoothplan.run import Planner
 
 Factory = Callable[..., Any]
 

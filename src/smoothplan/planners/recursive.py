@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
-from smoothplan import arguments
+from smoothplan import arguments, recursion
 from smoothplan.backups import Backup
 from smoothplan.models.base import GenerativeModel
+from smoothplan.run import Root, Run
 from smoothplan.schedules import published
 from smoothplan.schedules.level import Problem
 from smoothplan.schedules.optimise import optimised
@@ -46,6 +47,10 @@ class _Recursive:
     def with_epsilon(self, epsilon: float) -> Self:
         """The same planner for another accuracy."""
         return replace(self, epsilon=epsilon)
+
+    def begin(self, root: Root) -> Run:
+        """A run of the schedule."""
+        return recursion.begin(self, root)
 
 
 class SparseSampling(_Recursive):
