@@ -1,4 +1,4 @@
-"""Confidence: how far a mean of bounded variables may be from its expectation."""
+"""How far a mean of bounded variables may be from its expectation."""
 
 import math
 from dataclasses import dataclass, field
