@@ -1,0 +1,280 @@
+"""OT-GapE (the paper, section 7) and MDP-GapE (Jonsson et al., 2020): the best action by confidence bounds.
+
+They keep an interval for the value of every discovered state, and look for the root action that is ε-optimal with
+probability 1 − δ. What a round does is in `smoothplan.search`.
+"""
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from smoothplan import arguments, curvature
+from smoothplan.arguments import Floats, frozen
+from smoothplan.backups import Backup, HardMax
+from smoothplan.engines.kernels import Softmaxes
+from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.models.tabular import TabularModel
+from smoothplan.run import Display, History, Identification, Root, Run, Status, ugape
+from smoothplan.search.explorer import Explorer, Key, KeyedExplorer, TableExplorer
+from smoothplan.search.graph import PAIRS, ROUNDS, STATES, Rules
+
+SLICE_CALLS = 20_000
+"""Simulator calls after which a run looks at the clock, at most; rounds too."""
+
+SLICE_RATIO = 0.1
+"""Before that, a slice is this fraction of the calls made."""
+
+ENDLESS = 2**62
+"""More calls than anybody makes."""
+
+
+@dataclass(frozen=True)
+class OTGapE:
+    """Best-action identification by bounds that are propagated through a monotone backup.
+
+    Every state that is discovered keeps an interval for its value; UGapE chooses a root action, a walk by ∇F of the
+    upper bounds leads from there to where a sample helps most. Whenever the run stops, all intervals are valid at once.
+
+    Args:
+        backup: F.
+        epsilon: the action returned is this close to optimal; 0 to go on until a limit is reached.
+        delta: the probability that any interval fails.
+        sampling: "focused" walks on the empirical model and samples the pair whose own uncertainty matters most;
+            "trajectories" samples along the way, as printed.
+        walk: "soft" by ∇F(U), "greedy" by argmax U, or ζ in [0, 1]: soft with probability ζ.
+        horizon: None for the discounted value of the model; a number of stages, which are then told apart as printed.
+        tail: what follows the last stage: "honest", anything that the discounted value may be, or "zero", as printed:
+            the value is then that of the finite problem.
+        counts: "pooled" over stages, or "stage-wise", as printed.
+        thresholds: "valid" cover δ; "published" are those of MDP-GapE's public implementation, which do not.
+        rewards: "declared" uses what the model declares of its rewards, "bounded" nothing but their range.
+        successors: a bound on the different next states of one (s, a); the model's own by default.
+        key: what identifies a state, a function from a state to something hashable; by default the state itself.
+    """
+
+    backup: Backup
+    epsilon: float
+    delta: float = 0.1
+    sampling: Literal["focused", "trajectories"] = "focused"
+    walk: Literal["soft", "greedy"] | float = "soft"
+    horizon: int | None = None
+    tail: Literal["honest", "zero"] = "honest"
+    counts: Literal["pooled", "stage-wise"] = "pooled"
+    thresholds: Literal["valid", "published"] = "valid"
+    rewards: Literal["declared", "bounded"] = "declared"
+    successors: int | None = None
+    key: Key | None = None
+
+    def __post_init__(self) -> None:
+        arguments.number("epsilon", self.epsilon, least=0.0)
+        arguments.fraction("delta", self.delta)
+        for name, choices in (
+            ("sampling", ("focused", "trajectories")),
+            ("tail", ("honest", "zero")),
+            ("counts", ("pooled", "stage-wise")),
+            ("thresholds", ("valid", "published")),
+            ("rewards", ("declared", "bounded")),
+        ):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be {choices[0]!r} or {choices[1]!r}, got {getattr(self, name)!r}")
+        if isinstance(self.walk, str):
+            if self.walk not in ("soft", "greedy"):
+                raise ValueError(f"walk must be 'soft', 'greedy' or a number in [0, 1], got {self.walk!r}")
+        else:
+            arguments.probability("walk", self.walk)
+        if self.horizon is not None:
+            arguments.whole("horizon", self.horizon)
+        elif self.tail == "zero" or self.counts == "stage-wise":
+            name = "tail" if self.tail == "zero" else "counts"
+            raise ValueError(f"{name}={getattr(self, name)!r} needs a horizon, got horizon=None")
+        if self.successors is not None:
+            arguments.whole("successors", self.successors)
+        if self.key is not None and not callable(self.key):
+            raise TypeError(f"key must be a function from a state to something hashable, got {self.key!r}")
+
+    def begin(self, root: Root) -> Run:
+        """A search that knows nothing but the root."""
+        if self.epsilon == 0.0 and root.max_calls is None and root.max_seconds is None:
+            raise ValueError("epsilon=0 is never reached: give max_calls or max_seconds")
+        return GapRun(self, root, self._explorer(root))
+
+    def _explorer(self, root: Root) -> Explorer:
+        oracle = Oracle(root.model, root.seed)
+        rules = self._rules(root.model)
+        if isinstance(root.model, TabularModel) and root.engine != "batched" and self.key is None:
+            return TableExplorer(rules, oracle, self.backup, root.state, root.model)
+        if root.engine == "compiled":
+            raise ValueError(
+                f"engine 'compiled' needs a TabularModel and no key, got {type(root.model).__name__}: use 'batched'"
+            )
+        return KeyedExplorer(rules, oracle, self.backup, root.state, self.key)
+
+    def _rules(self, model: GenerativeModel) -> Rules:
+        bound = model.max_successors if self.successors is None else self.successors
+        if bound is None:
+            raise ValueError(
+                "successors must be given, for this model declares no max_successors: a bound on the different next "
+                "states of one state and action"
+            )
+        spans = _spans(model, self.backup, self.horizon, self.tail)
+        low, high = model.reward_range
+        shifts = frozen(self.backup.shifts(model.actions).T)
+        published = -1.0
+        if self.thresholds == "published":
+            published = math.log(model.actions) * (self.horizon or published_horizon(self.epsilon, model.discount))
+        return Rules(
+            actions=model.actions,
+            bound=int(bound),
+            discount=model.discount,
+            stages=self.horizon or 1,
+            endless=self.horizon is None,
+            stage_wise=self.counts == "stage-wise",
+            span_low=frozen(spans[:, 0].copy()),
+            span_high=frozen(spans[:, 1].copy()),
+            reward_low=low,
+            reward_width=high - low,
+            varying=high > low and (self.rewards == "bounded" or model.reward_kind != "deterministic"),
+            log_odds=-math.log(self.delta),
+            published=published,
+            soft=Softmaxes(self.backup.temperature, shifts, frozen(np.ones((1, len(shifts))))),
+            soft_share={"soft": 1.0, "greedy": 0.0}[self.walk] if isinstance(self.walk, str) else float(self.walk),
+            focused=self.sampling == "focused",
+        )
+
+
+class MDPGapE(OTGapE):
+    """The hard-max case of `OTGapE`, whose walk is greedy (Jonsson et al., 2020).
+
+    Args:
+        backup: the hard maximum.
+        epsilon, delta, sampling, horizon, tail, counts, thresholds, rewards, successors, key: as for `OTGapE`.
+    """
+
+    def __init__(self, backup: Backup = HardMax(), *, epsilon: float, delta: float = 0.1, **options: Any) -> None:  # noqa: B008
+        if backup.temperature != 0.0:
+            raise ValueError(f"MDPGapE is for the hard maximum, got {backup!r}: use OTGapE")
+        super().__init__(backup, epsilon, delta, **({"walk": "greedy"} | options))
+
+    @classmethod
+    def as_published(cls, model: GenerativeModel, *, epsilon: float, delta: float = 0.1) -> "MDPGapE":
+        """The algorithm as its public implementation runs it, for comparison: its intervals do not cover δ."""
+        return cls(
+            epsilon=epsilon,
+            delta=delta,
+            sampling="trajectories",
+            horizon=published_horizon(epsilon, model.discount),
+            tail="zero",
+            counts="stage-wise",
+            thresholds="published",
+            rewards="bounded",
+        )
+
+
+def published_horizon(epsilon: float, discount: float) -> int:
+    """Beyond it lies less than ε/2: the horizon of MDP-GapE's public implementation, for rewards in [0, 1]."""
+    if not 0.0 < epsilon * (1.0 - discount) / 2.0 < 1.0 or discount == 0.0:
+        return 1
+    return max(1, math.ceil(math.log(epsilon * (1.0 - discount) / 2.0) / math.log(discount)))
+
+
+def _spans(model: GenerativeModel, backup: Backup, horizon: int | None, tail: str) -> Floats:
+    """Bounds of any value at each stage, [H + 1, 2]: the last row is for what follows the last stage."""
+    spans = [np.array(curvature.value_interval(model, backup) if tail == "honest" else (0.0, 0.0))]
+    for _ in range(horizon or 1):
+        earlier = np.array(model.reward_range) + np.array(backup.at_zero_range(model.actions))
+        earlier = earlier + model.discount * spans[0]
+        if model.terminates:
+            earlier = np.array([min(earlier[0], 0.0), max(earlier[1], 0.0)])
+        spans.insert(0, earlier)
+    return np.array(spans)
+
+
+class GapRun:
+    """A run of OT-GapE: slices of the search, with a look at the clock in between."""
+
+    status: Status = "converged"
+
+    def __init__(self, planner: OTGapE, root: Root, explorer: Explorer) -> None:
+        self._root, self._explorer = root, explorer
+        self._certified = planner.thresholds == "valid"
+        self._history = History()
+        self.epsilon, self.delta = planner.epsilon, planner.delta
+
+    def go(self, workers: int, max_seconds: float | None, display: Display | None) -> None:
+        """Searches until the gap is within ε or a limit is reached. Rounds build on each other: one worker does all."""
+        limit = ENDLESS if self._root.max_calls is None else self._root.max_calls
+        try:
+            while True:
+                until = self.calls + min(SLICE_CALLS, 1 + int(SLICE_RATIO * self.calls))
+                converged = self._explorer.explore(self.epsilon, min(until, limit), SLICE_CALLS)
+                self._history.add(self.calls, self._explorer.intervals)
+                if display is not None:
+                    display.update(self.calls, self.interval)
+                if converged:
+                    self.status = "converged"
+                    return
+                if self.calls >= limit:
+                    self.status = "max_calls"
+                    return
+                if max_seconds is not None and time.perf_counter() - self._root.started > max_seconds:
+                    self.status = "max_seconds"
+                    return
+        except KeyboardInterrupt:
+            self.status = "interrupted"
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made."""
+        return self._explorer.oracle.calls
+
+    @property
+    def samples(self) -> int:
+        """Samples of the root's own pairs."""
+        return int(self._explorer.graph.pairs["count"][: self._root.model.actions].sum())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval of the root's value."""
+        return self._explorer.interval
+
+    @property
+    def value(self) -> float:
+        """The middle of the interval."""
+        low, high = self.interval
+        return (low + high) / 2.0
+
+    @property
+    def q(self) -> Floats:
+        """The middles of the intervals of the action values, [K]."""
+        return np.asarray(self._explorer.intervals.mean(axis=1))
+
+    @property
+    def q_intervals(self) -> Floats:
+        """The intervals of the action values, [K, 2]."""
+        return self._explorer.intervals
+
+    @property
+    def action(self) -> int:
+        """The best action: the one with the largest lower bound."""
+        return ugape(self._explorer.intervals)[0]
+
+    @property
+    def identification(self) -> Identification:
+        """What the search did."""
+        intervals = self._explorer.intervals
+        _, challenger, gap = ugape(intervals)
+        graph = self._explorer.graph
+        return Identification(
+            gap=gap,
+            challenger=challenger,
+            action_calls=graph.spent.copy(),
+            rounds=int(graph.totals[ROUNDS]),
+            history=self._history.until(self.calls, intervals),
+            certified=self._certified,
+            states=int(graph.totals[STATES]),
+            pairs=int(graph.totals[PAIRS]),
+            bytes=self._explorer.bytes,
+        )

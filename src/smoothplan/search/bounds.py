@@ -1,0 +1,179 @@
+"""Intervals: of a pair's reward and transitions from what was seen, and of values from those of the successors."""
+
+import math
+
+import numpy as np
+
+from smoothplan.arguments import Floats
+from smoothplan.confidence.betting import mean_interval
+from smoothplan.confidence.kl import ball_maximum, ball_minimum, bernoulli_lower, bernoulli_upper
+from smoothplan.confidence.thresholds import categorical_threshold, share
+from smoothplan.engines.kernels import fill_frame, frame_value
+from smoothplan.search.graph import ENDED, NOWHERE, OFFENDER, PAIRS, ROUNDS, STATES, Graph, Rules, pair_at
+from smoothplan.streams import compiled
+
+FINE, TOO_MANY, VARIES = range(3)
+"""What comes of recording an outcome: nothing wrong; more successors than there may be; a fixed reward that is not."""
+
+
+@compiled
+def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float) -> int:
+    """Takes one outcome of a pair into account, except for its intervals."""
+    pair = graph.pairs[entry]
+    if pair.count == 0:
+        # Pairs spend δ in the order of their first sample; reward and transitions share what a pair may spend.
+        parts = int(rules.varying) + int(rules.bound > 1)
+        pair.log_odds = rules.log_odds - math.log(share(graph.totals[PAIRS])) + math.log(max(parts, 1))
+        graph.totals[PAIRS] += 1
+        if not rules.varying:
+            pair.reward_low = pair.reward_high = reward
+    elif not rules.varying and reward != pair.reward_low:
+        graph.totals[OFFENDER] = entry
+        return VARIES
+    place = 0
+    while place < rules.bound and graph.successors[entry, place] not in (NOWHERE, successor):
+        place += 1
+    if place == rules.bound:
+        graph.totals[OFFENDER] = entry
+        return TOO_MANY
+    graph.successors[entry, place] = successor
+    graph.hits[entry, place] += 1
+    pair.count += 1
+    if rules.varying:
+        scaled = (reward - rules.reward_low) / rules.reward_width
+        pair.total += scaled
+        pair.squares += scaled * scaled
+        pair.least, pair.most = min(pair.least, scaled), max(pair.most, scaled)
+    return FINE
+
+
+@compiled
+def refresh(graph: Graph, rules: Rules, entry: int) -> None:
+    """The confidence sets of a pair after new outcomes."""
+    pair = graph.pairs[entry]
+    if rules.varying:
+        if rules.published < 0.0:
+            low, high = mean_interval(pair.count, pair.total, pair.squares, pair.least, pair.most, pair.log_odds)
+        else:
+            level = (3.0 * math.log1p(math.log(pair.count)) + rules.published + rules.log_odds) / pair.count
+            mean = min(pair.total / pair.count, 1.0)
+            low, high = bernoulli_lower(mean, level), bernoulli_upper(mean, level)
+        pair.reward_low = max(pair.reward_low, rules.reward_low + rules.reward_width * low)
+        pair.reward_high = max(pair.reward_low, min(pair.reward_high, rules.reward_low + rules.reward_width * high))
+    if rules.bound == 1:
+        pair.first_low = pair.first_high = 1.0
+        return
+    if rules.published < 0.0:
+        pair.level = categorical_threshold(graph.hits[entry], rules.bound, pair.log_odds) / pair.count
+    else:
+        pair.level = 0.1 * math.log(graph.totals[ROUNDS] + 1.0) / pair.count
+    first = graph.hits[entry, 0]
+    if rules.bound > 2:
+        for place in range(1, rules.bound):
+            first = max(first, graph.hits[entry, place])
+    probability = first / pair.count
+    pair.first_low = bernoulli_lower(probability, pair.level)
+    pair.first_high = bernoulli_upper(probability, pair.level)
+
+
+@compiled
+def value_of(graph: Graph, rules: Rules, successor: int, stage: int) -> tuple[float, float]:
+    """The interval of a successor's value; `stage` is its own. What is not known yet may be anything."""
+    if successor == ENDED:
+        return 0.0, 0.0
+    if successor == NOWHERE or stage == rules.stages:
+        return rules.span_low[stage], rules.span_high[stage]
+    node = successor * rules.stages + stage
+    return graph.low[node], graph.high[node]
+
+
+@compiled
+def following(rules: Rules, stage: int) -> int:
+    """The stage after a stage."""
+    return stage if rules.endless else stage + 1
+
+
+@compiled
+def action_interval(
+    graph: Graph, rules: Rules, state: int, stage: int, action: int, room: Floats
+) -> tuple[float, float]:
+    """The interval of an action value: the extreme rewards and transitions, at the bounds of the successors' values.
+
+    `room` [4, B] is overwritten.
+    """
+    entry = pair_at(rules, state, stage, action)
+    pair = graph.pairs[entry]
+    later = following(rules, stage)
+    first_low, first_high = value_of(graph, rules, graph.successors[entry, 0], later)
+    if rules.bound <= 2:
+        low, high = first_low, first_high
+        if rules.bound == 2:
+            second_low, second_high = value_of(graph, rules, graph.successors[entry, 1], later)
+            chance = pair.first_low if first_low > second_low else pair.first_high
+            low = chance * first_low + (1.0 - chance) * second_low
+            chance = pair.first_high if first_high > second_high else pair.first_low
+            high = chance * first_high + (1.0 - chance) * second_high
+        return pair.reward_low + rules.discount * low, pair.reward_high + rules.discount * high
+    seen = 0
+    while seen < rules.bound and graph.hits[entry, seen] > 0:
+        room[0, seen] = graph.hits[entry, seen] / pair.count
+        room[1, seen], room[2, seen] = value_of(graph, rules, graph.successors[entry, seen], later)
+        seen += 1
+    least, most = (math.inf, -math.inf) if seen == rules.bound else (rules.span_low[later], rules.span_high[later])
+    shares = room[0, :seen]
+    low = ball_minimum(shares, room[1, :seen], least, pair.level, room[3])
+    high = ball_maximum(shares, room[2, :seen], most, pair.level)
+    return pair.reward_low + rules.discount * low, pair.reward_high + rules.discount * high
+
+
+@compiled
+def back_up(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, room: Floats) -> None:
+    """Tightens the intervals of a state's actions and of its value. An interval never widens, nor turns over."""
+    node = state * rules.stages + stage
+    start = node * rules.actions
+    for action in range(rules.actions):
+        if graph.pairs[pair_at(rules, state, stage, action)].count > 0:
+            low, high = action_interval(graph, rules, state, stage, action, room)
+            entry = start + action
+            graph.q_low[entry] = min(max(graph.q_low[entry], low), graph.q_high[entry])
+            graph.q_high[entry] = max(min(graph.q_high[entry], high), graph.q_low[entry])
+    low = _aggregated(graph.q_low, start, graph.keys[state], rules, frames)
+    graph.low[node] = min(max(graph.low[node], low), graph.high[node])
+    high = _aggregated(graph.q_high, start, graph.keys[state], rules, frames)
+    graph.high[node] = max(min(graph.high[node], high), graph.low[node])
+
+
+@compiled
+def _aggregated(values: Floats, start: int, key: int, rules: Rules, frames: Floats) -> float:
+    """F of the action values from `start` on."""
+    for action in range(rules.actions):
+        frames[0, 0, action] = values[start + action]
+    fill_frame(frames, 0, rules.soft)
+    return frame_value(frames, 0, key, rules.soft)
+
+
+@compiled
+def sweep(graph: Graph, rules: Rules, frames: Floats, room: Floats) -> None:
+    """Backs up everything, the latest discoveries first: they are mostly successors of earlier ones."""
+    for stage in range(rules.stages - 1, -1, -1):
+        for state in range(graph.totals[STATES] - 1, -1, -1):
+            back_up(graph, rules, state, stage, frames, room)
+
+
+@compiled
+def slack(graph: Graph, rules: Rules, state: int, stage: int, action: int) -> float:
+    """How far what is not known of a pair itself could move its value; samples of it reduce this and nothing else.
+
+    That is the width of its reward, and what its transitions may still shift times the range of what they lead to.
+    """
+    entry = pair_at(rules, state, stage, action)
+    pair = graph.pairs[entry]
+    later = following(rules, stage)
+    low, high = np.inf, -np.inf
+    for place in range(rules.bound):
+        below, above = value_of(graph, rules, graph.successors[entry, place], later)
+        low, high = min(low, below), max(high, above)
+        if graph.successors[entry, place] == NOWHERE:
+            break
+    spread = pair.first_high - pair.first_low
+    return float(pair.reward_high - pair.reward_low + rules.discount * spread * (high - low))

@@ -1,0 +1,261 @@
+"""Explorers run the rounds of a search: compiled on tables, and in Python on any simulator whose states have keys."""
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+
+from smoothplan.arguments import Floats, Ints, frozen
+from smoothplan.backups import Backup
+from smoothplan.engines.kernels import softmaxes
+from smoothplan.models.base import ModelError, Oracle
+from smoothplan.models.tabular import TabularModel
+from smoothplan.search import bounds, walk
+from smoothplan.search.graph import ENDED, OFFENDER, Graph, Rules, discovered, grown, new_graph, pair_at, used_bytes
+from smoothplan.streams import compiled
+
+FIRST_ROOM = 64
+"""States that a new graph has room for."""
+
+GROWTH = 1.3
+"""A graph that is full gets room for so many times as many states."""
+
+Key = Callable[[Any], Hashable]
+"""What identifies a state: states with the same key are taken for the same."""
+
+
+class Explorer(ABC):
+    """A search in progress.
+
+    Args:
+        rules: what is fixed.
+        oracle: the simulator.
+    """
+
+    def __init__(self, rules: Rules, oracle: Oracle) -> None:
+        self.rules = rules
+        self.graph: Graph = new_graph(rules, FIRST_ROOM)
+        self.oracle = oracle
+        columns, actions = rules.soft.shifts.shape
+        self.frames = np.zeros((1, 1 + columns, actions + 1))
+        self.room = np.zeros((4, rules.bound))
+        self.path = np.zeros((walk.LONGEST if rules.endless else rules.stages, 3), dtype=np.int64)
+
+    @abstractmethod
+    def explore(self, epsilon: float, until: int, rounds: int) -> bool:
+        """Rounds of the search; whether the gap at the root is within ε. No more than `until` calls are made in all.
+
+        Raises:
+            ModelError: the model broke the bound on successors, or a reward declared deterministic varies.
+        """
+
+    @abstractmethod
+    def state(self, number: int) -> Any:
+        """The state that was discovered as that number."""
+
+    @property
+    def intervals(self) -> Floats:
+        """The intervals of the root's action values, [K, 2]."""
+        actions = self.rules.actions
+        return np.stack([self.graph.q_low[:actions], self.graph.q_high[:actions]], axis=1)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval of the root's value."""
+        return float(self.graph.low[0]), float(self.graph.high[0])
+
+    @property
+    def bytes(self) -> int:
+        """Memory of what was discovered."""
+        return used_bytes(self.graph)
+
+    def _grow(self) -> None:
+        self.graph = grown(self.graph, self.rules, int(GROWTH * len(self.graph.keys)) + self.rules.bound)
+
+    def _broken(self) -> ModelError:
+        entry, actions = int(self.graph.totals[OFFENDER]), self.rules.actions
+        record, action = divmod(entry, actions)
+        number = record // self.rules.stages if self.rules.stage_wise else record
+        where = f"state {np.asarray(self.state(number)).tolist()}, action {action}"
+        if (self.graph.hits[entry] > 0).all():
+            return ModelError(
+                f"more than {self.rules.bound} different next states at {where}: declare a larger max_successors, or "
+                f"give the planner a larger bound on successors"
+            )
+        return ModelError(
+            f"a reward declared deterministic was {self.graph.pairs[entry]['reward_low']:g}, then another, at {where}: "
+            "declare reward_kind='bounded', or give the planner rewards='bounded'"
+        )
+
+
+class TableExplorer(Explorer):
+    """The search on a table of transitions, all of it compiled."""
+
+    def __init__(self, rules: Rules, oracle: Oracle, backup: Backup, root: int, model: TabularModel) -> None:
+        super().__init__(rules._replace(soft=softmaxes(backup, rules.actions, model.states)), oracle)
+        self._tables = model.tables
+        discovered(self.graph, self.rules, root)
+
+    def explore(self, epsilon: float, until: int, rounds: int) -> bool:
+        """See `Explorer`."""
+        while True:
+            verdict = walk.explore(
+                self.graph,
+                self.rules,
+                self._tables,
+                epsilon,
+                until,
+                rounds,
+                self.frames,
+                self.room,
+                self.path,
+                self.oracle.stream,
+            )
+            if verdict == walk.BROKEN:
+                raise self._broken()
+            if verdict != walk.FULL:
+                return bool(verdict == walk.CONVERGED)
+            self._grow()
+
+    def state(self, number: int) -> int:
+        """The model's number of a state."""
+        return int(self.graph.keys[number])
+
+
+class KeyedExplorer(Explorer):
+    """The search on any simulator whose states can be told apart by a key.
+
+    Args:
+        rules: what is fixed.
+        oracle: the simulator.
+        backup: F; its reference may depend on the state.
+        root: the state to plan at.
+        key: what identifies a state, by default all its bytes.
+    """
+
+    def __init__(self, rules: Rules, oracle: Oracle, backup: Backup, root: Any, key: Key | None) -> None:
+        reference: Any = getattr(backup, "reference", None)
+        self._backup = backup if callable(reference) or np.ndim(reference) == 2 else None
+        self._weights = np.zeros((FIRST_ROOM, len(rules.soft.shifts)))  # [N, J], where they depend on the state
+        super().__init__(rules, oracle)
+        if self._backup is None:
+            self.rules = rules._replace(soft=softmaxes(backup, rules.actions, None))
+        else:
+            self._use_weights()
+        self._key: Key = (lambda state: state.tobytes()) if key is None else key
+        self._numbers: dict[Hashable, int] = {}
+        self._states: list[Any] = []
+        self._number(np.asarray(root))
+
+    def state(self, number: int) -> Any:
+        """The state itself."""
+        return self._states[number]
+
+    @property
+    def bytes(self) -> int:
+        """Memory of what was discovered, states and keys included."""
+        states = sum(int(state.nbytes) for state in self._states)
+        return super().bytes + states + sys.getsizeof(self._numbers) + sum(map(sys.getsizeof, self._numbers))
+
+    def _number(self, state: Any) -> int:
+        """The number of a state, which is new or known."""
+        key = self._key(state)
+        try:
+            number = self._numbers.get(key)
+        except TypeError:
+            raise TypeError(f"key must return something hashable, got {key!r} of state {state.tolist()}") from None
+        if number is None:
+            number = len(self._states)
+            if number == len(self.graph.keys):
+                self._grow()
+            if self._backup is not None:
+                self._weights[number] = self._backup.weights(state[None])[0]
+            self._states.append(state.copy())
+            self._numbers[key] = number
+            discovered(self.graph, self.rules, number)
+        return number
+
+    def _grow(self) -> None:
+        super()._grow()
+        if self._backup is not None:
+            weights = np.zeros((len(self.graph.keys), self._weights.shape[1]))
+            weights[: len(self._weights)] = self._weights
+            self._weights = weights
+            self._use_weights()
+
+    def _use_weights(self) -> None:
+        """Compiled code reads the weights, and finds a state's by its key, which here is its number."""
+        self.rules = self.rules._replace(soft=self.rules.soft._replace(weights=frozen(self._weights.view())))
+
+    def _sample(self, number: int, stage: int, action: int, count: int) -> int:
+        """Calls the simulator so many times at a pair; the last successor."""
+        states = np.repeat(self._states[number][None], count, axis=0)
+        transition = self.oracle.sample(states, np.full(count, action))
+        successors = np.array(
+            [
+                ENDED if end else self._number(state)
+                for state, end in zip(transition.next_states, transition.terminals, strict=True)
+            ]
+        )
+        entry = pair_at(self.rules, number, stage, action)
+        if not _absorb(self.graph, self.rules, entry, successors, transition.rewards):
+            raise self._broken()
+        return int(successors[-1])
+
+    def explore(self, epsilon: float, until: int, rounds: int) -> bool:
+        """See `Explorer`; the same rounds as `walk.explore`."""
+        idle = 0
+        for _ in range(rounds):
+            best, challenger, gap = walk.leaders(self.graph, self.rules)
+            if gap <= epsilon:
+                return True
+            before = self.oracle.calls
+            if before >= until:
+                return False
+            action = walk.wider(self.graph, best, challenger)
+            if self.rules.focused:
+                steps = self._focused_round(action, gap, until - before, idle)
+            else:
+                steps = self._trajectory(action, gap, until - before)
+            made = self.oracle.calls - before
+            idle = 0 if made > 0 else idle + 1
+            self.graph.spent[action] += made
+            walk.settle(self.graph, self.rules, before + made, self.frames, self.room, self.path, steps)
+        return False
+
+    def _focused_round(self, action: int, gap: float, calls: int, idle: int) -> int:
+        """A focused walk and a batch of at most so many calls; how much of the path to back up."""
+        stream = self.oracle.stream
+        steps, place, stake = walk.focused_walk(self.graph, self.rules, action, gap, self.frames, self.path, stream)
+        place = walk.place_to_sample(steps, place, stake, idle)
+        if place < 0:
+            return steps
+        number, stage, sampled = self.path[place].tolist()
+        entry = pair_at(self.rules, number, stage, sampled)
+        self._sample(number, stage, sampled, min(walk.batch_size(self.graph, entry), calls))
+        return place + 1
+
+    def _trajectory(self, action: int, gap: float, calls: int) -> int:
+        """A trajectory of at most so many calls; its length."""
+        number, stage, steps, weight = 0, 0, 0, 1.0
+        while True:
+            self.path[steps] = number, stage, action
+            number = self._sample(number, stage, action, 1)
+            steps += 1
+            stage = bounds.following(self.rules, stage)
+            weight *= self.rules.discount
+            if steps == calls or not walk.goes_on(self.graph, self.rules, number, stage, steps, weight, gap):
+                return steps
+            action = walk.next_action(self.graph, self.rules, number, stage, self.frames, self.oracle.stream)
+
+
+@compiled
+def _absorb(graph: Graph, rules: Rules, entry: int, successors: Ints, rewards: Floats) -> bool:
+    """Takes outcomes of a pair into account; whether the model kept its promises."""
+    for i in range(len(successors)):
+        if bounds.record(graph, rules, entry, successors[i], rewards[i]) != bounds.FINE:
+            return False
+    bounds.refresh(graph, rules, entry)
+    return True

@@ -1,0 +1,173 @@
+"""What a search has discovered, as arrays that compiled code reads and fills: states, pairs, successors, intervals.
+
+A state is known by the number under which it was discovered; the root is number 0. With a finite horizon every state
+has an interval for each stage, and with stage-wise counts also statistics for each stage. So the interval of state i at
+stage h is entry i·H + h, and the statistics of its pair with action a entry (i·R + h)·K + a, where H is the number of
+stages and R is H or 1. An endless problem has one stage, which follows itself.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smoothplan.arguments import Floats, Ints
+from smoothplan.engines.kernels import Softmaxes
+from smoothplan.streams import compiled
+
+PAIR = np.dtype(
+    [
+        ("count", np.int64),
+        ("total", np.float64),  # of the rewards, scaled to [0, 1], and so on to `most`
+        ("squares", np.float64),
+        ("least", np.float64),
+        ("most", np.float64),
+        ("reward_low", np.float64),  # the interval of the mean reward
+        ("reward_high", np.float64),
+        ("log_odds", np.float64),  # log(1/δ) for each of the pair's confidence sets
+        ("level", np.float64),  # the radius of the ball of transition probabilities, in KL
+        ("first_low", np.float64),  # the interval of the first successor's probability; of the most frequent one's
+        ("first_high", np.float64),  # where there may be more than two
+    ],
+    align=True,
+)
+"""What is known of a state and an action."""
+
+NOWHERE, ENDED = -1, -2
+"""In place of a successor: none yet, and the end of the episode, worth 0."""
+
+STATES, PAIRS, ROUNDS, SWEPT, OFFENDER = range(5)
+"""Places in `Graph.totals`: states discovered, pairs sampled, rounds, calls at the last sweep, the pair that broke a
+promise."""
+
+NUMBERS = 5
+"""Length of `Graph.totals`."""
+
+LOAD = 2
+"""Slots of the hash table per state that there is room for, at least."""
+
+
+class Graph(NamedTuple):
+    """The arrays. There is room for N states."""
+
+    keys: Ints  # [N], the model's own number of a state
+    low: Floats  # [N·H], the interval of the value
+    high: Floats
+    q_low: Floats  # [N·H·K], the interval of the action value
+    q_high: Floats
+    pairs: NDArray[np.void]  # [N·R·K] of PAIR
+    successors: NDArray[np.int32]  # [N·R·K, B]
+    hits: Ints  # [N·R·K, B], how often each successor was seen
+    slots: NDArray[np.int32]  # hash table of states by key
+    totals: Ints  # [NUMBERS]
+    spent: Ints  # [K], simulator calls for each root action
+
+
+class Rules(NamedTuple):
+    """What does not change during a search."""
+
+    actions: int  # K
+    bound: int  # B, the largest number of successors
+    discount: float
+    stages: int  # H
+    endless: bool  # one stage that follows itself
+    stage_wise: bool  # whether statistics are kept for each stage
+    span_low: Floats  # [H + 1], bounds of any value at a stage, of one after the last stage too
+    span_high: Floats
+    reward_low: float
+    reward_width: float
+    varying: bool  # whether the reward of a pair may vary
+    log_odds: float  # log(1/δ)
+    published: float  # horizon·log K, where the thresholds of the public implementation are wanted; else negative
+    soft: Softmaxes
+    soft_share: float  # the probability of a soft step; others are greedy
+    focused: bool
+
+
+def new_graph(rules: Rules, room: int) -> Graph:
+    """An empty graph with room for so many states."""
+    stages, records, actions, bound = rules.stages, _records(rules), rules.actions, rules.bound
+    return Graph(
+        keys=np.zeros(room, dtype=np.int64),
+        low=np.zeros(room * stages),
+        high=np.zeros(room * stages),
+        q_low=np.zeros(room * stages * actions),
+        q_high=np.zeros(room * stages * actions),
+        pairs=np.zeros(room * records * actions, dtype=PAIR),
+        successors=np.full((room * records * actions, bound), NOWHERE, dtype=np.int32),
+        hits=np.zeros((room * records * actions, bound), dtype=np.int64),
+        slots=np.full(1 << (LOAD * room - 1).bit_length(), NOWHERE, dtype=np.int32),
+        totals=np.zeros(NUMBERS, dtype=np.int64),
+        spent=np.zeros(actions, dtype=np.int64),
+    )
+
+
+def _records(rules: Rules) -> int:
+    return rules.stages if rules.stage_wise else 1
+
+
+def grown(graph: Graph, rules: Rules, room: int) -> Graph:
+    """The same graph with room for more states."""
+    result = new_graph(rules, room)
+    for name in ("keys", "low", "high", "q_low", "q_high", "pairs", "successors", "hits", "totals", "spent"):
+        old = getattr(graph, name)
+        getattr(result, name)[: len(old)] = old
+    rehash(result)
+    return result
+
+
+@compiled
+def rehash(graph: Graph) -> None:
+    """Fills an empty hash table with the states that there are."""
+    for state in range(graph.totals[STATES]):
+        graph.slots[_slot(graph, graph.keys[state])] = state
+
+
+@compiled
+def _slot(graph: Graph, key: int) -> int:
+    """Where a key is, or belongs, in the hash table."""
+    mask = len(graph.slots) - 1
+    word = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)  # the golden ratio: neighbours end up far apart
+    slot = int(word >> np.uint64(32)) & mask
+    while graph.slots[slot] >= 0 and graph.keys[graph.slots[slot]] != key:
+        slot = (slot + 1) & mask
+    return slot
+
+
+@compiled
+def discovered(graph: Graph, rules: Rules, key: int) -> int:
+    """The number of the state with that key, which is new or known."""
+    slot = _slot(graph, key)
+    if graph.slots[slot] >= 0:
+        return int(graph.slots[slot])
+    state = int(graph.totals[STATES])
+    graph.totals[STATES] += 1
+    graph.slots[slot] = state
+    graph.keys[state] = key
+    for stage in range(rules.stages):
+        node = state * rules.stages + stage
+        following = stage if rules.endless else stage + 1
+        graph.low[node], graph.high[node] = rules.span_low[stage], rules.span_high[stage]
+        for action in range(rules.actions):
+            entry = node * rules.actions + action
+            graph.q_low[entry] = rules.reward_low + rules.discount * rules.span_low[following]
+            graph.q_high[entry] = rules.reward_low + rules.reward_width + rules.discount * rules.span_high[following]
+    records = rules.actions * (rules.stages if rules.stage_wise else 1)
+    for entry in range(state * records, (state + 1) * records):
+        pair = graph.pairs[entry]
+        pair.reward_low, pair.reward_high = rules.reward_low, rules.reward_low + rules.reward_width
+        pair.least, pair.most = np.inf, -np.inf
+        pair.first_low, pair.first_high = 0.0, 1.0
+    return state
+
+
+@compiled
+def pair_at(rules: Rules, state: int, stage: int, action: int) -> int:
+    """The entry of the statistics of a pair."""
+    record = state * rules.stages + stage if rules.stage_wise else state
+    return record * rules.actions + action
+
+
+def used_bytes(graph: Graph) -> int:
+    """Memory of the arrays."""
+    return sum(array.nbytes for array in graph)

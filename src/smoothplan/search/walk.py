@@ -1,0 +1,245 @@
+"""Where to sample next: UGapE at the root, then a walk along optimistic actions.
+
+A focused walk follows the empirical model, which costs nothing, and samples the one pair on its way whose own
+uncertainty matters most. A trajectory follows the simulator and samples every pair on its way.
+"""
+
+from smoothplan.arguments import Floats, Ints
+from smoothplan.engines.kernels import draw_action, draw_column, fill_frame
+from smoothplan.models.tabular import Tables, draw
+from smoothplan.search.bounds import FINE, back_up, following, record, refresh, slack, sweep, value_of
+from smoothplan.search.graph import ENDED, ROUNDS, STATES, SWEPT, Graph, Rules, discovered, pair_at
+from smoothplan.streams import CALLS, Stream, compiled, uniform
+
+CONVERGED, PAUSED, FULL, BROKEN = range(4)
+"""Why `explore` returned: the gap is within ε; enough for now; more room is needed; the model broke a promise."""
+
+AMISS = -3
+"""In place of a successor or a length: the model broke a promise."""
+
+CUT = 0.2
+"""A walk ends where the width that is left, discounted, is below this fraction of the gap at the root."""
+
+GROWTH = 0.2
+"""A pair is sampled again by this fraction of the samples that it has."""
+
+LONGEST = 10_000
+"""Steps of a walk, at most: what lies beyond does not matter at any discount below 0.999."""
+
+SWEEP = 1.05
+"""Everything is backed up whenever the calls have grown by this factor, and a little."""
+
+IDLE = 100
+"""Walks that found nothing to sample, after which the end of the walk is sampled all the same."""
+
+
+@compiled
+def leaders(graph: Graph, rules: Rules) -> tuple[int, int, float]:
+    """UGapE at the root: best by lower bound, challenger by upper bound among the others, and the gap between them.
+
+    The same as `run.ugape`, for compiled code.
+    """
+    best = 0
+    for action in range(1, rules.actions):
+        low, high = graph.q_low[action], graph.q_high[action]
+        if low > graph.q_low[best] or (low == graph.q_low[best] and high > graph.q_high[best]):
+            best = action
+    if rules.actions == 1:
+        return 0, 0, 0.0
+    challenger = 1 if best == 0 else 0
+    for action in range(rules.actions):
+        if action != best and graph.q_high[action] > graph.q_high[challenger]:
+            challenger = action
+    return best, challenger, graph.q_high[challenger] - graph.q_low[best]
+
+
+@compiled
+def wider(graph: Graph, best: int, challenger: int) -> int:
+    """Of the best and the challenger the one with the wider interval."""
+    first = graph.q_high[best] - graph.q_low[best]
+    return best if first >= graph.q_high[challenger] - graph.q_low[challenger] else challenger
+
+
+@compiled
+def next_action(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, stream: Stream) -> int:
+    """An action by ∇F(U), or the greedy one: argmax U."""
+    start = (state * rules.stages + stage) * rules.actions
+    soft = rules.soft.temperature > 0.0 and rules.soft_share > 0.0
+    if soft and (rules.soft_share >= 1.0 or uniform(stream) < rules.soft_share):
+        for action in range(rules.actions):
+            frames[0, 0, action] = graph.q_high[start + action]
+        fill_frame(frames, 0, rules.soft)
+        return draw_action(frames, 0, draw_column(graph.keys[state], rules.soft, stream), stream)
+    best = 0
+    for action in range(1, rules.actions):
+        if graph.q_high[start + action] > graph.q_high[start + best]:
+            best = action
+    return best
+
+
+@compiled
+def goes_on(graph: Graph, rules: Rules, successor: int, stage: int, steps: int, weight: float, gap: float) -> bool:
+    """Whether a walk that has come to a successor at a stage goes on from there."""
+    if successor == ENDED or stage == rules.stages or steps >= LONGEST:
+        return False
+    low, high = value_of(graph, rules, successor, stage)
+    return not rules.endless or weight * (high - low) >= CUT * gap
+
+
+@compiled
+def focused_walk(
+    graph: Graph, rules: Rules, action: int, gap: float, frames: Floats, path: Ints, stream: Stream
+) -> tuple[int, int, float]:
+    """Fills path [.., 3] with (state, stage, action); its length, the place to sample, and what is at stake there."""
+    state, stage, steps, weight = 0, 0, 0, 1.0
+    place, stake = 0, -1.0
+    while True:
+        path[steps, 0], path[steps, 1], path[steps, 2] = state, stage, action
+        entry = pair_at(rules, state, stage, action)
+        here = weight * slack(graph, rules, state, stage, action)
+        if here > stake:
+            place, stake = steps, here
+        steps += 1
+        count = graph.pairs[entry].count
+        if count == 0:
+            return steps, place, stake
+        level = uniform(stream) * count
+        branch = 0
+        while branch < rules.bound - 1 and level >= graph.hits[entry, branch]:
+            level -= graph.hits[entry, branch]
+            branch += 1
+        state = int(graph.successors[entry, branch])
+        stage = following(rules, stage)
+        weight *= rules.discount
+        if not goes_on(graph, rules, state, stage, steps, weight, gap):
+            return steps, place, stake
+        action = next_action(graph, rules, state, stage, frames, stream)
+
+
+@compiled
+def batch_size(graph: Graph, entry: int) -> int:
+    """How often a pair is sampled at once."""
+    return max(1, int(GROWTH * graph.pairs[entry].count))
+
+
+@compiled
+def settle(graph: Graph, rules: Rules, calls: int, frames: Floats, room: Floats, path: Ints, steps: int) -> None:
+    """Backs up the states of a path, the deepest first, and now and then everything."""
+    graph.totals[ROUNDS] += 1
+    for step in range(steps - 1, -1, -1):
+        back_up(graph, rules, path[step, 0], path[step, 1], frames, room)
+    if calls > SWEEP * graph.totals[SWEPT] + 10:
+        graph.totals[SWEPT] = calls
+        sweep(graph, rules, frames, room)
+
+
+@compiled
+def place_to_sample(steps: int, place: int, stake: float, idle: int) -> int:
+    """Where on a focused walk to sample: nowhere (−1) if nothing is at stake, but at its end after many such walks."""
+    if stake > 0.0:
+        return place
+    return steps - 1 if idle >= IDLE else -1
+
+
+@compiled
+def _sampled(graph: Graph, rules: Rules, tables: Tables, state: int, entry: int, action: int, stream: Stream) -> int:
+    """One simulator call at a pair; the successor, or `AMISS`."""
+    key, reward, end = draw(tables, graph.keys[state], action, stream)
+    successor = ENDED if end else discovered(graph, rules, key)
+    return successor if record(graph, rules, entry, successor, reward) == FINE else AMISS
+
+
+@compiled
+def _focused_round(
+    graph: Graph,
+    rules: Rules,
+    tables: Tables,
+    action: int,
+    gap: float,
+    calls: int,
+    idle: int,
+    frames: Floats,
+    path: Ints,
+    stream: Stream,
+) -> int:
+    """A focused walk and a batch of at most so many calls; how much of the path to back up, or `AMISS`."""
+    steps, place, stake = focused_walk(graph, rules, action, gap, frames, path, stream)
+    place = place_to_sample(steps, place, stake, idle)
+    if place < 0:
+        return steps
+    state, stage, sampled = path[place, 0], path[place, 1], path[place, 2]
+    entry = pair_at(rules, state, stage, sampled)
+    for _ in range(min(batch_size(graph, entry), calls)):
+        if _sampled(graph, rules, tables, state, entry, sampled, stream) == AMISS:
+            return AMISS
+    refresh(graph, rules, entry)
+    return place + 1
+
+
+@compiled
+def _trajectory(
+    graph: Graph,
+    rules: Rules,
+    tables: Tables,
+    action: int,
+    gap: float,
+    calls: int,
+    frames: Floats,
+    path: Ints,
+    stream: Stream,
+) -> int:
+    """A trajectory of at most so many calls; its length, or `AMISS`."""
+    state, stage, steps, weight = 0, 0, 0, 1.0
+    while True:
+        path[steps, 0], path[steps, 1], path[steps, 2] = state, stage, action
+        entry = pair_at(rules, state, stage, action)
+        state = _sampled(graph, rules, tables, state, entry, action, stream)
+        if state == AMISS:
+            return AMISS
+        refresh(graph, rules, entry)
+        steps += 1
+        stage = following(rules, stage)
+        weight *= rules.discount
+        over = steps == calls or graph.totals[STATES] == len(graph.keys)
+        if over or not goes_on(graph, rules, state, stage, steps, weight, gap):
+            return steps
+        action = next_action(graph, rules, state, stage, frames, stream)
+
+
+@compiled
+def explore(
+    graph: Graph,
+    rules: Rules,
+    tables: Tables,
+    epsilon: float,
+    until: int,
+    rounds: int,
+    frames: Floats,
+    room: Floats,
+    path: Ints,
+    stream: Stream,
+) -> int:
+    """Rounds of the search on a table, until one of the verdicts above. No more than `until` calls are made in all."""
+    idle = 0
+    for _ in range(rounds):
+        best, challenger, gap = leaders(graph, rules)
+        if gap <= epsilon:
+            return CONVERGED
+        before = int(stream[CALLS])
+        if before >= until:
+            return PAUSED
+        if graph.totals[STATES] + rules.bound > len(graph.keys):
+            return FULL
+        action = wider(graph, best, challenger)
+        left = until - before
+        if rules.focused:
+            steps = _focused_round(graph, rules, tables, action, gap, left, idle, frames, path, stream)
+        else:
+            steps = _trajectory(graph, rules, tables, action, gap, left, frames, path, stream)
+        if steps == AMISS:
+            return BROKEN
+        made = int(stream[CALLS]) - before
+        idle = 0 if made > 0 else idle + 1
+        graph.spent[action] += made
+        settle(graph, rules, before + made, frames, room, path, steps)
+    return PAUSED
