@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,7 +127,7 @@ def test_help_shows_examples(command: Command, arguments: list[str]) -> None:
 def test_every_example_of_the_guide_works(command: Command) -> None:
     options = r"(?: +--\w+(?: +[^-\s]\S*)?)*"
     examples = re.findall(rf"smoothplan (\w+{options})", cli.GUIDE.replace("\\\n", ""))
-    assert len(examples) == 6
+    assert len(examples) == 7
     for example in examples:
         outcome = command(*example.split())
         assert (outcome.status, outcome.err) == (0, ""), example
@@ -373,6 +374,39 @@ def test_a_plan_as_json_is_the_result_and_its_forecast(command: Command) -> None
     }
 
 
+def test_a_best_action_comes_with_an_interval_for_each(command: Command) -> None:
+    planner = ["--planner", "ot-gap-cruiser:epsilon=0.2,delta=0.05"]
+    found = _one_object(command("plan", *SMALL, *planner, "--exact", "--json"))
+    assert "forecast" not in found
+    outcome = command("plan", *SMALL, *planner, "--exact")
+    assert (outcome.status, outcome.err) == (0, "")
+    *lines, heading, first, second = outcome.out.splitlines()
+    texts = dict(line.split(maxsplit=1) for line in lines)
+    assert list(texts) == ["value", "exact", "action", "gap", "calls", "status"]
+    gap = found["identification"]["gap"]
+    assert texts["gap"] == f"action {found['action']} is within {gap:.4g} of the best with probability at least 0.95"
+    assert "forecast" not in texts["calls"]
+    assert "estimate" not in texts["action"]
+    assert heading.split() == ["root", "action", "at", "least", "at", "most", "calls", "exact"]
+    truth = exact.solve(_tabular(SMALL[1]), specs.build_backup(SMALL[3], 2)).q[0]
+    for action, row in enumerate((first, second)):
+        name, low, high, calls, value = row.split()
+        assert (name, int(calls.replace(",", ""))) == (str(action), found["identification"]["action_calls"][action])
+        assert [float(low), float(high)] == pytest.approx(found["q_intervals"][action], rel=1e-5)
+        assert float(value) == pytest.approx(truth[action], rel=1e-5)
+
+
+def test_an_uncertified_best_action_is_called_an_estimate() -> None:
+    model = specs.build_model(SMALL[1])
+    planner = specs.build_planner("ot-gap-cruiser:epsilon=0.3", specs.build_backup(SMALL[3], model.actions))
+    result = smoothplan.plan(planner, model, 0)
+    assert result.identification is not None
+    doubtful = replace(result, identification=replace(result.identification, certified=False, gap=-0.1))
+    lines = dict(cli._findings(model, doubtful, None, None))
+    assert lines["gap"] == f"action {result.action} is the best (estimate: thresholds do not cover delta)"
+    assert "probability" not in lines["value"]
+
+
 def test_a_forecast_tells_the_price_and_every_level(command: Command) -> None:
     arguments = [*SMALL, "--planner", "second-order:epsilon=0.01"]
     found = _one_object(command("forecast", *arguments, "--json"))
@@ -404,6 +438,8 @@ def test_limits_and_vector_states(command: Command) -> None:
         ([*SMALL, "--planner", "second-order:epsilon=0"], "epsilon"),
         ([*SMALL, "--planner", "second-order:epsilon=0.1,delta=1"], "delta"),
         ([*SMALL, "--planner", "third-order:epsilon=0.1"], "unknown planner"),
+        ([*SMALL, "--planner", "ot-gap-cruiser"], "epsilon"),
+        ([*SMALL, "--planner", "ot-gap-cruiser:epsilon=0"], "max_calls"),
         ([*SMALL[:2], "--backup", "hard-max"], "smooth backup"),
         ([*SMALL, "--max-calls", "-1"], "max_calls"),
         ([*SMALL, "--workers", "0"], "workers"),
@@ -414,3 +450,7 @@ def test_limits_and_vector_states(command: Command) -> None:
 def test_a_plan_that_cannot_be_is_refused_in_one_line(command: Command, arguments: list[str], complaint: str) -> None:
     _is_refusal(command("plan", *arguments), complaint)
     _is_refusal(command("plan", *arguments, "--json"), complaint)
+
+
+def test_what_has_no_forecast_says_why_in_one_line(command: Command) -> None:
+    _is_refusal(command("forecast", *SMALL, "--planner", "ot-gap-cruiser:epsilon=0.1"), "OTGapCruiser has no forecast")

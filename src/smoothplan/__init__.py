@@ -1,8 +1,9 @@
 """smoothplan: plan with a simulator, with certified values and a price stated before the start.
 
 Everything a user needs is in this namespace: backups (`HardMax`, `LogSumExp`, `OptimalTransport`), models
-(`TabularModel`, `VectorModel`, `JitModel`, `models`), planners (`SparseSampling`, `SmoothCruiser`,
-`SecondOrderSmoothCruiser`) with `forecast` and `plan`, the exact solver (`exact`) and the theory (`curvature`).
+(`TabularModel`, `VectorModel`, `JitModel`, `models`), planners of values (`SparseSampling`, `SmoothCruiser`,
+`SecondOrderSmoothCruiser`) and of actions (`OTGapCruiser`) with `forecast` and `plan`, the exact solver (`exact`) and
+the theory (`curvature`).
 """
 
 from importlib.metadata import version
@@ -21,7 +22,7 @@ from smoothplan.models import (
     check_model,
 )
 from smoothplan.plan import PlanResult, plan
-from smoothplan.planners import SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
+from smoothplan.planners import OTGapCruiser, SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
 from smoothplan.recursion import HopelessError
 
 __version__ = version("smoothplan")
@@ -34,6 +35,7 @@ __all__ = [
     "JitModel",
     "LogSumExp",
     "ModelError",
+    "OTGapCruiser",
     "OptimalTransport",
     "Oracle",
     "PlanResult",

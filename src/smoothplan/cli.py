@@ -5,7 +5,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,12 +14,13 @@ from rich.table import Table
 
 import smoothplan
 from smoothplan import exact, specs
+from smoothplan.arguments import Floats
 from smoothplan.backups import Backup
 from smoothplan.exact import Solution
 from smoothplan.forecast import Scheduled
 from smoothplan.models import GenerativeModel, TabularModel
 from smoothplan.plan import PlanResult
-from smoothplan.run import Planner
+from smoothplan.run import Identification, Planner
 
 ROWS = 20
 """States shown when nobody asks for particular ones."""
@@ -34,6 +35,8 @@ A model, a backup or a planner is named by a spec, name:key=value,...
                   --backup lse:temperature=1 --planner second-order:epsilon=0.01,delta=0.1 --state 0 --exact
   smoothplan forecast --model garnet:discount=0.2 --planner smooth-cruiser:epsilon=0.05
                                                        the price, before any simulator call
+  smoothplan plan --model river-swim:discount=0.2 --backup hard-max --planner ot-gap-cruiser:epsilon=0.02
+                                                       the best action, with an interval for each
   smoothplan models                                    the models, their options and defaults
   smoothplan solve --model river-swim                  exact optimal values of every state
   smoothplan solve --model river-swim --backup hard-max --backup lse:temperature=0.1 \\
@@ -104,9 +107,9 @@ def _parser() -> argparse.ArgumentParser:
 
     plan = commands.add_parser(
         "plan",
-        help="the value of a state, with an interval",
+        help="the value of a state, with an interval, or its best action",
         description="Plans at a state: its regularised optimal value, with an interval that holds with probability "
-        "1 − delta. The price is known before the start: see `smoothplan forecast`.",
+        "1 − delta, or its best action. The price of a value is known before the start: see `smoothplan forecast`.",
         epilog=GUIDE,
         formatter_class=layout,
     )
@@ -235,20 +238,44 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
         fields = json.loads(result.to_json()) | ({} if price is None else {"forecast": price})
         print(json.dumps(fields | ({} if truth is None else {"exact": float(truth.values[root])})))
         return
-    low, high = result.interval
-    promised = "" if price is None else f", forecast {price:,} at most"
-    lines = [
-        ("value", f"{result.value:.6g}, in [{low:.6g}, {high:.6g}] with probability at least {1 - result.delta:g}"),
-        ("action", "none, the state is terminal" if result.action is None else _choice(model, result)),
-        ("calls", f"{result.calls:,}{promised}, {result.seconds:.2f} s"),
-        ("status", STATUS[result.status]),
-    ]
-    if truth is not None:
-        where = "inside" if low <= truth.values[root] <= high else "OUTSIDE"
-        lines.insert(1, ("exact", f"{truth.values[root]:.6g}, {where} the interval"))
     console.width = max(console.width, WIDE)
-    for name, text in lines:
+    for name, text in _findings(model, result, price, None if truth is None else float(truth.values[root])):
         console.print(f"[bold]{name:<8}[/]{text}", highlight=False)
+    if result.identification is not None and result.q_intervals is not None:
+        console.print(_actions(model, result, result.identification, None if truth is None else truth.q[root]))
+
+
+def _findings(
+    model: GenerativeModel, result: PlanResult, price: int | None, truth: float | None
+) -> Iterator[tuple[str, str]]:
+    """What a run found, line by line: a name and a text."""
+    low, high = result.interval
+    found = result.identification
+    sure = f"with probability at least {1 - result.delta:g}"
+    if found is not None and not found.certified:
+        sure = "(estimate: thresholds do not cover delta)"
+    yield "value", f"{result.value:.6g}, in [{low:.6g}, {high:.6g}] {sure}"
+    if truth is not None:
+        yield "exact", f"{truth:.6g}, {'inside' if low <= truth <= high else 'OUTSIDE'} the interval"
+    yield "action", "none, the state is terminal" if result.action is None else _choice(model, result)
+    if found is not None:
+        within = f"within {found.gap:.4g} of the best" if found.gap > 0.0 else "the best"
+        yield "gap", f"action {_names(model)[result.action or 0]} is {within} {sure}"
+    promised = "" if price is None else f", forecast {price:,} at most"
+    yield "calls", f"{result.calls:,}{promised}, {result.seconds:.2f} s"
+    yield "status", STATUS[result.status]
+
+
+def _actions(model: GenerativeModel, result: PlanResult, found: Identification, truth: Floats | None) -> Table:
+    """The interval of every root action, what it cost, and where it is known, the exact value."""
+    table = Table("root action", box=None, pad_edge=False)
+    for title in ("at least", "at most", "calls", *([] if truth is None else ["exact"])):
+        table.add_column(title, justify="right")
+    assert result.q_intervals is not None
+    for action, (name, (low, high)) in enumerate(zip(_names(model), result.q_intervals, strict=True)):
+        cells = [name, f"{low:.6g}", f"{high:.6g}", f"{found.action_calls[action]:,}"]
+        table.add_row(*cells, *([] if truth is None else [f"{truth[action]:.6g}"]))
+    return table
 
 
 STATUS = {
@@ -261,11 +288,16 @@ STATUS = {
 }
 
 
+def _names(model: GenerativeModel) -> Sequence[str]:
+    return getattr(model, "action_names", None) or [str(action) for action in range(model.actions)]
+
+
 def _choice(model: GenerativeModel, result: PlanResult) -> str:
-    """The action that looks best, and how the policy would play. Neither is certified."""
-    names = getattr(model, "action_names", None) or [str(action) for action in range(model.actions)]
+    """The chosen action, and how the policy would play. Without an identification neither is certified."""
+    names = _names(model)
     shares = ", ".join(f"{name} {share:.0%}" for name, share in zip(names, result.policy, strict=True))
-    return f"{names[result.action or 0]} (estimate); policy {shares}"
+    estimate = " (estimate)" if result.identification is None else ""
+    return f"{names[result.action or 0]}{estimate}; policy {shares}"
 
 
 def _state(text: str) -> Any:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -59,6 +59,18 @@ the support of its child, and in the end the price of a mean depends on it more 
 FRONTIER_STEP = 0.95
 """A dearer reference is considered if its error is smaller by this factor."""
 
+RADIUS_RATIO = 0.95
+"""From one radius that is considered for a ladder to the next."""
+
+FINEST_RADIUS = 1e-12
+"""The finest radius of a ladder, in units of the width: where numbers end."""
+
+PRICE_GROWTH = 8.0
+"""From one rung of a ladder to the next the price grows at least so much: all coarser ones together cost a seventh."""
+
+EXPECTED_RUNGS = 8
+"""Over which δ is taken to be split before the number of rungs is known."""
+
 
 @dataclass(frozen=True)
 class _Candidates:
@@ -93,6 +105,20 @@ class _Candidates:
         return Certificate(*(float(np.broadcast_to(c, self.reference.shape)[entry]) for c in self.certificate))
 
 
+class Rung(NamedTuple):
+    """How to know the value of an action within a radius: the mean of returns through a level."""
+
+    radius: float
+    level: int  # which one
+    through: Return
+    samples: float  # after which the bias of a return and the certified noise of the mean are within the radius
+
+    @property
+    def price(self) -> float:
+        """Simulator calls of all samples."""
+        return self.samples * float(self.through.calls)
+
+
 @dataclass(frozen=True)
 class _References:
     """References worth considering: none is both dearer and worse than another."""
@@ -115,10 +141,67 @@ def optimised(problem: Problem, epsilon: float, delta: float, order: int = 2) ->
         return Schedule(problem, (Level("constant"),), 1, epsilon, delta)
     if problem.temperature == 0.0:
         order = 0
-    levels, certificates = _table(problem, order).down_to(FINEST * epsilon / max(problem.discount, FINEST))
+    levels, certificates = _table(problem, order).down_to(_finest_bias(problem, epsilon))
     with np.errstate(over="ignore", invalid="ignore"):
         root, repeats = _root(problem, _columns(certificates), epsilon, delta, order)
     return Schedule(problem, trimmed([*levels, root]), repeats, epsilon, delta)
+
+
+def ladder(
+    problem: Problem, radius: float, delta: float, order: int = 2, budget: float = math.inf
+) -> tuple[list[Level], list[Rung]]:
+    """The levels of a problem, and those of them that an action's interval goes through as it shrinks to a radius.
+
+    At each rung the level is the one that makes its radius cheapest. As a finer level costs T ∝ bias^−α and its noise
+    falls with the square root of the samples, the bias is about α/(2 + α) of the radius.
+
+    Args:
+        problem: see `Problem.of`.
+        radius: the finest that is wanted.
+        delta: the probability that the noise is larger than certified, for all rungs together.
+        order: the highest order of levels that is allowed. A hard maximum has plug-in levels only.
+        budget: the price at which the ladder ends before the radius is reached. The first rung is always there.
+    """
+    if problem.temperature == 0.0:
+        order = 0
+    table, found = _table(problem, order), list[Rung]()
+    for wanted in _radii(problem.action_gap / 2.0, radius):
+        with np.errstate(over="ignore", invalid="ignore"):
+            returns = arithmetic.one_step(problem, _columns(table.down_to(_finest_bias(problem, wanted))[1]))
+            rung = _rung(returns, wanted, delta / EXPECTED_RUNGS)
+        if found and not rung.price <= budget:
+            break
+        found.append(rung)
+    rungs = found[-1:]
+    for rung in reversed(found):
+        if rung.level != rungs[0].level and PRICE_GROWTH * rung.price <= rungs[0].price:
+            rungs.insert(0, rung)
+    return table.down_to(_finest_bias(problem, rungs[-1].radius))[0], rungs
+
+
+def _radii(widest: float, finest: float) -> list[float]:
+    """A geometric grid from below the widest radius to the finest."""
+    finest = max(finest, FINEST_RADIUS * (widest or 1.0))
+    if finest >= widest:
+        return [finest]
+    count = math.ceil(math.log(widest / finest) / -math.log(RADIUS_RATIO))
+    return [float(radius) for radius in np.geomspace(widest, finest, count + 1)[1:]]
+
+
+def _finest_bias(problem: Problem, radius: float) -> float:
+    """The finest bias of a level that is of use for a radius."""
+    return FINEST * radius / max(problem.discount, FINEST)
+
+
+def _rung(returns: Return, radius: float, delta: float) -> Rung:
+    """The cheapest way to know an action value within a radius."""
+    room = radius - returns.bias
+    fine = np.flatnonzero(room > 0.0)
+    through = _rows(returns, fine)
+    samples = np.ceil(confidence.bernstein_count(through.variance, through.width, room[fine], delta))
+    entry = int(np.argmin(samples * through.calls))
+    proved = Return(*(float(column) for column in _rows(through, entry)))
+    return Rung(radius, int(fine[entry]), proved, float(samples[entry]))
 
 
 class _Table:
@@ -223,16 +306,9 @@ def _root(problem: Problem, table: Certificate, epsilon: float, delta: float, or
     """The cheapest root level over the levels of the table, and how often it is sampled."""
     returns = arithmetic.one_step(problem, table)
 
-    # Plug-in: every action's mean return within ε less the bias.
-    room = epsilon - returns.bias
-    fine = np.flatnonzero(room > 0.0)
-    through = _rows(returns, fine)
-    share = CERTAIN_SHARE * delta / problem.actions
-    samples = np.ceil(confidence.bernstein_count(through.variance, through.width, room[fine], share))
-    price = problem.actions * samples * through.calls
-    entry = int(np.argmin(price))
-    cheapest = float(price[entry])
-    plug_in = Level("plug-in", samples=int(samples[entry]), reference=int(fine[entry]))
+    # Plug-in: every action's mean return within ε.
+    rung = _rung(returns, epsilon, CERTAIN_SHARE * delta / problem.actions)
+    plug_in = Level("plug-in", samples=int(rung.samples), reference=rung.level)
     if order == 0:
         return plug_in, 1
 
@@ -240,7 +316,7 @@ def _root(problem: Problem, table: Certificate, epsilon: float, delta: float, or
     level, counts = _grid(np.arange(len(table.bias)), ROOT_SAMPLES)
     around = shared_reference(problem, _rows(returns, level), counts, delta)
     references = _frontier(around, level, counts)
-    r, j = _grid(np.arange(len(references.level)), fine)
+    r, j = _grid(np.arange(len(references.level)), np.flatnonzero(returns.bias < epsilon))
     certificate = arithmetic.first_order(problem, _rows(references.certificate, r), _rows(returns, j))
     reach = np.flatnonzero(certificate.bias < epsilon)
     if len(reach):
@@ -249,7 +325,7 @@ def _root(problem: Problem, table: Certificate, epsilon: float, delta: float, or
         once = references.certificate.calls[r]
         price = once + repeats * (certificate.calls - once)
         entry = int(np.argmin(price))
-        if price[entry] < cheapest:
+        if price[entry] < problem.actions * rung.price:
             root = Level(
                 "order-1",
                 samples=int(references.samples[r[entry]]),
