@@ -18,7 +18,7 @@ from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, line_cost
 from smoothplan.engines.batched import BatchedEngine
 from smoothplan.models.base import States
-from smoothplan.planners.gapcruiser import GapRun
+from smoothplan.planners.gapcruiser import CruiserRun
 from smoothplan.run import EngineName, Identification, Root
 from smoothplan.schedules.level import Problem
 from smoothplan.schedules.optimise import PRICE_GROWTH, ladder
@@ -88,7 +88,7 @@ def content(result: sp.PlanResult) -> dict[str, Any]:
     return fields
 
 
-def started(planner: sp.OTGapCruiser, model: sp.GenerativeModel, max_calls: int | None = None) -> GapRun:
+def started(planner: sp.OTGapCruiser, model: sp.GenerativeModel, max_calls: int | None = None) -> CruiserRun:
     return planner.begin(Root(model, 0, 0, max_calls, None, "auto", time.perf_counter()))
 
 

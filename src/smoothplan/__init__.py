@@ -2,8 +2,8 @@
 
 Everything a user needs is in this namespace: backups (`HardMax`, `LogSumExp`, `OptimalTransport`), models
 (`TabularModel`, `VectorModel`, `JitModel`, `models`), planners of values (`SparseSampling`, `SmoothCruiser`,
-`SecondOrderSmoothCruiser`) and of actions (`OTGapCruiser`) with `forecast` and `plan`, the exact solver (`exact`) and
-the theory (`curvature`).
+`SecondOrderSmoothCruiser`) and of actions (`OTGapE`, `MDPGapE`, `OTGapCruiser`) with `forecast` and `plan`, the exact
+solver (`exact`) and the theory (`curvature`).
 """
 
 from importlib.metadata import version
@@ -22,7 +22,7 @@ from smoothplan.models import (
     check_model,
 )
 from smoothplan.plan import PlanResult, plan
-from smoothplan.planners import OTGapCruiser, SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
+from smoothplan.planners import MDPGapE, OTGapCruiser, OTGapE, SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
 from smoothplan.recursion import HopelessError
 
 __version__ = version("smoothplan")
@@ -34,8 +34,10 @@ __all__ = [
     "HopelessError",
     "JitModel",
     "LogSumExp",
+    "MDPGapE",
     "ModelError",
     "OTGapCruiser",
+    "OTGapE",
     "OptimalTransport",
     "Oracle",
     "PlanResult",

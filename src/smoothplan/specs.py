@@ -16,7 +16,7 @@ import numpy as np
 from smoothplan import arguments, models
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, discrete_cost, line_cost, ring_cost
 from smoothplan.models import GenerativeModel
-from smoothplan.planners import OTGapCruiser, SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
+from smoothplan.planners import MDPGapE, OTGapCruiser, OTGapE, SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
 from smoothplan.run import Planner
 
 Factory = Callable[..., Any]
@@ -77,11 +77,13 @@ PLANNERS: dict[str, Factory] = {
     "sparse-sampling": SparseSampling,
     "smooth-cruiser": SmoothCruiser,
     "second-order": SecondOrderSmoothCruiser,
+    "ot-gape": OTGapE,
+    "mdp-gape": MDPGapE,
     "ot-gap-cruiser": OTGapCruiser,
 }
 """Planners, as functions of the backup and of the options in a spec."""
 
-SUPPLIED = {"model": (), "backup": ("actions",), "planner": ("backup",)}
+SUPPLIED = {"model": (), "backup": ("actions",), "planner": ("backup", "key")}
 """Arguments that do not come from the spec."""
 
 

@@ -1,6 +1,7 @@
 """Planners: frozen configurations that `plan` runs and, where the price is known in advance, `forecast` prices."""
 
 from smoothplan.planners.gapcruiser import OTGapCruiser
+from smoothplan.planners.gape import MDPGapE, OTGapE
 from smoothplan.planners.recursive import SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
 
-__all__ = ["OTGapCruiser", "SecondOrderSmoothCruiser", "SmoothCruiser", "SparseSampling"]
+__all__ = ["MDPGapE", "OTGapCruiser", "OTGapE", "SecondOrderSmoothCruiser", "SmoothCruiser", "SparseSampling"]

@@ -67,7 +67,7 @@ class OTGapCruiser:
         if self.rewards not in ("declared", "bounded"):
             raise ValueError(f"rewards must be 'declared' or 'bounded', got {self.rewards!r}")
 
-    def begin(self, root: Root) -> "GapRun":
+    def begin(self, root: Root) -> "CruiserRun":
         """A run that has not made any simulator call yet.
 
         Raises:
@@ -86,7 +86,7 @@ class OTGapCruiser:
                 raise HopelessError(_refusal(problem, rungs))
         else:
             levels, rungs = self._ladder(problem, HEADROOM * budget)
-        return GapRun(self, root, problem, [Stage.of(rung, self, root, problem, levels) for rung in rungs])
+        return CruiserRun(self, root, problem, [Stage.of(rung, self, root, problem, levels) for rung in rungs])
 
     def _problem(self, model: GenerativeModel) -> Problem:
         problem = Problem.of(model, self.backup)
@@ -166,7 +166,7 @@ class Task(NamedTuple):
 
 
 @dataclass
-class GapRun:
+class CruiserRun:
     """The state of a run: what is known of each root action."""
 
     planner: OTGapCruiser

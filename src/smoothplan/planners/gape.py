@@ -6,8 +6,8 @@ probability 1 − δ. What a round does is in `smoothplan.search`.
 
 import math
 import time
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -68,6 +68,8 @@ class OTGapE:
     successors: int | None = None
     key: Key | None = None
 
+    no_forecast: ClassVar[str] = "its price depends on the gaps between the actions, which only the run reveals"
+
     def __post_init__(self) -> None:
         arguments.number("epsilon", self.epsilon, least=0.0)
         arguments.fraction("delta", self.delta)
@@ -98,8 +100,8 @@ class OTGapE:
     def begin(self, root: Root) -> Run:
         """A search that knows nothing but the root."""
         if self.epsilon == 0.0 and root.max_calls is None and root.max_seconds is None:
-            raise ValueError("epsilon=0 is never reached: give max_calls or max_seconds")
-        return GapRun(self, root, self._explorer(root))
+            raise ValueError("epsilon must be greater than 0 where neither max_calls nor max_seconds is given, got 0")
+        return SearchRun(self, root, self._explorer(root))
 
     def _explorer(self, root: Root) -> Explorer:
         oracle = Oracle(root.model, root.seed)
@@ -145,6 +147,7 @@ class OTGapE:
         )
 
 
+@dataclass(frozen=True)
 class MDPGapE(OTGapE):
     """The hard-max case of `OTGapE`, whose walk is greedy (Jonsson et al., 2020).
 
@@ -153,10 +156,14 @@ class MDPGapE(OTGapE):
         epsilon, delta, sampling, horizon, tail, counts, thresholds, rewards, successors, key: as for `OTGapE`.
     """
 
-    def __init__(self, backup: Backup = HardMax(), *, epsilon: float, delta: float = 0.1, **options: Any) -> None:  # noqa: B008
-        if backup.temperature != 0.0:
-            raise ValueError(f"MDPGapE is for the hard maximum, got {backup!r}: use OTGapE")
-        super().__init__(backup, epsilon, delta, **({"walk": "greedy"} | options))
+    backup: Backup = field(default_factory=HardMax)
+    epsilon: float = field(kw_only=True)
+    walk: Literal["soft", "greedy"] | float = "greedy"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.backup.temperature != 0.0:
+            raise ValueError(f"MDPGapE is for the hard maximum, got {self.backup!r}: use OTGapE")
 
     @classmethod
     def as_published(cls, model: GenerativeModel, *, epsilon: float, delta: float = 0.1) -> "MDPGapE":
@@ -192,7 +199,7 @@ def _spans(model: GenerativeModel, backup: Backup, horizon: int | None, tail: st
     return np.array(spans)
 
 
-class GapRun:
+class SearchRun:
     """A run of OT-GapE: slices of the search, with a look at the clock in between."""
 
     status: Status = "converged"
