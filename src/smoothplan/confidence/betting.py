@@ -7,22 +7,23 @@ at once. A reward that never varies leaves a width of about log(4/δ)/n; one tha
 
 The history is not kept. Given their number, mean, variance and least value a, the product of 1 + b(X/m − 1) is smallest
 when the variables take two values only, a and one above the mean: log(1 + b(x/m − 1)) lies above the parabola that
-touches it there and meets it at a. So the fortune is bounded from below by that of the two values.
+touches it there and meets it at a. So the fortune is bounded from below by that of the two values, for which the best
+wager is known: its mean logarithm is a Bernoulli divergence. More variance, or a smaller mean, only lowers the bound.
+
+These are scalar kernels, for compiled code, and check nothing; `smoothplan.confidence` has them for arrays.
 """
 
 import math
 
+from smoothplan.confidence.kl import bernoulli_lower
 from smoothplan.confidence.thresholds import LOG_2, wager_regret
 from smoothplan.streams import compiled
 
-STEPS = 60
-"""Newton's method needs fewer than ten."""
+ROUNDING = 2.0**-53
+"""Relative error of one addition: that of a sum of n positive terms added up one by one is at most n times as large."""
 
-ACCURATE = 1e-13
-"""Relative change at which it ends."""
-
-ROUNDING = 1e-14
-"""The variance is taken larger by this, relative to its terms: a larger one is safe."""
+SLACK = 1e-13
+"""The limits are moved outwards by this, relatively: more than rounding can have moved them inwards."""
 
 
 @compiled
@@ -37,61 +38,51 @@ def mean_interval(
         least, most: the smallest and the largest of them.
         log_odds: log(1/δ).
     """
+    each = log_odds + LOG_2
+    low = mean_lower(count, total, squares, least, most, each)
+    return low, mean_upper(count, total, squares, least, most, each)
+
+
+@compiled
+def mean_lower(count: int, total: float, squares: float, least: float, most: float, log_odds: float) -> float:
+    """The lower end of such an interval; it alone fails with probability δ at most."""
     if count == 0:
-        return 0.0, 1.0
-    log_odds += LOG_2  # one half for each end
-    mean = min(max(total / count, least), most)
-    variance = max(0.0, squares / count - mean * mean) + ROUNDING * squares / count
-    low = _lowest_mean(count, mean, variance, least, most, log_odds)
-    high = 1.0 - _lowest_mean(count, 1.0 - mean, variance, 1.0 - most, 1.0 - least, log_odds)
-    return min(low, mean), max(high, mean)
+        return 0.0
+    rounding = ROUNDING * (count + 8.0)
+    mean = min(max(total / count * (1.0 - rounding), least), most)
+    variance = max(0.0, squares / count - mean * mean) + 2.0 * rounding * squares / count
+    return _lowest_mean(count, mean, variance, least, most, log_odds)
+
+
+@compiled
+def mean_upper(count: int, total: float, squares: float, least: float, most: float, log_odds: float) -> float:
+    """The upper end: the lower one of 1 − X."""
+    if count == 0:
+        return 1.0
+    rounding = ROUNDING * (count + 8.0)
+    mean = total / count
+    # An error of the mean moves the mean square of 1 − X by twice as much.
+    variance = max(0.0, squares / count - mean * mean) + 8.0 * rounding * mean
+    mean = min(max(mean * (1.0 + rounding), least), most)
+    low = _lowest_mean(count, 1.0 - mean, variance, 1.0 - most, 1.0 - least, log_odds)
+    return min(1.0, 1.0 - low + 2.0 * ROUNDING)
 
 
 @compiled
 def _lowest_mean(count: int, mean: float, variance: float, least: float, most: float, log_odds: float) -> float:
     """The smallest mean that no wager on a larger one has refuted."""
-    if mean <= 0.0:
-        return 0.0
     level = (log_odds + LOG_2) / count
-    if least >= most:
-        return mean * math.exp(-level)
     # Two values with this mean and variance, the lower one being the least that was seen.
     below = mean - least
+    if below <= 0.0:
+        return least * math.exp(-level) * (1.0 - SLACK)
     above = min(variance / below, most - mean)
-    upper = mean + above
-    share = above / (above + below)  # of the lower one
-    # Everything staked: the product of x/m.
-    staked = 0.0
-    if least > 0.0:
-        staked = math.exp(share * math.log(least) + (1.0 - share) * math.log(upper) - level)
+    likely = below / (below + above)  # the share of the upper one
     # The best constant wager in hindsight, less what the portfolio may fall behind it.
-    level += wager_regret(count) / count
-    m = _start(mean, above * below, level)
-    for _ in range(STEPS):
-        gain, slope = _best_wager(share, least, upper, mean, m)
-        # The gain is convex and falls in m: from the left Newton's method never passes the root.
-        step = (gain - level) / -slope if slope < 0.0 else 0.0
-        if abs(step) <= ACCURATE * m:
-            break
-        m = min(max(m + step, 0.5 * m), mean)
-    return max(staked, min(m, mean))
-
-
-@compiled
-def _start(mean: float, variance: float, level: float) -> float:
-    """A mean near the one sought, where the gain is about (mean − m)²/(2·variance)."""
-    return max(mean - math.sqrt(2.0 * variance * level), mean * math.exp(-level / mean), 1e-300)
-
-
-@compiled
-def _best_wager(share: float, lower: float, upper: float, mean: float, m: float) -> tuple[float, float]:
-    """The largest mean logarithm of 1 + b(x/m − 1) over b in [0, 1], and its derivative in m."""
-    loss, win = lower / m - 1.0, upper / m - 1.0
-    drift = mean / m - 1.0
-    wager = 1.0 if loss >= 0.0 else min(1.0, max(0.0, -drift / (loss * win)))
-    first, second = 1.0 + wager * loss, 1.0 + wager * win
-    if first <= 0.0:
-        return math.inf, -math.inf
-    gain = share * math.log(first) + (1.0 - share) * math.log(second)
-    slope = -wager / (m * m) * (share * lower / first + (1.0 - share) * upper / second)
-    return gain, slope
+    limit = least + (below + above) * bernoulli_lower(likely, level + wager_regret(count) / count)
+    if least > 0.0:
+        # Below the harmonic mean it is to stake everything, which the other half of the fortune has done.
+        staked = mean * math.exp((1.0 - likely) * math.log(least / mean) + likely * math.log1p(above / mean) - level)
+        harmonic = least * (mean + above) / (least + above)
+        limit = max(limit, staked) if limit >= harmonic else staked
+    return min(limit, mean) * (1.0 - SLACK)

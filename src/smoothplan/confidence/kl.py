@@ -2,6 +2,11 @@
 
 All of them take a `level`: the largest divergence from the empirical distribution that is still believed, usually a
 threshold divided by the number of observations. Rounding is towards the safe side: bounds are met from outside.
+
+Divergences are sums of x − log(1+x), which is never negative, so that nothing cancels. With p and q summing to one,
+KL(p, q) = Σ p·(x − log(1+x)) at x = q/p − 1.
+
+These are scalar kernels, for compiled code, and check nothing; `smoothplan.confidence` has them for arrays.
 """
 
 import math
@@ -10,22 +15,51 @@ from smoothplan.arguments import Floats
 from smoothplan.streams import compiled
 
 STEPS = 100
-"""Newton's method needs fewer than ten; this ends it in any case."""
+"""Newton's method needs fewer than ten; this ends it in any case. Wherever it ends, the bound holds."""
 
 ACCURATE = 1e-14
 """Relative change at which Newton's method has done what double precision can."""
 
+ROUNDING = 4e-14
+"""Relative error of a divergence, at most: levels are taken larger by this."""
+
+ULP = 2.0**-52
+"""Relative distance of neighbouring numbers."""
+
+SERIES = 0.1
+"""Below it x − log(1+x) is taken from its series."""
+
+TINY = 1e-300
+"""Probabilities below it count as zero: their logarithms are no more than 700 times as large."""
+
+NEAR = 1e-5
+"""Relative accuracy of ν: as a bound is smallest there, that of the bound is its square."""
+
+FARTHEST = -100.0
+"""log((ν − highest value)/(highest value − mean)), at least."""
+
+
+@compiled
+def excess(x: float, ratio: float) -> float:
+    """x − log(1+x) ≥ 0 to full relative accuracy, where `ratio` is 1+x."""
+    if abs(x) >= SERIES:
+        return x - math.log(ratio)
+    # log(1+x) = 2·artanh(r) with r = x/(2+x), and x − 2r = r·x.
+    r = x / (2.0 + x)
+    z = r * r
+    return r * (x - 2.0 * z * (1.0 / 3.0 + z * (1.0 / 5.0 + z * (1.0 / 7.0 + z * (1.0 / 9.0 + z / 11.0)))))
+
 
 @compiled
 def bernoulli_divergence(p: float, q: float) -> float:
-    """KL(Bernoulli(p), Bernoulli(q)), accurate also where p and q are tiny or close to each other."""
+    """KL(Bernoulli(p), Bernoulli(q)) to full relative accuracy, also where p and q are tiny or close to each other."""
     if p == q:
         return 0.0
     if (q <= 0.0 and p > 0.0) or (q >= 1.0 and p < 1.0):
         return math.inf
-    success = 0.0 if p <= 0.0 else -p * math.log1p((q - p) / p)
-    failure = 0.0 if p >= 1.0 else -(1.0 - p) * math.log1p((p - q) / (1.0 - p))
-    return max(0.0, success + failure)
+    success = q if p < TINY else p * excess((q - p) / p, q / p)
+    failure = 1.0 - q if p >= 1.0 else (1.0 - p) * excess((p - q) / (1.0 - p), (1.0 - q) / (1.0 - p))
+    return success + failure
 
 
 @compiled
@@ -35,8 +69,9 @@ def bernoulli_upper(p: float, level: float) -> float:
         return 1.0
     if level <= 0.0:
         return p
-    if p <= 0.0:
-        return -math.expm1(-level)
+    level *= 1.0 + ROUNDING
+    if p < TINY:
+        return min(1.0, max(-math.expm1(-level), p) * (1.0 + ULP))
     # Three bounds that are never too small: kl ≥ 2(q−p)², kl ≥ (q−p)²/(2q), kl ≥ −entropy(p) − (1−p)·log(1−q).
     entropy = -p * math.log(p) - (1.0 - p) * math.log1p(-p)
     q = p + math.sqrt(level / 2.0)
@@ -50,7 +85,7 @@ def bernoulli_upper(p: float, level: float) -> float:
         if step <= ACCURATE * q:
             break
         q -= step
-    return max(q, p)
+    return min(1.0, max(q, p) * (1.0 + ULP))
 
 
 @compiled
@@ -60,8 +95,9 @@ def bernoulli_lower(p: float, level: float) -> float:
         return 0.0
     if level <= 0.0:
         return p
+    level *= 1.0 + ROUNDING
     if p >= 1.0:
-        return math.exp(-level)
+        return math.exp(-level) * (1.0 - ULP)
     # As above with the ends exchanged: kl ≥ 2(p−q)², kl ≥ (p−q)²/(2p), kl ≥ −entropy(p) − p·log(q).
     entropy = -p * math.log(p) - (1.0 - p) * math.log1p(-p)
     q = max(p - math.sqrt(level / 2.0), p - math.sqrt(2.0 * p * level), math.exp(-(level + entropy) / p))
@@ -72,7 +108,7 @@ def bernoulli_lower(p: float, level: float) -> float:
         if step <= ACCURATE * q:
             break
         q += step
-    return min(q, p)
+    return min(q, p) * (1.0 - ULP)
 
 
 @compiled
@@ -83,87 +119,90 @@ def ball_maximum(shares: Floats, values: Floats, unseen: float, level: float) ->
     minimum over ν, a convex problem in one variable, attains it; whatever ν the search ends with, the bound holds.
 
     Args:
-        shares: the empirical distribution, [m].
+        shares: the empirical distribution, [m]. Where one is zero, q may be more.
         values: [m].
-        unseen: the value of what was never seen but may exist; −inf where nothing else can exist.
+        unseen: the value of what is not among them but may exist; −inf where nothing else can exist.
         level: the radius of the ball.
     """
-    highest, lowest = -math.inf, math.inf
+    mean, size, highest, best = 0.0, 0.0, -math.inf, unseen
     for i in range(len(values)):
+        best = max(best, values[i])
         if shares[i] > 0.0:
-            highest, lowest = max(highest, values[i]), min(lowest, values[i])
-    floor = max(highest, unseen)
-    spread = floor - lowest
-    if level <= 0.0:
-        total = 0.0
-        for i in range(len(values)):
-            total += shares[i] * values[i]
-        return total
-    if spread <= 0.0:
-        return floor
-    # ν = floor + t. Where the derivative at t = 0 is not negative (possible only with something unseen), stay there.
-    best = floor - math.exp(_log_mean(shares, values, floor) - level) if unseen > highest else floor
-    if unseen > highest and _slope(shares, values, floor, level) >= 0.0:
+            mean += shares[i] * values[i]
+            size += shares[i] * abs(values[i])
+            highest = max(highest, values[i])
+    if highest == -math.inf:
         return best
-    low, high = math.log(spread) - 745.0, math.log(spread) + 1.0
-    while _slope(shares, values, floor + math.exp(high), level) < 0.0 and high < 700.0:
-        high += 2.0
-    x = high - 1.0
-    for _ in range(STEPS):
-        nu = floor + math.exp(x)
-        slope = _slope(shares, values, nu, level)
-        if slope < 0.0:
-            low = x
-        else:
-            high = x
-        bend = _bend(shares, values, nu) * math.exp(x)
-        step = slope / bend if bend > 0.0 else math.inf
-        following = x - step
-        if not low < following < high:
-            following = 0.5 * (low + high)
-        done = abs(following - x) <= 1e-10
-        x = following
-        if done:
-            break
-    nu = floor + math.exp(x)
-    return min(best, nu - math.exp(_log_mean(shares, values, nu) - level), floor)
+    if level <= 0.0:
+        return mean
+    reach = best - mean
+    if reach <= 0.0:
+        return best
+    # ν = best + t. Without t there is a bound only if the best is not among what was seen: a better one, perhaps.
+    t = 0.0
+    divergence = math.inf
+    if highest < best:
+        divergence = _dual(shares, values, mean, best, t)[1]
+    if divergence > level:
+        t = _multiplier(shares, values, mean, best, level)
+    within = level + _dual(shares, values, mean, best, t)[0]
+    gain = -(t + reach) * math.expm1(-within)
+    return min(best, mean + gain * (1.0 + ROUNDING) + 4.0 * ULP * size)
 
 
 @compiled
 def ball_minimum(shares: Floats, values: Floats, unseen: float, level: float, room: Floats) -> float:
-    """The smallest expectation over the ball; `unseen` is +inf where nothing else can exist. `room` [m] is overwritten."""
+    """The smallest expectation; `unseen` is +inf where nothing else can exist. `room` [m or more] is overwritten."""
     for i in range(len(values)):
         room[i] = -values[i]
     return -ball_maximum(shares, room[: len(values)], -unseen, level)
 
 
 @compiled
-def _log_mean(shares: Floats, values: Floats, nu: float) -> float:
-    """Σ share·log(ν − value)."""
-    total = 0.0
+def _dual(shares: Floats, values: Floats, mean: float, best: float, t: float) -> tuple[float, float, float]:
+    """For ν = best + t: log(ν − mean) − Σ share·log(ν − value), and KL(shares, q) with its derivative in −log(t).
+
+    Here q is proportional to share/(ν − value), which is in the ball where the bound is smallest.
+    """
+    scale = t + (best - mean)
+    jensen = first = second = 0.0
     for i in range(len(values)):
         if shares[i] > 0.0:
-            total += shares[i] * math.log(max(nu - values[i], 5e-324))
-    return total
+            x, ratio = (mean - values[i]) / scale, (t + (best - values[i])) / scale
+            weight = x / ratio
+            jensen += shares[i] * excess(x, ratio)
+            first += shares[i] * x * weight
+            second += shares[i] * weight * weight
+    return jensen, math.log1p(first) - jensen, t / scale * (second - first * first) / (1.0 + first)
 
 
 @compiled
-def _slope(shares: Floats, values: Floats, nu: float, level: float) -> float:
-    """−log of 1 minus the derivative of the bound: negative below the best ν, positive above."""
-    inverse = 0.0
+def _multiplier(shares: Floats, values: Floats, mean: float, best: float, level: float) -> float:
+    """t at which the divergence of `_dual`, which falls in t, is `level`: Newton's method in log(t), bracketed."""
+    reach = best - mean
+    spread = 0.0
     for i in range(len(values)):
         if shares[i] > 0.0:
-            inverse += shares[i] / max(nu - values[i], 5e-324)
-    return level - _log_mean(shares, values, nu) - math.log(inverse)
-
-
-@compiled
-def _bend(shares: Floats, values: Floats, nu: float) -> float:
-    """The derivative of the slope in ν."""
-    first = second = 0.0
-    for i in range(len(values)):
-        if shares[i] > 0.0:
-            inverse = 1.0 / max(nu - values[i], 5e-324)
-            first += shares[i] * inverse
-            second += shares[i] * inverse * inverse
-    return second / first - first
+            spread += shares[i] * ((values[i] - mean) / reach) ** 2
+    # Far away the divergence is about spread/2 over the square of the distance; and at most four times that.
+    far = math.sqrt(spread / (2.0 * level))
+    low, high = FARTHEST, math.log(2.0 * max(far, 1.0))
+    x = min(max(math.log(max(far - 1.0, 0.1 * far)), low), high)
+    for _ in range(STEPS):
+        _, divergence, slope = _dual(shares, values, mean, best, reach * math.exp(x))
+        if divergence > level:
+            low = x
+        else:
+            high = x
+        # A small divergence is a power of t, a large one linear in its logarithm.
+        step = (divergence - level) / slope
+        if 0.0 < divergence < 1.0:
+            step = math.log(divergence / level) * divergence / slope
+        following = x + step
+        if not low < following < high:
+            following = 0.5 * (low + high)
+        done = abs(following - x) <= NEAR
+        x = following
+        if done:
+            break
+    return reach * math.exp(x)

@@ -2,6 +2,8 @@
 
 Each is the logarithm of a mixture of likelihood ratios or wagers. A mixture is a martingale that starts at 1, so that
 by Ville's inequality it ever exceeds 1/δ with probability at most δ.
+
+These are scalar kernels, for compiled code, and check nothing; `smoothplan.confidence` has them for arrays.
 """
 
 import math
@@ -11,6 +13,10 @@ from smoothplan.streams import compiled
 
 LOG_2 = math.log(2.0)
 HALF_LOG_PI = 0.5 * math.log(math.pi)
+HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
+
+LARGE = 1000.0
+"""From here on three terms of Stirling's series are exact in double precision."""
 
 
 @compiled
@@ -41,10 +47,8 @@ def categorical_threshold(counts: Ints, bound: int, log_odds: float) -> float:
     for i in range(len(counts)):
         if counts[i] > 0:
             total += counts[i]
-            result += counts[i] * math.log(counts[i]) - math.lgamma(counts[i] + weight) + math.lgamma(weight)
-    if total > 0:
-        result += math.lgamma(total + 1.0) - total * math.log(total)
-    return result
+            result += math.lgamma(weight) - _log_gamma(counts[i], weight)
+    return result + _log_gamma(total, 1.0)
 
 
 @compiled
@@ -53,4 +57,16 @@ def wager_regret(count: int) -> float:
 
     Its two assets are mixed with the Dirichlet(½, ½) distribution (Cover and Ordentlich, 1996).
     """
-    return HALF_LOG_PI + math.lgamma(count + 1.0) - math.lgamma(count + 0.5)
+    return HALF_LOG_PI + _log_gamma(count, 1.0) - _log_gamma(count, 0.5)
+
+
+@compiled
+def _log_gamma(count: float, weight: float) -> float:
+    """logΓ(n + w) − n·log(n) + n: of the order of log(n), and as accurate, where logΓ alone is of that of n·log(n)."""
+    if count <= 0.0:
+        return math.lgamma(weight)
+    if count < LARGE:
+        return math.lgamma(count + weight) - count * math.log(count) + count
+    x = count + weight
+    tail = 1.0 / (12.0 * x) - 1.0 / (360.0 * x * x * x)
+    return count * math.log1p(weight / count) + (weight - 0.5) * math.log(x) - weight + HALF_LOG_2_PI + tail
