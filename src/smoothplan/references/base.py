@@ -1,0 +1,95 @@
+"""What a reference is, and the two that need no simulator: a function, and a table."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from smoothplan import arguments
+from smoothplan.arguments import Floats
+from smoothplan.exact import Solution
+from smoothplan.models.base import States
+
+
+class Reference(Protocol):
+    """Estimates Q̂ of the action values, at any state. This is all that a planner needs and all that a user must write.
+
+    Nothing is promised of their quality: a planner may be told of it, and must not take it for granted.
+    """
+
+    def q(self, states: States) -> Floats:
+        """Estimates of the action values of states [n, ...], [n, K]."""
+
+
+class CriticReference:
+    """Any function from states to estimates: a network, a heuristic.
+
+    Args:
+        function: from states [n, ...] to estimates [n, K].
+
+    >>> reference = CriticReference(lambda states: -np.abs(states - [1.0, -1.0]))
+    >>> reference.q(np.array([[0.5], [2.0]])).tolist()
+    [[-0.5, -1.5], [-1.0, -3.0]]
+    """
+
+    def __init__(self, function: Callable[[States], ArrayLike]) -> None:
+        if not callable(function):
+            raise TypeError(f"function must be a function from states to action values, got {function!r}")
+        self._function = function
+
+    def q(self, states: States) -> Floats:
+        """What the function says, checked: finite numbers [n, K], or an error that names the state."""
+        states = np.asarray(states)
+        q = arguments.numbers("the critic's answer", self._function(states))
+        if q.ndim != 2 or len(q) != len(states) or q.shape[1] == 0:
+            raise ValueError(
+                f"the critic must return action values of shape [{len(states)}, K] for {len(states)} states, got shape "
+                f"{q.shape}; the first state is {_first(states)}"
+            )
+        wrong = ~np.isfinite(q)
+        if wrong.any():
+            row, action = np.argwhere(wrong)[0]
+            raise ValueError(
+                f"the critic returned {q[row, action]} for action {action} at state {states[row].tolist()}"
+            )
+        return q
+
+    def __repr__(self) -> str:
+        return f"CriticReference({getattr(self._function, '__name__', self._function)!s})"
+
+
+class TabularReference:
+    """A table of estimates, for a model whose states are numbered from 0.
+
+    Args:
+        q: estimates, [S, K].
+    """
+
+    def __init__(self, q: ArrayLike) -> None:
+        table = arguments.array("q", q)
+        if table.ndim != 2 or table.size == 0:
+            raise ValueError(f"q must be a table [S, K], got shape {table.shape}")
+        self.table: Floats = arguments.frozen(table.copy())
+
+    @classmethod
+    def from_solution(cls, solution: Solution) -> "TabularReference":
+        """The action values of an exact solution, perhaps of another model or another backup."""
+        return cls(solution.q)
+
+    def q(self, states: States) -> Floats:
+        """Rows of the table, [n, K]."""
+        states = np.asarray(states)
+        if states.ndim != 1 or states.dtype.kind not in "iu":
+            raise TypeError(f"states must be whole numbers [n], got dtype {states.dtype} and shape {states.shape}")
+        unknown = (states < 0) | (states >= len(self.table))
+        if unknown.any():
+            raise ValueError(f"state {states[unknown][0]} is not one of the table's states 0..{len(self.table) - 1}")
+        return np.asarray(self.table[states])
+
+    def __repr__(self) -> str:
+        return f"TabularReference(states={self.table.shape[0]}, actions={self.table.shape[1]})"
+
+
+def _first(states: States) -> Any:
+    return states[0].tolist() if len(states) > 0 else "missing"

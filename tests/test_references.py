@@ -1,0 +1,319 @@
+"""References: the interface, exactness where it can be had, and what a grid is good for."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smoothplan as sp
+from smoothplan import exact
+from smoothplan.arguments import Floats, Ints
+from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, line_cost
+from smoothplan.engines.kernels import softmaxes
+from smoothplan.models.base import GenerativeModel, Oracle, States
+from smoothplan.references import CriticReference, GridReference, Reference, TabularReference
+from smoothplan.references.iteration import Chances, iterate
+
+BACKUPS: list[Backup] = [
+    HardMax(),
+    LogSumExp(0.3),
+    OptimalTransport(cost=line_cost(3), tau=1.0, lam=0.25, reference=[0.5, 0.3, 0.2]),
+]
+
+
+class Lazy:
+    """A reference that a user writes: it prefers the first action."""
+
+    def q(self, states: States) -> Floats:
+        return np.tile([1.0, 0.0], (len(states), 1))
+
+
+def _walk(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+    """Steps of ±0.25 on a line, where the reward is the place; nothing ends."""
+    moved = np.clip(states + 0.25 * (2 * actions[:, None] - 1), -1.0, 1.0)
+    return moved, states[:, 0]
+
+
+def line(initial_state: Any = (0.0,)) -> sp.VectorModel:
+    return sp.VectorModel(
+        _walk,
+        actions=2,
+        discount=0.9,
+        reward_range=(-1, 1),
+        reward_kind="deterministic",
+        max_successors=1,
+        terminates=False,
+        initial_state=initial_state,
+    )
+
+
+def greedy_steps(model: GenerativeModel, reference: Reference, most: int) -> int:
+    """Steps that the greedy policy makes from the initial state before an episode ends."""
+    oracle = Oracle(model, seed=0)
+    state = np.asarray(model.initial_state)[None]
+    for step in range(most):
+        transition = oracle.sample(state, reference.q(state).argmax(axis=1))
+        if transition.terminals[0]:
+            return step
+        state = transition.next_states
+    return most
+
+
+# The interface.
+
+
+def test_a_reference_of_a_user() -> None:
+    reference: Reference = Lazy()
+    assert reference.q(np.zeros((3, 2))).shape == (3, 2)
+
+
+def test_a_critic_is_any_function() -> None:
+    reference = CriticReference(lambda states: states @ np.ones((2, 3)))
+    np.testing.assert_array_equal(reference.q(np.array([[1.0, 2.0]])), [[3.0, 3.0, 3.0]])
+    assert reference.q(np.zeros((0, 2))).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        ([[0.0, np.nan], [0.0, 0.0]], r"the critic returned nan for action 1 at state \[1.0, 2.0\]"),
+        ([[0.0, 0.0], [-np.inf, 0.0]], r"the critic returned -inf for action 0 at state \[3.0, 4.0\]"),
+        ([[0.0, 0.0]], r"shape \[2, K\] for 2 states, got shape \(1, 2\); the first state is \[1.0, 2.0\]"),
+        ([0.0, 0.0], r"got shape \(2,\)"),
+        ("nothing", "the critic's answer must be an array of numbers"),
+    ],
+)
+def test_a_wrong_answer_of_a_critic_names_the_state(answer: Any, complaint: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=complaint):
+        CriticReference(lambda states: answer).q(np.array([[1.0, 2.0], [3.0, 4.0]]))
+
+
+def test_a_critic_must_be_a_function() -> None:
+    with pytest.raises(TypeError, match="function must be a function"):
+        CriticReference(np.zeros((2, 2)))  # type: ignore[arg-type]
+
+
+def test_a_table_is_what_was_given() -> None:
+    solution = exact.solve(sp.models.garnet(states=6, actions=2, branching=2, discount=0.5, seed=1), HardMax())
+    reference = TabularReference.from_solution(solution)
+    np.testing.assert_array_equal(reference.q(np.array([4, 0])), solution.q[[4, 0]])
+    assert not reference.table.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("states", "complaint"),
+    [
+        (np.array([0, 5]), "state 5 is not one of the table's states 0..1"),
+        (np.array([-1]), "state -1"),
+        (np.array([0.0]), "whole numbers"),
+        (np.array([[0]]), "shape"),
+    ],
+)
+def test_a_table_refuses_unknown_states(states: States, complaint: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=complaint):
+        TabularReference(np.zeros((2, 2))).q(states)
+
+
+def test_a_table_has_two_axes_and_finite_numbers() -> None:
+    with pytest.raises(ValueError, match=r"q must be a table \[S, K\]"):
+        TabularReference(np.zeros(3))
+    with pytest.raises(ValueError, match=r"nan at index \(0, 0\)"):
+        TabularReference([[np.nan]])
+
+
+# Value iteration.
+
+
+@pytest.mark.parametrize("backup", BACKUPS)
+@pytest.mark.parametrize("terminal", [False, True])
+def test_value_iteration_agrees_with_the_exact_solver(backup: Backup, terminal: bool) -> None:
+    model = sp.models.garnet(states=30, actions=3, branching=4, discount=0.9, seed=3)
+    if terminal:
+        ends = np.arange(30) >= 27
+        model = sp.TabularModel(model.probabilities, model.successors, model.rewards, discount=0.9, terminal=ends)
+    width = model.probabilities.shape[2]
+    chances = Chances(
+        rewards=np.where(model.terminal[:, None], 0.0, model.expected_rewards).reshape(-1),
+        chances=np.where(model.terminal[:, None, None], 0.0, model.continuation).reshape(-1, width),
+        successors=model.successors.reshape(-1, width),
+        rows=np.arange(30),
+        discount=0.9,
+        soft=softmaxes(backup, 3, 30),
+    )
+    q, values = np.zeros((30, 3)), np.zeros(30)
+    iterate(chances, q, values, 1e-7)
+    # A state that ends is worth F(0) to the iteration, and nobody looks.
+    solution = exact.solve(model, backup, 1e-9)
+    np.testing.assert_allclose(q[~model.terminal], solution.q[~model.terminal], atol=1e-7)
+    assert iterate(chances, q, values, 1e-7) == 1
+
+
+# Grids.
+
+
+@pytest.mark.parametrize("backup", [HardMax(), LogSumExp(0.2)])
+def test_a_grid_is_exact_where_states_stay_on_its_nodes(backup: Backup) -> None:
+    """Steps of two cells: the aggregated model is the model itself, at nine places."""
+    reference = GridReference.build(line(), backup, low=[-1.0], high=[1.0], cells=16)
+    places = np.linspace(-1.0, 1.0, 9)
+    successors = np.clip(np.arange(9)[:, None] + [-1, 1], 0, 8)[..., None]
+    table = sp.TabularModel(np.ones((9, 2, 1)), successors, np.repeat(places[:, None], 2, axis=1), discount=0.9)
+    np.testing.assert_allclose(reference.q(places[:, None]), exact.solve(table, backup).q, atol=2e-3)
+    assert reference.calls == 2 * 17
+
+
+def test_a_grid_is_exact_where_values_are_linear() -> None:
+    """Drift towards 0 by a factor: V(x) = x/(1 − 0.5·0.8), whatever the action and the cells."""
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        return 0.8 * states, states.sum(axis=1)
+
+    model = sp.VectorModel(
+        step, actions=2, discount=0.5, reward_range=(-2, 2), max_successors=1, terminates=False, initial_state=[0.0, 0]
+    )
+    reference = GridReference.build(model, HardMax(), low=[-1.0, -1.0], high=[1.0, 1.0], cells=[1, 7])
+    points = np.random.default_rng(0).uniform(-1.0, 1.0, (50, 2))
+    np.testing.assert_allclose(reference.q(points)[:, 0], points.sum(axis=1) / (1.0 - 0.5 * 0.8), atol=1e-3)
+
+
+def test_a_grid_averages_random_successors() -> None:
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        return rng.choice([-1.0, 1.0], size=states.shape), (states[:, 0] > 0).astype(np.float64)
+
+    model = sp.VectorModel(step, actions=1, discount=0.5, reward_range=(0, 1), terminates=False, initial_state=[0.0])
+    reference = GridReference.build(model, HardMax(), low=[-1.0], high=[1.0], cells=1, samples=4000)
+    # V = r + 1/2 · (1/2): a half is within 6 standard deviations of 0.5/√4000 of every mean.
+    np.testing.assert_allclose(reference.q(np.array([[-1.0], [1.0]]))[:, 0], [0.5, 1.5], atol=6 * 0.5 / 4000**0.5)
+
+
+def test_the_end_of_an_episode_is_worth_nothing() -> None:
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
+        return states + 0.5, np.ones(len(states)), states[:, 0] >= 0.5
+
+    model = sp.VectorModel(step, actions=1, discount=0.9, reward_range=(1, 1), max_successors=1, initial_state=[0.0])
+    reference = GridReference.build(model, HardMax(), low=[0.0], high=[1.0], cells=2)
+    np.testing.assert_allclose(reference.q(np.array([[0.0], [0.5], [1.0], [7.0]]))[:, 0], [1.9, 1, 1, 1], atol=1e-3)
+
+
+def test_a_state_dependent_backup_is_read_at_the_nodes() -> None:
+    def prior(states: Any) -> Floats:
+        return np.stack([0.5 + 0.4 * states[:, 0], 0.5 - 0.4 * states[:, 0]], axis=1)
+
+    backup = OptimalTransport(cost=[[0, 1], [1, 0]], tau=0.5, lam=0.2, reference=prior)
+    reference = GridReference.build(line(), backup, low=[-1.0], high=[1.0], cells=8)
+    places = np.linspace(-1.0, 1.0, 9)
+    fixed = OptimalTransport(cost=[[0, 1], [1, 0]], tau=0.5, lam=0.2, reference=prior(places[:, None]))
+    successors = np.clip(np.arange(9)[:, None] + [-1, 1], 0, 8)[..., None]
+    table = sp.TabularModel(np.ones((9, 2, 1)), successors, np.repeat(places[:, None], 2, axis=1), discount=0.9)
+    np.testing.assert_allclose(reference.q(places[:, None]), exact.solve(table, fixed).q, atol=2e-3)
+
+
+def test_a_periodic_axis_closes() -> None:
+    """A turn of a quarter: only the place 0 = 1 pays."""
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        return states + 0.25, (np.abs(states[:, 0] % 1.0) < 1e-9).astype(np.float64)
+
+    model = sp.VectorModel(
+        step, actions=1, discount=0.5, reward_range=(0, 1), max_successors=1, terminates=False, initial_state=[0.0]
+    )
+    reference = GridReference.build(model, HardMax(), low=[0.0], high=[1.0], cells=4, periodic=[0])
+    cycle = 1.0 / (1.0 - 0.5**4)
+    np.testing.assert_allclose(
+        reference.q(np.array([[0.0], [1.0], [0.75], [-0.25], [0.5]]))[:, 0],
+        [cycle, cycle, cycle / 2, cycle / 2, cycle / 4],
+        atol=1e-3,
+    )
+
+
+def test_a_grid_balances_a_pole() -> None:
+    model = sp.models.cart_pole()
+    reference = GridReference.build(model, LogSumExp(0.1), seed=1)
+    assert greedy_steps(model, reference, 300) >= 200
+    assert reference.nodes == 11**4
+    assert (reference.low < 0.0).all()
+    assert (reference.high > 0.0).all()
+    assert reference.calls < 250_000
+
+
+def test_a_grid_finds_the_top_of_the_hill_and_improves() -> None:
+    model = sp.models.mountain_car()
+    reference = GridReference.build(model, HardMax(), cells=40, seed=1)
+    assert greedy_steps(model, reference, 400) < 160
+    before, nodes = reference.calls, reference.nodes
+    reference.improve(60_000)
+    assert reference.nodes > 2 * nodes
+    assert 30_000 < reference.calls - before <= 60_000
+    assert greedy_steps(model, reference, 400) < 130
+
+
+def test_more_calls_mean_more_samples_where_successors_are_random() -> None:
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        return np.clip(states + rng.normal(size=states.shape), -2, 2), np.ones(len(states))
+
+    model = sp.VectorModel(step, actions=2, discount=0.5, reward_range=(1, 1), terminates=False, initial_state=[0.0])
+    reference = GridReference.build(model, HardMax(), cells=10, samples=2)
+    reference.improve(3000)
+    assert reference.samples > 4
+    assert reference.nodes > 11
+
+
+def test_a_grid_depends_on_its_seed_only() -> None:
+    model = sp.models.mountain_car()
+    first, second, third = (GridReference.build(model, HardMax(), cells=10, seed=seed) for seed in (1, 1, 2))
+    for one, other in zip(first.grid, second.grid, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert not np.array_equal(first.low, third.low)
+
+
+def test_an_axis_along_which_nothing_moves_has_a_width() -> None:
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        return states + np.array([1.0, 0.0], dtype=np.float32), np.zeros(len(states))
+
+    model = sp.VectorModel(
+        step,
+        actions=2,
+        discount=0.5,
+        reward_range=(0, 1),
+        max_successors=1,
+        terminates=False,
+        initial_state=np.zeros(2, dtype=np.float32),
+    )
+    reference = GridReference.build(model, HardMax(), cells=4)
+    np.testing.assert_allclose([reference.low[1], reference.high[1]], [-0.5, 0.5])
+    assert reference.q(np.zeros((2, 2), dtype=np.float32)).shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"low": [0.0], "high": [0.0]}, "low must be below high, got 0 and 0 along axis 0"),
+        ({"low": [0.0, 1.0]}, r"low must have shape \(1,\), got \(2,\)"),
+        ({"cells": 0}, "cells must be at least 1"),
+        ({"cells": [2, 2]}, "cells must be a whole number or 1 of them"),
+        ({"samples": 0}, "samples must be at least 1"),
+        ({"max_calls": 100}, "takes 20002 simulator calls, more than max_calls=100"),
+        ({"periodic": [0]}, "low and high must be given where axes are periodic"),
+        ({"low": [0.0], "high": [1.0], "periodic": [1]}, "periodic must be at most 0"),
+    ],
+)
+def test_wrong_grids(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        GridReference.build(line(), HardMax(), **options)
+
+
+def test_models_without_a_grid() -> None:
+    with pytest.raises(ValueError, match="vectors of floats, got dtype int8"):
+        GridReference.build(sp.models.sysadmin(4), HardMax())
+    with pytest.raises(ValueError, match="declares no initial_state"):
+        GridReference.build(line(initial_state=None), HardMax())
+    with pytest.raises(ValueError, match="1 to 6 numbers, got 7"):
+        GridReference.build(line(initial_state=np.zeros(7)), HardMax())
+
+
+def test_states_of_another_shape() -> None:
+    reference = GridReference.build(line(), HardMax(), low=[-1.0], high=[1.0], cells=4)
+    with pytest.raises(ValueError, match=r"states must be vectors \[n, 1\], got shape \(2, 2\)"):
+        reference.q(np.zeros((2, 2)))
+    with pytest.raises(ValueError, match="nan at index"):
+        reference.q(np.array([[np.nan]]))
