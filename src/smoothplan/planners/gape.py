@@ -18,6 +18,7 @@ from smoothplan.engines.kernels import Softmaxes
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.tabular import TabularModel
 from smoothplan.run import Display, History, Identification, Root, Run, Status, ugape
+from smoothplan.search.explored import explored
 from smoothplan.search.explorer import Explorer, Key, KeyedExplorer, TableExplorer
 from smoothplan.search.graph import PAIRS, ROUNDS, STATES, Rules
 
@@ -284,4 +285,5 @@ class SearchRun:
             states=int(graph.totals[STATES]),
             pairs=int(graph.totals[PAIRS]),
             bytes=self._explorer.bytes,
+            graph=explored(self._explorer, self._root.model),
         )
