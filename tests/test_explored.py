@@ -234,8 +234,8 @@ def test_the_drawing_says_what_it_shows() -> None:
 
 @pytest.mark.parametrize("limit", [1, 7, 60])
 def test_the_rest_is_left_out_and_counted(limit: int) -> None:
-    model = sp.models.garnet(states=300, actions=20, branching=4, discount=0.9, seed=1)
-    _, graph = _search(OTGapE(sp.LogSumExp(0.5), epsilon=0.01), model, 0, max_calls=20_000)
+    model = sp.models.garnet(states=200, actions=15, branching=4, discount=0.9, seed=1)
+    _, graph = _search(OTGapE(sp.LogSumExp(0.5), epsilon=0.01), model, 0, max_calls=5_000)
     reached = int((graph.depths >= 0).sum())
     assert reached > 60
     nodes = graph.reached_most(limit)
@@ -250,6 +250,7 @@ def test_the_rest_is_left_out_and_counted(limit: int) -> None:
     assert title in dot.splitlines()[0]
     assert len(re.findall(r"^  s\d+ \[", dot, re.MULTILINE)) == limit
     assert len(re.findall(r'class="name"', svg)) == limit
+    assert "3 others" in _texts(svg)
     _assert_graphviz(dot)
 
 

@@ -18,7 +18,7 @@ from smoothplan.models.base import GenerativeModel
 from smoothplan.search.drawing import to_svg
 from smoothplan.search.explorer import Explorer, TableExplorer
 from smoothplan.search.graph import ENDED, STATES
-from smoothplan.search.picture import Choice, Picture, Spot, to_dot
+from smoothplan.search.picture import Choice, Picture, Spot, cut, to_dot
 
 END = "end"
 """In JSON, the successor that ends an episode."""
@@ -235,19 +235,21 @@ class Explored:
     def _picture(self, limit: int) -> Picture:
         chosen = self.reached_most(arguments.whole("limit", limit))
         places = {node: place for place, node in enumerate(chosen)}
-        reached = int((self.depths >= 0).sum())
-        known = f"{_amount(len(self.states), 'state')} and {_amount(self.pairs_sampled, 'pair')} discovered"
-        shown = f"all {'' if self.horizon is None else 'of its stages '}shown"
-        if reached > len(chosen):
-            what = "" if self.horizon is None else " states at a stage"
-            shown = (
-                f"the {len(chosen)} of {reached}{what} that are reached most are shown, {reached - len(chosen)} are not"
-            )
         return Picture(
-            title=f"Root {self._label(0)}: gap {self.gap:.4g}; {known} in {_amount(self.calls, 'call')}; {shown}",
+            title=f"Root {cut(self._label(0), 60)}: {self._summary(len(chosen))}",
             step="step" if self.horizon is None else "stage",
             start=self.span[1] - self.span[0],
             spots=tuple(self._spot(node, places) for node in chosen),
+        )
+
+    def _summary(self, shown: int) -> str:
+        """What there is, and how much of it a picture shows."""
+        reached = int((self.depths >= 0).sum())
+        what = "" if self.horizon is None else " states at a stage"
+        part = f"the {shown} of {reached}{what} that are reached most are shown, {reached - shown} are not"
+        return (
+            f"gap {self.gap:.4g}; {_amount(len(self.states), 'state')} and {_amount(self.pairs_sampled, 'pair')} "
+            f"discovered in {_amount(self.calls, 'call')}; {part if shown < reached else 'all shown'}"
         )
 
     def _spot(self, node: Node, places: dict[Node, int]) -> Spot:
@@ -276,13 +278,11 @@ class Explored:
         )
 
     def _label(self, number: int) -> str:
-        """A state in few words."""
+        """A state in few words; pictures give it exactly where they have tooltips."""
         state = np.asarray(self.states[number])
         if state.shape:
-            # A state of three digits is told from its neighbours more often than not; the rest is for programs.
-            return (
-                f"({', '.join(format(x, '.3g') if isinstance(x, float) else str(x) for x in state.ravel().tolist())})"
-            )
+            parts = (f"{part:.3g}" if isinstance(part, float) else str(part) for part in state.ravel().tolist())
+            return f"({', '.join(parts)})"
         return self.state_name(number) or f"state {state.item()}"
 
 
