@@ -41,7 +41,8 @@ class OTGapE:
 
     Args:
         backup: F.
-        epsilon: the action returned is this close to optimal; 0 to go on until a limit is reached.
+        epsilon: the action returned is this close to optimal; 0 to go on until the best action is proved or a limit is
+            reached.
         delta: the probability that any interval fails.
         sampling: "focused" walks on the empirical model and samples the pair whose own uncertainty matters most;
             "trajectories" samples along the way, as printed.
@@ -72,8 +73,8 @@ class OTGapE:
     no_forecast: ClassVar[str] = "its price depends on the gaps between the actions, which only the run reveals"
 
     def __post_init__(self) -> None:
-        arguments.number("epsilon", self.epsilon, least=0.0)
-        arguments.fraction("delta", self.delta)
+        object.__setattr__(self, "epsilon", arguments.number("epsilon", self.epsilon, least=0.0))
+        object.__setattr__(self, "delta", arguments.fraction("delta", self.delta))
         for name, choices in (
             ("sampling", ("focused", "trajectories")),
             ("tail", ("honest", "zero")),
@@ -89,20 +90,33 @@ class OTGapE:
         else:
             arguments.probability("walk", self.walk)
         if self.horizon is not None:
-            arguments.whole("horizon", self.horizon)
+            object.__setattr__(self, "horizon", arguments.whole("horizon", self.horizon))
         elif self.tail == "zero" or self.counts == "stage-wise":
             name = "tail" if self.tail == "zero" else "counts"
             raise ValueError(f"{name}={getattr(self, name)!r} needs a horizon, got horizon=None")
         if self.successors is not None:
-            arguments.whole("successors", self.successors)
+            object.__setattr__(self, "successors", arguments.whole("successors", self.successors))
         if self.key is not None and not callable(self.key):
             raise TypeError(f"key must be a function from a state to something hashable, got {self.key!r}")
 
     def begin(self, root: Root) -> Run:
         """A search that knows nothing but the root."""
-        if self.epsilon == 0.0 and root.max_calls is None and root.max_seconds is None:
-            raise ValueError("epsilon must be greater than 0 where neither max_calls nor max_seconds is given, got 0")
+        if root.max_calls is None and root.max_seconds is None:
+            self._check_end(root.model)
         return SearchRun(self, root, self._explorer(root))
+
+    def _check_end(self, model: GenerativeModel) -> None:
+        """Refuses a run without limits that might go on for ever."""
+        if self.epsilon == 0.0:
+            raise ValueError("epsilon must be greater than 0 where neither max_calls nor max_seconds is given, got 0")
+        if self.horizon is not None:
+            low, high = _spans(model, self.backup, self.horizon, self.tail)[-1]
+            beyond = model.discount**self.horizon * (high - low)
+            if beyond >= self.epsilon:
+                raise ValueError(
+                    f"horizon must be longer where neither max_calls nor max_seconds is given, got {self.horizon}: "
+                    f"what lies beyond may be worth {beyond:.2g}, and epsilon={self.epsilon:g} may never be reached"
+                )
 
     def _explorer(self, root: Root) -> Explorer:
         oracle = Oracle(root.model, root.seed)
@@ -183,7 +197,7 @@ class MDPGapE(OTGapE):
 
 def published_horizon(epsilon: float, discount: float) -> int:
     """Beyond it lies less than ε/2: the horizon of MDP-GapE's public implementation, for rewards in [0, 1]."""
-    if not 0.0 < epsilon * (1.0 - discount) / 2.0 < 1.0 or discount == 0.0:
+    if arguments.positive("epsilon", epsilon) * (1.0 - discount) / 2.0 >= 1.0 or discount == 0.0:
         return 1
     return max(1, math.ceil(math.log(epsilon * (1.0 - discount) / 2.0) / math.log(discount)))
 
@@ -213,11 +227,11 @@ class SearchRun:
 
     def go(self, workers: int, max_seconds: float | None, display: Display | None) -> None:
         """Searches until the gap is within ε or a limit is reached. Rounds build on each other: one worker does all."""
-        limit = ENDLESS if self._root.max_calls is None else self._root.max_calls
+        limit = ENDLESS if self._root.max_calls is None else min(self._root.max_calls, ENDLESS)
         try:
             while True:
                 until = self.calls + min(SLICE_CALLS, 1 + int(SLICE_RATIO * self.calls))
-                converged = self._explorer.explore(self.epsilon, min(until, limit), SLICE_CALLS)
+                converged = self._explorer.explore(self.epsilon, min(until, limit), SLICE_CALLS, limit)
                 self._history.add(self.calls, self._explorer.intervals)
                 if display is not None:
                     display.update(self.calls, self.interval)

@@ -9,7 +9,7 @@ from smoothplan.confidence.betting import mean_interval
 from smoothplan.confidence.kl import ball_maximum, ball_minimum, bernoulli_lower, bernoulli_upper
 from smoothplan.confidence.thresholds import categorical_threshold, share
 from smoothplan.engines.kernels import fill_frame, frame_value
-from smoothplan.search.graph import ENDED, NOWHERE, OFFENDER, PAIRS, ROUNDS, STATES, Graph, Rules, pair_at
+from smoothplan.search.graph import ENDED, NOWHERE, OFFENCE, OFFENDER, PAIRS, ROUNDS, STATES, Graph, Rules, pair_at
 from smoothplan.streams import compiled
 
 FINE, TOO_MANY, VARIES = range(3)
@@ -28,13 +28,13 @@ def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float
         if not rules.varying:
             pair.reward_low = pair.reward_high = reward
     elif not rules.varying and reward != pair.reward_low:
-        graph.totals[OFFENDER] = entry
+        graph.totals[OFFENDER], graph.totals[OFFENCE] = entry, VARIES
         return VARIES
     place = 0
     while place < rules.bound and graph.successors[entry, place] not in (NOWHERE, successor):
         place += 1
     if place == rules.bound:
-        graph.totals[OFFENDER] = entry
+        graph.totals[OFFENDER], graph.totals[OFFENCE] = entry, TOO_MANY
         return TOO_MANY
     graph.successors[entry, place] = successor
     graph.hits[entry, place] += 1

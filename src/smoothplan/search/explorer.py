@@ -13,7 +13,18 @@ from smoothplan.engines.kernels import softmaxes
 from smoothplan.models.base import ModelError, Oracle
 from smoothplan.models.tabular import TabularModel
 from smoothplan.search import bounds, walk
-from smoothplan.search.graph import ENDED, OFFENDER, Graph, Rules, discovered, grown, new_graph, pair_at, used_bytes
+from smoothplan.search.graph import (
+    ENDED,
+    OFFENCE,
+    OFFENDER,
+    Graph,
+    Rules,
+    discovered,
+    grown,
+    new_graph,
+    pair_at,
+    used_bytes,
+)
 from smoothplan.streams import compiled
 
 FIRST_ROOM = 64
@@ -44,8 +55,14 @@ class Explorer(ABC):
         self.path = np.zeros((walk.LONGEST if rules.endless else rules.stages, 3), dtype=np.int64)
 
     @abstractmethod
-    def explore(self, epsilon: float, until: int, rounds: int) -> bool:
-        """Rounds of the search; whether the gap at the root is within ε. No more than `until` calls are made in all.
+    def explore(self, epsilon: float, until: int, rounds: int, limit: int | None = None) -> bool:
+        """Rounds of the search; whether the gap at the root is within ε.
+
+        Args:
+            epsilon: ε.
+            until: no round begins after so many simulator calls in all.
+            rounds: how many rounds, at most.
+            limit: no more calls are made in all; `until` by default. It lets a trajectory end where it would.
 
         Raises:
             ModelError: the model broke the bound on successors, or a reward declared deterministic varies.
@@ -79,7 +96,7 @@ class Explorer(ABC):
         record, action = divmod(entry, actions)
         number = record // self.rules.stages if self.rules.stage_wise else record
         where = f"state {np.asarray(self.state(number)).tolist()}, action {action}"
-        if (self.graph.hits[entry] > 0).all():
+        if self.graph.totals[OFFENCE] == bounds.TOO_MANY:
             return ModelError(
                 f"more than {self.rules.bound} different next states at {where}: declare a larger max_successors, or "
                 f"give the planner a larger bound on successors"
@@ -98,15 +115,17 @@ class TableExplorer(Explorer):
         self._tables = model.tables
         discovered(self.graph, self.rules, root)
 
-    def explore(self, epsilon: float, until: int, rounds: int) -> bool:
+    def explore(self, epsilon: float, until: int, rounds: int, limit: int | None = None) -> bool:
         """See `Explorer`."""
+        limit = until if limit is None else limit
         while True:
             verdict = walk.explore(
                 self.graph,
                 self.rules,
                 self._tables,
                 epsilon,
-                until,
+                min(until, limit),
+                limit,
                 rounds,
                 self.frames,
                 self.room,
@@ -144,10 +163,10 @@ class KeyedExplorer(Explorer):
             self.rules = rules._replace(soft=softmaxes(backup, rules.actions, None))
         else:
             self._use_weights()
-        self._key: Key = (lambda state: state.tobytes()) if key is None else key
+        self._key: Key = _bytes if key is None else key
         self._numbers: dict[Hashable, int] = {}
         self._states: list[Any] = []
-        self._number(np.asarray(root))
+        self._number(np.asarray(root)[()])  # a number is a number, as successors are
 
     def state(self, number: int) -> Any:
         """The state itself."""
@@ -204,8 +223,10 @@ class KeyedExplorer(Explorer):
             raise self._broken()
         return int(successors[-1])
 
-    def explore(self, epsilon: float, until: int, rounds: int) -> bool:
+    def explore(self, epsilon: float, until: int, rounds: int, limit: int | None = None) -> bool:
         """See `Explorer`; the same rounds as `walk.explore`."""
+        limit = until if limit is None else limit
+        until = min(until, limit)
         idle = 0
         for _ in range(rounds):
             best, challenger, gap = walk.leaders(self.graph, self.rules)
@@ -215,13 +236,15 @@ class KeyedExplorer(Explorer):
             if before >= until:
                 return False
             action = walk.wider(self.graph, best, challenger)
-            if self.rules.focused:
-                steps = self._focused_round(action, gap, until - before, idle)
-            else:
-                steps = self._trajectory(action, gap, until - before)
-            made = self.oracle.calls - before
+            try:
+                if self.rules.focused:
+                    steps = self._focused_round(action, gap, until - before, idle)
+                else:
+                    steps = self._trajectory(action, gap, limit - before)
+            finally:  # an interrupted round has made its calls too
+                made = self.oracle.calls - before
+                self.graph.spent[action] += made
             idle = 0 if made > 0 else idle + 1
-            self.graph.spent[action] += made
             walk.settle(self.graph, self.rules, before + made, self.frames, self.room, self.path, steps)
         return False
 
@@ -249,6 +272,11 @@ class KeyedExplorer(Explorer):
             if steps == calls or not walk.goes_on(self.graph, self.rules, number, stage, steps, weight, gap):
                 return steps
             action = walk.next_action(self.graph, self.rules, number, stage, self.frames, self.oracle.stream)
+
+
+def _bytes(state: Any) -> bytes:
+    """All bytes of a state; the two zeros are one."""
+    return bytes((state + 0.0 if state.dtype.kind == "f" else state).tobytes())
 
 
 @compiled

@@ -200,10 +200,20 @@ def _trajectory(
         steps += 1
         stage = following(rules, stage)
         weight *= rules.discount
-        over = steps == calls or graph.totals[STATES] == len(graph.keys)
-        if over or not goes_on(graph, rules, state, stage, steps, weight, gap):
+        full = rules.endless and graph.totals[STATES] == len(graph.keys)
+        if steps == calls or full or not goes_on(graph, rules, state, stage, steps, weight, gap):
             return steps
         action = next_action(graph, rules, state, stage, frames, stream)
+
+
+@compiled
+def _newcomers(graph: Graph, rules: Rules, tables: Tables) -> int:
+    """The states for which there must be room before a round."""
+    if rules.focused or rules.endless:
+        return rules.bound
+    # An episode of a finite horizon is not cut short.
+    states = len(tables.outcomes) // (tables.actions * tables.width)
+    return min(rules.stages, states - int(graph.totals[STATES]))
 
 
 @compiled
@@ -213,13 +223,14 @@ def explore(
     tables: Tables,
     epsilon: float,
     until: int,
+    limit: int,
     rounds: int,
     frames: Floats,
     room: Floats,
     path: Ints,
     stream: Stream,
 ) -> int:
-    """Rounds of the search on a table, until one of the verdicts above. No more than `until` calls are made in all."""
+    """Rounds of the search on a table, until one of the verdicts above; see `Explorer.explore`."""
     idle = 0
     for _ in range(rounds):
         best, challenger, gap = leaders(graph, rules)
@@ -228,14 +239,13 @@ def explore(
         before = int(stream[CALLS])
         if before >= until:
             return PAUSED
-        if graph.totals[STATES] + rules.bound > len(graph.keys):
+        if graph.totals[STATES] + _newcomers(graph, rules, tables) > len(graph.keys):
             return FULL
         action = wider(graph, best, challenger)
-        left = until - before
         if rules.focused:
-            steps = _focused_round(graph, rules, tables, action, gap, left, idle, frames, path, stream)
+            steps = _focused_round(graph, rules, tables, action, gap, until - before, idle, frames, path, stream)
         else:
-            steps = _trajectory(graph, rules, tables, action, gap, left, frames, path, stream)
+            steps = _trajectory(graph, rules, tables, action, gap, limit - before, frames, path, stream)
         if steps == AMISS:
             return BROKEN
         made = int(stream[CALLS]) - before

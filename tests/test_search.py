@@ -1,0 +1,552 @@
+"""The search by bounds: every interval of every state and pair that it discovers holds, at every look."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+import smoothplan as sp
+from smoothplan.arguments import Floats, Ints
+from smoothplan.backups import Backup, discrete_cost, line_cost
+from smoothplan.planners.gape import OTGapE
+from smoothplan.run import EngineName, Root, ugape
+from smoothplan.search import bounds, walk
+from smoothplan.search.explorer import FIRST_ROOM, Explorer, KeyedExplorer, TableExplorer
+from smoothplan.search.graph import ENDED, NOWHERE, PAIRS, ROUNDS, STATES, Graph, discovered, grown, new_graph, pair_at
+
+SURE = 1e-6
+"""A δ at which no interval of the few hundred searches of this file fails: they raise a false alarm with probability
+below 1e-3, before the seeds are fixed."""
+
+ROUNDING = 1e-9
+"""What the exact solver and rounding are allowed."""
+
+MANY = 10**9
+"""More rounds than anybody makes."""
+
+
+def garnet(
+    seed: int, states: int = 7, actions: int = 2, branching: int = 2, kind: Any = "bernoulli", discount: float = 0.6
+) -> sp.TabularModel:
+    return sp.models.garnet(states, actions, branching, discount, seed, reward_kind=kind)
+
+
+def ending(seed: int, states: int = 6, actions: int = 2, branching: int = 3, discount: float = 0.6) -> sp.TabularModel:
+    """Rewards in [−3, 7] that depend on the next state; some transitions end the episode, as does the last state."""
+    rng = np.random.default_rng(seed)
+    shape = (states, actions, branching)
+    successors = np.argsort(rng.random((states, actions, states)), axis=-1)[..., :branching]
+    ends = (rng.random(shape) < 0.2) | (successors == states - 1)
+    return sp.TabularModel(
+        rng.dirichlet(np.ones(branching), size=shape[:2]),
+        successors,
+        rng.uniform(-3.0, 7.0, size=shape),
+        discount=discount,
+        reward_kind="bounded",
+        reward_range=(-3.0, 7.0),
+        terminal=ends,
+    )
+
+
+def tied(model: sp.TabularModel) -> sp.TabularModel:
+    """The same model, but all actions at state 0 do the same: a search never ends before its limit."""
+    tables = [np.array(array) for array in (model.probabilities, model.successors, model.rewards, model.ends)]
+    for table in tables:
+        table[0] = table[0, :1]
+    return sp.TabularModel(
+        *tables[:3],
+        discount=model.discount,
+        reward_kind=model.reward_kind,
+        reward_range=model.reward_range,
+        terminal=tables[3],
+    )
+
+
+def by_state(states: int, actions: int = 2, seed: int = 0) -> sp.OptimalTransport:
+    """Optimal transport whose reference depends on the state."""
+    reference = np.random.default_rng(seed).dirichlet(np.ones(actions), size=states)
+    return sp.OptimalTransport(cost=line_cost(actions), tau=1.0, lam=0.3, reference=reference)
+
+
+def vectorised(model: sp.TabularModel) -> sp.VectorModel:
+    """The same simulator, of which no table is known."""
+    return sp.VectorModel(
+        model.step,
+        actions=model.actions,
+        discount=model.discount,
+        reward_range=model.reward_range,
+        reward_kind=model.reward_kind,
+        max_successors=model.max_successors,
+        terminates=model.terminates,
+        initial_state=0,
+    )
+
+
+class Exact(NamedTuple):
+    """The values that the intervals must contain, at each stage."""
+
+    values: Floats  # [H, S]
+    q: Floats  # [H, S, K]
+
+
+def exact(model: sp.TabularModel, planner: OTGapE) -> Exact:
+    """The discounted values; by backward induction where nothing follows the last stage."""
+    stages = planner.horizon or 1
+    if planner.tail == "honest":
+        solution = sp.exact.solve(model, planner.backup, 1e-11)
+        return Exact(np.tile(solution.values, (stages, 1)), np.tile(solution.q, (stages, 1, 1)))
+    states = np.arange(model.states)
+    value = np.zeros(model.states)
+    values: list[Floats] = []
+    q: list[Floats] = []
+    for _ in range(stages):
+        going_on = np.where(model.ends, 0.0, model.probabilities)
+        mean = model.rewards if model.rewards.ndim == 2 else (model.probabilities * model.rewards).sum(axis=-1)
+        action_values = mean + model.discount * (going_on * value[model.successors]).sum(axis=-1)
+        value = np.where(model.terminal, 0.0, planner.backup.value(action_values, states))
+        values.insert(0, value)
+        q.insert(0, action_values)
+    return Exact(np.array(values), np.array(q))
+
+
+def explorer(planner: OTGapE, model: Any, seed: int = 0, engine: EngineName = "auto", state: int = 0) -> Explorer:
+    """A search at its start."""
+    root = Root(model, state, seed, None, None, engine, time.perf_counter())
+    return planner._explorer(root)
+
+
+class Look(NamedTuple):
+    """All intervals of a search: of N states at H stages."""
+
+    states: Ints  # [N], the model's own numbers
+    low: Floats  # [N, H]
+    high: Floats
+    q_low: Floats  # [N, H, K]
+    q_high: Floats
+
+
+def look(search: Explorer) -> Look:
+    number, stages, actions = int(search.graph.totals[STATES]), search.rules.stages, search.rules.actions
+    shapes = [(number, stages)] * 2 + [(number, stages, actions)] * 2
+    names = ("low", "high", "q_low", "q_high")
+    arrays = [
+        getattr(search.graph, name)[: math.prod(shape)].reshape(shape).copy()
+        for name, shape in zip(names, shapes, strict=True)
+    ]
+    return Look(np.array([int(search.state(i)) for i in range(number)]), *arrays)
+
+
+def holds(seen: Look, truth: Exact) -> bool:
+    """Whether every interval contains what it should."""
+    values, q = truth.values[:, seen.states].T, truth.q[:, seen.states].transpose(1, 0, 2)
+    return bool(
+        (seen.low <= values + ROUNDING).all()
+        and (values <= seen.high + ROUNDING).all()
+        and (seen.q_low <= q + ROUNDING).all()
+        and (q <= seen.q_high + ROUNDING).all()
+    )
+
+
+def nested(outer: Look, inner: Look) -> bool:
+    """Whether no interval has widened, to the last bit, and none has turned over."""
+    number = len(outer.states)
+    return bool(
+        (outer.states == inner.states[:number]).all()
+        and all((old <= new[:number]).all() for old, new in ((outer.low, inner.low), (outer.q_low, inner.q_low)))
+        and all((old >= new[:number]).all() for old, new in ((outer.high, inner.high), (outer.q_high, inner.q_high)))
+        and (inner.low <= inner.high).all()
+        and (inner.q_low <= inner.q_high).all()
+    )
+
+
+def slices(search: Explorer, calls: int, growth: float = 1.3) -> Iterator[Look]:
+    """Looks at a search that goes on for so many calls."""
+    yield look(search)
+    until = 0
+    while until < calls:
+        until = min(calls, until + 1 + int((growth - 1.0) * until))
+        search.explore(0.0, until, MANY)
+        assert search.oracle.calls <= until
+        yield look(search)
+
+
+# Every interval holds at every look
+
+PLANNERS: dict[str, Callable[[Backup], OTGapE]] = {
+    "endless focused": lambda backup: OTGapE(backup, 0.0, SURE),
+    "endless trajectories": lambda backup: OTGapE(backup, 0.0, SURE, sampling="trajectories"),
+    "pooled, zero tail": lambda backup: OTGapE(backup, 0.0, SURE, horizon=4, tail="zero"),
+    "pooled, honest tail": lambda backup: OTGapE(backup, 0.0, SURE, horizon=3, sampling="trajectories"),
+    "stage-wise, zero tail": lambda backup: OTGapE(
+        backup, 0.0, SURE, horizon=4, tail="zero", counts="stage-wise", sampling="trajectories", walk=0.5
+    ),
+    "stage-wise, honest tail": lambda backup: OTGapE(backup, 0.0, SURE, horizon=3, counts="stage-wise"),
+    "only the range of rewards": lambda backup: OTGapE(backup, 0.0, SURE, rewards="bounded", walk="greedy"),
+    "one successor too many": lambda backup: OTGapE(backup, 0.0, SURE, successors=4),
+}
+
+MODELS: dict[str, sp.TabularModel] = {
+    "bernoulli": garnet(1),
+    "deterministic": garnet(2, actions=3, branching=3, kind="deterministic", discount=0.8),
+    "ending": ending(3),
+    "ending, two successors": ending(4, states=8, actions=3, branching=2, discount=0.3),
+}
+
+
+def backups(model: sp.TabularModel) -> list[Backup]:
+    transport = sp.OptimalTransport(cost=discrete_cost(model.actions), tau=2.0, lam=0.05)
+    return [sp.HardMax(), sp.LogSumExp(0.2), transport, by_state(model.states, model.actions)]
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+@pytest.mark.parametrize("planner", PLANNERS.values(), ids=PLANNERS.keys())
+@pytest.mark.parametrize("engine", ["compiled", "batched"])
+def test_all_intervals_hold_and_never_widen(
+    planner: Callable[[Backup], OTGapE], model: sp.TabularModel, engine: EngineName
+) -> None:
+    """All that was discovered, not the root only: a bound that is wrong deep down shows before it reaches the root."""
+    for seed, backup in enumerate(backups(model)):
+        truth = exact(model, planner(backup))
+        search = explorer(planner(backup), model, seed, engine)
+        assert isinstance(search, TableExplorer if engine == "compiled" else KeyedExplorer)
+        looks = list(slices(search, 3000 if engine == "compiled" else 200))
+        assert all(holds(seen, truth) for seen in looks)
+        assert all(nested(outer, inner) for outer, inner in pairwise(looks))
+        first, last = looks[0], looks[-1]
+        # Bounds that said nothing would hold too.
+        assert last.q_high[0, 0].max() - last.q_low[0, 0].max() < 0.9 * (first.q_high - first.q_low)[0, 0].max()
+        assert len(last.states) > 2
+
+
+@pytest.mark.parametrize(
+    ("model", "sampling"),
+    [(garnet(1), "focused"), (garnet(1), "trajectories"), (ending(3, branching=2), "trajectories")],
+)
+def test_intervals_shrink_to_the_truth(model: sp.TabularModel, sampling: Any) -> None:
+    """The width falls nearly like 1/√n: no bound is left loose."""
+    planner = OTGapE(sp.LogSumExp(0.5), 0.0, SURE, sampling=sampling)
+    search = explorer(planner, tied(model))
+    widths = []
+    for calls in (3000, 300_000):
+        search.explore(0.0, calls, MANY)
+        seen = look(search)
+        assert holds(seen, exact(tied(model), planner))
+        widths.append(float((seen.high - seen.low)[0, 0]))
+    assert widths[1] < 0.2 * widths[0]
+
+
+def test_a_finite_problem_is_solved_to_the_end() -> None:
+    """With deterministic rewards and one successor each, intervals close wherever the search has been."""
+    model = tied(garnet(5, states=6, branching=1, kind="deterministic", discount=0.9))
+    for counts in ("pooled", "stage-wise"):
+        planner = OTGapE(sp.HardMax(), 0.0, horizon=5, tail="zero", counts=counts, sampling="trajectories")
+        search = explorer(planner, model)
+        search.explore(0.0, 5000, 10_000)
+        best = exact(model, planner).q[0, 0].max()
+        assert search.intervals.max(axis=0).tolist() == pytest.approx([best, best], abs=1e-12)
+
+
+# How often they fail
+
+
+def failures(runs: int, planner: OTGapE, models: list[sp.TabularModel], calls: int) -> int:
+    """Searches in which any interval of anything that was discovered fails."""
+    truths = [exact(model, planner) for model in models]
+    count = 0
+    for seed in range(runs):
+        which = seed % len(models)
+        search = explorer(planner, models[which], seed)
+        search.explore(0.0, calls, MANY)
+        count += not holds(look(search), truths[which])
+    return count
+
+
+@pytest.mark.parametrize("sampling", ["focused", "trajectories"])
+def test_all_intervals_hold_at_once(sampling: Any) -> None:
+    """In 200 searches each fails with probability δ = 0.3 at most; the test raises a false alarm once in 1e9."""
+    models = [garnet(seed, states=8, branching=2 + seed % 2) for seed in range(5)]
+    models += [ending(seed, states=8) for seed in range(5)]
+    backup = by_state(8)
+    count = failures(200, OTGapE(backup, 0.0, 0.3, sampling=sampling), models, 400)
+    assert binom.sf(count - 1, 200, 0.3) > 1e-9
+
+
+@pytest.mark.parametrize("kind", ["deterministic", "bernoulli"])
+@pytest.mark.parametrize("branching", [1, 2, 3])
+def test_what_pairs_spend_adds_up_to_delta(kind: Any, branching: int) -> None:
+    """Each pair spends a part of δ at its first sample, for each of the sets that it needs; all parts differ."""
+    planner = OTGapE(sp.HardMax(), 0.0, 0.2, sampling="trajectories")
+    model = garnet(1, states=40, actions=3, branching=branching, kind=kind)
+    search = explorer(planner, model)
+    search.explore(0.0, 20_000, MANY)
+    pairs = search.graph.pairs[search.graph.pairs["count"] > 0]
+    sets = (kind == "bernoulli") + (branching > 1)
+    assert len(pairs) == search.graph.totals[PAIRS] > 10
+    spent = np.sort(np.exp(-pairs["log_odds"]))[::-1] * max(sets, 1)
+    i = np.arange(len(pairs))
+    np.testing.assert_allclose(spent, 0.2 * (1.0 / np.log2(i + 2) - 1.0 / np.log2(i + 3)), rtol=1e-9)
+    assert spent.sum() < 0.2
+
+
+def test_statistics_count_what_was_seen() -> None:
+    for engine in ("compiled", "batched"):
+        for counts, records in (("pooled", 1), ("stage-wise", 4)):
+            planner = OTGapE(sp.HardMax(), 0.0, horizon=4, tail="zero", counts=counts, sampling="trajectories")  # type: ignore[arg-type]
+            search = explorer(planner, tied(garnet(1)), engine=engine)
+            search.explore(0.0, 2000, MANY)
+            graph = search.graph
+            pairs = graph.pairs
+            assert pairs["count"].sum() == 2000 == search.oracle.calls == graph.spent.sum()
+            np.testing.assert_array_equal(graph.hits.sum(axis=1), pairs["count"])
+            np.testing.assert_array_equal(graph.hits > 0, graph.successors != NOWHERE)
+            np.testing.assert_array_equal(pairs["total"], pairs["squares"])  # rewards of 0 or 1
+            assert (pairs["total"] <= pairs["count"]).all()
+            sampled = np.flatnonzero(pairs["count"]) // (records * 2)
+            assert sampled.max() < graph.totals[STATES] <= 7
+
+
+def test_probabilities_are_those_of_the_model() -> None:
+    """After 10⁵ calls at every pair on the way, frequencies are right to a few standard deviations."""
+    model = ending(3)
+    search = explorer(OTGapE(sp.LogSumExp(1.0), 0.0, sampling="trajectories"), model)
+    search.explore(0.0, 100_000, MANY)
+    graph = search.graph
+    for number in range(graph.totals[STATES]):
+        state = search.state(number)
+        for action in range(2):
+            entry = pair_at(search.rules, number, 0, action)
+            count = graph.pairs[entry]["count"]
+            expected = {ENDED: 0.0}
+            for place in range(3):
+                end = bool(model.ends[state, action, place])
+                successor = ENDED if end else int(model.successors[state, action, place])
+                expected[successor] = expected.get(successor, 0.0) + float(model.probabilities[state, action, place])
+            for successor, hits in zip(graph.successors[entry].tolist(), graph.hits[entry].tolist(), strict=True):
+                if successor != NOWHERE:
+                    name = successor if successor == ENDED else search.state(successor)
+                    chance = expected[name]
+                    assert abs(hits / count - chance) < 6.0 * math.sqrt(chance * (1.0 - chance) / count) + 1e-12
+
+
+# The walk
+
+
+def test_leaders_are_those_of_the_run() -> None:
+    rng = np.random.default_rng(0)
+    search = explorer(OTGapE(sp.HardMax(), 0.1), garnet(0, actions=4))
+    for _ in range(300):
+        intervals = np.sort(rng.integers(0, 4, size=(4, 2)), axis=1).astype(float)
+        search.graph.q_low[:4], search.graph.q_high[:4] = intervals.T
+        assert walk.leaders(search.graph, search.rules) == ugape(intervals)
+
+
+def test_the_wider_one_is_sampled() -> None:
+    search = explorer(OTGapE(sp.HardMax(), 0.1), garnet(0, actions=3))
+    search.graph.q_low[:3], search.graph.q_high[:3] = [0.0, 0.5, 0.0], [1.0, 0.9, 1.1]
+    assert walk.leaders(search.graph, search.rules)[:2] == (1, 2)
+    assert walk.wider(search.graph, 1, 2) == 2
+    assert walk.wider(search.graph, 1, 1) == 1
+
+
+@pytest.mark.parametrize("backup", [sp.LogSumExp(0.5), by_state(7, 3)], ids=["log-sum-exp", "transport"])
+def test_the_soft_walk_follows_the_gradient(backup: Backup) -> None:
+    """Frequencies of 20,000 actions, within 5 standard deviations."""
+    search = explorer(OTGapE(backup, 0.1), garnet(0, actions=3), state=4)
+    upper = np.array([0.3, 0.9, 0.5])
+    search.graph.q_high[:3] = upper
+    draws = [
+        walk.next_action(search.graph, search.rules, 0, 0, search.frames, search.oracle.stream) for _ in range(20_000)
+    ]
+    policy = backup.policy(upper[None], np.array([4]))[0]
+    frequencies = np.bincount(draws, minlength=3) / 20_000
+    assert (np.abs(frequencies - policy) < 5.0 * np.sqrt(policy * (1.0 - policy) / 20_000)).all()
+    greedy = replace(OTGapE(backup, 0.1), walk="greedy")
+    rules = explorer(greedy, garnet(0, actions=3)).rules
+    assert walk.next_action(search.graph, rules, 0, 0, search.frames, search.oracle.stream) == 1
+
+
+@pytest.mark.parametrize("engine", ["compiled", "batched"])
+def test_focused_walks_spend_calls_where_the_doubt_is(engine: EngineName) -> None:
+    """Action 0 leads to a fair coin, action 1 to a fixed reward of 1/2: nearly all calls are for the coin."""
+    successors = np.array([[[1], [2]], [[3], [3]], [[3], [3]], [[3], [3]]])
+    rewards = np.array([[[0.0], [0.0]], [[0.5], [0.5]], [[0.5], [0.5]], [[0.0], [0.0]]])
+    model = sp.TabularModel(
+        np.ones((4, 2, 1)),
+        successors,
+        rewards[..., 0],
+        discount=0.9,
+        reward_kind="bernoulli",
+        terminal=np.arange(4) == 3,
+    )
+    search = explorer(OTGapE(sp.HardMax(), 0.0), model, engine=engine)
+    search.explore(0.0, 600, MANY)
+    counts = search.graph.pairs["count"][: 2 * search.graph.totals[STATES]].reshape(-1, 2)
+    # Rewards of 0 always leave hardly any doubt, although nobody knows: they are half of the pairs at most.
+    assert counts[1:].sum() > 0.5 * counts.sum()
+
+
+# Episodes
+
+
+@pytest.mark.parametrize("engine", ["compiled", "batched"])
+@pytest.mark.parametrize("counts", ["pooled", "stage-wise"])
+def test_an_episode_has_as_many_steps_as_stages(engine: EngineName, counts: Any) -> None:
+    """Also when a run looks at the clock in between, or needs room for more states than there were before."""
+    model = tied(garnet(0, states=500, actions=3))
+    planner = OTGapE(sp.HardMax(), 0.0, horizon=7, tail="zero", sampling="trajectories", counts=counts)
+    search = explorer(planner, model, engine=engine)
+    for calls in range(10, 2000, 11):
+        search.explore(0.0, calls, MANY, 10**6)
+        assert calls <= search.oracle.calls < calls + 7
+        assert search.oracle.calls == 7 * search.graph.totals[ROUNDS]
+    assert search.graph.totals[STATES] > 3 * FIRST_ROOM
+    # The last one is cut short by the limit, and only that one.
+    rounds, calls = int(search.graph.totals[ROUNDS]), search.oracle.calls
+    search.explore(0.0, 10**6, MANY, calls + 15)
+    assert search.oracle.calls == calls + 15
+    assert search.graph.totals[ROUNDS] == rounds + 3
+
+
+def test_an_episode_ends_where_the_model_says() -> None:
+    model = sp.TabularModel(
+        np.ones((2, 2, 1)),
+        [[[1], [1]], [[1], [1]]],
+        [[0.2, 0.5], [0.0, 0.0]],
+        discount=0.9,
+        reward_kind="bernoulli",
+        terminal=[False, True],
+    )
+    planner = OTGapE(sp.HardMax(), 0.0, horizon=50, sampling="trajectories")
+    for engine in ("compiled", "batched"):
+        search = explorer(planner, model, engine=engine)
+        search.explore(0.0, 100, MANY)
+        assert (search.graph.totals[ROUNDS], search.graph.totals[STATES]) == (100, 1)
+
+
+# Room
+
+
+def rules_of(actions: int = 2, horizon: int | None = None, counts: Any = "pooled") -> Any:
+    planner = OTGapE(sp.HardMax(), 0.1, horizon=horizon, counts=counts)
+    return explorer(planner, garnet(0, actions=actions)).rules
+
+
+def same(one: Graph, two: Graph, rules: Any) -> bool:
+    """Whether the states that there are have the same arrays."""
+    number = int(one.totals[STATES])
+    records = rules.stages if rules.stage_wise else 1
+    sizes = {
+        "keys": number,
+        "low": number * rules.stages,
+        "high": number * rules.stages,
+        "q_low": number * rules.stages * rules.actions,
+        "q_high": number * rules.stages * rules.actions,
+        "pairs": number * records * rules.actions,
+        "successors": number * records * rules.actions,
+        "hits": number * records * rules.actions,
+    }
+    return all((getattr(one, name)[:size] == getattr(two, name)[:size]).all() for name, size in sizes.items())
+
+
+@pytest.mark.parametrize("keys", ["neighbours", "far apart", "all bits"])
+def test_states_are_found_again(keys: str) -> None:
+    """The hash table, also with keys that differ in their highest bits only, and after it has grown."""
+    numbers = {
+        "neighbours": list(range(200)),
+        "far apart": [i << 40 for i in range(200)],
+        "all bits": np.random.default_rng(0).integers(0, 2**63 - 1, size=200).tolist(),
+    }[keys]
+    rules = rules_of()
+    graph = new_graph(rules, 16)
+    for index, key in enumerate(numbers):
+        if graph.totals[STATES] == len(graph.keys):
+            larger = grown(graph, rules, 2 * len(graph.keys))
+            assert same(graph, larger, rules)
+            graph = larger
+        assert discovered(graph, rules, key) == index
+    assert [discovered(graph, rules, key) for key in numbers] == list(range(200))
+    assert graph.totals[STATES] == 200
+
+
+@pytest.mark.parametrize("counts", ["pooled", "stage-wise"])
+def test_growing_loses_nothing(counts: Any) -> None:
+    planner = OTGapE(sp.LogSumExp(0.3), 0.0, horizon=4, counts=counts)
+    search = explorer(planner, garnet(0, states=50))
+    search.explore(0.0, 500, MANY)
+    larger = grown(search.graph, search.rules, 300)
+    assert same(search.graph, larger, search.rules)
+    np.testing.assert_array_equal(larger.totals, search.graph.totals)
+    np.testing.assert_array_equal(larger.spent, search.graph.spent)
+    assert (larger.pairs["count"].sum(), len(larger.keys)) == (500, 300)
+
+
+@dataclass
+class Roomy:
+    """A search that has had all the room it needs from the start."""
+
+    search: Explorer
+
+    def __post_init__(self) -> None:
+        self.search.graph = grown(self.search.graph, self.search.rules, 5000)
+
+
+def test_room_does_not_matter() -> None:
+    """To the last bit: a search that grows finds what one with plenty of room finds."""
+    model = garnet(0, states=3000, actions=3, kind="deterministic")
+    for planner in (OTGapE(sp.LogSumExp(0.2), 0.0), OTGapE(sp.HardMax(), 0.0, horizon=5, sampling="trajectories")):
+        growing, roomy = explorer(planner, model), Roomy(explorer(planner, model)).search
+        for search in (growing, roomy):
+            search.explore(0.0, 3000, MANY)
+        assert growing.graph.totals[STATES] > 5 * FIRST_ROOM
+        assert same(growing.graph, roomy.graph, growing.rules)
+        assert FIRST_ROOM < len(growing.graph.keys) < len(roomy.graph.keys)
+
+
+def test_a_keyed_search_with_references_by_state_grows_too() -> None:
+    """The table of references grows with the graph."""
+    model = garnet(0, states=400, actions=3, kind="deterministic")
+    planner = OTGapE(by_state(400, 3), 0.0, SURE)
+    search = explorer(planner, model, engine="batched")
+    truth = exact(model, planner)
+    for calls in (100, 400, 1000):
+        search.explore(0.0, calls, MANY)
+        assert holds(look(search), truth)
+    assert search.graph.totals[STATES] > 2 * FIRST_ROOM
+
+
+# The bounds of one pair
+
+
+@pytest.mark.parametrize("bound", [1, 2, 3])
+def test_an_interval_covers_what_has_not_been_seen(bound: int) -> None:
+    """After one sample, an unseen successor may be worth anything, and the reward too."""
+    model = garnet(3, branching=bound, kind="deterministic")
+    search = explorer(OTGapE(sp.HardMax(), 0.0, 0.1), model)
+    search.explore(0.0, 1, MANY)
+    entry = int(np.flatnonzero(search.graph.pairs["count"])[0])
+    low, high = search.intervals[entry]
+    reward = float(model.rewards[0, entry])
+    span = np.array(sp.curvature.value_interval(model, sp.HardMax()))
+    assert (low, high) == pytest.approx(tuple(reward + 0.6 * span))
+    assert bounds.slack(search.graph, search.rules, 0, 0, entry) == pytest.approx(
+        0.0 if bound == 1 else 0.6 * (1.0 - math.exp(-search.graph.pairs[entry]["level"])) * (span[1] - span[0])
+    )
+
+
+def test_the_published_radii_are_narrower() -> None:
+    """As printed, the radius of transitions knows neither δ nor how many pairs there are."""
+    model = tied(garnet(1, kind="deterministic"))
+    valid, printed = (
+        explorer(OTGapE(sp.HardMax(), 0.0, horizon=3, tail="zero", thresholds=thresholds), model)
+        for thresholds in ("valid", "published")
+    )
+    for search in (valid, printed):
+        search.explore(0.0, 1000, MANY)
+    widths = [np.diff(search.intervals, axis=1).sum() for search in (valid, printed)]
+    assert widths[1] < 0.8 * widths[0]
