@@ -1,7 +1,6 @@
 """The compiled engine for simulators that Numba compiles: the same interpretation, with a `step` in place of a table.
 
-The step is passed as a first-class function, so that nothing is compiled anew for another model. States are vectors of
-float64. All returns of a reference, and all pairs, are drawn in one call of the step each.
+All returns of a reference, and all pairs, are drawn in one call of the step each.
 """
 
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numba.core.types import FunctionType
 from numpy.typing import NDArray
 
 from smoothplan.arguments import Floats, Ints, frozen
@@ -33,13 +31,12 @@ from smoothplan.engines.kernels import (
     policy_mean,
     softmaxes,
 )
-from smoothplan.models.base import ModelError, Oracle
+from smoothplan.engines.steps import Door, example_door, opened, serves, simulated, step_type
+from smoothplan.models.base import Oracle
 from smoothplan.models.jit import JitModel
 from smoothplan.models.vector import Step
 from smoothplan.schedules.schedule import Schedule
-from smoothplan.streams import CALLS, Stream, compiled, generator
-
-FAULT = "the simulator broke its declarations"
+from smoothplan.streams import compiled
 
 
 class World(NamedTuple):
@@ -49,49 +46,23 @@ class World(NamedTuple):
     levels: NDArray[np.void]  # [L] of LEVEL
     soft: Softmaxes
     frames: Floats
-    rng: np.random.Generator
-    limits: Floats  # smallest and largest reward, and 1 where states may be terminal
-    fault: Floats  # [3 + 2d], a call that broke the declarations: (1, action, reward, state, next state)
-    stream: Stream
+    door: Door
 
 
 @partial(compiled, allocates=True)
 def _draws(state: Floats, actions: Ints, step: Step, world: World) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Simulator calls at one state, one for each action [n], counted and checked."""
-    limits, fault = world.limits, world.fault
-    count, size = len(actions), len(state)
-    states = np.empty((count, size))
+    """Simulator calls at one state, one for each action [n]."""
+    states = np.empty((len(actions), len(state)))
     states[:] = state
-    world.stream[CALLS] += np.uint64(count)
-    next_states, rewards, terminals = step(states, actions, world.rng)
-    for row in range(count):
-        sound = limits[0] <= rewards[row] <= limits[1] and (limits[2] == 1.0 or not terminals[row])
-        for entry in range(size):
-            sound = sound and np.isfinite(next_states[row, entry])
-        if not sound:
-            fault[0], fault[1], fault[2] = 1.0, actions[row], rewards[row]
-            fault[3 : 3 + size] = state
-            fault[3 + size :] = next_states[row]
-            raise ValueError(FAULT)
-    return next_states, rewards, terminals
-
-
-def _step_type() -> Any:
-    """The type of a step: what `JitModel` compiles for states that are vectors of float64."""
-    states = numba.types.Array(numba.float64, 2, "C", readonly=True)
-    actions = numba.types.Array(numba.int64, 1, "C", readonly=True)
-    flags = numba.types.Array(numba.boolean, 1, "C")
-    result = numba.types.Tuple((numba.float64[:, ::1], numba.float64[::1], flags))
-    return FunctionType(result(states, actions, numba.typeof(generator(0))))
+    return simulated(states, actions, step, world.door)
 
 
 def _signature(*before: Any) -> tuple[Any, ...]:
     """The types of the given examples, of a step and of a `World`."""
     floats = frozen(np.zeros((1, 1)))
     soft = Softmaxes(1.0, floats, floats)
-    levels, words = frozen(np.zeros(1, dtype=LEVEL)), np.zeros(5, np.uint64)
-    world = World(0.5, levels, soft, np.zeros((1, 1, 1)), generator(0), np.zeros(3), np.zeros(5), words)
-    return (*map(numba.typeof, before), _step_type(), numba.typeof(world))
+    world = World(0.5, frozen(np.zeros(1, dtype=LEVEL)), soft, np.zeros((1, 1, 1)), example_door())
+    return (*map(numba.typeof, before), step_type(), numba.typeof(world))
 
 
 @partial(compiled, signature=numba.float64(*_signature(0, np.zeros(1), 0)), allocates=True)
@@ -103,7 +74,7 @@ def _sample(
     world: World,
 ) -> float:
     """One sample of a level at a state [d]. No argument of a recursive call may be a literal."""
-    discount, levels, soft, frames, stream = world.discount, world.levels, world.soft, world.frames, world.stream
+    discount, levels, soft, frames, stream = world.discount, world.levels, world.soft, world.frames, world.door.stream
     level = levels[row]
     if level.kind == CONSTANT:
         return float(level.shift)
@@ -234,8 +205,7 @@ class JittedEngine:
     @staticmethod
     def serves(model: JitModel) -> bool:
         """Whether this engine can run the model: its states must be known to be vectors of float64."""
-        example = model.initial_state
-        return example is not None and example.ndim == 1 and example.dtype == np.float64
+        return serves(model)
 
     @property
     def chunk_calls(self) -> int:
@@ -260,20 +230,6 @@ class JittedEngine:
     def _checked(
         self, function: Any, oracle: Oracle, state: Floats, sizes: tuple[int, ...], count: int, frames: Floats
     ) -> Sums:
-        discount, levels, soft = self._tables
-        limits = np.array([*self.model.reward_range, float(self.model.terminates)])
-        fault = np.zeros(3 + 2 * len(state))
-        world = World(discount, levels, soft, frames, oracle.rng, limits, fault, oracle.stream)
-        try:
-            sums = function(np.array(state), *sizes, self.model.step, world)
-        except ValueError as error:
-            if fault[0] == 0.0:
-                raise
-            here, there = np.split(fault[3:], 2)
-            low, high = self.model.reward_range
-            raise ModelError(
-                f"a simulator call broke what the model declares, rewards in [{low:g}, {high:g}], finite states and "
-                f"terminates={self.model.terminates} (state {here.tolist()}, action {int(fault[1])}, reward "
-                f"{fault[2]}, next state {there.tolist()})"
-            ) from error
-        return Sums(count, *sums)
+        with opened(self.model, oracle, len(state)) as door:
+            world = World(*self._tables, frames, door)
+            return Sums(count, *function(np.array(state), *sizes, self.model.step, world))

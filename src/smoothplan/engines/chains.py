@@ -1,0 +1,236 @@
+"""Chains around a reference Q̂(s, ·) that is given everywhere (THEORY.md, section 4): no recursion, no branching.
+
+With π(s) = ∇F_s(Q̂(s)), a chain of order 1 from s with horizon H is a sample of the value of π at s,
+
+    Y(s) = Σ_{t<H} γ^t [R_t + F(Q̂(s_t)) − Q̂(s_t, A_t)] + γ^H·tail,    A_t ~ π(s_t),
+
+cut short where the episode ends. The return of an action is X_a(s) = R + γY(Z), H simulator calls in all. A correction
+of second order at s stands for Σ_{t<H} γ^t ½ D²F[e, e](s_t), e = E X − Q̂, along the chain: one step T is drawn with
+P(T = t) ∝ γ^t, and at s_T the U-statistic of n pairs of returns.
+
+`BatchedChains` is for any simulator and any reference, `TableChains` for tables, `JittedChains` for compiled simulators
+with a reference on a grid.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from smoothplan import arguments
+from smoothplan.arguments import Floats, Ints, frozen
+from smoothplan.backups import Backup
+from smoothplan.engines.base import Sums
+from smoothplan.engines.chain_kernels import choose, choose_pairs, draw_stops, paired_sums, smooth, stop_weight
+from smoothplan.engines.kernels import Softmaxes
+from smoothplan.models.base import GenerativeModel, Oracle, States
+
+Reference = Callable[[States], ArrayLike]
+"""Q̂: states [n, ...] to action values [n, K]."""
+
+LIMIT = 1 << 13
+"""Chains that advance together: enough to hide Python's overhead, small enough for the processor's cache."""
+
+LEAST_PAIRS = 2
+"""Pairs of a U-statistic."""
+
+
+class PairSums(NamedTuple):
+    """What is kept of a batch of correction samples."""
+
+    samples: int
+    total: float
+    squares: float
+    differing: int  # samples in which the two actions differ; the others are 0
+    noise: float  # the sum over those of the sample variance of a difference of returns
+
+
+class Chains(Protocol):
+    """Samples around one reference for one model and one backup. Nothing is kept between calls."""
+
+    @property
+    def chunk_calls(self) -> int:
+        """Simulator calls that take it a fraction of a second: a good size of a chunk."""
+
+    def values(self, oracle: Oracle, state: Any, count: int, horizon: int) -> Sums:
+        """Chains of order 1 from a state, Y."""
+
+    def returns(self, oracle: Oracle, state: Any, action: int, count: int, horizon: int) -> Sums:
+        """Returns of an action, X."""
+
+    def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> PairSums:
+        """Corrections of second order from a state, of n = `pairs` pairs each; a backup without curvature has none."""
+
+
+@dataclass(frozen=True, eq=False)
+class BatchedChains:
+    """See `Chains`. For any model, with references of many states at a time.
+
+    At most `LIMIT` chains advance together, so that memory grows neither with the horizon nor with the count.
+
+    Args:
+        model: the simulator; calls go through the oracle.
+        backup: F.
+        reference: Q̂, a function of states [n, ...] to [n, K].
+        tail: what stands for the value behind the horizon.
+    """
+
+    model: GenerativeModel
+    backup: Backup
+    reference: Reference
+    tail: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not callable(self.reference):
+            raise TypeError(f"reference must be a function of states, got {self.reference!r}")
+        object.__setattr__(self, "tail", arguments.number("tail", self.tail))
+
+    @property
+    def chunk_calls(self) -> int:
+        """Simulator calls that take it a fraction of a second."""
+        return 1 << 18
+
+    def values(self, oracle: Oracle, state: Any, count: int, horizon: int) -> Sums:
+        """Chains of order 1 from a state."""
+        count, horizon = sizes(count, horizon)
+        return _added(count, (self._chains(oracle, _repeated(state, piece), horizon) for piece in _pieces(count)))
+
+    def returns(self, oracle: Oracle, state: Any, action: int, count: int, horizon: int) -> Sums:
+        """Returns of an action."""
+        count, horizon = sizes(count, horizon)
+        pieces = _pieces(count)
+        return _added(
+            count, (self._returns(oracle, _repeated(state, size), np.full(size, action), horizon) for size in pieces)
+        )
+
+    def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> PairSums:
+        """Corrections of second order from a state."""
+        smooth(self.backup)
+        count, horizon = sizes(count, horizon)
+        pairs = arguments.whole("pairs", pairs, least=LEAST_PAIRS)
+        discount = self.model.discount
+        scale = stop_weight(discount, horizon) / (4.0 * self.backup.temperature)
+        sums, differing = np.zeros(3), 0
+        for piece in _pieces(count):
+            stops = draw_stops(piece, discount, horizon, oracle.stream)
+            states = self._walked(oracle, _repeated(state, piece), stops)
+            q = self._references(states)
+            first, second = choose_pairs(q, self._softmaxes(states), oracle.stream)
+            differ = np.flatnonzero(first != second)
+            differing += len(differ)
+            q, first, second = q[differ], first[differ], second[differ]
+            rows = np.arange(len(differ))
+            gaps = q[rows, first] - q[rows, second]
+            sums += paired_sums(*self._pairs(oracle, states[differ], first, second, gaps, pairs, horizon), pairs, scale)
+        return PairSums(count, float(sums[0]), float(sums[1]), differing, float(sums[2]))
+
+    def _pairs(
+        self, oracle: Oracle, states: States, first: Ints, second: Ints, gaps: Floats, pairs: int, horizon: int
+    ) -> tuple[Floats, Floats]:
+        """Σx and Σx² of the differences of paired returns at states [m] with two actions each, [m] and [m].
+
+        The references of the two actions are `gaps` apart, [m].
+        """
+        count = len(states)
+        totals, squares = np.zeros(count), np.zeros(count)
+        for start in range(0, count * pairs, LIMIT // 2):
+            owners = np.arange(start, min(start + LIMIT // 2, count * pairs)) // pairs
+            both = np.concatenate([owners, owners])
+            actions = np.concatenate([first[owners], second[owners]])
+            one, two = np.split(self._returns(oracle, states[both], actions, horizon), 2)
+            differences = one - two - gaps[owners]
+            totals += np.bincount(owners, differences, minlength=count)
+            squares += np.bincount(owners, differences**2, minlength=count)
+        return totals, squares
+
+    def _returns(self, oracle: Oracle, states: States, actions: Ints, horizon: int) -> Floats:
+        """R + γ·Y(Z), [n]; R alone where the episode ends."""
+        next_states, rewards, terminals = oracle.sample(states, actions)
+        going_on = np.flatnonzero(~terminals)
+        results = rewards.copy()
+        results[going_on] += self.model.discount * self._chains(oracle, next_states[going_on], horizon - 1)
+        return results
+
+    def _chains(self, oracle: Oracle, states: States, horizon: int) -> Floats:
+        """One chain of order 1 from each state, [n]."""
+        results = np.zeros(len(states))
+        going_on, scale = np.arange(len(states)), 1.0
+        for _ in range(horizon):
+            if len(going_on) == 0:
+                break
+            actions, advantages = choose(self._references(states), self._softmaxes(states), oracle.stream)
+            states, rewards, terminals = oracle.sample(states, actions)
+            results[going_on] += scale * (rewards + advantages)
+            scale *= self.model.discount
+            if terminals.any():
+                going_on, states = going_on[~terminals], states[~terminals]
+        results[going_on] += scale * self.tail
+        return results
+
+    def _walked(self, oracle: Oracle, states: States, stops: Ints) -> States:
+        """The states at which walks under π stop after so many steps [n]; those that end before are left out."""
+        stopped = []
+        for step in range(int(stops.max(initial=0)) + 1):
+            there = stops == step
+            stopped.append(states[there])
+            states, stops = states[~there], stops[~there]
+            if len(states) == 0:
+                break
+            actions, _ = choose(self._references(states), self._softmaxes(states), oracle.stream)
+            states, _, terminals = oracle.sample(states, actions)
+            states, stops = states[~terminals], stops[~terminals]
+        return np.concatenate(stopped)
+
+    @cached_property
+    def _shifts(self) -> Floats:
+        shifts: Floats = frozen(self.backup.shifts(self.model.actions).T)
+        return shifts
+
+    def _softmaxes(self, states: States) -> Softmaxes:
+        """The backup at states [n, ...], with weights [n, J] or [1, J]."""
+        weights = frozen(np.atleast_2d(self.backup.weights(states)))
+        return Softmaxes(self.backup.temperature, self._shifts, weights)
+
+    def _references(self, states: States) -> Floats:
+        """Q̂ at states [n, ...], [n, K]."""
+        q = arguments.numbers("reference(states)", self.reference(frozen(states)))
+        return checked_references(q, states, self.model.actions)
+
+
+def sizes(count: int, horizon: int) -> tuple[int, int]:
+    """A number of samples and a horizon."""
+    return arguments.whole("count", count, least=0), arguments.whole("horizon", horizon)
+
+
+def checked_references(q: Floats, states: States, actions: int) -> Floats:
+    """References [n, K], read-only, or an error that names the state and the number that is wrong."""
+    if q.shape != (len(states), actions):
+        raise ValueError(
+            f"the reference of {len(states)} states must have shape {(len(states), actions)}, got {q.shape}"
+        )
+    if not np.isfinite(q).all():
+        row, action = np.argwhere(~np.isfinite(q))[0]
+        state = np.asarray(states[row]).tolist()
+        raise ValueError(f"the reference must be finite, got {q[row, action]} (state {state}, action {action})")
+    result: Floats = frozen(q)
+    return result
+
+
+def _pieces(count: int) -> Iterator[int]:
+    """Sizes, at most `LIMIT` each, that add up to a count."""
+    for start in range(0, count, LIMIT):
+        yield min(LIMIT, count - start)
+
+
+def _repeated(state: Any, count: int) -> States:
+    return np.repeat(np.asarray(state)[None], count, axis=0)
+
+
+def _added(count: int, batches: Iterator[Floats]) -> Sums:
+    total = squares = 0.0
+    for samples in batches:
+        total, squares = total + float(samples.sum()), squares + float(samples @ samples)
+    return Sums(count, total, squares)

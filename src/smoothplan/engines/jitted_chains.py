@@ -1,0 +1,266 @@
+"""Chains through simulators that Numba compiles, around a reference on a grid.
+
+Policies and values are those of the *interpolated* reference: F is not linear, so that nothing can be had from its
+values at the nodes. Chains advance together, so many per call of the step; those that have ended make room.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+
+from smoothplan import arguments
+from smoothplan.arguments import Floats, Ints, frozen
+from smoothplan.backups import Backup
+from smoothplan.engines.base import Sums
+from smoothplan.engines.chain_kernels import choose, choose_pairs, draw_stop, paired_sums, smooth, stop_weight
+from smoothplan.engines.chains import LEAST_PAIRS, PairSums, sizes
+from smoothplan.engines.grids import Grid, interpolate
+from smoothplan.engines.kernels import Softmaxes, softmaxes
+from smoothplan.engines.steps import Door, example_door, opened, serves, simulated, step_type
+from smoothplan.models.base import Oracle
+from smoothplan.models.jit import JitModel
+from smoothplan.models.vector import Step
+from smoothplan.streams import compiled
+
+BLOCK = 256
+"""Chains that advance together, an even number: one call of the step for each of their steps."""
+
+
+class World(NamedTuple):
+    """What the chains have in common."""
+
+    discount: float
+    tail: float
+    soft: Softmaxes
+    grid: Grid
+    door: Door
+
+
+def _signature(*before: Any) -> tuple[Any, ...]:
+    """The types of the given examples, of a step and of a `World`."""
+    floats, row = frozen(np.zeros((1, 1))), frozen(np.zeros(1))
+    grid = Grid(row, row, frozen(np.ones(1, dtype=np.int64)), floats)
+    world = World(0.5, 0.0, Softmaxes(1.0, floats, floats), grid, example_door())
+    return (*map(numba.typeof, before), step_type(), numba.typeof(world))
+
+
+@partial(compiled, allocates=True)
+def _repeated(state: Floats, count: int) -> Floats:
+    states = np.empty((count, len(state)))
+    states[:] = state
+    return states
+
+
+@partial(compiled, allocates=True)
+def _interpolated(states: Floats, world: World) -> Floats:
+    q = np.empty((len(states), world.grid.table.shape[1]))
+    interpolate(world.grid, states, q)
+    return q
+
+
+@partial(compiled, allocates=True)
+def _add_chains(
+    states: Floats, owners: Ints, sums: Floats, scale: float, horizon: int, step: Step, world: World
+) -> None:
+    """Adds one chain of order 1 from each state [n, d], with the weight `scale`, to the sums of their owners [n]."""
+    count = len(states)
+    for _ in range(horizon):
+        if count == 0:
+            break
+        actions, advantages = choose(_interpolated(states, world), world.soft, world.door.stream)
+        next_states, rewards, terminals = simulated(states, actions, step, world.door)
+        going_on = 0
+        for row in range(count):
+            sums[owners[row]] += scale * (rewards[row] + advantages[row])
+            if not terminals[row]:
+                if going_on < row:
+                    next_states[going_on] = next_states[row]
+                    owners[going_on] = owners[row]
+                going_on += 1
+        count = going_on
+        states = next_states[:count]
+        scale *= world.discount
+    for row in range(count):
+        sums[owners[row]] += scale * world.tail
+
+
+@partial(compiled, allocates=True)
+def _returns(states: Floats, actions: Ints, horizon: int, step: Step, world: World) -> Floats:
+    """Returns of actions [n] at states [n, d]."""
+    next_states, rewards, terminals = simulated(states, actions, step, world.door)
+    owners = np.flatnonzero(~terminals)
+    _add_chains(next_states[owners], owners, rewards, world.discount, horizon - 1, step, world)
+    return rewards
+
+
+@partial(compiled, signature=numba.types.UniTuple(numba.float64, 2)(*_signature(np.zeros(1), 0, 0)), allocates=True)
+def _sum_values(state: Floats, count: int, horizon: int, step: Step, world: World) -> tuple[float, float]:
+    """Sum and sum of squares of chains from a state [d]."""
+    total, squares = 0.0, 0.0
+    for start in range(0, count, BLOCK):
+        size = min(BLOCK, count - start)
+        sums = np.zeros(size)
+        _add_chains(_repeated(state, size), np.arange(size), sums, 1.0, horizon, step, world)
+        total += sums.sum()
+        squares += (sums * sums).sum()
+    return total, squares
+
+
+@partial(compiled, signature=numba.types.UniTuple(numba.float64, 2)(*_signature(np.zeros(1), 0, 0, 0)), allocates=True)
+def _sum_returns(state: Floats, action: int, count: int, horizon: int, step: Step, world: World) -> tuple[float, float]:
+    """Sum and sum of squares of returns of an action at a state [d]."""
+    total, squares = 0.0, 0.0
+    for start in range(0, count, BLOCK):
+        size = min(BLOCK, count - start)
+        sums = _returns(_repeated(state, size), np.full(size, action), horizon, step, world)
+        total += sums.sum()
+        squares += (sums * sums).sum()
+    return total, squares
+
+
+@partial(compiled, allocates=True)
+def _walked(state: Floats, count: int, horizon: int, step: Step, world: World) -> Floats:
+    """Where walks under the policy from a state [d] stop, at steps drawn for each, [m, d]; without those that end."""
+    stopped = np.empty((count, len(state)))
+    stops = np.empty(count, dtype=np.int64)
+    for row in range(count):
+        stops[row] = draw_stop(world.discount, horizon, world.door.stream)
+    states = _repeated(state, count)
+    terminals = np.zeros(count, dtype=np.bool_)
+    found = 0
+    for moment in range(horizon):
+        going_on = 0
+        for row in range(count):
+            if terminals[row]:
+                continue
+            if stops[row] == moment:
+                stopped[found] = states[row]
+                found += 1
+            else:
+                states[going_on] = states[row]
+                stops[going_on] = stops[row]
+                going_on += 1
+        count = going_on
+        if count == 0:
+            break
+        here = states[:count]
+        actions, _ = choose(_interpolated(here, world), world.soft, world.door.stream)
+        states, _, terminals = simulated(here, actions, step, world.door)
+    return stopped[:found]
+
+
+@partial(
+    compiled,
+    signature=numba.types.Tuple((numba.float64, numba.float64, numba.int64, numba.float64))(
+        *_signature(np.zeros(1), 0, 0, 0)
+    ),
+    allocates=True,
+)
+def _sum_corrections(
+    state: Floats, count: int, pairs: int, horizon: int, step: Step, world: World
+) -> tuple[float, float, int, float]:
+    """What `PairSums` keeps of corrections from a state [d]."""
+    scale = stop_weight(world.discount, horizon) / (4.0 * world.soft.temperature)
+    total, square_sum, differing, noise = 0.0, 0.0, 0, 0.0
+    for start in range(0, count, BLOCK):
+        states = _walked(state, min(BLOCK, count - start), horizon, step, world)
+        q = _interpolated(states, world)
+        first, second = choose_pairs(q, world.soft, world.door.stream)
+        differ = np.flatnonzero(first != second)
+        totals, squares = np.zeros(len(differ)), np.zeros(len(differ))
+        for begin in range(0, len(differ) * pairs, BLOCK // 2):
+            size = min(BLOCK // 2, len(differ) * pairs - begin)
+            where, actions = np.empty((2 * size, states.shape[1])), np.empty(2 * size, dtype=np.int64)
+            for pair in range(size):
+                row = differ[(begin + pair) // pairs]
+                where[2 * pair], where[2 * pair + 1] = states[row], states[row]
+                actions[2 * pair], actions[2 * pair + 1] = first[row], second[row]
+            samples = _returns(where, actions, horizon, step, world)
+            for pair in range(size):
+                owner = (begin + pair) // pairs
+                row = differ[owner]
+                difference = samples[2 * pair] - samples[2 * pair + 1] - (q[row, first[row]] - q[row, second[row]])
+                totals[owner] += difference
+                squares[owner] += difference * difference
+        sums = paired_sums(totals, squares, pairs, scale)
+        total += sums[0]
+        square_sum += sums[1]
+        noise += sums[2]
+        differing += len(differ)
+    return total, square_sum, differing, noise
+
+
+@dataclass(frozen=True, eq=False)
+class JittedChains:
+    """See `Chains`. For `JitModel`s whose states are vectors of float64, with backups that do not depend on states.
+
+    Args:
+        model: the simulator, with an `initial_state`.
+        backup: F.
+        grid: Q̂, of `make_grid`.
+        tail: what stands for the value behind the horizon.
+    """
+
+    model: JitModel
+    backup: Backup
+    grid: Grid
+    tail: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not serves(self.model):
+            raise ValueError("compiled chains need a model whose initial_state is a vector of float64")
+        wanted = (len(self.model.initial_state), self.model.actions)
+        found = (len(self.grid.low), self.grid.table.shape[1])
+        if found != wanted:
+            raise ValueError(
+                f"the model has states [{wanted[0]}] and {wanted[1]} actions, the grid states [{found[0]}] and "
+                f"{found[1]} actions"
+            )
+        try:
+            weights = self.backup.weights(None)
+        except ValueError:
+            weights = np.zeros((0, 0))
+        if weights.ndim != 1:
+            raise ValueError(
+                "compiled chains know no backup whose reference distribution depends on the state: use BatchedChains"
+            )
+        object.__setattr__(self, "tail", arguments.number("tail", self.tail))
+
+    @property
+    def chunk_calls(self) -> int:
+        """Simulator calls that take it a fraction of a second."""
+        return 1 << 20
+
+    def values(self, oracle: Oracle, state: Any, count: int, horizon: int) -> Sums:
+        """Chains of order 1 from a state."""
+        count, horizon = sizes(count, horizon)
+        return Sums(count, *self._run(_sum_values, oracle, state, count, horizon))
+
+    def returns(self, oracle: Oracle, state: Any, action: int, count: int, horizon: int) -> Sums:
+        """Returns of an action."""
+        count, horizon = sizes(count, horizon)
+        action = arguments.whole("action", action, least=0, most=self.model.actions - 1)
+        return Sums(count, *self._run(_sum_returns, oracle, state, action, count, horizon))
+
+    def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> PairSums:
+        """Corrections of second order from a state."""
+        smooth(self.backup)
+        count, horizon = sizes(count, horizon)
+        pairs = arguments.whole("pairs", pairs, least=LEAST_PAIRS)
+        return PairSums(count, *self._run(_sum_corrections, oracle, state, count, pairs, horizon))
+
+    @cached_property
+    def _soft(self) -> Softmaxes:
+        return softmaxes(self.backup, self.model.actions, None)
+
+    def _run(self, function: Any, oracle: Oracle, state: Any, *numbers: int) -> tuple[Any, ...]:
+        here = arguments.array("state", state)
+        if here.shape != self.grid.low.shape:
+            raise ValueError(f"state must have shape {self.grid.low.shape}, got {here.shape}")
+        with opened(self.model, oracle, len(here)) as door:
+            world = World(self.model.discount, self.tail, self._soft, self.grid, door)
+            result: tuple[Any, ...] = function(here.copy(), *numbers, self.model.step, world)
+            return result

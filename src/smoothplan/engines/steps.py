@@ -1,0 +1,89 @@
+"""Simulator calls from compiled code through a `JitModel`'s step: counted, and checked against what the model declares.
+
+The step is passed as a first-class function, so that nothing is compiled anew for another model. States are vectors of
+float64.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba.core.types import FunctionType
+from numpy.typing import NDArray
+
+from smoothplan.arguments import Floats, Ints
+from smoothplan.models.base import ModelError, Oracle
+from smoothplan.models.jit import JitModel
+from smoothplan.models.vector import Step
+from smoothplan.streams import CALLS, Stream, compiled, generator
+
+FAULT = "the simulator broke its declarations"
+
+
+class Door(NamedTuple):
+    """What compiled code needs besides a step to call it: an `Oracle` as compiled code sees it."""
+
+    rng: np.random.Generator
+    limits: Floats  # smallest and largest reward, and 1 where states may be terminal
+    fault: Floats  # [3 + 2d], a call that broke the declarations: (1, action, reward, state, next state)
+    stream: Stream
+
+
+@partial(compiled, allocates=True)
+def simulated(states: Floats, actions: Ints, step: Step, door: Door) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Simulator calls at states [n, d], one for each action [n], counted and checked."""
+    limits, fault = door.limits, door.fault
+    count, size = states.shape
+    door.stream[CALLS] += np.uint64(count)
+    next_states, rewards, terminals = step(states, actions, door.rng)
+    for row in range(count):
+        sound = limits[0] <= rewards[row] <= limits[1] and (limits[2] == 1.0 or not terminals[row])
+        for entry in range(size):
+            sound = sound and np.isfinite(next_states[row, entry])
+        if not sound:
+            fault[0], fault[1], fault[2] = 1.0, actions[row], rewards[row]
+            fault[3 : 3 + size] = states[row]
+            fault[3 + size :] = next_states[row]
+            raise ValueError(FAULT)
+    return next_states, rewards, terminals
+
+
+def step_type() -> Any:
+    """The type of a step: what `JitModel` compiles for states that are vectors of float64."""
+    states = numba.types.Array(numba.float64, 2, "C", readonly=True)
+    actions = numba.types.Array(numba.int64, 1, "C", readonly=True)
+    flags = numba.types.Array(numba.boolean, 1, "C")
+    result = numba.types.Tuple((numba.float64[:, ::1], numba.float64[::1], flags))
+    return FunctionType(result(states, actions, numba.typeof(generator(0))))
+
+
+def example_door() -> Door:
+    """A door to nowhere, for the types of its fields."""
+    return Door(generator(0), np.zeros(3), np.zeros(5), np.zeros(5, np.uint64))
+
+
+def serves(model: JitModel) -> bool:
+    """Whether compiled engines can run a model: its states must be known to be vectors of float64."""
+    example = model.initial_state
+    return example is not None and example.ndim == 1 and example.dtype == np.float64
+
+
+@contextmanager
+def opened(model: JitModel, oracle: Oracle, size: int) -> Iterator[Door]:
+    """A door to a model with states [size]; a call that breaks the model's declarations is named on the way out."""
+    low, high = model.reward_range
+    fault = np.zeros(3 + 2 * size)
+    try:
+        yield Door(oracle.rng, np.array([low, high, float(model.terminates)]), fault, oracle.stream)
+    except ValueError as error:
+        if fault[0] == 0.0:
+            raise
+        here, there = np.split(fault[3:], 2)
+        raise ModelError(
+            f"a simulator call broke what the model declares, rewards in [{low:g}, {high:g}], finite states and "
+            f"terminates={model.terminates} (state {here.tolist()}, action {int(fault[1])}, reward "
+            f"{fault[2]}, next state {there.tolist()})"
+        ) from error
