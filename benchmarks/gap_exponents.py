@@ -92,7 +92,9 @@ def levels(order: int, scales: Sequence[float]) -> None:
 def main() -> None:
     """Prints tables for every planner, then for the levels themselves."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--finest", type=float, default=0.01, help="the smallest gap and accuracy (0.0035 takes half an hour)")
+    parser.add_argument(
+        "--finest", type=float, default=0.01, help="the smallest gap and accuracy (0.0035 takes half an hour)"
+    )
     parser.add_argument("--max-calls", type=int, default=2 * 10**10, help="of one run")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--planner", action="append", choices=tuple(FACTORIES))
