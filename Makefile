@@ -9,6 +9,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 DEMO := --model garnet:states=50,actions=2,branching=4,discount=0.2,seed=1,reward_kind=bernoulli \
 	--backup lse:temperature=1 --planner second-order:epsilon=0.01,delta=0.1
 
+SEARCH := --model garnet:states=100000,actions=5,branching=2,discount=0.7,sparsity=0.5,seed=1 \
+	--backup hard-max --planner ot-gape:epsilon=0.2,delta=0.1
+
 .PHONY: demo test format benchmarks clean
 
 demo: $(VENV)/.core
@@ -16,6 +19,8 @@ demo: $(VENV)/.core
 	@$(BIN)/smoothplan forecast $(DEMO)
 	@echo; echo "The plan, with the exact value beside it:"; echo
 	@$(BIN)/smoothplan plan $(DEMO) --exact
+	@echo; echo "The best of five actions in a model with 100,000 states, by bounds (compiles for some seconds the first time):"; echo
+	@$(BIN)/smoothplan plan $(SEARCH) --exact
 
 test: $(VENV)/.dev
 	$(BIN)/ruff check .

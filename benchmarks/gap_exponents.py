@@ -4,6 +4,7 @@ Two actions at the root lead to the same states and differ in their rewards by �
 below it, or Δ = 0 and ε shrinks. The slope of log calls against log 1/(Δ ∨ ε) should approach 2 + α, where one return
 through a level of bias b costs b^−α: 4 for levels of order 1 and 3 for those of order 2. Constants come first: it is
 the slopes at the fine end that count, and what limits them is the slope of the levels themselves, which is shown too.
+For OT-GapE it should approach 2, once the search has discovered all states that matter: so there are few.
 """
 
 import argparse
@@ -22,7 +23,7 @@ Factory = Callable[[float], Planner]
 """A planner for an accuracy ε."""
 
 DISCOUNT, TEMPERATURE, DELTA = 0.2, 1.0, 0.1
-STATES, BRANCHING = 20, 4
+STATES, BRANCHING = 6, 4
 FAR_BELOW = 0.05
 """ε over Δ where the gap is to decide."""
 
@@ -30,7 +31,7 @@ BACKUP = sp.LogSumExp(TEMPERATURE)
 FACTORIES: dict[str, Factory] = {
     f"OTGapCruiser, order {order}": lambda epsilon, order=order: sp.OTGapCruiser(BACKUP, epsilon, DELTA, order)  # type: ignore[misc]
     for order in (0, 1, 2)
-}
+} | {"OTGapE": lambda epsilon: sp.OTGapE(BACKUP, epsilon, DELTA)}
 
 
 def twins(gap: float) -> sp.TabularModel:

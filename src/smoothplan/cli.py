@@ -21,6 +21,7 @@ from smoothplan.forecast import Scheduled
 from smoothplan.models import GenerativeModel, TabularModel
 from smoothplan.plan import PlanResult
 from smoothplan.run import Identification, Planner
+from smoothplan.search.explored import saved_kind
 
 ROWS = 20
 """States shown when nobody asks for particular ones."""
@@ -35,7 +36,7 @@ A model, a backup or a planner is named by a spec, name:key=value,...
                   --backup lse:temperature=1 --planner second-order:epsilon=0.01,delta=0.1 --state 0 --exact
   smoothplan forecast --model garnet:discount=0.2 --planner smooth-cruiser:epsilon=0.05
                                                        the price, before any simulator call
-  smoothplan plan --model river-swim:discount=0.2 --backup hard-max --planner ot-gap-cruiser:epsilon=0.02
+  smoothplan plan --model river-swim:discount=0.7 --backup hard-max --planner ot-gape:epsilon=0.1 --graph seen.svg
                                                        the best action, with an interval for each
   smoothplan models                                    the models, their options and defaults
   smoothplan solve --model river-swim                  exact optimal values of every state
@@ -139,6 +140,9 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--workers", type=int, default=1, help="threads (default: %(default)s)")
     plan.add_argument("--engine", choices=("auto", "compiled", "batched"), default="auto", help=argparse.SUPPRESS)
     plan.add_argument("--exact", action="store_true", help="show the exact value beside it (tabular models)")
+    plan.add_argument(
+        "--graph", metavar="FILE", help="save what a search by bounds explored: a .svg drawing, .dot or .json"
+    )
     plan.add_argument("--quiet", action="store_true", help="no progress on standard error")
     plan.set_defaults(command=_plan)
     forecast.set_defaults(command=_forecast)
@@ -219,7 +223,13 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
     if options.exact:
         if not isinstance(model, TabularModel):
             raise ValueError(f"--exact needs a table of states, and model {options.model} is none")
+        if getattr(planner, "tail", "honest") == "zero":
+            raise ValueError("--exact is the discounted value, and a planner with tail=zero has another aim")
         truth = exact.solve(model, backup)
+    if options.graph is not None:
+        if not isinstance(planner, smoothplan.OTGapE):
+            raise ValueError("--graph needs a planner that explores a graph: ot-gape or mdp-gape")
+        saved_kind(options.graph)  # before the work, not after it
     state = None if options.state is None else _state(options.state)
     result = smoothplan.plan(
         planner,
@@ -232,6 +242,8 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
         progress=not options.quiet and sys.stderr.isatty(),
         engine=options.engine,
     )
+    if options.graph is not None and result.identification is not None:
+        result.identification.graph.save(options.graph)
     root = model.initial_state if state is None else state
     price = planner.schedule(model).calls if isinstance(planner, Scheduled) else None
     if options.json:

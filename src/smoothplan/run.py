@@ -84,7 +84,7 @@ class Identification:
     states: int = 0  # discovered and kept
     pairs: int = 0
     bytes: int = 0  # of memory for them
-    graph: Any = None  # what was discovered, with to_json() and to_dot(), where something was
+    graph: Any = None  # what was discovered, where something was: see `search.explored.Explored`
 
     def to_fields(self) -> dict[str, Any]:
         """Everything but the graph, for JSON."""

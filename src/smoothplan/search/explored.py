@@ -41,6 +41,16 @@ class Pair(NamedTuple):
     successors: list[tuple[int, int]]  # (number or ENDED, how often it was seen)
 
 
+def saved_kind(path: str | Path) -> str:
+    """The suffix of a file that `Explored.save` can write: .json, .dot or .svg, in a folder that exists."""
+    kind = Path(path).suffix.lower()
+    if kind not in (".json", ".dot", ".svg"):
+        raise ValueError(f"path must end in .json, .dot or .svg, got {str(path)!r}")
+    if not Path(path).parent.is_dir():
+        raise ValueError(f"path must be in a folder that exists, got {str(path)!r}")
+    return kind
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Explored:
     """A snapshot of a search: N states, K actions, at most B successors of a pair.
@@ -190,13 +200,9 @@ class Explored:
 
     def save(self, path: str | Path) -> None:
         """Writes a file of the kind that its suffix says: .json, .dot or .svg."""
+        kind = saved_kind(path)
         writers = {".json": self.to_json, ".dot": self.to_dot, ".svg": self.to_svg}
-        writer = writers.get(Path(path).suffix.lower())
-        if writer is None:
-            raise ValueError(
-                f"path must end in {', '.join(list(writers)[:-1])} or {list(writers)[-1]}, got {str(path)!r}"
-            )
-        Path(path).write_text(writer() + "\n", encoding="utf-8")
+        Path(path).write_text(writers[kind]() + "\n", encoding="utf-8")
 
     def _record(self, stage: int) -> int:
         """Where the statistics of a stage are, along R."""
