@@ -1,15 +1,42 @@
 """Confidence bounds: exact calculation where there is one, long simulations where there is none."""
 
+import itertools
 import math
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Context, Decimal, localcontext
+from fractions import Fraction
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
-from scipy.stats import binom
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+from scipy.stats import binom, multinomial
 
-from smoothplan.arguments import Floats
-from smoothplan.confidence import MAX_TILT, ConfidenceSequence, bernstein_count, bernstein_radius
+from smoothplan.arguments import Floats, Ints, Numbers
+from smoothplan.confidence import (
+    ConfidenceSequence,
+    ball_maximum,
+    ball_minimum,
+    bernoulli_divergence,
+    bernoulli_lower,
+    bernoulli_upper,
+    bernstein_count,
+    bernstein_radius,
+    betting,
+    categorical_threshold,
+    kl,
+    mean_interval,
+    share,
+    thresholds,
+    wager_regret,
+)
+from smoothplan.confidence.means import MAX_TILT
 
 # Bernstein
 
@@ -216,3 +243,627 @@ def test_one_batch_or_many_are_both_valid() -> None:
 def test_a_target_that_is_no_radius_is_named(target: float) -> None:
     with pytest.raises(ValueError, match="target must be"):
         ConfidenceSequence(0.0, 1.0, 0.1, target)
+
+
+# Kullback–Leibler bounds
+
+DIGITS = Context(prec=80)
+LOG_2 = DIGITS.ln(Decimal(2))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _digits() -> Iterator[None]:
+    with localcontext(DIGITS):
+        yield
+
+
+probabilities = st.one_of(
+    st.sampled_from([0.0, 1.0]),
+    st.floats(1e-30, 1.0),
+    st.floats(-14.0, 0.0).map(lambda x: 10.0**x),
+    st.floats(-14.0, 0.0).map(lambda x: 1.0 - 10.0**x),
+)
+levels = st.floats(-15.0, math.log10(50.0)).map(lambda x: 10.0**x)
+
+
+def exact_divergence(p: Sequence[Any], q: Sequence[Any]) -> Decimal:
+    """KL(p, q) in 80 digits."""
+    pairs = [(Decimal(a), Decimal(b)) for a, b in zip(p, q, strict=True) if a > 0]
+    return sum((a * (a / b).ln() if b > 0 else Decimal("inf") for a, b in pairs), Decimal(0))
+
+
+def exact_bernoulli(p: float, q: float) -> Decimal:
+    return exact_divergence([p, 1 - Decimal(p)], [q, 1 - Decimal(q)])
+
+
+@settings(deadline=None)
+@given(probabilities, probabilities, st.floats(-15.0, 0.0), st.booleans())
+def test_bernoulli_divergence_is_exact(p: float, q: float, nearness: float, near: bool) -> None:
+    """To 13 digits of its own size, also where p and q agree in all but the last of theirs."""
+    if near:
+        q = min(1.0, p * (1.0 + 10.0**nearness))
+    expected = exact_bernoulli(p, q)
+    assert math.isclose(bernoulli_divergence(p, q), expected, rel_tol=4e-14)
+
+
+@settings(deadline=None)
+@given(probabilities, levels)
+@example(0.5, 37.0)
+@example(1e-12, 1e-10)
+@example(0.01, 1.0)
+@example(0.0, 31.0)
+def test_bernoulli_limits_are_met_from_outside(p: float, level: float) -> None:
+    """No point inside them has been left out, and hardly one outside taken in."""
+    upper, lower = float(bernoulli_upper(p, level)), float(bernoulli_lower(p, level))
+    assert lower <= p <= upper
+    if upper < 1.0:
+        assert exact_bernoulli(p, upper) >= Decimal(level)
+    inwards = upper - 2e-14 * upper
+    assert inwards <= p or exact_bernoulli(p, inwards) <= Decimal(level) * (1 + Decimal("1e-12"))
+    if lower > 0.0:
+        assert exact_bernoulli(p, lower) >= Decimal(level)
+    inwards = lower + 2e-14 * lower + 1e-307
+    assert inwards >= p or exact_bernoulli(p, inwards) <= Decimal(level) * (1 + Decimal("1e-12"))
+
+
+def test_bernoulli_limits_at_the_ends() -> None:
+    level = np.array([0.0, 1e-15, 1e-3, 1.0, 50.0, math.inf])
+    np.testing.assert_allclose(bernoulli_upper(0.0, level), -np.expm1(-level), rtol=1e-11)
+    np.testing.assert_allclose(bernoulli_lower(1.0, level), np.exp(-level), rtol=1e-11)
+    assert (bernoulli_upper(1.0, level) == 1.0).all()
+    assert (bernoulli_lower(0.0, level) == 0.0).all()
+    assert (bernoulli_upper([0.0, 0.3, 1.0], 0.0) == [0.0, 0.3, 1.0]).all()
+    assert (bernoulli_lower([0.0, 0.3, 1.0], 0.0) == [0.0, 0.3, 1.0]).all()
+    assert (bernoulli_upper(0.3, math.inf), bernoulli_lower(0.3, math.inf)) == (1.0, 0.0)
+
+
+# The ball
+
+
+def exact_ball(shares: Floats, values: Floats, unseen: float, level: float) -> tuple[Decimal, Decimal]:
+    """A value that some distribution in the ball attains, and one that none exceeds; both in 80 digits.
+
+    The first is the expectation under q ∝ share/(ν − value), whose divergence is calculated; the second is Jensen's
+    inequality with the same ν. Both are right for every ν that makes the divergence at most `level`.
+    """
+    total = sum((Decimal(s) for s in shares), Decimal(0))
+    seen = [(Decimal(s) / total, Decimal(v)) for s, v in zip(shares, values, strict=True) if s > 0]
+    p, worth = [s for s, _ in seen], [v for _, v in seen]
+    radius = Decimal(level)
+    best = max([Decimal(v) for v in values] + [Decimal(unseen)])
+
+    def tilted(t: Decimal) -> list[Decimal]:
+        weights = [s / (best + t - v) for s, v in seen]
+        return [w / sum(weights) for w in weights]
+
+    def bound(t: Decimal) -> Decimal:
+        return best + t - (sum((s * (best + t - v).ln() for s, v in seen), -radius)).exp()
+
+    if min(worth) == best:
+        return best, best
+    if max(worth) < best and exact_divergence(p, q := tilted(Decimal(0))) <= radius:
+        # What is left goes to the best that was not seen.
+        kept = (exact_divergence(p, q) - radius).exp()
+        q = [kept * b for b in q]
+        assert exact_divergence(p, q) <= radius * (1 + Decimal("1e-30"))
+        return sum((b * v for b, v in zip(q, worth, strict=True)), (1 - kept) * best), bound(Decimal(0))
+    reach = best - sum((s * v for s, v in seen), Decimal(0))
+    low, high = Decimal(-70), Decimal(50)
+    for _ in range(80):
+        middle = (low + high) / 2
+        if exact_divergence(p, tilted(reach * middle.exp())) > radius:
+            low = middle
+        else:
+            high = middle
+    t = reach * high.exp()
+    return sum((b * v for b, v in zip(tilted(t), worth, strict=True)), Decimal(0)), bound(t)
+
+
+def random_ball(rng: np.random.Generator) -> tuple[Floats, Floats, float, float]:
+    """Shares of 1 to 8 outcomes, of which some may be zero or 1e-12, values of any scale, an unseen one, a level."""
+    size = int(rng.integers(1, 9))
+    counts = rng.multinomial(int(10.0 ** rng.uniform(0.0, 6.0)), rng.dirichlet(np.full(size, rng.choice([0.1, 1.0]))))
+    if size > 1 and rng.random() < 0.2:
+        counts = np.concatenate([[10**12, 1], np.zeros(size - 2, dtype=np.int64)])
+    values = (rng.random(size) + rng.choice([0.0, -0.5, 3.0])) * 10.0 ** rng.uniform(-9.0, 9.0)
+    if rng.random() < 0.2:
+        values[rng.integers(size)] = 0.0
+    if rng.random() < 0.3:
+        values[rng.integers(size)] = values[rng.integers(size)]
+    spread = float(np.ptp(values)) + 1e-9
+    unseen = rng.choice([-math.inf, values.max() + spread * rng.random(), values.min() - spread, values.mean()])
+    return counts / counts.sum(), values, float(unseen), float(10.0 ** rng.uniform(-15.0, math.log10(50.0)))
+
+
+def test_the_ball_is_exact() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        shares, values, unseen, level = random_ball(rng)
+        found = Decimal(ball_maximum(shares, values, unseen, level))
+        attained, bound = exact_ball(shares, values, unseen, level)
+        # Rounding is relative to the expectation of the absolute values: next to nothing where what counts is rare.
+        rounding = Decimal("1e-13") * max(abs(bound), Decimal(float(shares @ np.abs(values))))
+        assert abs(bound - attained) <= rounding / 10**6
+        assert attained - rounding / 10**6 <= found <= bound + rounding
+        assert ball_minimum(shares, -values, -unseen, level) == -found
+
+
+def test_the_ball_against_a_convex_solver() -> None:
+    """No distribution that a general solver finds has a larger expectation, and the solver comes near it."""
+    rng = np.random.default_rng(1)
+    for _ in range(60):
+        size = int(rng.integers(1, 9))
+        counts = rng.multinomial(int(rng.integers(1, 50)), rng.dirichlet(np.ones(size)))
+        values, level = rng.random(size), float(10.0 ** rng.uniform(-3.0, 0.7))
+        unseen = float(rng.choice([-math.inf, 0.7, 1.2]))
+        worth = np.append(values, unseen) if math.isfinite(unseen) else values
+        p = np.append(counts / counts.sum(), 0.0)[: len(worth)]
+        seen = p > 0.0
+
+        def inside(q: Floats, p: Floats = p, seen: Any = seen, level: float = level) -> float:
+            return level - float(p[seen] @ np.log(p[seen] / q[seen]))
+
+        solution = minimize(
+            lambda q, worth=worth: -q @ worth,
+            0.9 * p + 0.1 / len(p) * p.sum(),
+            jac=lambda q, worth=worth: -worth,
+            method="SLSQP",
+            bounds=[(1e-12, 1.0)] * len(p),
+            constraints=[{"type": "eq", "fun": lambda q: q.sum() - 1.0}, {"type": "ineq", "fun": inside}],
+            options={"maxiter": 500, "ftol": 1e-12},
+        )
+        found = ball_maximum(p[: len(values)], values, unseen, level)
+        assert solution.x @ worth <= found + 1e-6
+        if solution.success and inside(solution.x) > -1e-9:
+            assert solution.x @ worth >= found - 1e-4
+
+
+@settings(deadline=None)
+@given(probabilities, levels)
+@example(1e-12, 1e-12)
+def test_the_ball_of_two_outcomes_is_bernoulli(p: float, level: float) -> None:
+    shares, values = np.array([1.0 - p, p]), np.array([0.0, 1.0])
+    highest = ball_maximum(shares, values, -math.inf, level)
+    lowest = ball_minimum(shares, values, math.inf, level)
+    assert math.isclose(highest, bernoulli_upper(p, level), rel_tol=1e-12)
+    assert math.isclose(lowest, bernoulli_lower(p, level), rel_tol=1e-12, abs_tol=1e-13 * p)
+
+
+def test_the_ball_at_the_ends() -> None:
+    shares, values = np.array([0.25, 0.75]), np.array([1.0, 3.0])
+    assert ball_maximum(shares, values, 9.0, 0.0) == ball_minimum(shares, values, -9.0, 0.0) == 2.5
+    assert (ball_maximum(shares, values, 9.0, math.inf), ball_minimum(shares, values, -9.0, math.inf)) == (9.0, -9.0)
+    assert (ball_maximum([1.0], [2.0], -math.inf, 0.5), ball_minimum([1.0], [2.0], math.inf, 0.5)) == (2.0, 2.0)
+    assert ball_maximum(shares, [2.0, 2.0], -math.inf, 0.5) == 2.0
+    # An outcome of share 0 may have any probability that the level allows, as what is not listed may.
+    assert math.isclose(ball_maximum([1.0, 0.0], [0.0, 1.0], -math.inf, 0.5), -math.expm1(-0.5), rel_tol=1e-12)
+    assert math.isclose(ball_maximum([1.0], [0.0], 1.0, 0.5), -math.expm1(-0.5), rel_tol=1e-12)
+
+
+# Thresholds
+
+
+def test_shares_sum_to_one() -> None:
+    """What is left after n of them is 1/log₂(n + 2)."""
+    parts = share(np.arange(1_000_000))
+    assert (parts > 0.0).all()
+    assert (np.diff(parts) < 0.0).all()
+    left = 1.0 - np.cumsum(parts)
+    np.testing.assert_allclose(left, 1.0 / np.log2(np.arange(1_000_000) + 3.0), rtol=1e-10)
+
+
+@pytest.mark.parametrize("bound", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_the_categorical_mixture_is_a_martingale(count: int, bound: int) -> None:
+    """E exp(n·KL(p̂, p) − β) is δ exactly, summed over all samples; less where some outcomes cannot happen."""
+    rng = np.random.default_rng([count, bound])
+    for probability in (rng.dirichlet(np.ones(bound)), rng.dirichlet(np.full(bound, 0.1)), np.eye(bound)[0]):
+        expectation = 0.0
+        for cut in itertools.combinations(range(count + bound - 1), bound - 1):
+            counts = np.diff([-1, *cut, count + bound - 1]) - 1
+            chance = multinomial.pmf(counts, count, probability)
+            seen = counts > 0
+            if chance > 0.0:
+                divergence = counts[seen] @ np.log(counts[seen] / count / probability[seen])
+                # The order in which outcomes were seen does not matter, nor that some have not been.
+                threshold = categorical_threshold(rng.permutation(counts[seen]), bound, 1.0)
+                assert math.isclose(threshold, categorical_threshold(counts, bound, 1.0), rel_tol=1e-12)
+                expectation += chance * math.exp(divergence - threshold + 1.0)
+        assert expectation <= 1.0 + 1e-9
+        assert (probability == 0.0).any() or math.isclose(expectation, 1.0, rel_tol=1e-9)
+
+
+def test_thresholds_of_many_observations() -> None:
+    """β = log(1/δ) + ((B−1)/B)·log(n) + O(1), without the rounding of n·log(n)."""
+    for bound in (2, 5):
+        constant = bound * math.lgamma(1.0 / bound) - (bound - 1) / 2 * math.log(2 * math.pi)
+        for count in (999, 1000, 10**6, 10**12):
+            counts = np.full(bound, count)
+            expected = constant + (1 / bound - 0.5) * -bound * math.log(count) + 0.5 * math.log(count * bound)
+            assert math.isclose(categorical_threshold(counts, bound, 3.0), 3.0 + expected, abs_tol=1.0 / count + 1e-9)
+
+
+def wealth(samples: Floats, mean: Numbers) -> Floats:
+    """The logarithm of the universal portfolio's fortune against each mean, exactly: [...].
+
+    With b = sin²(θ), the Dirichlet(½, ½) distribution is uniform in θ and the fortune a trigonometric polynomial of
+    degree n: n + 1 points give its integral.
+    """
+    size = len(samples) + 1
+    wager = np.sin((np.arange(size) + 0.5) * np.pi / (2 * size)) ** 2
+    logs = np.log1p(wager[:, None] * (samples / np.asarray(mean)[..., None, None] - 1.0)).sum(axis=-1)
+    return np.asarray(logsumexp(logs, axis=-1) - math.log(size))
+
+
+def best_wager(samples: Floats, mean: float) -> float:
+    """The largest logarithm of a constant wager's fortune, from a fine grid of wagers."""
+    wager = np.concatenate([[0.0], np.logspace(-6.0, 0.0, 2000), 1.0 - np.logspace(-6.0, 0.0, 2000)])
+    with np.errstate(divide="ignore"):
+        return float(np.log1p(wager[:, None] * (samples / mean - 1.0)).sum(axis=-1).max())
+
+
+def test_the_universal_portfolio_falls_behind_by_its_regret_at_most() -> None:
+    rng = np.random.default_rng(0)
+    for count in (1, 2, 5, 20, 100):
+        for _ in range(10):
+            first, second = rng.choice([0.1, 1.0, 3.0], size=2)
+            samples = rng.beta(first, second, size=count)
+            mean = rng.uniform(0.01, 1.0)
+            assert wealth(samples, mean) >= best_wager(samples, mean) - wager_regret(count) - 1e-9
+        # Where every wager is lost, the best is none, and the regret is attained.
+        assert math.isclose(wealth(np.zeros(count), 0.5), -wager_regret(count), rel_tol=1e-9)
+    many = np.array([1e4, 1e8, 1e12])
+    np.testing.assert_allclose(wager_regret(many), 0.5 * np.log(np.pi * (many + 0.25)), atol=1e-9)
+
+
+# The interval from wagers
+
+samples_of_all_kinds = st.one_of(
+    st.lists(st.floats(0.0, 1.0), min_size=1, max_size=30),
+    st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=30),
+    st.lists(st.sampled_from([0.1, 0.3, 0.3 + 1e-11]), min_size=1, max_size=30),
+    st.lists(st.floats(0.0, 1e-9), min_size=1, max_size=30),
+    st.lists(st.floats(1.0 - 1e-9, 1.0), min_size=1, max_size=30),
+)
+
+
+def moments(samples: Floats) -> tuple[int, float, float, float, float]:
+    return len(samples), float(samples.sum()), float(samples @ samples), float(samples.min()), float(samples.max())
+
+
+def two_values(samples: Floats) -> tuple[float, float, float]:
+    """The two values with the mean, the variance and the least value of a sample, and the share of the upper one."""
+    least, mean = samples.min(), samples.mean()
+    upper = mean + samples.var() / (mean - least)
+    return least, upper, (mean - least) / (upper - least)
+
+
+def test_two_values_are_the_worst_case() -> None:
+    """Whatever the wager and the mean that is bet against, a sample makes no less than its two values."""
+    rng = np.random.default_rng(0)
+    wager = np.linspace(0.0, 0.999, 40)[:, None, None]
+    for _ in range(300):
+        first, second = rng.choice([0.1, 0.5, 1.0, 4.0], size=2)
+        samples = rng.beta(first, second, size=int(rng.integers(2, 30)))
+        if np.ptp(samples) < 1e-6:
+            continue
+        least, upper, likely = two_values(samples)
+        assert upper <= samples.max() * (1.0 + 1e-9)
+        mean = samples.mean() * np.linspace(0.01, 1.5, 30)[:, None]
+        made = np.log1p(wager * (samples / mean - 1.0)).mean(axis=-1)
+        values = np.log1p(wager * (np.array([least, upper]) / mean - 1.0))
+        assert (made >= values @ [1.0 - likely, likely] - 1e-9).all()
+        # More variance, up to the largest value seen, and a smaller mean make less.
+        upper, mean_below = rng.uniform(upper, max(upper, samples.max())), rng.uniform(least, samples.mean())
+        likely = (mean_below - least) / (upper - least)
+        values = np.log1p(wager * (np.array([least, upper]) / mean - 1.0))
+        assert (made >= values @ [1.0 - likely, likely] - 1e-9).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(samples_of_all_kinds, st.floats(0.0, 30.0))
+def test_the_fortune_refutes_what_is_outside(values: list[float], log_odds: float) -> None:
+    """Against every mean outside the interval, the real history has made 2/δ of a fortune of 1, on that side."""
+    samples = np.array(values)
+    low, high = mean_interval(*moments(samples), log_odds)
+    assert 0.0 <= low <= samples.mean() * (1 + 1e-15)
+    assert samples.mean() * (1 - 1e-15) <= high <= 1.0
+    for variables, limit in ((samples, low), (1.0 - samples, 1.0 - high)):
+        outside = limit * np.array([0.01, 0.5, 0.99, 1.0])
+        outside = outside[outside > 1e-12]
+        if len(outside) > 0:
+            with np.errstate(divide="ignore"):
+                staked = np.log(variables / outside[:, None]).sum(axis=-1)
+            fortune = np.logaddexp(staked, wealth(variables, outside)) - math.log(2.0)
+            # 1 − X is rounded where X is not: a tolerance for this calculation, not for the interval.
+            assert (fortune >= log_odds + math.log(2.0) - 1e-4).all()
+
+
+PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620900")
+
+
+def exact_regret(count: int) -> Decimal:
+    """log Π 2k/(2k − 1), from its series where the product is long."""
+    if count <= 1000:
+        return math.prod((Decimal(2 * k) / Decimal(2 * k - 1) for k in range(1, count + 1)), start=Decimal(1)).ln()
+    n = Decimal(count)
+    return (PI * (n + Decimal("0.25") + 1 / (32 * n) - 1 / (128 * n**2) - 5 / (2048 * n**3))).ln() / 2
+
+
+def exact_fortune(values: Sequence[Fraction], repeats: Sequence[int], m: Decimal) -> Decimal:
+    """The bound on the logarithm of the fortune against m, in 80 digits: the two values, staked whole or wagered."""
+    count = sum(repeats)
+    first = sum((c * x for x, c in zip(values, repeats, strict=True)), Fraction(0)) / count
+    second = sum((c * x * x for x, c in zip(values, repeats, strict=True)), Fraction(0)) / count
+    mean, square, least, most = (
+        Decimal(x.numerator) / Decimal(x.denominator) for x in (first, second, min(values), max(values))
+    )
+    upper = min(mean + (square - mean * mean) / (mean - least), most) if mean > least else mean
+    likely = (mean - least) / (upper - least) if upper > least else Decimal(1)
+
+    def logarithm(b: Decimal) -> Decimal:
+        below, above = 1 + b * (least / m - 1), 1 + b * (upper / m - 1)
+        if likely == 1:
+            return count * above.ln()
+        return count * (likely * above.ln() + (1 - likely) * below.ln()) if below > 0 else Decimal("-inf")
+
+    # The best wager makes the derivative zero; in any case it is a wager, so that the fortune is no less.
+    b = Decimal(1) if m <= least else min(Decimal(1), (mean - m) * m / ((m - least) * (upper - m)))
+    return max(logarithm(Decimal(1)), logarithm(b) - exact_regret(count)) - LOG_2
+
+
+def check_rounding(values: Sequence[float], repeats: Sequence[int], interval: tuple[float, float], odds: float) -> None:
+    """The exact limits lie inside an interval, and, unless rounding hides the variance, not far inside."""
+    needed = Decimal(odds) + LOG_2
+    upwards = [Fraction(x) for x in values]
+    ends = ((upwards, Decimal(float(interval[0]))), ([1 - x for x in upwards], 1 - Decimal(float(interval[1]))))
+    for samples, limit in ends:
+        if limit > 1e-300:
+            assert exact_fortune(samples, repeats, limit) >= needed
+        if limit > 1e-6 and max(values) - min(values) > 0.1:
+            assert exact_fortune(samples, repeats, limit * (1 + Decimal("1e-8"))) <= needed
+
+
+@settings(max_examples=200, deadline=None)
+@given(samples_of_all_kinds, st.floats(0.0, 30.0))
+@example([0.3] * 20 + [0.3 + 1e-11], 3.0)
+@example([1.0 - 1e-9, 1.0 - 5e-10], 20.0)
+@example([0.0, 1e-200], 0.0)
+def test_the_interval_is_rounded_outwards(values: list[float], log_odds: float) -> None:
+    check_rounding(values, [1] * len(values), mean_interval(*moments(np.array(values)), log_odds), log_odds)
+
+
+@pytest.mark.parametrize(
+    ("values", "repeats"),
+    [
+        ((0.1, 0.9), (10**6 - 1, 1)),
+        ((0.9, 0.1), (10**6 - 1, 1)),
+        ((0.0, 1.0), (10**6 - 3, 3)),
+        ((0.0, 1.0), (3, 10**6 - 3)),
+        ((0.1, 0.1 + 1e-7), (5 * 10**5, 5 * 10**5)),
+        ((0.3, 0.3 + 1e-11), (10**6, 1)),
+        ((1e-9, 2e-9), (5 * 10**5, 5 * 10**5)),
+        ((1.0 - 1e-9, 1.0), (5 * 10**5, 5 * 10**5)),
+        ((0.3, 0.7, 1.0), (6 * 10**5, 3 * 10**5, 10**5)),
+    ],
+)
+def test_sums_that_were_rounded_a_million_times(values: tuple[float, ...], repeats: tuple[int, ...]) -> None:
+    """Adding the same number again and again errs in one direction: the interval allows for that."""
+    samples = np.random.default_rng(0).permutation(np.repeat(values, repeats))
+    total, squares = float(np.cumsum(samples)[-1]), float(np.cumsum(samples**2)[-1])
+    interval = mean_interval(len(samples), total, squares, min(values), max(values), 3.0)
+    check_rounding(values, repeats, interval, 3.0)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-9, 0.3, 0.5, 1.0 - 1e-9, 1.0])
+def test_a_constant_reward_is_soon_known(value: float) -> None:
+    count = 10.0 ** np.arange(8)
+    low, high = mean_interval(count, count * value, count * value**2, value, value, math.log(1.0 / DELTA))
+    assert (high - low <= (math.log(4.0 / DELTA) + 1.0) / count).all()
+    assert ((low <= value) & (value <= high)).all()
+
+
+def test_a_reward_of_0_or_1_has_nearly_the_bernoulli_interval() -> None:
+    """The price of not knowing that it is one: two ends and two ways to bet, log(4) and a little.
+
+    That is to be compared with log(1/δ) + log(n)/2; where one of the two values is rare it counts in full, else under
+    a square root.
+    """
+    for count in (100, 1000, 10_000, 10**6):
+        for hits in (0, 1, count // 100, count // 10, count // 2, count - 1):
+            low, high = mean_interval(count, hits, hits, 0.0, float(hits > 0), math.log(1.0 / DELTA))
+            level = categorical_threshold([hits, count - hits], 2, math.log(1.0 / DELTA)) / count
+            width = bernoulli_upper(hits / count, level) - bernoulli_lower(hits / count, level)
+            assert high - low <= (1.17 if 10 <= hits <= count - 10 else 1.25) * width
+
+
+@pytest.mark.parametrize("variance", [0.05, 0.001, 1e-5])
+def test_the_interval_adapts_to_the_variance(variance: float) -> None:
+    """2·√(2v·(log(4/δ) + regret)/n), and no more than a few times log(4/δ)/n beyond."""
+    count = np.array([1e3, 1e4, 1e5, 1e6])
+    low, high = mean_interval(count, 0.4 * count, (0.16 + variance) * count, 0.1, 0.9, math.log(1.0 / DELTA))
+    needed = (math.log(4.0 / DELTA) + wager_regret(count)) / count
+    assert (high - low <= 2.0 * np.sqrt(2.0 * variance * needed) + 2.0 * needed).all()
+    assert (high - low >= 0.9 * np.minimum(2.0 * np.sqrt(2.0 * variance * needed), needed)).all()
+
+
+# Coverage at all times. Each of these 15 simulations fails with a probability of at most 5e-8 if the bound holds, so
+# that they make a false-alarm rate of at most 1e-6. Bounds that hold at one time only are caught by the same check.
+
+LONG = 3000
+OFTEN = 0.3
+"""δ: large, for the sake of power."""
+
+ALLOWED_OFTEN = int(binom.isf(5e-8, RUNS, OFTEN))
+
+
+def _excursions(draws: Ints, probabilities: Floats, bound: int, odds: float, mixed: bool) -> int:
+    """How many runs ever see n·KL(p̂, p) above its threshold. Outcomes are numbered as they are discovered."""
+    failed = 0
+    counts = np.zeros(bound, dtype=np.int64)
+    labels = np.zeros(bound, dtype=np.int64)
+    for run in range(len(draws)):
+        counts[:] = 0
+        seen = 0
+        for time in range(draws.shape[1]):
+            place = 0
+            while place < seen and labels[place] != draws[run, time]:
+                place += 1
+            labels[place] = draws[run, time]
+            seen = max(seen, place + 1)
+            counts[place] += 1
+            divergence = 0.0
+            for i in range(seen):
+                divergence += counts[i] * math.log(counts[i] / (time + 1) / probabilities[labels[i]])
+            if divergence > (thresholds.categorical_threshold(counts[:seen], bound, odds) if mixed else odds):
+                failed += 1
+                break
+    return failed
+
+
+excursions: Any = numba.njit(_excursions)  # not cached: a cache would not notice a new threshold
+
+CATEGORIES: list[tuple[list[float], int]] = [
+    ([0.5, 0.5], 2),
+    ([0.99, 0.01], 2),
+    ([0.7, 0.2, 0.1], 3),
+    ([0.98, 0.01, 0.01], 3),
+    ([0.2, 0.2, 0.2, 0.2, 0.2], 5),
+    ([0.96, 0.01, 0.01, 0.01, 0.01], 5),
+    ([0.9, 0.099, 0.001], 5),  # fewer than there may be
+]
+
+
+@pytest.mark.parametrize(("probabilities", "bound"), CATEGORIES)
+def test_the_categorical_threshold_holds_at_all_times(probabilities: list[float], bound: int) -> None:
+    rng = np.random.default_rng(bound)
+    draws = rng.choice(len(probabilities), size=(RUNS, LONG), p=probabilities)
+    assert excursions(draws, np.array(probabilities), bound, -math.log(OFTEN), True) <= ALLOWED_OFTEN
+    # Without the mixture it would hold at one time, for two outcomes.
+    assert excursions(draws, np.array(probabilities), bound, -math.log(OFTEN), False) > ALLOWED_OFTEN
+
+
+REWARDS: dict[str, tuple[float, Draw]] = {
+    "coin": (0.5, lambda rng, shape: rng.random(shape) < 0.5),
+    "rare": (0.01, lambda rng, shape: rng.random(shape) < 0.01),
+    "frequent": (0.99, lambda rng, shape: rng.random(shape) < 0.99),
+    "constant": (0.3, lambda rng, shape: np.full(shape, 0.3)),
+    "uniform": (0.5, lambda rng, shape: rng.random(shape)),
+    "beta": (0.2, lambda rng, shape: rng.beta(0.2, 0.8, shape)),
+    "narrow": (0.6, lambda rng, shape: rng.beta(60.0, 40.0, shape)),
+    "outliers": (0.304, lambda rng, shape: np.where(rng.random(shape) < 0.01, 0.7, 0.3)),
+}
+
+Interval = Callable[[Floats, Floats, Floats, Floats, Floats, float], tuple[Floats, Floats]]
+
+
+def ever_outside(name: str, interval: Interval = mean_interval, delta: float = OFTEN) -> int:
+    """How many of `RUNS` runs ever exclude the mean, looking after each variable."""
+    mean, draw = REWARDS[name]
+    samples = np.asarray(draw(np.random.default_rng(len(name)), (RUNS, LONG)), dtype=np.float64)
+    low, high = interval(
+        np.arange(1.0, LONG + 1.0),
+        np.cumsum(samples, axis=1),
+        np.cumsum(samples**2, axis=1),
+        np.minimum.accumulate(samples, axis=1),
+        np.maximum.accumulate(samples, axis=1),
+        -math.log(delta),
+    )
+    return int(((mean < low) | (mean > high)).any(axis=1).sum())
+
+
+def hoeffding(count: Floats, total: Floats, _: Floats, least: Floats, most: Floats, odds: float) -> Any:
+    """Holds at one time, not at all times."""
+    radius = np.sqrt((odds + math.log(2.0)) / (2.0 * count))
+    return total / count - radius, total / count + radius
+
+
+def without_regret(count: Floats, total: Floats, _: Floats, least: Floats, most: Floats, odds: float) -> Any:
+    """Bets in hindsight, for nothing."""
+    level = (odds + math.log(2.0)) / count
+    return bernoulli_lower(total / count, level), bernoulli_upper(total / count, level)
+
+
+def without_variance(count: Floats, total: Floats, _: Floats, least: Floats, most: Floats, odds: float) -> Any:
+    """Believes that nothing varies."""
+    return mean_interval(count, total, total**2 / count, least, most, odds)
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_the_interval_from_wagers_holds_at_all_times(name: str) -> None:
+    assert ever_outside(name) <= ALLOWED_OFTEN
+
+
+@pytest.mark.parametrize("broken", [hoeffding, without_regret, without_variance])
+def test_an_interval_that_is_too_narrow_at_some_time_is_caught(broken: Interval) -> None:
+    assert ever_outside("coin", broken) > ALLOWED_OFTEN
+
+
+# Arrays, kernels and arguments
+
+
+def test_arrays_are_what_kernels_say() -> None:
+    rng = np.random.default_rng(0)
+    p, q, level = rng.random((3, 1)), rng.random(4), rng.random(4)
+    pairs = [(i, j) for i in range(3) for j in range(4)]
+    for function, kernel, other in (
+        (bernoulli_divergence, kl.bernoulli_divergence, q),
+        (bernoulli_upper, kl.bernoulli_upper, level),
+        (bernoulli_lower, kl.bernoulli_lower, level),
+    ):
+        found = function(p, other)
+        assert found.shape == (3, 4)
+        assert all(found[i, j] == kernel(p[i, 0], other[j]) == function(p[i, 0], other[j]) for i, j in pairs)
+    assert share([0, 5]).tolist() == [thresholds.share(0), thresholds.share(5)]
+    assert wager_regret([0, 5]).tolist() == [thresholds.wager_regret(0), thresholds.wager_regret(5)]
+    count, total = np.array([0, 1, 10, 1000])[:, None], np.array([0.0, 0.25, 0.5, 1.0])
+    low, high = mean_interval(count, total * count, total * count * 0.9, 0.0, 1.0, [2.0])
+    for i, j in itertools.product(range(4), range(4)):
+        n = int(count[i, 0])
+        expected = betting.mean_interval(n, total[j] * n, total[j] * n * 0.9, 0.0, 1.0, 2.0)
+        assert (low[i, j], high[i, j]) == expected
+    assert (low[0] == 0.0).all()
+    assert (high[0] == 1.0).all()
+
+
+def test_arrays_and_kernels_of_one_name_in_one_process() -> None:
+    """Each finds its own in Numba's cache, also in a process that compiles neither."""
+    script = (
+        "from smoothplan.confidence import bernoulli_upper, kl\n"
+        "assert bernoulli_upper(0.1, 0.1) == kl.bernoulli_upper(0.1, 0.1)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        (lambda: bernoulli_upper(1.5, 0.1), "p must be between 0 and 1, got 1.5"),
+        (lambda: bernoulli_upper([0.5, math.nan], 0.1), r"p must be between 0 and 1, got nan at index \(1,\)"),
+        (lambda: bernoulli_lower(0.5, -0.1), "level must be at least 0, got -0.1"),
+        (lambda: bernoulli_divergence(0.5, -1.0), "q must be between 0 and 1, got -1"),
+        (lambda: share(-1), "index must be at least 0, got -1"),
+        (lambda: share(0.5), "index must be whole, got 0.5"),
+        (lambda: wager_regret([3, -2]), r"count must be at least 0, got -2 at index \(1,\)"),
+        (lambda: ball_maximum([0.5, 0.6], [0.0, 1.0], -math.inf, 0.1), "shares must sum to one"),
+        (lambda: ball_maximum([0.5, 0.5], [0.0], -math.inf, 0.1), "shares must have 1 entries"),
+        (lambda: ball_maximum([0.5, 0.5], [0.0, math.nan], -math.inf, 0.1), "values must be finite"),
+        (lambda: ball_maximum([[1.0]], [[0.0]], -math.inf, 0.1), "values must have one axis"),
+        (lambda: ball_maximum([[1.0]], [0.0], -math.inf, 0.1), "shares must have one axis"),
+        (lambda: ball_maximum([1.0], [0.0], math.nan, 0.1), "unseen must be a number"),
+        (lambda: ball_minimum([1.0], [0.0], -math.inf, 0.1), "unseen must be a number"),
+        (lambda: ball_minimum([1.0], [0.0], math.inf, math.nan), "level must be at least 0, got nan"),
+        (lambda: categorical_threshold([1, 2, 3], 2, 1.0), "bound must be at least 3, got 2"),
+        (lambda: categorical_threshold([1, -2], 2, 1.0), "counts must be at least 0, got -2"),
+        (lambda: categorical_threshold([1, 2], 2, -1.0), "log_odds must be at least 0, got -1"),
+        (lambda: mean_interval(3, 1.5, 1.0, 0.0, 1.2, 1.0), "most must be between 0 and 1, got 1.2"),
+        (lambda: mean_interval(3, 1.5, 1.0, 0.7, 0.6, 1.0), "least must be between 0 and 0.6, got 0.7"),
+        (lambda: mean_interval(3, 3.5, 1.0, 0.0, 1.0, 1.0), "total must be between 0 and 3, got 3.5"),
+        (lambda: mean_interval(3, 1.5, 2.0, 0.0, 1.0, 1.0), "squares must be between 0 and 1.5, got 2"),
+        (lambda: mean_interval(-3, 1.5, 1.0, 0.0, 1.0, 1.0), "count must be at least 0, got -3"),
+        (lambda: mean_interval(3, 1.5, 1.0, 0.0, 1.0, math.nan), "log_odds must be at least 0, got nan"),
+    ],
+)
+def test_an_argument_that_makes_no_sense_is_named(call: Callable[[], object], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        call()

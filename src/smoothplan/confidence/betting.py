@@ -22,6 +22,9 @@ from smoothplan.streams import compiled
 ROUNDING = 2.0**-53
 """Relative error of one addition: that of a sum of n positive terms added up one by one is at most n times as large."""
 
+TINY = 1e-300
+"""Squares may be smaller than that and count as zero: the variance is taken larger by this."""
+
 SLACK = 1e-13
 """The limits are moved outwards by this, relatively: more than rounding can have moved them inwards."""
 
@@ -50,7 +53,7 @@ def mean_lower(count: int, total: float, squares: float, least: float, most: flo
         return 0.0
     rounding = ROUNDING * (count + 8.0)
     mean = min(max(total / count * (1.0 - rounding), least), most)
-    variance = max(0.0, squares / count - mean * mean) + 2.0 * rounding * squares / count
+    variance = max(0.0, squares / count - mean * mean) + 2.0 * rounding * squares / count + TINY
     return _lowest_mean(count, mean, variance, least, most, log_odds)
 
 
@@ -83,6 +86,6 @@ def _lowest_mean(count: int, mean: float, variance: float, least: float, most: f
     if least > 0.0:
         # Below the harmonic mean it is to stake everything, which the other half of the fortune has done.
         staked = mean * math.exp((1.0 - likely) * math.log(least / mean) + likely * math.log1p(above / mean) - level)
-        harmonic = least * (mean + above) / (least + above)
+        harmonic = least * ((mean + above) / (least + above))
         limit = max(limit, staked) if limit >= harmonic else staked
     return min(limit, mean) * (1.0 - SLACK)

@@ -138,7 +138,7 @@ def ball_maximum(shares: Floats, values: Floats, unseen: float, level: float) ->
     reach = best - mean
     if reach <= 0.0:
         return best
-    # ν = best + t. Without t there is a bound only if the best is not among what was seen: a better one, perhaps.
+    # ν = best + t. Where the best was not seen, and the level is large enough, the smallest bound is that of t = 0.
     t = 0.0
     divergence = math.inf
     if highest < best:
