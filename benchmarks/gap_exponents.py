@@ -29,7 +29,7 @@ FAR_BELOW = 0.05
 
 BACKUP = sp.LogSumExp(TEMPERATURE)
 FACTORIES: dict[str, Factory] = {
-    f"OTGapCruiser, order {order}": lambda epsilon, order=order: sp.OTGapCruiser(BACKUP, epsilon, DELTA, order)  # type: ignore[misc]
+    f"OTGapCruiser, order {order}": lambda epsilon, order=order: sp.OTGapCruiser(BACKUP, epsilon, DELTA, order)
     for order in (0, 1, 2)
 } | {"OTGapE": lambda epsilon: sp.OTGapE(BACKUP, epsilon, DELTA)}
 

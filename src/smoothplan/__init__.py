@@ -2,13 +2,14 @@
 
 Everything a user needs is in this namespace: backups (`HardMax`, `LogSumExp`, `OptimalTransport`), models
 (`TabularModel`, `VectorModel`, `JitModel`, `models`), planners of values (`SparseSampling`, `SmoothCruiser`,
-`SecondOrderSmoothCruiser`) and of actions (`OTGapE`, `MDPGapE`, `OTGapCruiser`) with `forecast` and `plan`, the exact
-solver (`exact`) and the theory (`curvature`).
+`SecondOrderSmoothCruiser`) and of actions (`OTGapE`, `MDPGapE`, `OTGapCruiser`), one for long horizons
+(`ReferenceCruiser`, around `references`), with `forecast` and `plan`, the exact solver (`exact`) and the theory
+(`curvature`).
 """
 
 from importlib.metadata import version
 
-from smoothplan import backups, curvature, exact, models
+from smoothplan import backups, curvature, exact, models, references
 from smoothplan.backups import HardMax, LogSumExp, OptimalTransport
 from smoothplan.forecast import Forecast, forecast
 from smoothplan.models import (
@@ -22,7 +23,15 @@ from smoothplan.models import (
     check_model,
 )
 from smoothplan.plan import PlanResult, plan
-from smoothplan.planners import MDPGapE, OTGapCruiser, OTGapE, SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
+from smoothplan.planners import (
+    MDPGapE,
+    OTGapCruiser,
+    OTGapE,
+    ReferenceCruiser,
+    SecondOrderSmoothCruiser,
+    SmoothCruiser,
+    SparseSampling,
+)
 from smoothplan.recursion import HopelessError
 
 __version__ = version("smoothplan")
@@ -41,6 +50,7 @@ __all__ = [
     "OptimalTransport",
     "Oracle",
     "PlanResult",
+    "ReferenceCruiser",
     "SecondOrderSmoothCruiser",
     "SmoothCruiser",
     "SparseSampling",
@@ -54,4 +64,5 @@ __all__ = [
     "forecast",
     "models",
     "plan",
+    "references",
 ]

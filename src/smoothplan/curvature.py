@@ -126,6 +126,29 @@ def value_interval(model: GenerativeModel, backup: Backup) -> Interval:
     return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
 
 
+def reference_bias(order: int, error_range: float, temperature: float, discount: float, tail: float = 0.0) -> Interval:
+    """Bounds of V − E[Y] for chains around a reference with range(Q̂_s − Q_s) ≤ `error_range` at every state s.
+
+    Order 1 evaluates the policy ∇F(Q̂), so that it errs on one side: by r²/(8η) at each step. What remains at order 2 is
+    cubic: (√3/108)·r³/η² at each step, and what the pairs' own chains of order 1, too low by up to b = r²/(8η(1−γ)),
+    do to the quadratic term: (γb/2η)(r/√2 + γb/2).
+
+    Args:
+        order: 1 or 2.
+        error_range: r.
+        temperature: η > 0.
+        discount: γ.
+        tail: by how much the chains of a pair may differ because they are cut off; the chain itself is not covered.
+    """
+    first = error_range**2 / (8.0 * temperature * (1.0 - discount))
+    if arguments.whole("order", order, least=1, most=2) == 1:
+        return 0.0, first
+    shift = discount * (first + tail)
+    cubic = math.sqrt(3.0) / 108.0 * error_range**3 / temperature**2
+    second = (cubic + shift / (2.0 * temperature) * (error_range / math.sqrt(2.0) + shift / 2.0)) / (1.0 - discount)
+    return -second, second
+
+
 def transfer_to_entropy(backup: OptimalTransport) -> float:
     """The paper's bound on |F(Q) − LogSumExp_η(Q)| over all Q: τ·max|C| (Proposition 5.5)."""
     return backup.tau * float(np.abs(backup.cost).max())

@@ -13,7 +13,7 @@ from smoothplan.arguments import Floats
 from smoothplan.forecast import amount
 from smoothplan.models.base import GenerativeModel
 from smoothplan.models.tabular import TabularModel
-from smoothplan.run import EngineName, Identification, Planner, Root, Run, Status
+from smoothplan.run import Diagnosis, EngineName, Identification, Planner, Root, Run, Status
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +34,7 @@ class PlanResult:
     delta: float
     seed: int
     identification: Identification | None = None  # what a run in search of the best action did
+    diagnosis: Diagnosis | None = None  # what a run around a reference says of it
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -43,6 +44,8 @@ class PlanResult:
                 fields[name] = value.tolist()
         if self.identification is not None:
             fields["identification"] = self.identification.to_fields()
+        if self.diagnosis is not None:
+            fields["diagnosis"] = self.diagnosis.to_fields()
         return json.dumps(fields)
 
 
@@ -112,6 +115,7 @@ def _result(planner: Planner, root: Root, run: Run) -> PlanResult:
         delta=run.delta,
         seed=root.seed,
         identification=run.identification,
+        diagnosis=run.diagnosis,
     )
 
 

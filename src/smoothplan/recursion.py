@@ -121,6 +121,7 @@ class ScheduleRun:
     chunks: int = 0
     planned: int = 0
     identification: None = None
+    diagnosis: None = None
     _q_intervals: Floats = field(init=False)
 
     def __post_init__(self) -> None:

@@ -1,6 +1,7 @@
 """A run at the root: where it starts, what `plan` drives and reads, and what a best-action run reports."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -93,6 +94,65 @@ class Identification:
         return fields | {"action_calls": self.action_calls.tolist(), "history": history}
 
 
+class Budget(NamedTuple):
+    """What one part of a run costs and how much it varies, and the part of the simulator calls that it gets."""
+
+    calls: float  # of one sample, on average
+    variance: float  # of one sample
+    share: float
+
+
+class Lesson(NamedTuple):
+    """What the policy of a reference was worth after so many simulator calls."""
+
+    calls: int
+    value: float
+    error: float  # standard
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """What the chains say of the reference. Errors are standard errors; the interval is certified."""
+
+    reference: float  # F(Q̂) at the root
+    order_1: float  # the value of the policy ∇F(Q̂)
+    order_1_error: float
+    policy_interval: tuple[float, float]  # contains that value with probability at least 1 − δ
+    order_2: float | None
+    order_2_error: float | None
+    certified: bool  # whether the value is certified, or an estimate
+    horizon: int
+    truncation: float  # the most that may be lost where chains are cut off
+    pairs: int | None
+    budgets: dict[str, Budget]
+    learning: tuple[Lesson, ...]  # how the reference was improved
+
+    @property
+    def least_error_range(self) -> float | None:
+        """An error range that the reference must have somewhere, by what order 2 adds to order 1 (an estimate)."""
+        return None if self.order_2 is None else self._scale * math.sqrt(max(self.order_2 - self.order_1, 0.0))
+
+    _scale: float = 0.0  # √(8η(1−γ))
+
+    def summary(self) -> str:
+        """The diagnosis in words."""
+        lines = [
+            f"the reference claims {self.reference:.4g}",
+            f"its policy is worth {self.order_1:.4g} ± {self.order_1_error:.2g}",
+        ]
+        if self.order_2 is not None:
+            lines.append(f"with the quadratic correction {self.order_2:.4g} ± {self.order_2_error:.2g}")
+            lines.append(f"so its error ranges over at least {self.least_error_range:.2g} somewhere (estimate)")
+        return "; ".join(lines)
+
+    def to_fields(self) -> dict[str, Any]:
+        """For JSON."""
+        fields = asdict(self) | {"least_error_range": self.least_error_range}
+        fields.pop("_scale")
+        fields["learning"] = [lesson._asdict() for lesson in self.learning]
+        return fields | {"budgets": {name: budget._asdict() for name, budget in self.budgets.items()}}
+
+
 class Run(Protocol):
     """The state of a run: what has been sampled and what it proves. Valid whenever the run stops."""
 
@@ -139,6 +199,10 @@ class Run(Protocol):
     @property
     def identification(self) -> Identification | None:
         """What a run in search of the best action did; None for others."""
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """What a run around a reference says of it; None for others."""
 
     def go(self, workers: int, max_seconds: float | None, display: Display | None) -> None:
         """Samples until the run is within ε or a limit is reached."""

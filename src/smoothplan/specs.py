@@ -16,7 +16,15 @@ import numpy as np
 from smoothplan import arguments, models
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, discrete_cost, line_cost, ring_cost
 from smoothplan.models import GenerativeModel
-from smoothplan.planners import MDPGapE, OTGapCruiser, OTGapE, SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
+from smoothplan.planners import (
+    MDPGapE,
+    OTGapCruiser,
+    OTGapE,
+    ReferenceCruiser,
+    SecondOrderSmoothCruiser,
+    SmoothCruiser,
+    SparseSampling,
+)
 from smoothplan.run import Planner
 
 Factory = Callable[..., Any]
@@ -80,10 +88,11 @@ PLANNERS: dict[str, Factory] = {
     "ot-gape": OTGapE,
     "mdp-gape": MDPGapE,
     "ot-gap-cruiser": OTGapCruiser,
+    "reference-cruiser": ReferenceCruiser,
 }
 """Planners, as functions of the backup and of the options in a spec."""
 
-SUPPLIED = {"model": (), "backup": ("actions",), "planner": ("backup", "key")}
+SUPPLIED = {"model": (), "backup": ("actions",), "planner": ("backup", "key", "reference")}
 """Arguments that do not come from the spec."""
 
 

@@ -3,5 +3,14 @@
 from smoothplan.planners.gapcruiser import OTGapCruiser
 from smoothplan.planners.gape import MDPGapE, OTGapE
 from smoothplan.planners.recursive import SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
+from smoothplan.planners.reference import ReferenceCruiser
 
-__all__ = ["MDPGapE", "OTGapCruiser", "OTGapE", "SecondOrderSmoothCruiser", "SmoothCruiser", "SparseSampling"]
+__all__ = [
+    "MDPGapE",
+    "OTGapCruiser",
+    "OTGapE",
+    "ReferenceCruiser",
+    "SecondOrderSmoothCruiser",
+    "SmoothCruiser",
+    "SparseSampling",
+]

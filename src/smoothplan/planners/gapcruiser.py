@@ -179,6 +179,7 @@ class CruiserRun:
     chunks: int = 0
     actions: list[Action] = field(init=False)
     history: History = field(default_factory=History)
+    diagnosis: None = None
 
     def __post_init__(self) -> None:
         self.actions = [Action(action_values(self.problem)) for _ in range(self.problem.actions)]

@@ -218,6 +218,7 @@ class SearchRun:
     """A run of OT-GapE: slices of the search, with a look at the clock in between."""
 
     status: Status = "converged"
+    diagnosis = None
 
     def __init__(self, planner: OTGapE, root: Root, explorer: Explorer) -> None:
         self._root, self._explorer = root, explorer
