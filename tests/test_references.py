@@ -4,15 +4,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import smoothplan as sp
 from smoothplan import exact
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, line_cost
 from smoothplan.engines.kernels import softmaxes
-from smoothplan.models.base import GenerativeModel, Oracle, States
-from smoothplan.references import CriticReference, GridReference, Reference, TabularReference
+from smoothplan.models.base import GenerativeModel, ModelError, Oracle, States
+from smoothplan.references import (
+    CriticReference,
+    GridReference,
+    Reference,
+    SharedReference,
+    TabularReference,
+    default_reference,
+    shared,
+)
 from smoothplan.references.iteration import Chances, iterate
+from smoothplan.search.graph import Rules
 
 BACKUPS: list[Backup] = [
     HardMax(),
@@ -280,7 +290,7 @@ def test_an_axis_along_which_nothing_moves_has_a_width() -> None:
         initial_state=np.zeros(2, dtype=np.float32),
     )
     reference = GridReference.build(model, HardMax(), cells=4)
-    np.testing.assert_allclose([reference.low[1], reference.high[1]], [-0.5, 0.5])
+    np.testing.assert_allclose([reference.low[1], reference.high[1]], [-0.0005, 0.0005])
     assert reference.q(np.zeros((2, 2), dtype=np.float32)).shape == (2, 2)
 
 
@@ -313,7 +323,237 @@ def test_models_without_a_grid() -> None:
 
 def test_states_of_another_shape() -> None:
     reference = GridReference.build(line(), HardMax(), low=[-1.0], high=[1.0], cells=4)
-    with pytest.raises(ValueError, match=r"states must be vectors \[n, 1\], got shape \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"states must have shape \[n, 1\], got \(2, 2\)"):
         reference.q(np.zeros((2, 2)))
     with pytest.raises(ValueError, match="nan at index"):
         reference.q(np.array([[np.nan]]))
+
+
+# Shared references.
+
+RUNS = 200
+FALSE_ALARM = 1e-6
+
+
+def keyed(table: sp.TabularModel, **declarations: Any) -> sp.VectorModel:
+    """The same model without its table."""
+    known = {
+        "reward_kind": table.reward_kind,
+        "max_successors": table.max_successors,
+        "terminates": table.terminates,
+        "initial_state": table.initial_state,
+    }
+    return sp.VectorModel(
+        table.step,
+        actions=table.actions,
+        discount=table.discount,
+        reward_range=table.reward_range,
+        **(known | declarations),
+    )
+
+
+def small(seed: int = 0, branching: int = 2) -> sp.TabularModel:
+    return sp.models.garnet(states=5, actions=3, branching=branching, discount=0.6, seed=seed, reward_kind="bernoulli")
+
+
+@pytest.mark.parametrize("backup", BACKUPS)
+@pytest.mark.parametrize("with_table", [True, False])
+def test_a_shared_reference_converges(backup: Backup, with_table: bool) -> None:
+    """Every pair gets a fair share n of the calls, and errs by 6 standard deviations of at most 1/√n, at worst."""
+    table = small(seed=4, branching=4)
+    model: GenerativeModel = table if with_table else keyed(table)
+    reference = SharedReference(model, backup, seed=2)
+    truth = exact.solve(table, backup).q
+    for calls in (300, 3000, 30_000):
+        reference.improve(calls - reference.calls)
+        assert reference.calls == calls
+        worst = np.abs(reference.q(np.arange(5)) - truth).max()
+        # The error of a model grows by 1/(1 − γ).
+        assert worst <= 6.0 * np.sqrt(15 / calls) / (1.0 - 0.6)
+    assert worst < 0.1
+    assert reference.states == 5
+
+
+def test_a_state_dependent_backup_is_shared() -> None:
+    table = small(seed=4, branching=4)
+    prior = np.random.default_rng(0).dirichlet(np.ones(3), size=5)
+    by_table = OptimalTransport(cost=line_cost(3), tau=1.0, lam=0.2, reference=prior)
+    by_function = OptimalTransport(cost=line_cost(3), tau=1.0, lam=0.2, reference=lambda states: prior[states])
+    truth = exact.solve(table, by_table).q
+    for model, backup in ((table, by_table), (keyed(table), by_function)):
+        reference = SharedReference(model, backup, seed=2)
+        reference.improve(20_000)
+        np.testing.assert_allclose(reference.q(np.arange(5)), truth, atol=0.1)
+
+
+def _failures(delta: float) -> int:
+    """Runs in which some bound on the error, of some state at some time, does not hold."""
+    backup, failures = LogSumExp(0.2), 0
+    for seed in range(RUNS):
+        table = small(seed)
+        reference = SharedReference(table, backup, delta=delta, seed=seed)
+        truth = exact.solve(table, backup, 1e-6).q
+        failed = False
+        for calls in (10, 40, 200):
+            reference.improve(calls)
+            found = np.ptp(reference.q(np.arange(5)) - truth, axis=1)
+            failed |= bool((found > reference.error_range(np.arange(5)) + 1e-5).any())
+        failures += failed
+    return failures
+
+
+def test_bounds_on_the_error_hold() -> None:
+    """If each run fails with probability δ, more failures than this have probability 1e-6."""
+    assert _failures(delta=0.05) <= stats.binom.isf(FALSE_ALARM, RUNS, 0.05)
+
+
+def test_bounds_that_spend_too_much_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same test with intervals for δ = e¹⁰ in place of 0.05."""
+    honest = shared._rules
+
+    def broken(*arguments: Any) -> Rules:
+        return honest(*arguments)._replace(log_odds=-10.0)
+
+    monkeypatch.setattr(shared, "_rules", broken)
+    assert _failures(delta=0.05) > stats.binom.isf(FALSE_ALARM, RUNS, 0.05)
+
+
+def test_bounds_on_the_error_shrink() -> None:
+    reference = SharedReference(small(branching=4), LogSumExp(0.2), seed=1)
+    before = reference.error_range(np.arange(5))
+    reference.improve(50_000)
+    after = reference.error_range(np.arange(5))
+    assert (after < 0.3 * before).all()
+
+
+@pytest.mark.parametrize("with_table", [True, False])
+def test_what_is_certain_is_learnt_once(with_table: bool) -> None:
+    table = sp.models.chain(states=6, discount=0.95, slip=0.0)
+    reference = SharedReference(table if with_table else keyed(table), LogSumExp(0.1), seed=1)
+    reference.improve(100_000)
+    assert reference.calls == table.states * table.actions
+    solution = exact.solve(table, LogSumExp(0.1))
+    np.testing.assert_allclose(reference.q(np.arange(6)), solution.q, atol=1e-2)
+    assert reference.error_range(np.arange(6)).max() < 0.01 * np.ptp(solution.q)
+
+
+def test_unknown_states_get_one_guess_and_the_widest_bound() -> None:
+    table = small()
+    reference = SharedReference(table, HardMax(), seed=1)
+    widest = 1.0 + 0.6 * 1.0 / 0.4
+    np.testing.assert_array_equal(reference.q(np.arange(5)), np.full((5, 3), widest / 2.0))
+    np.testing.assert_allclose(reference.error_range(np.arange(5)), widest)
+    assert reference.calls == 0
+
+
+def test_walks_may_start_elsewhere() -> None:
+    """Two rooms without a door between them: what is not reached from the root is learnt by starting there."""
+    successors = np.array([[[0], [1]], [[0], [1]], [[2], [3]], [[2], [3]]])
+    table = sp.TabularModel(
+        np.ones((4, 2, 1)), successors, [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 0.0]], discount=0.5
+    )
+    for model in (table, keyed(table)):
+        reference = SharedReference(model, HardMax(), root=0)
+        reference.improve(100)
+        assert (reference.states, reference.calls) == (2, 4)
+        reference.improve(100, state=3)
+        assert (reference.states, reference.calls) == (4, 8)
+        np.testing.assert_allclose(reference.q(np.arange(4)), exact.solve(table, HardMax()).q, atol=1e-3)
+
+
+def test_keys_join_states() -> None:
+    """A clock in the state that does not matter."""
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        place = np.where(actions == 0, 0, 1 - states[:, 0])
+        return np.stack([place, states[:, 1] + 1], axis=1), states[:, 0].astype(np.float64)
+
+    model = sp.VectorModel(
+        step,
+        actions=2,
+        discount=0.5,
+        reward_range=(0, 1),
+        reward_kind="deterministic",
+        max_successors=1,
+        terminates=False,
+        initial_state=[0, 0],
+    )
+    reference = SharedReference(model, HardMax(), key=lambda state: int(state[0]))
+    reference.improve(50)
+    assert (reference.states, reference.calls) == (2, 4)
+    # 0 → 1 → 0 → …: V(0) = V(1)/2 and V(1) = 1 + V(0)/2.
+    np.testing.assert_allclose(reference.q(np.array([[0, 7], [1, 9]])).max(axis=1), [2 / 3, 4 / 3], atol=1e-3)
+
+
+@pytest.mark.parametrize("sampling", ["walks", "bounds"])
+def test_a_shared_reference_depends_on_its_seed_and_its_calls(sampling: Any) -> None:
+    table = sp.models.frozen_lake()
+    found = []
+    for seed in (1, 1, 2):
+        reference = SharedReference(table, LogSumExp(0.01), seed=seed, sampling=sampling)
+        reference.improve(700)
+        assert reference.calls == 700
+        found.append(reference.q(np.arange(table.states)))
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
+
+
+def test_a_frozen_lake_is_crossed() -> None:
+    table = sp.models.frozen_lake("8x8", discount=0.99)
+    reference = SharedReference(table, HardMax(), seed=3)
+    reference.improve(30_000)
+    policy = HardMax().policy(reference.q(np.arange(table.states)))
+    start = table.initial_state
+    best = exact.solve(table, HardMax(), 1e-5).values[start]
+    assert exact.evaluate(table, policy, tolerance=1e-5).values[start] > 0.8 * best
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"root": 9}, "state 9 is not one of the model's states 0..4"),
+        ({"delta": 0.0}, "delta must be strictly between 0 and 1"),
+        ({"sampling": "luck"}, "sampling must be 'walks' or 'bounds', got 'luck'"),
+        ({"successors": 0}, "successors must be at least 1"),
+    ],
+)
+def test_wrong_shared_references(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        SharedReference(small(), HardMax(), **options)
+
+
+def test_what_a_shared_reference_needs() -> None:
+    table = small()
+    with pytest.raises(ValueError, match="root must be given"):
+        SharedReference(keyed(table, initial_state=None), HardMax())
+    with pytest.raises(ValueError, match="successors must be given"):
+        SharedReference(keyed(table, max_successors=None), HardMax())
+    with pytest.raises(ModelError, match="more than 1 different next states"):
+        SharedReference(keyed(table, max_successors=1), HardMax()).improve(1000)
+    with pytest.raises(ValueError, match="calls must be at least 1"):
+        SharedReference(table, HardMax()).improve(0)
+    with pytest.raises(ValueError, match="state must be None where sampling is 'bounds'"):
+        SharedReference(table, HardMax(), sampling="bounds").improve(5, state=1)
+    with pytest.raises(TypeError, match="whole numbers"):
+        SharedReference(table, HardMax()).q(np.array([0.5]))
+    lake = sp.models.frozen_lake()
+    with pytest.raises(ValueError, match="state 15 is terminal"):
+        SharedReference(lake, HardMax()).improve(5, state=15)
+
+
+# The default.
+
+
+def test_the_default_suits_the_model() -> None:
+    shared_one = default_reference(small(), HardMax(), calls=500, seed=1)
+    assert isinstance(shared_one, SharedReference)
+    assert shared_one.calls == 500
+    grid = default_reference(line(), HardMax(), calls=60_000, seed=1)
+    assert isinstance(grid, GridReference)
+    assert 60_000 <= grid.calls < 100_000
+    with pytest.raises(ValueError, match=r"dtype float64 and shape \(7,\).*Give a critic"):
+        default_reference(line(initial_state=np.zeros(7)), HardMax())
+    with pytest.raises(ValueError, match="declares no max_successors"):
+        default_reference(sp.models.sysadmin(4), HardMax())
+    with pytest.raises(ValueError, match="declares no initial_state"):
+        default_reference(line(initial_state=None), HardMax())

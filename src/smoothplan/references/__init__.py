@@ -1,6 +1,15 @@
 """Where a reference Q̂ comes from when it is not recursion: a critic, a table, a grid, a shared memory of estimates."""
 
 from smoothplan.references.base import CriticReference, Reference, TabularReference
+from smoothplan.references.default import default_reference
 from smoothplan.references.grid import GridReference
+from smoothplan.references.shared import SharedReference
 
-__all__ = ["CriticReference", "GridReference", "Reference", "TabularReference"]
+__all__ = [
+    "CriticReference",
+    "GridReference",
+    "Reference",
+    "SharedReference",
+    "TabularReference",
+    "default_reference",
+]

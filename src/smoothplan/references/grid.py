@@ -11,14 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from smoothplan import arguments, curvature
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
-from smoothplan.engines.grids import Grid
+from smoothplan.engines.grids import MOST_DIMENSIONS, Grid, grid_nodes
 from smoothplan.engines.kernels import Softmaxes
 from smoothplan.models.base import GenerativeModel, Oracle, States
 from smoothplan.references.iteration import Chances, iterate
 from smoothplan.streams import compiled
-
-MOST_DIMENSIONS = 6
-"""Beyond, a grid is too coarse to be of use, and a state has too many neighbours."""
 
 NODES = 10_000
 """Nodes of a grid, about, where nobody says how many cells there are."""
@@ -47,8 +44,8 @@ ROUNDS = 5
 COARSE_NODES = 2_000
 """Nodes of those grids, about."""
 
-MARGIN = 0.05
-"""What a box that was found has on each side beyond what was visited, as a fraction of its width."""
+FLAT = 1e-3
+"""The width, relative to its place, that an axis gets along which nothing moves, so that there is a grid."""
 
 GROWN = 0.05
 """A box has grown if one of its sides has, by more than this fraction of its width."""
@@ -96,8 +93,8 @@ class GridReference:
         Args:
             model: a simulator whose states are vectors of at most six floats.
             backup: F.
-            low, high: the box, [d] each; by default what walks from the initial state visit, and a margin. A simulator
-                is asked about all of the box: give one that it knows if it refuses some states.
+            low, high: the box, [d] each; by default what walks from the initial state visit. A simulator is asked
+                about all of the box: give one that it knows if it refuses some states.
             cells: of the grid, along each axis or [d]; by default about 10,000 nodes in all.
             samples: simulator calls at each node and action; one where there is one successor, else eight by default.
             periodic: axes that close on themselves, such as angles. Their ends in `low` and `high` are the same place.
@@ -141,8 +138,7 @@ class GridReference:
 
     def q(self, states: States) -> Floats:
         """Interpolated estimates, [n, K]."""
-        points = self._box.wrapped(_points(states, len(self.grid.low)))
-        return _interpolated(self.grid, points)
+        return self.grid.at(self._box.wrapped(np.asarray(states)))
 
     def improve(self, calls: int, max_nodes: int = 200_000) -> None:
         """Makes the grid finer, for about so many simulator calls in addition to those made.
@@ -238,9 +234,9 @@ class _Box:
         """Whether all ends are given."""
         return bool(self._fixed.all())
 
-    def wrapped(self, points: Floats) -> Floats:
+    def wrapped(self, points: States) -> States:
         """Points [n, d], those along periodic axes brought into the box."""
-        if not self._periodic:
+        if not self._periodic or points.ndim != 2:
             return points
         points = points.copy()
         low = self.low[self._periodic]
@@ -248,12 +244,14 @@ class _Box:
         return points
 
     def enlarged(self, visited: Floats) -> "_Box":
-        """The smallest box that also contains the box [2, d] of visited states, with a margin where it is larger."""
-        width = np.maximum(self.high, visited[1]) - np.minimum(self.low, visited[0])
-        # An axis along which nothing moves gets a width, so that there is a grid.
-        margin = np.where(width > 0.0, MARGIN * width, 0.5)
-        low = np.where(self._fixed[0] | ((visited[0] >= self.low) & (width > 0.0)), self.low, visited[0] - margin)
-        high = np.where(self._fixed[1] | ((visited[1] <= self.high) & (width > 0.0)), self.high, visited[1] + margin)
+        """The smallest box that also contains the box [2, d] of visited states, where its ends are not given.
+
+        There is no margin: beyond what was visited there may be walls, and states that a simulator does not know.
+        """
+        low = np.where(self._fixed[0], self.low, np.minimum(self.low, visited[0]))
+        high = np.where(self._fixed[1], self.high, np.maximum(self.high, visited[1]))
+        flat = (low == high) * FLAT * np.maximum(1.0, np.abs(low)) / 2.0
+        low, high = np.where(self._fixed[0], low, low - flat), np.where(self._fixed[1], high, high + flat)
         return _Box(low, high, self._fixed, (), self.dtype)
 
     def found(self, model: GenerativeModel, backup: Backup, oracle: Oracle, samples: int) -> "_Box":
@@ -276,13 +274,6 @@ class _Box:
 
 def _walk_length(model: GenerativeModel) -> int:
     return min(LONGEST_WALK, math.ceil(WALK_HORIZONS / (1.0 - model.discount)))
-
-
-def _points(states: States, dimensions: int) -> Floats:
-    points = arguments.array("states", states)
-    if points.ndim != 2 or points.shape[1] != dimensions:
-        raise ValueError(f"states must be vectors [n, {dimensions}], got shape {points.shape}")
-    return np.ascontiguousarray(points)
 
 
 def _cells(cells: int | Sequence[int] | None, dimensions: int, nodes: int = NODES) -> Ints:
@@ -338,7 +329,7 @@ def _by_policy(model: GenerativeModel, oracle: Oracle, grid: Grid, steps: int) -
     def choose(states: States) -> Ints:
         curious = oracle.rng.random(WALKS) < CURIOSITY
         random = oracle.rng.integers(model.actions, size=WALKS)
-        return np.where(curious, random, _interpolated(grid, states.astype(np.float64)).argmax(axis=1))
+        return np.where(curious, random, grid.at(states).argmax(axis=1))
 
     return _visits(np.asarray(model.initial_state), oracle, steps, choose)
 
@@ -360,8 +351,7 @@ def _solved(
     """
     actions = model.actions
     shape = cells + 1
-    axes = [np.linspace(low, high, count) for low, high, count in zip(box.low, box.high, shape, strict=True)]
-    nodes = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(shape)).astype(box.dtype)
+    nodes = grid_nodes(box.low, box.high, shape).astype(box.dtype)
     start = _start(model, backup, nodes, before)
     q = np.repeat(start[:, None], actions, axis=1)
     grid = Grid(*(arguments.frozen(part) for part in (box.low, box.high, shape, q)))
@@ -378,7 +368,7 @@ def _solved(
 def _start(model: GenerativeModel, backup: Backup, nodes: States, before: Grid | None) -> Floats:
     """Values to begin with, [n]."""
     if before is not None:
-        return backup.value(_interpolated(before, nodes.astype(np.float64)), nodes)
+        return backup.value(before.at(nodes), nodes)
     return np.full(len(nodes), np.mean(curvature.value_interval(model, backup)))
 
 
@@ -433,22 +423,6 @@ def _corner(grid: Grid, corner: int, bases: Ints, fractions: Floats) -> tuple[in
         node = node * grid.shape[axis] + bases[axis] + upper
         weight *= fractions[axis] if upper else 1.0 - fractions[axis]
     return node, weight
-
-
-@partial(compiled, allocates=True)
-def _interpolated(grid: Grid, points: Floats) -> Floats:
-    """Multilinear interpolation at points [n, d], [n, K]."""
-    count, dimensions = points.shape
-    actions = grid.table.shape[1]
-    bases, fractions = np.empty(dimensions, dtype=np.int64), np.empty(dimensions)
-    result = np.zeros((count, actions))
-    for row in range(count):
-        _locate(grid, points[row], bases, fractions)
-        for corner in range(1 << dimensions):
-            node, weight = _corner(grid, corner, bases, fractions)
-            for action in range(actions):
-                result[row, action] += weight * grid.table[node, action]
-    return result
 
 
 @partial(compiled, allocates=True)

@@ -10,13 +10,15 @@ import numpy as np
 from smoothplan.arguments import Floats, Ints, frozen
 from smoothplan.backups import Backup
 from smoothplan.engines.kernels import softmaxes
-from smoothplan.models.base import ModelError, Oracle
+from smoothplan.models.base import ModelError, Oracle, States
 from smoothplan.models.tabular import TabularModel
 from smoothplan.search import bounds, walk
+from smoothplan.search import survey as surveys
 from smoothplan.search.graph import (
     ENDED,
     OFFENCE,
     OFFENDER,
+    STATES,
     Graph,
     Rules,
     discovered,
@@ -69,8 +71,29 @@ class Explorer(ABC):
         """
 
     @abstractmethod
+    def survey(self, q: Floats, start: int, until: int) -> None:
+        """Samples for estimates: see `smoothplan.search.survey`. Statistics must be pooled over stages.
+
+        Args:
+            q: estimates of the action values that walks follow, [n, K], of the first n discovered states.
+            start: the number of the state where they start.
+            until: no more simulator calls are made in all; fewer if nothing is left to learn.
+
+        Raises:
+            ModelError: as `explore`.
+        """
+
+    @abstractmethod
     def state(self, number: int) -> Any:
         """The state that was discovered as that number."""
+
+    @abstractmethod
+    def number(self, state: Any) -> int:
+        """The number of a state, which is new or known."""
+
+    @abstractmethod
+    def numbers(self, states: States) -> Ints:
+        """The numbers of states [n, ...], −1 where one was not discovered, [n]."""
 
     @property
     def intervals(self) -> Floats:
@@ -138,9 +161,32 @@ class TableExplorer(Explorer):
                 return bool(verdict == walk.CONVERGED)
             self._grow()
 
+    def survey(self, q: Floats, start: int, until: int) -> None:
+        """See `Explorer`."""
+        while True:
+            verdict = surveys.survey(self.graph, self.rules, self._tables, q, start, until, self.oracle.stream)
+            if verdict == surveys.BROKEN:
+                raise self._broken()
+            if verdict != surveys.FULL:
+                return
+            self._grow()
+
     def state(self, number: int) -> int:
         """The model's number of a state."""
         return int(self.graph.keys[number])
+
+    def number(self, state: Any) -> int:
+        """See `Explorer`."""
+        if self.graph.totals[STATES] == len(self.graph.keys):
+            self._grow()
+        return discovered(self.graph, self.rules, int(state))
+
+    def numbers(self, states: States) -> Ints:
+        """See `Explorer`."""
+        count = int(self.graph.totals[STATES])
+        result = np.full(len(self._tables.outcomes) // (self._tables.actions * self._tables.width), -1)
+        result[self.graph.keys[:count]] = np.arange(count)
+        return np.asarray(result[states])
 
 
 class KeyedExplorer(Explorer):
@@ -166,7 +212,7 @@ class KeyedExplorer(Explorer):
         self._key: Key = _bytes if key is None else key
         self._numbers: dict[Hashable, int] = {}
         self._states: list[Any] = []
-        self._number(np.asarray(root)[()])  # a number is a number, as successors are
+        self.number(np.asarray(root)[()])  # a number is a number, as successors are
 
     def state(self, number: int) -> Any:
         """The state itself."""
@@ -178,8 +224,12 @@ class KeyedExplorer(Explorer):
         states = sum(int(state.nbytes) for state in self._states)
         return super().bytes + states + sys.getsizeof(self._numbers) + sum(map(sys.getsizeof, self._numbers))
 
-    def _number(self, state: Any) -> int:
-        """The number of a state, which is new or known."""
+    def numbers(self, states: States) -> Ints:
+        """See `Explorer`."""
+        return np.array([self._numbers.get(self._key(state), -1) for state in states], dtype=np.int64)
+
+    def number(self, state: Any) -> int:
+        """See `Explorer`."""
         key = self._key(state)
         try:
             number = self._numbers.get(key)
@@ -214,7 +264,7 @@ class KeyedExplorer(Explorer):
         transition = self.oracle.sample(states, np.full(count, action))
         successors = np.array(
             [
-                ENDED if end else self._number(state)
+                ENDED if end else self.number(state)
                 for state, end in zip(transition.next_states, transition.terminals, strict=True)
             ]
         )
@@ -247,6 +297,18 @@ class KeyedExplorer(Explorer):
             idle = 0 if made > 0 else idle + 1
             walk.settle(self.graph, self.rules, before + made, self.frames, self.room, self.path, steps)
         return False
+
+    def survey(self, q: Floats, start: int, until: int) -> None:
+        """See `Explorer`; the same as `survey.survey`."""
+        idle = 0
+        while self.oracle.calls < until and idle < walk.IDLE:
+            entry = surveys.curious_walk(self.graph, self.rules, q, start, self.oracle.stream)
+            if entry < 0:
+                idle += 1
+                continue
+            idle = 0
+            number, action = divmod(entry, self.rules.actions)
+            self._sample(number, 0, action, min(walk.batch_size(self.graph, entry), until - self.oracle.calls))
 
     def _focused_round(self, action: int, gap: float, calls: int, idle: int) -> int:
         """A focused walk and a batch of at most so many calls; how much of the path to back up."""

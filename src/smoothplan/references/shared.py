@@ -1,0 +1,281 @@
+"""A reference that remembers: estimates of every state that was discovered, shared by all who come to it."""
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from smoothplan import arguments, curvature
+from smoothplan.arguments import Floats, frozen
+from smoothplan.backups import Backup
+from smoothplan.engines.kernels import Softmaxes
+from smoothplan.models.base import GenerativeModel, Oracle, States
+from smoothplan.models.tabular import TabularModel
+from smoothplan.references.iteration import Chances, iterate
+from smoothplan.search import bounds
+from smoothplan.search.explorer import Explorer, Key, KeyedExplorer, TableExplorer
+from smoothplan.search.graph import STATES, Rules
+
+ACCURACY = 1e-5
+"""The accuracy of value iteration, as a fraction of the width of the value interval; walks make do with less."""
+
+WALK_ACCURACY = 1e-3
+
+FRESH = 1.1
+"""What walks follow is computed anew whenever the calls have grown by this factor, and a little."""
+
+LITTLE = 20
+
+GUESSES = 100
+"""Times that the guess for what is unknown is brought into line with what is known, at most."""
+
+SWEEPS = 1000
+"""Sweeps that propagate bounds, at most: they are valid after any number of them."""
+
+STALLED = 1e-4
+"""They stop where a sweep narrows no interval by more than this fraction of the widest possible."""
+
+
+class _Memory(NamedTuple):
+    """Values to begin the next iteration with."""
+
+    values: Floats  # [n]
+    q: Floats  # [n, K]
+
+
+class SharedReference:
+    """Memoised estimates for states that can be told apart, refined on demand.
+
+    It counts what follows every pair that it samples. The estimates are the action values of the empirical model (a
+    pair that was never sampled is taken for an average one), brought into their confidence intervals. The intervals
+    also bound the error: `error_range`. It is a state: `improve` changes it.
+
+    Args:
+        model: a tabular model, or a simulator with a bound on the successors of a pair.
+        backup: F.
+        root: where walks start; the model's initial state by default.
+        delta: the probability that any bound on the error fails, ever, at any state.
+        seed: of the simulator calls.
+        sampling: "walks" on the empirical model, by optimistic estimates, lead to the pair that was sampled least;
+            "bounds" samples as `OTGapE` does, from the root only.
+        successors: a bound on the different next states of one (s, a); the model's own by default.
+        key: what identifies a state, a function from a state to something hashable; by default the state itself.
+
+    >>> from smoothplan import HardMax, models
+    >>> reference = SharedReference(models.chain(states=3), HardMax(), seed=1)
+    >>> reference.improve(1000)
+    >>> reference.calls, reference.q(np.array([0])).shape
+    (1000, (1, 2))
+    """
+
+    def __init__(
+        self,
+        model: GenerativeModel,
+        backup: Backup,
+        *,
+        root: Any = None,
+        delta: float = 0.05,
+        seed: int = 0,
+        sampling: Literal["walks", "bounds"] = "walks",
+        successors: int | None = None,
+        key: Key | None = None,
+    ) -> None:
+        if sampling not in ("walks", "bounds"):
+            raise ValueError(f"sampling must be 'walks' or 'bounds', got {sampling!r}")
+        self._model, self._sampling = model, sampling
+        self._span = curvature.value_interval(model, backup)
+        rules = _rules(model, backup, arguments.fraction("delta", delta), successors)
+        if root is None and model.initial_state is None:
+            raise ValueError("root must be given, for this model declares no initial_state")
+        start = np.asarray(model.initial_state if root is None else root)
+        self._dtype = start.dtype  # without an initial state, the root says what states are made of
+        if model.initial_state is not None and start.dtype.kind == np.asarray(model.initial_state).dtype.kind:
+            self._dtype = np.asarray(model.initial_state).dtype
+        start = self._known(start[None], may_end=False)[0]
+        oracle = Oracle(model, seed)
+        self._explorer: Explorer
+        if isinstance(model, TabularModel) and key is None:
+            self._explorer = TableExplorer(rules, oracle, backup, int(start), model)
+        else:
+            self._explorer = KeyedExplorer(rules, oracle, backup, start, key)
+        self._low, self._high = rules.reward_low, rules.reward_low + rules.reward_width
+        self._low += model.discount * self._span[0]  # the interval of any action value
+        self._high += model.discount * self._span[1]
+        self._hopes = _Memory(np.zeros(0), np.zeros((0, model.actions)))
+        self._guess = (self._low + self._high) / 2.0
+        self._estimates = _Memory(np.zeros(0), np.zeros((0, model.actions)))
+        self._estimated, self._tightened = -1, -1  # after how many calls; nobody has, so far
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made."""
+        return self._explorer.oracle.calls
+
+    @property
+    def states(self) -> int:
+        """States discovered."""
+        return int(self._explorer.graph.totals[STATES])
+
+    def improve(self, calls: int, state: Any = None) -> None:
+        """Makes so many more simulator calls; fewer if all that can be learnt for certain is known.
+
+        Args:
+            calls: how many.
+            state: where walks start; the root by default.
+        """
+        until = self.calls + arguments.whole("calls", calls)
+        if self._sampling == "bounds":
+            if state is not None:
+                raise ValueError(
+                    f"state must be None where sampling is 'bounds', which is from the root, got {state!r}"
+                )
+            self._explorer.explore(0.0, until, rounds=100 * calls)
+            return
+        start = 0
+        if state is not None:
+            start = self._explorer.number(self._known(np.asarray(state)[None], may_end=False)[0])
+        while self.calls < until:
+            before = self.calls
+            self._hopes = self._iterated(self._hopes, self._high, WALK_ACCURACY)
+            self._explorer.survey(frozen(self._hopes.q), start, min(until, int(FRESH * before) + LITTLE))
+            if self.calls == before:
+                return
+
+    def q(self, states: States) -> Floats:
+        """Estimates, [n, K]; the same guess for every action of a state that was never discovered."""
+        numbers = self._explorer.numbers(self._known(states))
+        self._estimate()
+        intervals = self._intervals()
+        table = np.clip(self._estimates.q, intervals[..., 0], intervals[..., 1])
+        unknown = np.full((1, self._model.actions), self._guess)
+        return np.asarray(np.concatenate([table, unknown])[numbers])  # −1 is the last row
+
+    def error_range(self, states: States) -> Floats:
+        """Bounds on range(Q̂ − Q) = max_a − min_a at states, [n]. All hold at once, with probability 1 − δ."""
+        if self._tightened != self.calls:
+            self._tightened = self.calls
+            self._tighten()
+        numbers = self._explorer.numbers(self._known(states))
+        anything = np.full((1, self._model.actions, 2), [self._low, self._high])
+        low, high = np.moveaxis(np.concatenate([self._intervals(), anything])[numbers], -1, 0)
+        return _largest_range(self.q(states), low, high)
+
+    def _known(self, states: States, may_end: bool = True) -> States:
+        """States that the model may know, or an error."""
+        states = np.asarray(states)
+        if not isinstance(self._model, TabularModel):
+            return states.astype(self._dtype, copy=False)
+        if states.ndim != 1 or states.dtype.kind not in "iu":
+            raise TypeError(f"states must be whole numbers [n], got dtype {states.dtype} and shape {states.shape}")
+        wrong = (states < 0) | (states >= self._model.states)
+        if wrong.any():
+            raise ValueError(f"state {states[wrong][0]} is not one of the model's states 0..{self._model.states - 1}")
+        if not may_end and self._model.terminal[states].any():
+            raise ValueError(
+                f"state {states[self._model.terminal[states]][0]} is terminal: nothing can be learnt there"
+            )
+        return states
+
+    def _intervals(self) -> Floats:
+        """The intervals of the action values of all discovered states, [N, K, 2]."""
+        graph, count = self._explorer.graph, self.states * self._model.actions
+        return np.stack([graph.q_low[:count], graph.q_high[:count]], axis=-1).reshape(-1, self._model.actions, 2)
+
+    def _tighten(self) -> None:
+        """Propagates bounds until little changes."""
+        enough = STALLED * (self._high - self._low)
+        before = self._intervals()
+        for _ in range(SWEEPS):
+            bounds.sweep(self._explorer.graph, self._explorer.rules, self._explorer.frames, self._explorer.room)
+            after = self._intervals()
+            if np.abs(after - before).max() <= enough:
+                return
+            before = after
+
+    def _estimate(self) -> None:
+        """Brings the estimates up to date."""
+        if self._estimated == self.calls and len(self._estimates.q) == self.states:
+            return
+        self._estimated = self.calls
+        sampled = self._explorer.graph.pairs["count"][: self.states * self._model.actions].reshape(
+            -1, self._model.actions
+        )
+        for _ in range(GUESSES if sampled.any() else 0):
+            self._estimates = self._iterated(self._estimates, self._guess, ACCURACY)
+            before, self._guess = self._guess, float(self._estimates.q[sampled > 0].mean())
+            if sampled.all() or abs(self._guess - before) <= ACCURACY * (self._high - self._low):
+                return
+        self._estimates = self._iterated(self._estimates, self._guess, ACCURACY)
+
+    def _iterated(self, memory: _Memory, unsampled: float, accuracy: float) -> _Memory:
+        """The empirical model solved, where pairs that were never sampled have the given value."""
+        model = _empirical(self._explorer, unsampled)
+        values = np.full(self.states, unsampled)
+        values[: len(memory.values)] = memory.values
+        q = np.empty((self.states, self._model.actions))
+        iterate(model, q, values, accuracy * max(self._span[1] - self._span[0], np.finfo(np.float64).tiny))
+        return _Memory(values, q)
+
+    def __repr__(self) -> str:
+        return f"SharedReference(states={self.states}, calls={self.calls})"
+
+
+def _rules(model: GenerativeModel, backup: Backup, delta: float, successors: int | None) -> Rules:
+    """The rules of a search for the discounted value, with pooled counts and valid thresholds."""
+    bound = model.max_successors if successors is None else arguments.whole("successors", successors)
+    if bound is None:
+        raise ValueError(
+            "successors must be given, for this model declares no max_successors: a bound on the different next "
+            "states of one state and action"
+        )
+    low, high = model.reward_range
+    span = curvature.value_interval(model, backup)
+    shifts = frozen(backup.shifts(model.actions).T)
+    return Rules(
+        actions=model.actions,
+        bound=int(bound),
+        discount=model.discount,
+        stages=1,
+        endless=True,
+        stage_wise=False,
+        span_low=frozen(np.full(2, span[0])),
+        span_high=frozen(np.full(2, span[1])),
+        reward_low=low,
+        reward_width=high - low,
+        varying=high > low and model.reward_kind != "deterministic",
+        log_odds=-math.log(delta),
+        published=-1.0,
+        soft=Softmaxes(backup.temperature, shifts, frozen(np.ones((1, len(shifts))))),
+        soft_share=1.0,
+        focused=True,
+    )
+
+
+def _empirical(explorer: Explorer, unsampled: float) -> Chances:
+    """What was seen, as a model."""
+    graph, rules = explorer.graph, explorer.rules
+    states = int(graph.totals[STATES])
+    count = states * rules.actions
+    pairs, successors = graph.pairs[:count], graph.successors[:count]
+    samples = np.maximum(pairs["count"], 1)
+    means = rules.reward_low + rules.reward_width * pairs["total"] / samples if rules.varying else pairs["reward_low"]
+    return Chances(
+        rewards=np.where(pairs["count"] > 0, means, unsampled),
+        # What ended, or is not there, has a negative number.
+        chances=np.where(successors >= 0, graph.hits[:count] / samples[:, None], 0.0),
+        successors=np.maximum(successors, 0).astype(np.int64),
+        rows=graph.keys[:states].copy(),
+        discount=rules.discount,
+        soft=rules.soft,
+    )
+
+
+def _largest_range(q: Floats, low: Floats, high: Floats) -> Floats:
+    """The largest max_a e − min_a e of errors e = Q̂ − Q with Q in [low, high], for arrays [n, K]: [n]."""
+    if q.shape[1] == 1:
+        return np.zeros(len(q))
+    most, least = q - low, q - high
+    # Of two different actions: one with the largest error, another with the smallest.
+    apart = most[:, :, None] - least[:, None, :]
+    apart[:, np.arange(q.shape[1]), np.arange(q.shape[1])] = 0.0
+    return np.asarray(apart.max(axis=(1, 2)))
