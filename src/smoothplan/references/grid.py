@@ -97,7 +97,8 @@ class GridReference:
                 about all of the box: give one that it knows if it refuses some states.
             cells: of the grid, along each axis or [d]; by default about 10,000 nodes in all.
             samples: simulator calls at each node and action; one where there is one successor, else eight by default.
-            periodic: axes that close on themselves, such as angles. Their ends in `low` and `high` are the same place.
+            periodic: axes that close on themselves, such as angles. Their ends in `low` and `high` are the same place;
+                what reads `grid` directly must bring states between them, as most simulators do.
             seed: of the simulator calls.
             max_calls: an error, before the calls are made, if the grid would take more.
         """
@@ -141,7 +142,7 @@ class GridReference:
         return self.grid.at(self._box.wrapped(np.asarray(states)))
 
     def improve(self, calls: int, max_nodes: int = 200_000) -> None:
-        """Makes the grid finer, for about so many simulator calls in addition to those made.
+        """Makes the grid finer, for about so many more simulator calls; hardly any if they are too few to help.
 
         It does so twice, with half of the calls each. Where the box was found by walks, walks by the policy of Q̂ come
         first, and may enlarge it. Where successors are random, half of the growth goes into samples.
@@ -163,15 +164,18 @@ class GridReference:
         return self._box.exceeds(before)
 
     def _refine(self, calls: float, max_nodes: int) -> None:
-        """Solves a grid that takes so many calls, if it is finer."""
-        growth = max(1.0, calls / (self.nodes * self._model.actions * self.samples))
+        """Solves a grid that takes so many calls, if that tells anything new."""
+        before, samples = self.grid, self.samples
+        growth = max(1.0, calls / (self.nodes * self._model.actions * samples))
         if self._model.max_successors != 1:
-            self.samples = int(self.samples * math.sqrt(growth))
+            self.samples = int(samples * math.sqrt(growth))
         nodes = min(calls / (self._model.actions * self.samples), float(max_nodes))
-        finer = max(1.0, nodes / self.nodes) ** (1.0 / len(self.grid.shape))
-        cells = self.grid.shape - 1
+        finer = max(1.0, nodes / self.nodes) ** (1.0 / len(before.shape))
         # Where the middle of the box was a node, it stays one.
-        self._solve(cells + (((self.grid.shape * finer).astype(np.int64) - 1 - cells) // 2) * 2)
+        added = ((before.shape * finer).astype(np.int64) - before.shape) // 2 * 2
+        larger = (self._box.low != before.low).any() or (self._box.high != before.high).any()
+        if larger or added.any() or self.samples > samples:
+            self._solve(before.shape - 1 + added)
 
     def _solve(self, cells: Ints) -> None:
         self.grid = _solved(self._model, self._backup, self._oracle, self._box, cells, self.samples, self.grid)
