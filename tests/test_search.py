@@ -194,6 +194,7 @@ PLANNERS: dict[str, Callable[[Backup], OTGapE]] = {
 MODELS: dict[str, sp.TabularModel] = {
     "bernoulli": garnet(1),
     "deterministic": garnet(2, actions=3, branching=3, kind="deterministic", discount=0.8),
+    "nothing but transitions": tied(garnet(6, kind="deterministic", discount=0.8)),
     "ending": ending(3),
     "ending, two successors": ending(4, states=8, actions=3, branching=2, discount=0.3),
 }
@@ -215,7 +216,7 @@ def test_all_intervals_hold_and_never_widen(
         truth = exact(model, planner(backup))
         search = explorer(planner(backup), model, seed, engine)
         assert isinstance(search, TableExplorer if engine == "compiled" else KeyedExplorer)
-        looks = list(slices(search, 3000 if engine == "compiled" else 200))
+        looks = list(slices(search, 10_000 if engine == "compiled" else 200))
         assert all(holds(seen, truth) for seen in looks)
         assert all(nested(outer, inner) for outer, inner in pairwise(looks))
         first, last = looks[0], looks[-1]
@@ -226,7 +227,7 @@ def test_all_intervals_hold_and_never_widen(
 
 @pytest.mark.parametrize(
     ("model", "sampling"),
-    [(garnet(1), "focused"), (garnet(1), "trajectories"), (ending(3, branching=2), "trajectories")],
+    [(model, sampling) for model in (garnet(1), ending(3, branching=2)) for sampling in ("focused", "trajectories")],
 )
 def test_intervals_shrink_to_the_truth(model: sp.TabularModel, sampling: Any) -> None:
     """The width falls nearly like 1/√n: no bound is left loose."""
@@ -389,6 +390,13 @@ def test_focused_walks_spend_calls_where_the_doubt_is(engine: EngineName) -> Non
     counts = search.graph.pairs["count"][: 2 * search.graph.totals[STATES]].reshape(-1, 2)
     # Rewards of 0 always leave hardly any doubt, although nobody knows: they are half of the pairs at most.
     assert counts[1:].sum() > 0.5 * counts.sum()
+
+
+@pytest.mark.parametrize("seed", [2, 3, 4, 5])
+def test_short_walks_do_not_eat_up_the_calls(seed: int) -> None:
+    """Most walks end at once, at pairs known well; the doubt is where the others lead. A million calls did not do."""
+    search = explorer(OTGapE(sp.LogSumExp(0.5), 1.0), tied(ending(seed)))
+    assert search.explore(1.0, 150_000, MANY)
 
 
 # Episodes

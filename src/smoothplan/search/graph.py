@@ -61,6 +61,7 @@ class Graph(NamedTuple):
     slots: NDArray[np.int32]  # hash table of states by key
     totals: Ints  # [NUMBERS]
     spent: Ints  # [K], simulator calls for each root action
+    stake: Floats  # [1], what is at stake on a focused walk: the largest of late
 
 
 class Rules(NamedTuple):
@@ -99,6 +100,7 @@ def new_graph(rules: Rules, room: int) -> Graph:
         slots=np.full(1 << (LOAD * room - 1).bit_length(), NOWHERE, dtype=np.int32),
         totals=np.zeros(NUMBERS, dtype=np.int64),
         spent=np.zeros(actions, dtype=np.int64),
+        stake=np.zeros(1),
     )
 
 
@@ -109,7 +111,7 @@ def _records(rules: Rules) -> int:
 def grown(graph: Graph, rules: Rules, room: int) -> Graph:
     """The same graph with room for more states."""
     result = new_graph(rules, room)
-    for name in ("keys", "low", "high", "q_low", "q_high", "pairs", "successors", "hits", "totals", "spent"):
+    for name in ("keys", "low", "high", "q_low", "q_high", "pairs", "successors", "hits", "totals", "spent", "stake"):
         old = getattr(graph, name)
         getattr(result, name)[: len(old)] = old
     rehash(result)

@@ -29,6 +29,12 @@ LONGEST = 10_000
 SWEEP = 1.05
 """Everything is backed up whenever the calls have grown by this factor, and a little."""
 
+TRIFLE = 0.2
+"""A walk on which less is at stake than this fraction of the largest of late leads to no sample: it was unlucky."""
+
+FADING = 0.95
+"""How the largest stake of late fades with every walk."""
+
 IDLE = 100
 """Walks that found nothing to sample, after which the end of the walk is sampled all the same."""
 
@@ -90,7 +96,10 @@ def goes_on(graph: Graph, rules: Rules, successor: int, stage: int, steps: int, 
 def focused_walk(
     graph: Graph, rules: Rules, action: int, gap: float, frames: Floats, path: Ints, stream: Stream
 ) -> tuple[int, int, float]:
-    """Fills path [.., 3] with (state, stage, action); its length, the place to sample, and what is at stake there."""
+    """Fills path [.., 3] with (state, stage, action); its length, the place to sample, and what is at stake there.
+
+    A trifle counts as nothing: a walk that ends early may meet only pairs that are known well.
+    """
     state, stage, steps, weight = 0, 0, 0, 1.0
     place, stake = 0, -1.0
     while True:
@@ -102,7 +111,7 @@ def focused_walk(
         steps += 1
         count = graph.pairs[entry].count
         if count == 0:
-            return steps, place, stake
+            break
         level = uniform(stream) * count
         branch = 0
         while branch < rules.bound - 1 and level >= graph.hits[entry, branch]:
@@ -112,8 +121,10 @@ def focused_walk(
         stage = following(rules, stage)
         weight *= rules.discount
         if not goes_on(graph, rules, state, stage, steps, weight, gap):
-            return steps, place, stake
+            break
         action = next_action(graph, rules, state, stage, frames, stream)
+    graph.stake[0] = max(stake, FADING * graph.stake[0])
+    return steps, place, stake if stake >= TRIFLE * graph.stake[0] else 0.0
 
 
 @compiled
