@@ -5,13 +5,14 @@ Numba caches compiled code by the file of the caller: after a change here, `make
 
 import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup, NoCurvatureError
-from smoothplan.engines.kernels import Softmaxes, draw_action, draw_column, fill_frame, frame_value
-from smoothplan.streams import Stream, compiled, uniform
+from smoothplan.engines.kernels import Softmaxes, draw_action, draw_column, fill_frame
+from smoothplan.streams import Stream, advance, compiled, uniform
 
 
 def smooth(backup: Backup) -> None:
@@ -24,6 +25,12 @@ def smooth(backup: Backup) -> None:
 
 
 @compiled
+def fraction(word: Any) -> float:
+    """A random word as a number in [0, 1), as `uniform` makes it."""
+    return float(np.int64(word >> np.uint64(11))) * 2.0**-53
+
+
+@compiled
 def framed(q: Floats, row: int, soft: Softmaxes, frames: Floats) -> None:
     """Puts a row of references [n, K] and its softmaxes into the one frame, [1, 1 + J, K + 1]."""
     for i in range(q.shape[1]):
@@ -32,13 +39,60 @@ def framed(q: Floats, row: int, soft: Softmaxes, frames: Floats) -> None:
 
 
 @compiled
-def _greedy(q: Floats, row: int) -> int:
-    """The first of the best actions of a row."""
-    best = 0
-    for i in range(1, q.shape[1]):
-        if q[row, i] > q[row, best]:
-            best = i
-    return best
+def _choose_best(q: Floats, chosen: Ints, advantages: Floats) -> None:
+    """The first of the best actions of each row, which has no advantage."""
+    for row in range(len(q)):
+        best = 0
+        for i in range(1, q.shape[1]):
+            if q[row, i] > q[row, best]:
+                best = i
+        chosen[row], advantages[row] = best, 0.0
+
+
+@compiled
+def _choose(q: Floats, soft: Softmaxes, stream: Stream, sums: Floats, chosen: Ints, advantages: Floats) -> None:
+    """As `choose`, for η > 0, with room for the running sums of one column, [K].
+
+    It takes half of the time of `fill_frame`, `draw_column` and `draw_action`: only one column's sums are kept, and the
+    random state is in registers. Unsigned numbers spare Numba the test for negative indices.
+    """
+    columns, actions = soft.shifts.shape
+    shifts, weights, temperature, scale = soft.shifts, soft.weights, soft.temperature, 1.0 / soft.temperature
+    s0, s1, s2, s3 = stream[0], stream[1], stream[2], stream[3]
+    for row in range(np.uint64(len(q))):
+        place = row if len(weights) > 1 else np.uint64(0)
+        column = 0
+        if columns > 1:
+            word, s0, s1, s2, s3 = advance(s0, s1, s2, s3)
+            level = fraction(word)
+            while column < columns - 1 and level >= weights[place, column]:
+                level -= weights[place, column]
+                column += 1
+        value, first = 0.0, 0
+        for j in range(columns):
+            best, top = 0, q[row, 0] - shifts[j, 0]
+            for i in range(1, actions):
+                score = q[row, i] - shifts[j, i]
+                best = i if score > top else best
+                top = max(top, score)
+            # From the best action on around the circle: its own odds are 1 and need no exponential.
+            if j == column:
+                first, sums[0] = best, 1.0
+            i, total = best, 1.0
+            for passed in range(1, actions):
+                i = 0 if i == actions - 1 else i + 1
+                total += math.exp((q[row, i] - shifts[j, i] - top) * scale)
+                if j == column:
+                    sums[passed] = total
+            value += weights[place, j] * (top + temperature * math.log(total))
+        word, s0, s1, s2, s3 = advance(s0, s1, s2, s3)
+        level = fraction(word) * sums[actions - 1]
+        action = first
+        for i in range(actions - 1):
+            action += level >= sums[i]
+        action -= actions if action >= actions else 0
+        chosen[row], advantages[row] = action, value - q[row, action]
+    stream[0], stream[1], stream[2], stream[3] = s0, s1, s2, s3
 
 
 @partial(compiled, allocates=True)
@@ -47,16 +101,11 @@ def choose(q: Floats, soft: Softmaxes, stream: Stream) -> tuple[Ints, Floats]:
 
     The weights of `soft` are [n, J] or [1, J].
     """
-    columns, actions = soft.shifts.shape
-    frames = np.empty((1, 1 + columns, actions + 1))
     chosen, advantages = np.empty(len(q), dtype=np.int64), np.empty(len(q))
-    for row in range(len(q)):
-        if soft.temperature == 0.0:
-            chosen[row], advantages[row] = _greedy(q, row), 0.0
-        else:
-            framed(q, row, soft, frames)
-            chosen[row] = draw_action(frames, 0, draw_column(row, soft, stream), stream)
-            advantages[row] = frame_value(frames, 0, row, soft) - q[row, chosen[row]]
+    if soft.temperature == 0.0:
+        _choose_best(q, chosen, advantages)
+    else:
+        _choose(q, soft, stream, np.empty(q.shape[1]), chosen, advantages)
     return chosen, advantages
 
 

@@ -91,7 +91,7 @@ class BatchedChains:
     @property
     def chunk_calls(self) -> int:
         """Simulator calls that take it a fraction of a second."""
-        return 1 << 18
+        return 1 << 19
 
     def values(self, oracle: Oracle, state: Any, count: int, horizon: int) -> Sums:
         """Chains of order 1 from a state."""
@@ -117,6 +117,8 @@ class BatchedChains:
         for piece in _pieces(count):
             stops = draw_stops(piece, discount, horizon, oracle.stream)
             states = self._walked(oracle, _repeated(state, piece), stops)
+            if len(states) == 0:
+                continue
             q = self._references(states)
             first, second = choose_pairs(q, self._softmaxes(states), oracle.stream)
             differ = np.flatnonzero(first != second)

@@ -157,13 +157,14 @@ def _advance(policy: Policy, lanes: Lanes, count: int, scale: float, horizon: in
         lane = np.uint64(0)
         while lane < left:
             word, s0, s1, s2, s3 = advance(s0, s1, s2, s3)
-            rows[lane], gain = _moved(entries, rows[lane], width, word)
+            row, gain = _moved(entries, rows[lane], width, word)
             sums[np.uint64(owners[lane])] += scale * gain
-            if rows[lane] == end:
+            if row == end:
                 # The last lane has not moved yet in this round; it takes the place.
                 left -= one
                 rows[lane], owners[lane] = rows[left], owners[left]
             else:
+                rows[lane] = row
                 lane += one
         scale *= policy.discount
     stream[0], stream[1], stream[2], stream[3] = s0, s1, s2, s3

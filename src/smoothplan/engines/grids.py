@@ -1,10 +1,10 @@
 """References on a regular grid of states, interpolated multilinearly between its nodes."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints, frozen
@@ -16,7 +16,7 @@ MOST_DIMENSIONS = 6
 
 
 class Grid(NamedTuple):
-    """Action values at the nodes of a regular grid on a box. All arrays are read-only; `make_grid` checks them.
+    """Action values at the nodes of a regular grid on a box. `make_grid` checks them.
 
     >>> grid = make_grid(low=[0.0], high=[2.0], shape=[3], table=[[0.0], [1.0], [4.0]])
     >>> grid.at(np.array([[1.5], [9.0]])).tolist()
@@ -25,20 +25,23 @@ class Grid(NamedTuple):
 
     low: Floats  # [d], one corner of the box
     high: Floats  # [d], the opposite corner
-    shape: Ints  # [d], nodes along each axis; 1 where the values do not depend on it
+    shape: Ints  # [d], nodes along each axis, at least 2
     table: Floats  # [nodes, K], the last axis of the states running fastest
 
     def at(self, states: States) -> Floats:
         """Q̂ at states [n, d], [n, K]; outside of the box, at its nearest point."""
-        result = np.empty((len(states), self.table.shape[1]))
-        interpolate(self, frozen(np.asarray(states, dtype=np.float64)), result)
+        points = arguments.array("states", states)
+        if points.shape != (len(points), len(self.low)):
+            raise ValueError(f"states must have shape [n, {len(self.low)}], got {points.shape}")
+        result = np.empty((len(points), self.table.shape[1]))
+        interpolate(self, frozen(points), result)
         return result
 
 
 def make_grid(low: ArrayLike, high: ArrayLike, shape: ArrayLike, table: ArrayLike) -> Grid:
     """A `Grid` of checked arrays; the table may be [nodes, K] or [*shape, K]."""
     box = arguments.array("low", low), arguments.array("high", high)
-    counts = np.array([arguments.whole("shape", count) for count in np.atleast_1d(shape)], dtype=np.int64)
+    counts = np.array([arguments.whole("shape", count, least=2) for count in np.atleast_1d(shape)], dtype=np.int64)
     dimensions = len(counts)
     if not 1 <= dimensions <= MOST_DIMENSIONS:
         raise ValueError(f"a grid must have 1 to {MOST_DIMENSIONS} dimensions, got {dimensions}")
@@ -58,43 +61,72 @@ def make_grid(low: ArrayLike, high: ArrayLike, shape: ArrayLike, table: ArrayLik
 
 
 def grid_nodes(low: Floats, high: Floats, shape: Ints) -> Floats:
-    """The states at the nodes, [nodes, d], in the order of the table; the middle of an axis with one node."""
-    axes = [
-        np.linspace(start, stop, count) if count > 1 else np.array([(start + stop) / 2.0])
-        for start, stop, count in zip(low, high, shape, strict=True)
-    ]
+    """The states at the nodes, [nodes, d], in the order of the table."""
+    axes = [np.linspace(*axis) for axis in zip(low, high, shape, strict=True)]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
+
+
+class _Layout(NamedTuple):
+    """A grid as the lookup wants it, and room for the weights of half of the 2^d corners of a cell."""
+
+    values: Floats  # the table, [nodes·K]
+    low: Floats  # [d]
+    scales: Floats  # cells per unit of length, [d]
+    ends: Floats  # just before the last node, counted in cells, [d]
+    strides: NDArray[np.uint64]  # from one node to the next along each axis, in values, [d]
+    corners: NDArray[np.uint64]  # from the first corner of a cell to those that do not differ in the last axis
+    weights: Floats
+
+
+@compiled
+def _place(layout: _Layout, axis: Any, coordinate: float) -> tuple[Any, float]:
+    """Where the cell of a coordinate begins, in values, and how far into the cell it is, from 0 to 1."""
+    place = min(max((coordinate - layout.low[axis]) * layout.scales[axis], 0.0), layout.ends[axis])
+    cell = np.int64(place)
+    return np.uint64(cell) * layout.strides[axis], place - cell
+
+
+@compiled
+def _interpolate(layout: _Layout, states: Floats, out: Floats) -> None:
+    """As `interpolate`. Unsigned numbers spare Numba the test for negative indices."""
+    values, corners, weights = layout.values, layout.corners, layout.weights
+    actions, last = np.uint64(out.shape[1]), np.uint64(len(layout.low) - 1)
+    for row in range(np.uint64(len(states))):
+        first, along = _place(layout, last, states[row, last])
+        weights[0] = 1.0
+        known = np.uint64(1)
+        for axis in range(last):
+            # Each axis doubles the corners and splits their weights.
+            start, fraction = _place(layout, axis, states[row, axis])
+            first += start
+            for corner in range(known):
+                beyond = weights[corner] * fraction
+                weights[known + corner] = beyond
+                weights[corner] -= beyond
+            known += known
+        for action in range(actions):
+            below, above = 0.0, 0.0
+            for corner in range(known):
+                entry = first + corners[corner] + action
+                below += weights[corner] * values[entry]
+                above += weights[corner] * values[entry + actions]
+            out[row, action] = below + along * (above - below)
 
 
 @partial(compiled, allocates=True)
 def interpolate(grid: Grid, states: Floats, out: Floats) -> None:
     """Q̂ at states [n, d] into [n, K]; outside of the box, at its nearest point."""
-    dimensions, actions = len(grid.low), out.shape[1]
-    scales, strides = np.empty(dimensions), np.empty(dimensions, dtype=np.int64)
-    stride = 1
+    dimensions, actions = len(grid.low), grid.table.shape[1]
+    strides, scales, ends = np.empty(dimensions, dtype=np.uint64), np.empty(dimensions), np.empty(dimensions)
+    stride = actions
     for axis in range(dimensions - 1, -1, -1):
-        scales[axis] = (grid.shape[axis] - 1) / (grid.high[axis] - grid.low[axis])
         strides[axis] = stride
+        scales[axis] = (grid.shape[axis] - 1) / (grid.high[axis] - grid.low[axis])
+        ends[axis] = np.nextafter(grid.shape[axis] - 1.0, 0.0)
         stride *= grid.shape[axis]
-    corners = 1 << dimensions
-    weights, nodes = np.empty(corners), np.empty(corners, dtype=np.int64)
-    for row in range(len(states)):
-        weights[0], nodes[0] = 1.0, 0
-        known = 1
-        # Each axis doubles the corners and splits their weights.
-        for axis in range(dimensions):
-            last = grid.shape[axis] - 1
-            place = min(max((states[row, axis] - grid.low[axis]) * scales[axis], 0.0), float(last))
-            before = max(min(int(place), last - 1), 0)
-            fraction = place - before
-            stride = strides[axis] if last > 0 else 0
-            for corner in range(known):
-                node, weight = nodes[corner] + before * strides[axis], weights[corner]
-                nodes[corner], nodes[known + corner] = node, node + stride
-                weights[corner], weights[known + corner] = weight * (1.0 - fraction), weight * fraction
-            known *= 2
-        for action in range(actions):
-            value = 0.0
-            for corner in range(corners):
-                value += weights[corner] * grid.table[nodes[corner], action]
-            out[row, action] = value
+    corners = np.zeros(1 << (dimensions - 1), dtype=np.uint64)
+    for axis in range(dimensions - 1):
+        for corner in range(1 << axis):
+            corners[(1 << axis) + corner] = corners[corner] + strides[axis]
+    layout = _Layout(grid.table.reshape(-1), grid.low, scales, ends, strides, corners, np.empty(1 << (dimensions - 1)))
+    _interpolate(layout, states, out)

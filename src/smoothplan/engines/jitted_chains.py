@@ -17,7 +17,7 @@ from smoothplan.backups import Backup
 from smoothplan.engines.base import Sums
 from smoothplan.engines.chain_kernels import choose, choose_pairs, draw_stop, paired_sums, smooth, stop_weight
 from smoothplan.engines.chains import LEAST_PAIRS, PairSums, sizes
-from smoothplan.engines.grids import Grid, interpolate
+from smoothplan.engines.grids import Grid, interpolate, make_grid
 from smoothplan.engines.kernels import Softmaxes, softmaxes
 from smoothplan.engines.steps import Door, example_door, opened, serves, simulated, step_type
 from smoothplan.models.base import Oracle
@@ -200,7 +200,7 @@ class JittedChains:
     Args:
         model: the simulator, with an `initial_state`.
         backup: F.
-        grid: Q̂, of `make_grid`.
+        grid: Q̂ at the nodes of a grid.
         tail: what stands for the value behind the horizon.
     """
 
@@ -212,6 +212,7 @@ class JittedChains:
     def __post_init__(self) -> None:
         if not serves(self.model):
             raise ValueError("compiled chains need a model whose initial_state is a vector of float64")
+        object.__setattr__(self, "grid", make_grid(*self.grid))
         wanted = (len(self.model.initial_state), self.model.actions)
         found = (len(self.grid.low), self.grid.table.shape[1])
         if found != wanted:

@@ -1,0 +1,281 @@
+"""Throughput of the chains beside twins in C++, as ratios within one run; and what it costs to correct at all steps.
+
+On tables the twin (chain_twin.cpp) draws the same samples in the same way. Chains through a compiled simulator are
+compared with the twin of the recursive engines (twin.cpp), whose simulator is a table: a yardstick, not a rival.
+Repeats are interleaved, it is the processor's time that is taken, and the fastest counts, so that neither the speed nor
+the load of the machine matters much.
+"""
+
+import argparse
+import resource
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import engines
+import numpy as np
+from engines import Measurement
+
+import smoothplan as sp
+from smoothplan.arguments import Floats
+from smoothplan.backups import Backup
+from smoothplan.engines.base import Sums
+from smoothplan.engines.chains import BatchedChains, Chains
+from smoothplan.engines.compiled_chains import Lanes, Policy, TableChains, new_lanes, quadratic, walked
+from smoothplan.engines.grids import Grid, grid_nodes, make_grid
+from smoothplan.engines.jitted_chains import JittedChains
+from smoothplan.engines.kernels import Softmaxes
+from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.models.tabular import Tables
+from smoothplan.streams import Stream, compiled
+
+REPEATS = 15
+SECONDS = 0.1
+"""About how long one measurement lasts."""
+
+STATE = 0
+HORIZON, PAIRS = 500, 100
+SAMPLES = {"values": 256, "corrections": 8}
+"""Of one chunk."""
+
+GOALS = {"table": 0.5, "jitted": 0.05}
+"""Throughput as a fraction of the twin's."""
+
+Kind = Literal["values", "corrections"]
+Contestant = Callable[[int, int], Measurement]
+"""chunks, seed → what it measured."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A tabular model, a backup, and a reference that is wrong by a little."""
+
+    name: str
+    model: sp.TabularModel
+    backup: Backup
+    reference: Floats  # [S, K]
+    tail: float
+
+
+def case(name: str, backup: Backup, states: int, actions: int, branching: int, discount: float = 0.99) -> Case:
+    """A Garnet with a reference that errs by normal noise."""
+    model = sp.models.garnet(states=states, actions=actions, branching=branching, discount=discount, seed=1)
+    solution = sp.exact.solve(model, backup)
+    noise = 0.1 * np.random.default_rng(0).normal(size=solution.q.shape)
+    return Case(name, model, backup, solution.q + noise, float(solution.values.mean()))
+
+
+def cases() -> list[Case]:
+    """Tables that fit into the first, the second and the third cache."""
+    transport = sp.OptimalTransport(cost=sp.backups.line_cost(4), tau=1.0, lam=0.3)
+    return [
+        case("LogSumExp, 30 states, K=2, 4 successors", sp.LogSumExp(0.3), 30, 2, 4),
+        case("optimal transport, 500 states, K=4, 4 successors", transport, 500, 4, 4),
+        case("LogSumExp, 1000 states, K=5, 8 successors", sp.LogSumExp(0.3), 1000, 5, 8),
+    ]
+
+
+def write_data(case: Case, path: Path) -> None:
+    """The case as the twin reads it: numbers of double precision, one after the other."""
+    model, backup, q = case.model, case.backup, case.reference
+    states = np.arange(model.states)
+    weights = np.atleast_2d(backup.weights(states))
+    shifts = backup.shifts(model.actions).T
+    rewards = model.rewards if model.rewards.ndim == 3 else model.rewards[..., None]
+    numbers: list[Any] = [
+        [*model.probabilities.shape, len(shifts), len(weights)], [model.discount, backup.temperature, case.tail],
+        model.probabilities, np.broadcast_to(rewards, model.probabilities.shape),
+        np.where(model.ends, -1, model.successors), backup.policy(q, states), backup.value(q, states)[:, None] - q, q,
+        shifts, weights,
+    ]  # fmt: skip
+    np.concatenate([np.asarray(part, dtype=np.float64).ravel() for part in numbers]).tofile(path)
+
+
+def twin(kind: Kind, program: Path, data: Path) -> Contestant:
+    """The twin as a contestant. It takes its own time, without reading the data."""
+
+    def run(chunks: int, seed: int) -> Measurement:
+        numbers = [STATE, SAMPLES[kind], PAIRS, HORIZON, chunks, seed]
+        command = [str(program), str(data), kind, *(str(number) for number in numbers)]
+        words = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        return Measurement(float(words[0]), int(words[1]), Sums(int(words[2]), float(words[3]), float(words[4])))
+
+    return run
+
+
+def on_processor_time(run: Contestant) -> Contestant:
+    """A program as a contestant, on the processor's time instead of its own clock; without that of an empty run."""
+
+    def seconds(chunks: int, seed: int) -> tuple[float, Measurement]:
+        start = resource.getrusage(resource.RUSAGE_CHILDREN)
+        found = run(chunks, seed)
+        stop = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return stop.ru_utime - start.ru_utime, found
+
+    empty = min(seconds(0, 0)[0] for _ in range(REPEATS))
+
+    def timed(chunks: int, seed: int) -> Measurement:
+        spent, found = seconds(chunks, seed)
+        return found._replace(seconds=max(spent - empty, 1e-9))
+
+    return timed
+
+
+def contestant(kind: Kind, chains: Chains, model: GenerativeModel, state: Any) -> Contestant:
+    """An engine of chains as a contestant."""
+
+    def run(chunks: int, seed: int) -> Measurement:
+        found, calls = [], 0
+        start = time.process_time()
+        for chunk in range(chunks):
+            oracle = Oracle(model, seed, chunk)
+            if kind == "values":
+                found.append(chains.values(oracle, state, SAMPLES[kind], HORIZON))
+            else:
+                found.append(Sums(*chains.corrections(oracle, state, SAMPLES[kind], PAIRS, HORIZON)[:3]))
+            calls += oracle.calls
+        return Measurement(time.process_time() - start, calls, engines.add(found))
+
+    return run
+
+
+def measured(field: dict[str, Contestant]) -> dict[str, list[Measurement]]:
+    """All repeats of all contestants."""
+    chunks: dict[str, int] = {}
+    for name, run in field.items():
+        run(1, 0)  # compiles, and warms the caches
+        chunks[name] = max(1, round(SECONDS / run(1, 0).seconds))
+    found: dict[str, list[Measurement]] = {name: [] for name in field}
+    for repeat in range(REPEATS):
+        for name, run in field.items():
+            found[name].append(run(chunks[name], repeat + 1))
+    return found
+
+
+def print_table(title: str, found: dict[str, list[Measurement]], same: bool = True) -> None:
+    """Throughputs, as ratios to the first; means, which must agree where the samples are the same."""
+    print(f"\n{title}\n  {'':<10}{'M calls/s':>10}{'of the twin':>13}{'goal':>7}   mean")
+    rates = {name: max(each.calls / each.seconds for each in many) for name, many in found.items()}
+    first = next(iter(found))
+    expected, error = engines.mean_and_error(engines.add(each.sums for each in found[first]))
+    for name, many in found.items():
+        mean, own = engines.mean_and_error(engines.add(each.sums for each in many))
+        goal = f"{GOALS[name]:.2f}" if name in GOALS else ""
+        ratio = rates[name] / rates[first]
+        print(f"  {name:<10}{rates[name] / 1e6:>10.1f}{ratio:>13.3f}{goal:>7}   {mean:.5f} ± {own:.5f}")
+        if same and abs(mean - expected) > engines.SUSPICIOUS * np.hypot(own, error):
+            raise SystemExit(f"{name} and the twin disagree: {mean} ± {own}, {expected} ± {error}")
+
+
+def run_tables(folder: Path) -> None:
+    """Chains on tables beside their twin."""
+    program = folder / "chain_twin"
+    source = Path(__file__).with_name("chain_twin.cpp")
+    subprocess.run(["g++", "-O3", "-march=native", "-std=c++17", "-o", str(program), str(source)], check=True)
+    for case in cases():
+        data = folder / "case.bin"
+        write_data(case, data)
+        table = TableChains(case.model, case.backup, case.reference, case.tail)
+        batched = BatchedChains(case.model, case.backup, lambda states, q=case.reference: q[states], case.tail)  # type: ignore[misc]
+        kinds: tuple[Kind, ...] = ("values", "corrections")
+        for kind in kinds:
+            field = {
+                "twin": twin(kind, program, data),
+                "table": contestant(kind, table, case.model, STATE),
+                "batched": contestant(kind, batched, case.model, STATE),
+            }
+            print_table(f"{case.name}: {kind}, H = {HORIZON}", measured(field))
+
+
+def cart_pole_grid() -> Grid:
+    """Action values that fall with the speed at which the pole falls, so that the policy keeps it up."""
+    low, high, shape = np.array([-2.4, -3.0, -0.21, -3.0]), np.array([2.4, 3.0, 0.21, 3.0]), np.array([9, 9, 9, 9])
+    nodes = grid_nodes(low, high, shape)
+    falling = 20.0 * nodes[:, 2] + 1.5 * nodes[:, 3]
+    return make_grid(low, high, shape, np.stack([90.0 - falling, 90.0 + falling], axis=-1))
+
+
+def run_simulator(folder: Path) -> None:
+    """Chains through a compiled simulator, beside the twin of the recursive engines."""
+    model, backup, grid = sp.models.cart_pole(), sp.LogSumExp(0.3), cart_pole_grid()
+    yardstick, data = engines.plug_in_case(), folder / "engines.bin"
+    engines.write_data(yardstick, data)
+    program = engines.compile_twin(folder)
+    kinds: tuple[Kind, ...] = ("values", "corrections")
+    for kind in kinds:
+        field = {"twin": on_processor_time(engines.twin(yardstick, program, data, 4, 1))}
+        for name, chains in (
+            ("jitted", JittedChains(model, backup, grid, 80.0)),
+            ("batched", BatchedChains(model, backup, grid.at, 80.0)),
+        ):
+            field[name] = contestant(kind, chains, model, model.initial_state)
+        print_table(f"cart-pole, 9⁴ nodes: {kind}, H = {HORIZON}", measured(field), same=False)
+
+
+@partial(compiled, allocates=True)
+def corrected_everywhere(
+    policy: Policy,
+    tables: Tables,
+    q: Floats,
+    soft: Softmaxes,
+    state: int,
+    pairs: int,
+    horizon: int,
+    lanes: Lanes,
+    stream: Stream,
+) -> float:
+    """The quadratic term at every step of a chain, discounted: the alternative to one step at random."""
+    columns, actions = soft.shifts.shape
+    frames = np.empty((1, 1 + columns, actions + 1))
+    total, scale = 0.0, 1.0
+    for _ in range(horizon):
+        _, sample, _ = quadratic(policy, tables, q, soft, state, pairs, horizon, frames, lanes, stream)
+        total += scale * sample
+        scale *= policy.discount
+        state = walked(policy, state, 1, stream)
+        if state < 0:
+            break
+    return total
+
+
+def run_steps(pairs: int = 20, horizon: int = 200, samples: int = 200) -> None:
+    """Calls times variance of a correction at one random step, and at all steps: what a given accuracy costs."""
+    chosen = case("", sp.LogSumExp(0.3), 200, 4, 4, discount=0.97)
+    chains = TableChains(chosen.model, chosen.backup, chosen.reference, chosen.tail)
+    world = (chains.policy, chosen.model.tables, chains.table, chains.soft)
+    found = {}
+    oracle = Oracle(chosen.model, 0)
+    everywhere = [
+        corrected_everywhere(*world, STATE, pairs, horizon, new_lanes(), oracle.stream) for _ in range(samples)
+    ]
+    found["all steps"] = Sums(samples, sum(everywhere), sum(each**2 for each in everywhere)), oracle.calls
+    oracle = Oracle(chosen.model, 1)
+    sums = Sums(*chains.corrections(oracle, STATE, samples * horizon // 2, pairs, horizon)[:3])
+    found["one step"] = sums, oracle.calls
+    print(f"\ncorrections, γ = 0.97, H = {horizon}, n = {pairs}\n  {'':<10}{'calls × variance of the mean':>30}   mean")
+    for name, (sums, calls) in found.items():
+        mean, error = engines.mean_and_error(sums)
+        print(f"  {name:<10}{calls * error**2:>30.4g}   {mean:.5f} ± {error:.5f}")
+
+
+def main() -> None:
+    """Runs what is asked for, or everything."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=["tables", "simulator", "steps"])
+    only = parser.parse_args().only
+    with tempfile.TemporaryDirectory() as name:
+        if only in (None, "tables"):
+            run_tables(Path(name))
+        if only in (None, "simulator"):
+            run_simulator(Path(name))
+        if only in (None, "steps"):
+            run_steps()
+
+
+if __name__ == "__main__":
+    main()
