@@ -1,20 +1,32 @@
 """A reference for those who have none."""
 
+from typing import Any
+
 import numpy as np
 
 from smoothplan import arguments
 from smoothplan.backups import Backup
 from smoothplan.engines.grids import MOST_DIMENSIONS
 from smoothplan.models.base import GenerativeModel
-from smoothplan.references.grid import GridReference
+from smoothplan.references.grid import GridReference, default_price
 from smoothplan.references.shared import SharedReference
 
 CALLS = 100_000
 """Simulator calls for a shared reference, at most."""
 
 
+class TooFewCallsError(ValueError):
+    """A reference would take more simulator calls than there may be."""
+
+
 def default_reference(
-    model: GenerativeModel, backup: Backup, *, calls: int = CALLS, seed: int = 0
+    model: GenerativeModel,
+    backup: Backup,
+    *,
+    state: Any = None,
+    calls: int = CALLS,
+    max_calls: int | None = None,
+    seed: int = 0,
 ) -> SharedReference | GridReference:
     """A reference made from what the model is, by about so many simulator calls.
 
@@ -24,11 +36,14 @@ def default_reference(
     Args:
         model: a simulator with an initial state.
         backup: F.
+        state: what a shared reference starts from; the initial state by default.
         calls: simulator calls; a grid makes as many as it needs, and is then improved by what is left.
+        max_calls: a limit, no smaller than `calls`, that is kept in any case.
         seed: of the simulator calls.
 
     Raises:
         ValueError: neither suits the model; the message says what would help.
+        TooFewCallsError: a grid may take more than `max_calls`.
     """
     if model.initial_state is None:
         raise ValueError(
@@ -41,10 +56,15 @@ def default_reference(
                 "this model declares no max_successors, without which a shared reference cannot bound its error: "
                 "declare it, build a SharedReference with successors=..., or give a critic"
             )
-        shared = SharedReference(model, backup, seed=seed)
+        shared = SharedReference(model, backup, root=state, seed=seed)
         shared.improve(arguments.whole("calls", calls))
         return shared
     if start.dtype.kind == "f" and start.ndim == 1 and len(start) <= MOST_DIMENSIONS:
+        if max_calls is not None and default_price(model) > max_calls:
+            raise TooFewCallsError(
+                f"a grid may take {default_price(model)} simulator calls, more than max_calls={max_calls}: build a "
+                "GridReference with fewer cells"
+            )
         grid = GridReference.build(model, backup, seed=seed)
         if grid.calls < arguments.whole("calls", calls):
             grid.improve(calls - grid.calls)

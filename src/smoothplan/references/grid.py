@@ -137,6 +137,11 @@ class GridReference:
         """The upper corner of the box, [d]."""
         return self.grid.high
 
+    @property
+    def periodic(self) -> tuple[int, ...]:
+        """The axes that close on themselves: `q` knows, `grid` does not."""
+        return self._box.periodic
+
     def q(self, states: States) -> Floats:
         """Interpolated estimates, [n, K]."""
         return self.grid.at(self._box.wrapped(np.asarray(states)))
@@ -193,7 +198,7 @@ class _Box:
     ) -> None:
         self.low, self.high = low, high  # [d]
         self._fixed = fixed  # [2, d], which ends the user has given
-        self._periodic = list(periodic)
+        self.periodic = periodic
         self.dtype = dtype
 
     @classmethod
@@ -240,11 +245,11 @@ class _Box:
 
     def wrapped(self, points: States) -> States:
         """Points [n, d], those along periodic axes brought into the box."""
-        if not self._periodic or points.ndim != 2:
+        if not self.periodic or points.ndim != 2:
             return points
-        points = points.copy()
-        low = self.low[self._periodic]
-        points[:, self._periodic] = low + (points[:, self._periodic] - low) % (self.high[self._periodic] - low)
+        axes, points = list(self.periodic), points.copy()
+        low = self.low[axes]
+        points[:, axes] = low + (points[:, axes] - low) % (self.high[axes] - low)
         return points
 
     def enlarged(self, visited: Floats) -> "_Box":
@@ -274,6 +279,15 @@ class _Box:
         """Whether it is larger than another box by more than a little."""
         little = GROWN * (other.high - other.low)
         return bool(((other.low - self.low > little) | (self.high - other.high > little)).any())
+
+
+def default_price(model: GenerativeModel) -> int:
+    """Simulator calls of `GridReference.build` with nothing but a model, at most."""
+    dimensions = len(np.asarray(model.initial_state))
+    fine, coarse = (int(np.prod(_cells(None, dimensions, nodes) + 1)) for nodes in (NODES, COARSE_NODES))
+    samples = 1 if model.max_successors == 1 else SAMPLES
+    walks = (2 + ROUNDS) * WALKS * _walk_length(model)
+    return walks + model.actions * samples * (2 * fine + ROUNDS * coarse)
 
 
 def _walk_length(model: GenerativeModel) -> int:
