@@ -40,7 +40,7 @@ SECONDS = 0.1
 
 STATE = 0
 HORIZON, PAIRS = 500, 100
-SAMPLES = {"values": 256, "corrections": 8}
+SAMPLES = {"values": 1024, "corrections": 16}
 """Of one chunk."""
 
 GOALS = {"table": 0.5, "jitted": 0.05}

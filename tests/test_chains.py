@@ -369,6 +369,7 @@ def test_grids_interpolate(dimensions: int) -> None:
     assert grid.at(states) == pytest.approx(known(np.clip(states, low, high)), abs=1e-12)
     nodes = grid_nodes(grid.low, grid.high, grid.shape)
     assert grid.at(nodes) == pytest.approx(grid.table, abs=1e-12)
+    assert (grid.at(np.array([low - 1.0, high + 1.0])) == grid.table[[0, -1]]).all()
     slopes = rng.normal(size=(dimensions, 3))
     linear = make_grid(low, high, shape, nodes @ slopes)
     inside = np.clip(states, low, high)

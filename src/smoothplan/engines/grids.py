@@ -72,7 +72,8 @@ class _Layout(NamedTuple):
     values: Floats  # the table, [nodes·K]
     low: Floats  # [d]
     scales: Floats  # cells per unit of length, [d]
-    ends: Floats  # just before the last node, counted in cells, [d]
+    ends: Floats  # the last node, counted in cells, [d]
+    before: Floats  # the largest number below it, [d]
     strides: NDArray[np.uint64]  # from one node to the next along each axis, in values, [d]
     corners: NDArray[np.uint64]  # from the first corner of a cell to those that do not differ in the last axis
     weights: Floats
@@ -82,7 +83,7 @@ class _Layout(NamedTuple):
 def _place(layout: _Layout, axis: Any, coordinate: float) -> tuple[Any, float]:
     """Where the cell of a coordinate begins, in values, and how far into the cell it is, from 0 to 1."""
     place = min(max((coordinate - layout.low[axis]) * layout.scales[axis], 0.0), layout.ends[axis])
-    cell = np.int64(place)
+    cell = np.int64(min(place, layout.before[axis]))
     return np.uint64(cell) * layout.strides[axis], place - cell
 
 
@@ -110,7 +111,7 @@ def _interpolate(layout: _Layout, states: Floats, out: Floats) -> None:
                 entry = first + corners[corner] + action
                 below += weights[corner] * values[entry]
                 above += weights[corner] * values[entry + actions]
-            out[row, action] = below + along * (above - below)
+            out[row, action] = (1.0 - along) * below + along * above
 
 
 @partial(compiled, allocates=True)
@@ -122,11 +123,20 @@ def interpolate(grid: Grid, states: Floats, out: Floats) -> None:
     for axis in range(dimensions - 1, -1, -1):
         strides[axis] = stride
         scales[axis] = (grid.shape[axis] - 1) / (grid.high[axis] - grid.low[axis])
-        ends[axis] = np.nextafter(grid.shape[axis] - 1.0, 0.0)
+        ends[axis] = grid.shape[axis] - 1
         stride *= grid.shape[axis]
     corners = np.zeros(1 << (dimensions - 1), dtype=np.uint64)
     for axis in range(dimensions - 1):
         for corner in range(1 << axis):
             corners[(1 << axis) + corner] = corners[corner] + strides[axis]
-    layout = _Layout(grid.table.reshape(-1), grid.low, scales, ends, strides, corners, np.empty(1 << (dimensions - 1)))
+    layout = _Layout(
+        grid.table.reshape(-1),
+        grid.low,
+        scales,
+        ends,
+        np.nextafter(ends, 0.0),
+        strides,
+        corners,
+        np.empty(1 << (dimensions - 1)),
+    )
     _interpolate(layout, states, out)
