@@ -12,6 +12,8 @@ from gymnasium import spaces
 
 import smoothplan as sp
 from smoothplan.models import from_gymnasium
+from smoothplan.models import gymnasium as door
+from smoothplan.models.gymnasium import Player
 
 TABLES: list[tuple[str, dict[str, Any]]] = [
     *(
@@ -62,10 +64,20 @@ def test_a_table_steps_as_the_environment_does(name: str, options: dict[str, Any
     assert model.states == real.observation_space.n
 
 
+@pytest.mark.parametrize("compiled", [True, False], ids=["as given", "assigned"])
 @pytest.mark.parametrize("name", CLASSIC)
-def test_classic_control_steps_as_the_environment_does(name: str) -> None:
-    """Along random trajectories that end several times: same next state to the last bit, reward and end."""
+def test_classic_control_steps_as_the_environment_does(
+    name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Along random trajectories that end several times: same reward, end and next state, to the last bit.
+
+    A compiled twin computes the same in another order, so that the last digits of its states may differ.
+    """
+    if not compiled:
+        monkeypatch.setattr(door, "TWINS", {})
     model = from_gymnasium(name)
+    error = door.TWIN_ERROR if isinstance(model, sp.JitModel) else 0.0
+    assert isinstance(model, sp.JitModel) == (compiled and name in ("CartPole-v1", "MountainCar-v0"))
     real: Any = gymnasium.make(name).unwrapped
     rng = np.random.default_rng(1)
     ends = 0
@@ -80,7 +92,7 @@ def test_classic_control_steps_as_the_environment_does(name: str) -> None:
             state = np.array(real.state, dtype=np.float64)
             reached, *outcome = step_from(real, None, action, seed)
             found, *answer = model_step(model, state, action, seed)
-            np.testing.assert_array_equal(found, reached)
+            np.testing.assert_allclose(found, reached, rtol=0, atol=error)
             assert answer == outcome
             if outcome[1]:
                 ends += 1
@@ -146,6 +158,69 @@ def test_an_environment_and_its_id_give_the_same_model() -> None:
     assert isinstance(two, sp.TabularModel)
     for name in ("probabilities", "successors", "rewards", "ends"):
         np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+
+
+@pytest.mark.parametrize(
+    ("name", "attribute", "value"),
+    [
+        ("CartPole-v1", "x_threshold", 5.0),
+        ("CartPole-v1", "kinematics_integrator", "other"),
+        ("MountainCar-v0", "force", 0.01),
+    ],
+)
+def test_a_changed_environment_has_no_twin(name: str, attribute: str, value: Any) -> None:
+    """Not even where playing side by side would hardly show it."""
+    changed = gymnasium.make(name)
+    setattr(changed.unwrapped, attribute, value)
+    assert isinstance(from_gymnasium(changed), sp.VectorModel)
+    assert isinstance(from_gymnasium(gymnasium.make(name)), sp.JitModel)
+    assert isinstance(from_gymnasium("CartPole-v1", sutton_barto_reward=True), sp.VectorModel)
+
+
+def test_a_twin_that_does_not_agree_is_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "TWIN_ERROR", -1.0)
+    assert isinstance(from_gymnasium("MountainCar-v0"), sp.VectorModel)
+
+
+def test_a_twin_has_the_same_declarations(monkeypatch: pytest.MonkeyPatch) -> None:
+    twin = from_gymnasium("CartPole-v1", discount=0.9, reward_range=(0, 2))
+    monkeypatch.setattr(door, "TWINS", {})
+    model = from_gymnasium("CartPole-v1", discount=0.9, reward_range=(0, 2))
+    for name in ("actions", "discount", "reward_range", "reward_kind", "max_successors", "terminates"):
+        assert getattr(twin, name) == getattr(model, name)
+    np.testing.assert_array_equal(twin.initial_state, model.initial_state)
+    assert twin.initial_state.dtype == model.initial_state.dtype
+
+
+# --- Playing --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["FrozenLake-v1", "CartPole-v1", "MountainCar-v0"])
+def test_a_player_plays_the_environment_itself(name: str) -> None:
+    player, real = Player(name), gymnasium.make(name)
+    player.reset(7)
+    real.reset(seed=7)
+    bare: Any = real.unwrapped
+    for step in range(300):
+        np.testing.assert_array_equal(player.state, bare.s if hasattr(bare, "s") else bare.state)
+        move = player.move(step % player.actions)
+        _, *outcome, _ = real.step(step % player.actions)
+        assert list(move) == outcome
+        if move.terminated or move.truncated:
+            break
+    assert move.terminated or move.truncated
+
+
+def test_a_players_actions_are_numbered_from_0() -> None:
+    line = Line()
+    player = Player(line)
+    player.reset(0)
+    before = player.state
+    player.move(0)
+    assert player.state[0] < before[0] + 2.0
+    assert player.actions == 3
+    with pytest.raises(ValueError, match="render_mode='rgb_array'"):
+        Player(line, frames=True)
 
 
 # --- Environments of one's own --------------------------------------------------------------------------------------
