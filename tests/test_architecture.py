@@ -35,6 +35,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("recursion",),
     ("plan",),
     ("planners",),
+    ("defaults",),
+    ("acting", "unregularised"),
     ("experiments", "report"),
     ("specs",),
     (ROOT,),
@@ -43,7 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 """From bottom to top. Modules side by side do not import each other."""
 
 INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
-    "models": (("base",), ("tabular", "vector"), ("jit",), ("zoo", "gymnasium")),
+    "models": (("base",), ("tabular", "vector"), ("jit",), ("zoo",), ("gymnasium",)),
 }
 """The order inside a package, where there is one: every module of it is listed. Elsewhere they import freely."""
 

@@ -124,10 +124,11 @@ def test_help_shows_examples(command: Command, arguments: list[str]) -> None:
     assert "smoothplan solve --model river-swim" in outcome.out
 
 
-def test_every_example_of_the_guide_works(command: Command) -> None:
+def test_every_example_of_the_guide_works(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # one saves a file
     options = r"(?: +--\w+(?: +[^-\s]\S*)?)*"
     examples = re.findall(rf"smoothplan (\w+{options})", cli.GUIDE.replace("\\\n", ""))
-    assert len(examples) == 7
+    assert len(examples) == 10
     for example in examples:
         outcome = command(*example.split())
         assert (outcome.status, outcome.err) == (0, ""), example
@@ -431,7 +432,11 @@ def test_limits_and_vector_states(command: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--model", "river-swim"], "simulator calls, more than"),
+        (["--model", "river-swim", "--planner", "second-order:epsilon=0.1"], "simulator calls, more than"),
+        (["--model", "river-swim", "--backup", "hard-max"], "smooth backup"),
+        ([*SMALL, "--bias", "0.1"], "--bias chooses the backup"),
+        ([*SMALL[:2], "--bias", "0"], "bias must be greater than 0, got 0"),
+        (["--model", "cart-pole", "--bias", "1", "--exact"], "--exact needs a table"),
         ([*SMALL, "--state", "20"], "state must be in 0..19"),
         ([*SMALL, "--state", "here"], "--state must be a number"),
         ([*SMALL, "--planner", "second-order"], "epsilon"),
@@ -454,3 +459,113 @@ def test_a_plan_that_cannot_be_is_refused_in_one_line(command: Command, argument
 
 def test_what_has_no_forecast_says_why_in_one_line(command: Command) -> None:
     _is_refusal(command("forecast", *SMALL, "--planner", "ot-gap-cruiser:epsilon=0.1"), "OTGapCruiser has no forecast")
+
+
+# What is chosen where nobody says
+
+ENVIRONMENTS = [
+    ("gym:FrozenLake-v1,map_name=8x8,discount=0.99", 0.4168),
+    ("gym:Taxi-v4,discount=0.99", 4.2495),
+    ("gym:CliffWalking-v1", -12.2479),
+    ("gym:CartPole-v1,discount=0.99", None),
+    ("gym:MountainCar-v0", None),
+]
+
+
+@pytest.mark.parametrize(("model", "truth"), ENVIRONMENTS, ids=[name for name, _ in ENVIRONMENTS])
+def test_an_environment_is_planned_in_one_line(command: Command, model: str, truth: float | None) -> None:
+    outcome = command("plan", "--model", model, *([] if truth is None else ["--exact"]))
+    assert (outcome.status, outcome.err) == (0, "")
+    lines = dict(line.split(maxsplit=1) for line in outcome.out.splitlines())
+    assert list(lines)[:4] == ["backup", "planner", "limit", "value"]
+    assert lines["backup"].startswith("lse:temperature=")
+    assert lines["planner"].startswith("reference-cruiser:order=1")
+    assert "estimate" in lines["value"]
+    assert "with probability at least 0.9" in lines["value"]
+    assert "with probability at least 0.9" in lines["policy"]
+    assert "the reference claims" in lines["means"]
+    value, low, _, high = map(float, re.findall(r"-?\d[\d.]*(?:e-?\d+)?", lines["value"]))
+    assert low <= value <= high
+    if truth is not None:
+        assert "inside" in lines["exact"]
+        assert low <= truth + 1e-4
+        assert abs(value - truth) <= 0.05
+
+
+def test_a_choice_is_told_in_json_and_limits_are_kept(command: Command) -> None:
+    model = ["--model", "gym:FrozenLake-v1,discount=0.99"]
+    found = _one_object(command("plan", *model, "--json"))
+    assert set(found["chosen"]) == {"backup", "planner", "limit"}
+    assert found["calls"] <= 2_000_000
+    few = _one_object(command("plan", *model, "--max-calls", "9999", "--json"))
+    assert set(few["chosen"]) == {"backup", "planner"}
+    assert few["calls"] <= 9999
+    given = _one_object(command("plan", *model, "--backup", "lse:temperature=0.1", "--json"))
+    assert set(given["chosen"]) == {"planner", "limit"}
+
+
+def test_short_horizons_are_planned_by_recursion_as_ever(command: Command) -> None:
+    found = _one_object(command("plan", *SMALL[:2], "--json"))
+    assert found == _one_object(command("plan", *SMALL, "--planner", "second-order:epsilon=0.1", "--json")) | {
+        "seconds": found["seconds"]
+    }
+    assert "chosen" not in found
+    assert "diagnosis" not in command("plan", *SMALL[:2]).out
+
+
+def test_long_horizons_need_no_planner(command: Command) -> None:
+    found = _one_object(command("plan", "--model", "chain:discount=0.98", "--exact", "--json"))
+    assert "chosen" in found
+    low, high = found["interval"]
+    assert low <= found["exact"] <= high
+
+
+# The ordinary value
+
+
+@pytest.mark.parametrize("planner", [[], ["--planner", "reference-cruiser:epsilon=0.05"]])
+def test_a_bias_gives_an_interval_of_the_ordinary_value(command: Command, planner: list[str]) -> None:
+    arguments = ["plan", "--model", "chain:discount=0.95", "--bias", "0.5", *planner, "--max-calls", "1000000"]
+    found = _one_object(command(*arguments, "--exact", "--json"))
+    (low, high), (least, most) = found["interval"], found["gap"]
+    assert low <= found["exact"] <= high
+    assert (least, most) == (0.0, pytest.approx(0.5))
+    assert low == max(found["regularised"]["interval"][0] - most, 0.0)
+    outcome = command(*arguments, "--exact")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert re.search(r"^value .* the ordinary optimal value$", outcome.out, re.MULTILINE)
+    assert re.search(r"^exact .* inside the interval$", outcome.out, re.MULTILINE)
+    assert "is too large by 0 to 0.5, for certain" in outcome.out
+
+
+# Episodes
+
+
+def test_an_episode_is_played(command: Command) -> None:
+    arguments = ["act", "--env", "FrozenLake-v1,is_slippery=false", "--calls", "500", "--episodes", "2", "--seed", "3"]
+    found = _one_object(command(*arguments, "--json"))
+    assert [episode["score"] for episode in found["episodes"]] == [1.0, 1.0]
+    assert [episode["end"] for episode in found["episodes"]] == ["terminated"] * 2
+    assert (found["mean"], found["error"], found["seed"]) == (1.0, 0.0, 3)
+    outcome = command(*arguments)
+    assert (outcome.status, outcome.err) == (0, "")
+    assert re.search(r"^return +1 ± 0 \(standard error\), of 2 episodes of FrozenLake-v1$", outcome.out, re.MULTILINE)
+    assert _one_object(command("act", "--env", "gym:CliffWalking-v1", "--max-steps", "3", "--json"))["mean"] == -3.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "--env"),
+        (["--env", "Nowhere-v1"], "gymnasium cannot make 'Nowhere-v1'"),
+        (["--env", "map_name=8x8"], "an environment is Id-v1,key=value"),
+        (["--env", "Pendulum-v1"], "cannot be made a generative model"),
+        (["--env", "FrozenLake-v1", "--calls", "5", "--seconds", "1"], "calls and seconds cannot both be given"),
+        (["--env", "FrozenLake-v1", "--calls", "-1"], "calls"),
+        (["--env", "FrozenLake-v1", "--seconds", "0"], "seconds"),
+        (["--env", "FrozenLake-v1", "--episodes", "0"], "episodes"),
+        (["--env", "FrozenLake-v1", "--discount", "1"], "discount"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_in_one_line(command: Command, arguments: list[str], complaint: str) -> None:
+    _is_refusal(command("act", *arguments), complaint)

@@ -3,13 +3,14 @@
 Everything a user needs is in this namespace: backups (`HardMax`, `LogSumExp`, `OptimalTransport`), models
 (`TabularModel`, `VectorModel`, `JitModel`, `models`), planners of values (`SparseSampling`, `SmoothCruiser`,
 `SecondOrderSmoothCruiser`) and of actions (`OTGapE`, `MDPGapE`, `OTGapCruiser`), one for long horizons
-(`ReferenceCruiser`, around `references`), with `forecast` and `plan`, the exact solver (`exact`) and the theory
-(`curvature`).
+(`ReferenceCruiser`, around `references`), with `forecast` and `plan`; `plan_unregularised` for ordinary values and
+`act` for episodes of a Gymnasium environment; the exact solver (`exact`) and the theory (`curvature`).
 """
 
 from importlib.metadata import version
 
 from smoothplan import backups, curvature, exact, models, references
+from smoothplan.acting import ActResult, act
 from smoothplan.backups import HardMax, LogSumExp, OptimalTransport
 from smoothplan.forecast import Forecast, forecast
 from smoothplan.models import (
@@ -33,10 +34,12 @@ from smoothplan.planners import (
     SparseSampling,
 )
 from smoothplan.recursion import HopelessError
+from smoothplan.unregularised import UnregularisedResult, plan_unregularised
 
 __version__ = version("smoothplan")
 
 __all__ = [
+    "ActResult",
     "Forecast",
     "GenerativeModel",
     "HardMax",
@@ -56,7 +59,9 @@ __all__ = [
     "SparseSampling",
     "TabularModel",
     "Transition",
+    "UnregularisedResult",
     "VectorModel",
+    "act",
     "backups",
     "check_model",
     "curvature",
@@ -64,5 +69,6 @@ __all__ = [
     "forecast",
     "models",
     "plan",
+    "plan_unregularised",
     "references",
 ]

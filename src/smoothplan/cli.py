@@ -6,14 +6,15 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 import smoothplan
-from smoothplan import exact, specs
+from smoothplan import defaults, exact, specs
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup
 from smoothplan.exact import Solution
@@ -38,6 +39,11 @@ A model, a backup or a planner is named by a spec, name:key=value,...
                                                        the price, before any simulator call
   smoothplan plan --model river-swim:discount=0.7 --backup hard-max --planner ot-gape:epsilon=0.1 --graph seen.svg
                                                        the best action, with an interval for each
+  smoothplan plan --model gym:CartPole-v1,discount=0.99
+                                                       a long horizon: planner and backup are chosen for it
+  smoothplan plan --model river-swim --bias 0.5        the ordinary optimal value, by smooth planning
+  smoothplan act --env FrozenLake-v1,map_name=8x8 --calls 2000
+                                                       plays an episode, planning at every step
   smoothplan models                                    the models, their options and defaults
   smoothplan solve --model river-swim                  exact optimal values of every state
   smoothplan solve --model river-swim --backup hard-max --backup lse:temperature=0.1 \\
@@ -110,7 +116,9 @@ def _parser() -> argparse.ArgumentParser:
         "plan",
         help="the value of a state, with an interval, or its best action",
         description="Plans at a state: its regularised optimal value, with an interval that holds with probability "
-        "1 − delta, or its best action. The price of a value is known before the start: see `smoothplan forecast`.",
+        "1 − delta, or its best action. The price of a value is known before the start: see `smoothplan forecast`. "
+        "Where no planner is named and recursion would take for ever, or the model is a Gymnasium environment, one "
+        "that follows chains around a reference is chosen, with a backup, and the choice is explained.",
         epilog=GUIDE,
         formatter_class=layout,
     )
@@ -123,16 +131,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     for command in (plan, forecast):
         command.add_argument("--model", required=True, metavar="SPEC", help="for example garnet:discount=0.2,seed=1")
+        chosen = "" if command is forecast else ", or chosen for a long horizon"
         command.add_argument(
-            "--backup", default="lse:temperature=1", metavar="SPEC", help="what is planned for (default: %(default)s)"
+            "--backup", metavar="SPEC", help=f"what is planned for (default: {specs.DEFAULT_BACKUP}{chosen})"
         )
         command.add_argument(
-            "--planner",
-            default="second-order:epsilon=0.1",
-            metavar="SPEC",
-            help="how, and how accurately (default: %(default)s)",
+            "--planner", metavar="SPEC", help=f"how, and how accurately (default: {specs.DEFAULT_PLANNER}{chosen})"
         )
         command.add_argument("--json", action="store_true", help="print one JSON object")
+    plan.add_argument(
+        "--bias",
+        type=float,
+        metavar="B",
+        help="plan for the ordinary optimal value, with a backup that is off by at most B, instead of --backup",
+    )
     plan.add_argument("--state", metavar="S", help="a number, or 0.1,0,0,0 for a vector; by default the initial state")
     plan.add_argument("--seed", type=int, default=0, help="the same seed gives the same result (default: %(default)s)")
     plan.add_argument("--max-calls", type=int, metavar="N", help="stop before more than N simulator calls")
@@ -147,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.set_defaults(command=_plan)
     forecast.set_defaults(command=_forecast)
 
+    _add_act(commands)
     for kind, registry in (("model", specs.MODELS), ("backup", specs.BACKUPS), ("planner", specs.PLANNERS)):
         listing = commands.add_parser(f"{kind}s", help=f"list the {kind}s, their options and defaults")
         listing.add_argument("--json", action="store_true", help="print one JSON object")
@@ -171,6 +184,82 @@ def _parser() -> argparse.ArgumentParser:
     solve.add_argument("--json", action="store_true", help="print one JSON object")
     solve.set_defaults(command=_solve)
     return parser
+
+
+def _add_act(commands: Any) -> None:
+    act = commands.add_parser(
+        "act",
+        help="play a Gymnasium environment, planning at every step",
+        description="Plays episodes of a Gymnasium environment. At every step it plans with a generative model of the "
+        "environment, within a budget of simulator calls or seconds. The environment itself is stepped, with its own "
+        "time limit and randomness.",
+        epilog=GUIDE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    act.add_argument("--env", required=True, metavar="SPEC", help="an id and options, as FrozenLake-v1,map_name=8x8")
+    act.add_argument("--calls", type=int, metavar="N", help="simulator calls for a step; 0 plays the first reference")
+    act.add_argument("--seconds", type=float, metavar="T", help="time for a step, instead of calls")
+    act.add_argument("--reference-calls", type=int, metavar="N", help="simulator calls for the first reference, about")
+    act.add_argument("--episodes", type=int, default=1, metavar="E", help="how many (default: %(default)s)")
+    act.add_argument("--max-steps", type=int, metavar="N", help="steps of an episode, at most")
+    act.add_argument("--discount", type=float, default=0.99, metavar="G", help="of planning (default: %(default)s)")
+    act.add_argument("--seed", type=int, default=0, help="of episodes and planning (default: %(default)s)")
+    act.add_argument("--record", metavar="FILE", help="save the first episode as an animation (GIF; needs Pillow)")
+    act.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    act.add_argument("--json", action="store_true", help="print one JSON object")
+    act.set_defaults(command=_act)
+
+
+def _act(options: argparse.Namespace, console: Console) -> None:
+    name, keywords = specs.parse_environment(options.env)
+    given = {name: getattr(options, name) for name in ("reference_calls", "max_steps")}
+    result = smoothplan.act(
+        name,
+        discount=options.discount,
+        calls=options.calls,
+        seconds=options.seconds,
+        episodes=options.episodes,
+        seed=options.seed,
+        record=options.record,
+        progress=not options.quiet and sys.stderr.isatty(),
+        **{name: value for name, value in given.items() if value is not None},
+        **keywords,
+    )
+    if options.json:
+        print(result.to_json())
+        return
+    console.width = max(console.width, WIDE)
+    table = Table(box=None, pad_edge=False)
+    for title in ("episode", "return", "discounted", "steps", "deviations", "ms/step"):
+        table.add_column(title, justify="right")
+    table.add_column("end")
+    for number, episode in enumerate(result.episodes[:ROWS]):
+        speed = f"{1e3 * episode.seconds / max(episode.steps, 1):.1f}"
+        numbers = (f"{number}", f"{episode.score:g}", f"{episode.discounted:.4g}", f"{episode.steps}")
+        table.add_row(*numbers, f"{episode.deviations}", speed, ENDS[episode.end])
+    console.print(table)
+    if len(result.episodes) > ROWS:
+        console.print(f"… and {len(result.episodes) - ROWS} more episodes: take all with --json")
+    error = "" if result.error is None else f" ± {result.error:.2g} (standard error)"
+    for title, text in (
+        ("return", f"{result.mean:.4g}{error}, of {len(result.episodes)} episodes of {result.environment}"),
+        ("backup", f"lse:temperature={result.backup.temperature:.3g}, at discount {result.discount:g}"),
+        (
+            "calls",
+            f"{result.reference_calls:,} for the first reference, {result.calls:,} in all; {result.seconds:.1f} s",
+        ),
+    ):
+        console.print(f"[bold]{title:<11}[/]{text}", highlight=False)
+    if options.record is not None:
+        console.print(f"[bold]{'animation':<11}[/]{options.record}", highlight=False)
+
+
+ENDS = {
+    "terminated": "terminated",
+    "truncated": "cut off by the environment's time limit",
+    "max_steps": "given up after --max-steps",
+    "interrupted": "interrupted",
+}
 
 
 def _list(options: argparse.Namespace, console: Console) -> None:
@@ -200,15 +289,33 @@ def _shown(default: Any) -> str:
     return str(default).lower() if default is None or isinstance(default, bool) else str(default)
 
 
-def _setting(options: argparse.Namespace) -> tuple[GenerativeModel, Backup, Planner]:
+class _Setting(NamedTuple):
+    """What a command line names, or what was chosen where it does not."""
+
+    model: GenerativeModel
+    backup: Backup
+    planner: Planner
+    max_calls: int | None
+    reasons: dict[str, str]  # of what was chosen
+
+
+def _setting(options: argparse.Namespace, *, may_choose: bool) -> _Setting:
     model = specs.build_model(options.model)
-    backup = specs.build_backup(options.backup, model.actions)
-    return model, backup, specs.build_planner(options.planner, backup)
+    backup = None if options.backup is None else specs.build_backup(options.backup, model.actions)
+    limits = getattr(options, "max_calls", None), getattr(options, "max_seconds", None)
+    if may_choose and options.planner is None and (specs.is_environment(options.model) or defaults.is_long(model)):
+        choice = defaults.choose(model, backup)
+        if limits == (None, None):
+            return _Setting(model, choice.planner.backup, choice.planner, choice.max_calls, choice.reasons)
+        reasons = {name: reason for name, reason in choice.reasons.items() if name != "limit"}
+        return _Setting(model, choice.planner.backup, choice.planner, limits[0], reasons)
+    backup = backup or specs.build_backup(specs.DEFAULT_BACKUP, model.actions)
+    return _Setting(model, backup, specs.build_planner(options.planner or specs.DEFAULT_PLANNER, backup), limits[0], {})
 
 
 def _forecast(options: argparse.Namespace, console: Console) -> None:
-    model, _, planner = _setting(options)
-    forecast = smoothplan.forecast(planner, model)
+    setting = _setting(options, may_choose=False)
+    forecast = smoothplan.forecast(setting.planner, setting.model)
     if options.json:
         print(forecast.to_json())
         return
@@ -218,29 +325,23 @@ def _forecast(options: argparse.Namespace, console: Console) -> None:
 
 
 def _plan(options: argparse.Namespace, console: Console) -> None:
-    model, backup, planner = _setting(options)
+    if options.bias is not None:
+        _plan_unregularised(options, console)
+        return
+    model, backup, planner, max_calls, reasons = _setting(options, may_choose=True)
     truth = None
     if options.exact:
-        if not isinstance(model, TabularModel):
-            raise ValueError(f"--exact needs a table of states, and model {options.model} is none")
+        _has_truth(options, model)
         if getattr(planner, "tail", "honest") == "zero":
             raise ValueError("--exact is the discounted value, and a planner with tail=zero has another aim")
-        truth = exact.solve(model, backup)
+        truth = exact.solve(model, backup)  # type: ignore[arg-type]
     if options.graph is not None:
         if not isinstance(planner, smoothplan.OTGapE):
             raise ValueError("--graph needs a planner that explores a graph: ot-gape or mdp-gape")
         saved_kind(options.graph)  # before the work, not after it
     state = None if options.state is None else _state(options.state)
     result = smoothplan.plan(
-        planner,
-        model,
-        state,
-        seed=options.seed,
-        max_calls=options.max_calls,
-        max_seconds=options.max_seconds,
-        workers=options.workers,
-        progress=not options.quiet and sys.stderr.isatty(),
-        engine=options.engine,
+        planner, model, state, max_calls=max_calls, max_seconds=options.max_seconds, **_run_options(options)
     )
     if options.graph is not None and result.identification is not None:
         result.identification.graph.save(options.graph)
@@ -248,13 +349,67 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
     price = planner.schedule(model).calls if isinstance(planner, Scheduled) else None
     if options.json:
         fields = json.loads(result.to_json()) | ({} if price is None else {"forecast": price})
+        fields |= {"chosen": reasons} if reasons else {}
         print(json.dumps(fields | ({} if truth is None else {"exact": float(truth.values[root])})))
         return
     console.width = max(console.width, WIDE)
+    for name, text in reasons.items():
+        console.print(f"[bold]{name:<8}[/]{text} (chosen)", highlight=False)
     for name, text in _findings(model, result, price, None if truth is None else float(truth.values[root])):
         console.print(f"[bold]{name:<8}[/]{text}", highlight=False)
     if result.identification is not None and result.q_intervals is not None:
         console.print(_actions(model, result, result.identification, None if truth is None else truth.q[root]))
+
+
+def _run_options(options: argparse.Namespace) -> dict[str, Any]:
+    progress = not options.quiet and sys.stderr.isatty()
+    return {"seed": options.seed, "workers": options.workers, "progress": progress, "engine": options.engine}
+
+
+def _has_truth(options: argparse.Namespace, model: GenerativeModel) -> None:
+    if not isinstance(model, TabularModel):
+        raise ValueError(f"--exact needs a table of states, and model {options.model} is none")
+
+
+def _plan_unregularised(options: argparse.Namespace, console: Console) -> None:
+    for name in ("backup", "graph"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"--bias chooses the backup and plans for values: it does not go with --{name}")
+    model = specs.build_model(options.model)
+    truth = None
+    state = None if options.state is None else _state(options.state)
+    if options.exact:
+        _has_truth(options, model)
+        values = exact.solve(model, smoothplan.HardMax()).values  # type: ignore[arg-type]
+        truth = float(values[model.initial_state if state is None else state])
+    found = smoothplan.plan_unregularised(
+        model,
+        state,
+        bias=options.bias,
+        planner=None if options.planner is None else partial(specs.build_planner, options.planner),
+        max_calls=options.max_calls,
+        max_seconds=options.max_seconds,
+        **_run_options(options),
+    )
+    if options.json:
+        print(json.dumps(json.loads(found.to_json()) | ({} if truth is None else {"exact": truth})))
+        return
+    console.width = max(console.width, WIDE)
+    low, high = found.interval
+    regularised = "the regularised value"
+    sure = f"with probability at least {1 - found.regularised.delta:g}"
+    lines = [("value", f"{found.value:.6g}, in [{low:.6g}, {high:.6g}] {sure}: the ordinary optimal value")]
+    if truth is not None:
+        lines.append(("exact", f"{truth:.6g}, {'inside' if low <= truth <= high else 'OUTSIDE'} the interval"))
+    lines.append(("backup", f"lse:temperature={found.backup.temperature:.3g}, for a bias of at most {found.bias:g}"))
+    lines.append(("bias", f"{regularised} is too large by {found.gap.low:.4g} to {found.gap.high:.4g}, for certain"))
+    reasons = {} if found.choice is None else found.choice.reasons
+    lines += [(name, f"{text} (chosen)") for name, text in reasons.items()]
+    for name, text in lines:
+        console.print(f"[bold]{name:<8}[/]{text}", highlight=False)
+    console.print(f"What was planned, {regularised}:", highlight=False)
+    for name, text in _findings(model, found.regularised, None, None):
+        console.print(f"  [bold]{name:<8}[/]{text}", highlight=False)
 
 
 def _findings(
@@ -266,10 +421,21 @@ def _findings(
     sure = f"with probability at least {1 - result.delta:g}"
     if found is not None and not found.certified:
         sure = "(estimate: thresholds do not cover delta)"
-    yield "value", f"{result.value:.6g}, in [{low:.6g}, {high:.6g}] {sure}"
+    around = result.diagnosis
+    if around is not None and not around.certified:
+        yield (
+            "value",
+            f"{result.value:.6g} (estimate); at least {low:.6g} {sure}; at most {high:.6g}, by what is declared",
+        )
+    else:
+        yield "value", f"{result.value:.6g}, in [{low:.6g}, {high:.6g}] {sure}"
     if truth is not None:
         yield "exact", f"{truth:.6g}, {'inside' if low <= truth <= high else 'OUTSIDE'} the interval"
     yield "action", "none, the state is terminal" if result.action is None else _choice(model, result)
+    if around is not None:
+        worst, best = around.policy_interval
+        yield "policy", f"of the reference: worth between {worst:.6g} and {best:.6g} {sure}"
+        yield "means", around.summary()
     if found is not None:
         within = f"within {found.gap:.4g} of the best" if found.gap > 0.0 else "the best"
         yield "gap", f"action {_names(model)[result.action or 0]} is {within} {sure}"

@@ -92,6 +92,9 @@ PLANNERS: dict[str, Factory] = {
 }
 """Planners, as functions of the backup and of the options in a spec."""
 
+DEFAULT_BACKUP, DEFAULT_PLANNER = "lse:temperature=1", "second-order:epsilon=0.1"
+"""What is planned with where nobody says and the horizon is short; see `defaults` for long ones."""
+
 SUPPLIED = {"model": (), "backup": ("actions",), "planner": ("backup", "key", "reference")}
 """Arguments that do not come from the spec."""
 
@@ -164,6 +167,23 @@ def build_model(text: str) -> GenerativeModel:
     spec = parse(text)
     model: GenerativeModel = _call("model", MODELS, spec, spec.positional)
     return model
+
+
+def is_environment(text: str) -> bool:
+    """Whether a spec of a model names a Gymnasium environment."""
+    return parse(text).name == "gym"
+
+
+def parse_environment(text: str) -> tuple[str, dict[str, Any]]:
+    """The id and the options of a Gymnasium environment, `Id-v1,key=value,...`, with or without `gym:` in front.
+
+    >>> parse_environment("FrozenLake-v1,map_name=8x8")
+    ('FrozenLake-v1', {'map_name': '8x8'})
+    """
+    spec = parse(text if text.startswith("gym:") else f"gym:{text}")
+    if len(spec.positional) != 1 or not isinstance(spec.positional[0], str):
+        raise ValueError(f"an environment is Id-v1,key=value,..., got {text!r}")
+    return spec.positional[0], spec.options
 
 
 def build_backup(text: str, actions: int) -> Backup:

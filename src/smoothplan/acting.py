@@ -1,0 +1,429 @@
+"""Acting: an episode of a real environment, planned anew at every step around a reference that learns on the way.
+
+At a state s, a part of the step's simulator calls improves the reference Q̂ from there, where it can learn; the rest
+goes into returns X_a of every action, which follow the policy π of Q̂ after the first step. Their means estimate
+Q^π(s, a), and an action that is better under Q^π than π's own improves on π (policy improvement). Few returns are
+noisy, though: `deviation` leaves the reference's best action only on good evidence.
+"""
+
+import importlib
+import inspect
+import json
+import math
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+from smoothplan import arguments
+from smoothplan.arguments import Floats, Ints
+from smoothplan.backups import Backup
+from smoothplan.defaults import entropy_backup
+from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.models.gymnasium import Player, from_gymnasium
+from smoothplan.models.jit import JitModel
+from smoothplan.models.tabular import TabularModel
+from smoothplan.planners.reference import chains_for
+from smoothplan.references import Reference, default_reference
+from smoothplan.run import Root
+from smoothplan.schedules.level import Problem
+
+if TYPE_CHECKING:
+    import gymnasium
+
+CALLS, SLOW_CALLS = 20_000, 4_000
+"""Simulator calls for a step, where nobody says; fewer where the simulator is Python, not a table or compiled."""
+
+REFERENCE_CALLS = 2_000
+"""Simulator calls for the first reference. A shared one learns on the way; a grid takes what it needs, and more."""
+
+LEARNING = 0.5
+"""The part of a step's budget that goes into improving the reference."""
+
+LEFT = 0.01
+"""Chains of a decision are cut off where the discount has fallen to this: all alike, so that differences stay."""
+
+FIRST_RETURNS = 8
+"""Returns of each action to begin with; every further batch doubles them."""
+
+FEWEST = 8
+"""Returns of each action without which nothing is concluded."""
+
+SURPLUS = 1.1
+"""How much longer than so far further returns are taken to be, to stay within a limit."""
+
+LEAST_CALLS = 1_000
+"""Simulator calls of the first improvement, where there is a limit on time; the next ones double."""
+
+FALSE_ALARMS = 0.01
+"""How often a choice may deviate from the reference's by noise alone."""
+
+ROUNDING = 1e-9
+"""A gain of this relative size may be one of rounding."""
+
+MAX_STEPS = 1000
+"""An episode that neither ends nor is cut off by the environment's own limit on time is given up after so many."""
+
+End = Literal["terminated", "truncated", "max_steps", "interrupted"]
+"""Why an episode was over: it ended; by the environment's limit on time; by ours; by the user."""
+
+
+class Learner(Reference, Protocol):
+    """A reference that more simulator calls from a state make better around it."""
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made for it so far."""
+
+    def improve(self, calls: int, state: Any = None) -> None:
+        """Makes about so many more from a state."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One episode as it was played."""
+
+    score: float  # the sum of its rewards, which Gymnasium calls the return
+    discounted: float
+    steps: int
+    end: End
+    deviations: int  # steps at which another action was taken than the reference's best
+    calls: int  # simulator calls
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class ActResult:
+    """What episodes brought."""
+
+    environment: str
+    episodes: tuple[Episode, ...]
+    discount: float
+    backup: Backup
+    reference: Reference  # as it was at the end
+    reference_calls: int  # simulator calls for it before the first step
+    calls: int  # simulator calls in all
+    seconds: float
+    seed: int
+
+    @property
+    def scores(self) -> Floats:
+        """The sums of rewards, [E]."""
+        return np.array([episode.score for episode in self.episodes])
+
+    @property
+    def mean(self) -> float:
+        """The mean score."""
+        return float(self.scores.mean()) if self.episodes else math.nan
+
+    @property
+    def error(self) -> float | None:
+        """Its standard error; None of fewer than two episodes."""
+        count = len(self.episodes)
+        return float(self.scores.std(ddof=1) / math.sqrt(count)) if count > 1 else None
+
+    def to_json(self) -> str:
+        """One JSON object."""
+        fields = {name: getattr(self, name) for name in ("environment", "discount", "reference_calls", "calls")}
+        fields |= {"seconds": self.seconds, "seed": self.seed, "backup": repr(self.backup)}
+        fields |= {"reference": repr(self.reference), "mean": self.mean, "error": self.error}
+        return json.dumps(fields | {"episodes": [asdict(episode) for episode in self.episodes]})
+
+
+def act(
+    environment: "str | gymnasium.Env[Any, Any]",
+    *,
+    discount: float = 0.99,
+    backup: Backup | None = None,
+    reference: Reference | None = None,
+    reference_calls: int = REFERENCE_CALLS,
+    calls: int | None = None,
+    seconds: float | None = None,
+    episodes: int = 1,
+    max_steps: int = MAX_STEPS,
+    seed: int = 0,
+    reward_range: tuple[float, float] | None = None,
+    record: str | Path | None = None,
+    progress: bool = False,
+    **options: Any,
+) -> ActResult:
+    """Plays episodes of a Gymnasium environment, planning with its generative model at every step.
+
+    The environment itself is stepped, with its own time limit and randomness; planning knows neither.
+
+    Args:
+        environment: an id such as "FrozenLake-v1", or an environment, which is then played itself.
+        discount: γ of the planning.
+        backup: F, smooth; by default `LogSumExp` with so small a temperature that it hardly matters.
+        reference: Q̂; by default it is made from the simulator, see `default_reference`. One with a method
+            improve(calls, state) is improved at every state of the episode, which changes it.
+        reference_calls: simulator calls for the default reference before the first step, about.
+        calls: simulator calls for a step; 20,000 by default, 4,000 for a simulator that is not compiled. With 0 the
+            reference's own best action is taken.
+        seconds: time for a step, instead of calls. The result then depends on the machine.
+        episodes: how many.
+        max_steps: of an episode, at most.
+        seed: of the episodes and of the planning.
+        reward_range: as for `from_gymnasium`.
+        record: a file for an animation (GIF) of the first episode; needs Pillow.
+        progress: whether to show the episode on standard error.
+        **options: passed to `gymnasium.make` with an id.
+
+    >>> act("FrozenLake-v1", is_slippery=False, calls=500).mean
+    1.0
+    """
+    started = time.perf_counter()
+    if calls is not None and seconds is not None:
+        raise ValueError(f"calls and seconds cannot both be given, got {calls!r} and {seconds!r}")
+    calls = None if calls is None else arguments.whole("calls", calls, least=0)
+    seconds = None if seconds is None else arguments.positive("seconds", seconds)
+    episodes, seed = arguments.whole("episodes", episodes), arguments.whole("seed", seed, least=0)
+    max_steps = arguments.whole("max_steps", max_steps)
+    reference_calls = arguments.whole("reference_calls", reference_calls)
+    if record is not None:
+        _pillow()  # before the work, not after it
+    model = from_gymnasium(environment, discount=discount, reward_range=reward_range, **options)
+    player = Player(environment, frames=record is not None, **options)
+    backup = backup or entropy_backup(model)
+    spent = 0
+    if reference is None:
+        reference = made = default_reference(model, backup, calls=reference_calls, seed=seed)
+        spent = made.calls
+    if calls is None and seconds is None:
+        calls = CALLS if isinstance(model, TabularModel | JitModel) else SLOW_CALLS
+    actor = Actor(model, backup, reference, calls=calls, seconds=seconds, seed=seed)
+    played: list[Episode] = []
+    with _Display(player.name, episodes) if progress else nullcontext() as display:
+        for number in range(episodes):
+            played.append(_play(player, actor, _episode_seed(seed, number), max_steps, display))
+            if number == 0 and record is not None:
+                _save(Path(record), player)
+            player.frames.clear()
+            if played[-1].end == "interrupted":
+                break
+    return ActResult(
+        environment=player.name,
+        episodes=tuple(played),
+        discount=model.discount,
+        backup=backup,
+        reference=reference,
+        reference_calls=spent,
+        calls=spent + actor.calls,
+        seconds=time.perf_counter() - started,
+        seed=seed,
+    )
+
+
+def _episode_seed(seed: int, number: int) -> int:
+    """Another one for every episode of every run: runs of neighbouring seeds share none."""
+    return int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
+
+
+def _play(player: Player, actor: "Actor", seed: int, max_steps: int, display: "_Display | None") -> Episode:
+    started, before, deviated = time.perf_counter(), actor.calls, actor.deviations
+    score = discounted = 0.0
+    end: End = "max_steps"
+    steps = 0
+    try:
+        player.reset(seed)
+        while steps < max_steps:
+            move = player.move(actor.choose(player.state))
+            score, discounted = score + move.reward, discounted + actor.model.discount**steps * move.reward
+            steps += 1
+            if display is not None:
+                display.update(score, steps)
+            if move.terminated or move.truncated:
+                end = "terminated" if move.terminated else "truncated"
+                break
+    except KeyboardInterrupt:
+        end = "interrupted"
+    if display is not None:
+        display.over()
+    taken = time.perf_counter() - started
+    return Episode(score, discounted, steps, end, actor.deviations - deviated, actor.calls - before, taken)
+
+
+class Actor:
+    """Chooses actions, state by state. What its reference has learnt stays.
+
+    Args:
+        model: the simulator.
+        backup: F, smooth.
+        reference: Q̂; improved where it is a `Learner`.
+        calls: simulator calls for a choice; or
+        seconds: time for one.
+        seed: of the simulator calls.
+    """
+
+    def __init__(
+        self,
+        model: GenerativeModel,
+        backup: Backup,
+        reference: Reference,
+        *,
+        calls: int | None = None,
+        seconds: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        if (calls is None) == (seconds is None):
+            raise ValueError(f"either calls or seconds must be given, got {calls!r} and {seconds!r}")
+        self.model, self.backup, self.reference = model, backup, reference
+        self.calls, self.deviations = 0, 0
+        self._limit, self._seconds, self._seed = calls, seconds, seed
+        self._problem = Problem.of(model, backup)
+        self._horizon = _horizon(model.discount)
+        self._learner = _learner(reference)
+        self._chunks = 1  # chunk 0 is the reference's
+
+    def choose(self, state: Any) -> int:
+        """An action at a state that is not terminal."""
+        if self._limit == 0 or self.model.actions == 1:
+            return self._best(state)
+        until = math.inf if self._seconds is None else time.perf_counter() + self._seconds
+        left = math.inf if self._limit is None else float(self._limit)
+        if self._learner is not None:
+            left -= self._learn(self._learner, state, LEARNING * left, until)
+        best = self._best(state)
+        choice = deviation(*self._returns(state, left, until), best)
+        self.deviations += choice != best
+        return choice
+
+    def _best(self, state: Any) -> int:
+        """The reference's own best action."""
+        return int(np.argmax(self.reference.q(np.asarray(state)[None])[0]))
+
+    def _learn(self, learner: Learner, state: Any, calls: float, until: float) -> int:
+        """Improves the reference from a state, by so many calls or until a part of the time is over."""
+        start, before = time.perf_counter(), learner.calls
+        enough = start + LEARNING * (until - start)
+        portion = LEAST_CALLS if calls == math.inf else int(calls)
+        while portion > 0:
+            reached = learner.calls
+            learner.improve(portion, state)
+            if calls < math.inf or learner.calls == reached or time.perf_counter() >= enough:
+                break
+            portion *= 2
+        spent = learner.calls - before
+        self.calls += spent
+        return spent
+
+    def _returns(self, state: Any, calls: float, until: float) -> tuple[Ints, Floats, Floats]:
+        """Returns of every action, in batches that double: their numbers, sums and sums of squares, [K] each.
+
+        There is no batch that might exceed the calls or, judged by those before, the time.
+        """
+        actions, horizon = self.model.actions, self._horizon
+        root = Root(self.model, state, self._seed, None, None, "auto", 0.0)
+        chains, _ = chains_for(root, self.backup, self.reference, self._problem)
+        oracle = Oracle(self.model, self._seed, self._chunks)
+        self._chunks += 1
+        counts, totals, squares = np.zeros(actions, dtype=np.int64), np.zeros(actions), np.zeros(actions)
+        batch, each, started = FIRST_RETURNS, float(horizon), time.perf_counter()
+        while True:
+            if calls < math.inf:
+                batch = min(batch, int((calls - oracle.calls) / (each * actions)))
+            now = time.perf_counter()
+            late = now + (now - started) * batch / max(int(counts[0]), 1) >= until
+            if batch < 1 or (late and counts[0] > 0):
+                break
+            for action in range(actions):
+                sums = chains.returns(oracle, state, action, batch, horizon)
+                counts[action] += sums.samples
+                totals[action] += sums.total
+                squares[action] += sums.squares
+            each = SURPLUS * oracle.calls / int(counts.sum())
+            batch = int(counts[0])
+        self.calls += oracle.calls
+        return counts, totals, squares
+
+
+def deviation(counts: Ints, totals: Floats, squares: Floats, best: int) -> int:
+    """The action to take: the reference's best, unless returns say for sure that another is better.
+
+    One visit to s with the action a instead of π's own gains Q^π(s, a) − Q^π(s, best), which the means of n returns
+    each estimate with the standard error √(2σ²/n), σ² being the variance of returns, pooled over the actions. The
+    action with the largest lower bound of its gain is taken, if that is positive: by noise alone this happens in a
+    share of `FALSE_ALARMS` of the choices. A rule that trusts noisier means loses: differences between actions are
+    often far smaller than the noise of an affordable number of returns, and one wrong step may cost the episode.
+
+    Args:
+        counts: numbers of returns, [K], the same for all actions.
+        totals: their sums, [K].
+        squares: their sums of squares, [K].
+        best: the reference's best action.
+
+    >>> deviation(np.array([100, 100]), np.array([50.0, 60.0]), np.array([50.0, 60.0]), best=0)
+    0
+    >>> deviation(np.array([100, 100]), np.array([30.0, 60.0]), np.array([30.0, 60.0]), best=0)
+    1
+    """
+    if counts.min() < FEWEST:
+        return best
+    means = totals / counts
+    variance = float(np.maximum(squares - totals * means, 0.0).sum() / (counts - 1).sum())
+    errors = np.sqrt(variance * (1.0 / counts + 1.0 / counts[best]))
+    gains = means - means[best] - NormalDist().inv_cdf(1.0 - FALSE_ALARMS / (len(counts) - 1)) * errors
+    gains[best] = ROUNDING * max(1.0, float(np.abs(means).max()))
+    return int(gains.argmax())
+
+
+def _learner(reference: Any) -> Learner | None:
+    """The reference, if it can be improved from a state."""
+    improve = getattr(reference, "improve", None)
+    return reference if callable(improve) and "state" in inspect.signature(improve).parameters else None
+
+
+def _horizon(discount: float) -> int:
+    return 1 if discount <= LEFT else math.ceil(math.log(LEFT) / math.log(discount))
+
+
+def _pillow() -> Any:
+    try:
+        return importlib.import_module("PIL.Image")
+    except ImportError:
+        raise ImportError("record needs Pillow, to write the animation: pip install pillow") from None
+
+
+def _save(path: Path, player: Player) -> None:
+    """The pictures of an episode as an animation."""
+    pictures = [_pillow().fromarray(frame) for frame in player.frames]
+    duration = 1000.0 / player.frames_per_second
+    pictures[0].save(path, format="GIF", save_all=True, append_images=pictures[1:], duration=duration, loop=0)
+
+
+class _Display(AbstractContextManager["_Display"]):
+    """How the episodes go, on standard error."""
+
+    def __init__(self, name: str, episodes: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._progress = Progress(
+            TextColumn(f"playing {name}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f} of {task.total:.0f} episodes"),
+            TextColumn("{task.fields[now]}"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=episodes, now="")
+
+    def __enter__(self) -> "_Display":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def update(self, score: float, steps: int) -> None:
+        """Shows where an episode is."""
+        self._progress.update(self._task, now=f"score {score:g} after {steps} steps")
+
+    def over(self) -> None:
+        """One more episode is over."""
+        self._progress.update(self._task, advance=1)

@@ -1,0 +1,137 @@
+"""What to plan with where nobody says: a backup whose bias hardly matters, a planner that ends in seconds, and why."""
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from smoothplan import curvature
+from smoothplan.arguments import Floats
+from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport
+from smoothplan.forecast import amount
+from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.models.jit import JitModel
+from smoothplan.models.tabular import TabularModel
+from smoothplan.planners import ReferenceCruiser, SecondOrderSmoothCruiser
+from smoothplan.recursion import REFUSED_CALLS
+
+BIAS = 1e-3
+"""The bias of regularisation that is tolerated, as a fraction of the width of the value interval."""
+
+ACCURACY = 1e-4
+"""The accuracy that is asked for, as such a fraction."""
+
+RECURSIVE_EPSILON, RECURSIVE_TEMPERATURE = 0.1, 1.0
+"""What recursion is tried with."""
+
+FAST_CALLS = 2_000_000
+"""A limit on simulator calls that tables and compiled simulators reach in seconds."""
+
+SLOW_SECONDS = 5.0
+"""What other simulators may take, by their speed,"""
+
+SLOW_SAMPLE = 256
+"""measured on so many calls."""
+
+
+class Gap(NamedTuple):
+    """Bounds of V_F − V_max, the regularised optimal value less the ordinary one, at every state."""
+
+    low: float
+    high: float
+
+
+def gap_of_values(model: GenerativeModel, backup: Backup) -> Gap:
+    """By how much regularisation changes values: [low, high]/(1−γ) from the gap of the backups at one step.
+
+    F − max lies in [low, high] for all action values, and both operators are monotone γ-contractions that commute with
+    constants, so the difference is at most high in the first step, γ·high more in the second, and so on; likewise from
+    below. Episodes may be over after any number of steps: then 0 is between the bounds.
+    """
+    low, high = (
+        curvature.at_value_level(end, model.discount) for end in curvature.gap_to_hard_max(backup, model.actions)
+    )
+    return Gap(min(low, 0.0), max(high, 0.0)) if model.terminates else Gap(low, high)
+
+
+def smooth_backup(model: GenerativeModel, bias: float, cost: Any = None) -> Backup:
+    """The smoothest backup whose optimal values are within a bias of the ordinary ones.
+
+    Args:
+        model: whose values are meant.
+        bias: the difference that is tolerated.
+        cost: costs [K, K] for an optimal-transport backup; by default there are none, and the backup is `LogSumExp`.
+    """
+    actions = max(model.actions, 2)  # one action has no regularisation, whatever the temperature
+    if cost is None:
+        temperature = curvature.smoothing_for_bias(bias, model.discount, actions).tau
+        return LogSumExp(temperature, model.actions)
+    costs: Floats = np.asarray(cost, dtype=np.float64)
+    largest = float(np.abs(costs).max(initial=0.0))
+    tau, lam = curvature.smoothing_for_bias(bias, model.discount, actions, largest)
+    return OptimalTransport(cost=costs, tau=tau, lam=lam)
+
+
+def width(model: GenerativeModel) -> float:
+    """The width of an interval that contains every unregularised value; 1 where there is but one value."""
+    low, high = curvature.value_interval(model, HardMax())
+    return (high - low) or 1.0
+
+
+def entropy_backup(model: GenerativeModel) -> Backup:
+    """`LogSumExp` with a temperature that biases values by at most a thousandth of the width of their interval."""
+    return smooth_backup(model, BIAS * width(model))
+
+
+def is_long(model: GenerativeModel) -> bool:
+    """Whether the horizon is too long for recursion, which would refuse the model even at a coarse accuracy."""
+    backup = LogSumExp(RECURSIVE_TEMPERATURE, model.actions)
+    return SecondOrderSmoothCruiser(backup, RECURSIVE_EPSILON).schedule(model).calls > REFUSED_CALLS
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A planner for a model, and a limit on its simulator calls, with the reasons."""
+
+    planner: ReferenceCruiser
+    max_calls: int
+    reasons: dict[str, str]  # of the backup, the planner and the limit
+
+
+def choose(model: GenerativeModel, backup: Backup | None = None) -> Choice:
+    """A planner for a long horizon that ends in seconds: chains of order 1 around a reference from the simulator.
+
+    Args:
+        model: a simulator with an initial state, see `references.default_reference`.
+        backup: F, smooth; `entropy_backup` by default.
+    """
+    reasons, span = {}, width(model)
+    if backup is None:
+        backup = entropy_backup(model)
+        reasons["backup"] = (
+            f"lse:temperature={backup.temperature:.3g}, which adds at most {gap_of_values(model, backup).high:.3g} "
+            f"to a value, {BIAS:.1%} of the range of all values"
+        )
+    planner = ReferenceCruiser(backup, order=1, epsilon=ACCURACY * span)
+    reasons["planner"] = (
+        f"reference-cruiser:order=1,epsilon={planner.epsilon:.3g}, whose chains do not branch, for a horizon of about "
+        f"{1.0 / (1.0 - model.discount):.3g} steps"
+    )
+    calls, reasons["limit"] = _affordable(model)
+    return Choice(planner, calls, reasons)
+
+
+def _affordable(model: GenerativeModel) -> tuple[int, str]:
+    """A limit on simulator calls, and why."""
+    if isinstance(model, TabularModel | JitModel) or model.initial_state is None:
+        return FAST_CALLS, f"{amount(FAST_CALLS)} simulator calls, which take seconds"
+    oracle = Oracle(model, 0)
+    states = np.repeat(np.asarray(model.initial_state)[None], SLOW_SAMPLE, axis=0)
+    started = time.perf_counter()
+    oracle.sample(states, np.arange(SLOW_SAMPLE) % model.actions)
+    speed = SLOW_SAMPLE / max(time.perf_counter() - started, 1e-9)
+    # Rounded to a power of ten, so that a repetition has the same limit, unless the machine has changed a lot.
+    calls = min(FAST_CALLS, 10 ** round(math.log10(SLOW_SECONDS * speed)))
+    return calls, f"{amount(calls)} simulator calls, for the simulator makes about {speed:,.0f} in a second"

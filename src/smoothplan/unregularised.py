@@ -1,0 +1,96 @@
+"""Planning for the ordinary maximum with smooth planners: the bias of regularisation is bounded, and booked."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from smoothplan import arguments, curvature
+from smoothplan.backups import Backup, HardMax
+from smoothplan.defaults import Choice, Gap, choose, gap_of_values, smooth_backup
+from smoothplan.models.base import GenerativeModel
+from smoothplan.plan import PlanResult, plan
+from smoothplan.run import Planner
+
+
+@dataclass(frozen=True, eq=False)
+class UnregularisedResult:
+    """What a plan with a smooth backup says of the ordinary optimal value, max over policies of the expected return."""
+
+    value: float  # the regularised value, brought into the interval
+    interval: tuple[float, float]  # contains the ordinary optimal value with probability at least 1 − δ
+    gap: Gap  # contains the regularised value less the ordinary one, for certain
+    bias: float  # what was tolerated
+    backup: Backup
+    planner: Planner
+    regularised: PlanResult
+    choice: Choice | None = None  # why the planner is what it is, where nobody gave one
+
+    @property
+    def action(self) -> int | None:
+        """The best action as far as the run knows; none at a terminal state."""
+        return self.regularised.action
+
+    def to_json(self) -> str:
+        """One JSON object."""
+        fields = {"value": self.value, "interval": self.interval, "gap": self.gap, "bias": self.bias}
+        fields |= {"action": self.action, "backup": repr(self.backup)}
+        return json.dumps(fields | {"regularised": json.loads(self.regularised.to_json())})
+
+
+def plan_unregularised(
+    model: GenerativeModel,
+    state: Any = None,
+    *,
+    bias: float,
+    planner: Callable[[Backup], Planner] | None = None,
+    cost: ArrayLike | None = None,
+    max_calls: int | None = None,
+    max_seconds: float | None = None,
+    **options: Any,
+) -> UnregularisedResult:
+    """Plans for the ordinary optimal value with a smooth planner.
+
+    The backup is the smoothest one that moves no value by more than `bias`. What it may move is known from both sides,
+    [low, high]: if the regularised value is in [a, b], the ordinary one is in [a − high, b − low].
+
+    Args:
+        model: the simulator.
+        state: where to plan; the model's initial state by default.
+        bias: the difference of values that is tolerated; the interval is wider by as much, at most.
+        planner: from the backup to a planner; by default one is chosen, see `defaults.choose`, that ends in seconds.
+        cost: costs [K, K] of an optimal-transport backup; without them it is `LogSumExp`.
+        max_calls: as for `plan`.
+        max_seconds: as for `plan`.
+        **options: of `plan`: seed, workers, progress, engine.
+
+    >>> from smoothplan import SecondOrderSmoothCruiser, models
+    >>> model = models.garnet(states=20, actions=2, discount=0.1, seed=1)
+    >>> found = plan_unregularised(model, 0, bias=0.2, planner=lambda F: SecondOrderSmoothCruiser(F, epsilon=0.1))
+    >>> round(found.interval[1] - found.interval[0], 1)
+    0.4
+    """
+    backup = smooth_backup(model, arguments.positive("bias", bias), cost)
+    choice = None
+    if planner is None:
+        choice = choose(model, backup)
+        if max_calls is None and max_seconds is None:
+            max_calls = choice.max_calls
+    made = choice.planner if choice is not None else planner(backup)  # type: ignore[misc]
+    if made.backup is not backup:
+        raise ValueError(f"planner must plan with the backup that it is given, {backup!r}, got {made!r}")
+    result = plan(made, model, state, max_calls=max_calls, max_seconds=max_seconds, **options)
+    gap = gap_of_values(model, backup)
+    interval = _shifted(model, result, gap)
+    value = min(max(result.value, interval[0]), interval[1])
+    return UnregularisedResult(value, interval, gap, bias, backup, made, result, choice)
+
+
+def _shifted(model: GenerativeModel, result: PlanResult, gap: Gap) -> tuple[float, float]:
+    """The interval of the ordinary value."""
+    if result.status == "terminal":
+        return result.interval
+    least, most = curvature.value_interval(model, HardMax())
+    return max(result.interval[0] - gap.high, least), min(result.interval[1] - gap.low, most)
