@@ -16,6 +16,7 @@ from smoothplan.search import bounds, walk
 from smoothplan.search import survey as surveys
 from smoothplan.search.graph import (
     ENDED,
+    FOCUSED,
     OFFENCE,
     OFFENDER,
     STATES,
@@ -286,14 +287,16 @@ class KeyedExplorer(Explorer):
             if before >= until:
                 return False
             action = walk.wider(self.graph, best, challenger)
+            focused = walk.focuses(self.graph, self.rules, before)
             try:
-                if self.rules.focused:
+                if focused:
                     steps = self._focused_round(action, gap, until - before, idle)
                 else:
                     steps = self._trajectory(action, gap, limit - before)
             finally:  # an interrupted round has made its calls too
                 made = self.oracle.calls - before
                 self.graph.spent[action] += made
+                self.graph.totals[FOCUSED] += made * focused
             idle = 0 if made > 0 else idle + 1
             walk.settle(self.graph, self.rules, before + made, self.frames, self.room, self.path, steps)
         return False

@@ -1,14 +1,18 @@
 """Where to sample next: UGapE at the root, then a walk along optimistic actions.
 
 A focused walk follows the empirical model, which costs nothing, and samples the one pair on its way whose own
-uncertainty matters most. A trajectory follows the simulator and samples every pair on its way.
+uncertainty matters most. A trajectory follows the simulator and samples every pair on its way. Where states recur a
+focused walk may prefer a pair that is dear to sample once more; so a part of the calls goes to trajectories, as an
+insurance.
 """
+
+import math
 
 from smoothplan.arguments import Floats, Ints
 from smoothplan.engines.kernels import draw_action, draw_column, fill_frame
 from smoothplan.models.tabular import Tables, draw
 from smoothplan.search.bounds import FINE, back_up, following, record, refresh, slack, sweep, value_of
-from smoothplan.search.graph import ENDED, ROUNDS, STATES, SWEPT, Graph, Rules, discovered, pair_at
+from smoothplan.search.graph import ENDED, FOCUSED, ROUNDS, STATES, SWEPT, Graph, Rules, discovered, pair_at
 from smoothplan.streams import CALLS, Stream, compiled, uniform
 
 CONVERGED, PAUSED, FULL, BROKEN = range(4)
@@ -28,6 +32,9 @@ LONGEST = 10_000
 
 SWEEP = 1.05
 """Everything is backed up whenever the calls have grown by this factor, and a little."""
+
+INSURANCE = 0.25
+"""The part of the calls of a focused search that goes to trajectories: it takes at most four times what they take."""
 
 TRIFLE = 0.2
 """A walk on which less is at stake than this fraction of the largest of late leads to no sample: it was unlucky."""
@@ -218,13 +225,20 @@ def _trajectory(
 
 
 @compiled
-def _newcomers(graph: Graph, rules: Rules, tables: Tables) -> int:
-    """The states for which there must be room before a round."""
-    if rules.focused or rules.endless:
-        return rules.bound
-    # An episode of a finite horizon is not cut short.
+def focuses(graph: Graph, rules: Rules, calls: int) -> bool:
+    """Whether the next round, after so many calls, is a focused one."""
+    return rules.focused and graph.totals[FOCUSED] <= (1.0 - INSURANCE) * calls
+
+
+@compiled
+def _newcomers(graph: Graph, rules: Rules, tables: Tables, gap: float) -> int:
+    """The states for which there must be room before a round, so that no walk is cut short for lack of it."""
+    steps = rules.stages
+    if rules.endless:
+        left = CUT * gap / (rules.span_high[0] - rules.span_low[0])  # where a walk ends, of all that can be
+        steps = 1 if left >= 1.0 or rules.discount == 0.0 else 2 + int(math.log(left) / math.log(rules.discount))
     states = len(tables.outcomes) // (tables.actions * tables.width)
-    return min(rules.stages, states - int(graph.totals[STATES]))
+    return max(rules.bound, min(steps, LONGEST, states - int(graph.totals[STATES])))
 
 
 @compiled
@@ -250,16 +264,19 @@ def explore(
         before = int(stream[CALLS])
         if before >= until:
             return PAUSED
-        if graph.totals[STATES] + _newcomers(graph, rules, tables) > len(graph.keys):
+        if graph.totals[STATES] + _newcomers(graph, rules, tables, gap) > len(graph.keys):
             return FULL
         action = wider(graph, best, challenger)
-        if rules.focused:
+        focused = focuses(graph, rules, before)
+        if focused:
             steps = _focused_round(graph, rules, tables, action, gap, until - before, idle, frames, path, stream)
         else:
             steps = _trajectory(graph, rules, tables, action, gap, limit - before, frames, path, stream)
         if steps == AMISS:
             return BROKEN
         made = int(stream[CALLS]) - before
+        if focused:
+            graph.totals[FOCUSED] += made
         idle = 0 if made > 0 else idle + 1
         graph.spent[action] += made
         settle(graph, rules, before + made, frames, room, path, steps)
