@@ -45,7 +45,7 @@ class OTGapE:
             reached.
         delta: the probability that any interval fails.
         sampling: "focused" walks on the empirical model and samples the pair whose own uncertainty matters most, with
-            a quarter of the calls on trajectories; "trajectories" samples along the way only, as printed.
+            some trajectories in between; "trajectories" samples along the way only, as printed.
         walk: "soft" by ∇F(U), "greedy" by argmax U, or ζ in [0, 1]: soft with probability ζ.
         horizon: None for the discounted value of the model; a number of stages, which are then told apart as printed.
         tail: what follows the last stage: "honest", anything that the discounted value may be, or "zero", as printed:

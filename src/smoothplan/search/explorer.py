@@ -15,8 +15,8 @@ from smoothplan.models.tabular import TabularModel
 from smoothplan.search import bounds, walk
 from smoothplan.search import survey as surveys
 from smoothplan.search.graph import (
+    DEBT,
     ENDED,
-    FOCUSED,
     OFFENCE,
     OFFENDER,
     STATES,
@@ -287,7 +287,7 @@ class KeyedExplorer(Explorer):
             if before >= until:
                 return False
             action = walk.wider(self.graph, best, challenger)
-            focused = walk.focuses(self.graph, self.rules, before)
+            focused = self.rules.focused and bool(self.graph.totals[DEBT] <= 0)
             try:
                 if focused:
                     steps = self._focused_round(action, gap, until - before, idle)
@@ -296,7 +296,7 @@ class KeyedExplorer(Explorer):
             finally:  # an interrupted round has made its calls too
                 made = self.oracle.calls - before
                 self.graph.spent[action] += made
-                self.graph.totals[FOCUSED] += made * focused
+                self.graph.totals[DEBT] += walk.owed(focused, made)
             idle = 0 if made > 0 else idle + 1
             walk.settle(self.graph, self.rules, before + made, self.frames, self.room, self.path, steps)
         return False

@@ -36,9 +36,9 @@ PAIR = np.dtype(
 NOWHERE, ENDED = -1, -2
 """In place of a successor: none yet, and the end of the episode, worth 0."""
 
-STATES, PAIRS, ROUNDS, SWEPT, FOCUSED, OFFENDER, OFFENCE = range(7)
-"""Places in `Graph.totals`: states discovered, pairs sampled, rounds, calls at the last sweep, calls of focused rounds,
-the pair that broke a promise, and which."""
+STATES, PAIRS, ROUNDS, SWEPT, DEBT, OFFENDER, OFFENCE = range(7)
+"""Places in `Graph.totals`: states discovered, pairs sampled, rounds, calls at the last sweep, what focused rounds owe
+to trajectories, the pair that broke a promise, and which."""
 
 NUMBERS = 7
 """Length of `Graph.totals`."""

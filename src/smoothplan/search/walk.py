@@ -2,8 +2,7 @@
 
 A focused walk follows the empirical model, which costs nothing, and samples the one pair on its way whose own
 uncertainty matters most. A trajectory follows the simulator and samples every pair on its way. Where states recur a
-focused walk may prefer a pair that is dear to sample once more; so a part of the calls goes to trajectories, as an
-insurance.
+focused walk may prefer a pair that is dear to sample once more; so repeated samples are insured by trajectories.
 """
 
 import math
@@ -12,7 +11,7 @@ from smoothplan.arguments import Floats, Ints
 from smoothplan.engines.kernels import draw_action, draw_column, fill_frame
 from smoothplan.models.tabular import Tables, draw
 from smoothplan.search.bounds import FINE, back_up, following, record, refresh, slack, sweep, value_of
-from smoothplan.search.graph import ENDED, FOCUSED, ROUNDS, STATES, SWEPT, Graph, Rules, discovered, pair_at
+from smoothplan.search.graph import DEBT, ENDED, ROUNDS, STATES, SWEPT, Graph, Rules, discovered, pair_at
 from smoothplan.streams import CALLS, Stream, compiled, uniform
 
 CONVERGED, PAUSED, FULL, BROKEN = range(4)
@@ -33,8 +32,8 @@ LONGEST = 10_000
 SWEEP = 1.05
 """Everything is backed up whenever the calls have grown by this factor, and a little."""
 
-INSURANCE = 0.25
-"""The part of the calls of a focused search that goes to trajectories: it takes at most four times what they take."""
+INSURED = 3
+"""For so many calls by which focused rounds repeat a pair, one call goes to trajectories."""
 
 TRIFLE = 0.2
 """A walk on which less is at stake than this fraction of the largest of late leads to no sample: it was unlucky."""
@@ -225,9 +224,9 @@ def _trajectory(
 
 
 @compiled
-def focuses(graph: Graph, rules: Rules, calls: int) -> bool:
-    """Whether the next round, after so many calls, is a focused one."""
-    return rules.focused and graph.totals[FOCUSED] <= (1.0 - INSURANCE) * calls
+def owed(focused: bool, calls: int) -> int:
+    """What a round of so many calls adds to the debt to trajectories. The first call of a focused round is free."""
+    return max(calls - 1, 0) if focused else -INSURED * calls
 
 
 @compiled
@@ -267,7 +266,7 @@ def explore(
         if graph.totals[STATES] + _newcomers(graph, rules, tables, gap) > len(graph.keys):
             return FULL
         action = wider(graph, best, challenger)
-        focused = focuses(graph, rules, before)
+        focused = rules.focused and graph.totals[DEBT] <= 0
         if focused:
             steps = _focused_round(graph, rules, tables, action, gap, until - before, idle, frames, path, stream)
         else:
@@ -275,8 +274,7 @@ def explore(
         if steps == AMISS:
             return BROKEN
         made = int(stream[CALLS]) - before
-        if focused:
-            graph.totals[FOCUSED] += made
+        graph.totals[DEBT] += owed(focused, made)
         idle = 0 if made > 0 else idle + 1
         graph.spent[action] += made
         settle(graph, rules, before + made, frames, room, path, steps)
