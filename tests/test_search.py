@@ -216,7 +216,7 @@ def test_all_intervals_hold_and_never_widen(
         truth = exact(model, planner(backup))
         search = explorer(planner(backup), model, seed, engine)
         assert isinstance(search, TableExplorer if engine == "compiled" else KeyedExplorer)
-        looks = list(slices(search, 10_000 if engine == "compiled" else 200))
+        looks = list(slices(search, 10_000 if engine == "compiled" else 400))
         assert all(holds(seen, truth) for seen in looks)
         assert all(nested(outer, inner) for outer, inner in pairwise(looks))
         first, last = looks[0], looks[-1]
