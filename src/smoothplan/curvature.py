@@ -129,9 +129,11 @@ def value_interval(model: GenerativeModel, backup: Backup) -> Interval:
 def reference_bias(order: int, error_range: float, temperature: float, discount: float, tail: float = 0.0) -> Interval:
     """Bounds of V − E[Y] for chains around a reference with range(Q̂_s − Q_s) ≤ `error_range` at every state s.
 
-    Order 1 evaluates the policy ∇F(Q̂), so that it errs on one side: by r²/(8η) at each step. What remains at order 2 is
-    cubic: (√3/108)·r³/η² at each step, and what the pairs' own chains of order 1, too low by up to b = r²/(8η(1−γ)),
-    do to the quadratic term: (γb/2η)(r/√2 + γb/2).
+    Order 1 evaluates the policy ∇F(Q̂), so that it errs on one side: by r²/(8η) at each step, by b = r²/(8η(1−γ)) in
+    all. What remains at order 2 is cubic: (√3/108)·r³/η² at each step, and what is done to the quadratic term by the
+    pairs' own chains of order 1, which are too low by γ·U(Z) with 0 ≤ U ≤ b. As U(s) = r₁(s) + γ·E U(Z), the discounted
+    variances of γ·U(Z) along a chain telescope into those of Σ γ^t·r₁(s_t): they add up to at most γ·U(b − U) ≤ γb²/4,
+    not to 1/(1−γ) times their largest, (γb)²/4. By Cauchy and Schwarz they meet the variances of Q̂ − Q, at most r²/4.
 
     Args:
         order: 1 or 2.
@@ -140,13 +142,20 @@ def reference_bias(order: int, error_range: float, temperature: float, discount:
         discount: γ.
         tail: by how much the chains of a pair may differ because they are cut off; the chain itself is not covered.
     """
-    first = error_range**2 / (8.0 * temperature * (1.0 - discount))
+    error_range = arguments.number("error_range", error_range, least=0.0)
+    eta, gamma = arguments.positive("temperature", temperature), arguments.discount_factor(discount)
+    first = error_range**2 / (8.0 * eta * (1.0 - gamma))
     if arguments.whole("order", order, least=1, most=2) == 1:
         return 0.0, first
-    shift = discount * (first + tail)
-    cubic = math.sqrt(3.0) / 108.0 * error_range**3 / temperature**2
-    second = (cubic + shift / (2.0 * temperature) * (error_range / math.sqrt(2.0) + shift / 2.0)) / (1.0 - discount)
-    return -second, second
+    tail = arguments.number("tail", tail, least=0.0)
+    # Square roots of the discounted sums of variances: of the reference's error, and of what its policy's values miss.
+    own = error_range / 2.0 / math.sqrt(1.0 - gamma)
+    missed = first / 2.0 * math.sqrt(min(gamma, gamma**2 / (1.0 - gamma))) + tail / 2.0 / math.sqrt(1.0 - gamma)
+    cubic = remainder_constant(3, eta) * error_range**3 / (1.0 - gamma)
+    below = cubic + missed * (2.0 * own + missed) / (2.0 * eta)
+    useful = min(own, missed)
+    above = cubic + useful * (2.0 * own - useful) / (2.0 * eta)
+    return -below, min(above, first)  # the quadratic term is never negative
 
 
 def transfer_to_entropy(backup: OptimalTransport) -> float:

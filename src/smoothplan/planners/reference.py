@@ -11,21 +11,22 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
 from smoothplan import arguments, curvature, parallel
-from smoothplan.arguments import Floats
+from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.engines.base import Sums
-from smoothplan.engines.chains import BatchedChains, Chains, PairSums
+from smoothplan.engines.chains import BatchedChains, Chains, PairSums, checked_references
 from smoothplan.models.base import Oracle, States
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.recursion import ROUNDING, action_values
-from smoothplan.references import GridReference, Reference, default_reference
+from smoothplan.references import GridReference, Reference, SharedReference, default_reference
+from smoothplan.references.default import TooFewCallsError
 from smoothplan.run import Budget, Diagnosis, Display, Lesson, Root, Status
 from smoothplan.schedules.level import Problem
 
@@ -35,8 +36,14 @@ TRUNCATION_SHARE = 0.05
 VALUE_SHARE, CORRECTION_SHARE, ACTION_SHARE = 0.6, 0.3, 0.1
 """The parts of δ for chains of the value, for its quadratic corrections, and for returns of the root's actions."""
 
+PILOT_SHARE = 0.25
+"""The part of the corrections' δ for those of the pilot, where others follow that have another number of pairs."""
+
 DECISION_SHARE = 0.3
 """The part of the simulator calls that goes to returns of the root's actions."""
+
+LEAST_SHARE = 0.05
+"""The least part of what is left for the value and for its corrections, however little they vary in the pilot."""
 
 PILOT, PILOT_PAIRS = 64, 32
 """Samples of each part, and pairs in each correction, before the rest is planned."""
@@ -58,6 +65,9 @@ ROUND_CHUNKS = 8
 
 FEWEST = 256
 """Samples of a part before its variance is trusted."""
+
+UNLIKELY = 1e-12
+"""Actions that are together less likely than this need not be told apart."""
 
 Part = Literal["value", "correction", "action"]
 
@@ -82,17 +92,23 @@ class ReferenceCruiser:
     whatever, and the policy's interval in the diagnosis contains the value of the policy ∇F(Q̂). With `error_range` the
     interval bounds the optimal value from both sides. Without it, the value at order 2 is an estimate.
 
+    A run has converged where the interval is within ε of the value, if `error_range` is given; else, where the policy's
+    interval is (order 1), or where the noise of the estimate is, at the level δ (order 2). Where a short horizon or a
+    large error range puts ε out of reach, it is completed when the noise alone is within ε.
+
     Args:
         backup: F, smooth.
         reference: Q̂: an object with a method q(states [n, ...]) → [n, K]; see `smoothplan.references`. By default it is
-            made from the simulator, and the calls for it count.
+            made from the simulator, and the calls for it count. An action that is further below the best than any
+            action can be, or than matters to a probability of 1e-12, is taken to be just so far below.
         order: 1 or 2.
         epsilon: the accuracy wanted.
         delta: the probability that an interval fails.
         horizon: steps of a chain; by default what lies beyond matters little. The rest is valued at the middle of the
             value interval, and what that may be wrong is booked.
         pairs: pairs of chains in a correction; chosen from a pilot by default.
-        error_range: a bound on range(Q̂_s − Q_s) = max_a − min_a at every state, where one is known.
+        error_range: a bound on range(Q̂_s − Q_s) = max_a − min_a at every state, where one is known. Chains that refute
+            it take its place: the result is then as if it had not been given, and `diagnosis.certified` is False.
         improve: whether a part of the calls goes into improving the reference first, which changes it.
     """
 
@@ -111,37 +127,64 @@ class ReferenceCruiser:
     def __post_init__(self) -> None:
         arguments.positive("epsilon", self.epsilon)
         arguments.fraction("delta", self.delta)
-        arguments.whole("order", self.order, least=1, most=2)
         if self.backup.temperature == 0.0:
             raise ValueError(f"ReferenceCruiser needs a smooth backup, got {self.backup!r}")
         if self.reference is not None and not callable(getattr(self.reference, "q", None)):
             raise TypeError(f"reference must have a method q(states), got {self.reference!r}: see CriticReference")
         if arguments.flag("improve", self.improve) and not isinstance(self.reference, Improvable | None):
             raise TypeError(f"improve=True needs a reference with a method improve(calls), got {self.reference!r}")
-        if self.horizon is not None:
-            arguments.whole("horizon", self.horizon)
-        if self.pairs is not None:
-            arguments.whole("pairs", self.pairs, least=2)
         if self.error_range is not None:
             arguments.number("error_range", self.error_range, least=0.0)
+        # People write 1e3 for a count.
+        object.__setattr__(self, "order", arguments.whole("order", self.order, least=1, most=2))
+        if self.horizon is not None:
+            object.__setattr__(self, "horizon", arguments.whole("horizon", self.horizon))
+        if self.pairs is not None:
+            object.__setattr__(self, "pairs", arguments.whole("pairs", self.pairs, least=2))
 
     def begin(self, root: Root) -> "ChainRun":
         """A run that has not made any simulator call yet."""
-        problem = Problem.of(root.model, self.backup)
-        horizon = self.horizon or _horizon(problem, TRUNCATION_SHARE * self.epsilon)
-        reference, calls = self.reference, 0
-        if reference is None:
-            most = REFERENCE_CALLS if root.max_calls is None else int(REFERENCE_SHARE * root.max_calls)
-            reference = default_reference(root.model, self.backup, calls=min(most, REFERENCE_CALLS), seed=root.seed)
-            calls = reference.calls
-        return ChainRun(self, root, problem, horizon, reference, calls)
+        return ChainRun(self, root, Problem.of(root.model, self.backup))
 
 
-def _horizon(problem: Problem, tolerated: float) -> int:
-    """The steps after which at most so much of the value is left."""
-    if problem.discount == 0.0 or problem.width / 2.0 <= tolerated:
+class Cut(NamedTuple):
+    """What is left out where chains are cut off, after so many steps."""
+
+    horizon: int
+    below: float  # by how much the value of any policy may be lower,
+    above: float  # by how much it may be higher,
+    optimal: float  # and how far the optimal value may be, either way
+
+    @classmethod
+    def of(cls, problem: Problem, backup: Backup, horizon: int | None, tolerated: float) -> "Cut":
+        """The cut at a given horizon, or at one that leaves out no more than is tolerated."""
+        low, high = problem.values
+        # A policy may be worth less than the value interval allows: it need not have the regulariser's bonus.
+        gain = min(curvature.gap_to_hard_max(backup, problem.actions)[0], problem.at_zero[0])
+        worst = (problem.reward_range[0] + gain) / (1.0 - problem.discount)
+        worst = min(worst, low, 0.0) if problem.terminates else min(worst, low)
+        if horizon is None:
+            horizon = _horizon(problem.discount, problem.middle - worst, tolerated)
+        left = problem.discount**horizon
+        return cls(horizon, left * (problem.middle - worst), left * (high - problem.middle), left * problem.width / 2.0)
+
+
+def _horizon(discount: float, most: float, tolerated: float) -> int:
+    """The steps after which at most so much is left, of so much at most."""
+    if discount == 0.0 or most <= tolerated:
         return 1
-    return max(1, math.ceil(math.log(2.0 * tolerated / problem.width) / math.log(problem.discount)))
+    return max(1, math.ceil(math.log(tolerated / most) / math.log(discount)))
+
+
+class _Alike:
+    """The reference of those who know nothing."""
+
+    def __init__(self, actions: int) -> None:
+        self._actions = actions
+
+    def q(self, states: States) -> Floats:
+        """All actions are worth the same, [n, K]."""
+        return np.zeros((len(states), self._actions))
 
 
 class Task(NamedTuple):
@@ -158,23 +201,42 @@ class _Mean:
     """What is known of the mean of one part."""
 
     sequence: ConfidenceSequence
+    guess: float  # before there are samples
     calls: int = 0
 
     @property
+    def count(self) -> int:
+        """The number of samples."""
+        return self.sequence.count
+
+    @property
     def estimate(self) -> float:
-        """The mean of the samples, or the middle of their support."""
-        return self.sequence.mean
+        """The mean of the samples."""
+        return self.sequence.mean if self.count else self.guess
 
     @property
     def variance(self) -> float:
-        """The variance of the samples."""
-        count, total, squares = self.sequence.count, self.sequence.total, self.sequence.squares
-        return max(0.0, squares - total * total / count) / (count - 1) if count > 1 else math.inf
+        """The variance of the samples, or the largest that there can be."""
+        count, total, squares = self.count, self.sequence.total, self.sequence.squares
+        if count < 2:
+            return (self.sequence.high - self.sequence.low) ** 2 / 4.0
+        return max(0.0, squares - total * total / count) / (count - 1)
 
     @property
     def error(self) -> float:
         """The standard error of the mean."""
-        return math.sqrt(self.variance / max(self.sequence.count, 1))
+        return math.sqrt(self.variance / max(self.count, 1))
+
+    @property
+    def work(self) -> int:
+        """Simulator calls, at least one for each sample: a correction of actions that do not differ may take none."""
+        return max(self.calls, self.count)
+
+    @property
+    def radius(self) -> float:
+        """Half of the width of the interval."""
+        low, high = self.sequence.interval
+        return max(0.0, high - low) / 2.0
 
 
 class ChainRun:
@@ -182,23 +244,18 @@ class ChainRun:
 
     identification = None
 
-    def __init__(
-        self,
-        planner: ReferenceCruiser,
-        root: Root,
-        problem: Problem,
-        horizon: int,
-        reference: Reference,
-        reference_calls: int,
-    ) -> None:
+    def __init__(self, planner: ReferenceCruiser, root: Root, problem: Problem) -> None:
         self.status: Status = "completed"
         self.epsilon, self.delta = planner.epsilon, planner.delta
-        self.horizon, self.pairs = horizon, planner.pairs or PILOT_PAIRS
+        self.pairs = planner.pairs or PILOT_PAIRS
         self.samples = 0
         self._planner, self._root, self._problem = planner, root, problem
-        self._truncation = problem.discount**horizon * problem.width / 2.0
-        self._reference = reference
-        self._spent = reference_calls  # on the reference and on pilots
+        self._cut = Cut.of(problem, planner.backup, planner.horizon, TRUNCATION_SHARE * planner.epsilon)
+        self.horizon = self._cut.horizon
+        # A bound on range(Q_s) does no harm to an error range; a smaller one may.
+        self._gap = problem.action_gap if planner.error_range is not None else likely_gap(planner.backup, problem)
+        self._reference: Reference = _Alike(problem.actions) if planner.reference is None else planner.reference
+        self._spent = 0  # on the reference and on pilots
         self._chunks = 1  # chunk 0 is for references: what a chain draws must not depend on what made its reference
         self._promised = 0
         self._lessons: list[Lesson] = []
@@ -206,25 +263,36 @@ class ChainRun:
 
     def _start(self) -> None:
         """Nothing is sampled yet around this reference."""
-        self._chains, advantages = chains_for(self._root, self._planner.backup, self._reference, self._problem)
+        backup, problem = self._planner.backup, self._problem
+        # Asked once before all threads, a reference may bring itself up to date; and its mistakes are found.
+        here = conditioned(self._reference, math.inf, problem.actions)(np.asarray(self._root.state)[None])
+        self._claim = float(self._root.backed_up(backup, here.shifted)[0]) + float(here.top[0])
+        self._chains, self._advantages = chains_for(self._root, backup, self._reference, problem, self._gap)
         self._pair_sums = np.zeros(5)  # as in PairSums
         self._budgets: dict[Part, Budget] = {}
-        support = _support(self._problem, advantages, self.horizon)
-        actions, target = self._problem.actions, self.epsilon / 2.0
-        self._value = _Mean(ConfidenceSequence(*support, VALUE_SHARE * self.delta, target))
-        self._actions = [
-            _Mean(ConfidenceSequence(*support, ACTION_SHARE * self.delta / actions, target)) for _ in range(actions)
-        ]
-        self._correction = self._fresh_correction()
-
-    def _fresh_correction(self) -> _Mean | None:
-        """A mean of corrections that has no samples yet."""
+        support = _support(problem, self._advantages, self.horizon)
+        target, share = self.epsilon / 2.0, VALUE_SHARE
+        self._correction: _Mean | None = None
         if self._planner.order == 1:
-            return None
-        low, high = self._value.sequence.low, self._value.sequence.high
-        reach = high - low + self._problem.action_gap
+            share += CORRECTION_SHARE
+        else:
+            self._pairs_from(self.pairs, CORRECTION_SHARE * (PILOT_SHARE if self._planner.pairs is None else 1.0))
+        self._value = _Mean(ConfidenceSequence(*support, share * self.delta, target), problem.middle)
+        share, guess = ACTION_SHARE / problem.actions, sum(action_values(problem)) / 2.0
+        self._actions = [
+            _Mean(ConfidenceSequence(*support, share * self.delta, target), guess) for _ in range(problem.actions)
+        ]
+
+    def _pairs_from(self, pairs: int, share: float) -> None:
+        """Begins a mean of corrections of so many pairs each."""
+        low, high = _support(self._problem, self._advantages, self.horizon)
+        # Q̂ varies over actions by no more than F(Q̂) − Q̂(a) does.
+        reach = high - low + self._advantages[1] - self._advantages[0]
         most = _weight(self._problem.discount, self.horizon) * reach**2 / (4.0 * self._problem.temperature)
-        return _Mean(ConfidenceSequence(-most, most, CORRECTION_SHARE * self.delta, self.epsilon / 2.0))
+        self.pairs = pairs
+        self._correction = _Mean(
+            ConfidenceSequence(-most / (pairs - 1), most, share * self.delta, self.epsilon / 2.0), 0.0
+        )
 
     def go(self, workers: int, max_seconds: float | None, display: Display | None) -> None:
         """Samples until the interval or the standard error is within ε, or a limit is reached."""
@@ -234,12 +302,9 @@ class ChainRun:
             self.status = "interrupted"
 
     def _until(self, workers: int, max_seconds: float | None, display: Display | None) -> Status:
-        for calls in self._improvements():
-            self._improve(calls)
-            if display is not None:
-                display.update(self.calls, self.interval)
-            if self._late(max_seconds):
-                return "max_seconds"
+        self._prepare(max_seconds, display)
+        if self._late(max_seconds):
+            return "max_seconds"
         tasks = list(self._pilot())
         while tasks:
             with closing(parallel.in_order(self._sample, tasks, min(workers, len(tasks)))) as outcomes:
@@ -250,43 +315,59 @@ class ChainRun:
                     if self._late(max_seconds):
                         return "max_seconds"
             if not self._budgets:
-                self._budgets = self._split()
-                if self._correction is not None:
-                    self._spent += self._correction.calls
-                    self._correction = self._fresh_correction()  # the pilot's have other pairs and another variance
-            elif self._within():
-                return "converged"
+                self._split()
+            else:
+                status = self._reached()
+                if status is not None:
+                    return status
             tasks = list(self._round())
         return "max_calls"
 
     def _late(self, max_seconds: float | None) -> bool:
         return max_seconds is not None and time.perf_counter() - self._root.started > max_seconds
 
-    def _improvements(self) -> Iterator[int]:
-        """Simulator calls for each step of improving the reference."""
-        if not self._planner.improve:
-            return
+    def _prepare(self, max_seconds: float | None, display: Display | None) -> None:
+        """Makes a reference where there is none, and improves it, with a part of the calls and of the time."""
         most = REFERENCE_CALLS
         if self._root.max_calls is not None:
+            most = min(most, int(REFERENCE_SHARE * self._root.max_calls))
+        if self._planner.reference is None:
+            made = _made_reference(self._root, self._planner.backup, most)
+            if made is not None:
+                self._reference, self._spent = made, made.calls
+                self._start()
+        if not (self._planner.improve and isinstance(self._reference, Improvable)):
+            return
+        if self._root.max_calls is not None:
             most = min(most, int(REFERENCE_SHARE * self._root.max_calls) - self._spent)
+        saved = 0
         for step in range(IMPROVEMENTS):
-            calls = most * 2**step // (2**IMPROVEMENTS - 1)
-            if calls > 0:
-                yield calls
+            if self._late(None if max_seconds is None else REFERENCE_SHARE * max_seconds):
+                return
+            saved += most * 2**step // (2**IMPROVEMENTS - 1)
+            if saved >= _least_calls(self._reference, self._problem.actions):
+                self._improve(self._reference, saved)
+                saved = 0
+                if display is not None:
+                    display.update(self.calls, self.interval)
 
-    def _improve(self, calls: int) -> None:
+    def _improve(self, reference: Improvable, calls: int) -> None:
         """Improves the reference, and finds out by a few chains what its policy is worth now."""
-        assert isinstance(self._reference, Improvable)
-        before = self._reference.calls
-        self._reference.improve(calls)
-        self._spent += self._reference.calls - before
+        before = reference.calls
+        try:
+            reference.improve(calls)
+        finally:
+            self._spent += reference.calls - before
         self._start()
+        # What these chains find goes into no interval, so that nobody can choose between intervals of several of them.
+        found = _Mean(ConfidenceSequence(*_support(self._problem, self._advantages, self.horizon), 0.5, 1.0), 0.0)
         for task in self._admitted("value", 0, PILOT):
-            self._book(task, *self._sample(task))
-        self._lessons.append(Lesson(self.calls, self._value.estimate, self._value.error))
-        # The next chains are around another reference; the last ones would serve, but their share of δ is spent.
-        self._spent += self._value.calls
-        self._start()
+            sums, made = self._sample(task)
+            self._promised -= task.samples * self._most_calls("value")
+            self._spent += made
+            found.sequence.update(sums.samples, sums.total, sums.squares)
+        if found.count:
+            self._lessons.append(Lesson(self.calls, found.estimate, found.error))
 
     def _pilot(self) -> Iterator[Task]:
         """A few samples of each part."""
@@ -299,11 +380,12 @@ class ChainRun:
     def _round(self) -> Iterator[Task]:
         """The next samples: each part catches up with its share of the calls, which grow by a fraction."""
         most = ROUND_CHUNKS * self._chains.chunk_calls
-        total = self.calls + min(most, self.calls / LOOKS)
+        work = self._spent + sum(mean.work for mean in self._means)
+        total = work + min(most, work / LOOKS)
         for part, budget in self._budgets.items():
             means = self._actions if part == "action" else [self._mean(part)]
             for number, mean in enumerate(means):
-                behind = budget.share * total / len(means) - mean.calls
+                behind = budget.share * total / len(means) - mean.work
                 yield from self._admitted(part, number, math.ceil(behind / budget.calls))
 
     def _admitted(self, part: Part, action: int, count: int) -> Iterator[Task]:
@@ -354,31 +436,49 @@ class ChainRun:
         if isinstance(sums, PairSums):
             self._pair_sums += np.array(sums)
 
-    def _split(self) -> dict[Part, Budget]:
+    def _split(self) -> None:
         """How many pairs, and which part gets how many calls: what makes cost × variance smallest, by the pilot."""
-        value = self._value
-        each = max(value.calls / max(value.sequence.count, 1), 1.0)
-        returns = sum(mean.calls for mean in self._actions) / max(sum(m.sequence.count for m in self._actions), 1)
-        parts: dict[Part, tuple[float, float]] = {"value": (each, value.variance)}
+        each = max(self._value.calls / max(self._value.count, 1), 1.0)
+        returns = sum(mean.calls for mean in self._actions) / max(sum(mean.count for mean in self._actions), 1)
+        parts: dict[Part, tuple[float, float]] = {"value": (each, self._value.variance)}
         if self._correction is not None:
-            costs, variances = self._correction_prices(each)
-            best = int(np.argmin(costs * variances))
-            if self._planner.pairs is None:
-                self.pairs = int(PAIRS[best])
-            else:
-                best = int(np.argmin(np.abs(PAIRS - self.pairs)))
-            parts["correction"] = float(costs[best]), float(variances[best])
-        weights = {part: math.sqrt(calls * variance) for part, (calls, variance) in parts.items()}
-        total = sum(weights.values()) or 1.0
-        budgets: dict[Part, Budget] = {
-            part: Budget(calls, variance, (1.0 - DECISION_SHARE) * weights[part] / total if total else 1.0)
-            for part, (calls, variance) in parts.items()
+            pairs = np.append(PAIRS, self.pairs)
+            costs, variances = self._correction_prices(pairs, each)
+            chosen, best = -1, int(np.argmin(costs * variances))
+            if self._planner.pairs is None and pairs[best] != self.pairs and self._affords_another():
+                # The pilot's corrections have another variance.
+                chosen = best
+                self._spent += self._correction.calls
+                self._pairs_from(int(pairs[best]), CORRECTION_SHARE * (1.0 - PILOT_SHARE))
+            parts["correction"] = float(costs[chosen]), float(variances[chosen])
+        weights = {
+            part: math.sqrt(calls * self._effective(part, variance)) for part, (calls, variance) in parts.items()
         }
-        budgets["action"] = Budget(max(returns, 1.0), max(m.variance for m in self._actions), DECISION_SHARE)
-        return budgets
+        total, rest = sum(weights.values()), 1.0 - DECISION_SHARE
+        for part, (calls, variance) in parts.items():
+            weight = weights[part] / total if total > 0.0 else 1.0 / len(parts)
+            share = rest * (LEAST_SHARE + (1.0 - LEAST_SHARE * len(parts)) * weight)
+            self._budgets[part] = Budget(calls, variance, share)
+        most = max(mean.variance for mean in self._actions)
+        self._budgets["action"] = Budget(max(returns, 1.0), most, DECISION_SHARE)
 
-    def _correction_prices(self, chain_calls: float) -> tuple[Floats, Floats]:
-        """Calls and variance of a correction for each number of `PAIRS`, extrapolated from the corrections so far.
+    def _affords_another(self) -> bool:
+        """Whether the pilot saw enough corrections to judge by, and the limit on calls allows for as many calls."""
+        assert self._correction is not None
+        if self._correction.count < PILOT:
+            return False
+        limit = self._root.max_calls
+        return limit is None or (1.0 - DECISION_SHARE) * (limit - self.calls) >= 2.0 * self._correction.calls
+
+    def _effective(self, part: Part, variance: float) -> float:
+        """A variance and, where the interval must shrink, what the width of the support adds to it (Bernstein)."""
+        if self._planner.error_range is None:
+            return variance
+        sequence = self._mean(part).sequence
+        return variance + (sequence.high - sequence.low) * sequence.target / 3.0
+
+    def _correction_prices(self, pairs: Ints, chain_calls: float) -> tuple[Floats, Floats]:
+        """Calls and variance of a correction for numbers of pairs, extrapolated from the corrections so far.
 
         A pair's difference x has mean D and variance σ²; the U-statistic of n of them has mean D² and the variance
         4D²σ²/n + 2σ⁴/(n(n−1)), beside the variance of D² itself over states and actions.
@@ -386,24 +486,24 @@ class ChainRun:
         assert self._correction is not None
         sums, discount = PairSums(*self._pair_sums), self._problem.discount
         scale = _weight(discount, self.horizon) / (4.0 * self._problem.temperature)
+        # Where no two actions differed, one of the next may: with the variance of two chains.
         differing = max(sums.differing, 1) / max(sums.samples, 1)
-        noise = sums.noise / max(sums.differing, 1)
+        noise = sums.noise / sums.differing if sums.differing else 2.0 * self._value.variance
         # E[D²], counting equal actions as 0: the estimate and its standard error, for too little would ask for too many
         # pairs. D² varies at least as much as it would if it took one value.
         square = (max(sums.total / max(sums.samples, 1), 0.0) + self._correction.error) / scale
-
-        def variance(pairs: Any) -> Any:
-            return 4.0 * square * noise / pairs + 2.0 * differing * noise**2 / (pairs * (pairs - 1.0))
-
-        spread = square**2 / differing
-        costs = _weight(discount, self.horizon) + 2.0 * differing * chain_calls * PAIRS
-        return np.asarray(costs, dtype=np.float64), np.asarray(scale**2 * (variance(PAIRS) + spread))
+        variance = 4.0 * square * noise / pairs + 2.0 * differing * noise**2 / (pairs * (pairs - 1.0))
+        costs = _weight(discount, self.horizon) + 2.0 * differing * chain_calls * pairs
+        return np.asarray(costs), np.asarray(scale**2 * (variance + square**2 / differing))
 
     @property
     def calls(self) -> int:
         """Simulator calls made."""
-        means = [self._value, *self._actions] + ([] if self._correction is None else [self._correction])
-        return self._spent + sum(mean.calls for mean in means)
+        return self._spent + sum(mean.calls for mean in self._means)
+
+    @property
+    def _means(self) -> list[_Mean]:
+        return [self._value, *self._actions, *([] if self._correction is None else [self._correction])]
 
     def _estimate(self) -> tuple[float, float]:
         """The value at the planner's order and its standard error."""
@@ -411,52 +511,60 @@ class ChainRun:
             return self._value.estimate, self._value.error
         # A run must not stop because its corrections happen to vary less than those of the pilot.
         variance = self._budgets["correction"].variance if self._budgets else 0.0
-        error = math.sqrt(max(self._correction.variance, variance) / max(self._correction.sequence.count, 1))
+        error = math.sqrt(max(self._correction.variance, variance) / max(self._correction.count, 1))
         return self._value.estimate + self._correction.estimate, math.hypot(self._value.error, error)
 
     @property
     def policy_interval(self) -> tuple[float, float]:
         """Contains the value of the policy ∇F(Q̂) with probability at least 1 − δ."""
         low, high = self._value.sequence.interval
-        bounds = self._problem.values
-        return max(low - self._truncation, bounds[0]), min(high + self._truncation, bounds[1])
+        return low - self._cut.below, min(high + self._cut.above, self._problem.values[1])
 
     @property
     def interval(self) -> tuple[float, float]:
         """Contains the optimal value: from below by the chains, from above where the error range is known."""
-        intervals = self.q_intervals
-        low, high = (float(end) for end in self._root.backed_up(self._planner.backup, intervals.T))
-        low = max(low, self.policy_interval[0], self._problem.values[0])
-        high = min(high, self._problem.values[1])
+        return self._proved()[0]
+
+    def _proved(self) -> tuple[tuple[float, float], Floats, bool]:
+        """The intervals of the value and of the action values, and whether they rest on the error range."""
+        least, most = self._problem.values
+        returns = np.array([mean.sequence.interval for mean in self._actions])
+        q_least, q_most = action_values(self._problem)
+        q_low = np.clip(returns[:, 0] - self._cut.optimal, q_least, q_most)
+        low = max(least, self._value.sequence.interval[0] - self._cut.optimal, self._backed_up(q_low))
         if self._planner.error_range is not None:
-            linear = self._value.sequence.interval
-            high = min(high, linear[1] + self._truncation + self._bias(1)[1])
-            if self._correction is not None:
-                added = self._correction.sequence.interval
-                low = max(low, linear[0] + added[0] - self._truncation + self._bias(2)[0])
-                high = min(high, linear[1] + added[1] + self._truncation + self._bias(2)[1])
-        return low, high
+            bias = self._problem.discount * self._bias(1)[1]
+            q_high = np.clip(returns[:, 1] + self._cut.optimal + bias, q_least, q_most)
+            within = self._within_error_range()
+            both = max(low, within[0]), min(most, within[1], self._backed_up(q_high))
+            if both[0] <= both[1] and (q_low <= q_high).all():
+                return both, np.stack([q_low, q_high], axis=-1), True
+        return (min(low, most), most), np.stack([q_low, np.full_like(q_low, q_most)], axis=-1), False
+
+    def _within_error_range(self) -> tuple[float, float]:
+        """What the chains and the error range say of the optimal value."""
+        low, high = self._value.sequence.interval
+        low, high = low - self._cut.optimal, high + self._cut.optimal
+        first = low, high + self._bias(1)[1]
+        if self._correction is None:
+            return first
+        added, bias = self._correction.sequence.interval, self._bias(2)
+        # The quadratic term is never negative.
+        return max(first[0], low + max(added[0], 0.0) + bias[0]), min(first[1], high + added[1] + bias[1])
+
+    def _backed_up(self, q: Floats) -> float:
+        return float(self._root.backed_up(self._planner.backup, q[None])[0])
 
     def _bias(self, order: int) -> tuple[float, float]:
         """Bounds of what the order leaves out, for the error range that was given."""
         assert self._planner.error_range is not None
-        problem = self._problem
-        return curvature.reference_bias(
-            order, self._planner.error_range, problem.temperature, problem.discount, 2.0 * self._truncation
-        )
+        problem, tail = self._problem, self._cut.below + self._cut.above
+        return curvature.reference_bias(order, self._planner.error_range, problem.temperature, problem.discount, tail)
 
     @property
     def q_intervals(self) -> Floats:
         """Intervals of the root's action values, [K, 2]: from below by the chains, from above by what is known."""
-        low, high = action_values(self._problem)
-        over = math.inf
-        if self._planner.error_range is not None:
-            over = self._problem.discount * self._bias(1)[1]
-        rows = []
-        for mean in self._actions:
-            ends = mean.sequence.interval
-            rows.append((max(low, ends[0] - self._truncation), min(high, ends[1] + self._truncation + over)))
-        return np.array(rows)
+        return self._proved()[1]
 
     @property
     def q(self) -> Floats:
@@ -470,42 +578,52 @@ class ChainRun:
 
     @property
     def value(self) -> float:
-        """The estimate, within the interval."""
-        low, high = self.interval
-        shift = 0.0
-        if self._planner.error_range is not None and self._correction is None:
-            shift = self._bias(1)[1] / 2.0
-        return min(max(self._estimate()[0] + shift, low), high)
+        """The estimate, within the interval; within ε of both ends where that can be."""
+        (low, high), _, certified = self._proved()
+        value = self._estimate()[0]
+        if certified:
+            if self._correction is None:
+                value += self._bias(1)[1] / 2.0
+            room = max(self.epsilon, (high - low) / 2.0)
+            value = min(max(value, high - room), low + room)
+        return min(max(value, low), high)
 
-    def _within(self) -> bool:
-        """Whether what was asked for is reached: the certified interval, or the noise of the estimate, within ε."""
-        low, high = self.interval
+    def _reached(self) -> Status | None:
+        """Whether what was asked for is reached, or what can be."""
+        (low, high), _, certified = self._proved()
         epsilon = self.epsilon * (1.0 + ROUNDING)
-        if self._planner.error_range is not None:
-            return max(high - self.value, self.value - low) <= epsilon
-        if self._correction is None:
-            low, high = self.policy_interval
-            return (high - low) / 2.0 <= epsilon
-        enough = min(self._value.sequence.count, self._correction.sequence.count) >= FEWEST
-        return (
-            enough and NormalDist().inv_cdf(1.0 - self.delta / 2.0) * self._estimate()[1] + self._truncation <= epsilon
-        )
+        if certified:
+            if (high - low) / 2.0 <= epsilon:
+                return "converged"
+            noise, left = self._value.radius, self._cut.optimal + self._bias(1)[1] / 2.0
+            if self._correction is not None:
+                second = self._cut.optimal + (self._bias(2)[1] - self._bias(2)[0]) / 2.0
+                if second < left:
+                    noise, left = noise + self._correction.radius, second
+        elif self._correction is None:
+            noise, left = self._value.radius, (self._cut.below + self._cut.above) / 2.0
+        else:
+            if min(self._value.count, self._correction.count) < FEWEST:
+                return None
+            noise, left = NormalDist().inv_cdf(1.0 - self.delta / 2.0) * self._estimate()[1], self._cut.optimal
+        if noise + left <= epsilon and not certified:
+            return "converged"
+        return "completed" if noise <= epsilon and left >= self.epsilon else None
 
     @property
     def diagnosis(self) -> Diagnosis:
         """What the chains say of the reference."""
-        reference = conditioned(self._reference, self._problem)(np.asarray(self._root.state)[None])
         second = self._correction
         return Diagnosis(
-            reference=float(self._root.backed_up(self._planner.backup, reference)[0]),
+            reference=self._claim,
             order_1=self._value.estimate,
             order_1_error=self._value.error,
             policy_interval=self.policy_interval,
             order_2=None if second is None else self._estimate()[0],
             order_2_error=None if second is None else self._estimate()[1],
-            certified=self._planner.error_range is not None,
+            certified=self._proved()[2],
             horizon=self.horizon,
-            truncation=self._truncation,
+            truncation=max(self._cut.below, self._cut.above),
             pairs=None if second is None else self.pairs,
             budgets={str(part): budget for part, budget in self._budgets.items()},
             learning=tuple(self._lessons),
@@ -513,46 +631,100 @@ class ChainRun:
         )
 
 
-def conditioned(reference: Reference, problem: Problem) -> Callable[[States], Floats]:
-    """The reference without what cannot be: no action is worse than the best by more than any action value can be."""
+def _made_reference(root: Root, backup: Backup, calls: int) -> SharedReference | GridReference | None:
+    """A reference made from the simulator by about so many calls; none where there are too few of them."""
+    if calls < 1:
+        return None
+    limit = None if root.max_calls is None else int(REFERENCE_SHARE * root.max_calls)
+    try:
+        return default_reference(root.model, backup, state=root.state, calls=calls, max_calls=limit, seed=root.seed)
+    except TooFewCallsError:
+        return None
 
-    def q(states: States) -> Floats:
-        values = reference.q(states)
-        return np.asarray(np.maximum(values, values.max(axis=-1, keepdims=True) - problem.action_gap))
 
-    return q
+def _least_calls(reference: Improvable, actions: int) -> int:
+    """With fewer calls a reference would not get better, or would take more of them."""
+    return 2 * reference.nodes * actions * reference.samples if isinstance(reference, GridReference) else 1
+
+
+def likely_gap(backup: Backup, problem: Problem) -> float:
+    """How far below the best an action may be for its probability to matter; no further than any action can be."""
+    spread = float(np.ptp(backup.shifts(problem.actions), axis=0).max())
+    return min(problem.action_gap, spread + backup.temperature * math.log(problem.actions / UNLIKELY))
+
+
+class Conditioned(NamedTuple):
+    """A reference at n states without what is of no use to a policy."""
+
+    shifted: Floats  # action values less that of the best action, and none too far below, [n, K]
+    top: Floats  # the value of the best action, [n]
+
+
+def conditioned(reference: Reference, gap: float, actions: int) -> Callable[[States], Conditioned]:
+    """A reference of which only differences are left, for a policy depends on nothing else, and they are not rounded.
+
+    No action is further than `gap` below the best: that does not enlarge range(Q̂ − Q) if range(Q) ≤ gap.
+    """
+
+    def at(states: States) -> Conditioned:
+        values = checked_references(arguments.numbers("reference.q(states)", reference.q(states)), states, actions)
+        top = values.max(axis=1)
+        return Conditioned(np.maximum(values - top[:, None], -gap), top)
+
+    return at
 
 
 def chains_for(
-    root: Root, backup: Backup, reference: Reference, problem: Problem
+    root: Root, backup: Backup, reference: Reference, problem: Problem, gap: float | None = None
 ) -> tuple[Chains, tuple[float, float]]:
-    """The engine for chains around a reference, and bounds of F(Q̂) − Q̂(a), of 0 too."""
-    model, tail, q = root.model, problem.middle, conditioned(reference, problem)
+    """The engine for chains around a reference, and bounds of F(Q̂) − Q̂(a), of 0 too.
+
+    No action of the reference is taken to be further than `gap` below the best; by default `likely_gap`.
+    """
+    model, tail = root.model, problem.middle
+    gap = likely_gap(backup, problem) if gap is None else gap
+    at = conditioned(reference, gap, problem.actions)
     # The compiled engines are imported here, for they compile on first use.
     if isinstance(model, TabularModel) and root.engine != "batched":
         from smoothplan.engines.compiled_chains import TableChains
 
-        states = np.arange(model.states)
-        table = q(states)
-        advantages = (backup.value(table, states)[:, None] - table)[~model.terminal]
+        states = np.flatnonzero(~model.terminal)
+        table = np.zeros((model.states, problem.actions))
+        table[states] = at(states).shifted
+        advantages = backup.value(table[states], states)[:, None] - table[states]
         bounds = min(float(advantages.min(initial=0.0)), 0.0), max(float(advantages.max(initial=0.0)), 0.0)
         return TableChains(model, backup, table, tail), bounds
-    gap = problem.action_gap
-    if isinstance(model, JitModel) and isinstance(reference, GridReference) and root.engine != "batched":
+    lowest = min(curvature.gap_to_hard_max(backup, problem.actions)[0], 0.0)  # F(Q̂) − Q̂(a) ≥ F(Q̂) − max Q̂
+    if root.engine != "batched" and isinstance(reference, GridReference) and _compiles(model, backup, reference):
         from smoothplan.engines.jitted_chains import JittedChains
 
         nodes = reference.grid.table
-        table = np.maximum(nodes, nodes.max(axis=1, keepdims=True) - gap)
-        gap = float(np.ptp(table, axis=1).max())  # interpolation does not widen a range
-        bounds = min(problem.at_zero[0] - gap, 0.0), max(problem.at_zero[1] + gap, 0.0)
+        table = np.maximum(nodes - nodes.max(axis=1, keepdims=True), -gap)
+        # Interpolation does not widen a range.
+        bounds = lowest, max(problem.at_zero[1] - float(table.min()), 0.0)
         return JittedChains(model, backup, reference.grid._replace(table=table), tail), bounds
-    bounds = min(problem.at_zero[0] - gap, 0.0), max(problem.at_zero[1] + gap, 0.0)
     if root.engine == "compiled":
         raise ValueError(
-            "engine 'compiled' needs a TabularModel, or a JitModel and a GridReference, got "
-            f"{type(model).__name__} and {type(reference).__name__}: use 'batched'"
+            "engine 'compiled' needs a TabularModel, or a JitModel with vectors of float64 for states, a GridReference "
+            "without periodic axes and a backup that does not depend on the state, got "
+            f"{type(model).__name__}, {type(reference).__name__} and {type(backup).__name__}: use 'batched'"
         )
-    return BatchedChains(model, backup, q, tail), bounds
+    return BatchedChains(model, backup, lambda states: at(states).shifted, tail), (
+        lowest,
+        max(problem.at_zero[1] + gap, 0.0),
+    )
+
+
+def _compiles(model: Any, backup: Backup, reference: GridReference) -> TypeGuard[JitModel]:
+    """Whether chains of compiled simulator calls are possible."""
+    if not isinstance(model, JitModel) or reference.periodic:
+        return False
+    from smoothplan.engines.steps import serves
+
+    try:
+        return serves(model) and backup.weights(None).ndim == 1
+    except ValueError:
+        return False
 
 
 def _support(problem: Problem, advantages: tuple[float, float], horizon: int) -> tuple[float, float]:

@@ -1,0 +1,826 @@
+"""Chains around a reference: exact biases, intervals that hold for hostile references, limits, learning.
+
+The statistical tests state how often they fail though everything is right. Most runs are small and seeded, so that a
+test which passes once always passes.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+import smoothplan as sp
+from smoothplan.arguments import Floats
+from smoothplan.backups import Backup, line_cost
+from smoothplan.curvature import reference_bias
+from smoothplan.engines.chains import BatchedChains
+from smoothplan.engines.compiled_chains import TableChains
+from smoothplan.engines.jitted_chains import JittedChains
+from smoothplan.models.base import GenerativeModel, Oracle, States
+from smoothplan.planners import reference as planner_module
+from smoothplan.planners.reference import Cut, ReferenceCruiser, chains_for, conditioned, likely_gap
+from smoothplan.references import CriticReference, GridReference, Reference, SharedReference, TabularReference
+from smoothplan.run import EngineName, Root
+from smoothplan.schedules.level import Problem
+
+FALSE_ALARM = 1e-6
+"""How often a statistical check fails though everything is right."""
+
+TRANSPORT = sp.OptimalTransport(cost=line_cost(3), tau=1.0, lam=0.4)
+
+
+def garnet(seed: int = 1, states: int = 12, actions: int = 3, discount: float = 0.7) -> sp.TabularModel:
+    return sp.models.garnet(
+        states=states, actions=actions, branching=3, discount=discount, seed=seed, reward_kind="bernoulli"
+    )
+
+
+def ending(seed: int = 1, discount: float = 0.7, actions: int = 3) -> sp.TabularModel:
+    """Rewards below and above 0 that depend on the next state, and every fourth state terminal."""
+    rng = np.random.default_rng(seed)
+    shape = (12, actions, 3)
+    return sp.TabularModel(
+        rng.dirichlet(np.ones(3), size=shape[:2]),
+        rng.integers(12, size=shape),
+        rng.uniform(-3.0, 1.0, size=shape),
+        discount=discount,
+        reward_kind="bounded",
+        reward_range=(-3.0, 1.0),
+        terminal=np.arange(12) % 4 == 3,
+    )
+
+
+def root_of(model: GenerativeModel, state: Any = 0, engine: EngineName = "auto") -> Root:
+    return Root(model, state, 0, None, None, engine, 0.0)
+
+
+def ranged(noise: Floats) -> Floats:
+    """Errors [S, K] scaled so that max − min = 1 at every state."""
+    return np.asarray((noise - noise.min(axis=1, keepdims=True)) / np.ptp(noise, axis=1)[:, None] - 0.5)
+
+
+# Exact values by linear algebra
+
+
+@dataclass
+class Exact:
+    """What chains around a table have for means, without sampling."""
+
+    model: sp.TabularModel
+    backup: Backup
+    table: Floats
+
+    def __post_init__(self) -> None:
+        states = np.arange(self.model.states)
+        self.policy = self.backup.policy(self.table, states)
+        self.steps = np.zeros((len(states), len(states)))
+        moves = self.policy[:, :, None] * self.model.continuation
+        np.add.at(self.steps, (states[:, None, None], self.model.successors), moves)
+        self.steps[self.model.terminal] = 0.0
+        advantage = self.backup.value(self.table, states) - (self.policy * self.table).sum(axis=1)
+        self.gain = self._alive((self.policy * self.model.expected_rewards).sum(axis=1) + advantage)
+
+    def _alive(self, values: Floats) -> Floats:
+        return np.where(self.model.terminal, 0.0, values)
+
+    def summed(self, each: Floats, horizon: int | None = None, tail: float = 0.0) -> Floats:
+        """Σ γ^t each(s_t) along chains, of infinite or of given length."""
+        discount = self.model.discount
+        if horizon is None:
+            return np.asarray(np.linalg.solve(np.eye(len(each)) - discount * self.steps, each), dtype=np.float64)
+        result = self._alive(np.full(len(each), tail))
+        for _ in range(horizon):
+            result = each + discount * self.steps @ result
+        return result
+
+    def action_values(self, values: Floats) -> Floats:
+        future = np.einsum("skb,skb->sk", self.model.continuation, values[self.model.successors])
+        return np.asarray(self.model.expected_rewards + self.model.discount * future)
+
+    def orders(self, horizon: int | None = None, tail: float = 0.0) -> tuple[Floats, Floats]:
+        """Means of orders 1 and 2: the value of the policy, and with quadratic terms of returns through such values."""
+        first = self.summed(self.gain, horizon, tail)
+        through = first if horizon is None else self.summed(self.gain, horizon - 1, tail)
+        error = self.action_values(through) - self.table
+        hessian = self.backup.hessian(self.table, np.arange(self.model.states))
+        quadratic = self._alive(0.5 * np.einsum("si,sij,sj->s", error, hessian, error))
+        return first, first + self.summed(quadratic, horizon)
+
+
+def exact_errors(model: sp.TabularModel, backup: Backup, noise: Floats, size: float) -> tuple[Floats, Floats, Floats]:
+    """V less what Q̂ = Q + size·noise says itself, and at orders 1 and 2, [S] each."""
+    solution = sp.exact.solve(model, backup, 1e-9)
+    table = solution.q + size * noise
+    first, second = Exact(model, backup, table).orders()
+    claim = np.where(model.terminal, 0.0, backup.value(table, np.arange(model.states)))
+    return solution.values - claim, solution.values - first, solution.values - second
+
+
+@pytest.mark.parametrize("discount", [0.9, 0.95, 0.99])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_bias_is_linear_quadratic_cubic(discount: float, seed: int) -> None:
+    model = garnet(seed, states=60, actions=4, discount=discount)
+    noise = ranged(np.random.default_rng(seed).uniform(size=(60, 4)))
+    wide, narrow = (
+        [np.abs(errors).max() for errors in exact_errors(model, sp.LogSumExp(0.3), noise, size)]
+        for size in (0.02, 0.005)
+    )
+    rates = np.log(np.divide(wide, narrow)) / math.log(4.0)
+    np.testing.assert_allclose(rates[:2], [1.0, 2.0], atol=0.05)
+    # At order 2 a term of fourth order adds, for values of the policy err by r²/(8η(1−γ)) themselves.
+    assert 2.9 < rates[2] < 3.5
+
+
+@pytest.mark.parametrize("discount", [0.9, 0.95, 0.99])
+@pytest.mark.parametrize("backup", [sp.LogSumExp(0.3), TRANSPORT])
+@pytest.mark.parametrize("make", [garnet, ending])
+def test_the_bias_keeps_to_its_bounds(discount: float, backup: Backup, make: Callable[..., sp.TabularModel]) -> None:
+    for seed in range(3):
+        model = make(seed, discount=discount)
+        noise = ranged(np.random.default_rng(seed).normal(size=(12, 3)))
+        for size in (0.01, 0.1, 0.3, 1.0, 3.0):
+            _, first, second = exact_errors(model, backup, noise, size)
+            slack = 1e-7
+            for order, errors in ((1, first), (2, second)):
+                low, high = reference_bias(order, size, backup.temperature, discount)
+                assert low - slack <= errors.min() <= errors.max() <= high + slack
+
+
+def absorbing(discount: float, leaving: float) -> sp.TabularModel:
+    """Of two actions one stays, the other may lead to where all is well for ever."""
+    probabilities = [[[1.0, 0.0], [1.0 - leaving, leaving]], [[0.0, 1.0], [0.0, 1.0]]]
+    successors = np.broadcast_to([0, 1], (2, 2, 2))
+    return sp.TabularModel(probabilities, successors, np.zeros((2, 2)), discount=discount, reward_range=(0.0, 1.0))
+
+
+@pytest.mark.parametrize(("discount", "size", "looseness"), [(0.5, 0.1, 4.0), (0.9, 0.1, 8.0), (0.99, 0.1, 20.0)])
+def test_the_bounds_are_not_idle(discount: float, size: float, looseness: float) -> None:
+    """Where errors are a matter of the region one is in, the bounds are nearly reached, and never passed."""
+    nearest = {1: math.inf, 2: math.inf}
+    for leaving, sign in product(np.linspace(0.005, 1.0, 40) ** 2, (1.0, -1.0)):
+        noise = sign * np.array([[0.5, -0.5], [0.0, 0.0]])
+        _, first, second = exact_errors(absorbing(discount, leaving), sp.LogSumExp(0.3), noise, size)
+        for order, errors in ((1, first), (2, second)):
+            low, high = reference_bias(order, size, 0.3, discount)
+            assert low <= errors.min() + 1e-8
+            assert errors.max() <= high + 1e-8
+            nearest[order] = min(nearest[order], high / max(errors.max(), 1e-12), low / min(errors.min(), -1e-12))
+    assert nearest[1] < 2.0
+    assert nearest[2] < looseness
+
+
+def test_order_2_is_far_nearer_at_long_horizons() -> None:
+    for seed in (1, 2, 3):
+        model = garnet(seed, states=200, actions=4, discount=0.99)
+        noise = ranged(np.random.default_rng(seed).uniform(size=(200, 4)))
+        _, first, second = exact_errors(model, sp.LogSumExp(0.3), noise, 0.25)
+        assert np.abs(first).max() >= 20.0 * np.abs(second).max()
+
+
+def test_invalid_arguments_of_the_bias() -> None:
+    for arguments, message in (
+        ((3, 0.1, 0.3, 0.9), "order must be at most 2, got 3"),
+        ((2, -0.1, 0.3, 0.9), "error_range must be at least 0, got -0.1"),
+        ((2, 0.1, 0.0, 0.9), "temperature must be greater than 0, got 0.0"),
+        ((2, 0.1, 0.3, 1.0), "got 1.0"),
+        ((2, 0.1, 0.3, 0.9, -1.0), "tail must be at least 0, got -1.0"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            reference_bias(*arguments)
+
+
+MEANS: list[tuple[sp.TabularModel, Backup, EngineName]] = [
+    (garnet(discount=0.9), sp.LogSumExp(0.3), "auto"),
+    (ending(), TRANSPORT, "auto"),
+    (garnet(discount=0.5), sp.LogSumExp(0.3), "batched"),
+    (ending(2, discount=0.5), TRANSPORT, "batched"),
+]
+
+
+@pytest.mark.parametrize("case", MEANS)
+def test_sampled_means_are_the_exact_ones(case: tuple[sp.TabularModel, Backup, EngineName]) -> None:
+    """Two comparisons in each of four cases, at 5.3 standard errors: one false alarm in a million runs."""
+    model, backup, engine = case
+    table = sp.exact.solve(model, backup).q + 0.5 * np.random.default_rng(0).normal(size=(12, 3))
+    planner = ReferenceCruiser(backup, TabularReference(table), epsilon=1e-3, horizon=15, pairs=16)
+    calls = 20_000_000 if engine == "auto" else 2_000_000
+    found = sp.plan(planner, model, 0, max_calls=calls, engine=engine).diagnosis
+    assert found is not None
+    first, second = Exact(model, backup, table).orders(15, Problem.of(model, backup).middle)
+    assert abs(found.order_1 - first[0]) < 5.3 * found.order_1_error
+    assert found.order_2 is not None
+    assert found.order_2_error is not None
+    assert abs(found.order_2 - second[0]) < 5.3 * found.order_2_error
+    assert abs(second[0] - first[0]) > 10.0 * found.order_2_error  # there is something to correct
+
+
+# Intervals
+
+
+def hostile(model: sp.TabularModel, backup: Backup, seed: int) -> Iterator[Floats]:
+    """Tables that nobody should plan by."""
+    rng = np.random.default_rng(seed)
+    q = sp.exact.solve(model, backup).q
+    yield rng.normal(size=q.shape)
+    yield np.full(q.shape, 3.0)
+    yield -q
+    yield -1e6 * q + 1e6
+    yield 1e6 * rng.normal(size=q.shape)
+    yield (1e15 + rng.integers(2, size=q.shape)).astype(np.float64)
+    yield 50.0 * q
+    yield q + 0.1 * rng.normal(size=q.shape)
+
+
+@dataclass
+class Miss:
+    """What a run's intervals fail to contain."""
+
+    lower: bool
+    interval: bool
+    actions: bool
+    policy: bool
+
+
+def missed(planner: ReferenceCruiser, model: sp.TabularModel, **options: Any) -> Miss:
+    """Compares a run with the exact solution, and with the exact value of the reference's policy."""
+    backup, state = planner.backup, options.get("state", 0)
+    assert planner.reference is not None
+    result = sp.plan(planner, model, **{"state": 0} | options)
+    solution = sp.exact.solve(model, backup, 1e-9)
+    problem = Problem.of(model, backup)
+    gap = problem.action_gap if planner.error_range is not None else likely_gap(backup, problem)
+    table = conditioned(planner.reference, gap, model.actions)(np.arange(model.states)).shifted
+    policy = Exact(model, backup, table).orders()[0][state]
+    assert result.diagnosis is not None
+    assert result.q_intervals is not None
+    low, high = result.interval
+    value, q, slack = solution.values[state], solution.q[state], 1e-8
+    ends = result.diagnosis.policy_interval
+    return Miss(
+        lower=not low <= value + slack,
+        interval=not low - slack <= value <= high + slack,
+        actions=not (result.q_intervals[:, 0] <= q + slack).all() or not (q <= result.q_intervals[:, 1] + slack).all(),
+        policy=not ends[0] - slack <= policy <= ends[1] + slack,
+    )
+
+
+def too_many(misses: list[Miss], delta: float) -> bool:
+    """Whether any kind of interval fails more often than with probability δ. All four: `FALSE_ALARM`."""
+    counts = np.array([[miss.lower, miss.interval, miss.actions, miss.policy] for miss in misses]).sum(axis=0)
+    return bool((counts > binom.isf(FALSE_ALARM / 4.0, len(misses), delta)).any())
+
+
+WORLDS: list[tuple[sp.TabularModel, Backup]] = [
+    (garnet(discount=0.8), sp.LogSumExp(0.2)),
+    (garnet(2, discount=0.6), sp.LogSumExp(2.0)),
+    (garnet(3, discount=0.7), TRANSPORT),
+    (ending(discount=0.8), sp.LogSumExp(0.5)),
+    (ending(2, discount=0.7), TRANSPORT),
+]
+
+
+def hostile_misses(seeds: range, engine: EngineName = "auto", **options: Any) -> list[Miss]:
+    misses = []
+    for (model, backup), seed in product(WORLDS, seeds):
+        for number, table in enumerate(hostile(model, backup, seed)):
+            planner = ReferenceCruiser(
+                backup, TabularReference(table), epsilon=0.5, delta=0.2, order=1 + (seed + number) % 2, **options
+            )
+            calls = [500, 10_000, 300_000][seed % 3] // (1 if engine == "auto" else 10)
+            misses.append(missed(planner, model, seed=seed, max_calls=calls, engine=engine))
+    return misses
+
+
+def test_no_reference_breaks_an_interval() -> None:
+    """360 runs on tables, and 80 on batches."""
+    assert not too_many(hostile_misses(range(9)), 0.2)
+    assert not too_many(hostile_misses(range(2), "batched"), 0.2)
+
+
+def test_a_short_horizon_is_booked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same check notices if it is not."""
+    assert not too_many(hostile_misses(range(2, 3), horizon=2), 0.2)
+    monkeypatch.setattr(Cut, "of", classmethod(lambda cls, problem, backup, horizon, tolerated: cls(2, 0.0, 0.0, 0.0)))
+    assert too_many(hostile_misses(range(2, 3), horizon=2), 0.2)
+
+
+def known_error(model: sp.TabularModel, backup: Backup, size: float, seed: int, adversarial: bool) -> TabularReference:
+    """A reference whose error has a known range. An adversary's is as large as it may be where it matters."""
+    q = sp.exact.solve(model, backup).q
+    if adversarial:
+        return TabularReference(q + size * ranged(np.tile(np.linspace(0.0, 1.0, q.shape[1]), (len(q), 1))))
+    return TabularReference(q + size * ranged(np.random.default_rng(seed).normal(size=q.shape)))
+
+
+KNOWN: list[tuple[sp.TabularModel, Backup, float]] = [
+    (garnet(discount=0.5), sp.LogSumExp(0.5), 0.5),
+    (garnet(2, discount=0.9), sp.LogSumExp(0.5), 0.2),
+    (ending(discount=0.7), sp.LogSumExp(0.5), 0.5),
+    (ending(2, discount=0.5), TRANSPORT, 0.3),
+]
+
+
+def known_misses(seeds: range, claimed: float = 1.0, calls: int = 300_000) -> list[Miss]:
+    misses = []
+    for (model, backup, size), seed in product(KNOWN, seeds):
+        for order, adversarial in product((1, 2), (False, True)):
+            planner = ReferenceCruiser(
+                backup,
+                known_error(model, backup, size, seed, adversarial),
+                order=order,
+                epsilon=0.1,
+                delta=0.2,
+                error_range=claimed * size,
+                horizon=[None, 3][seed % 2],
+            )
+            misses.append(missed(planner, model, seed=seed, max_calls=calls))
+    return misses
+
+
+def test_a_known_error_range_bounds_from_both_sides() -> None:
+    """320 runs."""
+    assert not too_many(known_misses(range(20)), 0.2)
+
+
+def test_a_false_error_range_is_noticed() -> None:
+    """Half of an error range that an adversary uses up, without noise that could hide it."""
+    model, backup = garnet(discount=0.9, actions=2), sp.LogSumExp(0.5)
+    misses = {
+        claimed: [
+            missed(
+                ReferenceCruiser(
+                    backup,
+                    known_error(model, backup, 1.0, seed, adversarial=True),
+                    order=1,
+                    epsilon=0.2,
+                    delta=0.2,
+                    error_range=claimed,
+                ),
+                model,
+                seed=seed,
+                max_calls=3_000_000,
+            )
+            for seed in range(20)
+        ]
+        for claimed in (1.0, 0.5)
+    }
+    assert not too_many(misses[1.0], 0.2)
+    assert too_many(misses[0.5], 0.2)
+
+
+def test_chains_that_refute_an_error_range_take_its_place() -> None:
+    """With δ = 1e-9 no interval fails, so that what is refuted is the error range."""
+    model, backup = garnet(discount=0.7), sp.LogSumExp(0.2)
+    q = sp.exact.solve(model, backup).q
+    exact = Exact(model, backup, -q)
+    policy = exact.orders()[0]
+    state = int((backup.value(exact.action_values(policy)) - policy).argmax())  # where one step shows it
+    for order in (1, 2):
+        planner = ReferenceCruiser(backup, TabularReference(-q), order=order, epsilon=0.02, delta=1e-9, error_range=0.0)
+        result = sp.plan(planner, model, state, max_calls=30_000_000)
+        assert result.diagnosis is not None
+        assert not result.diagnosis.certified
+        low, high = result.interval
+        assert low <= backup.value(q[state]) <= high == sp.curvature.value_interval(model, backup)[1]
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_known_error_range_certifies(order: int) -> None:
+    model, backup = garnet(discount=0.8), sp.LogSumExp(1.0)
+    reference = known_error(model, backup, 0.2, 0, adversarial=False)
+    planner = ReferenceCruiser(backup, reference, order=order, epsilon=0.2, delta=1e-6, error_range=0.2)
+    result = sp.plan(planner, model, 0)
+    assert result.status == "converged"
+    assert result.diagnosis is not None
+    assert result.diagnosis.certified
+    assert max(result.interval[1] - result.value, result.value - result.interval[0]) <= 0.2 * (1.0 + 1e-8)
+    assert abs(result.value - sp.exact.solve(model, backup).values[0]) <= 0.2
+
+
+# Supports
+
+
+class Line:
+    """A point on a line with two actions, which may fall off its left end."""
+
+    def __init__(self, terminates: bool = True) -> None:
+        def step(states: States, actions: Any, rng: Any) -> tuple[Any, Any, Any]:
+            moved = states + 0.2 * (2.0 * actions - 1.0)[:, None] + 0.1 * rng.random(len(states))[:, None]
+            moved = np.minimum(moved, 1.0)
+            ends = moved[:, 0] < -0.5
+            if not terminates:
+                moved, ends = np.maximum(moved, -0.5), np.zeros(len(moved), dtype=np.bool_)
+            return moved, np.where(moved[:, 0] > 0.0, 0.5, -1.0), ends
+
+        self.model = sp.VectorModel(
+            step,
+            actions=2,
+            discount=0.8,
+            reward_range=(-1.0, 0.5),
+            terminates=terminates,
+            initial_state=np.zeros(1),
+        )
+
+
+def signs(states: States) -> Floats:
+    """A reference of any size that changes its mind."""
+    flat = np.asarray(states, dtype=np.float64).reshape(len(states), -1).sum(axis=1)
+    return np.stack([np.sin(50.0 * flat), np.cos(70.0 * flat)], axis=1)
+
+
+def test_samples_lie_in_the_supports() -> None:
+    """Chains, returns and corrections one by one, around references of all sizes. No false alarms."""
+    cart = sp.models.cart_pole(discount=0.8)
+    corner = np.array([-2.4, -3.0, -0.21, -3.0])
+    box = GridReference.build(cart, sp.LogSumExp(0.3), low=corner, high=-corner, cells=2)
+    transport = sp.OptimalTransport(cost=line_cost(2), tau=2.0, lam=0.2)
+    worlds: list[tuple[GenerativeModel, Any]] = [
+        (ending(actions=2), 0),
+        (garnet(actions=2, discount=0.9), 0),
+        (Line().model, np.zeros(1)),
+        (Line(terminates=False).model, np.zeros(1)),
+        (cart, cart.initial_state),
+    ]
+    seen = set()
+    for (model, state), size, horizon in product(worlds, (0.0, 1.0, 30.0, 1e6), (1, 2, 9)):
+        reference: Reference = CriticReference(lambda states, size=size: size * signs(states))  # type: ignore[misc]
+        if model is cart:
+            box.grid = box.grid._replace(table=size * signs(np.arange(box.nodes)))
+            reference = box
+        for backup in (sp.LogSumExp(0.3), transport):
+            problem = Problem.of(model, backup)
+            planner = ReferenceCruiser(backup, reference, epsilon=0.1, horizon=horizon, pairs=2)
+            run = planner.begin(root_of(model, state))
+            chains = run._chains
+            seen.add(type(chains))
+            low, high = planner_module._support(problem, run._advantages, horizon)
+            assert run._correction is not None
+            least, most = run._correction.sequence.low, run._correction.sequence.high
+            slack = 1e-9 * max(1.0, high - low)
+            for chunk in range(12):
+                oracle = Oracle(model, 7, chunk)
+                for sample in (
+                    chains.values(oracle, state, 1, horizon).total,
+                    chains.returns(oracle, state, chunk % 2, 1, horizon).total,
+                ):
+                    assert low - slack <= sample <= high + slack
+                corrected = chains.corrections(oracle, state, 1, 2, horizon).total
+                assert least - slack <= corrected <= most + slack
+    assert seen == {TableChains, BatchedChains, JittedChains}
+
+
+def test_what_is_common_to_all_actions_does_not_matter() -> None:
+    """Not even where rounding would swallow the rest."""
+    model, backup = garnet(), sp.LogSumExp(0.3)
+    table = np.random.default_rng(0).integers(8, size=(12, 3)) / 8.0
+    values = [
+        sp.plan(ReferenceCruiser(backup, TabularReference(table + shift), epsilon=0.1), model, 0, engine=engine).value
+        for shift in (0.0, 2.0**49)
+        for engine in ("auto", "batched")
+    ]
+    assert values[0] == values[2]
+    assert values[1] == values[3]
+
+
+def test_conditioning_does_not_widen_the_error() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        q, reference = rng.uniform(0.0, 2.0, size=(1, 4)), 3.0 * rng.normal(size=(1, 4))
+        gap = float(np.ptp(q)) + rng.exponential()
+        after = conditioned(TabularReference(reference), gap, 4)(np.array([0])).shifted
+        assert np.ptp(after - q) <= np.ptp(reference - q) + 1e-12
+
+
+@pytest.mark.parametrize("backup", [sp.LogSumExp(0.05), replace(TRANSPORT, lam=0.05)])
+def test_unlikely_actions_are_told_apart_as_far_as_it_matters(backup: Backup) -> None:
+    problem = Problem.of(garnet(discount=0.95), backup)
+    gap = likely_gap(backup, problem)
+    assert gap < problem.action_gap
+    table = np.array([[0.0, -0.5, -15.0], [-15.0, 0.0, -15.0]])
+    after = conditioned(TabularReference(table), gap, 3)(np.arange(2)).shifted
+    np.testing.assert_allclose(backup.policy(after), backup.policy(table), atol=1e-12)
+    assert after.min() == -gap
+
+
+# Runs
+
+
+def content(result: sp.PlanResult) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(result.to_json())
+    del fields["seconds"]
+    return fields
+
+
+def cart_pole_reference() -> tuple[Any, GridReference]:
+    model = sp.models.cart_pole(discount=0.95)
+    return model, GridReference.build(
+        model, sp.LogSumExp(0.1), low=[-2.4, -3.0, -0.21, -3.0], high=[2.4, 3.0, 0.21, 3.0], cells=4
+    )
+
+
+@cache
+def settings() -> list[tuple[str, ReferenceCruiser, GenerativeModel, EngineName]]:
+    """One of each engine."""
+    backup, model = sp.LogSumExp(0.3), garnet(discount=0.8)
+    table = TabularReference(sp.exact.solve(model, backup).q + 0.2 * np.random.default_rng(0).normal(size=(12, 3)))
+    cart, grid = cart_pole_reference()
+    return [
+        ("table", ReferenceCruiser(backup, table, epsilon=0.2), model, "compiled"),
+        ("table, order 1", ReferenceCruiser(backup, table, epsilon=0.2, order=1), model, "compiled"),
+        ("known error", ReferenceCruiser(backup, table, epsilon=0.2, error_range=1.0), model, "compiled"),
+        ("batched", ReferenceCruiser(backup, table, epsilon=0.5), model, "batched"),
+        ("critic", ReferenceCruiser(sp.LogSumExp(0.1), CriticReference(signs), epsilon=0.5), Line().model, "auto"),
+        ("grid", ReferenceCruiser(sp.LogSumExp(0.1), grid, epsilon=2.0), cart, "compiled"),
+    ]
+
+
+@pytest.mark.parametrize("setting", settings(), ids=lambda setting: setting[0])
+def test_limits_on_calls_are_kept_and_threads_change_nothing(
+    setting: tuple[str, ReferenceCruiser, GenerativeModel, EngineName],
+) -> None:
+    _, planner, model, engine = setting
+    values = sp.curvature.value_interval(model, planner.backup)
+    for limit in (0, 1, 40, 300, 2_000, 7_500, 60_000, 400_000):
+        one, two = (
+            sp.plan(planner, model, seed=3, max_calls=limit, engine=engine, workers=workers) for workers in (1, 2)
+        )
+        assert content(one) == content(two)
+        assert one.calls <= limit
+        assert one.status in ("max_calls", "converged", "completed")
+        assert values[0] <= one.interval[0] <= one.value <= one.interval[1] <= values[1]
+        assert one.action == one.q.argmax()
+
+
+@pytest.mark.parametrize("setting", settings(), ids=lambda setting: setting[0])
+def test_the_calls_that_are_counted_are_those_made(
+    setting: tuple[str, ReferenceCruiser, GenerativeModel, EngineName], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, planner, model, engine = setting
+    oracles = []
+
+    class Counted(Oracle):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            oracles.append(self)
+
+    monkeypatch.setattr(planner_module, "Oracle", Counted)
+    result = sp.plan(planner, model, max_calls=100_000, engine=engine)
+    assert result.calls == sum(oracle.calls for oracle in oracles) > 0
+
+
+@pytest.mark.parametrize("where", ["sample", "improve"])
+def test_an_interrupt_leaves_a_valid_result(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, backup = sp.models.frozen_lake(), sp.LogSumExp(0.05)
+    reference = SharedReference(model, backup)
+    planner = ReferenceCruiser(backup, reference, epsilon=0.05, delta=1e-6, improve=True)
+    owner, name, allowed = (TableChains, "corrections", 1) if where == "sample" else (SharedReference, "improve", 2)
+    original, calls = getattr(owner, name), 0
+
+    def interrupted(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        result = original(*arguments)
+        if calls > allowed:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(owner, name, interrupted)
+    result = sp.plan(planner, model, 0)
+    assert result.status == "interrupted"
+    assert result.interval[0] <= sp.exact.solve(model, backup).values[0] <= result.interval[1]
+    assert result.calls >= reference.calls > 0
+    assert "Infinity" not in result.to_json()
+
+
+def test_a_limit_on_time_is_kept() -> None:
+    model, backup = garnet(discount=0.99), sp.LogSumExp(0.05)
+    reference = TabularReference(np.zeros((12, 3)))
+    for limit in (0.0, 0.2):
+        result = sp.plan(ReferenceCruiser(backup, reference, epsilon=1e-6), model, 0, max_seconds=limit)
+        assert result.status == "max_seconds"
+        assert result.seconds < limit + 3.0
+        assert result.interval[0] <= sp.exact.solve(model, backup).values[0] <= result.interval[1]
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("actions", [1, 2])
+@pytest.mark.parametrize("discount", [0.0, 0.6])
+@pytest.mark.parametrize("error_range", [None, 0.0])
+def test_runs_without_noise_end(order: int, actions: int, discount: float, error_range: float | None) -> None:
+    """One action, no future, rewards that are always the same. With δ = 1e-9 all intervals hold."""
+    model = sp.models.garnet(states=5, actions=actions, branching=1, discount=discount, seed=0)
+    backup = sp.LogSumExp(0.3)
+    reference = TabularReference.from_solution(sp.exact.solve(model, backup, 1e-10))
+    planner = ReferenceCruiser(backup, reference, order=order, epsilon=0.3, delta=1e-9, error_range=error_range)
+    result = sp.plan(planner, model, 0)
+    assert result.status == "converged"
+    assert abs(result.value - sp.exact.solve(model, backup).values[0]) <= 0.3
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("options", [{"horizon": 1}, {"error_range": 3.0}, {"error_range": 3.0, "horizon": 1}])
+def test_what_is_out_of_reach_is_not_run_after_for_ever(order: int, options: dict[str, Any]) -> None:
+    model, backup = garnet(discount=0.9), sp.LogSumExp(0.3)
+    reference = TabularReference.from_solution(sp.exact.solve(model, backup))
+    result = sp.plan(ReferenceCruiser(backup, reference, order=order, epsilon=0.3, **options), model, 0)
+    assert result.status == "completed"
+
+
+def test_a_pilot_that_takes_all_the_calls_is_not_wasted() -> None:
+    model, backup = garnet(discount=0.9), sp.LogSumExp(0.3)
+    table = TabularReference(sp.exact.solve(model, backup).q + 0.3 * np.random.default_rng(0).normal(size=(12, 3)))
+    result = sp.plan(ReferenceCruiser(backup, table, epsilon=0.01), model, 0, max_calls=150_000)
+    found = result.diagnosis
+    assert found is not None
+    assert found.order_2 is not None
+    assert found.order_2 != found.order_1
+    assert found.order_2_error is not None
+    assert found.order_2_error < 2.0
+
+
+# References that are made and improved
+
+
+def policy_value(model: sp.TabularModel, backup: Backup, reference: Reference) -> float:
+    """The exact value of ∇F(Q̂) at the initial state."""
+    policy = backup.policy(reference.q(np.arange(model.states)), np.arange(model.states))
+    return float(sp.exact.evaluate(model, policy, backup).values[0])
+
+
+def test_a_poor_reference_learns() -> None:
+    """Exact values of the policies before and after; what the run saw of them, to six standard errors and the cut."""
+    backup = sp.LogSumExp(0.001)
+    for name in ("4x4", "8x8"):
+        model = sp.models.frozen_lake(name)
+        solution = sp.exact.solve(model, backup)
+        for seed in range(3):
+            reference = SharedReference(model, backup, seed=seed)
+            poor = policy_value(model, backup, reference)
+            planner = ReferenceCruiser(backup, reference, epsilon=0.02, improve=True)
+            result = sp.plan(planner, model, seed=seed, max_calls=2_000_000)
+            good = policy_value(model, backup, reference)
+            assert poor < 0.4 * solution.values[0]
+            assert good > 0.95 * solution.values[0]
+            assert solution.q[0, result.action] > 0.95 * solution.values[0]
+            found = result.diagnosis
+            assert found is not None
+            lessons = found.learning
+            assert len(lessons) == planner_module.IMPROVEMENTS
+            assert all(before.calls < after.calls for before, after in pairwise(lessons))
+            assert lessons[-1].calls < result.calls <= 2_000_000
+            assert abs(lessons[-1].value - good) < 6.0 * lessons[-1].error + found.truncation
+            assert lessons[-1].value > poor + 2.0 * lessons[-1].error  # it rises
+
+
+def test_a_reference_is_made_where_none_is_given() -> None:
+    model, backup = sp.models.frozen_lake(), sp.LogSumExp(0.01)
+    for limit in (0, 1, 2, 5_000, 1_000_000):
+        result = sp.plan(ReferenceCruiser(backup, epsilon=0.05), model, max_calls=limit)
+        assert result.calls <= limit
+        assert result.interval[0] <= sp.exact.solve(model, backup).values[0] <= result.interval[1]
+    assert abs(result.value - sp.exact.solve(model, backup).values[0]) < 0.1
+
+
+def test_a_reference_is_made_from_where_one_plans() -> None:
+    model = garnet(states=40)
+    alone = replace(model, initial_state=None) if model.initial_state is None else model
+    run = ReferenceCruiser(sp.LogSumExp(0.3), epsilon=0.5).begin(root_of(alone, 7))
+    assert run.calls == 0
+    run.go(1, None, None)
+    assert isinstance(run._reference, SharedReference)
+    assert run._reference._explorer.number(np.int64(7)) == 0
+
+
+def test_a_grid_that_costs_too_much_is_not_made() -> None:
+    model, backup = sp.models.mountain_car(discount=0.9), sp.LogSumExp(0.1)
+    for limit in (1_000, 100_000, 400_000):
+        result = sp.plan(ReferenceCruiser(backup, epsilon=0.5, order=1, improve=True), model, max_calls=limit)
+        assert 0 < result.calls <= limit
+
+
+def test_cart_pole() -> None:
+    model, backup = sp.models.cart_pole(), sp.LogSumExp(0.01)
+    reference = GridReference.build(model, backup)
+    run = ReferenceCruiser(backup, reference, epsilon=1.0).begin(root_of(model, model.initial_state))
+    assert isinstance(run._chains, JittedChains)
+    result = sp.plan(ReferenceCruiser(backup, reference, epsilon=1.0), model, max_calls=3_000_000)
+    assert result.calls <= 3_000_000
+    assert result.diagnosis is not None
+    assert result.diagnosis.order_1 > 80.0
+    assert result.diagnosis.order_1_error < 2.0
+    assert 0.0 <= result.interval[0] <= result.value <= result.interval[1]
+
+
+def test_grids_that_compiled_chains_do_not_know_are_batched() -> None:
+    model = sp.models.cart_pole()
+    low, high = np.array([-2.4, -3.0, -0.21, -3.0]), np.array([2.4, 3.0, 0.21, 3.0])
+    backup = sp.OptimalTransport(
+        cost=line_cost(2), tau=1.0, lam=0.1, reference=lambda states: np.full((len(states), 2), 0.5)
+    )
+    for choice, periodic in ((backup, ()), (sp.LogSumExp(0.1), (2,))):
+        reference = GridReference.build(model, choice, low=low, high=high, cells=2, periodic=periodic)
+        assert isinstance(
+            ReferenceCruiser(choice, reference, epsilon=1.0).begin(root_of(model, model.initial_state))._chains,
+            BatchedChains,
+        )
+        with pytest.raises(ValueError, match="engine 'compiled' needs"):
+            chains_for(root_of(model, model.initial_state, "compiled"), choice, reference, Problem.of(model, choice))
+
+
+def test_a_critic_of_vectors() -> None:
+    line = Line().model
+    planner = ReferenceCruiser(sp.LogSumExp(0.1), CriticReference(signs), epsilon=0.3)
+    result = sp.plan(planner, line)
+    assert result.status == "converged"
+    assert result.diagnosis is not None
+    assert result.diagnosis.order_2 is not None
+    assert result.diagnosis.policy_interval[0] <= result.diagnosis.order_1 <= result.diagnosis.policy_interval[1]
+
+
+# What users see
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"epsilon": 0.0}, ValueError, "epsilon must be greater than 0, got 0.0"),
+        ({"delta": 1.0}, ValueError, "delta must be strictly between 0 and 1, got 1.0"),
+        ({"order": 3}, ValueError, "order must be at most 2, got 3"),
+        ({"order": 0}, ValueError, "order must be at least 1, got 0"),
+        ({"horizon": 0}, ValueError, "horizon must be at least 1, got 0"),
+        ({"horizon": 2.5}, TypeError, "horizon must be a whole number, got 2.5"),
+        ({"pairs": 1}, ValueError, "pairs must be at least 2, got 1"),
+        ({"error_range": -1.0}, ValueError, "error_range must be at least 0, got -1.0"),
+        ({"error_range": math.nan}, ValueError, "error_range must be finite, got nan"),
+        ({"improve": 1}, TypeError, "improve must be true or false, got 1"),
+        ({"improve": True, "reference": TabularReference([[0.0]])}, TypeError, "improve=True needs a reference with"),
+        ({"reference": [[0.0]]}, TypeError, "reference must have a method q(states), got [[0.0]]"),
+        ({"backup": sp.HardMax()}, ValueError, "ReferenceCruiser needs a smooth backup, got HardMax()"),
+    ],
+)
+def test_invalid_arguments(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    defaults: dict[str, Any] = {"backup": sp.LogSumExp(0.3), "epsilon": 0.1}
+    with pytest.raises(error, match=re.escape(message)):
+        ReferenceCruiser(**defaults | options)
+
+
+def test_counts_may_be_written_as_floats() -> None:
+    counts: dict[str, Any] = {"order": 2.0, "horizon": 1e1, "pairs": 4.0}
+    planner = ReferenceCruiser(sp.LogSumExp(0.3), TabularReference(np.zeros((12, 3))), epsilon=0.5, **counts)
+    assert (planner.order, planner.horizon, planner.pairs) == (2, 10, 4)
+    assert sp.plan(planner, garnet(), 0, max_calls=10_000).calls <= 10_000
+
+
+@pytest.mark.parametrize("engine", ["auto", "batched"])
+def test_wrong_references_are_named(engine: EngineName) -> None:
+    class Says:
+        def __init__(self, q: Any) -> None:
+            self._q = q
+
+        def q(self, states: States) -> Any:
+            return self._q
+
+    for q, error, message in (
+        (np.zeros((1, 2)), ValueError, "the reference of 1 states must have shape (1, 3), got (1, 2)"),
+        (np.zeros(3), ValueError, "must have shape (1, 3), got (3,)"),
+        ([[0.0, math.inf, 0.0]], ValueError, "the reference must be finite, got inf (state 0, action 1)"),
+        ([[0.0, math.nan, 0.0]], ValueError, "the reference must be finite, got nan (state 0, action 1)"),
+        ("nothing", TypeError, "reference.q(states) must be an array of numbers, got 'nothing'"),
+    ):
+        with pytest.raises(error, match=re.escape(message)):
+            sp.plan(ReferenceCruiser(sp.LogSumExp(0.3), Says(q), epsilon=0.1), garnet(), 0, engine=engine)
+
+
+@pytest.mark.parametrize("setting", settings(), ids=lambda setting: setting[0])
+def test_json_has_finite_numbers_only(setting: tuple[str, ReferenceCruiser, GenerativeModel, EngineName]) -> None:
+    _, planner, model, engine = setting
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    for limit in (0, 1, 100, 300, 20_000):
+        text = sp.plan(planner, model, max_calls=limit, engine=engine).to_json()
+        fields = json.loads(text, parse_constant=refuse)
+        assert set(fields["diagnosis"]) >= {"order_1", "order_2", "budgets", "learning", "least_error_range"}
+        assert "\n" not in text
+
+
+def test_the_summary_reads_well() -> None:
+    model, backup = garnet(), sp.LogSumExp(0.3)
+    reference = TabularReference(sp.exact.solve(model, backup).q + 0.4 * np.random.default_rng(0).normal(size=(12, 3)))
+    for order in (1, 2):
+        found = sp.plan(ReferenceCruiser(backup, reference, order=order, epsilon=0.1), model, 0).diagnosis
+        assert found is not None
+        words = found.summary()
+        assert words.startswith("the reference claims ")
+        assert "; its policy is worth " in words
+        assert ("quadratic correction" in words) == (order == 2)
+        assert found.reference == pytest.approx(float(backup.value(reference.q(np.array([0])))[0]))
