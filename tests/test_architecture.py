@@ -45,7 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 """From bottom to top. Modules side by side do not import each other."""
 
 INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
-    "models": (("base",), ("tabular", "vector"), ("jit",), ("zoo",), ("gymnasium",)),
+    "models": (("base",), ("tabular", "vector"), ("jit",), ("zoo", "acrobot"), ("gymnasium",)),
 }
 """The order inside a package, where there is one: every module of it is listed. Elsewhere they import freely."""
 

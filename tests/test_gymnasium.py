@@ -77,7 +77,7 @@ def test_classic_control_steps_as_the_environment_does(
         monkeypatch.setattr(door, "TWINS", {})
     model = from_gymnasium(name)
     error = door.TWIN_ERROR if isinstance(model, sp.JitModel) else 0.0
-    assert isinstance(model, sp.JitModel) == (compiled and name in ("CartPole-v1", "MountainCar-v0"))
+    assert isinstance(model, sp.JitModel) == compiled
     real: Any = gymnasium.make(name).unwrapped
     rng = np.random.default_rng(1)
     ends = 0
@@ -166,6 +166,8 @@ def test_an_environment_and_its_id_give_the_same_model() -> None:
         ("CartPole-v1", "x_threshold", 5.0),
         ("CartPole-v1", "kinematics_integrator", "other"),
         ("MountainCar-v0", "force", 0.01),
+        ("Acrobot-v1", "MAX_VEL_1", 99.0),
+        ("Acrobot-v1", "book_or_nips", "nips"),
     ],
 )
 def test_a_changed_environment_has_no_twin(name: str, attribute: str, value: Any) -> None:

@@ -294,3 +294,26 @@ def test_wrong_models(text: str, complaint: str) -> None:
 def test_wrong_backups(text: str, complaint: str) -> None:
     with pytest.raises((ValueError, TypeError), match=re.escape(complaint)):
         build_backup(text, 2)
+
+
+# Environments
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("FrozenLake-v1", ("FrozenLake-v1", {})),
+        ("gym:FrozenLake-v1", ("FrozenLake-v1", {})),
+        ("FrozenLake-v1,map_name=8x8,is_slippery=false", ("FrozenLake-v1", {"map_name": "8x8", "is_slippery": False})),
+    ],
+)
+def test_an_environment_is_an_id_and_options(text: str, found: Any) -> None:
+    assert specs.parse_environment(text) == found
+    assert specs.is_environment(f"gym:{text.removeprefix('gym:')}")
+    assert not specs.is_environment("chain:states=5")
+
+
+@pytest.mark.parametrize("text", ["", "gym:", "map_name=8x8", "gym:3", "A-v1,B-v1"])
+def test_what_is_no_environment_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="an environment is Id-v1,key=value"):
+        specs.parse_environment(text)

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 CALLS, SLOW_CALLS = 20_000, 4_000
 """Simulator calls for a step, where nobody says; fewer where the simulator is Python, not a table or compiled."""
 
-REFERENCE_CALLS = 2_000
-"""Simulator calls for the first reference. A shared one learns on the way; a grid takes what it needs, and more."""
+REFERENCE_CALLS, GRID_CALLS = 2_000, 400_000
+"""Simulator calls for the first reference, about. A shared one learns on the way; a grid on a compiled simulator does
+not, and is built in seconds. (On another simulator it takes what it needs.)"""
 
 LEARNING = 0.5
 """The part of a step's budget that goes into improving the reference."""
@@ -140,7 +141,7 @@ def act(
     discount: float = 0.99,
     backup: Backup | None = None,
     reference: Reference | None = None,
-    reference_calls: int = REFERENCE_CALLS,
+    reference_calls: int | None = None,
     calls: int | None = None,
     seconds: float | None = None,
     episodes: int = 1,
@@ -161,7 +162,8 @@ def act(
         backup: F, smooth; by default `LogSumExp` with so small a temperature that it hardly matters.
         reference: Q̂; by default it is made from the simulator, see `default_reference`. One with a method
             improve(calls, state) is improved at every state of the episode, which changes it.
-        reference_calls: simulator calls for the default reference before the first step, about.
+        reference_calls: simulator calls for the default reference before the first step, about: 2,000 by default, or
+            400,000 on a compiled simulator, whose reference does not learn on the way.
         calls: simulator calls for a step; 20,000 by default, 4,000 for a simulator that is not compiled. With 0 the
             reference's own best action is taken.
         seconds: time for a step, instead of calls. The result then depends on the machine.
@@ -183,7 +185,8 @@ def act(
     seconds = None if seconds is None else arguments.positive("seconds", seconds)
     episodes, seed = arguments.whole("episodes", episodes), arguments.whole("seed", seed, least=0)
     max_steps = arguments.whole("max_steps", max_steps)
-    reference_calls = arguments.whole("reference_calls", reference_calls)
+    if reference_calls is not None:
+        reference_calls = arguments.whole("reference_calls", reference_calls)
     if record is not None:
         _pillow()  # before the work, not after it
     model = from_gymnasium(environment, discount=discount, reward_range=reward_range, **options)
@@ -191,6 +194,7 @@ def act(
     backup = backup or entropy_backup(model)
     spent = 0
     if reference is None:
+        reference_calls = reference_calls or (GRID_CALLS if isinstance(model, JitModel) else REFERENCE_CALLS)
         reference = made = default_reference(model, backup, calls=reference_calls, seed=seed)
         spent = made.calls
     if calls is None and seconds is None:
@@ -199,7 +203,7 @@ def act(
     played: list[Episode] = []
     with _Display(player.name, episodes) if progress else nullcontext() as display:
         for number in range(episodes):
-            played.append(_play(player, actor, _episode_seed(seed, number), max_steps, display))
+            played.append(_play(player, actor, episode_seed(seed, number), max_steps, display))
             if number == 0 and record is not None:
                 _save(Path(record), player)
             player.frames.clear()
@@ -218,7 +222,7 @@ def act(
     )
 
 
-def _episode_seed(seed: int, number: int) -> int:
+def episode_seed(seed: int, number: int) -> int:
     """Another one for every episode of every run: runs of neighbouring seeds share none."""
     return int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
 

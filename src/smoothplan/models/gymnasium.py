@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.arguments import Ints
+from smoothplan.models.acrobot import acrobot
 from smoothplan.models.base import GenerativeModel, ModelError, RewardKind, States, checked_step
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
@@ -38,7 +39,11 @@ PROBE_EPISODES = 5
 PROBE_STEPS = 100
 """How far a model is compared with the environment before it is handed out."""
 
-TWINS: dict[str, Callable[[float], JitModel]] = {"CartPoleEnv": cart_pole, "MountainCarEnv": mountain_car}
+TWINS: dict[str, Callable[[float], JitModel]] = {
+    "CartPoleEnv": cart_pole,
+    "MountainCarEnv": mountain_car,
+    "AcrobotEnv": acrobot,
+}
 """Compiled simulators of some environments, hundreds of times as fast."""
 
 TWIN_ERROR = 1e-12
@@ -79,8 +84,8 @@ def from_gymnasium(
 
     An environment with a transition table (`env.unwrapped.P`) becomes a `TabularModel` with the same state numbers;
     any other whose whole state is `env.unwrapped.state` becomes a `VectorModel` that assigns the state and steps. Its
-    states are that attribute, not the observation. CartPole and MountainCar with their usual parameters become compiled
-    models of the same states, equal to the environment but for the last digits. Time limits are left out. The
+    states are that attribute, not the observation. CartPole, MountainCar and Acrobot with their usual parameters become
+    compiled models of the same states, equal to the environment but for the last digits. Time limits are left out. The
     environment given is not touched.
 
     Args:
@@ -243,10 +248,10 @@ def _twin(real: Any, model: VectorModel) -> JitModel | None:
     kind = type(real)
     if not kind.__module__.startswith("gymnasium.envs.") or kind.__name__ not in TWINS:
         return None
-    usual = vars(kind())
-    for name, value in vars(real).items():
-        parameter = isinstance(value, int | float | str) and name not in ("render_mode", "_np_random_seed")
-        if parameter and value != usual.get(name):
+    usual = kind()
+    for name in {*vars(kind), *vars(usual), *vars(real)} - {"render_mode", "_np_random_seed"}:
+        value = getattr(real, name)
+        if isinstance(value, int | float | str) and value != getattr(usual, name, None):
             return None
     twin = TWINS[kind.__name__](model.discount)
     return replace(twin, reward_range=model.reward_range, initial_state=model.initial_state)

@@ -1,0 +1,159 @@
+"""Ordinary values by smooth planning: the interval contains them, and is wider by the bias as derived."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smoothplan as sp
+from smoothplan import curvature, exact
+from smoothplan.backups import discrete_cost, line_cost, ring_cost
+from smoothplan.defaults import Gap, choose, entropy_backup, gap_of_values, is_long, smooth_backup, width
+
+DELTA = 1e-6
+"""A test of an interval fails by chance this often, at most."""
+
+COSTS: dict[str, Any] = {"lse": None, "ring": ring_cost(3), "line": line_cost(3), "discrete": discrete_cost(3)}
+
+
+def short_planner(backup: sp.backups.Backup) -> sp.SecondOrderSmoothCruiser:
+    return sp.SecondOrderSmoothCruiser(backup, epsilon=0.2, delta=DELTA)
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("seed", range(3))
+def test_recursive_plans_cover_the_ordinary_value(cost: str, seed: int) -> None:
+    model = sp.models.garnet(states=15, actions=3, branching=3, discount=0.15, seed=seed, reward_kind="bernoulli")
+    truth = exact.solve(model, sp.HardMax()).values
+    for state in (0, 7):
+        found = sp.plan_unregularised(model, state, bias=0.6, planner=short_planner, cost=COSTS[cost], seed=seed)
+        low, high = found.interval
+        assert low <= truth[state] <= high
+        assert low <= found.value <= high
+        # As derived: V_F in [a, b] and V_F − V in [l, h] give V in [a − h, b − l].
+        (a, b), (least, most) = found.regularised.interval, curvature.value_interval(model, sp.HardMax())
+        assert (low, high) == (max(a - found.gap.high, least), min(b - found.gap.low, most))
+
+
+@pytest.mark.parametrize("cost", ["lse", "ring"])
+@pytest.mark.parametrize("seed", range(3))
+def test_chains_cover_the_ordinary_value_at_long_horizons(cost: str, seed: int) -> None:
+    model = sp.models.garnet(states=15, actions=3, branching=3, discount=0.97, seed=seed)
+
+    def planner(backup: sp.backups.Backup) -> sp.ReferenceCruiser:
+        reference = sp.references.TabularReference.from_solution(exact.solve(model, backup))
+        return sp.ReferenceCruiser(backup, reference, order=1, epsilon=0.3, delta=DELTA, error_range=1e-6)
+
+    truth = exact.solve(model, sp.HardMax()).values[0]
+    found = sp.plan_unregularised(model, 0, bias=1.0, planner=planner, cost=COSTS[cost], seed=seed, max_calls=3_000_000)
+    low, high = found.interval
+    assert low <= truth <= high
+    assert high - low <= 2 * 0.3 + 1.0 + 0.1
+
+
+MODELS = {
+    "garnet": lambda seed: sp.models.garnet(states=12, actions=3, discount=0.8, seed=seed),
+    "ends": lambda seed: sp.models.frozen_lake(discount=0.9),
+    "two rooms": lambda seed: sp.models.two_room(size=2, discount=0.9),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_gap_contains_the_difference_of_exact_values(name: str, seed: int) -> None:
+    model = MODELS[name](seed)
+    rng = np.random.default_rng(seed)
+    costs = rng.uniform(-0.5, 1.0, (model.actions, model.actions))
+    reference = rng.dirichlet(np.ones(model.actions))
+    backups: list[Any] = [
+        sp.LogSumExp(0.2, model.actions),
+        sp.OptimalTransport(cost=costs, tau=0.3, lam=0.4),
+        sp.OptimalTransport(cost=np.abs(costs), tau=0.5, lam=0.1, reference=reference),
+        sp.OptimalTransport(cost=np.abs(costs) + 1.0, tau=0.5, lam=0.01),
+        *(smooth_backup(model, 0.5, cost) for cost in (None, ring_cost(model.actions), discrete_cost(model.actions))),
+    ]
+    hard = exact.solve(model, sp.HardMax(), 1e-10).values
+    for backup in backups:
+        difference = exact.solve(model, backup, 1e-10).values - hard
+        low, high = gap_of_values(model, backup)
+        assert low - 1e-9 <= difference.min()
+        assert difference.max() <= high + 1e-9
+
+
+def test_the_gap_is_attained_where_actions_are_alike() -> None:
+    model = sp.TabularModel(np.ones((1, 4, 1)), np.zeros((1, 4, 1), dtype=int), np.zeros((1, 4)), discount=0.9)
+    backup = smooth_backup(model, 0.7)
+    assert gap_of_values(model, backup) == pytest.approx(Gap(0.0, 0.7))
+    assert exact.solve(model, backup).values[0] == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("bias", [0.01, 0.5, 20.0])
+def test_a_backup_for_a_bias_keeps_it(cost: str, bias: float) -> None:
+    model = sp.models.garnet(states=12, actions=3, discount=0.9)
+    backup = smooth_backup(model, bias, COSTS[cost])
+    low, high = gap_of_values(model, backup)
+    assert -bias * (1 + 1e-9) <= low <= high <= bias * (1 + 1e-9)
+    assert isinstance(backup, sp.LogSumExp if cost == "lse" else sp.OptimalTransport)
+
+
+def test_without_a_planner_one_is_chosen_and_ends() -> None:
+    model = sp.models.chain(discount=0.95)
+    found = sp.plan_unregularised(model, bias=0.5)
+    assert found.choice is not None
+    assert found.regularised.calls <= found.choice.max_calls
+    assert set(found.choice.reasons) == {"planner", "limit"}
+    assert found.interval[0] <= exact.solve(model, sp.HardMax()).values[0] <= found.interval[1]
+    few = sp.plan_unregularised(model, bias=0.5, max_calls=5000)
+    assert few.regularised.calls <= 5000
+    fields = json.loads(few.to_json())
+    assert fields["interval"] == list(few.interval)
+    assert fields["regularised"]["calls"] == few.regularised.calls
+
+
+def test_a_terminal_state_is_worth_nothing_for_certain() -> None:
+    found = sp.plan_unregularised(sp.models.frozen_lake(discount=0.2), 5, bias=0.1, planner=short_planner)
+    assert (found.value, found.interval, found.action) == (0.0, (0.0, 0.0), None)
+
+
+@pytest.mark.parametrize("bias", [0.0, -1.0, float("nan")])
+def test_a_bias_that_is_none_is_refused(bias: float) -> None:
+    with pytest.raises(ValueError, match="bias"):
+        sp.plan_unregularised(sp.models.chain(), bias=bias)
+
+
+def test_a_planner_with_a_backup_of_its_own_is_refused() -> None:
+    own = sp.SecondOrderSmoothCruiser(sp.LogSumExp(1.0), epsilon=0.1)
+    with pytest.raises(ValueError, match="planner must plan with the backup that it is given"):
+        sp.plan_unregularised(sp.models.chain(discount=0.1), bias=0.1, planner=lambda _: own)
+
+
+# --- What is chosen where nobody says ---------------------------------------------------------------------------------
+
+
+def test_horizons_are_long_where_recursion_refuses() -> None:
+    assert not is_long(sp.models.garnet(discount=0.2))
+    assert is_long(sp.models.chain(discount=0.95))
+    with pytest.raises(sp.HopelessError):
+        sp.plan(sp.SecondOrderSmoothCruiser(sp.LogSumExp(1.0), epsilon=0.1), sp.models.chain(discount=0.95))
+
+
+def test_the_default_backup_hardly_biases() -> None:
+    for model in (sp.models.chain(), sp.models.cart_pole(), sp.models.sysadmin(machines=4)):
+        assert gap_of_values(model, entropy_backup(model)).high <= 1e-3 * width(model) * (1 + 1e-9)
+    nothing = sp.VectorModel(lambda s, a, rng: (s, np.zeros(len(a))), actions=1, discount=0.9, reward_range=(0, 0))
+    assert width(nothing) == 1.0
+    assert entropy_backup(nothing).temperature > 0.0
+
+
+def test_a_slow_simulator_gets_fewer_calls() -> None:
+    def step(state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
+        sum(range(20_000))
+        return state, 0.0, False
+
+    model = sp.VectorModel.from_scalar(step, actions=2, discount=0.99, reward_range=(0, 1), initial_state=[0.0])
+    choice = choose(model)
+    assert 100 <= choice.max_calls <= 200_000
+    assert "in a second" in choice.reasons["limit"]
+    assert choose(sp.models.chain()).max_calls == 2_000_000
