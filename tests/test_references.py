@@ -23,6 +23,7 @@ from smoothplan.references import (
 )
 from smoothplan.references.iteration import Chances, iterate
 from smoothplan.search.graph import Rules
+from smoothplan.search.rules import rules_of
 
 BACKUPS: list[Backup] = [
     HardMax(),
@@ -409,12 +410,12 @@ def test_bounds_on_the_error_hold() -> None:
 
 def test_bounds_that_spend_too_much_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same test with intervals for δ = e¹⁰ in place of 0.05."""
-    honest = shared._rules
+    honest = rules_of
 
     def broken(*arguments: Any) -> Rules:
         return honest(*arguments)._replace(log_odds=-10.0)
 
-    monkeypatch.setattr(shared, "_rules", broken)
+    monkeypatch.setattr(shared, "rules_of", broken)
     assert _failures(delta=0.05) > stats.binom.isf(FALSE_ALARM, RUNS, 0.05)
 
 

@@ -11,16 +11,16 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from smoothplan import arguments, curvature
-from smoothplan.arguments import Floats, frozen
+from smoothplan import arguments
+from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax
-from smoothplan.engines.kernels import Softmaxes
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.tabular import TabularModel
 from smoothplan.run import Display, History, Identification, Root, Run, Status, ugape
 from smoothplan.search.explored import explored
 from smoothplan.search.explorer import Explorer, Key, KeyedExplorer, TableExplorer
 from smoothplan.search.graph import PAIRS, ROUNDS, STATES, Rules
+from smoothplan.search.rules import rules_of, spans
 
 SLICE_CALLS = 20_000
 """Simulator calls after which a run looks at the clock, at most; rounds too."""
@@ -110,7 +110,7 @@ class OTGapE:
         if self.epsilon == 0.0:
             raise ValueError("epsilon must be greater than 0 where neither max_calls nor max_seconds is given, got 0")
         if self.horizon is not None:
-            low, high = _spans(model, self.backup, self.horizon, self.tail)[-1]
+            low, high = spans(model, self.backup, self.horizon, self.tail)[-1]
             beyond = model.discount**self.horizon * (high - low)
             if beyond >= self.epsilon:
                 raise ValueError(
@@ -130,33 +130,14 @@ class OTGapE:
         return KeyedExplorer(rules, oracle, self.backup, root.state, self.key)
 
     def _rules(self, model: GenerativeModel) -> Rules:
-        bound = model.max_successors if self.successors is None else self.successors
-        if bound is None:
-            raise ValueError(
-                "successors must be given, for this model declares no max_successors: a bound on the different next "
-                "states of one state and action"
-            )
-        spans = _spans(model, self.backup, self.horizon, self.tail)
-        low, high = model.reward_range
-        shifts = frozen(self.backup.shifts(model.actions).T)
+        rules = rules_of(model, self.backup, self.delta, self.successors, self.horizon, self.tail)
         published = -1.0
         if self.thresholds == "published":
             published = math.log(model.actions) * (self.horizon or published_horizon(self.epsilon, model.discount))
-        return Rules(
-            actions=model.actions,
-            bound=int(bound),
-            discount=model.discount,
-            stages=self.horizon or 1,
-            endless=self.horizon is None,
+        return rules._replace(
             stage_wise=self.counts == "stage-wise",
-            span_low=frozen(spans[:, 0].copy()),
-            span_high=frozen(spans[:, 1].copy()),
-            reward_low=low,
-            reward_width=high - low,
-            varying=high > low and (self.rewards == "bounded" or model.reward_kind != "deterministic"),
-            log_odds=-math.log(self.delta),
+            varying=rules.varying or (self.rewards == "bounded" and rules.reward_width > 0.0),
             published=published,
-            soft=Softmaxes(self.backup.temperature, shifts, frozen(np.ones((1, len(shifts))))),
             soft_share={"soft": 1.0, "greedy": 0.0}[self.walk] if isinstance(self.walk, str) else float(self.walk),
             focused=self.sampling == "focused",
         )
@@ -200,18 +181,6 @@ def published_horizon(epsilon: float, discount: float) -> int:
     if arguments.positive("epsilon", epsilon) * (1.0 - discount) / 2.0 >= 1.0 or discount == 0.0:
         return 1
     return max(1, math.ceil(math.log(epsilon * (1.0 - discount) / 2.0) / math.log(discount)))
-
-
-def _spans(model: GenerativeModel, backup: Backup, horizon: int | None, tail: str) -> Floats:
-    """Bounds of any value at each stage, [H + 1, 2]: the last row is for what follows the last stage."""
-    spans = [np.array(curvature.value_interval(model, backup) if tail == "honest" else (0.0, 0.0))]
-    for _ in range(horizon or 1):
-        earlier = np.array(model.reward_range) + np.array(backup.at_zero_range(model.actions))
-        earlier = earlier + model.discount * spans[0]
-        if model.terminates:
-            earlier = np.array([min(earlier[0], 0.0), max(earlier[1], 0.0)])
-        spans.insert(0, earlier)
-    return np.array(spans)
 
 
 class SearchRun:

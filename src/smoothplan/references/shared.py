@@ -1,6 +1,5 @@
 """A reference that remembers: estimates of every state that was discovered, shared by all who come to it."""
 
-import math
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -8,13 +7,13 @@ import numpy as np
 from smoothplan import arguments, curvature
 from smoothplan.arguments import Floats, frozen
 from smoothplan.backups import Backup
-from smoothplan.engines.kernels import Softmaxes
 from smoothplan.models.base import GenerativeModel, Oracle, States
 from smoothplan.models.tabular import TabularModel
 from smoothplan.references.iteration import Chances, iterate
 from smoothplan.search import bounds
 from smoothplan.search.explorer import Explorer, Key, KeyedExplorer, TableExplorer
-from smoothplan.search.graph import STATES, Rules
+from smoothplan.search.graph import STATES
+from smoothplan.search.rules import rules_of
 
 ACCURACY = 1e-5
 """The accuracy of value iteration, as a fraction of the width of the value interval; walks make do with less."""
@@ -84,7 +83,9 @@ class SharedReference:
             raise ValueError(f"sampling must be 'walks' or 'bounds', got {sampling!r}")
         self._model, self._sampling = model, sampling
         self._span = curvature.value_interval(model, backup)
-        rules = _rules(model, backup, arguments.fraction("delta", delta), successors)
+        if successors is not None:
+            successors = arguments.whole("successors", successors)
+        rules = rules_of(model, backup, arguments.fraction("delta", delta), successors)
         if root is None and model.initial_state is None:
             raise ValueError("root must be given, for this model declares no initial_state")
         start = np.asarray(model.initial_state if root is None else root)
@@ -218,37 +219,6 @@ class SharedReference:
 
     def __repr__(self) -> str:
         return f"SharedReference(states={self.states}, calls={self.calls})"
-
-
-def _rules(model: GenerativeModel, backup: Backup, delta: float, successors: int | None) -> Rules:
-    """The rules of a search for the discounted value, with pooled counts and valid thresholds."""
-    bound = model.max_successors if successors is None else arguments.whole("successors", successors)
-    if bound is None:
-        raise ValueError(
-            "successors must be given, for this model declares no max_successors: a bound on the different next "
-            "states of one state and action"
-        )
-    low, high = model.reward_range
-    span = curvature.value_interval(model, backup)
-    shifts = frozen(backup.shifts(model.actions).T)
-    return Rules(
-        actions=model.actions,
-        bound=int(bound),
-        discount=model.discount,
-        stages=1,
-        endless=True,
-        stage_wise=False,
-        span_low=frozen(np.full(2, span[0])),
-        span_high=frozen(np.full(2, span[1])),
-        reward_low=low,
-        reward_width=high - low,
-        varying=high > low and model.reward_kind != "deterministic",
-        log_odds=-math.log(delta),
-        published=-1.0,
-        soft=Softmaxes(backup.temperature, shifts, frozen(np.ones((1, len(shifts))))),
-        soft_share=1.0,
-        focused=True,
-    )
 
 
 def _empirical(explorer: Explorer, unsampled: float) -> Chances:
