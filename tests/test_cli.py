@@ -550,7 +550,8 @@ def test_an_episode_is_played(command: Command) -> None:
     outcome = command(*arguments)
     assert (outcome.status, outcome.err) == (0, "")
     assert re.search(r"^return +1 ± 0 \(standard error\), of 2 episodes of FrozenLake-v1$", outcome.out, re.MULTILINE)
-    assert _one_object(command("act", "--env", "gym:CliffWalking-v1", "--max-steps", "3", "--json"))["mean"] == -3.0
+    few = _one_object(command("act", "--env", "gym:CliffWalking-v1,discount=0.9", "--max-steps", "3", "--json"))
+    assert (few["mean"], few["discount"]) == (-3.0, 0.9)
 
 
 @pytest.mark.parametrize(
@@ -560,6 +561,8 @@ def test_an_episode_is_played(command: Command) -> None:
         (["--env", "Nowhere-v1"], "gymnasium cannot make 'Nowhere-v1'"),
         (["--env", "map_name=8x8"], "an environment is Id-v1,key=value"),
         (["--env", "Pendulum-v1"], "cannot be made a generative model"),
+        (["--env", "FrozenLake-v1,calls=5"], "calls is not an option of an environment"),
+        (["--env", "FrozenLake-v1,discount=1"], "discount"),
         (["--env", "FrozenLake-v1", "--calls", "5", "--seconds", "1"], "calls and seconds cannot both be given"),
         (["--env", "FrozenLake-v1", "--calls", "-1"], "calls"),
         (["--env", "FrozenLake-v1", "--seconds", "0"], "seconds"),

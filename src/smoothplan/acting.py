@@ -164,8 +164,8 @@ def act(
             improve(calls, state) is improved at every state of the episode, which changes it.
         reference_calls: simulator calls for the default reference before the first step, about: 2,000 by default, or
             400,000 on a compiled simulator, whose reference does not learn on the way.
-        calls: simulator calls for a step; 20,000 by default, 4,000 for a simulator that is not compiled. With 0 the
-            reference's own best action is taken.
+        calls: simulator calls for a step, about; 20,000 by default, 4,000 for a simulator that is not compiled. With 0
+            the reference's own best action is taken.
         seconds: time for a step, instead of calls. The result then depends on the machine.
         episodes: how many.
         max_steps: of an episode, at most.
@@ -285,6 +285,8 @@ class Actor:
 
     def choose(self, state: Any) -> int:
         """An action at a state that is not terminal."""
+        if self.model.initial_state is not None:
+            state = np.asarray(state, dtype=np.asarray(self.model.initial_state).dtype)
         if self._limit == 0 or self.model.actions == 1:
             return self._best(state)
         until = math.inf if self._seconds is None else time.perf_counter() + self._seconds

@@ -212,10 +212,14 @@ def _add_act(commands: Any) -> None:
 
 def _act(options: argparse.Namespace, console: Console) -> None:
     name, keywords = specs.parse_environment(options.env)
+    discount = keywords.pop("discount", options.discount)  # where it stands in the spec of a model
+    known = inspect.signature(smoothplan.act).parameters.keys() - {"reward_range", "options"}
+    if taken := sorted(known & keywords.keys()):
+        raise ValueError(f"{taken[0]} is not an option of an environment, in {options.env!r}")
     given = {name: getattr(options, name) for name in ("reference_calls", "max_steps")}
     result = smoothplan.act(
         name,
-        discount=options.discount,
+        discount=discount,
         calls=options.calls,
         seconds=options.seconds,
         episodes=options.episodes,
