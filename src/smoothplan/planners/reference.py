@@ -107,8 +107,9 @@ class ReferenceCruiser:
         horizon: steps of a chain; by default what lies beyond matters little. The rest is valued at the middle of the
             value interval, and what that may be wrong is booked.
         pairs: pairs of chains in a correction; chosen from a pilot by default.
-        error_range: a bound on range(Q̂_s − Q_s) = max_a − min_a at every state, where one is known. Chains that refute
-            it take its place: the result is then as if it had not been given, and `diagnosis.certified` is False.
+        error_range: a bound on range(Q̂_s − Q_s) = max_a − min_a at every state, where one is known; of the improved
+            reference, if it is improved. Where chains refute it, the result is as if it had not been given, and
+            `diagnosis.certified` is False.
         improve: whether a part of the calls goes into improving the reference first, which changes it.
     """
 
@@ -156,24 +157,42 @@ class Cut(NamedTuple):
     optimal: float  # and how far the optimal value may be, either way
 
     @classmethod
-    def of(cls, problem: Problem, backup: Backup, horizon: int | None, tolerated: float) -> "Cut":
-        """The cut at a given horizon, or at one that leaves out no more than is tolerated."""
+    def at(cls, problem: Problem, backup: Backup, horizon: int) -> "Cut":
+        """The cut at a horizon."""
         low, high = problem.values
         # A policy may be worth less than the value interval allows: it need not have the regulariser's bonus.
         gain = min(curvature.gap_to_hard_max(backup, problem.actions)[0], problem.at_zero[0])
         worst = (problem.reward_range[0] + gain) / (1.0 - problem.discount)
         worst = min(worst, low, 0.0) if problem.terminates else min(worst, low)
-        if horizon is None:
-            horizon = _horizon(problem.discount, problem.middle - worst, tolerated)
         left = problem.discount**horizon
         return cls(horizon, left * (problem.middle - worst), left * (high - problem.middle), left * problem.width / 2.0)
 
 
-def _horizon(discount: float, most: float, tolerated: float) -> int:
-    """The steps after which at most so much is left, of so much at most."""
-    if discount == 0.0 or most <= tolerated:
-        return 1
-    return max(1, math.ceil(math.log(tolerated / most) / math.log(discount)))
+def _cut(planner: ReferenceCruiser, problem: Problem) -> Cut:
+    """The cut at the planner's horizon; by default where it costs only a small part of ε."""
+    cut, tolerated = Cut.at(problem, planner.backup, planner.horizon or 1), TRUNCATION_SHARE * planner.epsilon
+    if planner.horizon is not None or problem.discount == 0.0:
+        return cut
+    octave = -math.log(2.0) / math.log(problem.discount)  # steps that halve what is left
+
+    def costs(cut: Cut) -> float:
+        if planner.error_range is None:
+            return cut.optimal if planner.order == 2 else max(cut.below, cut.above)
+        if planner.order == 1:
+            return cut.optimal
+        # What the tail does to pairs is multiplied by the error range.
+        ends = [_bias(2, planner.error_range, problem, tail) for tail in (0.0, cut.below + cut.above)]
+        return cut.optimal + (ends[1][1] - ends[1][0] - ends[0][1] + ends[0][0]) / 2.0
+
+    while costs(cut) > tolerated:
+        excess = min(math.log2(costs(cut) / tolerated), 1.0)
+        cut = Cut.at(problem, planner.backup, cut.horizon + max(1, math.floor(octave * excess)))
+    return cut
+
+
+def _bias(order: int, error_range: float, problem: Problem, tail: float) -> tuple[float, float]:
+    """Bounds of what an order leaves out, where the chains of a pair may differ by a tail."""
+    return curvature.reference_bias(order, error_range, problem.temperature, problem.discount, tail)
 
 
 class _Alike:
@@ -250,7 +269,7 @@ class ChainRun:
         self.pairs = planner.pairs or PILOT_PAIRS
         self.samples = 0
         self._planner, self._root, self._problem = planner, root, problem
-        self._cut = Cut.of(problem, planner.backup, planner.horizon, TRUNCATION_SHARE * planner.epsilon)
+        self._cut = _cut(planner, problem)
         self.horizon = self._cut.horizon
         # A bound on range(Q_s) does no harm to an error range; a smaller one may.
         self._gap = problem.action_gap if planner.error_range is not None else likely_gap(planner.backup, problem)
@@ -558,8 +577,7 @@ class ChainRun:
     def _bias(self, order: int) -> tuple[float, float]:
         """Bounds of what the order leaves out, for the error range that was given."""
         assert self._planner.error_range is not None
-        problem, tail = self._problem, self._cut.below + self._cut.above
-        return curvature.reference_bias(order, self._planner.error_range, problem.temperature, problem.discount, tail)
+        return _bias(order, self._planner.error_range, self._problem, self._cut.below + self._cut.above)
 
     @property
     def q_intervals(self) -> Floats:
