@@ -26,6 +26,12 @@ ACCURACY = 1e-4
 RECURSIVE_EPSILON, RECURSIVE_TEMPERATURE = 0.1, 1.0
 """What recursion is tried with."""
 
+SURELY_LONG = 0.95
+"""From this discount on the price of recursion is beyond all limits, and takes long to compute,"""
+
+SURELY_WIDE = 10.0
+"""where values range over so many times the accuracy: the tree has 30 levels at least."""
+
 FAST_CALLS = 2_000_000
 """A limit on simulator calls that tables and compiled simulators reach in seconds."""
 
@@ -87,6 +93,8 @@ def entropy_backup(model: GenerativeModel) -> Backup:
 
 def is_long(model: GenerativeModel) -> bool:
     """Whether the horizon is too long for recursion, which would refuse the model even at a coarse accuracy."""
+    if model.discount >= SURELY_LONG and width(model) >= SURELY_WIDE * RECURSIVE_EPSILON:
+        return True
     backup = LogSumExp(RECURSIVE_TEMPERATURE, model.actions)
     return SecondOrderSmoothCruiser(backup, RECURSIVE_EPSILON).schedule(model).calls > REFUSED_CALLS
 
