@@ -326,6 +326,25 @@ def test_a_short_horizon_is_booked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert too_many(hostile_misses(range(2, 3), horizon=2))
 
 
+def test_what_is_booked_for_a_cut_is_enough() -> None:
+    """Exact means of chains that are cut off, beside the policy's value and the optimal one."""
+    furthest = 0.0
+    for (model, backup), horizon in product(WORLDS, (1, 2, 5)):
+        problem = Problem.of(model, backup)
+        cut = Cut.at(problem, backup, horizon)
+        best = solved(model, backup).values
+        for table in hostile(model, backup, 0):
+            at = conditioned(TabularReference(table), likely_gap(backup, problem), model.actions)
+            exact = Exact(model, backup, at(np.arange(model.states)).shifted)
+            policy = exact.orders()[0]
+            means = exact.orders(horizon, problem.middle)[0]
+            missing = np.where(model.terminal, 0.0, policy - means)
+            assert -cut.below - 1e-9 <= missing.min() <= missing.max() <= cut.above + 1e-9
+            assert ((best - means)[~model.terminal] >= -cut.optimal - 1e-9).all()
+            furthest = max(furthest, -missing.min() / cut.optimal)
+    assert furthest > 1.2  # a policy may be worth less than any optimal value
+
+
 def known_error(model: sp.TabularModel, backup: Backup, size: float, seed: int, adversarial: bool) -> TabularReference:
     """A reference whose error has a known range. An adversary's is as large as it may be where it matters."""
     q = solved(model, backup).q
@@ -605,7 +624,7 @@ def test_the_calls_that_are_counted_are_those_made(
             oracles.append(self)
 
     monkeypatch.setattr(planner_module, "Oracle", Counted)
-    result = sp.plan(planner, model, max_calls=100_000, engine=engine)
+    result = sp.plan(planner, model, max_calls=1_000_000, engine=engine)
     assert result.calls == sum(oracle.calls for oracle in oracles) > 0
 
 
