@@ -25,8 +25,10 @@ from smoothplan.engines.chains import BatchedChains
 from smoothplan.engines.compiled_chains import TableChains
 from smoothplan.engines.jitted_chains import JittedChains
 from smoothplan.models.base import GenerativeModel, Oracle, States
-from smoothplan.planners import reference as planner_module
-from smoothplan.planners.reference import Cut, ReferenceCruiser, chains_for, conditioned, likely_gap
+from smoothplan.planners import chain_run
+from smoothplan.planners.chain_run import Cut
+from smoothplan.planners.chains import chains_for, conditioned, likely_gap, support
+from smoothplan.planners.reference import ReferenceCruiser
 from smoothplan.references import CriticReference, GridReference, Reference, SharedReference, TabularReference
 from smoothplan.run import EngineName, Root
 from smoothplan.schedules.level import Problem
@@ -449,12 +451,12 @@ def test_the_default_horizon_costs_a_small_part_of_epsilon(
     problem = Problem.of(model, backup)
     planner = ReferenceCruiser(backup, epsilon=0.2, order=order, error_range=error_range)
     cut = planner.begin(root_of(model))._cut
-    assert cut.optimal <= planner_module.TRUNCATION_SHARE * 0.2
+    assert cut.optimal <= chain_run.TRUNCATION_SHARE * 0.2
     assert discount == 0.0 or cut.horizon >= math.log(0.01 * 2.0 / problem.width) / math.log(discount) - 1e-9
     if order == 2 and error_range is not None:
         tail = cut.below + cut.above
         wide, narrow = (reference_bias(2, error_range, 0.3, discount, end) for end in (tail, 0.0))
-        assert max(narrow[0] - wide[0], wide[1] - narrow[1]) <= 2.0 * planner_module.TRUNCATION_SHARE * 0.2
+        assert max(narrow[0] - wide[0], wide[1] - narrow[1]) <= 2.0 * chain_run.TRUNCATION_SHARE * 0.2
 
 
 # Supports
@@ -513,7 +515,7 @@ def test_samples_lie_in_the_supports() -> None:
             run = planner.begin(root_of(model, state))
             chains = run._chains
             seen.add(type(chains))
-            low, high = planner_module._support(problem, run._advantages, horizon)
+            low, high = support(problem, run._advantages, horizon)
             assert run._correction is not None
             least, most = run._correction.sequence.low, run._correction.sequence.high
             slack = 1e-9 * max(1.0, high - low)
@@ -623,7 +625,7 @@ def test_the_calls_that_are_counted_are_those_made(
             super().__init__(*arguments)
             oracles.append(self)
 
-    monkeypatch.setattr(planner_module, "Oracle", Counted)
+    monkeypatch.setattr(chain_run, "Oracle", Counted)
     result = sp.plan(planner, model, max_calls=1_000_000, engine=engine)
     assert result.calls == sum(oracle.calls for oracle in oracles) > 0
 
@@ -725,7 +727,7 @@ def test_a_poor_reference_learns() -> None:
             found = result.diagnosis
             assert found is not None
             lessons = found.learning
-            assert len(lessons) == planner_module.IMPROVEMENTS
+            assert len(lessons) == chain_run.IMPROVEMENTS
             assert all(before.calls < after.calls for before, after in pairwise(lessons))
             assert lessons[-1].calls < result.calls <= 2_000_000
             assert abs(lessons[-1].value - good) < 6.0 * lessons[-1].error + found.truncation

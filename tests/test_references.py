@@ -403,6 +403,14 @@ def _failures(delta: float) -> int:
     return failures
 
 
+def test_hope_for_what_may_follow_leads_upstream() -> None:
+    """The prize of the river is behind successors that are rare: a few samples without them must not be the last."""
+    model = sp.models.river_swim()
+    reference = SharedReference(model, HardMax(), seed=1)
+    reference.improve(3_000)
+    assert reference.states == model.states
+
+
 def test_bounds_on_the_error_hold() -> None:
     """If each run fails with probability δ, more failures than this have probability 1e-6."""
     assert _failures(delta=0.05) <= stats.binom.isf(FALSE_ALARM, RUNS, 0.05)

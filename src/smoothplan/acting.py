@@ -27,7 +27,7 @@ from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.gymnasium import Player, from_gymnasium
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
-from smoothplan.planners.reference import chains_for
+from smoothplan.planners.chains import chains_for
 from smoothplan.references import Reference, default_reference
 from smoothplan.run import Root
 from smoothplan.schedules.level import Problem

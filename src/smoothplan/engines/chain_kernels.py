@@ -149,7 +149,7 @@ def stop_weight(discount: float, horizon: int) -> float:
 
 @compiled
 def paired(total: float, squares: float, pairs: int) -> tuple[float, float]:
-    """From Σx and Σx² of n differences: the U-statistic for (E x)² (THEORY.md, E6), and the sample variance."""
+    """From Σx and Σx² of n differences: the U-statistic for (E x)², and the sample variance."""
     square = (total * total - squares) / (pairs * (pairs - 1))
     return square, max(squares - total * total / pairs, 0.0) / (pairs - 1)
 

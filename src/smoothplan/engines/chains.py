@@ -1,4 +1,4 @@
-"""Chains around a reference Q̂(s, ·) that is given everywhere (THEORY.md, section 4): no recursion, no branching.
+"""Chains around a reference Q̂(s, ·) that is given everywhere: no recursion, no branching.
 
 With π(s) = ∇F_s(Q̂(s)), a chain of order 1 from s with horizon H is a sample of the value of π at s,
 

@@ -137,7 +137,7 @@ class SharedReference:
             start = self._explorer.number(self._known(np.asarray(state)[None], may_end=False)[0])
         while self.calls < until:
             before = self.calls
-            self._hopes = self._iterated(self._hopes, self._high, WALK_ACCURACY)
+            self._hopes = self._iterated(self._hopes, self._high, WALK_ACCURACY, hopeful=True)
             self._explorer.survey(frozen(self._hopes.q), start, min(until, int(FRESH * before) + LITTLE))
             if self.calls == before:
                 return
@@ -208,9 +208,9 @@ class SharedReference:
                 return
         self._estimates = self._iterated(self._estimates, self._guess, ACCURACY)
 
-    def _iterated(self, memory: _Memory, unsampled: float, accuracy: float) -> _Memory:
+    def _iterated(self, memory: _Memory, unsampled: float, accuracy: float, hopeful: bool = False) -> _Memory:
         """The empirical model solved, where pairs that were never sampled have the given value."""
-        model = _empirical(self._explorer, unsampled)
+        model = _empirical(self._explorer, unsampled, hopeful)
         values = np.full(self.states, unsampled)
         values[: len(memory.values)] = memory.values
         q = np.empty((self.states, self._model.actions))
@@ -221,18 +221,20 @@ class SharedReference:
         return f"SharedReference(states={self.states}, calls={self.calls})"
 
 
-def _empirical(explorer: Explorer, unsampled: float) -> Chances:
-    """What was seen, as a model."""
+def _empirical(explorer: Explorer, unsampled: float, hopeful: bool) -> Chances:
+    """What was seen, as a model. To the hopeful, what else may follow a pair seen n times weighs 1/(1 + n²)."""
     graph, rules = explorer.graph, explorer.rules
     states = int(graph.totals[STATES])
     count = states * rules.actions
     pairs, successors = graph.pairs[:count], graph.successors[:count]
     samples = np.maximum(pairs["count"], 1)
     means = rules.reward_low + rules.reward_width * pairs["total"] / samples if rules.varying else pairs["reward_low"]
+    incomplete = (graph.hits[:count] == 0).any(axis=1) & (pairs["count"] > 0) if hopeful else np.zeros(count)
+    doubt = np.where(incomplete, 1.0 / (1.0 + samples**2.0), 0.0)
     return Chances(
-        rewards=np.where(pairs["count"] > 0, means, unsampled),
+        rewards=np.where(pairs["count"] > 0, (1.0 - doubt) * means + doubt * unsampled, unsampled),
         # What ended, or is not there, has a negative number.
-        chances=np.where(successors >= 0, graph.hits[:count] / samples[:, None], 0.0),
+        chances=np.where(successors >= 0, graph.hits[:count] * ((1.0 - doubt) / samples)[:, None], 0.0),
         successors=np.maximum(successors, 0).astype(np.int64),
         rows=graph.keys[:states].copy(),
         discount=rules.discount,
