@@ -34,14 +34,17 @@ from smoothplan.planners import (
     SparseSampling,
 )
 from smoothplan.recursion import HopelessError
+from smoothplan.references import CriticReference, GridReference, SharedReference, TabularReference
 from smoothplan.unregularised import UnregularisedResult, plan_unregularised
 
 __version__ = version("smoothplan")
 
 __all__ = [
     "ActResult",
+    "CriticReference",
     "Forecast",
     "GenerativeModel",
+    "GridReference",
     "HardMax",
     "HopelessError",
     "JitModel",
@@ -55,9 +58,11 @@ __all__ = [
     "PlanResult",
     "ReferenceCruiser",
     "SecondOrderSmoothCruiser",
+    "SharedReference",
     "SmoothCruiser",
     "SparseSampling",
     "TabularModel",
+    "TabularReference",
     "Transition",
     "UnregularisedResult",
     "VectorModel",
