@@ -17,11 +17,11 @@ import smoothplan as sp
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, line_cost
 from smoothplan.engines.batched import BatchedEngine
-from smoothplan.models.base import States
 from smoothplan.planners.gapcruiser import CruiserRun
-from smoothplan.run import EngineName, Identification, Root
+from smoothplan.run import EngineName, Root
 from smoothplan.schedules.level import Problem
 from smoothplan.schedules.optimise import PRICE_GROWTH, ladder
+from tests.common import Counter, content, ending, identified, intervals_of, vectorised
 
 SMOOTH = sp.LogSumExp(1.0)
 SURE = 1e-7
@@ -40,52 +40,6 @@ def twins(gap: float) -> sp.TabularModel:
     probabilities[0, 1], successors[0, 1] = probabilities[0, 0], successors[0, 0]
     rewards[0] = 0.5 + gap / 2.0, 0.5 - gap / 2.0
     return sp.TabularModel(probabilities, successors, rewards, discount=0.2, reward_kind="bernoulli")
-
-
-def ending(actions: int, discount: float, seed: int) -> sp.TabularModel:
-    """Rewards of either sign that depend on the next state, and every fourth state terminal."""
-    rng = np.random.default_rng(seed)
-    shape = (12, actions, 3)
-    return sp.TabularModel(
-        rng.dirichlet(np.ones(3), size=shape[:2]),
-        rng.integers(12, size=shape),
-        rng.uniform(-1.0, 2.0, size=shape),
-        discount=discount,
-        reward_kind="bounded",
-        reward_range=(-1.0, 2.0),
-        terminal=np.arange(12) % 4 == 3,
-    )
-
-
-def vectorised(model: sp.TabularModel, step: Any = None) -> sp.VectorModel:
-    """The same simulator, of which no table is known."""
-    return sp.VectorModel(
-        step or model.step,
-        actions=model.actions,
-        discount=model.discount,
-        reward_range=model.reward_range,
-        reward_kind=model.reward_kind,
-        max_successors=model.max_successors,
-        terminates=model.terminates,
-        initial_state=0,
-    )
-
-
-def intervals_of(result: sp.PlanResult) -> Floats:
-    assert result.q_intervals is not None
-    return result.q_intervals
-
-
-def identified(result: sp.PlanResult) -> Identification:
-    assert result.identification is not None
-    return result.identification
-
-
-def content(result: sp.PlanResult) -> dict[str, Any]:
-    """Everything that a run found; not how long it took."""
-    fields: dict[str, Any] = json.loads(result.to_json())
-    del fields["seconds"]
-    return fields
 
 
 def started(planner: sp.OTGapCruiser, model: sp.GenerativeModel, max_calls: int | None = None) -> CruiserRun:
@@ -296,21 +250,6 @@ def test_a_jitted_simulator() -> None:
 
 
 # Why a run stops
-
-
-@dataclass
-class Counter:
-    """A simulator that counts its calls, and is interrupted after so many."""
-
-    model: sp.TabularModel
-    calls: int = 0
-    interrupted_after: float = math.inf
-
-    def __call__(self, states: States, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
-        if self.calls >= self.interrupted_after:
-            raise KeyboardInterrupt
-        self.calls += len(actions)
-        return self.model.step(states, actions, rng)
 
 
 @pytest.mark.parametrize("max_calls", [0, 1, 2, 3, 100, 1000, 20_000])

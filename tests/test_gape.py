@@ -20,9 +20,10 @@ from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, discrete_cost, line_cost
 from smoothplan.models.base import Oracle, States
 from smoothplan.planners.gape import MDPGapE, OTGapE, published_horizon
-from smoothplan.run import EngineName, Identification, Root
+from smoothplan.run import EngineName, Root
 from smoothplan.search.explorer import Explorer, TableExplorer
 from smoothplan.search.graph import PAIRS
+from tests.common import Counter, content, identified, intervals_of, vectorised
 
 SURE = 1e-7
 """A δ at which no interval of a few hundred fails."""
@@ -78,41 +79,10 @@ def twins(actions: int = 2, discount: float = 0.5) -> sp.TabularModel:
     return sp.TabularModel(probabilities, successors, rewards, discount=discount, reward_kind="bernoulli")
 
 
-def vectorised(model: sp.TabularModel, step: Any = None) -> sp.VectorModel:
-    """The same simulator, of which no table is known."""
-    return sp.VectorModel(
-        step or model.step,
-        actions=model.actions,
-        discount=model.discount,
-        reward_range=model.reward_range,
-        reward_kind=model.reward_kind,
-        max_successors=model.max_successors,
-        terminates=model.terminates,
-        initial_state=0,
-    )
-
-
 def by_state(states: int, actions: int) -> sp.OptimalTransport:
     """Optimal transport whose reference depends on the state."""
     reference = np.random.default_rng(states + actions).dirichlet(np.ones(actions), size=states)
     return sp.OptimalTransport(cost=line_cost(actions), tau=1.0, lam=0.2, reference=reference)
-
-
-def intervals_of(result: sp.PlanResult) -> Floats:
-    assert result.q_intervals is not None
-    return result.q_intervals
-
-
-def identified(result: sp.PlanResult) -> Identification:
-    assert result.identification is not None
-    return result.identification
-
-
-def content(result: sp.PlanResult) -> dict[str, Any]:
-    """Everything that a run found; not how long it took."""
-    fields: dict[str, Any] = json.loads(result.to_json())
-    del fields["seconds"]
-    return fields
 
 
 # The check of coverage
@@ -356,18 +326,6 @@ def test_the_published_algorithm() -> None:
 
 
 # What a run reports
-
-
-@dataclass
-class Counter:
-    """A simulator that counts its calls."""
-
-    model: sp.TabularModel
-    calls: int = 0
-
-    def __call__(self, states: States, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
-        self.calls += len(actions)
-        return self.model.step(states, actions, rng)
 
 
 @pytest.mark.parametrize("sampling", ["focused", "trajectories"])

@@ -22,6 +22,7 @@ from smoothplan.backups import Backup, line_cost
 from smoothplan.models.base import States
 from smoothplan.recursion import HEADROOM, REFUSED_CALLS
 from smoothplan.run import EngineName, History, Planner, ugape
+from tests.common import Counter, content, ending, vectorised
 
 SMOOTH = sp.LogSumExp(1.0)
 
@@ -37,44 +38,8 @@ def garnet(actions: int = 2, discount: float = 0.2, seed: int = 0, bernoulli: bo
     )
 
 
-def ending(actions: int, discount: float, seed: int) -> sp.TabularModel:
-    """Rewards of either sign that depend on the next state, and every fourth state terminal."""
-    rng = np.random.default_rng(seed)
-    shape = (12, actions, 3)
-    return sp.TabularModel(
-        rng.dirichlet(np.ones(3), size=shape[:2]),
-        rng.integers(12, size=shape),
-        rng.uniform(-1.0, 2.0, size=shape),
-        discount=discount,
-        reward_kind="bounded",
-        reward_range=(-1.0, 2.0),
-        terminal=np.arange(12) % 4 == 3,
-    )
-
-
-def vectorised(model: sp.TabularModel) -> sp.VectorModel:
-    """The same simulator, of which no table is known."""
-    return sp.VectorModel(
-        model.step,
-        actions=model.actions,
-        discount=model.discount,
-        reward_range=model.reward_range,
-        reward_kind=model.reward_kind,
-        max_successors=model.max_successors,
-        terminates=model.terminates,
-        initial_state=0,
-    )
-
-
 def second_order(epsilon: float, delta: float = 0.1) -> sp.SecondOrderSmoothCruiser:
     return sp.SecondOrderSmoothCruiser(SMOOTH, epsilon=epsilon, delta=delta)
-
-
-def content(result: sp.PlanResult) -> dict[str, Any]:
-    """Everything that a run found; not how long it took."""
-    fields: dict[str, Any] = json.loads(result.to_json())
-    del fields["seconds"]
-    return fields
 
 
 def exact_value(model: sp.TabularModel, backup: Backup, state: int = 0) -> float:
@@ -239,18 +204,6 @@ PLANNERS: list[Planner] = [
     sp.SmoothCruiser(SMOOTH, epsilon=0.02, variant="paper"),
     sp.SparseSampling(SMOOTH, epsilon=0.02, variant="paper"),
 ]
-
-
-@dataclass
-class Counter:
-    """A simulator that counts its calls, threads and all; only a whole batch at a time."""
-
-    model: sp.TabularModel
-    calls: int = 0
-
-    def __call__(self, states: States, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
-        self.calls += len(actions)
-        return self.model.step(states, actions, rng)
 
 
 @pytest.mark.parametrize("planner", PLANNERS, ids=lambda planner: f"{type(planner).__name__}-{planner.variant}")

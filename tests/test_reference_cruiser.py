@@ -32,6 +32,7 @@ from smoothplan.planners.reference import ReferenceCruiser
 from smoothplan.references import CriticReference, GridReference, Reference, SharedReference, TabularReference
 from smoothplan.run import EngineName, Root
 from smoothplan.schedules.level import Problem
+from tests.common import content
 
 FALSE_ALARM = 1e-6
 """How often a statistical check fails though everything is right."""
@@ -565,12 +566,6 @@ def test_unlikely_actions_are_told_apart_as_far_as_it_matters(backup: Backup) ->
 
 
 # Runs
-
-
-def content(result: sp.PlanResult) -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(result.to_json())
-    del fields["seconds"]
-    return fields
 
 
 def cart_pole_reference() -> tuple[Any, GridReference]:

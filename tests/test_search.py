@@ -74,20 +74,6 @@ def by_state(states: int, actions: int = 2, seed: int = 0) -> sp.OptimalTranspor
     return sp.OptimalTransport(cost=line_cost(actions), tau=1.0, lam=0.3, reference=reference)
 
 
-def vectorised(model: sp.TabularModel) -> sp.VectorModel:
-    """The same simulator, of which no table is known."""
-    return sp.VectorModel(
-        model.step,
-        actions=model.actions,
-        discount=model.discount,
-        reward_range=model.reward_range,
-        reward_kind=model.reward_kind,
-        max_successors=model.max_successors,
-        terminates=model.terminates,
-        initial_state=0,
-    )
-
-
 class Exact(NamedTuple):
     """The values that the intervals must contain, at each stage."""
 

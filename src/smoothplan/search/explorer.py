@@ -33,7 +33,7 @@ from smoothplan.streams import compiled
 FIRST_ROOM = 64
 """States that a new graph has room for."""
 
-GROWTH = 1.3
+GROWTH = 1.2
 """A graph that is full gets room for so many times as many states."""
 
 Key = Callable[[Any], Hashable]
