@@ -28,7 +28,8 @@ from smoothplan.models.gymnasium import Player, from_gymnasium
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.planners.chains import chains_for
-from smoothplan.references import Reference, default_reference
+from smoothplan.references import Improvable, Reference, default_reference
+from smoothplan.references.default import COMPILED_CALLS
 from smoothplan.run import Root
 from smoothplan.schedules.level import Problem
 
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
 CALLS, SLOW_CALLS = 20_000, 4_000
 """Simulator calls for a step, where nobody says; fewer where the simulator is Python, not a table or compiled."""
 
-REFERENCE_CALLS, GRID_CALLS = 2_000, 400_000
-"""Simulator calls for the first reference, about. A shared one learns on the way; a grid on a compiled simulator does
-not, and is built in seconds. (On another simulator it takes what it needs.)"""
+REFERENCE_CALLS = 2_000
+"""Simulator calls for the first reference, about, which learns on the way. A grid on a compiled simulator does not, and
+is built in seconds: it has `COMPILED_CALLS`. (On another simulator it takes what it needs.)"""
 
 LEARNING = 0.5
 """The part of a step's budget that goes into improving the reference."""
@@ -73,12 +74,8 @@ End = Literal["terminated", "truncated", "max_steps", "interrupted"]
 """Why an episode was over: it ended; by the environment's limit on time; by ours; by the user."""
 
 
-class Learner(Reference, Protocol):
+class Learner(Improvable, Protocol):
     """A reference that more simulator calls from a state make better around it."""
-
-    @property
-    def calls(self) -> int:
-        """Simulator calls made for it so far."""
 
     def improve(self, calls: int, state: Any = None) -> None:
         """Makes about so many more from a state."""
@@ -194,7 +191,7 @@ def act(
     backup = backup or entropy_backup(model)
     spent = 0
     if reference is None:
-        reference_calls = reference_calls or (GRID_CALLS if isinstance(model, JitModel) else REFERENCE_CALLS)
+        reference_calls = reference_calls or (COMPILED_CALLS if isinstance(model, JitModel) else REFERENCE_CALLS)
         reference = made = default_reference(model, backup, calls=reference_calls, seed=seed)
         spent = made.calls
     if calls is None and seconds is None:

@@ -61,6 +61,14 @@ class Backup(Protocol):
         """The convex conjugate of F_s at a policy [..., K]: value(q) = max_π ⟨π, q⟩ − regulariser(π)."""
 
 
+def depends_on_state(backup: Backup) -> bool:
+    """Whether the weights of a backup's columns differ from state to state."""
+    try:
+        return backup.weights(None).ndim > 1
+    except ValueError:  # it must be told the state
+        return True
+
+
 class NoCurvatureError(TypeError):
     """A smooth quantity was asked of a backup that has none."""
 

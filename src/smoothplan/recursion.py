@@ -15,7 +15,7 @@ import numpy as np
 
 from smoothplan import parallel
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup
+from smoothplan.backups import Backup, depends_on_state
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.engines.base import Engine, Sums
 from smoothplan.engines.batched import BatchedEngine
@@ -78,7 +78,7 @@ def engine_for(name: EngineName, schedule: Schedule, backup: Backup, model: Gene
     if isinstance(model, JitModel) and name != "batched":
         from smoothplan.engines.jitted import JittedEngine, calls_per_step
 
-        fits = JittedEngine.serves(model) and not callable(getattr(backup, "reference", None))
+        fits = JittedEngine.serves(model) and not depends_on_state(backup)
         if fits and (name == "compiled" or calls_per_step(schedule) >= WORTH_COMPILING):
             return JittedEngine(schedule, backup, model)
     if name == "compiled":

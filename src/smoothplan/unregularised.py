@@ -73,12 +73,15 @@ def plan_unregularised(
     True
     """
     backup = smooth_backup(model, arguments.positive("bias", bias), cost)
+    made: Planner
     choice = None
     if planner is None:
         choice = choose(model, backup)
+        made = choice.planner
         if max_calls is None and max_seconds is None:
             max_calls = choice.max_calls
-    made = choice.planner if choice is not None else planner(backup)  # type: ignore[misc]
+    else:
+        made = planner(backup)
     if made.backup is not backup:
         raise ValueError(f"planner must plan with the backup that it is given, {backup!r}, got {made!r}")
     result = plan(made, model, state, max_calls=max_calls, max_seconds=max_seconds, **options)

@@ -13,7 +13,7 @@ import numpy as np
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints, frozen
-from smoothplan.backups import Backup
+from smoothplan.backups import Backup, depends_on_state
 from smoothplan.engines.base import Sums
 from smoothplan.engines.chain_kernels import choose, choose_pairs, draw_stop, paired_sums, smooth, stop_weight
 from smoothplan.engines.chains import LEAST_PAIRS, PairSums, sizes
@@ -220,11 +220,7 @@ class JittedChains:
                 f"the model has states [{wanted[0]}] and {wanted[1]} actions, the grid states [{found[0]}] and "
                 f"{found[1]} actions"
             )
-        try:
-            weights = self.backup.weights(None)
-        except ValueError:
-            weights = np.zeros((0, 0))
-        if weights.ndim != 1:
+        if depends_on_state(self.backup):
             raise ValueError(
                 "compiled chains know no backup whose reference distribution depends on the state: use BatchedChains"
             )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,8 @@ from smoothplan.models.base import Oracle, States
 from smoothplan.models.jit import JitModel
 from smoothplan.planners.chains import chains_for, conditioned, likely_gap, support, weight
 from smoothplan.recursion import ROUNDING, action_values
-from smoothplan.references import GridReference, Reference, SharedReference, default_reference
-from smoothplan.references.default import TooFewCallsError
+from smoothplan.references import GridReference, Improvable, Reference, SharedReference, default_reference
+from smoothplan.references.default import CALLS, COMPILED_CALLS, TooFewCallsError
 from smoothplan.run import Budget, Diagnosis, Display, Lesson, Root, Status
 from smoothplan.schedules.level import Problem
 
@@ -49,9 +49,8 @@ PILOT, PILOT_PAIRS = 64, 32
 PAIRS = np.unique(np.round(2.0 ** np.arange(1.0, 12.01, 0.5)).astype(np.int64))
 """Numbers of pairs that are tried."""
 
-REFERENCE_CALLS, COMPILED_CALLS, REFERENCE_SHARE = 100_000, 400_000, 0.5
-"""Simulator calls for a reference that nobody gave, or for improving one, at most, and where the simulator is compiled;
-and the part of all calls."""
+REFERENCE_SHARE = 0.5
+"""The part of all calls for a reference that nobody gave, or for improving one, at most."""
 
 IMPROVEMENTS = 5
 """Steps in which a reference is improved, each twice as long as the one before."""
@@ -66,18 +65,6 @@ FEWEST = 256
 """Samples of a part before its variance is trusted."""
 
 Part = Literal["value", "correction", "action"]
-
-
-@runtime_checkable
-class Improvable(Reference, Protocol):
-    """A reference that more simulator calls make better."""
-
-    @property
-    def calls(self) -> int:
-        """Simulator calls made for it so far."""
-
-    def improve(self, calls: int) -> None:
-        """Makes about so many more."""
 
 
 class Cut(NamedTuple):
@@ -279,7 +266,7 @@ class ChainRun:
 
     def _prepare(self, max_seconds: float | None, display: Display | None) -> None:
         """Makes a reference where there is none, and improves it, with a part of the calls and of the time."""
-        most = COMPILED_CALLS if isinstance(self._root.model, JitModel) else REFERENCE_CALLS
+        most = COMPILED_CALLS if isinstance(self._root.model, JitModel) else CALLS
         if self._root.max_calls is not None:
             most = min(most, int(REFERENCE_SHARE * self._root.max_calls))
         if self._planner.reference is None:

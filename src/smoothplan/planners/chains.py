@@ -8,7 +8,7 @@ import numpy as np
 
 from smoothplan import arguments, curvature
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup
+from smoothplan.backups import Backup, depends_on_state
 from smoothplan.engines.chains import BatchedChains, Chains, checked_references
 from smoothplan.models.base import States
 from smoothplan.models.jit import JitModel
@@ -95,10 +95,7 @@ def _compiles(model: Any, backup: Backup, reference: GridReference) -> TypeGuard
         return False
     from smoothplan.engines.steps import serves
 
-    try:
-        return serves(model) and backup.weights(None).ndim == 1
-    except ValueError:
-        return False
+    return serves(model) and not depends_on_state(backup)
 
 
 def support(problem: Problem, advantages: tuple[float, float], horizon: int) -> tuple[float, float]:

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from smoothplan import arguments
 from smoothplan.backups import Backup
-from smoothplan.planners.chain_run import ChainRun, Improvable
-from smoothplan.references import Reference
+from smoothplan.planners.chain_run import ChainRun
+from smoothplan.references import Improvable, Reference
 from smoothplan.run import Root
 from smoothplan.schedules.level import Problem
 

@@ -1,6 +1,6 @@
 """Where a reference Q̂ comes from when it is not recursion: a critic, a table, a grid, a shared memory of estimates."""
 
-from smoothplan.references.base import CriticReference, Reference, TabularReference
+from smoothplan.references.base import CriticReference, Improvable, Reference, TabularReference
 from smoothplan.references.default import default_reference
 from smoothplan.references.grid import GridReference
 from smoothplan.references.shared import SharedReference
@@ -8,6 +8,7 @@ from smoothplan.references.shared import SharedReference
 __all__ = [
     "CriticReference",
     "GridReference",
+    "Improvable",
     "Reference",
     "SharedReference",
     "TabularReference",

@@ -1,7 +1,7 @@
 """What a reference is, and the two that need no simulator: a function, and a table."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,6 +20,18 @@ class Reference(Protocol):
 
     def q(self, states: States) -> Floats:
         """Estimates of the action values of states [n, ...], [n, K]."""
+
+
+@runtime_checkable
+class Improvable(Reference, Protocol):
+    """A reference that more simulator calls make better."""
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made for it so far."""
+
+    def improve(self, calls: int) -> None:
+        """Makes about so many more."""
 
 
 class CriticReference:

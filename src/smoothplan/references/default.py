@@ -11,8 +11,8 @@ from smoothplan.models.base import GenerativeModel
 from smoothplan.references.grid import GridReference, default_price
 from smoothplan.references.shared import SharedReference
 
-CALLS = 100_000
-"""Simulator calls for a shared reference, at most."""
+CALLS, COMPILED_CALLS = 100_000, 400_000
+"""Simulator calls for a reference, about, and where the simulator is compiled."""
 
 
 class TooFewCallsError(ValueError):

@@ -9,7 +9,19 @@ from smoothplan.confidence.betting import mean_interval
 from smoothplan.confidence.kl import ball_maximum, ball_minimum, bernoulli_lower, bernoulli_upper
 from smoothplan.confidence.thresholds import categorical_threshold, share
 from smoothplan.engines.kernels import fill_frame, frame_value
-from smoothplan.search.graph import ENDED, NOWHERE, OFFENCE, OFFENDER, PAIRS, ROUNDS, STATES, Graph, Rules, pair_at
+from smoothplan.search.graph import (
+    ENDED,
+    NOWHERE,
+    OFFENCE,
+    OFFENDER,
+    PAIRS,
+    ROUNDS,
+    STATES,
+    Graph,
+    Rules,
+    following,
+    pair_at,
+)
 from smoothplan.streams import compiled
 
 FINE, TOO_MANY, VARIES = range(3)
@@ -85,12 +97,6 @@ def value_of(graph: Graph, rules: Rules, successor: int, stage: int) -> tuple[fl
         return rules.span_low[stage], rules.span_high[stage]
     node = successor * rules.stages + stage
     return graph.low[node], graph.high[node]
-
-
-@compiled
-def following(rules: Rules, stage: int) -> int:
-    """The stage after a stage."""
-    return stage if rules.endless else stage + 1
 
 
 @compiled

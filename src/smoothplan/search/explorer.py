@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from smoothplan.arguments import Floats, Ints, frozen
-from smoothplan.backups import Backup
+from smoothplan.backups import Backup, depends_on_state
 from smoothplan.engines.kernels import softmaxes
 from smoothplan.models.base import ModelError, Oracle, States
 from smoothplan.models.tabular import TabularModel
@@ -23,6 +23,7 @@ from smoothplan.search.graph import (
     Graph,
     Rules,
     discovered,
+    following,
     grown,
     new_graph,
     pair_at,
@@ -202,8 +203,7 @@ class KeyedExplorer(Explorer):
     """
 
     def __init__(self, rules: Rules, oracle: Oracle, backup: Backup, root: Any, key: Key | None) -> None:
-        reference: Any = getattr(backup, "reference", None)
-        self._backup = backup if callable(reference) or np.ndim(reference) == 2 else None
+        self._backup = backup if depends_on_state(backup) else None
         self._weights = np.zeros((FIRST_ROOM, len(rules.soft.shifts)))  # [N, J], where they depend on the state
         super().__init__(rules, oracle)
         if self._backup is None:
@@ -332,7 +332,7 @@ class KeyedExplorer(Explorer):
             self.path[steps] = number, stage, action
             number = self._sample(number, stage, action, 1)
             steps += 1
-            stage = bounds.following(self.rules, stage)
+            stage = following(self.rules, stage)
             weight *= self.rules.discount
             if steps == calls or not walk.goes_on(self.graph, self.rules, number, stage, steps, weight, gap):
                 return steps

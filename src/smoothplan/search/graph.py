@@ -85,9 +85,21 @@ class Rules(NamedTuple):
     focused: bool
 
 
+@compiled
+def records_of(rules: Rules) -> int:
+    """R, the number of stages that have statistics of their own."""
+    return rules.stages if rules.stage_wise else 1
+
+
+@compiled
+def following(rules: Rules, stage: int) -> int:
+    """The stage after a stage."""
+    return stage if rules.endless else stage + 1
+
+
 def new_graph(rules: Rules, room: int) -> Graph:
     """An empty graph with room for so many states."""
-    stages, records, actions, bound = rules.stages, _records(rules), rules.actions, rules.bound
+    stages, records, actions, bound = rules.stages, records_of(rules), rules.actions, rules.bound
     return Graph(
         keys=np.zeros(room, dtype=np.int64),
         low=np.zeros(room * stages),
@@ -102,10 +114,6 @@ def new_graph(rules: Rules, room: int) -> Graph:
         spent=np.zeros(actions, dtype=np.int64),
         stake=np.zeros(1),
     )
-
-
-def _records(rules: Rules) -> int:
-    return rules.stages if rules.stage_wise else 1
 
 
 def grown(graph: Graph, rules: Rules, room: int) -> Graph:
@@ -148,13 +156,13 @@ def discovered(graph: Graph, rules: Rules, key: int) -> int:
     graph.keys[state] = key
     for stage in range(rules.stages):
         node = state * rules.stages + stage
-        following = stage if rules.endless else stage + 1
+        later = following(rules, stage)
         graph.low[node], graph.high[node] = rules.span_low[stage], rules.span_high[stage]
         for action in range(rules.actions):
             entry = node * rules.actions + action
-            graph.q_low[entry] = rules.reward_low + rules.discount * rules.span_low[following]
-            graph.q_high[entry] = rules.reward_low + rules.reward_width + rules.discount * rules.span_high[following]
-    records = rules.actions * (rules.stages if rules.stage_wise else 1)
+            graph.q_low[entry] = rules.reward_low + rules.discount * rules.span_low[later]
+            graph.q_high[entry] = rules.reward_low + rules.reward_width + rules.discount * rules.span_high[later]
+    records = rules.actions * records_of(rules)
     for entry in range(state * records, (state + 1) * records):
         pair = graph.pairs[entry]
         pair.reward_low, pair.reward_high = rules.reward_low, rules.reward_low + rules.reward_width

@@ -5,10 +5,9 @@ one follows estimates of the action values, and some curiosity.
 """
 
 from smoothplan.arguments import Floats
-from smoothplan.models.tabular import Tables, draw
-from smoothplan.search.bounds import FINE, record, refresh
-from smoothplan.search.graph import ENDED, STATES, Graph, Rules, discovered
-from smoothplan.search.walk import IDLE, LONGEST, batch_size
+from smoothplan.models.tabular import Tables
+from smoothplan.search.graph import ENDED, STATES, Graph, Rules
+from smoothplan.search.walk import IDLE, LONGEST, sampled_batch, seen_successor
 from smoothplan.streams import CALLS, Stream, compiled, uniform
 
 CURIOSITY = 0.2
@@ -60,12 +59,7 @@ def curious_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: Stre
         if not certain and weight / count > stake:
             chosen, stake = entry, weight / count
         entry = state * rules.actions + _action(rules, q, state, stream)
-        level = uniform(stream) * graph.pairs[entry].count
-        branch = 0
-        while branch < rules.bound - 1 and level >= graph.hits[entry, branch]:
-            level -= graph.hits[entry, branch]
-            branch += 1
-        state = int(graph.successors[entry, branch])
+        state = seen_successor(graph, rules, entry, stream)
         weight *= rules.discount
         if state == ENDED or weight < FAR:
             break
@@ -85,10 +79,6 @@ def survey(graph: Graph, rules: Rules, tables: Tables, q: Floats, start: int, un
             continue
         idle = 0
         state, action = entry // rules.actions, entry % rules.actions
-        for _ in range(min(batch_size(graph, entry), until - int(stream[CALLS]))):
-            key, reward, end = draw(tables, graph.keys[state], action, stream)
-            successor = ENDED if end else discovered(graph, rules, key)
-            if record(graph, rules, entry, successor, reward) != FINE:
-                return BROKEN
-        refresh(graph, rules, entry)
+        if not sampled_batch(graph, rules, tables, state, entry, action, until - int(stream[CALLS]), stream):
+            return BROKEN
     return DONE

@@ -10,8 +10,8 @@ import math
 from smoothplan.arguments import Floats, Ints
 from smoothplan.engines.kernels import draw_action, draw_column, fill_frame
 from smoothplan.models.tabular import Tables, draw
-from smoothplan.search.bounds import FINE, back_up, following, record, refresh, slack, sweep, value_of
-from smoothplan.search.graph import DEBT, ENDED, ROUNDS, STATES, SWEPT, Graph, Rules, discovered, pair_at
+from smoothplan.search.bounds import FINE, back_up, record, refresh, slack, sweep, value_of
+from smoothplan.search.graph import DEBT, ENDED, ROUNDS, STATES, SWEPT, Graph, Rules, discovered, following, pair_at
 from smoothplan.streams import CALLS, Stream, compiled, uniform
 
 CONVERGED, PAUSED, FULL, BROKEN = range(4)
@@ -99,6 +99,17 @@ def goes_on(graph: Graph, rules: Rules, successor: int, stage: int, steps: int, 
 
 
 @compiled
+def seen_successor(graph: Graph, rules: Rules, entry: int, stream: Stream) -> int:
+    """A successor of a pair that was sampled, drawn as often as it was seen."""
+    level = uniform(stream) * graph.pairs[entry].count
+    branch = 0
+    while branch < rules.bound - 1 and level >= graph.hits[entry, branch]:
+        level -= graph.hits[entry, branch]
+        branch += 1
+    return int(graph.successors[entry, branch])
+
+
+@compiled
 def focused_walk(
     graph: Graph, rules: Rules, action: int, gap: float, frames: Floats, path: Ints, stream: Stream
 ) -> tuple[int, int, float]:
@@ -115,15 +126,9 @@ def focused_walk(
         if here > stake:
             place, stake = steps, here
         steps += 1
-        count = graph.pairs[entry].count
-        if count == 0:
+        if graph.pairs[entry].count == 0:
             break
-        level = uniform(stream) * count
-        branch = 0
-        while branch < rules.bound - 1 and level >= graph.hits[entry, branch]:
-            level -= graph.hits[entry, branch]
-            branch += 1
-        state = int(graph.successors[entry, branch])
+        state = seen_successor(graph, rules, entry, stream)
         stage = following(rules, stage)
         weight *= rules.discount
         if not goes_on(graph, rules, state, stage, steps, weight, gap):
@@ -167,6 +172,18 @@ def _sampled(graph: Graph, rules: Rules, tables: Tables, state: int, entry: int,
 
 
 @compiled
+def sampled_batch(
+    graph: Graph, rules: Rules, tables: Tables, state: int, entry: int, action: int, calls: int, stream: Stream
+) -> bool:
+    """A batch of at most so many simulator calls at a pair; whether the model kept its promises."""
+    for _ in range(min(batch_size(graph, entry), calls)):
+        if _sampled(graph, rules, tables, state, entry, action, stream) == AMISS:
+            return False
+    refresh(graph, rules, entry)
+    return True
+
+
+@compiled
 def _focused_round(
     graph: Graph,
     rules: Rules,
@@ -186,11 +203,8 @@ def _focused_round(
         return steps
     state, stage, sampled = path[place, 0], path[place, 1], path[place, 2]
     entry = pair_at(rules, state, stage, sampled)
-    for _ in range(min(batch_size(graph, entry), calls)):
-        if _sampled(graph, rules, tables, state, entry, sampled, stream) == AMISS:
-            return AMISS
-    refresh(graph, rules, entry)
-    return place + 1
+    kept = sampled_batch(graph, rules, tables, state, entry, sampled, calls, stream)
+    return place + 1 if kept else AMISS
 
 
 @compiled
@@ -217,8 +231,7 @@ def _trajectory(
         steps += 1
         stage = following(rules, stage)
         weight *= rules.discount
-        full = rules.endless and graph.totals[STATES] == len(graph.keys)
-        if steps == calls or full or not goes_on(graph, rules, state, stage, steps, weight, gap):
+        if steps == calls or not goes_on(graph, rules, state, stage, steps, weight, gap):
             return steps
         action = next_action(graph, rules, state, stage, frames, stream)
 
