@@ -155,7 +155,7 @@ def test_the_bias_of_the_levels_is_needed(backup: Backup) -> None:
     honest, careless = started(planner, model), started(planner, model)
     careless.stages = [stage._replace(through=stage.through._replace(bias=0.0)) for stage in careless.stages]
     for run in (honest, careless):
-        run.go(1, None, None)
+        run.go(1, None)
         assert run.status == "converged"
     assert (honest.q_intervals[:, 0] <= truth.q).all()
     assert (truth.q <= honest.q_intervals[:, 1] + 1e-9).all()

@@ -743,7 +743,7 @@ def test_a_reference_is_made_from_where_one_plans() -> None:
     alone = replace(model, initial_state=None) if model.initial_state is None else model
     run = ReferenceCruiser(sp.LogSumExp(0.3), epsilon=0.5).begin(root_of(alone, 7))
     assert run.calls == 0
-    run.go(1, None, None)
+    run.go(1, None)
     assert isinstance(run._reference, SharedReference)
     assert run._reference._explorer.number(np.int64(7)) == 0
 

@@ -15,10 +15,11 @@ import smoothplan as sp
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup, discrete_cost, line_cost
 from smoothplan.planners.gape import OTGapE
-from smoothplan.run import EngineName, Root, ugape
+from smoothplan.run import EngineName, Root
 from smoothplan.search import bounds, walk
 from smoothplan.search.explorer import FIRST_ROOM, Explorer, KeyedExplorer, TableExplorer
 from smoothplan.search.graph import ENDED, NOWHERE, PAIRS, ROUNDS, STATES, Graph, discovered, grown, new_graph, pair_at
+from smoothplan.search.ugape import ugape
 
 SURE = 1e-6
 """A δ at which no interval of the few hundred searches of this file fails: they raise a false alarm with probability
@@ -324,19 +325,22 @@ def test_probabilities_are_those_of_the_model() -> None:
 # The walk
 
 
-def test_leaders_are_those_of_the_run() -> None:
+def test_leaders_are_found_by_their_definition() -> None:
     rng = np.random.default_rng(0)
     search = explorer(OTGapE(sp.HardMax(), 0.1), garnet(0, actions=4))
     for _ in range(300):
         intervals = np.sort(rng.integers(0, 4, size=(4, 2)), axis=1).astype(float)
-        search.graph.q_low[:4], search.graph.q_high[:4] = intervals.T
-        assert walk.leaders(search.graph, search.rules) == ugape(intervals)
+        low, high = intervals.T
+        search.graph.q_low[:4], search.graph.q_high[:4] = low, high
+        best = int(np.lexsort((-high, -low))[0])
+        challenger = int(np.where(np.arange(4) == best, -np.inf, high).argmax())
+        assert search.leaders == ugape(intervals) == (best, challenger, high[challenger] - low[best])
 
 
 def test_the_wider_one_is_sampled() -> None:
     search = explorer(OTGapE(sp.HardMax(), 0.1), garnet(0, actions=3))
     search.graph.q_low[:3], search.graph.q_high[:3] = [0.0, 0.5, 0.0], [1.0, 0.9, 1.1]
-    assert walk.leaders(search.graph, search.rules)[:2] == (1, 2)
+    assert search.leaders[:2] == (1, 2)
     assert walk.wider(search.graph, 1, 2) == 2
     assert walk.wider(search.graph, 1, 1) == 1
 

@@ -94,7 +94,7 @@ def plan(
         return _worth_nothing(planner, root)
     run = planner.begin(root)
     with _Display(root.max_calls) if progress else nullcontext() as display:
-        run.go(workers, root.max_seconds, display)
+        run.go(workers, display)
     return _result(planner, root, run)
 
 

@@ -5,7 +5,6 @@ most accurate schedule that it can pay for.
 """
 
 import math
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -148,7 +147,7 @@ class ScheduleRun:
         """The deviation of a reference entry: what its interval is tuned to."""
         return max(math.sqrt(self.schedule.action_return.variance / self.schedule.root.samples), TINY)
 
-    def go(self, workers: int, max_seconds: float | None, display: Display | None) -> None:
+    def go(self, workers: int, display: Display | None) -> None:
         """Samples until the interval is within ε, the schedule is done, or a limit is reached."""
         if display is not None:
             display.expect(self.schedule.calls)
@@ -163,7 +162,7 @@ class ScheduleRun:
                         if self.schedule.early_stopping and self._within(self.epsilon):
                             self.status = "converged"
                             return
-                        if max_seconds is not None and time.perf_counter() - self.root.started > max_seconds:
+                        if self.root.late():
                             self.status = "max_seconds"
                             return
                 if self.status == "max_calls":

@@ -1,6 +1,7 @@
 """A run at the root: where it starts, what `plan` drives and reads, and what a best-action run reports."""
 
 import math
+import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -40,6 +41,10 @@ class Root:
     max_seconds: float | None
     engine: EngineName
     started: float  # on the clock of time.perf_counter
+
+    def late(self, share: float = 1.0) -> bool:
+        """Whether so much of the time that a run may take is over."""
+        return self.max_seconds is not None and time.perf_counter() - self.started > share * self.max_seconds
 
     def backed_up(self, backup: Backup, q: Floats, method: Literal["value", "policy"] = "value") -> Floats:
         """F or its policy at the root for a batch of action values [n, K]."""
@@ -204,7 +209,7 @@ class Run(Protocol):
     def diagnosis(self) -> Diagnosis | None:
         """What a run around a reference says of it; None for others."""
 
-    def go(self, workers: int, max_seconds: float | None, display: Display | None) -> None:
+    def go(self, workers: int, display: Display | None) -> None:
         """Samples until the run is within ε or a limit is reached."""
 
 
@@ -225,19 +230,3 @@ class Planner(Protocol):
 
     def begin(self, root: Root) -> Run:
         """A run that has not made any simulator call yet."""
-
-
-def ugape(intervals: Floats) -> tuple[int, int | None, float]:
-    """The best action, its challenger, and the gap U(challenger) − L(best), from intervals [K, 2] (the paper's UGapE).
-
-    The best action has the largest lower bound; among equals the larger upper bound decides, then the order. With one
-    action there is no challenger and no gap.
-    """
-    low, high = intervals[:, 0], intervals[:, 1]
-    best = int(np.lexsort((-high, -low))[0])
-    if len(low) == 1:
-        return best, None, 0.0
-    others = high.copy()
-    others[best] = -np.inf
-    challenger = int(others.argmax())
-    return best, challenger, float(high[challenger] - low[best])

@@ -1,7 +1,6 @@
 """The run of a ReferenceCruiser: a pilot, then rounds of chains, corrections and returns, and what they prove."""
 
 import math
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -232,16 +231,16 @@ class ChainRun:
             ConfidenceSequence(-most / (pairs - 1), most, share * self.delta, self.epsilon / 2.0), 0.0
         )
 
-    def go(self, workers: int, max_seconds: float | None, display: Display | None) -> None:
+    def go(self, workers: int, display: Display | None) -> None:
         """Samples until the interval or the standard error is within ε, or a limit is reached."""
         try:
-            self.status = self._until(workers, max_seconds, display)
+            self.status = self._until(workers, display)
         except KeyboardInterrupt:
             self.status = "interrupted"
 
-    def _until(self, workers: int, max_seconds: float | None, display: Display | None) -> Status:
-        self._prepare(max_seconds, display)
-        if self._late(max_seconds):
+    def _until(self, workers: int, display: Display | None) -> Status:
+        self._prepare(display)
+        if self._root.late():
             return "max_seconds"
         tasks = list(self._pilot())
         while tasks:
@@ -250,7 +249,7 @@ class ChainRun:
                     self._book(task, sums, calls)
                     if display is not None:
                         display.update(self.calls, self.interval)
-                    if self._late(max_seconds):
+                    if self._root.late():
                         return "max_seconds"
             if not self._budgets:
                 self._split()
@@ -261,10 +260,7 @@ class ChainRun:
             tasks = list(self._round())
         return "max_calls"
 
-    def _late(self, max_seconds: float | None) -> bool:
-        return max_seconds is not None and time.perf_counter() - self._root.started > max_seconds
-
-    def _prepare(self, max_seconds: float | None, display: Display | None) -> None:
+    def _prepare(self, display: Display | None) -> None:
         """Makes a reference where there is none, and improves it, with a part of the calls and of the time."""
         most = COMPILED_CALLS if isinstance(self._root.model, JitModel) else CALLS
         if self._root.max_calls is not None:
@@ -280,7 +276,7 @@ class ChainRun:
             most = min(most, int(REFERENCE_SHARE * self._root.max_calls) - self._spent)
         saved = 0
         for step in range(IMPROVEMENTS):
-            if self._late(None if max_seconds is None else REFERENCE_SHARE * max_seconds):
+            if self._root.late(REFERENCE_SHARE):
                 return
             saved += most * 2**step // (2**IMPROVEMENTS - 1)
             if saved >= _least_calls(self._reference, self._problem.actions):

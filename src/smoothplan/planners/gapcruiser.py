@@ -6,7 +6,6 @@ refined. A ladder of levels is made in advance, each rung the cheapest way to a 
 """
 
 import math
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -22,10 +21,11 @@ from smoothplan.engines.base import Engine, Sums
 from smoothplan.forecast import amount, scientific
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.recursion import HEADROOM, REFUSED_CALLS, ROUNDING, HopelessError, action_values, engine_for
-from smoothplan.run import Display, History, Identification, Root, Status, ugape
+from smoothplan.run import Display, History, Identification, Root, Status
 from smoothplan.schedules.level import Level, Problem, Return
 from smoothplan.schedules.optimise import Rung, ladder
 from smoothplan.schedules.schedule import Schedule, trimmed
+from smoothplan.search.ugape import ugape
 
 LOOKS = 64
 """A batch is no less than this fraction of the samples that a rung may need,"""
@@ -184,14 +184,14 @@ class CruiserRun:
     def __post_init__(self) -> None:
         self.actions = [Action(action_values(self.problem)) for _ in range(self.problem.actions)]
 
-    def go(self, workers: int, max_seconds: float | None, display: Display | None) -> None:
+    def go(self, workers: int, display: Display | None) -> None:
         """Samples the wider of the best action and its challenger, until the gap is within ε or a limit is reached."""
         try:
-            self.status = self._until(workers, max_seconds, display)
+            self.status = self._until(workers, display)
         except KeyboardInterrupt:
             self.status = "interrupted"
 
-    def _until(self, workers: int, max_seconds: float | None, display: Display | None) -> Status:
+    def _until(self, workers: int, display: Display | None) -> Status:
         late = False
         while True:
             self.history.add(self.calls, self.q_intervals)
@@ -210,7 +210,7 @@ class CruiserRun:
                     self._book(task, sums, calls)
                     if display is not None:
                         display.update(self.calls, self.interval)
-                    late = max_seconds is not None and time.perf_counter() - self.root.started > max_seconds
+                    late = self.root.late()
                     if late:
                         break
 

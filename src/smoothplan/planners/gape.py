@@ -5,7 +5,6 @@ probability 1 − δ. What a round does is in `smoothplan.search`.
 """
 
 import math
-import time
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -16,11 +15,12 @@ from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.tabular import TabularModel
-from smoothplan.run import Display, History, Identification, Root, Run, Status, ugape
+from smoothplan.run import Display, History, Identification, Root, Run, Status
 from smoothplan.search.explored import explored
 from smoothplan.search.explorer import Explorer, Key, KeyedExplorer, TableExplorer
 from smoothplan.search.graph import PAIRS, ROUNDS, STATES, Rules
 from smoothplan.search.rules import rules_of, spans
+from smoothplan.search.ugape import ugape
 
 SLICE_CALLS = 20_000
 """Simulator calls after which a run looks at the clock, at most; rounds too."""
@@ -195,7 +195,7 @@ class SearchRun:
         self._history = History()
         self.epsilon, self.delta = planner.epsilon, planner.delta
 
-    def go(self, workers: int, max_seconds: float | None, display: Display | None) -> None:
+    def go(self, workers: int, display: Display | None) -> None:
         """Searches until the gap is within ε or a limit is reached. Rounds build on each other: one worker does all."""
         limit = ENDLESS if self._root.max_calls is None else min(self._root.max_calls, ENDLESS)
         try:
@@ -211,7 +211,7 @@ class SearchRun:
                 if self.calls >= limit:
                     self.status = "max_calls"
                     return
-                if max_seconds is not None and time.perf_counter() - self._root.started > max_seconds:
+                if self._root.late():
                     self.status = "max_seconds"
                     return
         except KeyboardInterrupt:

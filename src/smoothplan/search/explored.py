@@ -19,6 +19,7 @@ from smoothplan.search.drawing import to_svg
 from smoothplan.search.explorer import Explorer, TableExplorer
 from smoothplan.search.graph import ENDED, STATES
 from smoothplan.search.picture import Choice, Picture, Spot, cut, to_dot
+from smoothplan.search.ugape import ugape
 
 END = "end"
 """In JSON, the successor that ends an episode."""
@@ -84,9 +85,7 @@ class Explored:
     @property
     def gap(self) -> float:
         """U(challenger) − L(best) at the root."""
-        low, high = self.q[0, 0].T
-        best = int(np.lexsort((-high, -low))[0])
-        return float(np.delete(high, best).max() - low[best]) if len(low) > 1 else 0.0
+        return ugape(self.q[0, 0])[2]
 
     @cached_property
     def depths(self) -> Ints:

@@ -29,6 +29,7 @@ from smoothplan.search.graph import (
     pair_at,
     used_bytes,
 )
+from smoothplan.search.ugape import leaders
 from smoothplan.streams import compiled
 
 FIRST_ROOM = 64
@@ -102,6 +103,12 @@ class Explorer(ABC):
         """The intervals of the root's action values, [K, 2]."""
         actions = self.rules.actions
         return np.stack([self.graph.q_low[:actions], self.graph.q_high[:actions]], axis=1)
+
+    @property
+    def leaders(self) -> tuple[int, int, float]:
+        """The root's best action, its challenger and the gap; see `ugape`."""
+        actions = self.rules.actions
+        return leaders(self.graph.q_low[:actions], self.graph.q_high[:actions])
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -280,7 +287,7 @@ class KeyedExplorer(Explorer):
         until = min(until, limit)
         idle = 0
         for _ in range(rounds):
-            best, challenger, gap = walk.leaders(self.graph, self.rules)
+            best, challenger, gap = self.leaders
             if gap <= epsilon:
                 return True
             before = self.oracle.calls

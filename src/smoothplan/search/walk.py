@@ -12,6 +12,7 @@ from smoothplan.engines.kernels import draw_action, draw_column, fill_frame
 from smoothplan.models.tabular import Tables, draw
 from smoothplan.search.bounds import FINE, back_up, record, refresh, slack, sweep, value_of
 from smoothplan.search.graph import DEBT, ENDED, ROUNDS, STATES, SWEPT, Graph, Rules, discovered, following, pair_at
+from smoothplan.search.ugape import leaders
 from smoothplan.streams import CALLS, Stream, compiled, uniform
 
 CONVERGED, PAUSED, FULL, BROKEN = range(4)
@@ -43,26 +44,6 @@ FADING = 0.95
 
 IDLE = 100
 """Walks that found nothing to sample, after which the end of the walk is sampled all the same."""
-
-
-@compiled
-def leaders(graph: Graph, rules: Rules) -> tuple[int, int, float]:
-    """UGapE at the root: best by lower bound, challenger by upper bound among the others, and the gap between them.
-
-    The same as `run.ugape`, for compiled code.
-    """
-    best = 0
-    for action in range(1, rules.actions):
-        low, high = graph.q_low[action], graph.q_high[action]
-        if low > graph.q_low[best] or (low == graph.q_low[best] and high > graph.q_high[best]):
-            best = action
-    if rules.actions == 1:
-        return 0, 0, 0.0
-    challenger = 1 if best == 0 else 0
-    for action in range(rules.actions):
-        if action != best and graph.q_high[action] > graph.q_high[challenger]:
-            challenger = action
-    return best, challenger, graph.q_high[challenger] - graph.q_low[best]
 
 
 @compiled
@@ -270,7 +251,7 @@ def explore(
     """Rounds of the search on a table, until one of the verdicts above; see `Explorer.explore`."""
     idle = 0
     for _ in range(rounds):
-        best, challenger, gap = leaders(graph, rules)
+        best, challenger, gap = leaders(graph.q_low[: rules.actions], graph.q_high[: rules.actions])
         if gap <= epsilon:
             return CONVERGED
         before = int(stream[CALLS])
