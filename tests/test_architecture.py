@@ -18,7 +18,7 @@ ROOT = ""
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("arguments",),
-    ("streams",),
+    ("streams", "brake"),
     ("transport",),
     ("backups",),
     ("models",),
@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("parallel",),
     ("run",),
     ("forecast",),
+    ("progress",),
     ("recursion",),
     ("plan",),
     ("planners",),
@@ -45,7 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 """From bottom to top. Modules side by side do not import each other."""
 
 INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
-    "models": (("base",), ("tabular", "vector"), ("jit",), ("zoo", "acrobot"), ("gymnasium",)),
+    "models": (("calls",), ("base",), ("tabular", "vector"), ("jit",), ("zoo", "acrobot"), ("gymnasium",)),
 }
 """The order inside a package, where there is one: every module of it is listed. Elsewhere they import freely."""
 

@@ -1,5 +1,7 @@
 """Models and the oracle: what they draw, what they count, what they refuse."""
 
+import json
+import pickle
 import re
 from typing import Any
 
@@ -433,7 +435,7 @@ def test_every_row_of_every_batch_is_counted(form: str) -> None:
     assert oracle.calls == sum(BATCHES)
 
 
-@pytest.mark.parametrize(("fails", "error"), [("raises", RuntimeError), ("nan", sp.ModelError)])
+@pytest.mark.parametrize(("fails", "error"), [("raises", sp.SimulatorError), ("nan", sp.ModelError)])
 def test_calls_of_a_failing_simulator_are_counted(fails: str, error: type[Exception]) -> None:
     counting = Counting(fails)
     oracle = sp.Oracle(sp.VectorModel(counting, **DECLARED), seed=0)
@@ -549,7 +551,7 @@ FINE = (STATES, np.array([0.0, 1.0]), np.array([False, False]))
         (
             answering(STATES, np.array([0.5, 1.25])),
             {},
-            "reward 1.25 is outside the declared range [0, 1] (state [2.5], action 1, reward 1.25, next state [2.5])",
+            "reward 1.25 is outside the declared range [0, 1] (state [2.5], action 1, reward 1.25, next state [2.5], seed 0, chunk 0)",
         ),
         (
             answering(STATES, np.array([-1, 0])),
@@ -569,12 +571,12 @@ FINE = (STATES, np.array([0.0, 1.0]), np.array([False, False]))
         (
             answering(np.array([[1.5], [np.nan]]), FINE[1]),
             {},
-            "the next state is not finite (state [2.5], action 1, reward 1.0, next state [nan])",
+            "the next state is not finite (state [2.5], action 1, reward 1.0, next state [nan], seed 0, chunk 0)",
         ),
         (
             answering(np.array([[-np.inf], [1.0]]), FINE[1]),
             {},
-            "the next state is not finite (state [1.5], action 0, reward 0.0, next state [-inf])",
+            "the next state is not finite (state [1.5], action 0, reward 0.0, next state [-inf], seed 0, chunk 0)",
         ),
         (
             answering(STATES, FINE[1], np.array([False, True])),
@@ -630,12 +632,77 @@ def test_the_oracle_does_not_let_a_simulator_change_its_arguments(step: Any) -> 
     np.testing.assert_array_equal(states, STATES)
 
 
-def test_errors_of_the_simulator_itself_pass_unchanged() -> None:
+def test_errors_of_the_simulator_itself_are_named_with_the_call() -> None:
     def step(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
-        raise ValueError("no such road")
+        raise LookupError("no such road")
 
-    with pytest.raises(ValueError, match=r"^no such road$"):
-        sp.Oracle(sp.VectorModel(step, **DECLARED), 0).sample(STATES, [0, 1])
+    with pytest.raises(sp.SimulatorError) as caught:
+        sp.Oracle(sp.VectorModel(step, **DECLARED), 3, 4).sample(STATES, [0, 1])
+    assert str(caught.value) == (
+        "the simulator raised LookupError: no such road (at one of 2 states of a batch, of which the first is state "
+        "[1.5], action 0, seed 3, chunk 4)"
+    )
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
+def slippery(state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
+    """Fails by a draw, and only where the state is large."""
+    luck = rng.random()
+    if luck > 0.9 and state[0] > 0.5:
+        raise ZeroDivisionError("no luck")
+    return state, 1.5 if luck > 0.85 and state[0] > 0.5 else 0.5, False
+
+
+def test_a_call_that_went_wrong_can_be_made_again() -> None:
+    """The draws before it are left out, and it fails in the same way, also from JSON and from a copy."""
+    model = sp.VectorModel.from_scalar(slippery, **DECLARED)
+    states = np.where(np.arange(300) % 3 == 0, 1.0, 0.0)[:, None]
+    kinds = set()
+    for seed in range(20):
+        with pytest.raises(sp.SimulatorError) as caught:
+            sp.Oracle(model, seed, 7).sample(states, np.arange(300) % 2)
+        error = caught.value
+        call = error.call
+        assert call.states.tolist() == [[1.0]]
+        assert (call.seed, call.chunk) == (seed, 7)
+        assert f"state [1.0], action {call.actions[0]}" in str(error)
+        for again in (call, call.to_json(), pickle.loads(pickle.dumps(error)).call):
+            with pytest.raises(sp.SimulatorError) as repeated:
+                sp.reproduce(model, again)
+            assert str(repeated.value) == str(error)
+        kinds.add(type(error.__cause__))
+    assert kinds == {ZeroDivisionError, type(None)}
+
+
+SOUND = {"states": [[1.0]], "dtype": "<f8", "actions": [0], "generator": [1, 2, 3, 4, 0, 0]}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, "{}", "null", '"' + "x" * (1 << 24) + '"'])
+def test_what_is_no_call_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="call must be one that an error of a simulator has written down"):
+        sp.reproduce(sp.VectorModel.from_scalar(slippery, **DECLARED), text)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"dtype": "O"},
+        {"dtype": "f8, O"},
+        {"actions": [0, 1]},
+        {"actions": []},
+        {"generator": [1, 2, 3, 4, 2, 0]},
+        {"generator": [-1, 2, 3, 4, 0, 0]},
+        {"row": 9},
+        {"seed": -1},
+        {"chunk": "0"},
+        {"states": [[1.0], [1.0, 2.0]]},
+    ],
+)
+def test_a_call_with_a_wrong_entry_is_refused(wrong: dict[str, Any]) -> None:
+    entries = SOUND | {"seed": 0, "chunk": 0, "row": 0}
+    assert sp.models.Call.from_json(json.dumps(entries)).row == 0
+    with pytest.raises(ValueError, match="call must be one that an error of a simulator has written down"):
+        sp.models.Call.from_json(json.dumps(entries | wrong))
 
 
 def test_terminals_may_be_left_out_and_rewards_may_be_whole_numbers() -> None:

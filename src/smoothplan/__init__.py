@@ -18,10 +18,12 @@ from smoothplan.models import (
     JitModel,
     ModelError,
     Oracle,
+    SimulatorError,
     TabularModel,
     Transition,
     VectorModel,
     check_model,
+    reproduce,
 )
 from smoothplan.plan import PlanResult, plan
 from smoothplan.planners import (
@@ -59,6 +61,7 @@ __all__ = [
     "ReferenceCruiser",
     "SecondOrderSmoothCruiser",
     "SharedReference",
+    "SimulatorError",
     "SmoothCruiser",
     "SparseSampling",
     "TabularModel",
@@ -76,4 +79,5 @@ __all__ = [
     "plan",
     "plan_unregularised",
     "references",
+    "reproduce",
 ]

@@ -47,6 +47,28 @@ def generator(seed: int, chunk: int = 0) -> np.random.Generator:
     return np.random.Generator(np.random.SFC64(_seed_sequence(seed, chunk)))
 
 
+def generator_words(rng: np.random.Generator) -> Stream:
+    """The state of such a generator, [6]: what `generator_from` makes another from that draws the same."""
+    state = cast(dict[str, Any], rng.bit_generator.state)
+    if state["bit_generator"] != "SFC64":
+        raise TypeError(f"rng must be a generator of a stream, with SFC64, got {state['bit_generator']}")
+    return np.array([*state["state"]["state"], state["has_uint32"], state["uinteger"]], dtype=np.uint64)
+
+
+def generator_from(words: Stream) -> np.random.Generator:
+    """A generator in a given state, [6]."""
+    if words.shape != (6,) or words.dtype != np.uint64 or words[4] > 1 or words[5] >= 1 << 32:
+        raise ValueError(f"words must be the state of a generator, got {words.tolist()}")
+    bits = np.random.SFC64(0)
+    bits.state = {
+        "bit_generator": "SFC64",
+        "state": {"state": words[:4].copy()},
+        "has_uint32": int(words[4]),
+        "uinteger": int(words[5]),
+    }
+    return np.random.Generator(bits)
+
+
 def stream(seed: int, chunk: int = 0) -> Stream:
     """The xoshiro256++ state [5] of chunk `chunk` of `seed`, with a count of zero calls."""
     words = np.zeros(5, dtype=np.uint64)

@@ -19,7 +19,8 @@ from smoothplan.engines.base import Sums
 from smoothplan.engines.chain_kernels import draw_stop, framed, paired, smooth, stop_weight
 from smoothplan.engines.chains import LEAST_PAIRS, PairSums, checked_references, sizes
 from smoothplan.engines.kernels import Softmaxes, draw_action, draw_column, softmaxes
-from smoothplan.models.base import ModelError, Oracle
+from smoothplan.models.base import Oracle
+from smoothplan.models.calls import ModelError
 from smoothplan.models.tabular import LAST, Tables, TabularModel, draw
 from smoothplan.streams import CALLS, Stream, advance, compiled
 

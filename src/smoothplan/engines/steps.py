@@ -15,10 +15,11 @@ from numba.core.types import FunctionType
 from numpy.typing import NDArray
 
 from smoothplan.arguments import Floats, Ints
-from smoothplan.models.base import ModelError, Oracle
+from smoothplan.models.base import Oracle
+from smoothplan.models.calls import Call, SimulatorError
 from smoothplan.models.jit import JitModel
 from smoothplan.models.vector import Step
-from smoothplan.streams import CALLS, Stream, compiled, generator
+from smoothplan.streams import CALLS, Stream, compiled, generator, generator_words
 
 FAULT = "the simulator broke its declarations"
 
@@ -96,8 +97,11 @@ def opened(model: JitModel, oracle: Oracle, size: int) -> Iterator[Door]:
         if fault[0] == 0.0:
             raise
         here, there = np.split(fault[3:], 2)
-        raise ModelError(
+        # The call is one of a batch, of which nothing else is left: made again, it may draw other numbers.
+        call = Call(here[None], np.array([int(fault[1])]), generator_words(oracle.rng), oracle.seed, oracle.chunk, 0)
+        raise SimulatorError(
             f"a simulator call broke what the model declares, rewards in [{low:g}, {high:g}], finite states and "
             f"terminates={model.terminates} (state {here.tolist()}, action {int(fault[1])}, reward "
-            f"{fault[2]}, next state {there.tolist()})"
+            f"{fault[2]}, next state {there.tolist()}{call.origin()})",
+            call,
         ) from error

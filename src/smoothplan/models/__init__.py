@@ -3,12 +3,13 @@
 from smoothplan.models.base import (
     Declarations,
     GenerativeModel,
-    ModelError,
     ModelReport,
     Oracle,
     Transition,
     check_model,
+    reproduce,
 )
+from smoothplan.models.calls import Call, ModelError, SimulatorError
 from smoothplan.models.gymnasium import from_gymnasium
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
@@ -27,12 +28,14 @@ from smoothplan.models.zoo import (
 )
 
 __all__ = [
+    "Call",
     "Declarations",
     "GenerativeModel",
     "JitModel",
     "ModelError",
     "ModelReport",
     "Oracle",
+    "SimulatorError",
     "TabularModel",
     "Transition",
     "VectorModel",
@@ -44,6 +47,7 @@ __all__ = [
     "garnet",
     "inventory",
     "mountain_car",
+    "reproduce",
     "river_swim",
     "sailing",
     "sysadmin",

@@ -8,8 +8,9 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from smoothplan import arguments, streams
+from smoothplan import arguments, brake, streams
 from smoothplan.arguments import Floats, Ints
+from smoothplan.models.calls import Call, ModelError, RowError, SimulatorError, watcher
 
 States = NDArray[Any]
 """A batch of states, [n, ...]: integers [n] for a table, vectors [n, d] for most simulators."""
@@ -71,10 +72,6 @@ class GenerativeModel(Protocol):
         It draws from the given generator only, keeps nothing between calls, and leaves its arguments as they are. A
         plain tuple (next_states, rewards, terminals) will do, or (next_states, rewards) where nothing is terminal.
         """
-
-
-class ModelError(ValueError):
-    """A simulator, or a table, broke what it declares."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -143,7 +140,7 @@ class Oracle:
 
     A planner is given an oracle, not a model. Chunk c of a run has the oracle of (seed, c), so its draws do not depend
     on who runs it. Compiled code draws from `stream`, in which every compiled simulator call counts itself. What else a
-    planner draws, such as actions, comes from `rng` or `stream` too.
+    planner draws, such as actions, comes from `rng` or `stream` too. Calls end where the run's brake is pulled.
 
     Args:
         model: the simulator.
@@ -153,6 +150,8 @@ class Oracle:
 
     def __init__(self, model: GenerativeModel, seed: int, chunk: int = 0) -> None:
         self._model = model
+        self._brake = brake.current.get() or brake.Brake()
+        self.seed, self.chunk = seed, chunk
         self.rng = streams.generator(seed, chunk)
         self.stream = streams.stream(seed, chunk)
 
@@ -173,50 +172,102 @@ class Oracle:
         unknown = (actions < 0) | (actions >= self._model.actions)
         if unknown.any():
             raise ValueError(f"actions must be in 0..{self._model.actions - 1}, got {actions[unknown][0]}")
-        self.stream[streams.CALLS] += np.uint64(len(actions))
-        return checked_step(self._model, states, actions.astype(np.int64, copy=False), self.rng)
+        with self._brake.around_simulator():
+            self.stream[streams.CALLS] += np.uint64(len(actions))
+            origin = self.seed, self.chunk
+            return checked_step(self._model, states, actions.astype(np.int64, copy=False), self.rng, origin)
 
 
-def checked_step(model: GenerativeModel, states: States, actions: Ints, rng: np.random.Generator) -> Transition:
+def checked_step(
+    model: GenerativeModel,
+    states: States,
+    actions: Ints,
+    rng: np.random.Generator,
+    origin: tuple[int | None, int | None] = (None, None),
+) -> Transition:
     """The model's answer to n calls, or an error that names the state, the action and the number that is wrong.
 
-    The simulator sees its arguments read-only, so that it cannot change a state in place.
+    The simulator sees its arguments read-only, so that it cannot change a state in place. Errors know the call, to make
+    it again; the seed and the chunk that it is of are the origin.
     """
     if len(actions) == 0:
         return Transition(states, np.zeros(0), np.zeros(0, dtype=np.bool_))
+    if (watching := watcher.get()) is not None:
+        watching(states, actions, rng)
+    before: Any = rng.bit_generator.state
+
+    def call(row: int | None) -> Call:
+        rng.bit_generator.state = before
+        found = Call(states.copy(), actions.copy(), streams.generator_words(rng), *origin, row)
+        return found.narrowed(model)
+
     try:
         answer = model.step(arguments.frozen(states), arguments.frozen(actions), rng)
-    except ValueError as error:
-        if "read-only" in str(error):
-            raise ModelError(
-                "the simulator changes a state in place: it must leave its arguments as they are"
-            ) from error
+    except ModelError:
         raise
-    return _checked(model, states, actions, answer)
+    except (Exception, SystemExit) as error:
+        cause = error.__cause__ if isinstance(error, RowError) else error
+        row = error.row if isinstance(error, RowError) else 0 if len(actions) == 1 else None
+        raise _failure(cause, call(row)) from cause
+    return _checked(model, states, actions, answer, call)
 
 
-def _checked(model: GenerativeModel, states: States, actions: Ints, answer: Any) -> Transition:
+def _failure(cause: BaseException | None, call: Call) -> SimulatorError:
+    """The error of a simulator that raised one."""
+    if isinstance(cause, ValueError) and "read-only" in str(cause):
+        what = "the simulator changes a state in place: it must leave its arguments as they are"
+    elif isinstance(cause, ModelError):
+        what = str(cause)
+    else:
+        what = f"the simulator raised {type(cause).__name__}: {cause}"
+    return SimulatorError(f"{what} ({call.place()})", call)
+
+
+def reproduce(model: GenerativeModel, call: Call | str) -> Transition:
+    """Makes a simulator call again that went wrong, with the same random numbers.
+
+    Args:
+        model: the simulator.
+        call: `SimulatorError.call`, or its JSON.
+
+    Raises:
+        SimulatorError: it went wrong again.
+    """
+    if isinstance(call, str):
+        call = Call.from_json(call)
+    return checked_step(model, call.states, call.actions, call.rng, (call.seed, call.chunk))
+
+
+def _checked(
+    model: GenerativeModel, states: States, actions: Ints, answer: Any, call: Callable[[int | None], Call]
+) -> Transition:
+    def complaint(text: str) -> SimulatorError:
+        found = call(None)
+        return SimulatorError(f"{text} ({found.place()})", found)
+
     if not isinstance(answer, tuple) or len(answer) not in (2, 3):
-        raise ModelError(f"step must return (next_states, rewards, terminals), got {type(answer).__name__}: {answer!r}")
+        raise complaint(f"step must return (next_states, rewards, terminals), got {type(answer).__name__}: {answer!r}")
     count = len(actions)
     next_states, rewards = np.asarray(answer[0]), np.asarray(answer[1])
     terminals = np.asarray(answer[2]) if len(answer) == 3 else np.zeros(count, dtype=np.bool_)
 
     if next_states.shape != states.shape:
-        raise ModelError(f"next_states must have the shape of states, {states.shape}, got {next_states.shape}")
+        raise complaint(f"next_states must have the shape of states, {states.shape}, got {next_states.shape}")
     if next_states.dtype != states.dtype:
-        raise ModelError(f"next_states must have the dtype of states, {states.dtype}, got {next_states.dtype}")
+        raise complaint(f"next_states must have the dtype of states, {states.dtype}, got {next_states.dtype}")
     for name, values, kinds in (("rewards", rewards, "fiu"), ("terminals", terminals, "b")):
         if values.shape != (count,):
-            raise ModelError(f"{name} must have shape ({count},), got {values.shape}")
+            raise complaint(f"{name} must have shape ({count},), got {values.shape}")
         if values.dtype.kind not in kinds:
-            raise ModelError(f"{name} must be {'numbers' if name == 'rewards' else 'booleans'}, got {values.dtype}")
+            raise complaint(f"{name} must be {'numbers' if name == 'rewards' else 'booleans'}, got {values.dtype}")
 
     def blame(wrong: NDArray[np.bool_], what: str) -> ModelError:
         row = int(np.argmax(wrong))
-        return ModelError(
+        found = call(row)
+        return SimulatorError(
             f"{what} (state {states[row].tolist()}, action {actions[row]}, reward {rewards[row]!s}, "
-            f"next state {next_states[row].tolist()})"
+            f"next state {next_states[row].tolist()}{found.origin()})",
+            found,
         )
 
     low, high = model.reward_range

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from smoothplan.arguments import Ints
 from smoothplan.models.acrobot import acrobot
-from smoothplan.models.base import GenerativeModel, ModelError, RewardKind, States, checked_step
+from smoothplan.models.base import GenerativeModel, RewardKind, States, checked_step
+from smoothplan.models.calls import ModelError
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
-from smoothplan.models.vector import VectorModel
+from smoothplan.models.vector import VectorModel, one_by_one
 from smoothplan.models.zoo import cart_pole, mountain_car
+from smoothplan.streams import generator
 
 if TYPE_CHECKING:
     import gymnasium
@@ -211,6 +213,8 @@ class _AssignedState:
     Each thread steps a copy of its own, and the environment draws from the generator of the call.
     """
 
+    one_at_a_time = True
+
     def __init__(self, environment: Any) -> None:
         self._environment = environment
         self._local = threading.local()
@@ -222,25 +226,23 @@ class _AssignedState:
         self.__init__(state["environment"])  # type: ignore[misc]
 
     def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
+        next_states, rewards, terminals = zip(*one_by_one(self._step, states, actions, rng), strict=True)
+        return np.array(next_states, dtype=states.dtype), np.array(rewards), np.array(terminals)
+
+    def _step(self, state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
         if not hasattr(self._local, "environment"):
             self._local.environment = copy.deepcopy(self._environment)
             self._local.attributes = dict(vars(self._local.environment))
-        environment, attributes = self._local.environment, self._local.attributes
-        next_states = np.empty_like(states)
-        rewards = np.empty(len(actions))
-        terminals = np.empty(len(actions), dtype=np.bool_)
-        start = int(environment.action_space.start)
-        for row, (state, action) in enumerate(zip(states, actions, strict=True)):
-            vars(environment).clear()
-            vars(environment).update(attributes)
-            environment.state = state.copy()
-            environment.np_random = rng
-            _, reward, terminated, _, _ = environment.step(start + int(action))
-            reached = np.asarray(environment.state)
-            if reached.shape != state.shape or not np.can_cast(reached.dtype, states.dtype, "same_kind"):
-                raise ModelError(f"the state {state} became {reached}, of another type, after action {action}")
-            next_states[row], rewards[row], terminals[row] = reached, reward, terminated
-        return next_states, rewards, terminals
+        environment = self._local.environment
+        vars(environment).clear()
+        vars(environment).update(self._local.attributes)
+        environment.state = state.copy()
+        environment.np_random = rng
+        _, reward, terminated, _, _ = environment.step(int(environment.action_space.start) + action)
+        reached = np.asarray(environment.state)
+        if reached.shape != state.shape or not np.can_cast(reached.dtype, state.dtype, "same_kind"):
+            raise ModelError(f"the state {state} became {reached}, of another type, after action {action}")
+        return reached, float(reward), bool(terminated)
 
 
 def _twin(real: Any, model: VectorModel) -> JitModel | None:
@@ -271,12 +273,12 @@ def _difference(model: GenerativeModel, real: Any, error: float = 0.0) -> Any:
         for _ in range(PROBE_STEPS):
             state = np.array([real.s if tabular else real.state], dtype=np.asarray(model.initial_state).dtype)
             action, seed = int(choices.integers(model.actions)), int(choices.integers(2**32))
-            real.np_random = np.random.default_rng(seed)
+            real.np_random = generator(seed)
             _, reward, terminated, _, _ = real.step(start + action)
             reached = np.asarray(real.s if tabular else real.state)
             # Twice, so that a trace which both leave at every step does not keep them alike.
             for _ in range(2):
-                found = checked_step(model, state, np.array([action]), np.random.default_rng(seed))
+                found = checked_step(model, state, np.array([action]), generator(seed))
                 alike = found.rewards[0] == reward and found.terminals[0] == terminated
                 if not (alike and _close(found.next_states[0], reached, error)):
                     return state[0]

@@ -8,7 +8,8 @@ import numpy as np
 from numba.core.errors import NumbaError
 
 from smoothplan import arguments
-from smoothplan.models.base import Declarations, ModelError
+from smoothplan.models.base import Declarations
+from smoothplan.models.calls import ModelError
 from smoothplan.models.vector import Step
 from smoothplan.streams import generator
 

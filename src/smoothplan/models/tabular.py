@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints
 from smoothplan.models import base
-from smoothplan.models.base import ModelError, RewardKind, States, Transition
+from smoothplan.models.base import RewardKind, States, Transition
+from smoothplan.models.calls import ModelError
 from smoothplan.streams import CALLS, Stream, compiled, next_word
 
 OUTCOME = np.dtype([("threshold", np.uint64), ("reward", np.float64), ("successor", np.int64)], align=True)

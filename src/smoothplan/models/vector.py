@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from smoothplan.arguments import Ints
 from smoothplan.models.base import Declarations, States
+from smoothplan.models.calls import RowError, watcher
 
 Step = Callable[[States, Ints, np.random.Generator], tuple[Any, ...]]
 """step(states [n, ...], actions [n], rng) → (next_states, rewards, terminals)."""
@@ -44,14 +45,28 @@ class VectorModel(Declarations):
         return cls(_Loop(step), **declarations)
 
 
+def one_by_one(step: ScalarStep, states: States, actions: Ints, rng: np.random.Generator) -> list[Any]:
+    """The answers of a scalar simulator to every row of a batch; of a row that fails, its number is known."""
+    watching, answers = watcher.get(), []
+    for row, (state, action) in enumerate(zip(states, actions, strict=True)):
+        if watching is not None:
+            watching(states[row : row + 1], actions[row : row + 1], rng)
+        try:
+            answers.append(step(state, int(action), rng))
+        except (Exception, SystemExit) as error:
+            raise RowError(row) from error
+    return answers
+
+
 @dataclass(frozen=True)
 class _Loop:
     """A scalar simulator applied to every row of a batch."""
 
     step: ScalarStep
+    one_at_a_time: ClassVar[bool] = True
 
     def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
-        answers = [self.step(state, int(action), rng) for state, action in zip(states, actions, strict=True)]
+        answers = one_by_one(self.step, states, actions, rng)
         next_states, rewards, terminals = zip(*answers, strict=True)
         found = np.asarray(next_states)
         # Python's numbers take the precision of the states; a fraction never becomes a whole number.

@@ -1,0 +1,97 @@
+"""What stops a run before its end: a limit on time, Ctrl-C or SIGTERM. Simulator calls and waits look at it.
+
+A run must never be torn apart in the middle of its bookkeeping. So a signal is only noted, and raised where nothing is
+half done: inside a simulator call, before the next one, or while waiting for others.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import FrameType
+from typing import Literal
+
+Reason = Literal["max_seconds", "interrupted"]
+
+PATIENCE = 0.05
+"""Seconds that a wait goes on without looking."""
+
+
+class Stopped(BaseException):
+    """The run is over, and what it has is valid. No simulator that catches every `Exception` swallows it."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Brake:
+    """Stops a run.
+
+    Args:
+        deadline: when, on the clock of `time.perf_counter`; None for never.
+    """
+
+    def __init__(self, deadline: float | None = None) -> None:
+        self.deadline = deadline
+        self._pulled = threading.Event()
+        self._in_simulator = False  # whether the main thread may be stopped right where it is
+
+    def pull(self) -> None:
+        """Stops the run, wherever it looks next. Any thread may call this."""
+        self._pulled.set()
+
+    def check(self) -> None:
+        """Raises `Stopped` if the run is over."""
+        if self._pulled.is_set():
+            raise Stopped("interrupted")
+        if self.deadline is not None and time.perf_counter() > self.deadline:
+            raise Stopped("max_seconds")
+
+    @contextmanager
+    def around_simulator(self) -> Iterator[None]:
+        """A simulator call, which a signal may end at once: nothing depends on it yet."""
+        self.check()
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._in_simulator = True
+        try:
+            yield
+        finally:
+            self._in_simulator = False
+
+    @contextmanager
+    def on_signals(self) -> Iterator["Brake"]:
+        """Signals pull this brake, and every oracle that is made knows of it.
+
+        Handlers that the user has set stay as they are, and so do those of a program that plans in another thread. A
+        second signal does what it would have done without us.
+        """
+        usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+        ours = {}
+        if threading.current_thread() is threading.main_thread():
+            ours = {number: handler for number, handler in usual.items() if signal.getsignal(number) == handler}
+        for number in ours:
+            signal.signal(number, self._on_signal)
+        before = current.set(self)
+        try:
+            yield self
+        finally:
+            current.reset(before)
+            for number, handler in ours.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._pulled.is_set():
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        self.pull()
+        if self._in_simulator:
+            raise Stopped("interrupted")
+
+
+current: ContextVar[Brake | None] = ContextVar("brake", default=None)
+"""The brake of the run that is under way in this thread."""

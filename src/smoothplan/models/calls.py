@@ -1,0 +1,161 @@
+"""A simulator call that went wrong, written down so that it can be made again."""
+
+import json
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smoothplan import streams
+from smoothplan.arguments import Ints
+
+SHOWN = 200
+"""Characters of a state in a message, at most."""
+
+LARGEST = 1 << 24
+"""Characters of a call that is read back, at most."""
+
+
+class ModelError(ValueError):
+    """A simulator, or a table, broke what it declares."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a model's step: for a batch of states, with the random generator as it was before."""
+
+    states: NDArray[Any]  # [n, ...]
+    actions: Ints  # [n]
+    generator: NDArray[np.uint64]  # see `streams.generator_words`
+    seed: int | None = None
+    chunk: int | None = None
+    row: int | None = None  # which of the batch is to blame, where that is known
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """A generator in the state before the call."""
+        return streams.generator_from(self.generator)
+
+    def place(self) -> str:
+        """Where it happened, in words."""
+        row = self.row or 0
+        text = f"state {_shown(self.states[row])}, action {self.actions[row]}"
+        if self.row is None and len(self.actions) > 1:
+            text = f"at one of {len(self.actions)} states of a batch, of which the first is {text}"
+        return text + self.origin()
+
+    def origin(self) -> str:
+        """The stream that it draws from, in words."""
+        return "" if self.seed is None else f", seed {self.seed}, chunk {self.chunk}"
+
+    def to_json(self) -> str:
+        """One JSON object."""
+        return json.dumps(
+            {
+                "states": self.states.tolist(),
+                "dtype": self.states.dtype.str,
+                "actions": self.actions.tolist(),
+                "generator": [int(word) for word in self.generator],
+                "seed": self.seed,
+                "chunk": self.chunk,
+                "row": self.row,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> "Call":
+        """The call that an object describes. Nothing in it is evaluated."""
+        try:
+            if len(text) > LARGEST:
+                raise ValueError(f"it has {len(text)} characters")
+            fields = json.loads(text)
+            dtype = np.dtype(str(fields["dtype"]))
+            if dtype.kind not in "biuf":
+                raise ValueError(f"states of dtype {dtype}")
+            states = np.array(fields["states"], dtype=dtype)
+            actions = np.array(fields["actions"], dtype=np.int64)
+            if actions.ndim != 1 or len(actions) == 0 or states.shape[:1] != actions.shape:
+                raise ValueError(f"states of shape {states.shape}, actions of shape {actions.shape}")
+            words = np.array(fields["generator"], dtype=np.uint64)
+            call = cls(states, actions, words, *(_index(fields[name]) for name in ("seed", "chunk", "row")))
+            streams.generator_from(words)
+            if call.row is not None and call.row >= len(actions):
+                raise ValueError(f"row {call.row} of {len(actions)}")
+            return call
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise ValueError(f"call must be one that an error of a simulator has written down: {error}") from error
+
+    def save(self, path: str | Path) -> None:
+        """Writes it to a file, for `reproduce`."""
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    def narrowed(self, model: "Stepped") -> "Call":
+        """The one call to blame, where the simulator makes one at a time; else the whole batch."""
+        if self.row is None or len(self.actions) == 1 or not getattr(model.step, "one_at_a_time", False):
+            return self
+        rng = self.rng
+        if self.row > 0:
+            model.step(self.states[: self.row], self.actions[: self.row], rng)
+        here = slice(self.row, self.row + 1)
+        words = streams.generator_words(rng)
+        return Call(self.states[here], self.actions[here], words, self.seed, self.chunk, 0)
+
+
+class Stepped(Protocol):
+    """Something with a step."""
+
+    @property
+    def step(self) -> Any:
+        """See `GenerativeModel`."""
+
+
+class SimulatorError(ModelError):
+    """A simulator failed in the middle of a run, or broke what it declares.
+
+    Attributes:
+        call: the call that went wrong: `reproduce(model, error.call)` makes it again.
+        partial: the valid result of the run so far, where a run was under way.
+    """
+
+    def __init__(self, message: str, call: Call) -> None:
+        super().__init__(message)
+        self.call = call
+        self.partial: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.call), {"__notes__": getattr(self, "__notes__", [])}
+
+
+class RowError(Exception):
+    """A simulator that makes one call at a time failed at a row of a batch; its own error is the cause."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
+
+
+class Watcher(Protocol):
+    """Someone who wants to know of every call before it is made."""
+
+    def __call__(self, states: NDArray[Any], actions: Ints, rng: np.random.Generator) -> None:
+        """A batch is about to be stepped, or one row of it."""
+
+
+watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+"""Who watches the simulator calls of this thread."""
+
+
+def _index(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is not a number of something")
+    return value
+
+
+def _shown(state: Any) -> str:
+    text = str(np.asarray(state).tolist())
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
