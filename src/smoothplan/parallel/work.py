@@ -1,0 +1,109 @@
+"""What a run hands out: work, which is an engine at a root, and tasks, which are chunks of it."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from smoothplan.engines.base import Sums
+from smoothplan.engines.chains import PairSums
+from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.models.calls import ModelError, SimulatorError
+
+Method = Literal["values", "returns", "corrections"]
+
+SUMS: dict[Method, type[Sums] | type[PairSums]] = {"values": Sums, "returns": Sums, "corrections": PairSums}
+"""What the methods of engines return."""
+
+
+class Task(NamedTuple):
+    """A chunk of samples: what an engine is asked for."""
+
+    chunk: int  # its stream
+    method: Method
+    arguments: tuple[Any, ...]  # of the method, after oracle and state: numbers, and arrays of numbers
+    samples: int
+    action: int = 0  # for returns of an action
+
+    @property
+    def asked(self) -> str:
+        """A digest of what is asked for, the same in every process."""
+        plain = [value.tolist() if isinstance(value, np.ndarray) else value for value in self.arguments]
+        return blake2b(json.dumps([self.method, plain]).encode(), digest_size=8).hexdigest()
+
+
+class Outcome(NamedTuple):
+    """What became of a task."""
+
+    sums: Sums | PairSums
+    calls: int  # simulator calls
+    seconds: float  # that it took
+
+
+class Delivery(NamedTuple):
+    """What became of a few tasks: outcomes up to the first that failed, and why it did."""
+
+    outcomes: list[Outcome]
+    error: Exception | None = None
+
+
+class Parcel(NamedTuple):
+    """Work in bytes, to be sent to another process."""
+
+    digest: str
+    data: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """An engine at a root. What a task gives depends on nothing else, whoever does it.
+
+    Args:
+        engine: an `Engine`, or `Chains`.
+        model: the simulator.
+        state: the root.
+        seed: of the run.
+    """
+
+    engine: Any
+    model: GenerativeModel
+    state: Any
+    seed: int
+
+    def __call__(self, task: Task) -> Outcome:
+        """Does a task."""
+        started = time.perf_counter()
+        oracle = Oracle(self.model, self.seed, task.chunk)
+        sums = getattr(self.engine, task.method)(oracle, self.state, *task.arguments)
+        return Outcome(sums, oracle.calls, time.perf_counter() - started)
+
+    def each(self, tasks: Sequence[Task]) -> Delivery:
+        """Does tasks one after the other, up to the first that fails."""
+        outcomes = []
+        for task in tasks:
+            try:
+                outcomes.append(self(task))
+            except Exception as error:
+                return Delivery(outcomes, error)
+        return Delivery(outcomes)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether threads can share it: compiled code runs side by side, a simulator in Python does not."""
+        return bool(self.engine.compiled)
+
+    @cached_property
+    def parcel(self) -> Parcel:
+        """This work in bytes, with whatever the simulator needs that was not imported from an installed package.
+
+        Raises:
+            ModelError: it cannot be sent anywhere.
+        """
+        from smoothplan.parallel.packing import packed
+
+        return packed(self)
