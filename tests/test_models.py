@@ -551,8 +551,8 @@ FINE = (STATES, np.array([0.0, 1.0]), np.array([False, False]))
         (
             answering(STATES, np.array([0.5, 1.25])),
             {},
-            "reward 1.25 is outside the declared range [0, 1] (state [2.5], action 1, reward 1.25, next state [2.5], seed "
-            "0, chunk 0)",
+            "reward 1.25 is outside the declared range [0, 1] (state [2.5], action 1, reward 1.25, next state [2.5], "
+            "seed 0, chunk 0)",
         ),
         (
             answering(STATES, np.array([-1, 0])),

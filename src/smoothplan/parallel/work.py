@@ -13,7 +13,6 @@ import numpy as np
 from smoothplan.engines.base import Sums
 from smoothplan.engines.chains import PairSums
 from smoothplan.models.base import GenerativeModel, Oracle
-from smoothplan.models.calls import ModelError, SimulatorError
 
 Method = Literal["values", "returns", "corrections"]
 
@@ -52,7 +51,7 @@ class Delivery(NamedTuple):
     error: Exception | None = None
 
 
-class Parcel(NamedTuple):
+class Packed(NamedTuple):
     """Work in bytes, to be sent to another process."""
 
     digest: str
@@ -98,12 +97,12 @@ class Work:
         return bool(self.engine.compiled)
 
     @cached_property
-    def parcel(self) -> Parcel:
+    def packed(self) -> Packed:
         """This work in bytes, with whatever the simulator needs that was not imported from an installed package.
 
         Raises:
-            ModelError: it cannot be sent anywhere.
+            PackingError: it cannot be sent anywhere.
         """
-        from smoothplan.parallel.packing import packed
+        from smoothplan.parallel.packing import pack  # which needs this module
 
-        return packed(self)
+        return pack(self)
