@@ -11,7 +11,7 @@ import inspect
 import json
 import math
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -28,6 +28,7 @@ from smoothplan.models.gymnasium import Player, from_gymnasium
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.planners.chains import chains_for
+from smoothplan.progress import Episodes
 from smoothplan.references import Improvable, Reference, default_reference
 from smoothplan.references.default import COMPILED_CALLS
 from smoothplan.run import Root
@@ -198,7 +199,7 @@ def act(
         calls = CALLS if isinstance(model, TabularModel | JitModel) else SLOW_CALLS
     actor = Actor(model, backup, reference, calls=calls, seconds=seconds, seed=seed)
     played: list[Episode] = []
-    with _Display(player.name, episodes) if progress else nullcontext() as display:
+    with Episodes(player.name, episodes) if progress else nullcontext() as display:
         for number in range(episodes):
             played.append(_play(player, actor, episode_seed(seed, number), max_steps, display))
             if number == 0 and record is not None:
@@ -224,7 +225,7 @@ def episode_seed(seed: int, number: int) -> int:
     return int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
 
 
-def _play(player: Player, actor: "Actor", seed: int, max_steps: int, display: "_Display | None") -> Episode:
+def _play(player: Player, actor: "Actor", seed: int, max_steps: int, display: Episodes | None) -> Episode:
     started, before, deviated = time.perf_counter(), actor.calls, actor.deviations
     score = discounted = 0.0
     end: End = "max_steps"
@@ -396,37 +397,3 @@ def _save(path: Path, player: Player) -> None:
     pictures = [_pillow().fromarray(frame) for frame in player.frames]
     duration = 1000.0 / player.frames_per_second
     pictures[0].save(path, format="GIF", save_all=True, append_images=pictures[1:], duration=duration, loop=0)
-
-
-class _Display(AbstractContextManager["_Display"]):
-    """How the episodes go, on standard error."""
-
-    def __init__(self, name: str, episodes: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._progress = Progress(
-            TextColumn(f"playing {name}"),
-            BarColumn(),
-            TextColumn("{task.completed:.0f} of {task.total:.0f} episodes"),
-            TextColumn("{task.fields[now]}"),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._task = self._progress.add_task("", total=episodes, now="")
-
-    def __enter__(self) -> "_Display":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def update(self, score: float, steps: int) -> None:
-        """Shows where an episode is."""
-        self._progress.update(self._task, now=f"score {score:g} after {steps} steps")
-
-    def over(self) -> None:
-        """One more episode is over."""
-        self._progress.update(self._task, advance=1)

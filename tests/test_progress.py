@@ -1,0 +1,397 @@
+"""How long work shows how far it is: what is measured, what is written, and that it never breaks the work."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from smoothplan.progress import EVERY, WINDOW, Episodes, Lines, Live, Pace, Progress, Silent, display_for, duration
+
+UNKNOWN = (0.0, 1.0)
+"""An interval that says nothing."""
+
+
+@dataclass
+class FakeClock:
+    """A clock that goes when it is told to."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    captured = capsys.readouterr()
+    assert captured.out == ""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in captured.err.splitlines()]
+
+
+# Speed and time left
+
+
+def _pace_after(seconds: float, *, resumed: int = 0, speed: float = 100.0, **known: Any) -> Pace:
+    """A run at a constant speed, updated twice per second, whose interval stays as it is."""
+    clock = FakeClock()
+    pace = Pace(clock=clock, **known)
+    for half in range(int(2 * seconds) + 1):
+        clock.now = 1000.0 + 0.5 * half
+        pace.update(resumed + int(speed * 0.5 * half), UNKNOWN)
+    return pace
+
+
+@pytest.mark.parametrize("resumed", [0, 10**12])
+@pytest.mark.parametrize("seconds", [1.0, 10.0, 100.0])
+def test_speed_is_measured_whatever_was_there_before(seconds: float, resumed: int) -> None:
+    now = _pace_after(seconds, resumed=resumed).read()
+    assert now.calls == resumed + 100 * seconds
+    assert now.calls_per_second == pytest.approx(100.0)
+    assert now.seconds == seconds
+
+
+def test_speed_is_that_of_late() -> None:
+    clock = FakeClock()
+    pace = Pace(clock=clock)
+    calls = 0
+    for second in range(200):
+        clock.now = 1000.0 + second
+        calls += 10 if second < 100 else 1000
+        pace.update(calls, UNKNOWN)
+    assert pace.read().calls_per_second == pytest.approx(1000.0)
+
+
+def test_rare_updates_have_a_speed_too() -> None:
+    clock = FakeClock()
+    pace = Pace(clock=clock)
+    for update in range(4):
+        clock.now = 1000.0 + 5 * WINDOW * update
+        pace.update(500 * update, UNKNOWN)
+    assert pace.read().calls_per_second == pytest.approx(100.0 / WINDOW)
+
+
+def test_frequent_updates_are_not_all_kept() -> None:
+    clock = FakeClock()
+    pace = Pace(clock=clock)
+    for update in range(100_000):
+        clock.now = 1000.0 + 0.001 * update
+        pace.update(update, UNKNOWN)
+    assert pace.read().calls_per_second == pytest.approx(1000.0, rel=0.01)
+    assert len(pace._recent) < 100
+
+
+def test_speed_falls_while_nothing_happens() -> None:
+    clock = FakeClock()
+    pace = Pace(clock=clock)
+    pace.update(0, UNKNOWN)
+    clock.now += 10.0
+    pace.update(1000, UNKNOWN)
+    assert pace.read().calls_per_second == 100.0
+    clock.now += 10.0
+    assert pace.read().calls_per_second == 50.0
+
+
+@pytest.mark.parametrize(
+    ("known", "left"),
+    [
+        ({}, None),
+        ({"max_calls": 5000}, 40.0),
+        ({"max_calls": 500}, 0.0),  # it is beyond its limit
+        ({"max_calls": 10**400}, None),
+        # After 1,000 calls half the width is 0.5: a tenth of it takes a hundred times the calls.
+        ({"epsilon": 0.05}, 990.0),
+        ({"epsilon": 0.25}, 30.0),
+        ({"epsilon": 0.5}, 0.0),
+        ({"epsilon": 0.0}, None),
+        ({"max_seconds": 60.0}, 50.0),
+        ({"max_seconds": 5.0}, 0.0),
+        ({"max_calls": 5000, "epsilon": 0.25}, 30.0),
+        ({"max_calls": 2000, "epsilon": 0.25}, 10.0),
+        ({"max_calls": 5000, "epsilon": 0.05, "max_seconds": 30.0}, 20.0),
+    ],
+)
+def test_time_left_is_the_least_that_is_known(known: dict[str, Any], left: float | None) -> None:
+    assert _pace_after(10.0, **known).read().seconds_left == (None if left is None else pytest.approx(left))
+
+
+def test_resumed_calls_count_for_the_accuracy() -> None:
+    pace = _pace_after(10.0, resumed=9_000, epsilon=0.25)
+    assert pace.read().seconds_left == pytest.approx(3 * 10_000 / 100.0)
+
+
+def test_nothing_is_said_too_soon_or_without_a_speed() -> None:
+    assert _pace_after(1.5, max_calls=5000, epsilon=0.1, max_seconds=9.0).read().seconds_left is None
+    assert _pace_after(10.0, speed=0.0, max_calls=5000, epsilon=0.1).read().seconds_left is None
+    clock = FakeClock()
+    pace = Pace(clock=clock, max_calls=10)
+    assert pace.read().calls_per_second is None
+    clock.now += 100.0
+    assert pace.read().seconds_left is None
+    pace.update(5, (-np.inf, np.inf))
+    assert pace.read().calls_per_second is None
+
+
+def test_an_infinite_interval_says_nothing_of_the_accuracy() -> None:
+    clock = FakeClock()
+    pace = Pace(clock=clock, epsilon=0.1)
+    for calls in (0, 100):
+        clock.now += 5.0
+        pace.update(calls, (-np.inf, np.inf))
+    assert pace.read().calls_per_second == 20.0
+    assert pace.read().seconds_left is None
+
+
+def test_the_smallest_limit_counts() -> None:
+    pace = Pace(max_calls=100)
+    pace.expect(10**400)
+    assert pace.read().at_most_calls == 100
+    pace.expect(7)
+    assert pace.read().at_most_calls == 7
+
+
+# JSON lines
+
+
+def test_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = FakeClock()
+    with display_for("json", max_calls=5000, epsilon=0.05, clock=clock) as display:
+        display.note("résumé: 3 calls")
+        for second in range(11):
+            clock.now = 1000.0 + second
+            display.update(100 * second, (0.25, 1.25))
+        clock.now += 0.5
+        display.end("converged")
+    note, *lines = _lines(capsys)
+    assert note == {"note": "résumé: 3 calls"}
+    assert [line["seconds"] for line in lines] == [*range(11), 10.5]
+    assert [line["status"] for line in lines] == ["running"] * 11 + ["converged"]
+    assert lines[0] == {
+        "seconds": 0.0,
+        "calls": 0,
+        "calls_per_second": None,
+        "interval": [0.25, 1.25],
+        "at_most_calls": 5000,
+        "seconds_left": None,
+        "status": "running",
+    }
+    assert lines[10] == {
+        "seconds": 10.0,
+        "calls": 1000,
+        "calls_per_second": 100.0,
+        "interval": [0.25, 1.25],
+        "at_most_calls": 5000,
+        "seconds_left": 40.0,
+        "status": "running",
+    }
+
+
+def test_about_one_line_per_second(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = FakeClock()
+    with display_for("json", clock=clock) as display:
+        for update in range(1000):
+            clock.now = 1000.0 + 0.01 * update
+            display.update(update, UNKNOWN)
+    lines = _lines(capsys)
+    times = [line["seconds"] for line in lines]
+    assert len(lines) in (11, 12)
+    assert all(after - before >= EVERY - 1e-3 for before, after in pairwise(times[:-1]))
+    assert lines[-1]["calls"] == 999
+
+
+@pytest.mark.parametrize(("error", "status"), [(ValueError("no"), "failed"), (KeyboardInterrupt(), "interrupted")])
+def test_the_last_line_is_written_whatever_happens(
+    capsys: pytest.CaptureFixture[str], error: BaseException, status: str
+) -> None:
+    with pytest.raises(type(error)), display_for("json", clock=FakeClock()) as display:  # noqa: PT012
+        display.update(5, UNKNOWN)
+        display.update(6, UNKNOWN)
+        raise error
+    lines = _lines(capsys)
+    assert [(line["calls"], line["status"]) for line in lines] == [(5, "running"), (6, status)]
+
+
+def test_a_run_without_an_update_has_a_last_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with display_for("json", clock=FakeClock()):
+        pass
+    (line,) = _lines(capsys)
+    assert line["status"] == "ended"
+    assert line["interval"] is None
+    assert line["at_most_calls"] is None
+
+
+def test_numbers_that_json_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+    with display_for("json", clock=FakeClock()) as display:
+        display.expect(10**5000)
+        calls: Any = np.int64(5)
+        display.update(calls, (-np.inf, np.float64(2.0)))
+    first, last = _lines(capsys)
+    assert first["interval"] == last["interval"] == [None, 2.0]
+    assert first["at_most_calls"] is None
+
+
+# The live line
+
+
+def test_nothing_of_the_live_line_stays_but_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = FakeClock()
+    note = "[bold]dashboard[/] at http://127.0.0.1:8787/status?" + "x" * 300
+    with display_for(True, max_calls=10, clock=clock) as display:
+        display.expect(10**5000)
+        display.note(note)
+        display.update(5, (-np.inf, np.inf))
+        clock.now += 5.0
+        display.update(6, UNKNOWN)
+        display.end("converged")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.strip() == note  # neither wrapped nor read as markup
+
+
+class Terminal(io.StringIO):
+    """What thinks it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("columns", "parts"),
+    [
+        (200, ["{planning}", "1,000 of at most 5,000 calls, 100/s value in [0.2500, 1.2500]", "40 s left"]),
+        (80, ["1,000 calls, 100/s [0.2500, 1.2500]", "40 s left"]),
+    ],
+)
+def test_the_live_line(monkeypatch: pytest.MonkeyPatch, columns: int, parts: list[str]) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    terminal, clock = Terminal(), FakeClock()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with display_for(True, title="{planning}", max_calls=5000, clock=clock) as display:
+        for second in range(11):
+            clock.now = 1000.0 + second
+            display.update(100 * second, (0.25, 1.25))
+        assert isinstance(display, Live)
+        display._bar.refresh()
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    assert [part for part in parts if part not in shown] == []
+
+
+def test_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with Episodes("Lake{0}-v1", 3) as display:
+        display.update(2.5, 7)
+        display.over()
+        display._bar.refresh()
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    assert "playing Lake{0}-v1" in shown
+    assert "1 of 3 episodes score 2.5 after 7 steps" in shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0, "0 s"), (119.0, "119 s"), (150.0, "2 min"), (7200.0, "2.0 h"), (1e9, "11,574 days")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+# Which display
+
+
+def test_displays_by_argument() -> None:
+    assert isinstance(display_for(False), Silent)
+    assert isinstance(display_for(True), Live)
+    assert isinstance(display_for("json"), Lines)
+
+
+@pytest.mark.parametrize("progress", [None, 1, 0, "", "live", "JSON", b"json", [], np.array(["json", "json"])])
+def test_another_argument_is_refused(progress: Any) -> None:
+    with pytest.raises(ValueError, match='progress must be True, False or "json", got'):
+        display_for(progress)
+
+
+def test_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    with display_for(False) as display:
+        _use(display)
+    assert capsys.readouterr() == ("", "")
+
+
+# Standard error goes away
+
+
+def _use(display: Progress) -> None:
+    display.expect(10)
+    display.note("a note")
+    display.update(5, UNKNOWN)
+    display.end("converged")
+
+
+class Broken(io.StringIO):
+    """A pipe that nobody reads."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+
+class BrokenTerminal(Broken):
+    """A terminal that was closed."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def _closed() -> io.StringIO:
+    file = io.StringIO()
+    file.close()
+    return file
+
+
+@pytest.mark.parametrize("progress", [True, "json"])
+@pytest.mark.parametrize("file", [None, _closed(), Broken(), BrokenTerminal()], ids=["none", "closed", "pipe", "gone"])
+def test_a_display_without_standard_error(monkeypatch: pytest.MonkeyPatch, progress: Any, file: Any) -> None:
+    monkeypatch.setattr("sys.stderr", file)
+    with display_for(progress) as display:
+        _use(display)
+    with Episodes("Lake-v1", 3) as episodes:
+        episodes.update(1.0, 1)
+        episodes.over()
+
+
+def test_a_display_that_loses_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for progress in (True, "json"):
+        file = Terminal()
+        monkeypatch.setattr("sys.stderr", file)
+        with display_for(progress) as display:
+            _use(display)
+            file.close()
+            _use(display)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes a descriptor by the shell")
+def test_a_process_without_standard_error() -> None:
+    code = (
+        "from smoothplan.progress import display_for\n"
+        "for progress in (True, 'json'):\n"
+        "    with display_for(progress) as display:\n"
+        "        display.note('a note'); display.update(5, (0.0, 1.0))\n"
+        "print('done')"
+    )
+    shell = f'"{sys.executable}" -c "{code}" 2>&-'
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "done\n"
