@@ -18,6 +18,10 @@ class Engine(Protocol):
     """An interpreter of a schedule for one model and one backup. Engines keep nothing between calls."""
 
     @property
+    def compiled(self) -> bool:
+        """Whether it runs beside others in threads; a simulator in Python does not."""
+
+    @property
     def chunk_calls(self) -> int:
         """Simulator calls that take it a fraction of a second: a good size of a chunk."""
 

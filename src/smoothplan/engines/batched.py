@@ -9,7 +9,7 @@ is the same for the whole batch is [K, 1], and so are its softmaxes.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -46,10 +46,12 @@ class BatchedEngine:
     schedule: Schedule
     backup: Backup
 
+    compiled: ClassVar[bool] = False
+
     @property
     def chunk_calls(self) -> int:
         """Simulator calls that take it a fraction of a second."""
-        return 1 << 17
+        return 1 << 16
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int) -> Sums:
         """Returns of an action at the root, through the level of the root's reference."""

@@ -15,7 +15,7 @@ with a reference on a grid.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -52,6 +52,10 @@ class Chains(Protocol):
     """Samples around one reference for one model and one backup. Nothing is kept between calls."""
 
     @property
+    def compiled(self) -> bool:
+        """Whether it runs beside others in threads; a simulator in Python does not."""
+
+    @property
     def chunk_calls(self) -> int:
         """Simulator calls that take it a fraction of a second: a good size of a chunk."""
 
@@ -82,6 +86,8 @@ class BatchedChains:
     backup: Backup
     reference: Reference
     tail: float = 0.0
+
+    compiled: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not callable(self.reference):

@@ -10,7 +10,7 @@ literal, and it allocates nothing: each depth has a frame of its own. Three thin
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numba
 import numpy as np
@@ -220,6 +220,8 @@ class CompiledEngine:
     schedule: Schedule
     backup: Backup
     model: TabularModel
+
+    compiled: ClassVar[bool] = True
 
     @property
     def chunk_calls(self) -> int:

@@ -7,7 +7,7 @@ What is left is waiting for that read; so many chains advance together, with the
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -337,6 +337,8 @@ class TableChains:
     backup: Backup
     table: Floats
     tail: float = 0.0
+
+    compiled: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         states, actions = self.model.states, self.model.actions

@@ -5,7 +5,7 @@ All returns of a reference, and all pairs, are drawn in one call of the step eac
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numba
 import numpy as np
@@ -201,6 +201,8 @@ class JittedEngine:
     schedule: Schedule
     backup: Backup
     model: JitModel
+
+    compiled: ClassVar[bool] = True
 
     @staticmethod
     def serves(model: JitModel) -> bool:

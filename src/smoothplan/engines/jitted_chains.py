@@ -6,7 +6,7 @@ values at the nodes. Chains advance together, so many per call of the step; thos
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numba
 import numpy as np
@@ -208,6 +208,8 @@ class JittedChains:
     backup: Backup
     grid: Grid
     tail: float = 0.0
+
+    compiled: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not serves(self.model):
