@@ -1,18 +1,24 @@
 """The one driver: run a planner at a state, and stop with a valid interval whatever happens."""
 
 import json
+import os
 import time
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, get_args
 
 import numpy as np
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats
-from smoothplan.forecast import amount
+from smoothplan.brake import Brake, Stopped
 from smoothplan.models.base import GenerativeModel
+from smoothplan.models.calls import SimulatorError
 from smoothplan.models.tabular import TabularModel
+from smoothplan.parallel.checkpoint import Journal
+from smoothplan.parallel.crew import ClusterError, Crew
+from smoothplan.parallel.hiring import PoolName, Terms
+from smoothplan.progress import Shown, display_for
 from smoothplan.run import Diagnosis, EngineName, Identification, Planner, Root, Run, Status
 
 
@@ -58,26 +64,44 @@ def plan(
     max_calls: int | None = None,
     max_seconds: float | None = None,
     workers: int = 1,
-    progress: bool = False,
+    pool: PoolName = "auto",
+    cluster: Any = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    simulator_timeout: float | None = None,
+    worker_memory: int | None = None,
+    progress: Shown = False,
     engine: EngineName = "auto",
 ) -> PlanResult:
-    """Runs a planner at a state. A keyboard interrupt ends the run and returns what it has.
+    """Runs a planner at a state. Ctrl-C and SIGTERM end the run and return what it has.
 
     Args:
         planner: what to run.
         model: the simulator.
         state: where to plan; the model's initial state by default.
-        seed: the same seed gives the same result, whatever the number of workers.
+        seed: the same seed gives the same result, whoever does the work, and however often it was resumed.
         max_calls: a limit on simulator calls. Giving one also allows a run whose forecast is hopeless.
-        max_seconds: a limit on time, checked after every chunk.
-        workers: threads.
-        progress: whether to show the shrinking interval on standard error.
+        max_seconds: a limit on time. What is under way then is abandoned.
+        workers: how many do the work at a time, on this machine.
+        pool: "threads", which suit compiled engines, or "processes", which suit simulators in Python and contain them;
+            by default what suits the engine. One worker means this thread, unless processes are asked for.
+        cluster: a Dask cluster that does the work instead: "local", the address of a scheduler, or a client. With
+            "local", the number of its processes is `workers`, or that of the processors if it is 1.
+        checkpoint: a file. What is done is written there, and a run that finds its own file goes on where that ends.
+        simulator_timeout: seconds that one call of the model's step may take; longer ones are an error. Needs
+            processes, and starts them even for one worker.
+        worker_memory: bytes that a worker process may grow by; a fair part of the machine's memory by default.
+        progress: True to show the shrinking interval, speed and time left on standard error, "json" for JSON lines.
         engine: "compiled" for tabular and jitted models, "batched" for any; by default whichever is faster.
 
     Raises:
         HopelessError: the run may need too many simulator calls and no `max_calls` is given.
+        SimulatorError: the simulator failed or broke what it declares. It names the call, which `reproduce` makes
+            again, and has the result so far as `partial`.
+        CheckpointError: the file is in use, is of another run, or cannot be written.
+        ClusterError: the cluster is gone. Finished work is in the checkpoint, if there is one.
     """
     started = time.perf_counter()
+    terms = Terms(workers, pool, cluster, simulator_timeout, worker_memory)
     if engine not in get_args(EngineName):
         raise ValueError(f"engine must be auto, compiled or batched, got {engine!r}")
     root = Root(
@@ -89,13 +113,34 @@ def plan(
         engine=engine,
         started=started,
     )
-    workers = arguments.whole("workers", workers)
+    display = display_for(progress, epsilon=planner.epsilon, max_calls=root.max_calls, max_seconds=root.max_seconds)
     if isinstance(model, TabularModel) and bool(model.terminal[root.state]):
         return _worth_nothing(planner, root)
-    run = planner.begin(root)
-    with _Display(root.max_calls) if progress else nullcontext() as display:
-        run.go(workers, display)
+    journal = None if checkpoint is None else Journal.open(checkpoint, _identity(planner, root))
+    brake = Brake(None if root.max_seconds is None else started + root.max_seconds)
+    with Crew(terms.hire, journal, brake, display.note) as crew, brake.on_signals(), display:
+        if journal is not None and journal.facts:
+            display.note(f"resumed from {checkpoint}: {journal.facts} chunks are done")
+        run = planner.begin(root)
+        try:
+            run.go(crew, display)
+        except Stopped as stopped:
+            run.status = stopped.reason
+        except (SimulatorError, ClusterError) as error:
+            error.partial = _result(planner, root, run)
+            raise
+        display.end(run.status)
     return _result(planner, root, run)
+
+
+def _identity(planner: Planner, root: Root) -> dict[str, str]:
+    """What a run is, for its checkpoint: two runs that are alike in this end in the same bits."""
+    from smoothplan.parallel.fingerprint import describe, fingerprint
+
+    things = {"planner": planner, "model": root.model, "state": root.state}
+    described = {name: f"{describe(thing)} ({fingerprint(thing)})" for name, thing in things.items()}
+    limits = {"seed": str(root.seed), "max_calls": str(root.max_calls), "engine": root.engine}
+    return {"version": version("smoothplan")} | described | limits
 
 
 def _result(planner: Planner, root: Root, run: Run) -> PlanResult:
@@ -164,40 +209,3 @@ def _root_state(model: GenerativeModel, state: Any) -> Any:
     if result.dtype.kind == "f" and not np.isfinite(result).all():
         raise ValueError(f"state must be finite, got {result.tolist()}")
     return result
-
-
-class _Display(AbstractContextManager["_Display"]):
-    """The shrinking interval on standard error."""
-
-    def __init__(self, limit: int | None) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._progress = Progress(
-            TextColumn("planning"),
-            BarColumn(),
-            TextColumn("{task.fields[calls]}{task.fields[limit]} calls"),
-            TextColumn("{task.fields[interval]}"),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._task = self._progress.add_task("", total=None, calls="0", limit="", interval="")
-        if limit is not None:
-            self.expect(limit)
-
-    def __enter__(self) -> "_Display":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def expect(self, calls: int) -> None:
-        """Takes note of the calls that the run may make, at most."""
-        self._progress.update(self._task, total=float(calls), limit=f" of at most {amount(calls)}")
-
-    def update(self, calls: int, interval: tuple[float, float]) -> None:
-        """Shows where the run is."""
-        shown = f"value in [{interval[0]:.4f}, {interval[1]:.4f}]"
-        self._progress.update(self._task, completed=float(calls), calls=amount(calls), interval=shown)

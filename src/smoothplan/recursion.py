@@ -6,22 +6,21 @@ most accurate schedule that it can pay for.
 
 import math
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
-from smoothplan import parallel
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, depends_on_state
 from smoothplan.confidence import ConfidenceSequence
-from smoothplan.engines.base import Engine, Sums
+from smoothplan.engines.base import Engine
 from smoothplan.engines.batched import BatchedEngine
 from smoothplan.forecast import Scheduled, amount, scientific
-from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.models.base import GenerativeModel
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
+from smoothplan.parallel.crew import Crew
+from smoothplan.parallel.work import Outcome, Task, Work
 from smoothplan.run import Display, EngineName, Root, Status
 from smoothplan.schedules.level import Level, Problem
 from smoothplan.schedules.schedule import ACTIONS_SHARE, ADAPTIVE_SHARE, Schedule
@@ -39,7 +38,16 @@ WORTH_COMPILING = 12.0
 """Calls per step from which the compiled engine is faster than the batched one on a jitted simulator."""
 
 LOOKS = 64
-"""How often a run looks at its interval, at least: a chunk is no more than this fraction of the samples."""
+"""How often a run looks at its interval, at least: a chunk is no more than this fraction of the samples,"""
+
+PIECES = 256
+"""and of so many workers all have something to do,"""
+
+SMALL = 5
+"""unless chunks would be smaller than 2⁻⁵ of what takes an engine a fraction of a second."""
+
+FIRST, RAMP = 9, 8
+"""The first chunk is 2⁻⁹ of that, and every other at most an eighth of what was planned before."""
 
 TINY = 1e-12
 """Stands in for a target radius that is zero or negative, where a schedule promises no ε."""
@@ -94,14 +102,6 @@ def action_values(problem: Problem) -> tuple[float, float]:
     return low + problem.discount * values[0], high + problem.discount * values[1]
 
 
-class Task(NamedTuple):
-    """A chunk of root samples."""
-
-    chunk: int
-    action: int | None  # None: samples of the value
-    samples: int
-
-
 @dataclass
 class ScheduleRun:
     """The state of a run of a schedule: what has been sampled at the root and what it proves."""
@@ -147,29 +147,20 @@ class ScheduleRun:
         """The deviation of a reference entry: what its interval is tuned to."""
         return max(math.sqrt(self.schedule.action_return.variance / self.schedule.root.samples), TINY)
 
-    def go(self, workers: int, display: Display | None) -> None:
+    def go(self, crew: Crew, display: Display) -> None:
         """Samples until the interval is within ε, the schedule is done, or a limit is reached."""
-        if display is not None:
-            display.expect(self.schedule.calls)
+        display.expect(self.schedule.calls)
         stages = [] if self.schedule.root.kind == "constant" else [self._action_tasks, self._value_tasks]
-        try:
-            for stage in stages[: 1 if self.schedule.root.kind == "plug-in" else 2]:
-                with closing(parallel.in_order(self._sample, stage(), workers)) as outcomes:
-                    for task, (sums, calls) in outcomes:
-                        self._book(task, sums, calls)
-                        if display is not None:
-                            display.update(self.calls, self.interval)
-                        if self.schedule.early_stopping and self._within(self.epsilon):
-                            self.status = "converged"
-                            return
-                        if self.root.late():
-                            self.status = "max_seconds"
-                            return
-                if self.status == "max_calls":
+        work = Work(self.engine, self.root.model, self.root.state, self.root.seed)
+        for stage in stages[: 1 if self.schedule.root.kind == "plug-in" else 2]:
+            for task, outcome in crew.in_order(work, stage()):
+                self._book(task, outcome)
+                display.update(self.calls, self.interval)
+                if self.schedule.early_stopping and self._within(self.epsilon):
+                    self.status = "converged"
                     return
-        except KeyboardInterrupt:
-            self.status = "interrupted"
-            return
+            if self.status == "max_calls":
+                return
         self._certain()
         if self._within(self.epsilon):
             self.status = "converged"
@@ -194,13 +185,21 @@ class ScheduleRun:
             yield from self._admitted(None, count, self.schedule.sample_calls)
 
     def _pieces(self, samples: int, calls: int) -> Iterator[int]:
-        """Sizes of chunks: the same for every run of this schedule under the same limit."""
-        budget = self.engine.chunk_calls
+        """Sizes of chunks: the same for every run of this schedule under the same limit.
+
+        They grow with what was planned before, so that a chunk of a slow simulator is never much of a run.
+        """
+        limit = self.engine.chunk_calls
         if self.root.max_calls is not None:
-            budget = min(budget, self.root.max_calls // LOOKS)
-        size = max(1, min(math.ceil(samples / LOOKS), budget // max(calls, 1)))
-        for start in range(0, samples, size):
-            yield min(size, samples - start)
+            limit = min(limit, self.root.max_calls // LOOKS)
+        most = min(math.ceil(samples / LOOKS), limit // max(calls, 1))
+        most = min(most, max(math.ceil(samples / PIECES), (self.engine.chunk_calls >> SMALL) // max(calls, 1)))
+        left = samples
+        while left > 0:
+            ramp = max(self.planned // RAMP, self.engine.chunk_calls >> FIRST)
+            size = min(left, max(1, min(most, ramp // max(calls, 1))))
+            yield size
+            left -= size
 
     def _admitted(self, action: int | None, count: int, calls: int) -> Iterator[Task]:
         """The task, if the calls that it may need are within the limit; otherwise the run is over."""
@@ -210,22 +209,18 @@ class ScheduleRun:
         if self.root.max_calls is not None and self.planned > self.root.max_calls:
             self.status = "max_calls"
             return
-        yield Task(self.chunks, action, count)
+        if action is None:
+            yield Task(self.chunks, "values", (self.q, count), count)
+        else:
+            yield Task(self.chunks, "returns", (action, count), count, action)
         self.chunks += 1
 
-    def _sample(self, task: Task) -> tuple[Sums, int]:
-        oracle = Oracle(self.root.model, self.root.seed, task.chunk)
-        if task.action is None:
-            sums = self.engine.values(oracle, self.root.state, self.q, task.samples)
-        else:
-            sums = self.engine.returns(oracle, self.root.state, task.action, task.samples)
-        return sums, oracle.calls
-
-    def _book(self, task: Task, sums: Sums, calls: int) -> None:
+    def _book(self, task: Task, outcome: Outcome) -> None:
         """Takes a chunk into account and tightens the interval."""
-        self.calls += calls
+        sums = outcome.sums
+        self.calls += outcome.calls
         self.samples += sums.samples
-        if task.action is None:
+        if task.method == "values":
             assert self.mean is not None
             self.mean.update(*sums)
             self._tighten(*self.mean.interval)

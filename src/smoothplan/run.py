@@ -10,6 +10,7 @@ import numpy as np
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
 from smoothplan.models.base import GenerativeModel
+from smoothplan.parallel.crew import Crew
 
 Status = Literal["converged", "completed", "max_calls", "max_seconds", "interrupted", "terminal"]
 """Why a run stopped: within ε; at the end of a schedule that promises no ε; by a limit; at a state worth 0."""
@@ -42,7 +43,7 @@ class Root:
     engine: EngineName
     started: float  # on the clock of time.perf_counter
 
-    def late(self, share: float = 1.0) -> bool:
+    def late(self, share: float) -> bool:
         """Whether so much of the time that a run may take is over."""
         return self.max_seconds is not None and time.perf_counter() - self.started > share * self.max_seconds
 
@@ -161,9 +162,8 @@ class Diagnosis:
 class Run(Protocol):
     """The state of a run: what has been sampled and what it proves. Valid whenever the run stops."""
 
-    @property
-    def status(self) -> Status:
-        """Why it stopped."""
+    status: Status
+    """Why it stopped; whoever stops it says so."""
 
     @property
     def calls(self) -> int:
@@ -209,8 +209,12 @@ class Run(Protocol):
     def diagnosis(self) -> Diagnosis | None:
         """What a run around a reference says of it; None for others."""
 
-    def go(self, workers: int, display: Display | None) -> None:
-        """Samples until the run is within ε or a limit is reached."""
+    def go(self, crew: Crew, display: Display) -> None:
+        """Samples until the run is within ε or a limit on calls is reached.
+
+        Raises:
+            Stopped: time is up, or the user wants it to end. The run is valid as it is.
+        """
 
 
 class Planner(Protocol):

@@ -1,5 +1,1 @@
 """Chunks of a run on threads, processes or a cluster, with checkpoints: the result does not depend on who ran what."""
-
-from smoothplan.parallel.crew import AHEAD, in_order
-
-__all__ = ["AHEAD", "in_order"]

@@ -1,38 +1,247 @@
-"""Chunks of a run on several threads, handed back in order: the result does not depend on who ran what."""
+"""A crew does the tasks of a run, in any order, and hands the outcomes back in the order of the tasks.
 
+A run decides by outcomes, one after the other, so what it finds does not depend on who did which task, or when: chunk c
+draws from stream c, tasks are made before their outcomes are known, and an outcome may come from a checkpoint. Tasks
+are sent in parcels that take long enough to be worth sending, by the pace of those before.
+"""
+
+import queue
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import AbstractContextManager
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-Task = TypeVar("Task")
-Outcome = TypeVar("Outcome")
+from smoothplan import brake
+from smoothplan.brake import PATIENCE, Brake, Stopped
+from smoothplan.parallel.checkpoint import CheckpointError, Fact, Journal
+from smoothplan.parallel.work import SUMS, Delivery, Method, Outcome, Task, Work
 
 AHEAD = 2
-"""Tasks under way per worker: one running, one waiting."""
+"""Parcels under way per worker: one running, one waiting."""
+
+BEHIND = 16
+"""Parcels per worker that may be done before their turn, while one that is slow holds them up."""
+
+STEADY = 0.5
+"""The weight of the latest parcel in the pace."""
 
 
-def in_order(
-    run: Callable[[Task], Outcome], tasks: Iterable[Task], workers: int
-) -> Generator[tuple[Task, Outcome], None, None]:
-    """Runs tasks, a few at a time, and yields each with its outcome in the order of the tasks.
+class ClusterError(RuntimeError):
+    """The cluster is gone.
 
-    Closing the generator abandons what has not started; what is running finishes and is forgotten.
+    Attributes:
+        partial: the valid result of the run so far, where a run was under way.
     """
-    if workers == 1:
+
+    partial: Any = None
+
+
+class Pool(Protocol):
+    """Those who do tasks."""
+
+    @property
+    def note(self) -> str | None:
+        """What the user may want to know of them."""
+
+    @property
+    def workers(self) -> int:
+        """How many tasks are done at a time."""
+
+    @property
+    def parcel_seconds(self) -> float:
+        """How long a parcel should take: much longer than it takes to send it."""
+
+    def submit(self, work: Work, tasks: Sequence[Task]) -> "Future[Delivery]":
+        """Does tasks, some time."""
+
+    def close(self) -> None:
+        """Abandons what is not done. Nobody is left behind."""
+
+
+class ThreadPool:
+    """Threads: for compiled engines, which run side by side."""
+
+    parcel_seconds = 0.05
+    note = None
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._brake = Brake()
+        self._threads = ThreadPoolExecutor(workers)
+
+    def submit(self, work: Work, tasks: Sequence[Task]) -> "Future[Delivery]":
+        """Does tasks in one of the threads, unless the pool is closed first."""
+        context = copy_context()
+        context.run(brake.current.set, self._brake)
+        return self._threads.submit(context.run, work.each, tasks)
+
+    def close(self) -> None:
+        """Waits for compiled chunks, which are short; other simulators are stopped at their next call."""
+        self._brake.pull()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclass(eq=False)
+class _Parcel:
+    """Tasks that travel together, and what became of them."""
+
+    tasks: list[Task]
+    future: "Future[Delivery] | None" = None
+    delivery: Delivery | None = None
+
+
+class Crew(AbstractContextManager["Crew"]):
+    """Does the tasks of a run.
+
+    Args:
+        hire: from the first work to those who do it all; None for nobody else, in the thread that asks.
+        journal: where outcomes are written down before they count, and looked up.
+        brake: what stops the run.
+        announce: shows what the user may want to know.
+    """
+
+    def __init__(
+        self,
+        hire: Callable[[Work], Pool | None] = lambda work: None,
+        journal: Journal | None = None,
+        brake: Brake | None = None,
+        announce: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.journal = journal
+        self.brake = brake or Brake()
+        self._hire, self._announce = hire, announce
+        self._hired = False
+        self._pool: Pool | None = None
+        self._arrivals: queue.SimpleQueue[_Parcel] = queue.SimpleQueue()
+        self._under_way = 0  # parcels
+        self._pace: dict[Method, float] = {}  # seconds of a task
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Abandons what is under way; what is done by now is written down."""
+        try:
+            if self._pool is not None:
+                self._pool.close()
+            self._take_in()
+        finally:
+            if self.journal is not None:
+                self.journal.close()
+
+    def in_order(self, work: Work, tasks: Iterable[Task]) -> Generator[tuple[Task, Outcome], None, None]:
+        """Does tasks and yields each with its outcome, in their order. Tasks are asked for as they are needed.
+
+        Raises:
+            Stopped: the brake was pulled, or time is up.
+            SimulatorError: a simulator failed; the outcomes before its task have been yielded.
+        """
+        if not self._hired:
+            self._pool, self._hired = self._hire(work), True
+            if self._pool is not None and self._pool.note is not None:
+                self._announce(self._pool.note)
+        pool = self._pool
+        for task, outcome in self._here(work, tasks) if pool is None else self._elsewhere(pool, work, tasks):
+            yield task, outcome
+            self.brake.check()
+
+    def _here(self, work: Work, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         for task in tasks:
-            yield task, run(task)
-        return
-    waiting: deque[tuple[Task, Future[Outcome]]] = deque()
-    pool = ThreadPoolExecutor(workers)
-    try:
+            outcome = self._known(task)
+            if outcome is None:
+                try:
+                    outcome = work(task)
+                except KeyboardInterrupt:
+                    raise Stopped("interrupted") from None
+                self._write_down([task], [outcome])
+            yield task, outcome
+
+    def _elsewhere(self, pool: Pool, work: Work, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+        parcels = self._parcels(pool, tasks)
+        waiting: deque[_Parcel] = deque()
+        more = True
+        while True:
+            while more and self._under_way < AHEAD * pool.workers and len(waiting) < BEHIND * pool.workers:
+                parcel = next(parcels, None)
+                more = parcel is not None
+                if parcel is not None:
+                    self._send(pool, work, parcel)
+                    waiting.append(parcel)
+            if not waiting:
+                return
+            first = waiting.popleft()
+            while first.delivery is None:
+                self.brake.check()
+                self._take_in(PATIENCE)
+            outcomes, error = first.delivery
+            yield from zip(first.tasks, outcomes, strict=False)
+            if error is not None:
+                raise error
+
+    def _parcels(self, pool: Pool, tasks: Iterable[Task]) -> Iterator[_Parcel]:
+        """Tasks in parcels; those whose outcome is known make one of their own, which is done."""
+        parcel: list[Task] = []
+        expected = 0.0
         for task in tasks:
-            waiting.append((task, pool.submit(run, task)))
-            if len(waiting) >= AHEAD * workers:
-                task, future = waiting.popleft()
-                yield task, future.result()
-        while waiting:
-            task, future = waiting.popleft()
-            yield task, future.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+            outcome = self._known(task)
+            if outcome is None:
+                parcel.append(task)
+                # The pace is not known before the first parcel is back.
+                expected += self._pace.get(task.method, pool.parcel_seconds)
+            if parcel and (outcome is not None or expected >= pool.parcel_seconds):
+                yield _Parcel(parcel)
+                parcel, expected = [], 0.0
+            if outcome is not None:
+                yield _Parcel([task], delivery=Delivery([outcome]))
+        if parcel:
+            yield _Parcel(parcel)
+
+    def _send(self, pool: Pool, work: Work, parcel: _Parcel) -> None:
+        if parcel.delivery is None:
+            parcel.future = pool.submit(work, parcel.tasks)
+            self._under_way += 1
+            parcel.future.add_done_callback(lambda _: self._arrivals.put(parcel))
+
+    def _take_in(self, patience: float = 0.0) -> None:
+        """Writes down what has arrived, whoever's turn it is; waits a little for the first."""
+        try:
+            parcel = self._arrivals.get(timeout=patience) if patience else self._arrivals.get_nowait()
+            while True:
+                self._receive(parcel)
+                parcel = self._arrivals.get_nowait()
+        except queue.Empty:
+            return
+
+    def _receive(self, parcel: _Parcel) -> None:
+        future = parcel.future
+        assert future is not None
+        self._under_way -= 1
+        if future.cancelled() or isinstance(future.exception(), Stopped):
+            return  # abandoned
+        if isinstance(future.exception(), KeyboardInterrupt):
+            raise Stopped("interrupted")
+        delivery = future.result()
+        self._write_down(parcel.tasks, delivery.outcomes)
+        for task, outcome in zip(parcel.tasks, delivery.outcomes, strict=False):
+            before = self._pace.get(task.method, outcome.seconds)
+            self._pace[task.method] = STEADY * outcome.seconds + (1.0 - STEADY) * before
+        parcel.delivery = delivery
+
+    def _known(self, task: Task) -> Outcome | None:
+        """The outcome of a task that was done before the run was resumed."""
+        fact = None if self.journal is None else self.journal.find(task.chunk, task.asked)
+        if fact is None:
+            return None
+        try:
+            sums = SUMS[task.method](*fact.numbers)  # type: ignore[arg-type]
+        except TypeError:
+            raise CheckpointError(f"chunk {task.chunk} of the checkpoint has {len(fact.numbers)} numbers") from None
+        return Outcome(sums, fact.calls, 0.0)
+
+    def _write_down(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+        if self.journal is not None and outcomes:
+            done = zip(tasks, outcomes, strict=False)
+            self.journal.add((task.chunk, Fact(task.asked, tuple(found.sums), found.calls)) for task, found in done)

@@ -78,7 +78,8 @@ class Work:
         """Does a task."""
         started = time.perf_counter()
         oracle = Oracle(self.model, self.seed, task.chunk)
-        sums = getattr(self.engine, task.method)(oracle, self.state, *task.arguments)
+        found = getattr(self.engine, task.method)(oracle, self.state, *task.arguments)
+        sums = SUMS[task.method](*(value.item() if isinstance(value, np.generic) else value for value in found))
         return Outcome(sums, oracle.calls, time.perf_counter() - started)
 
     def each(self, tasks: Sequence[Task]) -> Delivery:

@@ -2,21 +2,21 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from smoothplan import curvature, parallel
+from smoothplan import curvature
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
 from smoothplan.confidence import ConfidenceSequence
-from smoothplan.engines.base import Sums
 from smoothplan.engines.chains import PairSums
-from smoothplan.models.base import Oracle, States
+from smoothplan.models.base import States
 from smoothplan.models.jit import JitModel
+from smoothplan.parallel.crew import Crew
+from smoothplan.parallel.work import Method, Outcome, Task, Work
 from smoothplan.planners.chains import chains_for, conditioned, likely_gap, support, weight
 from smoothplan.recursion import ROUNDING, action_values
 from smoothplan.references import GridReference, Improvable, Reference, SharedReference, default_reference
@@ -57,14 +57,11 @@ IMPROVEMENTS = 5
 LOOKS = 4
 """A round adds this fraction of the calls that were made,"""
 
-ROUND_CHUNKS = 8
-"""and no more than so many chunks."""
+ROUND_CHUNKS, LONG_LOOKS = 8, 16
+"""and no more than so many chunks, or this fraction, if that is more: work for many, and seldom too much of it."""
 
 FEWEST = 256
 """Samples of a part before its variance is trusted."""
-
-Part = Literal["value", "correction", "action"]
-
 
 class Cut(NamedTuple):
     """What is left out where chains are cut off, after so many steps."""
@@ -122,15 +119,6 @@ class _Alike:
     def q(self, states: States) -> Floats:
         """All actions are worth the same, [n, K]."""
         return np.zeros((len(states), self._actions))
-
-
-class Task(NamedTuple):
-    """A chunk of samples of one part."""
-
-    chunk: int
-    part: Part
-    action: int  # for returns of an action
-    samples: int
 
 
 @dataclass
@@ -205,8 +193,9 @@ class ChainRun:
         here = conditioned(self._reference, math.inf, problem.actions)(np.asarray(self._root.state)[None])
         self._claim = float(self._root.backed_up(backup, here.shifted)[0]) + float(here.top[0])
         self._chains, self._advantages = chains_for(self._root, backup, self._reference, problem, self._gap)
+        self._work = Work(self._chains, self._root.model, self._root.state, self._root.seed)
         self._pair_sums = np.zeros(5)  # as in PairSums
-        self._budgets: dict[Part, Budget] = {}
+        self._budgets: dict[Method, Budget] = {}
         ends = support(problem, self._advantages, self.horizon)
         target, share = self.epsilon / 2.0, VALUE_SHARE
         self._correction: _Mean | None = None
@@ -231,36 +220,26 @@ class ChainRun:
             ConfidenceSequence(-most / (pairs - 1), most, share * self.delta, self.epsilon / 2.0), 0.0
         )
 
-    def go(self, workers: int, display: Display | None) -> None:
+    def go(self, crew: Crew, display: Display) -> None:
         """Samples until the interval or the standard error is within ε, or a limit is reached."""
-        try:
-            self.status = self._until(workers, display)
-        except KeyboardInterrupt:
-            self.status = "interrupted"
-
-    def _until(self, workers: int, display: Display | None) -> Status:
-        self._prepare(display)
-        if self._root.late():
-            return "max_seconds"
+        self._prepare(crew, display)
+        crew.brake.check()
         tasks = list(self._pilot())
         while tasks:
-            with closing(parallel.in_order(self._sample, tasks, min(workers, len(tasks)))) as outcomes:
-                for task, (sums, calls) in outcomes:
-                    self._book(task, sums, calls)
-                    if display is not None:
-                        display.update(self.calls, self.interval)
-                    if self._root.late():
-                        return "max_seconds"
+            for task, outcome in crew.in_order(self._work, tasks):
+                self._book(task, outcome)
+                display.update(self.calls, self.interval)
             if not self._budgets:
                 self._split()
             else:
                 status = self._reached()
                 if status is not None:
-                    return status
+                    self.status = status
+                    return
             tasks = list(self._round())
-        return "max_calls"
+        self.status = "max_calls"
 
-    def _prepare(self, display: Display | None) -> None:
+    def _prepare(self, crew: Crew, display: Display) -> None:
         """Makes a reference where there is none, and improves it, with a part of the calls and of the time."""
         most = COMPILED_CALLS if isinstance(self._root.model, JitModel) else CALLS
         if self._root.max_calls is not None:
@@ -280,12 +259,11 @@ class ChainRun:
                 return
             saved += most * 2**step // (2**IMPROVEMENTS - 1)
             if saved >= _least_calls(self._reference, self._problem.actions):
-                self._improve(self._reference, saved)
+                self._improve(self._reference, saved, crew)
                 saved = 0
-                if display is not None:
-                    display.update(self.calls, self.interval)
+                display.update(self.calls, self.interval)
 
-    def _improve(self, reference: Improvable, calls: int) -> None:
+    def _improve(self, reference: Improvable, calls: int, crew: Crew) -> None:
         """Improves the reference, and finds out by a few chains what its policy is worth now."""
         before = reference.calls
         try:
@@ -295,34 +273,32 @@ class ChainRun:
         self._start()
         # What these chains find goes into no interval, so that nobody can choose between intervals of several of them.
         found = _Mean(ConfidenceSequence(*support(self._problem, self._advantages, self.horizon), 0.5, 1.0), 0.0)
-        for task in self._admitted("value", 0, PILOT):
-            sums, made = self._sample(task)
-            self._promised -= task.samples * self._most_calls("value")
-            self._spent += made
-            found.sequence.update(sums.samples, sums.total, sums.squares)
+        for task, outcome in crew.in_order(self._work, list(self._admitted("values", 0, PILOT))):
+            self._promised -= task.samples * self._most_calls("values")
+            self._spent += outcome.calls
+            found.sequence.update(*outcome.sums[:3])
         if found.count:
             self._lessons.append(Lesson(self.calls, found.estimate, found.error))
 
     def _pilot(self) -> Iterator[Task]:
         """A few samples of each part."""
-        yield from self._admitted("value", 0, PILOT)
+        yield from self._admitted("values", 0, PILOT)
         for action in range(self._problem.actions):
-            yield from self._admitted("action", action, PILOT)
+            yield from self._admitted("returns", action, PILOT)
         if self._correction is not None:
-            yield from self._admitted("correction", 0, PILOT)
+            yield from self._admitted("corrections", 0, PILOT)
 
     def _round(self) -> Iterator[Task]:
         """The next samples: each part catches up with its share of the calls, which grow by a fraction."""
-        most = ROUND_CHUNKS * self._chains.chunk_calls
         work = self._spent + sum(mean.work for mean in self._means)
-        total = work + min(most, work / LOOKS)
+        total = work + min(work / LOOKS, max(ROUND_CHUNKS * self._chains.chunk_calls, work / LONG_LOOKS))
         for part, budget in self._budgets.items():
-            means = self._actions if part == "action" else [self._mean(part)]
+            means = self._actions if part == "returns" else [self._mean(part)]
             for number, mean in enumerate(means):
                 behind = budget.share * total / len(means) - mean.work
                 yield from self._admitted(part, number, math.ceil(behind / budget.calls))
 
-    def _admitted(self, part: Part, action: int, count: int) -> Iterator[Task]:
+    def _admitted(self, part: Method, action: int, count: int) -> Iterator[Task]:
         """So many samples in chunks, or as many as the limit on calls is sure to allow."""
         each = self._most_calls(part)
         if self._root.max_calls is not None:
@@ -331,41 +307,35 @@ class ChainRun:
         for start in range(0, count, size):
             samples = min(size, count - start)
             self._promised += samples * each
-            yield Task(self._chunks, part, action, samples)
+            shape: dict[Method, tuple[int, ...]] = {
+                "values": (samples, self.horizon),
+                "returns": (action, samples, self.horizon),
+                "corrections": (samples, self.pairs, self.horizon),
+            }
+            yield Task(self._chunks, part, shape[part], samples, action)
             self._chunks += 1
 
-    def _most_calls(self, part: Part) -> int:
+    def _most_calls(self, part: Method) -> int:
         """Simulator calls of one sample, at most."""
-        if part == "correction":
+        if part == "corrections":
             return self.horizon * (1 + 2 * self.pairs)
         return self.horizon
 
-    def _mean(self, part: Part, action: int = 0) -> _Mean:
-        if part == "action":
+    def _mean(self, part: Method, action: int = 0) -> _Mean:
+        if part == "returns":
             return self._actions[action]
-        if part == "value":
+        if part == "values":
             return self._value
         assert self._correction is not None
         return self._correction
 
-    def _sample(self, task: Task) -> tuple[Sums | PairSums, int]:
-        oracle = Oracle(self._root.model, self._root.seed, task.chunk)
-        state, count, horizon = self._root.state, task.samples, self.horizon
-        sums: Sums | PairSums
-        if task.part == "value":
-            sums = self._chains.values(oracle, state, count, horizon)
-        elif task.part == "action":
-            sums = self._chains.returns(oracle, state, task.action, count, horizon)
-        else:
-            sums = self._chains.corrections(oracle, state, count, self.pairs, horizon)
-        return sums, oracle.calls
-
-    def _book(self, task: Task, sums: Sums | PairSums, calls: int) -> None:
+    def _book(self, task: Task, outcome: Outcome) -> None:
         """Takes a chunk into account."""
-        self._promised -= task.samples * self._most_calls(task.part)
-        mean = self._mean(task.part, task.action)
+        sums = outcome.sums
+        self._promised -= task.samples * self._most_calls(task.method)
+        mean = self._mean(task.method, task.action)
         mean.sequence.update(sums.samples, sums.total, sums.squares)
-        mean.calls += calls
+        mean.calls += outcome.calls
         self.samples += sums.samples
         if isinstance(sums, PairSums):
             self._pair_sums += np.array(sums)
@@ -374,7 +344,7 @@ class ChainRun:
         """How many pairs, and which part gets how many calls: what makes cost × variance smallest, by the pilot."""
         each = max(self._value.calls / max(self._value.count, 1), 1.0)
         returns = sum(mean.calls for mean in self._actions) / max(sum(mean.count for mean in self._actions), 1)
-        parts: dict[Part, tuple[float, float]] = {"value": (each, self._value.variance)}
+        parts: dict[Method, tuple[float, float]] = {"values": (each, self._value.variance)}
         if self._correction is not None:
             pairs = np.append(PAIRS, self.pairs)
             costs, variances = self._correction_prices(pairs, each)
@@ -384,7 +354,7 @@ class ChainRun:
                 chosen = best
                 self._spent += self._correction.calls
                 self._pairs_from(int(pairs[best]), CORRECTION_SHARE * (1.0 - PILOT_SHARE))
-            parts["correction"] = float(costs[chosen]), float(variances[chosen])
+            parts["corrections"] = float(costs[chosen]), float(variances[chosen])
         weights = {
             part: math.sqrt(calls * self._effective(part, variance)) for part, (calls, variance) in parts.items()
         }
@@ -394,7 +364,7 @@ class ChainRun:
             share = rest * (LEAST_SHARE + (1.0 - LEAST_SHARE * len(parts)) * weight)
             self._budgets[part] = Budget(calls, variance, share)
         most = max(mean.variance for mean in self._actions)
-        self._budgets["action"] = Budget(max(returns, 1.0), most, DECISION_SHARE)
+        self._budgets["returns"] = Budget(max(returns, 1.0), most, DECISION_SHARE)
 
     def _affords_another(self) -> bool:
         """Whether the pilot saw enough corrections to judge by, and the limit on calls allows for as many calls."""
@@ -404,7 +374,7 @@ class ChainRun:
         limit = self._root.max_calls
         return limit is None or (1.0 - DECISION_SHARE) * (limit - self.calls) >= 2.0 * self._correction.calls
 
-    def _effective(self, part: Part, variance: float) -> float:
+    def _effective(self, part: Method, variance: float) -> float:
         """A variance and, where the interval must shrink, what the width of the support adds to it (Bernstein)."""
         if self._planner.error_range is None:
             return variance
@@ -444,7 +414,7 @@ class ChainRun:
         if self._correction is None:
             return self._value.estimate, self._value.error
         # A run must not stop because its corrections happen to vary less than those of the pilot.
-        variance = self._budgets["correction"].variance if self._budgets else 0.0
+        variance = self._budgets["corrections"].variance if self._budgets else 0.0
         error = math.sqrt(max(self._correction.variance, variance) / max(self._correction.count, 1))
         return self._value.estimate + self._correction.estimate, math.hypot(self._value.error, error)
 

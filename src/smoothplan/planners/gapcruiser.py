@@ -7,20 +7,21 @@ refined. A ladder of levels is made in advance, each rung the cheapest way to a 
 
 import math
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from smoothplan import arguments, parallel
+from smoothplan import arguments
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup
 from smoothplan.confidence import ConfidenceSequence
-from smoothplan.engines.base import Engine, Sums
+from smoothplan.engines.base import Engine
 from smoothplan.forecast import amount, scientific
-from smoothplan.models.base import GenerativeModel, Oracle
-from smoothplan.recursion import HEADROOM, REFUSED_CALLS, ROUNDING, HopelessError, action_values, engine_for
+from smoothplan.models.base import GenerativeModel
+from smoothplan.parallel.crew import Crew
+from smoothplan.parallel.work import Outcome, Task, Work
+from smoothplan.recursion import HEADROOM, REFUSED_CALLS, ROUNDING, SMALL, HopelessError, action_values, engine_for
 from smoothplan.run import Display, History, Identification, Root, Status
 from smoothplan.schedules.level import Level, Problem, Return
 from smoothplan.schedules.optimise import Rung, ladder
@@ -32,6 +33,9 @@ LOOKS = 64
 
 GROWTH = 16
 """and no less than this fraction of the samples that the action has there."""
+
+PIECES = 8
+"""Chunks of a batch, unless they would be too small."""
 
 FASTEST = 10**9
 """Simulator calls per second that no engine makes: what a limit on time can pay for, at most."""
@@ -157,14 +161,6 @@ class Action:
         return min(max(mean, low), high)
 
 
-class Task(NamedTuple):
-    """A chunk of returns."""
-
-    chunk: int
-    action: int
-    samples: int
-
-
 @dataclass
 class CruiserRun:
     """The state of a run: what is known of each root action."""
@@ -183,36 +179,26 @@ class CruiserRun:
 
     def __post_init__(self) -> None:
         self.actions = [Action(action_values(self.problem)) for _ in range(self.problem.actions)]
+        at = self.root.model, self.root.state, self.root.seed
+        self._work = [Work(stage.engine, *at) for stage in self.stages]
 
-    def go(self, workers: int, display: Display | None) -> None:
+    def go(self, crew: Crew, display: Display) -> None:
         """Samples the wider of the best action and its challenger, until the gap is within ε or a limit is reached."""
-        try:
-            self.status = self._until(workers, display)
-        except KeyboardInterrupt:
-            self.status = "interrupted"
-
-    def _until(self, workers: int, display: Display | None) -> Status:
-        late = False
         while True:
             self.history.add(self.calls, self.q_intervals)
             best, challenger, gap = ugape(self.q_intervals)
             if challenger is None or gap <= self.epsilon * (1.0 + ROUNDING):
-                return "converged"
-            if late:
-                return "max_seconds"
+                self.status = "converged"
+                return
             action = max(best, challenger, key=lambda a: self.actions[a].radius)
             tasks = list(self._tasks(action))
             if not tasks:
-                return "max_calls"
+                self.status = "max_calls"
+                return
             self.rounds += 1
-            with closing(parallel.in_order(self._sample, tasks, min(workers, len(tasks)))) as outcomes:
-                for task, (sums, calls) in outcomes:
-                    self._book(task, sums, calls)
-                    if display is not None:
-                        display.update(self.calls, self.interval)
-                    late = self.root.late()
-                    if late:
-                        break
+            for task, outcome in crew.in_order(self._work[self.actions[action].stage], tasks):
+                self._book(task, outcome)
+                display.update(self.calls, self.interval)
 
     def _tasks(self, number: int) -> Iterator[Task]:
         """The next batch of returns of an action, in chunks; nothing where the limit does not allow one."""
@@ -224,9 +210,12 @@ class CruiserRun:
         count = math.ceil(max(stage.rung.samples / LOOKS, have / GROWTH))
         if self.root.max_calls is not None:
             count = min(count, (self.root.max_calls - self.calls) // stage.calls)
-        size = max(1, stage.engine.chunk_calls // stage.calls)
+        # Enough for a few workers, unless chunks would be too small to be worth it.
+        most, least = stage.engine.chunk_calls // stage.calls, (stage.engine.chunk_calls >> SMALL) // stage.calls
+        size = max(1, min(most, max(math.ceil(count / PIECES), least)))
         for start in range(0, count, size):
-            yield Task(self.chunks, number, min(size, count - start))
+            samples = min(size, count - start)
+            yield Task(self.chunks, "returns", (number, samples), samples, number)
             self.chunks += 1
 
     def _worth_refining(self, action: Action) -> bool:
@@ -237,12 +226,7 @@ class CruiserRun:
         remaining = math.inf if self.root.max_calls is None else self.root.max_calls - self.calls
         return action.radius <= here.radius and finer.price <= HEADROOM * remaining
 
-    def _sample(self, task: Task) -> tuple[Sums, int]:
-        oracle = Oracle(self.root.model, self.root.seed, task.chunk)
-        engine = self.stages[self.actions[task.action].stage].engine
-        return engine.returns(oracle, self.root.state, task.action, task.samples), oracle.calls
-
-    def _book(self, task: Task, sums: Sums, calls: int) -> None:
+    def _book(self, task: Task, outcome: Outcome) -> None:
         """Takes a chunk into account: the action's interval shrinks to what its returns allow, and never widens."""
         action = self.actions[task.action]
         rung, through, *_ = self.stages[action.stage]
@@ -252,6 +236,7 @@ class CruiserRun:
                 float(through.low), float(through.high), delta, rung.radius - float(through.bias)
             )
         mean = action.means[action.stage]
+        sums = outcome.sums
         mean.update(*sums)
         # Returns without variance are all alike.
         low, high = (mean.mean, mean.mean) if through.variance == 0.0 else mean.interval
@@ -259,7 +244,7 @@ class CruiserRun:
             max(action.interval[0], low - float(through.bias)),
             min(action.interval[1], high + float(through.bias)),
         )
-        action.calls += calls
+        action.calls += outcome.calls
         self.samples += sums.samples
 
     @property

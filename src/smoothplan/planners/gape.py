@@ -15,6 +15,7 @@ from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.tabular import TabularModel
+from smoothplan.parallel.crew import Crew
 from smoothplan.run import Display, History, Identification, Root, Run, Status
 from smoothplan.search.explored import explored
 from smoothplan.search.explorer import Explorer, Key, KeyedExplorer, TableExplorer
@@ -195,27 +196,21 @@ class SearchRun:
         self._history = History()
         self.epsilon, self.delta = planner.epsilon, planner.delta
 
-    def go(self, workers: int, display: Display | None) -> None:
+    def go(self, crew: Crew, display: Display) -> None:
         """Searches until the gap is within ε or a limit is reached. Rounds build on each other: one worker does all."""
         limit = ENDLESS if self._root.max_calls is None else min(self._root.max_calls, ENDLESS)
-        try:
-            while True:
-                until = self.calls + min(SLICE_CALLS, 1 + int(SLICE_RATIO * self.calls))
-                converged = self._explorer.explore(self.epsilon, min(until, limit), SLICE_CALLS, limit)
-                self._history.add(self.calls, self._explorer.intervals)
-                if display is not None:
-                    display.update(self.calls, self.interval)
-                if converged:
-                    self.status = "converged"
-                    return
-                if self.calls >= limit:
-                    self.status = "max_calls"
-                    return
-                if self._root.late():
-                    self.status = "max_seconds"
-                    return
-        except KeyboardInterrupt:
-            self.status = "interrupted"
+        while True:
+            until = self.calls + min(SLICE_CALLS, 1 + int(SLICE_RATIO * self.calls))
+            converged = self._explorer.explore(self.epsilon, min(until, limit), SLICE_CALLS, limit)
+            self._history.add(self.calls, self._explorer.intervals)
+            display.update(self.calls, self.interval)
+            if converged:
+                self.status = "converged"
+                return
+            if self.calls >= limit:
+                self.status = "max_calls"
+                return
+            crew.brake.check()
 
     @property
     def calls(self) -> int:

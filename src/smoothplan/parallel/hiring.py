@@ -1,0 +1,56 @@
+"""Who does the work of a run: nobody else, threads, processes, or a cluster."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from smoothplan import arguments
+from smoothplan.parallel.crew import Pool, ThreadPool
+from smoothplan.parallel.work import Work
+
+PoolName = Literal["auto", "threads", "processes"]
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """Who does the work of a run.
+
+    Args:
+        workers: how many at a time, on this machine.
+        pool: "threads", which suit compiled engines; "processes", which contain whatever a simulator in Python does;
+            "auto" for what suits the engine.
+        cluster: "local", the address of a Dask scheduler, or a Dask client.
+        simulator_timeout: seconds that one call of the model's step may take. It needs processes.
+        worker_memory: bytes that a worker process may grow by; a fair part of the machine's memory by default.
+    """
+
+    workers: int = 1
+    pool: PoolName = "auto"
+    cluster: Any = None
+    simulator_timeout: float | None = None
+    worker_memory: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "workers", arguments.whole("workers", self.workers))
+        if self.pool not in get_args(PoolName):
+            raise ValueError(f"pool must be auto, threads or processes, got {self.pool!r}")
+        if self.simulator_timeout is not None:
+            arguments.positive("simulator_timeout", self.simulator_timeout)
+            if self.pool == "threads":
+                raise ValueError("simulator_timeout needs pool='processes': a thread cannot be ended, got 'threads'")
+        if self.worker_memory is not None:
+            object.__setattr__(self, "worker_memory", arguments.whole("worker_memory", self.worker_memory))
+
+    def hire(self, work: Work) -> Pool | None:
+        """Those who do this work, and all that comes after it; None for nobody but the one who asks."""
+        contained = self.simulator_timeout is not None or self.pool == "processes"
+        if self.cluster is not None:
+            from smoothplan.parallel.cluster import ClusterPool
+
+            return ClusterPool(self, contained or not (work.compiled or self.pool == "threads"))
+        if self.workers == 1 and not contained:
+            return None
+        if contained or not (work.compiled or self.pool == "threads"):
+            from smoothplan.parallel.processes import ProcessPool
+
+            return ProcessPool(self.workers, self.simulator_timeout, self.worker_memory)
+        return ThreadPool(self.workers)
