@@ -4,9 +4,12 @@ import argparse
 import inspect
 import json
 import os
+import shlex
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -19,7 +22,8 @@ from smoothplan.arguments import Floats
 from smoothplan.backups import Backup
 from smoothplan.exact import Solution
 from smoothplan.forecast import Scheduled
-from smoothplan.models import GenerativeModel, TabularModel
+from smoothplan.models import GenerativeModel, SimulatorError, TabularModel
+from smoothplan.parallel.crew import ClusterError
 from smoothplan.plan import PlanResult
 from smoothplan.run import Identification, Planner
 from smoothplan.search.explored import saved_kind
@@ -76,14 +80,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 parser.print_help()
                 return 0
             command: Callable[[argparse.Namespace, Console], None] = options.command
-            command(options, _Console())
+            with warnings.catch_warnings():
+                warnings.showwarning = partial(_warn, parser)
+                command(options, _Console())
         finally:
             print(end="", flush=True)  # what cannot be written shows here, whatever was printed
     except KeyboardInterrupt:
         return _complain(parser, "interrupted", status=130)
     except BrokenPipeError:
         _discard_output()  # the reader left, as `head` does: not an error
-    except (ValueError, TypeError, ArithmeticError, ImportError, MemoryError, OSError) as error:
+    except SimulatorError as error:
+        return _complain(parser, _written_down(error, options), status=2)
+    except (ValueError, TypeError, ArithmeticError, ImportError, MemoryError, OSError, ClusterError) as error:
         if isinstance(error, OSError):
             _discard_output()
         return _complain(parser, str(error) or type(error).__name__, status=2)
@@ -98,6 +106,42 @@ def _discard_output() -> None:
 def _complain(parser: argparse.ArgumentParser, message: str, status: int) -> int:
     print(f"{parser.prog}: error: {' '.join(message.split())}", file=sys.stderr)
     return status
+
+
+def _warn(parser: argparse.ArgumentParser, message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"{parser.prog}: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _written_down(error: SimulatorError, options: argparse.Namespace) -> str:
+    """What became of a plan whose simulator failed, and how the call can be made again."""
+    message = str(error)
+    if error.partial is not None:
+        low, high = error.partial.interval
+        message += f"; so far, after {error.partial.calls:,} calls, the value is in [{low:.6g}, {high:.6g}]"
+    if getattr(options, "failure", None):
+        failure = {"model": options.model, "call": json.loads(error.call.to_json())}
+        try:
+            Path(options.failure).write_text(json.dumps(failure) + "\n", encoding="utf-8")
+        except OSError as reason:
+            return f"{message}; the call could not be written down: {reason}"
+        message += f"; make the call again with: smoothplan reproduce {shlex.quote(options.failure)}"
+    return message
+
+
+def _reproduce(options: argparse.Namespace, console: Console) -> None:
+    try:
+        failure = json.loads(Path(options.file).read_text("utf-8"))
+        spec, call = failure["model"], failure["call"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ValueError(f"{options.file} is not what a plan wrote down of a failing simulator call") from None
+    model = specs.build_model(options.model or str(spec))
+    found = smoothplan.reproduce(model, json.dumps(call))
+    if options.json:
+        fields = {name: values.tolist() for name, values in found._asdict().items()}
+        print(json.dumps({"model": options.model or spec, **fields}))
+        return
+    console.print(f"the call did not fail this time: next states {found.next_states.tolist()}", highlight=False)
+    console.print(f"rewards {found.rewards.tolist()}, terminal {found.terminals.tolist()}", highlight=False)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -149,15 +193,50 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--seed", type=int, default=0, help="the same seed gives the same result (default: %(default)s)")
     plan.add_argument("--max-calls", type=int, metavar="N", help="stop before more than N simulator calls")
     plan.add_argument("--max-seconds", type=float, metavar="T", help="stop after about T seconds")
-    plan.add_argument("--workers", type=int, default=1, help="threads (default: %(default)s)")
+    plan.add_argument("--workers", type=int, default=1, metavar="N", help="how many work (default: %(default)s)")
+    plan.add_argument(
+        "--pool",
+        choices=("auto", "threads", "processes"),
+        default="auto",
+        help="threads suit compiled engines, processes simulators in Python; by default what suits",
+    )
+    plan.add_argument(
+        "--cluster", metavar="WHERE", help="a Dask cluster that does the work: local, or tcp://host:port of a scheduler"
+    )
+    plan.add_argument("--checkpoint", metavar="FILE", help="keep what is done there, and go on where it ends")
+    plan.add_argument(
+        "--simulator-timeout", type=float, metavar="T", help="a call of the simulator may take so many seconds"
+    )
+    plan.add_argument(
+        "--failure",
+        metavar="FILE",
+        default="smoothplan-failure.json",
+        help="where a failing simulator call is written down, for `smoothplan reproduce` (default: %(default)s)",
+    )
     plan.add_argument("--engine", choices=("auto", "compiled", "batched"), default="auto", help=argparse.SUPPRESS)
     plan.add_argument("--exact", action="store_true", help="show the exact value beside it (tabular models)")
     plan.add_argument(
         "--graph", metavar="FILE", help="save what a search by bounds explored: a .svg drawing, .dot or .json"
     )
-    plan.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    plan.add_argument(
+        "--progress",
+        choices=("auto", "live", "json", "none"),
+        default="auto",
+        help="on standard error: a live line, JSON lines for machines, or nothing; by default live on a terminal",
+    )
+    plan.add_argument("--quiet", action="store_true", help="the same as --progress none")
     plan.set_defaults(command=_plan)
     forecast.set_defaults(command=_forecast)
+
+    again = commands.add_parser(
+        "reproduce",
+        help="make a simulator call again that went wrong",
+        description="Makes the simulator call again that ended a plan, with the same random numbers.",
+    )
+    again.add_argument("file", metavar="FILE", help="what the plan wrote down")
+    again.add_argument("--model", metavar="SPEC", help="another model than the one of the plan")
+    again.add_argument("--json", action="store_true", help="print one JSON object")
+    again.set_defaults(command=_reproduce)
 
     _add_act(commands)
     for kind, registry in (("model", specs.MODELS), ("backup", specs.BACKUPS), ("planner", specs.PLANNERS)):
@@ -366,8 +445,10 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
 
 
 def _run_options(options: argparse.Namespace) -> dict[str, Any]:
-    progress = not options.quiet and sys.stderr.isatty()
-    return {"seed": options.seed, "workers": options.workers, "progress": progress, "engine": options.engine}
+    shown = "none" if options.quiet else options.progress
+    live = shown == "live" or (shown == "auto" and sys.stderr.isatty())
+    names = ("seed", "workers", "pool", "cluster", "checkpoint", "simulator_timeout", "engine")
+    return {name: getattr(options, name) for name in names} | {"progress": "json" if shown == "json" else live}
 
 
 def _has_truth(options: argparse.Namespace, model: GenerativeModel) -> None:

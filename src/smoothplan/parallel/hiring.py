@@ -43,14 +43,18 @@ class Terms:
     def hire(self, work: Work) -> Pool | None:
         """Those who do this work, and all that comes after it; None for nobody but the one who asks."""
         contained = self.simulator_timeout is not None or self.pool == "processes"
+        alone = self.workers == 1 and self.cluster is None and not contained
+        if alone:
+            return None
+        timeout, memory = self.simulator_timeout, self.worker_memory
+        contained = contained or not (work.compiled or self.pool == "threads")
+        # Both are imported where they are needed: Dask may not be there, and processes are seldom wanted.
         if self.cluster is not None:
             from smoothplan.parallel.cluster import ClusterPool
 
-            return ClusterPool(self, contained or not (work.compiled or self.pool == "threads"))
-        if self.workers == 1 and not contained:
-            return None
-        if contained or not (work.compiled or self.pool == "threads"):
+            return ClusterPool(self.cluster, self.workers, contained=contained, timeout=timeout, memory=memory)
+        if contained:
             from smoothplan.parallel.processes import ProcessPool
 
-            return ProcessPool(self.workers, self.simulator_timeout, self.worker_memory)
+            return ProcessPool(self.workers, timeout, memory)
         return ThreadPool(self.workers)
