@@ -10,6 +10,7 @@ from smoothplan import arguments
 from smoothplan.arguments import Floats
 from smoothplan.exact import Solution
 from smoothplan.models.base import States
+from smoothplan.search.saved import Arrays, Readable
 
 
 class Reference(Protocol):
@@ -32,6 +33,17 @@ class Improvable(Reference, Protocol):
 
     def improve(self, calls: int) -> None:
         """Makes about so many more."""
+
+
+@runtime_checkable
+class Savable(Reference, Protocol):
+    """A reference whose state can be kept in a file. One that is restored goes on with the same bits."""
+
+    def saved(self) -> Arrays:
+        """Its state as named arrays."""
+
+    def restore(self, arrays: Readable) -> None:
+        """Takes on the state of a reference that was made with the same arguments; ValueError if it cannot be one."""
 
 
 class CriticReference:

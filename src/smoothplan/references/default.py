@@ -10,6 +10,7 @@ from smoothplan.engines.grids import MOST_DIMENSIONS
 from smoothplan.models.base import GenerativeModel
 from smoothplan.references.grid import GridReference, default_price
 from smoothplan.references.shared import SharedReference
+from smoothplan.search.saved import Readable
 
 CALLS, COMPILED_CALLS = 100_000, 400_000
 """Simulator calls for a reference, about, and where the simulator is compiled."""
@@ -27,6 +28,7 @@ def default_reference(
     calls: int = CALLS,
     max_calls: int | None = None,
     seed: int = 0,
+    saved: Readable | None = None,
 ) -> SharedReference | GridReference:
     """A reference made from what the model is, by about so many simulator calls.
 
@@ -40,9 +42,11 @@ def default_reference(
         calls: simulator calls; a grid makes as many as it needs, and is then improved by what is left.
         max_calls: a limit, no smaller than `calls`, that is kept in any case.
         seed: of the simulator calls.
+        saved: what the method `saved` gave, of a reference that was made with the same arguments and perhaps improved
+            since; this is it again, without any simulator call.
 
     Raises:
-        ValueError: neither suits the model; the message says what would help.
+        ValueError: neither suits the model, or what was saved does not; the message says what would help.
         TooFewCallsError: a grid may take more than `max_calls`.
     """
     if model.initial_state is None:
@@ -57,9 +61,14 @@ def default_reference(
                 "declare it, build a SharedReference with successors=..., or give a critic"
             )
         shared = SharedReference(model, backup, root=state, seed=seed)
+        if saved is not None:
+            shared.restore(saved)
+            return shared
         shared.improve(arguments.whole("calls", calls))
         return shared
     if start.dtype.kind == "f" and start.ndim == 1 and len(start) <= MOST_DIMENSIONS:
+        if saved is not None:
+            return GridReference.build(model, backup, seed=seed, saved=saved)
         if max_calls is not None and default_price(model) > max_calls:
             raise TooFewCallsError(
                 f"a grid may take {default_price(model)} simulator calls, more than max_calls={max_calls}: build a "

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,11 +11,21 @@ from numpy.typing import ArrayLike, NDArray
 from smoothplan import arguments, curvature
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
-from smoothplan.engines.grids import MOST_DIMENSIONS, Grid, grid_nodes
+from smoothplan.engines.grids import MOST_DIMENSIONS, Grid, grid_nodes, make_grid
 from smoothplan.engines.kernels import Softmaxes
 from smoothplan.models.base import GenerativeModel, Oracle, States
 from smoothplan.references.iteration import Chances, iterate
-from smoothplan.streams import compiled
+from smoothplan.search.saved import (
+    Arrays,
+    Readable,
+    finite,
+    oracle_arrays,
+    piece,
+    read_streams,
+    require,
+    set_streams,
+)
+from smoothplan.streams import CALLS, Stream, compiled
 
 NODES = 10_000
 """Nodes of a grid, about, where nobody says how many cells there are."""
@@ -68,11 +78,11 @@ class GridReference:
     """
 
     def __init__(
-        self, model: GenerativeModel, backup: Backup, oracle: Oracle, box: "_Box", cells: Ints, samples: int
+        self, model: GenerativeModel, backup: Backup, oracle: Oracle, box: "_Box", samples: int, grid: Grid
     ) -> None:
         self._model, self._backup, self._oracle, self._box = model, backup, oracle, box
         self.samples = samples
-        self.grid: Grid = _solved(model, backup, oracle, box, cells, samples)
+        self.grid = grid
 
     @classmethod
     def build(
@@ -87,6 +97,7 @@ class GridReference:
         periodic: Sequence[int] = (),
         seed: int = 0,
         max_calls: int = 2_000_000,
+        saved: Readable | None = None,
     ) -> "GridReference":
         """A reference built from simulator calls.
 
@@ -101,6 +112,7 @@ class GridReference:
                 what reads `grid` directly must bring states between them, as most simulators do.
             seed: of the simulator calls.
             max_calls: an error, before the calls are made, if the grid would take more.
+            saved: what `saved` gave, of a reference that was built with the same arguments. It takes no simulator call.
         """
         box = _Box.given(model, low, high, periodic)
         dimensions = box.dimensions
@@ -110,11 +122,16 @@ class GridReference:
         samples = arguments.whole("samples", samples)
         oracle = Oracle(model, seed)
         _check_price(counts, model.actions * samples, max_calls)
+        if saved is not None:
+            state = _read(saved, box, model)
+            set_streams(oracle, state.streams)
+            return cls(model, backup, oracle, state.box, state.samples, state.grid)
         if not box.closed:
             box = box.found(model, backup, oracle, samples)
-        reference = cls(model, backup, oracle, box, counts, samples)
+        grid = _solved(model, backup, oracle, box, counts, samples)
+        reference = cls(model, backup, oracle, box, samples, grid)
         if not box.closed and reference._look_around(_walk_length(model)):
-            reference._solve(counts)
+            reference._solve(counts, samples)
         return reference
 
     @property
@@ -173,17 +190,39 @@ class GridReference:
         before, samples = self.grid, self.samples
         growth = max(1.0, calls / (self.nodes * self._model.actions * samples))
         if self._model.max_successors != 1:
-            self.samples = int(samples * math.sqrt(growth))
-        nodes = min(calls / (self._model.actions * self.samples), float(max_nodes))
+            samples = int(samples * math.sqrt(growth))
+        nodes = min(calls / (self._model.actions * samples), float(max_nodes))
         finer = max(1.0, nodes / self.nodes) ** (1.0 / len(before.shape))
         # Where the middle of the box was a node, it stays one.
         added = ((before.shape * finer).astype(np.int64) - before.shape) // 2 * 2
         larger = (self._box.low != before.low).any() or (self._box.high != before.high).any()
-        if larger or added.any() or self.samples > samples:
-            self._solve(before.shape - 1 + added)
+        if larger or added.any() or samples > self.samples:
+            self._solve(before.shape - 1 + added, samples)
 
-    def _solve(self, cells: Ints) -> None:
-        self.grid = _solved(self._model, self._backup, self._oracle, self._box, cells, self.samples, self.grid)
+    def _solve(self, cells: Ints, samples: int) -> None:
+        self.grid = _solved(self._model, self._backup, self._oracle, self._box, cells, samples, self.grid)
+        self.samples = samples
+
+    def saved(self) -> Arrays:
+        """Its state as named arrays, for `restore`."""
+        box, grid = self._box, self.grid
+        return oracle_arrays(self._oracle) | {
+            "box": np.array([box.low, box.high]),  # [2, d]; walks may have enlarged it since the grid was solved
+            "grid": np.array([grid.low, grid.high]),
+            "shape": grid.shape.copy(),
+            "table": grid.table.copy(),
+            "samples": np.array([self.samples]),
+        }
+
+    def restore(self, arrays: Readable) -> None:
+        """Takes on the state of a reference that was built with the same arguments, whatever it was before.
+
+        Raises:
+            ValueError: the arrays are not those of such a reference, which is then as it was.
+        """
+        state = _read(arrays, self._box, self._model)
+        self._box, self.samples, self.grid = state.box, state.samples, state.grid
+        set_streams(self._oracle, state.streams)
 
     def __repr__(self) -> str:
         shape = "×".join(str(nodes) for nodes in self.grid.shape)
@@ -275,10 +314,43 @@ class _Box:
                 break
         return box
 
+    def moved(self, low: Floats, high: Floats) -> "_Box":
+        """The same box with other ends, where they are not given; those that are must be the same."""
+        require((low < high).all(), "the lower corner of a box must be below the upper one")
+        given = np.where(self._fixed, [self.low, self.high], [low, high])
+        require((given == [low, high]).all(), "the corners of a box must be those that were given")
+        return _Box(low, high, self._fixed, self.periodic, self.dtype)
+
     def exceeds(self, other: "_Box") -> bool:
         """Whether it is larger than another box by more than a little."""
         little = GROWN * (other.high - other.low)
         return bool(((other.low - self.low > little) | (self.high - other.high > little)).any())
+
+
+class _State(NamedTuple):
+    """What a grid reference becomes and gives from here on depends on this, and on what it was built with."""
+
+    streams: tuple[np.random.Generator, Stream]
+    box: _Box
+    samples: int
+    grid: Grid
+
+
+def _read(arrays: Readable, box: _Box, model: GenerativeModel) -> _State:
+    """The state of a reference that was built for a model, with the ends of this box that are given."""
+    streams = read_streams(arrays)
+    corners, ends = (finite(arrays, name, 2, box.dimensions).copy() for name in ("box", "grid"))
+    shape = piece(arrays, "shape", np.int64, box.dimensions)
+    require((shape >= 2).all(), "'shape' must be 2 at least")
+    nodes = math.prod(shape.tolist())
+    table = finite(arrays, "table", nodes, model.actions)
+    samples = int(piece(arrays, "samples", np.int64, 1)[0])
+    made = int(streams[1][CALLS])
+    require(1 <= samples <= made // (nodes * model.actions), f"'samples' must be those of {made} calls, got {samples}")
+    box.moved(ends[0], ends[1])
+    inside = (corners[0] <= ends[0]) & (ends[1] <= corners[1])
+    require(inside.all(), "'grid' must be inside the box")
+    return _State(streams, box.moved(corners[0], corners[1]), samples, make_grid(ends[0], ends[1], shape, table))
 
 
 def default_price(model: GenerativeModel) -> int:

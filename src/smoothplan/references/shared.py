@@ -12,8 +12,10 @@ from smoothplan.models.tabular import TabularModel
 from smoothplan.references.iteration import Chances, iterate
 from smoothplan.search import bounds
 from smoothplan.search.explorer import Explorer, Key, KeyedExplorer, TableExplorer
-from smoothplan.search.graph import STATES
+from smoothplan.search.graph import NUMBERS, STATES
 from smoothplan.search.rules import rules_of
+from smoothplan.search.saved import Arrays, Readable, finite, piece, read_streams, require
+from smoothplan.streams import CALLS
 
 ACCURACY = 1e-5
 """The accuracy of value iteration, as a fraction of the width of the value interval; walks make do with less."""
@@ -160,6 +162,39 @@ class SharedReference:
         anything = np.full((1, self._model.actions, 2), [self._low, self._high])
         low, high = np.moveaxis(np.concatenate([self._intervals(), anything])[numbers], -1, 0)
         return _largest_range(self.q(states), low, high)
+
+    def saved(self) -> Arrays:
+        """Its state as named arrays, for `restore`."""
+        return self._explorer.saved() | {
+            "hopes": self._hopes.values.copy(),
+            "hopes_q": self._hopes.q.copy(),
+            "estimates": self._estimates.values.copy(),
+            "estimates_q": self._estimates.q.copy(),
+            "guess": np.array([self._guess]),
+            "up_to_date": np.array([self._estimated, self._tightened]),
+        }
+
+    def restore(self, arrays: Readable) -> None:
+        """Takes on the state of a reference that was made with the same arguments, whatever it knew before.
+
+        Raises:
+            ValueError: the arrays are not those of such a reference, which is then as it was.
+        """
+        hopes, estimates = self._remembered(arrays, "hopes"), self._remembered(arrays, "estimates")
+        guess = finite(arrays, "guess", 1)
+        up_to_date = piece(arrays, "up_to_date", np.int64, 2)
+        calls = int(read_streams(arrays)[1][CALLS])
+        require(((up_to_date >= -1) & (up_to_date <= calls)).all(), "'up_to_date' must be numbers of calls")
+        self._explorer.restore(arrays)
+        self._hopes, self._estimates, self._guess = hopes, estimates, float(guess[0])
+        self._estimated, self._tightened = up_to_date.tolist()
+
+    def _remembered(self, arrays: Readable, name: str) -> _Memory:
+        """Values of the first states, as many as there were when they were computed."""
+        states = int(piece(arrays, "totals", np.int64, NUMBERS)[STATES])
+        values = finite(arrays, name, None)
+        require(len(values) <= states, f"{name!r} must be values of {states} states at most")
+        return _Memory(values.copy(), finite(arrays, f"{name}_q", len(values), self._model.actions).copy())
 
     def _known(self, states: States, may_end: bool = True) -> States:
         """States that the model may know, or an error."""

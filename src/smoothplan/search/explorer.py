@@ -10,9 +10,11 @@ import numpy as np
 from smoothplan.arguments import Floats, Ints, frozen
 from smoothplan.backups import Backup, depends_on_state
 from smoothplan.engines.kernels import softmaxes
-from smoothplan.models.base import ModelError, Oracle, States
+from smoothplan.models.base import Oracle, States
+from smoothplan.models.calls import ModelError
 from smoothplan.models.tabular import TabularModel
 from smoothplan.search import bounds, walk
+from smoothplan.search import saved as saving
 from smoothplan.search import survey as surveys
 from smoothplan.search.graph import (
     DEBT,
@@ -29,8 +31,9 @@ from smoothplan.search.graph import (
     pair_at,
     used_bytes,
 )
+from smoothplan.search.saved import Arrays, Readable, require
 from smoothplan.search.ugape import leaders
-from smoothplan.streams import compiled
+from smoothplan.streams import CALLS, compiled
 
 FIRST_ROOM = 64
 """States that a new graph has room for."""
@@ -98,6 +101,22 @@ class Explorer(ABC):
     def numbers(self, states: States) -> Ints:
         """The numbers of states [n, ...], −1 where one was not discovered, [n]."""
 
+    def saved(self) -> Arrays:
+        """Everything that the search depends on from here, between two rounds of it, as arrays of its own."""
+        return saving.oracle_arrays(self.oracle) | saving.graph_arrays(self.graph, self.rules) | self._saved_states()
+
+    @abstractmethod
+    def restore(self, arrays: Readable) -> None:
+        """Goes back, or on, to what `saved` gave, of an explorer that was made with the same arguments.
+
+        Raises:
+            ValueError: they are no such arrays. The explorer is then as it was.
+        """
+
+    @abstractmethod
+    def _saved_states(self) -> Arrays:
+        """What the discovered states are."""
+
     @property
     def intervals(self) -> Floats:
         """The intervals of the root's action values, [K, 2]."""
@@ -121,7 +140,29 @@ class Explorer(ABC):
         return used_bytes(self.graph)
 
     def _grow(self) -> None:
-        self.graph = grown(self.graph, self.rules, int(GROWTH * len(self.graph.keys)) + self.rules.bound)
+        self.graph = grown(self.graph, self.rules, self._more_room(len(self.graph.keys)))
+
+    def _more_room(self, room: int) -> int:
+        return int(GROWTH * room) + self.rules.bound
+
+    def _restore(self, arrays: Readable, keys: Ints) -> None:
+        """Restores everything but what the states are, whose keys are known to be right."""
+        streams = saving.read_streams(arrays)
+        graph = saving.read_graph(arrays, self.rules, keys, self._saved_room(arrays, len(keys)), int(streams[1][CALLS]))
+        self.graph = graph
+        saving.set_streams(self.oracle, streams)
+
+    def _saved_room(self, arrays: Readable, states: int) -> int:
+        """The room of a saved graph, which must be what so many states may have led to.
+
+        It is kept, for a compiled search begins a new count of idle walks whenever it needs more room.
+        """
+        wanted = int(saving.piece(arrays, "room", np.int64, 1)[0])
+        room = FIRST_ROOM
+        while room < wanted and room < states + max(self.rules.bound, len(self.path)):
+            room = self._more_room(room)
+        require(room == wanted and states <= room, f"'room' must be one that {states} states lead to, got {wanted}")
+        return room
 
     def _broken(self) -> ModelError:
         entry, actions = int(self.graph.totals[OFFENDER]), self.rules.actions
@@ -197,6 +238,18 @@ class TableExplorer(Explorer):
         result[self.graph.keys[:count]] = np.arange(count)
         return np.asarray(result[states])
 
+    def _saved_states(self) -> Arrays:
+        return {"keys": self.graph.keys[: self.graph.totals[STATES]].copy()}
+
+    def restore(self, arrays: Readable) -> None:
+        """See `Explorer`."""
+        keys = saving.piece(arrays, "keys", np.int64, None)
+        require(len(keys) > 0 and keys[0] == self.graph.keys[0], "'keys' must begin with the root")
+        states = len(self._tables.outcomes) // (self._tables.actions * self._tables.width)
+        require(((keys >= 0) & (keys < states)).all(), f"'keys' must be states in 0..{states - 1}")
+        require(len(np.unique(keys)) == len(keys), "'keys' must differ")
+        self._restore(arrays, keys)
+
 
 class KeyedExplorer(Explorer):
     """The search on any simulator whose states can be told apart by a key.
@@ -253,6 +306,36 @@ class KeyedExplorer(Explorer):
             self._numbers[key] = number
             discovered(self.graph, self.rules, number)
         return number
+
+    def _saved_states(self) -> Arrays:
+        states = np.stack(self._states)
+        if states.dtype.hasobject or states.dtype.kind not in "biufV":
+            raise ValueError(f"a search is saved where states are made of numbers, got states of dtype {states.dtype}")
+        return {"states": states}
+
+    def restore(self, arrays: Readable) -> None:
+        """See `Explorer`."""
+        root = np.asarray(self._states[0])
+        states = saving.piece(arrays, "states", root.dtype, None, *root.shape)
+        require(len(states) > 0 and states[0].tobytes() == root.tobytes(), "'states' must begin with the root")
+        require(root.dtype.kind != "f" or np.isfinite(states[1:]).all(), "'states' must be finite")
+        found = [state.copy() for state in states]
+        weights = self._weights
+        if self._backup is not None:
+            weights = np.zeros((self._saved_room(arrays, len(found)), weights.shape[1]))
+        numbers: dict[Hashable, int] = {}
+        try:
+            for number, state in enumerate(found):
+                numbers.setdefault(self._key(state), number)
+                if self._backup is not None:
+                    weights[number] = self._backup.weights(state[None])[0]
+        except Exception as error:  # of functions that were made for other states
+            raise ValueError(f"the saved arrays do not fit: 'states' has one that is unknown: {error}") from error
+        require(len(numbers) == len(found), "'states' must differ in their keys")
+        self._restore(arrays, np.arange(len(found)))
+        self._states, self._numbers, self._weights = found, numbers, weights
+        if self._backup is not None:
+            self._use_weights()
 
     def _grow(self) -> None:
         super()._grow()

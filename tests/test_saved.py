@@ -1,0 +1,569 @@
+"""Searches and references that are saved and restored go on with the same bits; damaged arrays are refused."""
+
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smoothplan as sp
+from smoothplan.arguments import Floats, Ints
+from smoothplan.backups import line_cost
+from smoothplan.models.base import States
+from smoothplan.planners.gape import OTGapE
+from smoothplan.references import GridReference, SharedReference, default_reference
+from smoothplan.references.base import Savable
+from smoothplan.run import EngineName, Root
+from smoothplan.search.explored import explored
+from smoothplan.search.explorer import FIRST_ROOM, Explorer, KeyedExplorer, TableExplorer
+from smoothplan.search.graph import DEBT, NOWHERE, STATES, Graph
+from smoothplan.search.saved import Arrays
+from tests.common import ending, vectorised
+
+MANY = 10**9
+"""More rounds than anybody makes."""
+
+UNTIL = (0, 1, 9, 60, 300, 303, 800)
+"""Calls after which a search pauses."""
+
+
+def copied(arrays: Arrays) -> Arrays:
+    """What comes back from a file: the same bytes elsewhere, read-only."""
+    assert all(array.dtype.kind in "biufV" and not array.dtype.hasobject for array in arrays.values())
+    return {
+        name: np.frombuffer(array.tobytes(), dtype=array.dtype).reshape(array.shape) for name, array in arrays.items()
+    }
+
+
+def equal(one: Arrays, two: Arrays) -> bool:
+    """Whether all arrays agree to the last bit."""
+    return one.keys() == two.keys() and all(
+        (one[name].dtype, one[name].shape, one[name].tobytes())
+        == (two[name].dtype, two[name].shape, two[name].tobytes())
+        for name in one
+    )
+
+
+def same(one: Explorer, two: Explorer) -> bool:
+    """Whether two searches are the same, room and all."""
+    graphs = [search.graph._asdict() for search in (one, two)]
+    return (
+        equal(*graphs)
+        and equal(one.saved(), two.saved())
+        and np.array_equal(one.rules.soft.weights, two.rules.soft.weights)
+        and (one.interval, one.leaders, one.bytes, one.oracle.calls)
+        == (two.interval, two.leaders, two.bytes, two.oracle.calls)
+    )
+
+
+def begun(planner: OTGapE, model: Any, engine: EngineName = "auto") -> Explorer:
+    """A search at its start."""
+    return planner._explorer(Root(model, 0, 1, None, None, engine, time.perf_counter()))
+
+
+def by_state(model: sp.TabularModel) -> sp.OptimalTransport:
+    """Optimal transport whose reference depends on the state."""
+    reference = np.random.default_rng(0).dirichlet(np.ones(model.actions), size=model.states)
+    return sp.OptimalTransport(cost=line_cost(model.actions), tau=1.0, lam=0.3, reference=reference)
+
+
+# Searches
+
+PLANNERS: dict[str, dict[str, Any]] = {
+    "focused": {},
+    "trajectories": {"sampling": "trajectories", "walk": 0.5},
+    "pooled": {"horizon": 4, "tail": "zero"},
+    "stage-wise": {"horizon": 3, "counts": "stage-wise"},
+    "stage-wise trajectories": {"horizon": 3, "counts": "stage-wise", "sampling": "trajectories", "rewards": "bounded"},
+    "published": {"horizon": 3, "tail": "zero", "thresholds": "published"},
+}
+
+MODELS: dict[str, sp.TabularModel] = {
+    "ending": ending(2, 0.6, 1),
+    "large": sp.models.garnet(400, 3, 2, 0.8, 2),  # more states than there is room for at first
+    "bernoulli": sp.models.garnet(100, 2, 1, 0.7, 3, reward_kind="bernoulli"),
+}
+
+
+@pytest.mark.parametrize("engine", ["compiled", "batched", "key"])
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+@pytest.mark.parametrize("options", PLANNERS.values(), ids=PLANNERS.keys())
+def test_a_restored_search_goes_on_with_the_same_bits(
+    options: dict[str, Any], model: sp.TabularModel, engine: Any
+) -> None:
+    if engine == "key":
+        options, engine = options | {"key": lambda state: str(int(state))}, "batched"
+    planner = OTGapE(by_state(model), 0.0, **options)
+    undisturbed = begun(planner, model, engine)
+    restored: list[Explorer] = []
+    for until in UNTIL:
+        for search in (undisturbed, *restored):
+            search.explore(0.0, until, MANY)
+            assert same(search, undisturbed)
+        fresh = begun(planner, model, engine)
+        fresh.restore(copied(undisturbed.saved()))
+        assert same(fresh, undisturbed)
+        if until in (9, 300):
+            restored.append(fresh)
+    assert isinstance(undisturbed, TableExplorer if engine == "compiled" else KeyedExplorer)
+    assert undisturbed.graph.totals[STATES] > 5
+
+
+def test_room_is_restored() -> None:
+    """Whenever a compiled search needs more of it, a new count of idle walks begins."""
+    model = sp.models.garnet(2000, 2, 2, 0.98, 2)
+    planner = OTGapE(sp.HardMax(), 0.0)
+    search, fresh = begun(planner, model), begun(planner, model)
+    search.explore(0.0, 10, MANY)
+    assert len(search.graph.keys) > FIRST_ROOM > search.graph.totals[STATES]
+    fresh.restore(search.saved())
+    assert len(fresh.graph.keys) == len(search.graph.keys)
+
+
+def test_what_is_saved_does_not_change() -> None:
+    search = begun(OTGapE(sp.HardMax(), 0.0), MODELS["large"])
+    arrays = search.saved()
+    before = copied(arrays)
+    search.explore(0.0, 500, MANY)
+    assert equal(arrays, before)
+    # Going back is as good as going on.
+    later = search.saved()
+    search.restore(arrays)
+    assert equal(search.saved(), before)
+    search.explore(0.0, 500, MANY)
+    assert equal(search.saved(), later)
+
+
+def test_states_of_any_shape_and_a_simulator_that_draws_small_numbers() -> None:
+    """Numbers of 32 bits leave half of a word behind in the generator."""
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        moved = states.copy()
+        moved[:, 1, 0] = rng.integers(2, size=len(states), dtype=np.int32)
+        moved[:, 0, 0] = np.where(states[:, 0, 0] == 0.0, -0.0, states[:, 0, 0]) + actions
+        return moved % np.float32(5.0), np.full(len(states), 0.5)
+
+    start = np.zeros((2, 1), dtype=np.float32)
+    model = sp.VectorModel(step, actions=2, discount=0.5, reward_range=(0, 1), max_successors=2, initial_state=start)
+    planner = OTGapE(sp.LogSumExp(0.1), 0.0)
+    root = Root(model, start, 1, None, None, "auto", time.perf_counter())
+    for pause in range(30, 34):
+        search, fresh = planner._explorer(root), planner._explorer(root)
+        search.explore(0.0, pause, MANY)
+        fresh.restore(copied(search.saved()))
+        for one in (search, fresh):
+            one.explore(0.0, 200, MANY)
+        assert same(search, fresh)
+
+
+def test_a_saved_search_is_small() -> None:
+    """What is saved is smaller than the graph, and most of it is what is known of a pair."""
+    model = sp.models.garnet(10_000, 5, 2, 0.7, 1, sparsity=0.5)
+    search = begun(OTGapE(sp.HardMax(), 0.0), model)
+    search.explore(0.0, 20_000, MANY)
+    arrays = search.saved()
+    size = sum(array.nbytes for array in arrays.values())
+    states, pairs = len(arrays["keys"]), len(arrays["entries"])
+    assert size <= 24 * states + 136 * pairs + 200 < search.bytes
+
+
+def test_states_that_no_file_can_hold() -> None:
+    model = sp.VectorModel(
+        lambda states, actions, rng: (states, np.zeros(len(states))),
+        actions=2,
+        discount=0.5,
+        reward_range=(0, 1),
+        max_successors=1,
+        initial_state=1j,
+    )
+    root = Root(model, 1j, 1, None, None, "auto", time.perf_counter())
+    with pytest.raises(ValueError, match="states are made of numbers, got states of dtype complex128"):
+        OTGapE(sp.HardMax(), 0.0)._explorer(root).saved()
+
+
+# Damage
+
+
+def put(name: str, index: Any, value: Any, field: str | None = None) -> Callable[[Arrays], None]:
+    """Changes a number in an array."""
+
+    def change(arrays: Arrays) -> None:
+        arrays[name] = arrays[name].copy()
+        (arrays[name] if field is None else arrays[name][field])[index] = value
+
+    return change
+
+
+def remade(name: str, function: Callable[[Any], Any]) -> Callable[[Arrays], None]:
+    """Replaces an array."""
+
+    def change(arrays: Arrays) -> None:
+        arrays[name] = function(arrays[name])
+
+    return change
+
+
+def swapped(one: str, two: str) -> Callable[[Arrays], None]:
+    def change(arrays: Arrays) -> None:
+        arrays[one], arrays[two] = arrays[two], arrays[one]
+
+    return change
+
+
+DAMAGES: list[tuple[str, Callable[[Arrays], Any]]] = [
+    ("'hits' is missing", lambda arrays: arrays.pop("hits")),
+    ("'low' must have shape", remade("low", lambda low: low[:-1])),
+    ("'high' must have dtype float64", remade("high", lambda high: high.astype(np.float32))),
+    ("'pairs' must have dtype", remade("pairs", lambda pairs: pairs["count"])),
+    ("'stream' must have shape", remade("stream", lambda stream: stream[:4])),
+    ("stuck at zero", put("stream", slice(0, 4), 0)),
+    ("too many calls", put("stream", 4, 2**63)),
+    ("must be the state of a generator", put("generator", 4, 2)),
+    ("must be the state of a generator", put("generator", 5, 2**32)),
+    ("'room' must be one", put("room", 0, 2**40)),
+    ("'room' must be one", put("room", 0, 1)),
+    ("'room' must be one", put("room", 0, FIRST_ROOM + 1)),
+    ("'room' must be one", put("room", 0, -1)),
+    ("'entries' must grow", put("entries", 1, 0)),
+    ("'entries' must be pairs", put("entries", -1, 2**40)),
+    ("'entries' must be pairs", put("entries", 0, -1)),
+    ("'pairs' must have been sampled", put("pairs", 0, 0, "count")),
+    ("'hits' must add up", put("pairs", 0, 2**40, "count")),
+    ("'pairs' must be finite", put("pairs", 0, np.nan, "level")),
+    ("'pairs' must be finite", put("pairs", 0, np.inf, "reward_high")),
+    ("'pairs' below zero", put("pairs", 0, -1.0, "total")),
+    ("must not be turned over", put("pairs", 0, 1e9, "reward_low")),
+    ("'first_low' and 'first_high'", put("pairs", 0, 1.5, "first_high")),
+    ("'least' and 'most'", put("pairs", 0, np.nan, "least")),
+    ("'successors' must be known states", put("successors", (0, 0), 2**30)),
+    ("'successors' must be known states", put("successors", (0, 0), -3)),
+    ("'hits' must be those", put("successors", (0, 0), NOWHERE)),
+    ("'hits' must not be negative", put("hits", (0, 0), -1)),
+    ("'hits' must be those", put("hits", (0, 0), 0)),
+    ("'low' and 'high'", put("low", 0, np.nan)),
+    ("'low' and 'high'", put("high", 0, np.inf)),
+    ("'low' and 'high'", swapped("low", "high")),
+    ("'q_low' and 'q_high'", put("q_low", (0, 0), -1e9)),
+    ("'q_low' and 'q_high'", put("q_high", (0, 0), np.nan)),
+    ("'totals' must be those of", put("totals", STATES, 2**31)),
+    ("'totals' must be those of", put("totals", 1, 0)),
+    ("'totals' must not go beyond", put("totals", 2, -1)),
+    ("'totals' must not go beyond", put("totals", DEBT, 2**60)),
+    ("'totals' must name a pair", put("totals", 5, 2**40)),
+    ("'spent' must be parts", put("spent", 0, -1)),
+    ("'spent' must be parts", put("spent", 0, 2**62)),
+    ("'stake' must be finite", put("stake", 0, np.nan)),
+    ("more samples than there were calls", put("stream", 4, 499)),
+]
+
+TABLE_DAMAGES: list[tuple[str, Callable[[Arrays], Any]]] = [
+    ("'keys' must begin with the root", put("keys", 0, 5)),
+    ("'keys' must be states", put("keys", 1, 12)),
+    ("'keys' must be states", put("keys", 1, -1)),
+    ("'keys' must differ", put("keys", 1, 0)),
+    ("'keys' must begin", remade("keys", lambda keys: keys[:0])),
+    ("'keys' is missing", swapped("states", "keys")),
+]
+
+KEYED_DAMAGES: list[tuple[str, Callable[[Arrays], Any]]] = [
+    ("'states' must begin with the root", put("states", 0, 5)),
+    ("'states' must differ in their keys", put("states", 1, 0)),
+    ("'states' has one that is unknown: .* 99", put("states", 1, 99)),
+    ("'states' must have dtype", remade("states", lambda states: states.astype(np.float64))),
+    ("'states' must have shape", remade("states", lambda states: states[:, None])),
+]
+
+
+@pytest.mark.parametrize("engine", ["compiled", "batched"])
+def test_damaged_searches_are_refused(engine: EngineName) -> None:
+    planner = OTGapE(by_state(MODELS["ending"]), 0.0)
+    search = begun(planner, MODELS["ending"], engine)
+    search.explore(0.0, 500, MANY)
+    good = search.saved() | {"another name": np.zeros(3)}
+    fresh = begun(planner, MODELS["ending"], engine)
+    before = fresh.saved()
+    for complaint, damage in DAMAGES + (TABLE_DAMAGES if engine == "compiled" else KEYED_DAMAGES):
+        arrays: Any = dict(good) | ({"states": None} if engine == "compiled" else {})
+        damage(arrays)
+        with pytest.raises(ValueError, match=complaint):
+            fresh.restore(arrays)
+        assert equal(fresh.saved(), before)
+    fresh.restore(good)
+    assert same(fresh, search)
+
+
+def test_a_search_of_another_kind_is_refused() -> None:
+    searches = [begun(OTGapE(sp.HardMax(), 0.0, **options), MODELS["ending"]) for options in PLANNERS.values()]
+    searches.append(begun(OTGapE(sp.HardMax(), 0.0), MODELS["large"]))
+    searches.append(begun(OTGapE(sp.HardMax(), 0.0, successors=5), MODELS["ending"]))
+    searches.append(begun(OTGapE(sp.HardMax(), 0.0), MODELS["ending"], "batched"))
+    target = begun(OTGapE(sp.HardMax(), 0.0, horizon=7), MODELS["ending"])
+    for search in searches:
+        search.explore(0.0, 100, MANY)
+        with pytest.raises(ValueError, match="the saved arrays do not fit"):
+            target.restore(search.saved())
+
+
+@pytest.mark.parametrize("options", [PLANNERS["focused"], PLANNERS["stage-wise trajectories"]])
+def test_any_damage_is_refused_or_harmless(options: dict[str, Any]) -> None:
+    """A search from a file with a few wrong bytes either does not begin, or goes on to its limit."""
+    planner = OTGapE(sp.LogSumExp(0.1), 0.0, **options)
+    search = begun(planner, MODELS["ending"])
+    search.explore(0.0, 200, MANY)
+    good, rng, refused = search.saved(), np.random.default_rng(0), 0
+    for _ in range(400):
+        name = str(rng.choice(list(good)))
+        data = np.frombuffer(good[name].tobytes(), dtype=np.uint8).copy()
+        data[rng.integers(len(data), size=rng.integers(1, 3))] = rng.integers(256)
+        fresh = begun(planner, MODELS["ending"])
+        try:
+            fresh.restore(good | {name: data.view(good[name].dtype).reshape(good[name].shape)})
+        except ValueError:
+            refused += 1
+            continue
+        fresh.explore(0.0, fresh.oracle.calls + 100, 1000)
+        assert np.isfinite(fresh.intervals).all()
+    assert refused > 100
+
+
+# Interruptions
+
+
+def content(graph: Graph) -> Arrays:
+    """All of a graph but what counts calls that were interrupted."""
+    arrays = {name: array.copy() for name, array in graph._asdict().items() if name != "spent"}
+    arrays["totals"][DEBT] = 0
+    return arrays
+
+
+@pytest.mark.parametrize("options", [PLANNERS["focused"], PLANNERS["stage-wise trajectories"]])
+def test_a_search_is_whole_wherever_its_simulator_is_interrupted(options: dict[str, Any]) -> None:
+    """What an interrupted call leaves behind is the graph before that call, to the last bit."""
+    table = MODELS["ending"]
+    planner = OTGapE(by_state(table), 0.0, **options)
+    before: list[Arrays] = []
+
+    def recording(states: States, actions: Ints, rng: np.random.Generator) -> Any:
+        before.append(content(undisturbed.graph))
+        return table.step(states, actions, rng)
+
+    undisturbed = begun(planner, vectorised(table, recording))
+    undisturbed.explore(0.0, 600, MANY)
+    for last in (*range(60), *range(60, min(len(before), 300), 17)):
+        calls = count()
+
+        def step(states: States, actions: Ints, rng: np.random.Generator) -> Any:
+            if next(calls) == last:  # noqa: B023
+                raise KeyboardInterrupt
+            return table.step(states, actions, rng)
+
+        model = vectorised(table, step)
+        search = begun(planner, model)
+        with pytest.raises(KeyboardInterrupt):
+            search.explore(0.0, 600, MANY)
+        assert equal(content(search.graph), before[last])
+        assert search.graph.spent.sum() == search.oracle.calls > search.graph.pairs["count"].sum()
+        snapshot = explored(search, model)
+        assert (snapshot.intervals[..., 0] <= snapshot.intervals[..., 1]).all()
+        assert len(snapshot.states) == search.graph.totals[STATES]
+        fresh = begun(planner, vectorised(table))
+        fresh.restore(copied(search.saved()))  # which checks that everything fits together
+        if last % 10 == 0:
+            for one in (search, fresh):
+                one.explore(0.0, 400, MANY)
+        assert same(search, fresh)
+
+
+@pytest.mark.parametrize("options", PLANNERS.values(), ids=PLANNERS.keys())
+def test_a_search_that_is_interrupted_again_and_again(options: dict[str, Any]) -> None:
+    table, rng = MODELS["large"], np.random.default_rng(1)
+    left: Arrays = {}
+
+    def step(states: States, actions: Ints, generator: np.random.Generator) -> Any:
+        if rng.random() < 0.2:
+            left.update(content(search.graph))
+            raise KeyboardInterrupt
+        return table.step(states, actions, generator)
+
+    planner = OTGapE(by_state(table), 0.0, **options)
+    search, fresh = (begun(planner, model) for model in (vectorised(table, step), vectorised(table)))
+    for _ in range(200):
+        try:
+            search.explore(0.0, 10_000, MANY)
+        except KeyboardInterrupt:
+            assert equal(content(search.graph), left)
+    assert search.graph.spent.sum() == search.oracle.calls
+    assert search.graph.totals[STATES] > 5
+    fresh.restore(search.saved())
+    assert same(search, fresh)
+
+
+# References
+
+
+def _noisy(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+    """Steps on a line, some of them lost; the reward is the place."""
+    moved = np.clip(states + 0.2 * (2 * actions[:, None] - 1) + 0.05 * rng.normal(size=states.shape), -1.0, 1.0)
+    return moved, states[:, 0]
+
+
+LINE = sp.VectorModel(
+    _noisy, actions=2, discount=0.8, reward_range=(-1, 1), terminates=False, initial_state=np.zeros(1)
+)
+
+REFERENCES: dict[str, Callable[[], SharedReference | GridReference]] = {
+    "table": lambda: SharedReference(MODELS["ending"], by_state(MODELS["ending"]), root=0, seed=1),
+    "large table": lambda: SharedReference(MODELS["large"], sp.HardMax(), root=0),
+    "bounds": lambda: SharedReference(MODELS["large"], sp.LogSumExp(0.1), root=0, sampling="bounds"),
+    "keyed": lambda: SharedReference(vectorised(MODELS["ending"]), by_state(MODELS["ending"])),
+    "key": lambda: SharedReference(vectorised(MODELS["large"]), sp.LogSumExp(0.1), key=int),
+    "open grid": lambda: GridReference.build(LINE, sp.LogSumExp(0.1), cells=6, samples=2, seed=1),
+    "half-open grid": lambda: GridReference.build(LINE, sp.LogSumExp(0.1), cells=6, low=[-0.5], samples=2),
+    "periodic grid": lambda: GridReference.build(LINE, sp.HardMax(), low=[-1.0], high=[1.0], cells=6, periodic=[0]),
+    "compiled simulator": lambda: GridReference.build(sp.models.mountain_car(), sp.HardMax(), cells=8),
+}
+
+
+def answers(reference: SharedReference | GridReference, errors: bool = True) -> Arrays:
+    """What a reference says of some states."""
+    if isinstance(reference, GridReference):
+        states = np.random.default_rng(0).uniform(-1.0, 1.0, (50, len(reference.low)))
+        return {"q": reference.q(states)}
+    found = {"q": reference.q(np.arange(12))}
+    if errors:
+        found["errors"] = reference.error_range(np.arange(12))
+    return found
+
+
+@pytest.mark.parametrize("make", REFERENCES.values(), ids=REFERENCES.keys())
+def test_a_restored_reference_goes_on_with_the_same_bits(make: Callable[[], SharedReference | GridReference]) -> None:
+    undisturbed = make()
+    assert isinstance(undisturbed, Savable)
+    restored: list[SharedReference | GridReference] = []
+    for number, calls in enumerate((1, 300, 700, 1, 2000)):
+        fresh = make()
+        fresh.restore(copied(undisturbed.saved()))
+        restored.append(fresh)
+        expected = None
+        for reference in (undisturbed, *restored):
+            # Questions are part of the history: estimates begin where the last ones ended.
+            found = answers(reference) if number != 2 else {}
+            reference.improve(calls)
+            found |= {f"{name} then": values for name, values in answers(reference, number == 3).items()}
+            expected = expected or found
+            assert equal(found, expected)
+            assert equal(reference.saved(), undisturbed.saved())
+            assert reference.calls == undisturbed.calls
+
+
+def test_a_default_reference_is_restored_without_a_call() -> None:
+    calls = count()
+
+    def counting(model: Any) -> Any:
+        def step(*arguments: Any) -> Any:
+            next(calls)
+            return model.step(*arguments)
+
+        return step
+
+    for table, line in ((vectorised(MODELS["ending"], counting(MODELS["ending"])), False), (LINE, True)):
+        model: Any = table
+        if line:
+            model = sp.VectorModel(
+                counting(LINE), actions=2, discount=0.8, reward_range=(-1, 1), terminates=False, initial_state=[0.0]
+            )
+        made = default_reference(model, sp.LogSumExp(0.1), calls=2000, seed=1)
+        made.improve(500)
+        before = next(calls)
+        again = default_reference(model, sp.LogSumExp(0.1), calls=2000, seed=1, saved=copied(made.saved()))
+        assert next(calls) == before + 1
+        assert equal(answers(again), answers(made))
+        for reference in (again, made):
+            reference.improve(500)
+        assert equal(again.saved(), made.saved())
+
+
+SHARED_DAMAGES: list[tuple[str, Callable[[Arrays], Any]]] = [
+    ("'hopes' must be values", remade("hopes", lambda hopes: np.zeros(len(hopes) + 1000))),
+    ("'hopes_q' must have shape", remade("hopes_q", lambda q: q[:-1])),
+    ("'estimates_q' must be finite", put("estimates_q", (0, 0), np.nan)),
+    ("'guess' must be finite", put("guess", 0, np.inf)),
+    ("'up_to_date' must be numbers of calls", put("up_to_date", 0, 2**40)),
+    ("'up_to_date' must be numbers of calls", put("up_to_date", 0, -2)),
+    ("'successors' must be known", put("successors", (0, 0), 2**30)),
+    ("'stream' must have dtype", remade("stream", lambda stream: stream.astype(np.int64))),
+]
+
+GRID_DAMAGES: list[tuple[str, Callable[[Arrays], Any]]] = [
+    ("'table' must have shape", put("shape", 0, 100)),
+    ("'table' must have shape", put("shape", slice(None), 2**32)),
+    ("'shape' must be 2 at least", put("shape", 0, 1)),
+    ("'table' must be finite", put("table", (0, 0), np.nan)),
+    ("'samples' must be those", put("samples", 0, 0)),
+    ("'samples' must be those", put("samples", 0, 10**12)),
+    ("'box' must be finite", put("box", (0, 0), np.nan)),
+    ("must be below the upper", put("grid", (0, 0), 1e9)),
+    ("'grid' must be inside", put("box", (0, 0), 1e9)),
+    ("'grid' must be inside", put("grid", (0, 0), -1e9)),
+    ("'box' must have shape", remade("box", lambda box: box[:, :0])),
+    ("'generator' is missing", lambda arrays: arrays.pop("generator")),
+]
+
+
+@pytest.mark.parametrize(("name", "damages"), [("keyed", SHARED_DAMAGES), ("compiled simulator", GRID_DAMAGES)])
+def test_damaged_references_are_refused(name: str, damages: list[tuple[str, Callable[[Arrays], Any]]]) -> None:
+    reference = REFERENCES[name]()
+    reference.improve(300)
+    answers(reference)
+    good = reference.saved()
+    for complaint, damage in damages:
+        arrays = dict(good)
+        damage(arrays)
+        with pytest.raises(ValueError, match=complaint):
+            reference.restore(arrays)
+        assert equal(reference.saved(), good)
+
+
+def test_the_ends_of_a_box_that_were_given_stay() -> None:
+    saved = REFERENCES["open grid"]().saved()
+    with pytest.raises(ValueError, match="the corners of a box must be those that were given"):
+        GridReference.build(LINE, sp.LogSumExp(0.1), low=[-0.5], samples=2, saved=saved)
+    with pytest.raises(ValueError, match="'totals' is missing"):
+        REFERENCES["keyed"]().restore(saved)
+
+
+@pytest.mark.parametrize("grid", [False, True])
+def test_a_reference_is_whole_wherever_its_simulator_is_interrupted(grid: bool) -> None:
+    table = MODELS["ending"]
+    for last in range(60):
+        calls = count()
+
+        def step(states: States, actions: Ints, rng: np.random.Generator) -> Any:
+            if next(calls) == last:  # noqa: B023
+                raise KeyboardInterrupt
+            return LINE.step(states, actions, rng) if grid else table.step(states, actions, rng)
+
+        reference: SharedReference | GridReference
+        if grid:
+            calls = count(-1000)
+            model = sp.VectorModel(
+                step, actions=2, discount=0.8, reward_range=(-1, 1), terminates=False, initial_state=np.zeros(1)
+            )
+            reference = GridReference.build(model, sp.HardMax(), cells=6, samples=2)
+            calls = count()
+        else:
+            reference = SharedReference(vectorised(table, step), by_state(table))
+        before = answers(reference)
+        try:
+            reference.improve(2000)
+        except KeyboardInterrupt:
+            pass
+        else:
+            assert grid
+            continue
+        assert all(np.isfinite(values).all() for values in (answers(reference) | before).values())
+        fresh = REFERENCES["open grid" if grid else "keyed"]()
+        fresh.restore(copied(reference.saved()))
+        assert equal(answers(fresh), answers(reference))
