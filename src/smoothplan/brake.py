@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
-from typing import Literal
+from typing import Any, Literal
 
 Reason = Literal["max_seconds", "interrupted"]
+
+USUAL: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+"""What signals do where nobody has said otherwise."""
 
 PATIENCE = 0.05
 """Seconds that a wait goes on without looking."""
@@ -70,10 +73,9 @@ class Brake:
         Handlers that the user has set stay as they are, and so do those of a program that plans in another thread. A
         second signal does what it would have done without us.
         """
-        usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-        ours = {}
+        ours = []
         if threading.current_thread() is threading.main_thread():
-            ours = {number: handler for number, handler in usual.items() if signal.getsignal(number) == handler}
+            ours = [number for number, handler in USUAL.items() if signal.getsignal(number) == handler]
         for number in ours:
             signal.signal(number, self._on_signal)
         before = current.set(self)
@@ -81,12 +83,12 @@ class Brake:
             yield self
         finally:
             current.reset(before)
-            for number, handler in ours.items():
-                signal.signal(number, handler)
+            for number in ours:
+                signal.signal(number, USUAL[number])
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._pulled.is_set():
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, USUAL[number])
             signal.raise_signal(number)
         self.pull()
         if self._in_simulator:
