@@ -25,7 +25,7 @@ from tests.common import ending, vectorised
 MANY = 10**9
 """More rounds than anybody makes."""
 
-UNTIL = (0, 1, 9, 60, 300, 303, 800)
+UNTIL = (0, 1, 9, 60, 300, 303, 500)
 """Calls after which a search pauses."""
 
 
@@ -506,6 +506,8 @@ GRID_DAMAGES: list[tuple[str, Callable[[Arrays], Any]]] = [
     ("'box' must be finite", put("box", (0, 0), np.nan)),
     ("must be below the upper", put("grid", (0, 0), 1e9)),
     ("'grid' must be inside", put("box", (0, 0), 1e9)),
+    ("out of all proportion", put("grid", slice(None), [[-1.5e308], [1.5e308]])),
+    ("out of all proportion", put("grid", slice(None), [[0.0], [1e-310]])),
     ("'grid' must be inside", put("grid", (0, 0), -1e9)),
     ("'box' must have shape", remade("box", lambda box: box[:, :0])),
     ("'generator' is missing", lambda arrays: arrays.pop("generator")),

@@ -317,6 +317,10 @@ class _Box:
     def moved(self, low: Floats, high: Floats) -> "_Box":
         """The same box with other ends, where they are not given; those that are must be the same."""
         require((low < high).all(), "the lower corner of a box must be below the upper one")
+        with np.errstate(over="ignore"):
+            width = high - low
+            usual = np.isfinite(width) & np.isfinite(np.iinfo(np.int64).max / width)  # for any number of cells
+        require(usual.all(), "the width of a box must not be out of all proportion")
         given = np.where(self._fixed, [self.low, self.high], [low, high])
         require((given == [low, high]).all(), "the corners of a box must be those that were given")
         return _Box(low, high, self._fixed, self.periodic, self.dtype)
