@@ -71,6 +71,8 @@ def _optimal_transport(
     if isinstance(cost, str):
         if cost not in COSTS:
             raise ValueError(f"cost must be a matrix or one of {', '.join(COSTS)}, got {cost!r}")
+        if actions > MOST_ACTIONS:
+            raise ValueError(f"cost {cost} is for at most {MOST_ACTIONS:,} actions, got a model with {actions:,}")
         cost = COSTS[cost](actions)
     backup = OptimalTransport(cost=cost, tau=tau, lam=lam, reference=reference)
     if backup.actions != actions:
@@ -98,6 +100,18 @@ DEFAULT_BACKUP, DEFAULT_PLANNER = "lse:temperature=1", "second-order:epsilon=0.1
 SUPPLIED = {"model": (), "backup": ("actions",), "planner": ("backup", "key", "reference")}
 """Arguments that do not come from the spec."""
 
+DIGITS = 18
+"""The most of a whole number; what is longer is no count."""
+
+LONGEST, LONGEST_MESSAGE = 200, 500
+"""Characters of a spec that a message repeats, and of a message."""
+
+ENVIRONMENT = r"(?:[\w-]+/)?[\w.-]+"
+"""Ids of Gymnasium, without the prefix `module:` that it would import."""
+
+MOST_ACTIONS = 5_000
+"""Actions for which a matrix of costs can be named: it has their number squared entries."""
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -115,19 +129,19 @@ def parse(text: str) -> Spec:
     """
     name, _, rest = text.partition(":")
     if not re.fullmatch(r"[A-Za-z][\w-]*", name):
-        raise ValueError(f"a spec is name:key=value,..., got {text!r}")
+        raise ValueError(f"a spec is name:key=value,..., got {_brief(text)}")
     positional: list[Any] = []
     options: dict[str, Any] = {}
     for piece in _split(rest) if rest else []:
         key, equals, value = piece.partition("=")
         if not equals:
             if options or not piece:
-                raise ValueError(f"expected key=value, got {piece!r} in {text!r}")
+                raise ValueError(f"expected key=value, got {_brief(piece)} in {_brief(text)}")
             positional.append(_value(piece))
         elif not re.fullmatch(r"[A-Za-z_]\w*", key):
-            raise ValueError(f"{key!r} is not a name of an option, in {text!r}")
+            raise ValueError(f"{_brief(key)} is not a name of an option, in {_brief(text)}")
         elif key in options:
-            raise ValueError(f"{key} is given twice in {text!r}")
+            raise ValueError(f"{_brief(key)[1:-1]} is given twice in {_brief(text)}")
         else:
             options[key] = _value(value)
     return Spec(name, tuple(positional), options)
@@ -135,14 +149,13 @@ def parse(text: str) -> Spec:
 
 def _split(text: str) -> list[str]:
     """The pieces of a text between the commas that are not inside brackets."""
-    pieces, depth = [""], 0
-    for letter in text:
+    pieces, depth, start = [], 0, 0
+    for place, letter in enumerate(text):
         depth += (letter == "[") - (letter == "]")
         if letter == "," and depth == 0:
-            pieces.append("")
-        else:
-            pieces[-1] += letter
-    return pieces
+            pieces.append(text[start:place])
+            start = place + 1
+    return [*pieces, text[start:]]
 
 
 def _value(text: str) -> Any:
@@ -151,20 +164,32 @@ def _value(text: str) -> Any:
         return words[text.lower()]
     if text.startswith("["):
         try:
-            return json.loads(text)
+            return json.loads(text, parse_int=_whole)
         except (ValueError, RecursionError):
             raise ValueError(f"{text[:60]!r} is not a list of numbers like [[0,1],[1,0]]") from None
-    if re.fullmatch(r"[+-]?\d{1,18}", text):
-        return int(text)
+    if re.fullmatch(rf"[+-]?\d{{1,{DIGITS}}}", text):
+        return _whole(text)
     try:
         return float(text)
     except ValueError:
         return text
 
 
+def _whole(text: str) -> int | float:
+    """A whole number; one that has more digits than a count is a float."""
+    return int(text) if len(text.lstrip("+-")) <= DIGITS else float(text)
+
+
+def _brief(text: str) -> str:
+    """A text in quotation marks, cut where it is too long for a message."""
+    return repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}…"
+
+
 def build_model(text: str) -> GenerativeModel:
     """The model that a spec names."""
     spec = parse(text)
+    if spec.name == "gym":
+        _check_environment(spec)
     model: GenerativeModel = _call("model", MODELS, spec, spec.positional)
     return model
 
@@ -182,8 +207,19 @@ def parse_environment(text: str) -> tuple[str, dict[str, Any]]:
     """
     spec = parse(text if text.startswith("gym:") else f"gym:{text}")
     if len(spec.positional) != 1 or not isinstance(spec.positional[0], str):
-        raise ValueError(f"an environment is Id-v1,key=value,..., got {text!r}")
+        raise ValueError(f"an environment is Id-v1,key=value,..., got {_brief(text)}")
+    _check_environment(spec)
     return spec.positional[0], spec.options
+
+
+def _check_environment(spec: Spec) -> None:
+    """Refuses what would make Gymnasium import a module, which runs its code."""
+    for name in (*spec.positional, *(spec.options[key] for key in ("environment", "env_id") if key in spec.options)):
+        if isinstance(name, str) and not re.fullmatch(ENVIRONMENT, name):
+            raise ValueError(
+                f"an environment is named by its id, such as CartPole-v1 or namespace/Name-v0, got {_brief(name)}: a "
+                "spec imports no module; import one that registers the environment in Python, and use from_gymnasium"
+            )
 
 
 def build_backup(text: str, actions: int) -> Backup:
@@ -203,18 +239,23 @@ def build_planner(text: str, backup: Backup) -> Planner:
 def _call(kind: str, registry: Mapping[str, Factory], spec: Spec, positional: tuple[Any, ...]) -> Any:
     name = spec.name.replace("_", "-")
     if name not in registry:
-        raise ValueError(f"unknown {kind} {spec.name!r}: choose from {', '.join(registry)}")
+        raise ValueError(f"unknown {kind} {_brief(spec.name)}: choose from {', '.join(registry)}")
     signature = inspect.signature(registry[name])
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     known = options_of(kind, registry[name])
     unknown = [key for key in spec.options if key not in known and not open_ended]
     if unknown:
-        raise ValueError(f"{kind} {name} has no option {unknown[0]!r}: choose from {', '.join(known) or 'none'}")
+        raise ValueError(f"{kind} {name} has no option {_brief(unknown[0])}: choose from {', '.join(known) or 'none'}")
     try:
         signature.bind(*positional, **spec.options)
     except TypeError as error:
         raise ValueError(f"{kind} {name}: {error}") from None
-    return registry[name](*positional, **spec.options)
+    try:
+        return registry[name](*positional, **spec.options)
+    except (ValueError, TypeError) as error:
+        if len(str(error)) > LONGEST_MESSAGE:  # it repeats what is in the spec
+            error.args = (f"{str(error)[:LONGEST_MESSAGE]}…",)
+        raise
 
 
 def options_of(kind: str, factory: Factory) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Models given by a table of transition probabilities: what the exact solver needs and compiled code samples from."""
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
@@ -28,6 +29,8 @@ UNROLLED = 4
 BLOCK = 16
 """Outcomes that the search skips at once, where a pair has more."""
 
+LONGEST = 200
+"""Characters of a value that a message repeats."""
 
 Outcome = tuple[float, int, float, bool]
 """(probability, next state, reward, whether the episode ends)."""
@@ -178,7 +181,7 @@ class TabularModel:
 
         The rest as above.
         """
-        dense = arguments.numbers("probabilities", probabilities)
+        dense = _numbers("probabilities", probabilities)
         if dense.ndim != 3 or dense.shape[0] != dense.shape[2] or dense.size == 0:
             raise ValueError(f"probabilities must have shape [S, K, S], got {dense.shape}")
         # A wrong entry, negative or not a number, counts as present, so that the table is refused.
@@ -186,13 +189,13 @@ class TabularModel:
         width = max(1, int((~absent).sum(axis=-1).max()))
         # A stable sort puts the possible successors first, in the order of their numbers.
         order = np.argsort(absent, axis=-1, kind="stable")[..., :width]
-        table = arguments.numbers("rewards", rewards)
+        table = _numbers("rewards", rewards)
         if table.shape == dense.shape:
             table = np.take_along_axis(table, order, axis=-1)
         elif table.shape != dense.shape[:2]:
             raise ValueError(f"rewards must have shape {dense.shape[:2]} or {dense.shape}, got {table.shape}")
-        if terminal is not None and np.asarray(terminal).shape == dense.shape:
-            terminal = np.take_along_axis(np.asarray(terminal), order, axis=-1)
+        if terminal is not None and (mask := _array("terminal", terminal, "booleans")).shape == dense.shape:
+            terminal = np.take_along_axis(mask, order, axis=-1)
         return cls(np.take_along_axis(dense, order, axis=-1), order, table, terminal=terminal, **declarations)
 
     @classmethod
@@ -204,17 +207,22 @@ class TabularModel:
         >>> TabularModel.from_outcomes([[[(0.5, 0, 1.0, False), (0.5, 0, 0.0, True)]]], discount=0.9).max_successors
         2
         """
-        states, actions = len(outcomes), len(outcomes[0])
-        width = max(len(entries) for row in outcomes for entries in row)
-        probabilities, rewards = np.zeros((states, actions, width)), np.zeros((states, actions, width))
-        successors = np.zeros((states, actions, width), dtype=np.int64)
-        ends = np.zeros((states, actions, width), dtype=np.bool_)
-        for state, row in enumerate(outcomes):
-            for action, entries in enumerate(row):
-                columns = zip(*entries, strict=True)
-                for target, column in zip((probabilities, successors, rewards, ends), columns, strict=True):
-                    target[state, action, : len(entries)] = column
-        return cls(probabilities, successors, rewards, **({"terminal": ends} | declarations))
+        counts, flat = _flattened(outcomes)
+        # In the order of the rows of a table [S, K, B], the places of all outcomes of a pair are the first ones.
+        places = np.arange(counts.max()) < counts[..., None]
+        columns = {
+            "probabilities": _numbers("the probabilities of outcomes", [entry[0] for entry in flat]),
+            "successors": np.array([entry[1] for entry in flat]),
+            "rewards": _numbers("the rewards of outcomes", [entry[2] for entry in flat]),
+            "terminal": np.array([entry[3] for entry in flat], dtype=np.bool_),
+        }
+        tables: dict[str, Any] = {}
+        for name, column in columns.items():
+            if column.shape != (len(flat),):
+                raise ValueError(f"an outcome must have plain {name}, got {column.ndim - 1} more dimensions of them")
+            tables[name] = np.zeros(places.shape, dtype=column.dtype)
+            tables[name][places] = column
+        return cls(**({"terminal": tables.pop("terminal")} | declarations), **tables)
 
     @property
     def states(self) -> int:
@@ -255,7 +263,8 @@ class TabularModel:
         parts = [self.probabilities, rewards, np.where(self.ends, ~self.successors, self.successors)]
         if self.reward_kind == "bernoulli":
             # A successor with a reward of 0 or 1 is two outcomes, so that one random word decides both.
-            chances = [self.probabilities * rewards, self.probabilities * (1.0 - rewards)]
+            means = np.clip(rewards, 0.0, 1.0)  # those of terminal states may be anything
+            chances = [self.probabilities * means, self.probabilities * (1.0 - means)]
             parts = [np.concatenate(chances, axis=-1), np.repeat([1.0, 0.0], rewards.shape[-1]), np.tile(parts[2], 2)]
         probabilities, rewards, successors = np.broadcast_arrays(*parts)
         order = np.argsort(-probabilities, axis=-1, kind="stable")
@@ -272,7 +281,7 @@ class TabularModel:
 
         A single call draws as Gymnasium's environments do.
         """
-        self._known(states)
+        self._known(states, actions)
         pairs = states * self.actions + actions
         entries = pairs * self._cumulative.shape[1] + _branches(self._cumulative, pairs, rng.random(len(pairs)))
         rewards = self.rewards.reshape(-1)[pairs if self.rewards.ndim == 2 else entries]
@@ -290,7 +299,8 @@ class TabularModel:
         cumulative[np.arange(table.shape[1]) >= last[:, None]] = 1.0
         return cumulative
 
-    def _known(self, states: States) -> None:
+    def _known(self, states: States, actions: Ints) -> None:
+        """Compiled code trusts its indices: what is outside the table is refused here."""
         if states.dtype != np.int64 or states.ndim != 1:
             raise ModelError(f"states must be int64 [n], got dtype {states.dtype} and shape {states.shape}")
         if states.min(initial=0) < 0 or states.max(initial=0) >= self.states:
@@ -298,6 +308,13 @@ class TabularModel:
             raise ModelError(f"state {unknown} is not one of the model's states 0..{self.states - 1}")
         if self.terminates and self.terminal[states].any():
             raise ModelError(f"state {states[self.terminal[states]][0]} is terminal and cannot be stepped from")
+        if actions.dtype != np.int64 or actions.shape != states.shape:
+            raise ModelError(
+                f"actions must be int64 {states.shape}, got dtype {actions.dtype} and shape {actions.shape}"
+            )
+        if actions.min(initial=0) < 0 or actions.max(initial=0) >= self.actions:
+            unknown = actions[(actions < 0) | (actions >= self.actions)][0]
+            raise ModelError(f"action {unknown} is not one of the model's actions 0..{self.actions - 1}")
 
     def __getstate__(self) -> dict[str, Any]:
         """The declared fields: what is derived from them is derived again."""
@@ -325,12 +342,59 @@ def _thresholds(probabilities: Floats) -> NDArray[np.uint64]:
     return np.where(np.arange(probabilities.shape[-1]) >= last, LAST, thresholds)
 
 
-def _transitions(probabilities: ArrayLike, successors: ArrayLike) -> tuple[Floats, Ints]:
-    table = arguments.numbers("probabilities", probabilities).copy()
+def _shown(value: Any) -> str:
+    """A value in one short line."""
+    text = " ".join(reprlib.repr(value).split())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def _numbers(name: str, values: ArrayLike) -> Floats:
+    """A float64 array of its own, which may hold infinities and NaNs. Text that looks like a number is none."""
     try:
-        targets = np.array(successors)
+        raw = np.asarray(values)
+        text = raw.dtype.kind == "O" and any(isinstance(value, str | bytes) for value in raw.flat)
+        if raw.dtype.kind not in "biufO" or text:
+            raise TypeError
+        with np.errstate(over="ignore"):
+            return np.array(raw, dtype=np.float64, order="C")
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{name} must be an array of numbers, got {_shown(values)}") from None
+
+
+def _array(name: str, values: ArrayLike, of: str) -> NDArray[Any]:
+    """A copy, of whatever dtype."""
+    try:
+        return np.array(values)
     except ValueError:
-        raise TypeError(f"successors must be an array of whole numbers, got {successors!r}") from None
+        raise TypeError(f"{name} must be an array of {of}, got {_shown(values)}") from None
+
+
+def _flattened(outcomes: Any) -> tuple[Ints, list[Outcome]]:
+    """How many outcomes each pair has, [S, K], and all of them, one pair after the other."""
+    try:
+        counts = [[len(entries) for entries in row] for row in outcomes]
+        flat = [tuple(entry) for row in outcomes for entries in row for entry in entries]
+    except TypeError:
+        raise TypeError(
+            f"outcomes[s][a] must be a list of (probability, next state, reward, end), got {_shown(outcomes)}"
+        ) from None
+    actions = sorted({len(row) for row in counts})
+    if len(actions) != 1 or actions[0] == 0:
+        raise ValueError(f"outcomes must have the same actions for every state, at least one, got numbers {actions}")
+    wrong = [entry for entry in flat if len(entry) != 4]
+    if wrong:
+        raise ValueError(f"an outcome is (probability, next state, reward, end), got {_shown(wrong[0])}")
+    for _, successor, _, end in flat:
+        if isinstance(successor, bool) or not isinstance(successor, int | np.integer):
+            raise TypeError(f"the next state of an outcome must be a whole number, got {_shown(successor)}")
+        if not isinstance(end, bool | np.bool_):
+            raise TypeError(f"the end of an outcome must be true or false, got {_shown(end)}")
+    return np.array(counts), flat
+
+
+def _transitions(probabilities: ArrayLike, successors: ArrayLike) -> tuple[Floats, Ints]:
+    table = _numbers("probabilities", probabilities)
+    targets = _array("successors", successors, "whole numbers")
     if table.ndim != 3 or table.size == 0:
         raise ValueError(f"probabilities must have shape [S, K, B], got {table.shape}")
     if targets.shape != table.shape:
@@ -344,7 +408,8 @@ def _transitions(probabilities: ArrayLike, successors: ArrayLike) -> tuple[Float
         if wrong.any():
             where = tuple(np.argwhere(wrong)[0])
             raise ModelError(f"{name} {numbers[where]} of state {where[0]}, action {where[1]} is not {domain}")
-    sums = table.sum(axis=-1)
+    with np.errstate(over="ignore"):
+        sums = table.sum(axis=-1)
     wrong = np.abs(sums - 1.0) > arguments.SUM_TOLERANCE
     if wrong.any():
         state, action = np.argwhere(wrong)[0]
@@ -359,7 +424,7 @@ def _terminal(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Which states are terminal [S], and which transitions end the episode [S, K, B]."""
     states = len(successors)
-    mask = np.zeros(states, dtype=np.bool_) if terminal is None else np.array(terminal)
+    mask = np.zeros(states, dtype=np.bool_) if terminal is None else _array("terminal", terminal, "booleans")
     if mask.dtype.kind != "b" or mask.shape not in ((states,), successors.shape):
         raise ValueError(
             f"terminal must be booleans of shape {(states,)} or {successors.shape}, got shape {mask.shape} of dtype "
@@ -374,7 +439,7 @@ def _terminal(
 
 
 def _rewards(rewards: ArrayLike, shape: tuple[int, int, int]) -> Floats:
-    table = arguments.numbers("rewards", rewards).copy()
+    table = _numbers("rewards", rewards)
     if table.shape not in (shape, shape[:2]):
         raise ValueError(f"rewards must have shape {shape[:2]} or {shape}, got {table.shape}")
     if not np.isfinite(table).all():
@@ -415,6 +480,12 @@ def _range(
 
 
 def _names(name: str, names: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
-    if names is not None and len(names) != count:
-        raise ValueError(f"{name} must have {count} entries, got {len(names)}")
-    return None if names is None else tuple(str(entry) for entry in names)
+    if names is None:
+        return None
+    try:
+        result = tuple(str(entry) for entry in names)
+    except TypeError:
+        raise TypeError(f"{name} must be a list of names, got {_shown(names)}") from None
+    if len(result) != count:
+        raise ValueError(f"{name} must have {count} entries, got {len(result)}")
+    return result

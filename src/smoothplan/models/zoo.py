@@ -19,6 +19,12 @@ from smoothplan.streams import compiled
 LARGEST = 100_000
 """States of a table that is written entry by entry."""
 
+MOST_WRITTEN, MOST_DRAWN = 10**7, 10**8
+"""Entries of a table that is written one by one, and of a table that is drawn at once: what a machine has room for."""
+
+MOST_WORK = 2 * 10**10
+"""Comparisons for the random successors of a garnet: about a minute."""
+
 Cell = tuple[int, int]
 Outcome = tuple[float, int, float]
 """(probability, next state, reward)."""
@@ -60,6 +66,9 @@ def garnet(
     branching = arguments.whole("branching", branching)
     if branching > states:
         raise ValueError(f"branching must be at most the number of states, {states}, got {branching}")
+    entries = states * actions * branching
+    _affordable("states · actions · branching", entries, MOST_DRAWN)
+    _affordable("states · actions · branching²", entries * branching, MOST_WORK)
     sparsity = arguments.probability("sparsity", sparsity)
     rng = np.random.default_rng(arguments.whole("seed", seed, least=0))
     successors = _subsets(states, branching, states * actions, rng).reshape(states, actions, branching)
@@ -69,6 +78,11 @@ def garnet(
     return TabularModel(
         probabilities, successors, rewards, discount=discount, reward_kind=reward_kind, reward_range=(0.0, 1.0)
     )
+
+
+def _affordable(name: str, count: int, most: int) -> None:
+    if count > most:
+        raise ValueError(f"{name} must be at most {most:,}, got {count:,}")
 
 
 def _subsets(population: int, size: int, count: int, rng: np.random.Generator) -> Ints:
@@ -178,7 +192,7 @@ def frozen_lake(map_name: str = "4x4", slippery: bool = True, discount: float = 
         slippery: whether a move goes astray to either side with probability 1/3 each.
         discount: γ.
     """
-    if map_name not in FROZEN_LAKES:
+    if not isinstance(map_name, str) or map_name not in FROZEN_LAKES:
         raise ValueError(f"map_name must be one of {', '.join(FROZEN_LAKES)}, got {map_name!r}")
     slip = 2.0 / 3.0 if arguments.flag("slippery", slippery) else 0.0
     return _grid_world(FROZEN_LAKES[map_name], slip, discount)
@@ -289,6 +303,7 @@ def inventory(
     """
     capacity = arguments.whole("capacity", capacity, most=math.isqrt(LARGEST))
     max_order = arguments.whole("max_order", max_order, most=math.isqrt(LARGEST))
+    _affordable("(capacity + 1)² · (max_order + 1)", (capacity + 1) ** 2 * (max_order + 1), MOST_WRITTEN)
     mean_demand = arguments.positive("mean_demand", mean_demand)
     price, unit_cost = arguments.number("price", price), arguments.number("unit_cost", unit_cost)
     holding_cost = arguments.number("holding_cost", holding_cost)
@@ -334,7 +349,7 @@ def sysadmin(machines: int = 20, discount: float = 0.95) -> VectorModel:
         machines: computers in the ring; 20 make a million states.
         discount: γ.
     """
-    machines = arguments.whole("machines", machines, least=3)
+    machines = arguments.whole("machines", machines, least=3, most=LARGEST)
     return VectorModel(
         _sysadmin_step,
         actions=machines + 1,

@@ -1,0 +1,570 @@
+"""Hostile input: whatever is written in a spec or put into a table, it is refused in one clear line or it works."""
+
+import builtins
+import importlib
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import smoothplan as sp
+from smoothplan import cli, exact, specs
+from smoothplan.models import zoo
+from smoothplan.models.tabular import draw
+from smoothplan.streams import stream
+
+REFUSALS = (ValueError, TypeError, ImportError)
+"""What may be raised; `ModelError` is a ValueError."""
+
+LONGEST = 1_000
+"""Characters of a message."""
+
+FAST = 5.0
+"""Seconds in which anything is refused, even on a busy machine."""
+
+fuzzed = settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=80,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture],
+)
+"""The same examples in every run, whatever the machine is doing."""
+
+
+def _outcome(build: Callable[[], Any]) -> Any:
+    """What is built, or None where it is refused in one line of reasonable length."""
+    started = time.perf_counter()
+    try:
+        return build()
+    except REFUSALS as error:
+        message = str(error)
+        assert message
+        assert len(message.splitlines()) == 1, message
+        assert len(message) <= LONGEST
+        assert time.perf_counter() - started < FAST
+        return None
+
+
+# Specs
+
+CODE = [
+    "__import__('os').system('touch {canary}')",
+    "__import__('os').environ.__setitem__('CANARY', '1')",
+    "open('{canary}', 'w')",
+    "exec(\"open('{canary}', 'w')\")",
+    "[__import__('pathlib').Path('{canary}').touch()]",
+    "$(touch {canary})",
+    "`touch {canary}`",
+    "; touch {canary}",
+    "| touch {canary}",
+    "!!python/object/apply:os.system ['touch {canary}']",
+    "cos\nsystem\n(S'touch {canary}'\ntR.",
+    "{0.__class__.__mro__}",
+    "{self.__init__.__globals__}",
+    "%(name)s%n%s%s%s%s",
+    "%s" * 50,
+    "{}" * 50,
+    "${jndi:ldap://localhost/x}",
+    "../../../../etc/passwd",
+    "file:///etc/passwd",
+    "\\\\server\\share",
+    "os:Foo-v0",
+    "antigravity:Foo-v0",
+    "canary_module:Foo-v0",
+]
+"""Text that would do something, were it evaluated, formatted, loaded or handed to a shell."""
+
+NASTY = [
+    "",
+    "\0",
+    "\x1b[31m",
+    "\r\n",
+    "\u2028",
+    "\u202e",
+    "\ud800",
+    "\ufeff",
+    "é" * 1000,
+    "x" * 100_000,
+    "[" * 100_000,
+    "]" * 100_000,
+    "[" * 900 + "]" * 900,
+    "," * 100_000,
+    "=" * 100_000,
+    ":" * 100_000,
+    "9" * 100_000,
+    "[" + "9" * 400 + "]",
+    "[[" + "9" * 4_000 + ",0],[0,0]]",
+    "[" + "9" * 5_000 + "]",
+    "[" + "0," * 40_000 + "0]",
+    "1e400",
+    "-1e400",
+    "nan",
+    "inf",
+    "-0",
+    "1e-320",
+    "1e308",
+    "1000000000000",
+    "1e12",
+    "1e300",
+    "999999999999999999",
+    "-999999999999999999",
+    "0x10",
+    "1_000",
+    "٣",
+    "²",
+    "none",
+    "true",
+    "[]",
+    "[[]]",
+    "[null]",
+    '["a"]',
+    '[{"a":[1]}]',
+    "[NaN]",
+    "[Infinity,-Infinity]",
+]
+
+KEYS = sorted(
+    {
+        key
+        for kind, registry in (("model", specs.MODELS), ("backup", specs.BACKUPS), ("planner", specs.PLANNERS))
+        for factory in registry.values()
+        for key in specs.options_of(kind, factory)
+    }
+    - {"environment"}
+    | {"self", "cls", "args", "kwargs", "__class__", "class", "lambda"}
+)
+NAMES = sorted({*specs.MODELS, *specs.BACKUPS, *specs.PLANNERS})
+
+texts = st.text(max_size=60)
+values = st.one_of(st.sampled_from(NASTY), st.sampled_from(CODE), texts, st.floats().map(repr), st.integers().map(str))
+hostile_specs = st.one_of(
+    texts,
+    st.sampled_from(NASTY),
+    st.sampled_from(CODE),
+    st.builds("{}:{}".format, st.sampled_from(NAMES), values),
+    st.builds("{}:{}={}".format, st.sampled_from(NAMES), st.sampled_from(KEYS), values),
+    st.builds(
+        "{}:{}={},{}={}".format, st.sampled_from(NAMES), st.sampled_from(KEYS), values, st.sampled_from(KEYS), values
+    ),
+)
+VALID = [
+    "garnet:states=20,actions=3,branching=2,discount=0.5,seed=7,reward_kind=bernoulli",
+    "frozen-lake:map_name=8x8,slippery=false",
+    "inventory:capacity=3,mean_demand=1.5",
+    "ot:tau=1,lam=0.1,cost=[[0,1],[1,0]],reference=[0.5,0.5]",
+    "lse:temperature=0.5",
+    "second-order:epsilon=0.1,delta=0.05",
+    "ot-gape:epsilon=0.1,horizon=5",
+]
+
+
+@st.composite
+def mutated(draw: Any) -> str:
+    """A valid spec with a few characters cut out, doubled or replaced."""
+    text: str = draw(st.sampled_from(VALID))
+    for _ in range(draw(st.integers(1, 4))):
+        place, length = draw(st.integers(0, len(text))), draw(st.integers(0, 5))
+        middle = draw(st.sampled_from(["", ",", "=", ":", "[", "]", "-", "e9", "0", "9" * 30, ".", "\0", "é"]) | texts)
+        text = text[:place] + middle + text[place + length :]
+    return text
+
+
+@pytest.fixture
+def untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A folder where code that were executed would leave a file, a variable or a module; nothing may be there after."""
+    canary = tmp_path / "canary"
+    module = tmp_path / "canary_module.py"
+    module.write_text(f"open({str(canary)!r}, 'w').close()\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("CANARY", raising=False)
+
+    def refused(*arguments: Any, **_: Any) -> Any:
+        raise AssertionError(f"called with {arguments!r}")
+
+    for place, name in ((builtins, "input"), (os, "system"), (os, "popen")):
+        monkeypatch.setattr(place, name, refused)
+    yield canary
+    assert not canary.exists()
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["canary_module.py"]
+    assert "CANARY" not in os.environ
+    assert not {"canary_module", "antigravity"} & set(sys.modules)
+
+
+def _build_all(text: str) -> None:
+    # A model that is large but legitimate takes a second: one that is named with so many states is left out.
+    for build in (
+        lambda: specs.parse(text),
+        lambda: specs.build_model(text),
+        lambda: specs.parse_environment(text),
+        lambda: specs.build_backup(text, 2),
+        lambda: specs.build_planner(text, sp.LogSumExp(0.1)),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # numbers overflow on the way to their refusal
+            _outcome(build)
+
+
+@fuzzed
+@given(hostile_specs)
+def test_hostile_specs(untouched: Path, text: str) -> None:
+    _build_all(text.replace("{canary}", str(untouched)))
+
+
+@fuzzed
+@given(mutated())
+def test_mutated_specs(untouched: Path, text: str) -> None:
+    _build_all(text)
+
+
+@pytest.mark.parametrize("text", CODE)
+def test_code_in_every_place_of_a_spec(untouched: Path, text: str) -> None:
+    code = text.replace("{canary}", str(untouched))
+    for spec in (code, f"gym:{code}", f"gym:environment={code}", f"gym:CartPole-v1,{code}", f"gym:X-v0,env_id={code}"):
+        assert _outcome(lambda spec=spec: specs.build_model(spec)) is None  # type: ignore[misc]
+    for spec in (f"{code}:states=5", f"chain:{code}", f"chain:{code}=5", f"chain:states={code}", f"ot:cost={code}"):
+        _build_all(spec)
+
+
+@pytest.mark.parametrize("spec", ["{}", "environment={}", "GymV26Environment-v0,env_id={}", "a/{}", "{},discount=0.9"])
+@pytest.mark.parametrize("module", ["canary_module", "canary_module:canary_module", ".canary_module", "antigravity"])
+def test_a_spec_imports_no_module(untouched: Path, spec: str, module: str) -> None:
+    """Gymnasium imports the module of an id such as module:Name-v0."""
+    text = spec.format(f"{module}:CartPole-v1")
+    with pytest.raises(ValueError, match="a spec imports no module"):
+        specs.build_model(f"gym:{text}")
+    for environment in (text, f"gym:{text}"):
+        with pytest.raises(ValueError, match=r"a spec imports no module|an environment is Id-v1"):
+            specs.parse_environment(environment)
+
+
+def test_the_canary_is_alive(untouched: Path) -> None:
+    """What is proved not to happen would be seen."""
+    importlib.import_module("canary_module")
+    assert untouched.exists()
+    untouched.unlink()
+    del sys.modules["canary_module"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "garnet:states=1000000000000",
+        "garnet:states=1e12",
+        "garnet:states=1e300",
+        "garnet:actions=1e12",
+        "garnet:states=1e6,actions=1e6",
+        "garnet:states=100000,branching=100000",
+        "garnet:states=10000,branching=10000,actions=1",
+        "chain:states=1e12",
+        "river-swim:states=1e12",
+        "two-room:size=1e6",
+        "sailing:size=1e6",
+        "inventory:capacity=316,max_order=316",
+        "inventory:capacity=1e12",
+        "sysadmin:machines=1e9",
+        "sysadmin:machines=1e300",
+    ],
+)
+def test_absurd_sizes_are_refused_at_once(spec: str) -> None:
+    started = time.perf_counter()
+    with pytest.raises(ValueError, match=r"must be at most [\d,]+, got [\d,]+"):
+        specs.build_model(spec)
+    assert time.perf_counter() - started < FAST
+
+
+def test_a_cost_for_absurdly_many_actions_is_refused() -> None:
+    for cost in specs.COSTS:
+        with pytest.raises(ValueError, match="is for at most 5,000 actions, got a model with 1,000,000"):
+            specs.build_backup(f"ot:cost={cost}", 1_000_000)
+
+
+def test_large_sizes_are_not() -> None:
+    assert zoo.garnet(states=200_000, actions=2, branching=4).states == 200_000
+    assert zoo.inventory(capacity=100, max_order=5).states == 101
+    assert zoo.sysadmin(machines=1_000).actions == 1_001
+
+
+def test_a_long_list_takes_linear_time() -> None:
+    started = time.perf_counter()
+    assert len(specs.parse("ot:" + "x," * 200_000 + "x").positional) == 200_001
+    assert time.perf_counter() - started < FAST
+
+
+# The command line
+
+SMALL = "river-swim:discount=0.3"
+LIMITS = ("--max-calls=50", "--max-seconds=1", "--quiet")
+
+
+def _refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
+    """One line on standard error and exit status 2; or a result."""
+    started = time.perf_counter()
+    try:
+        status = cli.main(arguments)
+    except SystemExit as end:
+        status = int(end.code or 0)
+    captured = capsys.readouterr()
+    assert status in (0, 2)
+    assert time.perf_counter() - started < 10 * FAST  # something may be compiled
+    if status == 2:
+        assert captured.out == ""
+        assert captured.err.startswith("smoothplan")
+        assert len(captured.err.splitlines()) == 1
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("text", [*CODE, *(text for text in NASTY if text != "[" * 100_000)], ids=lambda text: text[:9])
+def test_hostile_command_lines(untouched: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    text = text.replace("{canary}", str(untouched))
+    for option in ("model", "backup"):
+        rest = () if option == "model" else (f"--model={SMALL}",)
+        _refused(capsys, "solve", f"--{option}={text}", *rest)
+    _refused(capsys, "solve", f"--model=garnet:states={text}")
+    _refused(capsys, "solve", f"--model={SMALL}", f"--backup=ot:cost={text}")
+    _refused(capsys, "plan", f"--model={SMALL}", f"--planner={text}", *LIMITS)
+    _refused(capsys, "plan", f"--model={SMALL}", f"--planner=second-order:epsilon=0.1,variant={text}", *LIMITS)
+    _refused(capsys, "plan", f"--model={SMALL}", "--planner=second-order:epsilon=0.5", f"--state={text}", *LIMITS)
+    _refused(capsys, "act", f"--env={text}")
+
+
+# Tables
+
+DTYPES: list[Any] = [
+    np.float64,
+    np.float32,
+    np.float16,
+    np.longdouble,
+    np.int8,
+    np.int64,
+    np.uint8,
+    np.uint64,
+    np.bool_,
+    np.complex128,
+    np.object_,
+    "U5",
+    "S5",
+    "M8[s]",
+    "m8[s]",
+    [("a", np.float64)],
+]
+FINE = [0.0, -0.0, 1.0, 0.5, 0.25, 1.0 / 3.0, 5e-324, True]
+ALMOST_ONE = [1.0 - 1e-10, 1.0 + 1e-10, 1.0 + 1e-8]
+numbers: st.SearchStrategy[Any] = st.sampled_from(
+    [*FINE, *ALMOST_ONE, 1e-310, -5e-324, -1.0, 2.0, np.nan, np.inf, 1e308, -1e308, 10**400, None, "1", b"1", 1j, [1.0]]
+)
+targets: st.SearchStrategy[Any] = st.sampled_from(
+    [0, 0, 0, 1, 1, 2, 3, -1, -(2**63), 2**63 - 1, 2**63, 2**64 - 1, 10**30, 0.0, 1.5, np.nan, "0", None, True]
+)
+sizes = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 5))
+
+
+@st.composite
+def proper(draw: Any) -> dict[str, Any]:
+    """A table that is right, perhaps by a hair, in some layout and of some dtype."""
+    states, actions, width = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 20))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    weights = rng.random((states, actions, width)) * (rng.random((states, actions, width)) < 0.6)
+    weights = weights ** draw(st.sampled_from([1, 1, 30, 400]))  # subnormal numbers among them
+    weights[..., draw(st.integers(0, width - 1))] += 1e-3
+    probabilities = weights / weights.sum(axis=-1, keepdims=True)
+    probabilities *= 1.0 + draw(st.sampled_from([0.0, 0.0, 9e-10, -9e-10]))
+    probabilities[probabilities == 0.0] = draw(st.sampled_from([0.0, -0.0]))
+    kind = draw(st.sampled_from(["deterministic", "bernoulli", "bounded"]))
+    rewards = rng.random((states, actions, width)[: draw(st.sampled_from([2, 3]))])
+    rewards = np.round(rewards) if draw(st.booleans()) else rewards
+    terminal = draw(st.sampled_from([None, rng.random(states) < 0.3, rng.random(probabilities.shape) < 0.3]))
+    return {
+        "probabilities": draw(layouts(probabilities)),
+        "successors": draw(layouts(rng.integers(states, size=probabilities.shape))),
+        "rewards": draw(layouts(rewards if kind == "bernoulli" else rewards * draw(st.sampled_from([1.0, -3.0, 1e6])))),
+        "discount": draw(st.sampled_from([0.0, 5e-324, 0.5, 0.9])),
+        "reward_kind": kind,
+        "terminal": terminal,
+    }
+
+
+@st.composite
+def layouts(draw: Any, values: Any) -> Any:
+    """The same numbers in another layout."""
+    kind = draw(st.sampled_from(["C", "F", "strided", "reversed", "read-only", "list", "object", "swapped"]))
+    match kind:
+        case "F":
+            return np.asfortranarray(values)
+        case "strided":
+            return np.repeat(values, 2, axis=0)[::2]
+        case "reversed":
+            return np.ascontiguousarray(values[::-1])[::-1]
+        case "read-only":
+            copy = values.copy()
+            copy.flags.writeable = False
+            return copy
+        case "list":
+            return values.tolist()
+        case "object":
+            return values.astype(object) if values.dtype.kind == "f" else values.astype(np.uint64)
+        case "swapped":
+            return values.astype(values.dtype.newbyteorder())
+    return values
+
+
+@st.composite
+def hostile_arrays(draw: Any, entries: Any, fitting: tuple[int, ...] = (2, 1, 2)) -> Any:
+    """Nested lists of anything, or an array of any dtype; often of the shape that fits."""
+    shape = draw(st.just(fitting) | sizes | st.lists(st.integers(0, 3), max_size=4).map(tuple))
+    if draw(st.booleans()):
+        array = np.zeros(shape, dtype=draw(st.sampled_from(DTYPES)))
+        if array.dtype.kind in "fiub" and array.ndim and array.size:
+            array[..., draw(st.integers(0, shape[-1] - 1))] = 1
+        return array
+    if draw(st.integers(0, 5)) == 0:
+        return draw(entries | st.sampled_from([[[[1.0], [0.5, 0.5]]], [[1.0], 2.0], "text", object(), {}, 5, None]))
+
+    def nested(dimensions: tuple[int, ...]) -> Any:
+        return [nested(dimensions[1:]) for _ in range(dimensions[0])] if dimensions else draw(entries)
+
+    return nested(shape)
+
+
+wrong_declarations = st.fixed_dictionaries(
+    {},
+    optional={
+        "discount": st.sampled_from([1, 1.0, -0.1, np.nan, np.inf, -np.inf, "0.5", None, True, [0.5], 1j, 1.0 + 1e-16]),
+        "reward_kind": st.sampled_from(["", "random", 5, None, ["bounded"]]),
+        "reward_range": st.sampled_from([(1, 0), (0,), (0, 1, 2), (np.nan, 1), (0, np.inf), 5, "ab", {}, (None, 1)]),
+        "terminal": st.sampled_from([5, "ab", [0, 1], [[True], [False, True]], [True] * 9, np.zeros((2, 2, 2, 2)), {}]),
+        "initial_state": st.sampled_from([-1, 99, 2**70, 0.5, "0", None, True, [0], np.nan]),
+        "state_names": st.sampled_from([[], "x" * 50, 5, object(), ["a"] * 50]),
+        "action_names": st.sampled_from([[], "x" * 50, 5, object(), ["a"] * 50]),
+    },
+)
+
+
+def _examine(model: sp.TabularModel) -> None:
+    """Everything that a model promises: a distribution, steps and compiled draws inside the table, a solution."""
+    assert (model.probabilities >= 0.0).all()
+    np.testing.assert_allclose(model.probabilities.sum(axis=-1), 1.0, atol=2e-9)
+    assert 0 <= model.successors.min() <= model.successors.max() < model.states
+    assert np.isfinite(model.rewards).all()
+    assert 0.0 <= model.discount < 1.0
+    possible = model.probabilities > 0.0
+    low, high = model.reward_range
+    pairs = [(s, a) for s in np.flatnonzero(~model.terminal).tolist() for a in range(model.actions)]
+    words, rng = stream(0), np.random.default_rng(0)
+    for state, action in pairs:
+        allowed = set(model.successors[state, action][possible[state, action]].tolist())
+        step = model.step(np.full(50, state), np.full(50, action), rng)
+        assert set(step.next_states.tolist()) <= allowed
+        assert ((step.rewards >= low) & (step.rewards <= high)).all()
+        for _ in range(50):
+            reached, reward, ended = draw(model.tables, state, action, words)
+            assert reached in allowed
+            assert low <= reward <= high
+            assert ended in (False, True)
+        outcomes = model.tables.outcomes.reshape(model.states, model.actions, -1)[state, action]
+        assert outcomes["threshold"][-1] == 2**64 - 1
+        last = int(np.argmax(outcomes["threshold"] == 2**64 - 1))
+        assert (np.diff(outcomes["threshold"][: last + 1].astype(np.float64)) >= 0.0).all()
+        for end in outcomes["successor"][: last + 1]:
+            assert (~end if end < 0 else end) in allowed
+    if np.abs(model.rewards).max() <= 1e7 and model.discount <= 0.99:
+        assert np.isfinite(exact.solve(model, sp.HardMax(), 1e-3).values).all()
+        assert np.isfinite(exact.solve(model, sp.LogSumExp(0.1), 1e-3).values).all()
+
+
+@fuzzed
+@given(proper())
+def test_a_proper_table_works_in_any_layout(table: dict[str, Any]) -> None:
+    _examine(sp.TabularModel(**table))
+
+
+@fuzzed
+@given(proper(), st.sampled_from(["probabilities", "successors", "rewards"]), st.data())
+def test_one_hostile_array(table: dict[str, Any], name: str, data: st.DataObject) -> None:
+    hostile = data.draw(hostile_arrays(targets if name == "successors" else numbers, np.shape(table[name])))
+    model = _outcome(lambda: sp.TabularModel(**{**table, name: hostile}))
+    if model is not None:
+        _examine(model)
+
+
+@fuzzed
+@given(proper(), st.sampled_from(["probabilities", "successors", "rewards"]), numbers | targets, st.integers(0, 999))
+def test_one_hostile_entry(table: dict[str, Any], name: str, entry: Any, place: int) -> None:
+    values = np.array(table[name]).astype(object)
+    values.reshape(-1)[place % values.size] = entry
+    model = _outcome(lambda: sp.TabularModel(**{**table, name: values.tolist()}))
+    if model is not None:
+        _examine(model)
+
+
+@fuzzed
+@given(proper(), wrong_declarations.filter(bool))
+def test_wrong_declarations(table: dict[str, Any], declarations: dict[str, Any]) -> None:
+    assert _outcome(lambda: sp.TabularModel(**{**table, **declarations})) is None
+
+
+@fuzzed
+@given(
+    hostile_arrays(st.sampled_from(FINE)) | hostile_arrays(numbers),
+    hostile_arrays(numbers, (2, 1)),
+    st.sampled_from([None, [True], [[[True]]], [[True], []], 5]),
+)
+def test_hostile_dense_tables(probabilities: Any, rewards: Any, terminal: Any) -> None:
+    model = _outcome(lambda: sp.TabularModel.from_dense(probabilities, rewards, discount=0.5, terminal=terminal))
+    if model is not None:
+        _examine(model)
+
+
+outcomes = st.tuples(
+    numbers | st.just(1.0), targets, numbers, st.sampled_from([False, True, 0, 1, "no", None, np.True_])
+)
+entries = st.lists(outcomes, max_size=3) | st.just([(1.0, 0, 0.0, False)])
+anything = st.sampled_from([5, None, "text", {}, {0: {0: [(1.0, 0, 0.0, False)]}}, (1.0, 0, 0.0), [(1.0, 0)], object()])
+
+
+@fuzzed
+@given(
+    st.lists(st.lists(entries | anything, max_size=2) | anything, max_size=3)
+    | anything
+    | st.lists(st.lists(entries, min_size=1, max_size=1), min_size=1, max_size=3)
+)
+def test_hostile_outcomes(table: Any) -> None:
+    model = _outcome(lambda: sp.TabularModel.from_outcomes(table, discount=0.5))
+    if model is not None:
+        _examine(model)
+
+
+def test_a_fraction_is_no_next_state() -> None:
+    with pytest.raises(TypeError, match=r"the next state of an outcome must be a whole number, got 0\.7"):
+        sp.TabularModel.from_outcomes([[[(1.0, 0.7, 0.0, False)]]], discount=0.5)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("state", [-1, 2, 2**40, -(2**62)])
+def test_a_step_from_outside_the_table_is_refused(state: int) -> None:
+    model = sp.models.chain(2)
+    with pytest.raises(sp.ModelError, match=f"state {state} is not one of the model's states"):
+        model.step(np.array([0, state]), np.array([0, 0]), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("action", [-1, 2, 2**40, -(2**62)])
+def test_a_step_with_an_action_outside_the_table_is_refused(action: int) -> None:
+    """Compiled code would read beyond the table."""
+    model = sp.models.chain(2)
+    with pytest.raises(sp.ModelError, match=f"action {action} is not one of the model's actions 0..1"):
+        model.step(np.array([0, 1]), np.array([0, action]), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    "actions", [np.array([0.0]), np.array([0, 0]), np.array([[0]]), np.array([0], dtype=np.uint64)]
+)
+def test_actions_must_match_the_states(actions: Any) -> None:
+    with pytest.raises(sp.ModelError, match=r"actions must be int64 \(1,\), got dtype"):
+        sp.models.chain(2).step(np.array([0]), actions, np.random.default_rng(0))
