@@ -17,7 +17,9 @@ import smoothplan as sp
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, line_cost
 from smoothplan.engines.batched import BatchedEngine
+from smoothplan.parallel.crew import Crew
 from smoothplan.planners.gapcruiser import CruiserRun
+from smoothplan.progress import Silent
 from smoothplan.run import EngineName, Root
 from smoothplan.schedules.level import Problem
 from smoothplan.schedules.optimise import PRICE_GROWTH, ladder
@@ -155,7 +157,7 @@ def test_the_bias_of_the_levels_is_needed(backup: Backup) -> None:
     honest, careless = started(planner, model), started(planner, model)
     careless.stages = [stage._replace(through=stage.through._replace(bias=0.0)) for stage in careless.stages]
     for run in (honest, careless):
-        run.go(1, None)
+        run.go(Crew(), Silent())
         assert run.status == "converged"
     assert (honest.q_intervals[:, 0] <= truth.q).all()
     assert (truth.q <= honest.q_intervals[:, 1] + 1e-9).all()
@@ -219,7 +221,7 @@ def test_the_result_does_not_depend_on_the_workers(
         monkeypatch.setattr(kind, "chunk_calls", 300)
     planner, model = sp.OTGapCruiser(SMOOTH, epsilon=0.06), garnet()
     results = [
-        content(sp.plan(planner, model, 0, seed=5, workers=workers, engine=engine, max_calls=max_calls))
+        content(sp.plan(planner, model, 0, seed=5, workers=workers, engine=engine, pool="threads", max_calls=max_calls))
         for workers in (2, 1, 3, 1)
     ]
     assert all(result == results[0] for result in results)
@@ -260,7 +262,7 @@ def test_a_limit_on_calls_is_never_exceeded(max_calls: int, epsilon: float) -> N
     for workers in (1, 2):
         counter = Counter(model)
         planner = sp.OTGapCruiser(SMOOTH, epsilon, SURE)
-        result = sp.plan(planner, vectorised(model, counter), 0, max_calls=max_calls, workers=workers)
+        result = sp.plan(planner, vectorised(model, counter), 0, max_calls=max_calls, workers=workers, pool="threads")
         assert result.status == "max_calls"
         assert result.calls == counter.calls <= max_calls
         assert result.calls >= 0.9 * max_calls
@@ -272,7 +274,9 @@ def test_a_limit_on_calls_is_never_exceeded(max_calls: int, epsilon: float) -> N
 def test_an_interrupt_returns_what_there_is(after: int, workers: int) -> None:
     model = twins(0.0)
     counter = Counter(model, interrupted_after=after)
-    result = sp.plan(sp.OTGapCruiser(SMOOTH, 0.02, SURE), vectorised(model, counter), 0, workers=workers)
+    result = sp.plan(
+        sp.OTGapCruiser(SMOOTH, 0.02, SURE), vectorised(model, counter), 0, workers=workers, pool="threads"
+    )
     assert result.status == "interrupted"
     assert (after > 0) == (result.calls > 0)
     assert result.calls == identified(result).action_calls.sum() <= counter.calls

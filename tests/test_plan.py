@@ -63,7 +63,7 @@ RUNS: dict[str, tuple[Planner, sp.TabularModel]] = {
 def test_the_result_does_not_depend_on_the_workers(name: str, engine: EngineName, max_calls: int | None) -> None:
     planner, model = RUNS[name]
     results = [
-        content(sp.plan(planner, model, 0, seed=5, workers=workers, engine=engine, max_calls=max_calls))
+        content(sp.plan(planner, model, 0, seed=5, workers=workers, engine=engine, pool="threads", max_calls=max_calls))
         for workers in (2, 1, 3, 1, 2)
     ]
     assert all(result == results[0] for result in results)
@@ -81,7 +81,7 @@ def test_another_process_finds_the_same(engine: EngineName) -> None:
 import smoothplan as sp
 model = sp.models.garnet(states=20, actions=2, branching=4, discount=0.2, seed=0, reward_kind="bernoulli")
 planner = sp.SecondOrderSmoothCruiser(sp.LogSumExp(1.0), epsilon=0.05, delta=0.1)
-print(sp.plan(planner, model, 0, seed=11, engine={engine!r}, workers=2).to_json())
+print(sp.plan(planner, model, 0, seed=11, engine={engine!r}, workers=2, pool="threads").to_json())
 """
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     elsewhere = json.loads(output)
@@ -216,7 +216,9 @@ def test_a_limit_on_calls_is_never_exceeded(planner: Planner, max_calls: int) ->
     counting = replace(vectorised(model), step=counter)
     for workers in (1, 2):
         counter.calls = 0
-        result = sp.plan(replace(planner, delta=1e-6), counting, 0, max_calls=max_calls, workers=workers)  # type: ignore[type-var]
+        result = sp.plan(
+            replace(planner, delta=1e-6), counting, 0, max_calls=max_calls, workers=workers, pool="threads"
+        )  # type: ignore[type-var]
         assert result.calls <= max_calls
         # What was under way when the run ended is within the limit too.
         assert result.calls <= counter.calls <= max_calls
@@ -265,11 +267,11 @@ def test_a_schedule_somewhat_too_dear_is_tried() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
-def test_no_time_is_enough_for_one_chunk(engine: EngineName, workers: int) -> None:
+def test_no_time_is_not_enough_for_much(engine: EngineName, workers: int) -> None:
     model = garnet()
-    result = sp.plan(second_order(0.01, 1e-6), model, 0, max_seconds=0, workers=workers, engine=engine)
+    result = sp.plan(second_order(0.01, 1e-6), model, 0, max_seconds=0, workers=workers, pool="threads", engine=engine)
     assert result.status == "max_seconds"
-    assert 0 < result.samples < 100_000
+    assert result.samples < 100_000
     assert result.interval[0] <= exact_value(model, SMOOTH) <= result.interval[1]
 
 
@@ -290,10 +292,10 @@ class Interrupting(Counter):
 def test_an_interrupt_returns_what_there_is(after: int, workers: int) -> None:
     model = garnet()
     interrupting = replace(vectorised(model), step=Interrupting(model, after=after))
-    result = sp.plan(second_order(0.01, 1e-6), interrupting, 0, workers=workers)
+    result = sp.plan(second_order(0.01, 1e-6), interrupting, 0, workers=workers, pool="threads")
     assert result.status == "interrupted"
     assert result.calls <= after + 300_000
-    assert (after >= 60_000) == (result.calls > 0)  # the first chunk is larger than the smaller ones
+    assert (after > 0) == (result.calls > 0)
     assert result.interval[0] <= exact_value(model, SMOOTH) <= result.interval[1]
     assert result.interval[0] <= result.value <= result.interval[1]
     json.loads(result.to_json())
@@ -316,7 +318,7 @@ def step(states, actions, rng):
 
 model = sp.VectorModel(step, actions=2, discount=0.2, reward_range=(0, 1), terminates=False, initial_state=0.0)
 planner = sp.SecondOrderSmoothCruiser(sp.LogSumExp(1.0), epsilon=0.001, delta=1e-6)
-print(sp.plan(planner, model, workers=int(sys.argv[1])).to_json())
+print(sp.plan(planner, model, workers=int(sys.argv[1]), pool="threads").to_json())
 """
 
 
@@ -388,13 +390,13 @@ def test_errors_of_a_simulator_arrive_with_their_message(workers: int) -> None:
         return states, np.full(len(states), np.nan)
 
     for step, error, message in (
-        (broken, OSError, "the licence server is down"),
+        (broken, sp.SimulatorError, "the simulator raised OSError: the licence server is down"),
         (greedy, sp.ModelError, r"reward 1\.5 is outside the declared range \[0, 1\] \(state 7, action 0"),
         (undefined, sp.ModelError, r"reward nan is outside the declared range"),
     ):
         model = sp.VectorModel(step, actions=2, discount=0.2, reward_range=(0, 1), initial_state=7)
         with pytest.raises(error, match=message):
-            sp.plan(second_order(0.05), model, workers=workers)
+            sp.plan(second_order(0.05), model, workers=workers, pool="threads")
 
 
 POINT = sp.VectorModel(

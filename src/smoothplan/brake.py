@@ -46,12 +46,15 @@ class Brake:
         """Stops the run, wherever it looks next. Any thread may call this."""
         self._pulled.set()
 
+    @property
+    def is_pulled(self) -> bool:
+        """Whether the run is over."""
+        return self._pulled.is_set() or (self.deadline is not None and time.perf_counter() > self.deadline)
+
     def check(self) -> None:
         """Raises `Stopped` if the run is over."""
-        if self._pulled.is_set():
-            raise Stopped("interrupted")
-        if self.deadline is not None and time.perf_counter() > self.deadline:
-            raise Stopped("max_seconds")
+        if self.is_pulled:
+            raise Stopped("interrupted" if self._pulled.is_set() else "max_seconds")
 
     @contextmanager
     def around_simulator(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from smoothplan.models.calls import SimulatorError
 from smoothplan.models.tabular import TabularModel
 from smoothplan.parallel.checkpoint import Journal
 from smoothplan.parallel.crew import ClusterError, Crew
+from smoothplan.parallel.fingerprint import describe, fingerprint
 from smoothplan.parallel.hiring import PoolName, Terms
 from smoothplan.progress import Shown, display_for
 from smoothplan.run import Diagnosis, EngineName, Identification, Planner, Root, Run, Status
@@ -126,6 +127,8 @@ def plan(
             run.go(crew, display)
         except Stopped as stopped:
             run.status = stopped.reason
+        except KeyboardInterrupt:
+            run.status = "interrupted"
         except (SimulatorError, ClusterError) as error:
             error.partial = _result(planner, root, run)
             raise
@@ -135,8 +138,6 @@ def plan(
 
 def _identity(planner: Planner, root: Root) -> dict[str, str]:
     """What a run is, for its checkpoint: two runs that are alike in this end in the same bits."""
-    from smoothplan.parallel.fingerprint import describe, fingerprint
-
     things = {"planner": planner, "model": root.model, "state": root.state}
     described = {name: f"{describe(thing)} ({fingerprint(thing)})" for name, thing in things.items()}
     limits = {"seed": str(root.seed), "max_calls": str(root.max_calls), "engine": root.engine}

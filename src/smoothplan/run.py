@@ -11,6 +11,7 @@ from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
 from smoothplan.models.base import GenerativeModel
 from smoothplan.parallel.crew import Crew
+from smoothplan.search.saved import Arrays, Readable, finite, piece
 
 Status = Literal["converged", "completed", "max_calls", "max_seconds", "interrupted", "terminal"]
 """Why a run stopped: within ε; at the end of a schedule that promises no ε; by a limit; at a state worth 0."""
@@ -71,6 +72,19 @@ class History:
         """Keeps a snapshot, unless the one before is too close."""
         if not self.snapshots or calls >= max(HISTORY_RATIO * self.snapshots[-1].calls, 1):
             self.snapshots.append(Snapshot(calls, intervals.copy()))
+
+    def saved(self) -> Arrays:
+        """The snapshots as arrays, for a checkpoint."""
+        return {
+            "history": np.array([snapshot.calls for snapshot in self.snapshots], dtype=np.int64),
+            "history_intervals": np.array([snapshot.intervals for snapshot in self.snapshots]),
+        }
+
+    def restore(self, arrays: Readable, actions: int) -> None:
+        """Takes on the snapshots of another history; ValueError if they cannot be any."""
+        calls = piece(arrays, "history", np.dtype(np.int64), None)
+        intervals = finite(arrays, "history_intervals", len(calls), actions, 2)
+        self.snapshots = [Snapshot(int(count), ends.copy()) for count, ends in zip(calls, intervals, strict=True)]
 
     def until(self, calls: int, intervals: Floats) -> tuple[Snapshot, ...]:
         """The snapshots, of which the last is the present state."""

@@ -18,6 +18,7 @@ from smoothplan import brake
 from smoothplan.brake import PATIENCE, Brake, Stopped
 from smoothplan.parallel.checkpoint import CheckpointError, Fact, Journal
 from smoothplan.parallel.work import SUMS, Delivery, Method, Outcome, Task, Work
+from smoothplan.search.saved import Arrays, Readable
 
 AHEAD = 2
 """Parcels under way per worker: one running, one waiting."""
@@ -88,6 +89,7 @@ class ThreadPool:
 class _Parcel:
     """Tasks that travel together, and what became of them."""
 
+    work: Work
     tasks: list[Task]
     future: "Future[Delivery] | None" = None
     delivery: Delivery | None = None
@@ -150,17 +152,17 @@ class Crew(AbstractContextManager["Crew"]):
 
     def _here(self, work: Work, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         for task in tasks:
-            outcome = self._known(task)
+            outcome = self._known(work, task)
             if outcome is None:
                 try:
                     outcome = work(task)
                 except KeyboardInterrupt:
                     raise Stopped("interrupted") from None
-                self._write_down([task], [outcome])
+                self._write_down(work, [task], [outcome])
             yield task, outcome
 
     def _elsewhere(self, pool: Pool, work: Work, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        parcels = self._parcels(pool, tasks)
+        parcels = self._parcels(pool, work, tasks)
         waiting: deque[_Parcel] = deque()
         more = True
         while True:
@@ -168,7 +170,7 @@ class Crew(AbstractContextManager["Crew"]):
                 parcel = next(parcels, None)
                 more = parcel is not None
                 if parcel is not None:
-                    self._send(pool, work, parcel)
+                    self._send(pool, parcel)
                     waiting.append(parcel)
             if not waiting:
                 return
@@ -178,30 +180,32 @@ class Crew(AbstractContextManager["Crew"]):
                 self._take_in(PATIENCE)
             outcomes, error = first.delivery
             yield from zip(first.tasks, outcomes, strict=False)
+            if isinstance(error, KeyboardInterrupt):
+                raise Stopped("interrupted")
             if error is not None:
                 raise error
 
-    def _parcels(self, pool: Pool, tasks: Iterable[Task]) -> Iterator[_Parcel]:
+    def _parcels(self, pool: Pool, work: Work, tasks: Iterable[Task]) -> Iterator[_Parcel]:
         """Tasks in parcels; those whose outcome is known make one of their own, which is done."""
         parcel: list[Task] = []
         expected = 0.0
         for task in tasks:
-            outcome = self._known(task)
+            outcome = self._known(work, task)
             if outcome is None:
                 parcel.append(task)
                 # The pace is not known before the first parcel is back.
                 expected += self._pace.get(task.method, pool.parcel_seconds)
             if parcel and (outcome is not None or expected >= pool.parcel_seconds):
-                yield _Parcel(parcel)
+                yield _Parcel(work, parcel)
                 parcel, expected = [], 0.0
             if outcome is not None:
-                yield _Parcel([task], delivery=Delivery([outcome]))
+                yield _Parcel(work, [task], delivery=Delivery([outcome]))
         if parcel:
-            yield _Parcel(parcel)
+            yield _Parcel(work, parcel)
 
-    def _send(self, pool: Pool, work: Work, parcel: _Parcel) -> None:
+    def _send(self, pool: Pool, parcel: _Parcel) -> None:
         if parcel.delivery is None:
-            parcel.future = pool.submit(work, parcel.tasks)
+            parcel.future = pool.submit(parcel.work, parcel.tasks)
             self._under_way += 1
             parcel.future.add_done_callback(lambda _: self._arrivals.put(parcel))
 
@@ -219,20 +223,19 @@ class Crew(AbstractContextManager["Crew"]):
         future = parcel.future
         assert future is not None
         self._under_way -= 1
-        if future.cancelled() or isinstance(future.exception(), Stopped):
+        if future.cancelled():
             return  # abandoned
-        if isinstance(future.exception(), KeyboardInterrupt):
-            raise Stopped("interrupted")
-        delivery = future.result()
-        self._write_down(parcel.tasks, delivery.outcomes)
+        error = future.exception()
+        delivery = Delivery([], error) if error is not None else future.result()
+        self._write_down(parcel.work, parcel.tasks, delivery.outcomes)
         for task, outcome in zip(parcel.tasks, delivery.outcomes, strict=False):
             before = self._pace.get(task.method, outcome.seconds)
             self._pace[task.method] = STEADY * outcome.seconds + (1.0 - STEADY) * before
         parcel.delivery = delivery
 
-    def _known(self, task: Task) -> Outcome | None:
+    def _known(self, work: Work, task: Task) -> Outcome | None:
         """The outcome of a task that was done before the run was resumed."""
-        fact = None if self.journal is None else self.journal.find(task.chunk, task.asked)
+        fact = None if self.journal is None else self.journal.find(task.chunk, work.asked(task))
         if fact is None:
             return None
         try:
@@ -241,7 +244,23 @@ class Crew(AbstractContextManager["Crew"]):
             raise CheckpointError(f"chunk {task.chunk} of the checkpoint has {len(fact.numbers)} numbers") from None
         return Outcome(sums, fact.calls, 0.0)
 
-    def _write_down(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+    def _write_down(self, work: Work, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
         if self.journal is not None and outcomes:
             done = zip(tasks, outcomes, strict=False)
-            self.journal.add((task.chunk, Fact(task.asked, tuple(found.sums), found.calls)) for task, found in done)
+            self.journal.add((task.chunk, Fact(work.asked(task), tuple(o.sums), o.calls)) for task, o in done)
+
+    def recall(self, name: str, restore: Callable[[Readable], object]) -> bool:
+        """Restores something from what was kept before the run was resumed; whether there was anything."""
+        arrays = None if self.journal is None else self.journal.snapshot(name)
+        if arrays is None:
+            return False
+        try:
+            restore(arrays)
+            return True
+        except ValueError as error:
+            raise CheckpointError(f"the checkpoint has a {name} that nobody can go on with: {error}") from error
+
+    def keep(self, name: str, saved: Callable[[], Arrays]) -> None:
+        """Writes arrays down, in the place of earlier ones of that name, if there is a journal."""
+        if self.journal is not None:
+            self.journal.keep(name, saved())

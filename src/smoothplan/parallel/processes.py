@@ -37,6 +37,9 @@ class ProcessPool:
         memory: bytes by which a process may grow; by default its share of most of the machine's memory.
     """
 
+    parcel_seconds = 0.5
+    note = None
+
     def __init__(self, workers: int, timeout: float | None = None, memory: int | None = None) -> None:
         self.workers = arguments.whole("workers", workers)
         if memory is None:

@@ -29,12 +29,6 @@ class Task(NamedTuple):
     samples: int
     action: int = 0  # for returns of an action
 
-    @property
-    def asked(self) -> str:
-        """A digest of what is asked for, the same in every process."""
-        plain = [value.tolist() if isinstance(value, np.ndarray) else value for value in self.arguments]
-        return blake2b(json.dumps([self.method, plain]).encode(), digest_size=8).hexdigest()
-
 
 class Outcome(NamedTuple):
     """What became of a task."""
@@ -48,7 +42,7 @@ class Delivery(NamedTuple):
     """What became of a few tasks: outcomes up to the first that failed, and why it did."""
 
     outcomes: list[Outcome]
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
 class Packed(NamedTuple):
@@ -67,12 +61,14 @@ class Work:
         model: the simulator.
         state: the root.
         seed: of the run.
+        about: tells it from other work of the same run.
     """
 
     engine: Any
     model: GenerativeModel
     state: Any
     seed: int
+    about: str = ""
 
     def __call__(self, task: Task) -> Outcome:
         """Does a task."""
@@ -81,6 +77,11 @@ class Work:
         found = getattr(self.engine, task.method)(oracle, self.state, *task.arguments)
         sums = SUMS[task.method](*(value.item() if isinstance(value, np.generic) else value for value in found))
         return Outcome(sums, oracle.calls, time.perf_counter() - started)
+
+    def asked(self, task: Task) -> str:
+        """A digest of what is asked for, the same in every process."""
+        plain = [value.tolist() if isinstance(value, np.ndarray) else value for value in task.arguments]
+        return blake2b(json.dumps([self.about, task.method, plain]).encode(), digest_size=8).hexdigest()
 
     def each(self, tasks: Sequence[Task]) -> Delivery:
         """Does tasks one after the other, up to the first that fails."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,9 +21,11 @@ from smoothplan.parallel.work import Method, Outcome, Task, Work
 from smoothplan.planners.chains import chains_for, conditioned, likely_gap, support, weight
 from smoothplan.recursion import ROUNDING, action_values
 from smoothplan.references import GridReference, Improvable, Reference, SharedReference, default_reference
+from smoothplan.references.base import Savable
 from smoothplan.references.default import CALLS, COMPILED_CALLS, TooFewCallsError
 from smoothplan.run import Budget, Diagnosis, Display, Lesson, Root, Status
 from smoothplan.schedules.level import Problem
+from smoothplan.search.saved import Readable
 
 if TYPE_CHECKING:
     from smoothplan.planners.reference import ReferenceCruiser
@@ -62,6 +65,7 @@ ROUND_CHUNKS, LONG_LOOKS = 8, 16
 
 FEWEST = 256
 """Samples of a part before its variance is trusted."""
+
 
 class Cut(NamedTuple):
     """What is left out where chains are cut off, after so many steps."""
@@ -193,7 +197,9 @@ class ChainRun:
         here = conditioned(self._reference, math.inf, problem.actions)(np.asarray(self._root.state)[None])
         self._claim = float(self._root.backed_up(backup, here.shifted)[0]) + float(here.top[0])
         self._chains, self._advantages = chains_for(self._root, backup, self._reference, problem, self._gap)
-        self._work = Work(self._chains, self._root.model, self._root.state, self._root.seed)
+        # How far a reference was improved may depend on time, so a checkpoint tells chains around one from another.
+        about = f"reference of {getattr(self._reference, 'calls', 0)} calls"
+        self._work = Work(self._chains, self._root.model, self._root.state, self._root.seed, about)
         self._pair_sums = np.zeros(5)  # as in PairSums
         self._budgets: dict[Method, Budget] = {}
         ends = support(problem, self._advantages, self.horizon)
@@ -245,10 +251,11 @@ class ChainRun:
         if self._root.max_calls is not None:
             most = min(most, int(REFERENCE_SHARE * self._root.max_calls))
         if self._planner.reference is None:
-            made = _made_reference(self._root, self._planner.backup, most)
-            if made is not None:
-                self._reference, self._spent = made, made.calls
-                self._start()
+            made = partial(_made_reference, self._root, self._planner.backup, most)
+            if not crew.recall("reference", lambda arrays: self._plan_around(made(arrays))):
+                self._plan_around(reference := made())
+                if reference is not None:
+                    crew.keep("reference", reference.saved)
         if not (self._planner.improve and isinstance(self._reference, Improvable)):
             return
         if self._root.max_calls is not None:
@@ -259,15 +266,25 @@ class ChainRun:
                 return
             saved += most * 2**step // (2**IMPROVEMENTS - 1)
             if saved >= _least_calls(self._reference, self._problem.actions):
-                self._improve(self._reference, saved, crew)
+                self._improve(self._reference, saved, crew, f"reference, improved {step}")
                 saved = 0
                 display.update(self.calls, self.interval)
 
-    def _improve(self, reference: Improvable, calls: int, crew: Crew) -> None:
+    def _plan_around(self, reference: SharedReference | GridReference | None) -> None:
+        """Takes a reference that was made for this run, if one could be."""
+        if reference is not None:
+            self._reference, self._spent = reference, reference.calls
+            self._start()
+
+    def _improve(self, reference: Improvable, calls: int, crew: Crew, name: str) -> None:
         """Improves the reference, and finds out by a few chains what its policy is worth now."""
         before = reference.calls
         try:
-            reference.improve(calls)
+            if not isinstance(reference, Savable):
+                reference.improve(calls)
+            elif not crew.recall(name, reference.restore):
+                reference.improve(calls)
+                crew.keep(name, reference.saved)
         finally:
             self._spent += reference.calls - before
         self._start()
@@ -534,13 +551,20 @@ class ChainRun:
         )
 
 
-def _made_reference(root: Root, backup: Backup, calls: int) -> SharedReference | GridReference | None:
-    """A reference made from the simulator by about so many calls; none where there are too few of them."""
+def _made_reference(
+    root: Root, backup: Backup, calls: int, saved: Readable | None = None
+) -> SharedReference | GridReference | None:
+    """A reference made from the simulator by about so many calls, or from what was saved of it.
+
+    There is none where there are too few calls.
+    """
     if calls < 1:
         return None
     limit = None if root.max_calls is None else int(REFERENCE_SHARE * root.max_calls)
     try:
-        return default_reference(root.model, backup, state=root.state, calls=calls, max_calls=limit, seed=root.seed)
+        return default_reference(
+            root.model, backup, state=root.state, calls=calls, max_calls=limit, seed=root.seed, saved=saved
+        )
     except TooFewCallsError:
         return None
 

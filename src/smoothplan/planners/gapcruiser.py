@@ -180,7 +180,7 @@ class CruiserRun:
     def __post_init__(self) -> None:
         self.actions = [Action(action_values(self.problem)) for _ in range(self.problem.actions)]
         at = self.root.model, self.root.state, self.root.seed
-        self._work = [Work(stage.engine, *at) for stage in self.stages]
+        self._work = [Work(stage.engine, *at, f"stage {number}") for number, stage in enumerate(self.stages)]
 
     def go(self, crew: Crew, display: Display) -> None:
         """Samples the wider of the best action and its challenger, until the gap is within ε or a limit is reached."""
