@@ -568,3 +568,13 @@ def test_a_step_with_an_action_outside_the_table_is_refused(action: int) -> None
 def test_actions_must_match_the_states(actions: Any) -> None:
     with pytest.raises(sp.ModelError, match=r"actions must be int64 \(1,\), got dtype"):
         sp.models.chain(2).step(np.array([0]), actions, np.random.default_rng(0))
+
+
+def test_rewards_of_terminal_states_may_be_anything() -> None:
+    table = {"probabilities": [[[0.3, 0.6, 0.1]]] * 2, "successors": [[[0, 1, 1]]] * 2, "rewards": [[0.5], [-1e20]]}
+    _examine(sp.TabularModel(**table, discount=0.5, reward_kind="bernoulli", terminal=[False, True]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("digits", [19, 400, 4_000, 5_000])
+def test_a_whole_number_of_any_length_in_a_list(digits: int) -> None:
+    _outcome(lambda: specs.build_backup(f"ot:cost=[[0,{'9' * digits}],[1,0]]", 2))
