@@ -571,7 +571,11 @@ def test_actions_must_match_the_states(actions: Any) -> None:
 
 
 def test_rewards_of_terminal_states_may_be_anything() -> None:
-    table = {"probabilities": [[[0.3, 0.6, 0.1]]] * 2, "successors": [[[0, 1, 1]]] * 2, "rewards": [[0.5], [-1e20]]}
+    table = {
+        "probabilities": [[[0.3, 0.6, 0.1]]] * 2,
+        "successors": [[[0, 1, 1]]] * 2,
+        "rewards": [[0.5], [-(2.0**63)]],
+    }
     _examine(sp.TabularModel(**table, discount=0.5, reward_kind="bernoulli", terminal=[False, True]))  # type: ignore[arg-type]
 
 
