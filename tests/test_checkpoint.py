@@ -563,6 +563,8 @@ RECORD_FIELDS = {"names": ["a", "b"], "formats": ["<f8", "|b1"], "offsets": [0, 
         packed(RECORD_FIELDS | {"names": ["a", "a"]}, [1], bytes(16)),
         packed(RECORD_FIELDS | {"names": ["a"]}, [1], bytes(16)),
         packed(RECORD_FIELDS, [1], bytes(8) + b"\2" + bytes(7)),
+        packed("<f8", [2], bytes(16)) | {"data": base64.b64encode(zlib.compress(bytes(16))[:-1]).decode()},
+        packed("<f8", [2], bytes(16)) | {"data": base64.b64encode(zlib.compress(bytes(16)) + b"x").decode()},
         packed("<f8", [2], bytes(16)) | {"data": "AAAA"},
         packed("<f8", [2], bytes(16)) | {"data": "%%%%"},
         packed("<f8", [2], bytes(16)) | {"more": 1},
@@ -594,13 +596,14 @@ def test_a_bomb_is_not_inflated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_long_lines_that_are_not_ours_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "PIECE", 64)
+    monkeypatch.setattr(checkpoint, "PIECE", 256)
     path = tmp_path / "run.ckpt"
     write(path)
     with Journal.open(path, IDENTITY) as journal:
         journal.keep("q", ARRAYS)
     first, *rest = path.read_bytes().splitlines(keepends=True)
-    hidden = b"x" * 64 + rest[0]  # a line that begins where a piece does
+    assert len(rest[0]) < 256 < len(rest[-1])
+    hidden = b"x" * 256 + rest[0]  # a line that begins where a piece does
     path.write_bytes(first + b"x" * 1000 + b"\n" + hidden + b"".join(rest[1:]) + b"y" * 1000)
     with pytest.warns(CheckpointWarning, match="3 damaged lines"):
         journal = Journal.open(path, IDENTITY)
@@ -872,7 +875,7 @@ def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
         journal = Journal.open(sys.argv[1], IDENTITY)
         journal.keep("q", {"a": np.arange(3)})
         print("ready", flush=True)
-        time.sleep(60)
+        time.sleep(20)
     """
     with child(code, str(path)) as process:
         assert said(process) == "ready"
@@ -895,10 +898,10 @@ def test_a_child_does_not_keep_the_lock(tmp_path: Path) -> None:
         if os.fork() == 0:
             try:
                 journal.add([(0, Fact("a", (), 1))])
+                print(os.getpid(), "added", flush=True)
             except CheckpointError as error:
                 print(os.getpid(), error, flush=True)
-            time.sleep(60)
-        time.sleep(60)
+        time.sleep(20)
     """
     with child(code, str(path)) as process:
         orphan, _, error = said(process).partition(" ")
@@ -909,6 +912,7 @@ def test_a_child_does_not_keep_the_lock(tmp_path: Path) -> None:
             process.wait()
             write(path)
         finally:
+            process.kill()
             os.kill(int(orphan), signal.SIGKILL)
 
 

@@ -576,16 +576,12 @@ def _content(line: bytes) -> dict[str, Any]:
     if not _intact(line):
         raise _DamageError("its digest does not fit")
     try:
-        content = json.loads(line[DIGITS + 1 :].decode("ascii"), parse_constant=_no_constant)
+        content = json.loads(line[DIGITS + 1 :].decode("ascii"))
     except (ValueError, RecursionError) as error:
         raise _DamageError(f"it is not JSON ({error})") from None
     if not isinstance(content, dict):
         raise _DamageError("it is no object")
     return content
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
 
 
 def _name(what: str, value: Any) -> str:
