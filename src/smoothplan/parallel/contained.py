@@ -70,8 +70,8 @@ class ContainedWorker:
 
     Args:
         timeout: seconds that one call of the model's step may take: a row for a simulator of one call at a time, a
-            whole batch for others. Of an engine that is compiled with its simulator, a whole task is timed, with
-            `worker.compiled_timeout`.
+            whole batch for others. The first call in a process may take `worker.WARM_UP` at least. Of an engine that is
+            compiled with its simulator, whole tasks are timed; see `worker.compiled_timeout`.
         memory: bytes by which the process may grow. A simulator that wants more gets a `MemoryError`; a process that
             grows slowly is replaced between tasks.
     """

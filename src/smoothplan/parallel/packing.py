@@ -1,5 +1,6 @@
 """Work in bytes: what a simulator needs travels with it, unless an installed package has it."""
 
+import importlib
 import io
 import pickle
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import cloudpickle
 import numba.cloudpickle
+from numba.core.dispatcher import Dispatcher
 
 from smoothplan.parallel.work import Packed, Work
 
@@ -66,16 +68,30 @@ def unpack(data: bytes) -> Work:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Leaves out what our own classes derive from the rest, and open files."""
+    """Leaves out what our own classes derive from the rest; refuses open files; knows compiled functions by name."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, io.IOBase) and not (isinstance(value, IN_MEMORY) or value in (sys.stdout, sys.stderr)):
             raise TypeError(f"cannot pickle the open file {getattr(value, 'name', value)!r}")
+        if isinstance(value, Dispatcher) and (place := _place(value)) is not None:
+            return _imported, place
         kind: Any = type(value)
         derived = _derived(kind) if kind.__module__.partition(".")[0] == PACKAGE else ()
-        if derived:
+        if derived and kind.__getstate__ is object.__getstate__:
             return _new, (kind,), {name: item for name, item in vars(value).items() if name not in derived}
         return super().reducer_override(value)
+
+
+def _place(function: Any) -> tuple[str, str] | None:
+    """The module and the name by which a compiled function can be had, perhaps with its code in a cache."""
+    module, name = sys.modules.get(function.__module__), function.__qualname__
+    if module is None or module.__name__ == "__main__" or _local(module):
+        return None
+    return (module.__name__, name) if getattr(module, name, None) is function else None
+
+
+def _imported(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
 
 
 def _new(kind: Any) -> Any:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from smoothplan import streams
 from smoothplan.arguments import Ints
 from smoothplan.models.calls import Call, watcher
+from smoothplan.models.jit import JitModel
 from smoothplan.parallel.packing import unpack
 from smoothplan.parallel.work import Outcome, Packed, Task, Work
 
@@ -41,6 +42,9 @@ COMPILED_PATIENCE = 60
 COMPILED_LEAST = 10.0
 """Compiled code cannot be watched call by call: a whole task of it may take so many times the limit on a call, which
 counts as so many seconds at least."""
+
+WARM_UP = 10.0
+"""Seconds that the first call in a process may take at least, for a simulator may compile or load something there."""
 
 LENGTH = struct.Struct("<Q")
 SEAL = struct.Struct("<QI")
@@ -164,6 +168,7 @@ class _Worker:
     def __init__(self, connection: socket.socket, notes: int, timeout: float | None, memory: "_Memory") -> None:
         self._connection, self._notes, self._timeout, self._memory = connection, notes, timeout, memory
         self._works: dict[str, Work | Failed] = {}
+        self._warm: set[str] = set()  # digests of those that have done a task
 
     def run(self) -> None:
         """Answers messages, in order."""
@@ -196,6 +201,8 @@ class _Worker:
         found: Work | Failed
         try:
             found = unpack(message.packed.data)
+            if isinstance(found.model, JitModel):
+                replace(found.model)  # which compiles the step again, while no clock runs
         except BaseException as error:
             problem = RuntimeError(
                 f"this simulator cannot be set up in another process: {type(error).__name__}: {error}"
@@ -214,21 +221,24 @@ class _Worker:
                 reply = work
             else:
                 try:
-                    reply = Done(self._do(work, task, request.careful), self._memory.grown())
+                    reply = Done(self._do(work, task, request), self._memory.grown())
                 except BaseException as error:  # a simulator may raise anything
                     reply = self._failed(error)
             self._connection.sendall(framed(reply))
             if isinstance(reply, Failed):
                 return
 
-    def _do(self, work: Work, task: Task, careful: bool) -> Outcome:
-        watch = _Watch(work, task, self._timeout, self._notes if careful else None)
+    def _do(self, work: Work, task: Task, request: Request) -> Outcome:
+        cold = request.digest not in self._warm
+        watch = _Watch(work, task, self._timeout, cold, self._notes if request.careful else None)
         if not work.compiled:
             work = replace(work, model=_Watched(work.model, watch))
         before = watcher.set(watch)
         try:
             watch.begin()
-            return work(task)
+            outcome = work(task)
+            self._warm.add(request.digest)
+            return outcome
         finally:
             watch.stop()
             watcher.reset(before)
@@ -249,8 +259,9 @@ class _Worker:
 class _Watch:
     """Is told of every simulator call before it is made, and when it is over: a clock runs in between."""
 
-    def __init__(self, work: Work, task: Task, timeout: float | None, notes: int | None) -> None:
+    def __init__(self, work: Work, task: Task, timeout: float | None, cold: bool, notes: int | None) -> None:
         self._work, self._task, self._timeout, self._notes = work, task, timeout, notes
+        self._cold = cold  # whether no call has come to its end yet
         self._number = 0  # of calls begun
         self._call = self._written(np.asarray(work.state)[None], np.array([task.action]), self._rng())
 
@@ -269,10 +280,11 @@ class _Watch:
             self._call = self._written(states, actions, rng)
             self._note("call")
         if self._timeout is not None:
-            signal.setitimer(signal.ITIMER_REAL, self._timeout)
+            signal.setitimer(signal.ITIMER_REAL, max(self._timeout, WARM_UP) if self._cold else self._timeout)
 
     def stop(self) -> None:
-        """No call is under way."""
+        """The call is over, and with it all rows of a batch."""
+        self._cold = False
         if self._timeout is not None:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
         self._note("between")
