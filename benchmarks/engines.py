@@ -17,13 +17,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 import smoothplan as sp
-from smoothplan import parallel
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
 from smoothplan.engines.base import Engine, Sums
 from smoothplan.engines.batched import BatchedEngine
 from smoothplan.engines.compiled import CompiledEngine
-from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.models.base import GenerativeModel
+from smoothplan.parallel.crew import Crew
+from smoothplan.parallel.hiring import Terms
+from smoothplan.parallel.work import Task, Work
 from smoothplan.schedules import Level, Problem, Schedule, optimised
 
 REPEATS = 7
@@ -65,11 +67,10 @@ class Case:
         """Samples per chunk, as `plan` would choose them."""
         return max(1, engine.chunk_calls // self.sample_calls)
 
-    def sample(self, engine: Engine, oracle: Oracle, count: int) -> Sums:
-        """So many samples from an engine."""
-        if self.what == "values":
-            return engine.values(oracle, STATE, self.reference, count)
-        return engine.returns(oracle, STATE, ACTION, count)
+    def task(self, chunk: int, count: int) -> Task:
+        """So many samples."""
+        first = self.reference if self.what == "values" else ACTION
+        return Task(chunk, self.what, (first, count), count)
 
 
 class Measurement(NamedTuple):
@@ -232,21 +233,20 @@ def engine_contestant(case: Case, engine: Engine, model: GenerativeModel, thread
     count = case.chunk_samples(engine)
 
     def run(chunks: int, seed: int) -> Measurement:
-        def chunk(number: int) -> tuple[Sums, int]:
-            oracle = Oracle(model, seed, number)
-            return case.sample(engine, oracle, count), oracle.calls
-
+        work, tasks = Work(engine, model, STATE, seed), [case.task(number, count) for number in range(chunks)]
         start = time.perf_counter()
-        outcomes = [outcome for _, outcome in parallel.in_order(chunk, range(chunks), threads)]
+        with Crew(Terms(threads, "threads").hire) as crew:
+            outcomes = [outcome for _, outcome in crew.in_order(work, tasks)]
         seconds = time.perf_counter() - start
-        return Measurement(seconds, sum(calls for _, calls in outcomes), add(sums for sums, _ in outcomes))
+        return Measurement(seconds, sum(found.calls for found in outcomes), add(found.sums for found in outcomes))
 
     return run
 
 
-def add(parts: Iterable[Sums]) -> Sums:
+def add(parts: Iterable[tuple[float, ...]]) -> Sums:
     """The sums of several chunks as one."""
-    return Sums(*(sum(column) for column in zip(*parts, strict=True)))
+    samples, total, squares = (sum(column) for column in zip(*parts, strict=True))
+    return Sums(int(samples), total, squares)
 
 
 def contestants(case: Case, program: Path, data: Path) -> dict[str, Contestant]:

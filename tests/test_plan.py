@@ -214,11 +214,10 @@ def test_a_limit_on_calls_is_never_exceeded(planner: Planner, max_calls: int) ->
     value = exact_value(model, SMOOTH)
     counter = Counter(model)
     counting = replace(vectorised(model), step=counter)
+    surely = replace(planner, delta=1e-6)  # type: ignore[type-var]
     for workers in (1, 2):
         counter.calls = 0
-        result = sp.plan(
-            replace(planner, delta=1e-6), counting, 0, max_calls=max_calls, workers=workers, pool="threads"
-        )  # type: ignore[type-var]
+        result = sp.plan(surely, counting, 0, max_calls=max_calls, workers=workers, pool="threads")
         assert result.calls <= max_calls
         # What was under way when the run ended is within the limit too.
         assert result.calls <= counter.calls <= max_calls

@@ -11,7 +11,8 @@ from smoothplan import exact
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, line_cost
 from smoothplan.engines.kernels import softmaxes
-from smoothplan.models.base import GenerativeModel, ModelError, Oracle, States
+from smoothplan.models.base import GenerativeModel, Oracle, States
+from smoothplan.models.calls import ModelError
 from smoothplan.references import (
     CriticReference,
     GridReference,
