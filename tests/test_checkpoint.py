@@ -769,7 +769,31 @@ def test_a_full_disk_leaves_the_journal_clean(tmp_path: Path, monkeypatch: pytes
         assert alike(journal.snapshot("q"), {"a": np.arange(3)})
 
 
-def test_a_write_in_parts_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(sys.platform == "win32", reason="limits are of Unix")
+def test_a_limit_of_the_system_is_met_half_way(tmp_path: Path) -> None:
+    """Unlike above, it is the system itself that writes a part and then refuses."""
+    path = tmp_path / "run.ckpt"
+    code = """
+        import os, resource
+        with Journal.open(sys.argv[1], IDENTITY) as journal:
+            before, (_, most) = os.path.getsize(sys.argv[1]), resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (before + 100, most))
+            try:
+                journal.add([(c, Fact("a", (c / 3,), c)) for c in range(100)])
+            except CheckpointError as error:
+                print(error, flush=True)
+            print(os.path.getsize(sys.argv[1]) - before, journal.facts, flush=True)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+            journal.add([(7, Fact("a", (7,), 7))])
+    """
+    with child(code, str(path)) as process:
+        assert said(process) == f"checkpoint {path} cannot be written: File too large"
+        assert said(process) == "0 0"
+    with Journal.open(path, IDENTITY) as journal:
+        assert (journal.facts, journal.find(7, "a")) == (1, Fact("a", (7,), 7))
+
+
+def test_a_write_in_parts_is_completed() -> None:
     class Slow:
         def __init__(self) -> None:
             self.data = b""
