@@ -22,13 +22,17 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
+from smoothplan.engines.base import Sums
 from smoothplan.models.base import reproduce
+from smoothplan.models.calls import Call
 from smoothplan.parallel import contained
 from smoothplan.parallel.contained import ContainedWorker
 from smoothplan.parallel.packing import PackingError, pack, unpack
 from smoothplan.parallel.processes import ProcessPool, default_memory
 from smoothplan.parallel.work import Delivery, Outcome, Task, Work
+from smoothplan.parallel.worker import Note, Where
 from smoothplan.recursion import engine_for
+from smoothplan.streams import generator, generator_words
 
 from .common import ending
 
@@ -352,6 +356,8 @@ def deliveries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, t
         file = tmp_path_factory.mktemp("children") / "pids"
         deed = partial(fork_and_exit, str(file)) if name == "exit" else deed
         found[name] = pool.submit(vector_work(partial(bad_at_a_rare_draw, deed)), chunks(200)), file
+    leisurely = Work(Leisurely(), sp.VectorModel(drift, **DECLARED), np.zeros(2), 5)
+    found["leisurely"] = pool.submit(leisurely, chunks(1)), Path()
     yield found
     pool.close()
 
@@ -385,6 +391,53 @@ def test_a_simulator_that_ends_its_process_is_named(
         children = [int(line) for line in file.read_text().split()]
         assert len(children) == 3
         assert all(gone(child) for child in children)
+
+
+class Leisurely:
+    """An engine that takes its time between simulator calls."""
+
+    compiled: ClassVar[bool] = False
+
+    def returns(self, oracle: sp.Oracle, state: Any, action: int, count: int) -> Sums:
+        for _ in range(2):
+            oracle.sample(state[None], np.array([action]))
+            time.sleep(3 * TIMEOUT)
+        return Sums(count, 0.0, 0.0)
+
+
+def test_only_simulator_calls_are_timed(deliveries: dict[str, tuple[Future[Delivery], Path]]) -> None:
+    future, _ = deliveries["leisurely"]
+    assert future.result(LONG).error is None
+
+
+def judged(status: int, where: Where | None, numbers: Sequence[int]) -> list[str]:
+    """What is said after processes that died at calls of these numbers; "" where another is tried."""
+    deaths = contained._Deaths(timeout=2.0)
+    call = Call(np.zeros((1, 1)), np.zeros(1, dtype=np.int64), generator_words(generator(0)), 0, 7)
+    notes = [where and Note(number, where, call) for number in numbers]
+    found = [deaths.verdict(status, None, careful=False), *(deaths.verdict(status, note, True) for note in notes)]
+    return ["" if error is None else str(error) for error in found]
+
+
+def test_the_verdict_on_deaths() -> None:
+    *tried, last = judged(-signal.SIGABRT, "call", [4, 5, 4, 4])
+    assert (tried, last) == (
+        [""] * 4,
+        "the simulator killed its process (signal SIGABRT) (state [0.0], action 0, seed 0, chunk 7)",
+    )
+    *tried, last = judged(1, "between", [0, 0, 0, 0])
+    assert tried == [""] * 4
+    assert last.startswith("the process of the simulator exited with status 1, outside of its calls, after state")
+    assert judged(-9, "compiled", [0, 0, 0]) == [""] * 4
+    assert judged(-9, "compiled", [0] * 4)[-1].startswith(
+        "the compiled simulator killed its process (signal SIGKILL) in a chunk that starts with state"
+    )
+    assert judged(-signal.SIGALRM, "compiled", [0] * 4)[-1].startswith("the compiled simulator took longer than 600 s")
+    assert judged(-64, None, [0] * 4)[-1].startswith("a worker process was killed (signal SIGRTMAX) before")
+    assert judged(-9, "call", range(19))[-2:] == [
+        "",
+        "the simulator killed its process (signal SIGKILL) (state [0.0], action 0, seed 0, chunk 7)",
+    ]
 
 
 def dying_elsewhere(file: str, times: int, states: Any, actions: Any, rng: np.random.Generator) -> Any:
@@ -463,18 +516,29 @@ def greedy(size: int, kept: list[Any], states: Any, actions: Any, rng: np.random
     return drift(states, actions, rng)
 
 
+def greedy_row(size: int, kept: list[Any], state: Any, action: int, rng: np.random.Generator) -> Any:
+    kept.append(np.ones(size // 8))
+    return scalar_drift(state, action, rng)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on memory work on Linux")
 def test_a_simulator_that_wants_too_much_memory_is_named() -> None:
-    work = vector_work(partial(greedy, 80 * MEGABYTES, []))
+    """All at once, and row by row; what comes after it is as if it had not been."""
+    works = [
+        vector_work(partial(greedy, 80 * MEGABYTES, [])),
+        work_of(sp.VectorModel.from_scalar(partial(greedy_row, 40 * MEGABYTES, []), **DECLARED)),
+    ]
     worker = ContainedWorker(memory=200 * MEGABYTES)
     try:
-        delivery = worker.run(work.packed, chunks(6))
+        for work in works:
+            delivery = worker.run(work.packed, chunks(6))
+            assert delivery.outcomes == []
+            assert isinstance(delivery.error, sp.SimulatorError)
+            assert "MemoryError: Unable to allocate" in str(delivery.error)
+            assert "seed 5, chunk 0)" in str(delivery.error)
+            assert worker.pid is None
     finally:
         worker.close()
-    assert delivery.outcomes == []
-    assert isinstance(delivery.error, sp.SimulatorError)
-    assert "the simulator raised MemoryError" in str(delivery.error).replace("_ArrayMemoryError", "MemoryError")
-    assert "seed 5, chunk 0)" in str(delivery.error)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on memory work on Linux")

@@ -46,7 +46,7 @@ ATTEMPTS = 20
 GUILTY = 2
 """Deaths in a row at the same simulator call that are put down to the simulator."""
 
-HOPELESS = 5
+HOPELESS = 4
 """Deaths in a row at the same point outside of simulator calls after which a task is given up."""
 
 FAREWELL = 1.0

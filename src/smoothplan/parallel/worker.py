@@ -232,7 +232,7 @@ class _Worker:
         cold = request.digest not in self._warm
         watch = _Watch(work, task, self._timeout, cold, self._notes if request.careful else None)
         if not work.compiled:
-            work = replace(work, model=_Watched(work.model, watch))
+            work = replace(work, model=_Watched(work.model, watch, self._memory))
         before = watcher.set(watch)
         try:
             watch.begin()
@@ -244,9 +244,7 @@ class _Worker:
             watcher.reset(before)
 
     def _failed(self, error: BaseException) -> Failed:
-        exhausted = any(isinstance(link, MemoryError) for link in _chain(error))
-        if exhausted:
-            self._memory.lift()  # for what follows; the other side replaces this process
+        exhausted = self._memory.ran_out(error)
         trace = "".join(traceback.format_exception(error)).rstrip()
         data = None
         if isinstance(error, Exception):
@@ -314,22 +312,25 @@ def compiled_timeout(timeout: float) -> float:
 class _Watched:
     """A model that tells a watch when a call of its step is over."""
 
-    def __init__(self, model: Any, watch: _Watch) -> None:
+    def __init__(self, model: Any, watch: _Watch, memory: "_Memory") -> None:
         self._model = model
-        self.step = _WatchedStep(model.step, watch)
+        self.step = _WatchedStep(model.step, watch, memory)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
 
 class _WatchedStep:
-    def __init__(self, function: Any, watch: _Watch) -> None:
-        self._function, self._watch = function, watch
+    def __init__(self, function: Any, watch: _Watch, memory: "_Memory") -> None:
+        self._function, self._watch, self._memory = function, watch, memory
         self.one_at_a_time = bool(getattr(function, "one_at_a_time", False))
 
     def __call__(self, states: Any, actions: Any, rng: Any) -> Any:
         try:
             return self._function(states, actions, rng)
+        except BaseException as error:
+            self._memory.ran_out(error)
+            raise
         finally:
             self._watch.stop()
 
@@ -360,13 +361,18 @@ class _Memory:
             resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
         )
 
-    def lift(self) -> None:
-        """No longer, so that there is room to tell of it."""
-        if self._set:
+    def ran_out(self, error: BaseException) -> bool:
+        """Whether an error is for lack of memory. If so there is no limit any more, to have room to tell of it.
+
+        The other side then replaces this process.
+        """
+        found = any(isinstance(link, MemoryError) for link in _chain(error))
+        if found and self._set:
             import resource
 
             _, hard = resource.getrlimit(resource.RLIMIT_DATA)
             resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+        return found
 
     def grown(self) -> bool:
         """Whether it is more than half way from where it was after the first task to the limit: something leaks."""
