@@ -27,7 +27,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from smoothplan.parallel import checkpoint
-from smoothplan.parallel.checkpoint import CheckpointError, CheckpointWarning, Fact, Journal
+from smoothplan.parallel.checkpoint import CheckpointError, CheckpointWarning, Journal
+from smoothplan.parallel.records import Fact
 
 IDENTITY = {"version": "0.1.0", "planner": "SmoothCruiser(epsilon=0.1)", "model": "chain", "seed": "0"}
 
@@ -127,10 +128,7 @@ def test_facts_are_found_again(tmp_path: Path) -> None:
     with Journal.open(path, IDENTITY) as journal:
         assert (journal.facts, journal.recovered) == (0, 0)
         journal.add(iter(FACTS.items()))
-        assert {chunk: bits(journal.find(chunk, fact.asked)) for chunk, fact in FACTS.items()} == {
-            chunk: bits(fact) for chunk, fact in FACTS.items()
-        }
-        assert journal.facts == len(FACTS)
+        assert (journal.facts, journal.recovered) == (len(FACTS), 0)
     with Journal.open(str(path), IDENTITY) as journal:
         for chunk, fact in FACTS.items():
             assert bits(journal.find(chunk, fact.asked)) == bits(fact)
@@ -170,6 +168,7 @@ def test_numbers_of_numpy_become_numbers_of_python(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "run.ckpt", IDENTITY) as journal:
         numbers: Any = (np.int64(3), np.float64(0.1))
         journal.add([(0, Fact("a", numbers, np.int64(4)))])  # type: ignore[arg-type]
+    with Journal.open(tmp_path / "run.ckpt", IDENTITY) as journal:
         assert bits(journal.find(0, "a")) == bits(Fact("a", (3, 0.1), 4))
 
 
@@ -203,7 +202,8 @@ def test_a_wrong_fact_is_refused_and_nothing_is_written(tmp_path: Path, chunk: i
 
 def test_a_chunk_brings_one_thing_only(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "run.ckpt", IDENTITY) as journal:
-        journal.add(FACTS.items())
+        journal.add([*FACTS.items(), *FACTS.items()])
+    with Journal.open(tmp_path / "run.ckpt", IDENTITY) as journal:
         journal.add(FACTS.items())
         for other in (Fact("a1", (100, 0.1, 0.0), 4096), Fact("a1", (100.0, 0.1, -0.0), 4096), Fact("x", (), 0)):
             with pytest.raises(CheckpointError, match="chunk 0 brought"):
@@ -588,7 +588,7 @@ def test_a_bomb_is_not_inflated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path.write_bytes(header() + line({"snapshot": "q", "arrays": arrays}))
     with Journal.open(path, IDENTITY) as journal:
         assert journal.snapshot("q") is not None
-    monkeypatch.setattr(checkpoint, "ARRAYS_LIMIT", 100_000)
+    monkeypatch.setattr("smoothplan.parallel.records.ARRAYS_LIMIT", 100_000)
     with opened(path) as journal:
         assert journal.snapshot("q") is None
         with pytest.raises(ValueError, match="100000 bytes at most"):

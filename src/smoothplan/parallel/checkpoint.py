@@ -10,19 +10,13 @@ matter, and one that is missing is computed again. A file is lines of text, each
 Lines that are damaged are left out. Nothing that a file contains is ever executed.
 """
 
-import base64
-import hashlib
 import io
-import json
-import math
 import os
-import re
 import stat
 import sys
 import time
 import warnings
 import weakref
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -32,42 +26,24 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from smoothplan.parallel import records
+from smoothplan.parallel.records import DamageError, Fact
+
 if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
 
-FORMAT = 1
-"""Of the files; another one is refused."""
-
-TITLE = "smoothplan checkpoint"
-"""The first name in a header, which tells a checkpoint from any other file."""
 
 SYNC_SECONDS = 1.0
 """Between two waits for the disk, at least: what a crash of the whole machine may cost, at most."""
 
-DIGITS = 16
-"""Of a digest."""
-
-WHOLE_LIMIT = 2**63
-"""Chunks and calls are below this."""
-
-NUMBER_LIMIT = 2**1024
-"""Whole numbers among a fact's numbers are smaller than this; so are floats."""
-
-NUMBERS_LIMIT = 2**16
-"""Numbers in a fact, fields in a dtype and arrays in a snapshot, at most."""
-
-NAME_LIMIT = 256
-"""Characters of a name, and of what was asked, at most."""
 
 HEADER_LIMIT = 2**20
 """Bytes of a header, at most."""
 
-ARRAYS_LIMIT = 2**32
-"""Bytes of the arrays of a snapshot, at most: a file may not claim more."""
 
-LINE_LIMIT = ARRAYS_LIMIT * 3 // 2
+LINE_LIMIT = records.ARRAYS_LIMIT * 3 // 2
 """Bytes of a line, at most: those of arrays that do not compress, in base64."""
 
 PIECE = 2**20
@@ -76,13 +52,7 @@ PIECE = 2**20
 ATTEMPTS = 100
 """Times that a file is opened again because another run replaced it in between, at most."""
 
-SHOWN = 60
-"""Characters of a value that an error message shows, about."""
 
-PLAIN_DTYPES = frozenset(np.dtype(code).newbyteorder("<").str for code in ["?", *"bhilq", *"BHILQ", *"efd"])
-"""Numbers and truth values of fixed size, little-endian."""
-
-_BEGINNING = re.compile(rb"[0-9a-f]{%d} \{" % DIGITS)
 _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -92,14 +62,6 @@ class CheckpointError(ValueError):
 
 class CheckpointWarning(UserWarning):
     """Parts of a checkpoint are damaged and were left out."""
-
-
-class Fact(NamedTuple):
-    """What a chunk brought."""
-
-    asked: str  # a short digest of what was asked of the chunk
-    numbers: tuple[float, ...]  # finite; whole numbers stay whole, others keep every bit
-    calls: int  # of the simulator
 
 
 class _Span(NamedTuple):
@@ -119,7 +81,8 @@ class Journal(AbstractContextManager["Journal"]):
     def __init__(self, path: Path, shown: str, file: io.FileIO, identity: dict[str, str]) -> None:
         """Use `Journal.open`."""
         self._path, self._shown, self._file = path, shown, file
-        self._facts: dict[int, Fact] = {}
+        self._facts: dict[int, Fact] = {}  # that were found; of those that are added nobody asks
+        self._added = 0
         self._snapshots: dict[str, list[_Span]] = {}  # the last one counts
         self._size = 0  # of what is known to be written; whatever lies beyond was given up
         self._dirty = False
@@ -147,10 +110,10 @@ class Journal(AbstractContextManager["Journal"]):
         """
         shown = os.fspath(path)
         names = dict(identity)
-        if not all(isinstance(entry, str) for item in names.items() for entry in item) or TITLE in names:
-            raise TypeError(f"identity must map names other than {TITLE!r} to strings, got {names!r}")
-        if len(_header(names)) > HEADER_LIMIT:
-            raise ValueError(f"identity must fit into {HEADER_LIMIT} bytes, got {len(_header(names))}")
+        if not all(isinstance(entry, str) for item in names.items() for entry in item) or records.TITLE in names:
+            raise TypeError(f"identity must map names other than {records.TITLE!r} to strings, got {names!r}")
+        if len(records.header_of(names)) > HEADER_LIMIT:
+            raise ValueError(f"identity must fit into {HEADER_LIMIT} bytes, got {len(records.header_of(names))}")
         try:
             real = Path(os.path.realpath(shown))
         except (OSError, ValueError) as error:
@@ -165,10 +128,10 @@ class Journal(AbstractContextManager["Journal"]):
     @property
     def facts(self) -> int:
         """The number of facts."""
-        return len(self._facts)
+        return len(self._facts) + self._added
 
     def find(self, chunk: int, asked: str) -> Fact | None:
-        """The fact of a chunk, if it is known.
+        """The fact of a chunk, if it was there when the journal was opened.
 
         Raises:
             CheckpointError: something else was asked of the chunk.
@@ -176,8 +139,8 @@ class Journal(AbstractContextManager["Journal"]):
         fact = self._facts.get(chunk)
         if fact is not None and fact.asked != asked:
             raise CheckpointError(
-                f"checkpoint {self._shown} is of another run: chunk {chunk} was asked {_short(fact.asked)} there, "
-                f"{_short(asked)} here"
+                f"checkpoint {self._shown} is of another run: chunk {chunk} was asked {records.short(fact.asked)} "
+                f"there, {records.short(asked)} here"
             )
         return fact
 
@@ -185,16 +148,18 @@ class Journal(AbstractContextManager["Journal"]):
         """Writes facts of chunks. When it returns, the operating system has them all, and a kill loses none."""
         checked: dict[int, Fact] = {}
         for chunk, given in facts:
-            number, fact = _fact(chunk, *given)
+            number, fact = records.checked_fact(chunk, *given)
             known = self._facts.get(number) or checked.get(number)
             if known is None:
                 checked[number] = fact
-            elif _bits(known) != _bits(fact):
+            elif records.bits_of(known) != records.bits_of(fact):
                 raise CheckpointError(f"checkpoint {self._shown}: chunk {number} brought {known}, and now {fact}")
         self._opened()
         if checked:
-            self._append(b"".join(_line({"chunk": chunk} | fact._asdict()) for chunk, fact in checked.items()))
-            self._facts.update(checked)
+            self._append(
+                b"".join(records.line_of({"chunk": chunk} | fact._asdict()) for chunk, fact in checked.items())
+            )
+            self._added += len(checked)
             if time.monotonic() - self._synced >= SYNC_SECONDS:
                 self._sync()
 
@@ -208,8 +173,8 @@ class Journal(AbstractContextManager["Journal"]):
             file.seek(span.offset)
             line = _read(file, span.length)
         try:
-            return _arrays(_content(line[:-1])["arrays"])
-        except (_DamageError, MemoryError) as error:
+            return records.unpacked_arrays(records.content_of(line[:-1])["arrays"])
+        except (DamageError, MemoryError) as error:
             raise CheckpointError(f"checkpoint {self._shown}: snapshot {name!r} cannot be read: {error}") from error
 
     def keep(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -219,11 +184,15 @@ class Journal(AbstractContextManager["Journal"]):
             name: of the snapshot.
             arrays: by name; of numbers or truth values, or records of them.
         """
-        packed = {_name("an array's name", key): _packed(key, value) for key, value in arrays.items()}
+        packed = {
+            records.checked_name("an array's name", key): records.packed_array(key, value)
+            for key, value in arrays.items()
+        }
         total = sum(np.asarray(value).nbytes for value in arrays.values())
-        if total > ARRAYS_LIMIT or len(packed) > NUMBERS_LIMIT:
-            raise ValueError(f"arrays must have {ARRAYS_LIMIT} bytes at most, got {len(packed)} arrays, {total} bytes")
-        line = _line({"snapshot": _name("name", name), "arrays": packed})
+        if total > records.ARRAYS_LIMIT or len(packed) > records.NUMBERS_LIMIT:
+            most = f"arrays must have {records.ARRAYS_LIMIT} bytes at most"
+            raise ValueError(f"{most}, got {len(packed)} arrays, {total} bytes")
+        line = records.line_of({"snapshot": records.checked_name("name", name), "arrays": packed})
         self._opened()
         with _reasons(self._shown, "written"):
             self._cut()
@@ -261,7 +230,7 @@ class Journal(AbstractContextManager["Journal"]):
 
     def _load(self, identity: dict[str, str]) -> None:
         """Reads the whole file, or begins a new one."""
-        header = _header(identity)
+        header = records.header_of(identity)
         with open(self._file.fileno(), "rb", closefd=False) as reader:
             first = reader.read(len(header))
             if len(first) < len(header) and header.startswith(first):  # empty, or torn in its very first line
@@ -286,14 +255,14 @@ class Journal(AbstractContextManager["Journal"]):
         """Raises unless the first line says that the file belongs to this run."""
         try:
             if not first.endswith(b"\n"):
-                raise _DamageError("it is torn")
-            content = _content(first[:-1])
-            if TITLE not in content:
-                raise _DamageError("it is missing")
+                raise DamageError("it is torn")
+            content = records.content_of(first[:-1])
+            if records.TITLE not in content:
+                raise DamageError("it is missing")
             self._check_identity(content, identity)
-        except _DamageError as error:
+        except DamageError as error:
             rest = reader.read(PIECE)
-            if TITLE.encode() not in first and not any(map(_intact, (first + rest).splitlines())):
+            if records.TITLE.encode() not in first and not any(map(records.is_intact, (first + rest).splitlines())):
                 raise CheckpointError(f"{self._shown} is not a checkpoint of smoothplan; it is left as it is") from None
             raise CheckpointError(
                 f"the first line of checkpoint {self._shown} is damaged ({error}): nobody can tell which run it is of"
@@ -302,17 +271,18 @@ class Journal(AbstractContextManager["Journal"]):
     def _check_identity(self, content: dict[str, Any], identity: dict[str, str]) -> None:
         """Raises unless a header is of this run."""
         found = dict(content)
-        version = found.pop(TITLE)
+        version = found.pop(records.TITLE)
         if type(version) is not int or not all(isinstance(value, str) for value in found.values()):
-            raise _DamageError("it makes no sense")
-        if version != FORMAT:
+            raise DamageError("it makes no sense")
+        if version != records.FORMAT:
             raise CheckpointError(
-                f"checkpoint {self._shown} has format {_short(str(version))}, and this version reads {FORMAT}"
+                f"checkpoint {self._shown} has format {records.short(str(version))}, and this version reads "
+                f"{records.FORMAT}"
             )
         names = [name for name in {**identity, **found} if identity.get(name) != found.get(name)]
         if names:
             shown = [
-                f"of another {name}: there {_short(found.get(name))}, here {_short(identity.get(name))}"
+                f"of another {name}: there {records.short(found.get(name))}, here {records.short(identity.get(name))}"
                 for name in names[:3]
             ]
             raise CheckpointError(f"checkpoint {self._shown} is {'; '.join(shown)}")
@@ -325,9 +295,9 @@ class Journal(AbstractContextManager["Journal"]):
             whole = line.endswith(b"\n")
             try:
                 if not whole:
-                    raise _DamageError("it is torn")
-                self._take(_content(line[:-1]), _Span(offset, length), identity)
-            except _DamageError:
+                    raise DamageError("it is torn")
+                self._take(records.content_of(line[:-1]), _Span(offset, length), identity)
+            except DamageError:
                 damaged, lost = damaged + 1, lost + length
             offset += length
             self._size = offset if whole else self._size
@@ -340,21 +310,23 @@ class Journal(AbstractContextManager["Journal"]):
         match content:
             case {"chunk": chunk, "asked": asked, "numbers": list(numbers), "calls": calls, **rest} if not rest:
                 try:
-                    number, fact = _fact(chunk, asked, tuple(numbers), calls)
+                    number, fact = records.checked_fact(chunk, asked, tuple(numbers), calls)
                 except (TypeError, ValueError, RecursionError) as error:
-                    raise _DamageError(str(error)) from None
-                if _bits(self._facts.setdefault(number, fact)) != _bits(fact):
+                    raise DamageError(str(error)) from None
+                if records.bits_of(self._facts.setdefault(number, fact)) != records.bits_of(fact):
                     raise CheckpointError(
                         f"checkpoint {self._shown} contradicts itself: chunk {number} brought {self._facts[number]} "
                         f"and {fact}"
                     )
-            case {"snapshot": str(name), "arrays": dict(arrays), **rest} if not rest and len(name) <= NAME_LIMIT:
-                _arrays(arrays)
+            case {"snapshot": str(name), "arrays": dict(arrays), **rest} if (
+                not rest and len(name) <= records.NAME_LIMIT
+            ):
+                records.unpacked_arrays(arrays)
                 self._snapshots.setdefault(name, []).append(span)
-            case _ if TITLE in content:
+            case _ if records.TITLE in content:
                 self._check_identity(content, identity)  # two files in one: what follows is another run's
             case _:
-                raise _DamageError("the line says nothing")
+                raise DamageError("the line says nothing")
 
     def _append(self, data: bytes) -> None:
         """Writes at the end, all or nothing."""
@@ -434,10 +406,6 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
-
-
-class _DamageError(ValueError):
-    """A line is not what was written."""
 
 
 @contextmanager
@@ -543,7 +511,7 @@ def _lines(reader: BinaryIO) -> Iterator[tuple[bytes, int]]:
     """The lines of a file with their lengths; of a long one that cannot be ours there is only the end."""
     while piece := reader.readline(PIECE):
         pieces, length = [piece], len(piece)
-        promising = _BEGINNING.match(piece) is not None
+        promising = records.BEGINNING.match(piece) is not None
         while not piece.endswith(b"\n") and (piece := reader.readline(PIECE)):
             length += len(piece)
             promising = promising and length <= LINE_LIMIT
@@ -552,178 +520,6 @@ def _lines(reader: BinaryIO) -> Iterator[tuple[bytes, int]]:
             else:
                 pieces = [piece[-1:]]
         yield b"".join(pieces), length
-
-
-def _digest(text: bytes) -> bytes:
-    return hashlib.blake2b(text, digest_size=DIGITS // 2).hexdigest().encode()
-
-
-def _line(content: dict[str, Any]) -> bytes:
-    text = json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
-    return _digest(text) + b" " + text + b"\n"
-
-
-def _header(identity: dict[str, str]) -> bytes:
-    return _line({TITLE: FORMAT} | identity)
-
-
-def _intact(line: bytes) -> bool:
-    return _BEGINNING.match(line) is not None and line[:DIGITS] == _digest(line[DIGITS + 1 :])
-
-
-def _content(line: bytes) -> dict[str, Any]:
-    """What a line says, without its end; raises where it is damaged."""
-    if not _intact(line):
-        raise _DamageError("its digest does not fit")
-    try:
-        content = json.loads(line[DIGITS + 1 :].decode("ascii"))
-    except (ValueError, RecursionError) as error:
-        raise _DamageError(f"it is not JSON ({error})") from None
-    if not isinstance(content, dict):
-        raise _DamageError("it is no object")
-    return content
-
-
-def _name(what: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be a string, got {value!r}")
-    if len(value) > NAME_LIMIT:
-        raise ValueError(f"{what} must have {NAME_LIMIT} characters at most, got {len(value)}")
-    return value
-
-
-def _whole(what: str, value: Any, limit: int = WHOLE_LIMIT) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{what} must be a whole number, got {value!r}")
-    if not 0 <= value < limit:
-        raise ValueError(f"{what} must be in 0..{limit - 1}, got {_short(repr(value))}")
-    return int(value)
-
-
-def _number(value: Any) -> float:
-    """A finite number, exactly: whole ones are whole, and the others floats."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer):
-        raise TypeError(f"numbers must be whole numbers and floats, got {value!r}")
-    if isinstance(value, int | np.integer):
-        if not -NUMBER_LIMIT < int(value) < NUMBER_LIMIT:
-            raise ValueError(f"numbers must be below 2**1024, got one of {int(value).bit_length()} bits")
-        return int(value)
-    if not math.isfinite(value):
-        raise ValueError(f"numbers must be finite, got {value!r}")
-    return float(value)
-
-
-def _fact(chunk: Any, asked: Any, numbers: Any, calls: Any) -> tuple[int, Fact]:
-    """A chunk and its fact, checked."""
-    if not isinstance(numbers, tuple) or len(numbers) > NUMBERS_LIMIT:
-        raise TypeError(f"numbers must be a tuple of {NUMBERS_LIMIT} numbers at most, got {_short(repr(numbers))}")
-    fact = Fact(_name("asked", asked), tuple(map(_number, numbers)), _whole("calls", calls))
-    return _whole("chunk", chunk), fact
-
-
-def _bits(fact: Fact) -> str:
-    """What distinguishes facts: unlike numbers, 0.0 and −0.0 differ, and so do 1 and 1.0."""
-    return repr(fact)
-
-
-def _dtype_fields(name: str, dtype: np.dtype[Any]) -> str | dict[str, Any]:
-    """A dtype for JSON."""
-    little = dtype.newbyteorder("<")
-    if little.str in PLAIN_DTYPES and dtype.names is None:
-        return little.str
-    if dtype.names is None or len(dtype.names) > NUMBERS_LIMIT:
-        raise TypeError(f"array {name!r} must be of numbers, truth values or records of them, got dtype {dtype}")
-    places = dict(dtype.fields or {})
-    return {
-        "names": [_name("a field's name", field) for field in dtype.names],
-        "formats": [_dtype_of_field(name, places[field][0]) for field in dtype.names],
-        "offsets": [int(places[field][1]) for field in dtype.names],
-        "itemsize": dtype.itemsize,
-        "aligned": dtype.isalignedstruct,
-    }
-
-
-def _dtype_of_field(name: str, dtype: np.dtype[Any]) -> str:
-    fields = _dtype_fields(name, dtype)
-    if not isinstance(fields, str):
-        raise TypeError(f"array {name!r} must not have records in records, got dtype {dtype}")
-    return fields
-
-
-def _dtype(fields: Any) -> np.dtype[Any]:
-    """A little-endian dtype from JSON, or raises."""
-    match fields:
-        case str(code) if code in PLAIN_DTYPES:
-            return np.dtype(code)
-        case {"names": list(names), "formats": list(formats), "offsets": list(offsets), "itemsize": size, **rest}:
-            aligned = rest.pop("aligned", None)
-            alike = len(names) == len(formats) == len(offsets) <= NUMBERS_LIMIT
-            known = all(isinstance(code, str) and code in PLAIN_DTYPES for code in formats)
-            if rest or not alike or not known or not isinstance(aligned, bool):
-                raise ValueError("a record is not described as it should be")
-            places = sorted(
-                (_whole("offset", o), np.dtype(code).itemsize) for o, code in zip(offsets, formats, strict=True)
-            )
-            ends = [offset + length for offset, length in places]
-            starts = [*(offset for offset, _ in places), _whole("itemsize", size, ARRAYS_LIMIT)]
-            if any(end > start for end, start in zip(ends, starts[1:], strict=True)):
-                raise ValueError("the fields of a record overlap")
-            parts = {"names": [_name("a field's name", n) for n in names], "formats": formats, "offsets": offsets}
-            return np.dtype(parts | {"itemsize": size}, align=aligned)  # type: ignore[call-overload, no-any-return]
-    raise ValueError("an unknown dtype")
-
-
-def _packed(name: str, values: NDArray[Any]) -> dict[str, Any]:
-    """An array for JSON."""
-    array = np.asarray(values)
-    fields = _dtype_fields(name, array.dtype)
-    # Field by field, so that whatever lies between the fields of a record is zero.
-    little: NDArray[Any] = np.zeros(array.shape, dtype=_dtype(fields))
-    little[...] = array
-    data = base64.b64encode(zlib.compress(little.tobytes(), level=1)).decode("ascii")
-    return {"dtype": fields, "shape": list(array.shape), "data": data}
-
-
-def _arrays(packed: Any) -> dict[str, NDArray[Any]]:
-    """Arrays from JSON, or raises."""
-    try:
-        if not isinstance(packed, dict) or len(packed) > NUMBERS_LIMIT:
-            raise ValueError("arrays must have names")
-        room, arrays = ARRAYS_LIMIT, {}
-        for name, fields in packed.items():
-            arrays[_name("an array's name", name)] = _unpacked(fields, room)
-            room -= arrays[name].nbytes
-        return arrays
-    except (TypeError, ValueError, OverflowError, RecursionError, MemoryError, zlib.error) as error:
-        raise _DamageError(str(error)) from None
-
-
-def _unpacked(fields: Any, room: int) -> NDArray[Any]:
-    """An array of no more than so many bytes from JSON, or raises."""
-    match fields:
-        case {"dtype": described, "shape": list(lengths), "data": str(text), **rest} if not rest:
-            dtype = _dtype(described)
-            shape = [_whole("a length", length) for length in lengths]
-            size = dtype.itemsize * math.prod(shape)
-            if size > room:
-                raise ValueError(f"it claims {size} bytes, more than the {room} that it may have")
-            stream = zlib.decompressobj()
-            data = stream.decompress(base64.b64decode(text, validate=True), size + 1)
-            if len(data) != size or not stream.eof or stream.unused_data:
-                raise ValueError(f"its data are not {size} bytes")
-            little: NDArray[Any] = np.ndarray(shape, dtype, data)
-            for part in [little] if dtype.names is None else [little[name] for name in dtype.names]:
-                if part.dtype.kind == "b" and (part.view(np.uint8) > 1).any():
-                    raise ValueError("a truth value is neither true nor false")
-            return little.astype(dtype.newbyteorder("="))
-    raise ValueError("an array is not described as it should be")
-
-
-def _short(value: str | None) -> str:
-    """A value for an error message, without its middle if it is long."""
-    if value is None:
-        return "nothing"
-    return value if len(value) <= SHOWN else f"{value[: SHOWN * 2 // 3]}…{value[-SHOWN // 3 :]}"
 
 
 def _counted(count: int, what: str) -> str:

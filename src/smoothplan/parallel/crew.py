@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 from smoothplan import brake
 from smoothplan.brake import PATIENCE, Brake, Stopped
-from smoothplan.parallel.checkpoint import CheckpointError, Fact, Journal
+from smoothplan.parallel.checkpoint import CheckpointError, Journal
+from smoothplan.parallel.records import Fact
 from smoothplan.parallel.work import SUMS, Delivery, Method, Outcome, Task, Work
 from smoothplan.search.saved import Arrays, Readable
 
@@ -248,6 +249,10 @@ class Crew(AbstractContextManager["Crew"]):
         if self.journal is not None and outcomes:
             done = zip(tasks, outcomes, strict=False)
             self.journal.add((task.chunk, Fact(work.asked(task), tuple(o.sums), o.calls)) for task, o in done)
+
+    def has(self, name: str) -> bool:
+        """Whether something of that name was kept."""
+        return self.journal is not None and self.journal.snapshot(name) is not None
 
     def recall(self, name: str, restore: Callable[[Readable], object]) -> bool:
         """Restores something from what was kept before the run was resumed; whether there was anything."""

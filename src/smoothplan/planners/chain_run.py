@@ -262,11 +262,14 @@ class ChainRun:
             most = min(most, int(REFERENCE_SHARE * self._root.max_calls) - self._spent)
         saved = 0
         for step in range(IMPROVEMENTS):
-            if self._root.late(REFERENCE_SHARE):
+            done, enough = f"reference, improved {step}", f"reference, not improved {step}"
+            # A run that is resumed goes the way that it went before, whatever the time is now.
+            if crew.has(enough) or (self._root.late(REFERENCE_SHARE) and not crew.has(done)):
+                crew.keep(enough, dict)
                 return
             saved += most * 2**step // (2**IMPROVEMENTS - 1)
             if saved >= _least_calls(self._reference, self._problem.actions):
-                self._improve(self._reference, saved, crew, f"reference, improved {step}")
+                self._improve(self._reference, saved, crew, done)
                 saved = 0
                 display.update(self.calls, self.interval)
 
@@ -280,11 +283,9 @@ class ChainRun:
         """Improves the reference, and finds out by a few chains what its policy is worth now."""
         before = reference.calls
         try:
-            if not isinstance(reference, Savable):
+            if not (isinstance(reference, Savable) and crew.recall(name, reference.restore)):
                 reference.improve(calls)
-            elif not crew.recall(name, reference.restore):
-                reference.improve(calls)
-                crew.keep(name, reference.saved)
+                crew.keep(name, reference.saved if isinstance(reference, Savable) else dict)
         finally:
             self._spent += reference.calls - before
         self._start()
