@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numba
 import numpy as np
 import pytest
 
@@ -26,6 +27,7 @@ from smoothplan.engines.base import Sums
 from smoothplan.models.base import reproduce
 from smoothplan.models.calls import Call
 from smoothplan.parallel import contained
+from smoothplan.parallel import worker as process
 from smoothplan.parallel.contained import ContainedWorker
 from smoothplan.parallel.packing import PackingError, pack, unpack
 from smoothplan.parallel.processes import ProcessPool, default_memory
@@ -542,10 +544,12 @@ def test_a_simulator_that_wants_too_much_memory_is_named() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on memory work on Linux")
-def test_a_slow_leak_is_survived() -> None:
-    work = vector_work(partial(greedy, 5 * MEGABYTES, []))
-    tasks = chunks(30)
-    worker = ContainedWorker(memory=150 * MEGABYTES)
+@pytest.mark.parametrize(("leak", "memory", "count"), [(5, 150, 15), (40, 200, 2)])
+def test_a_leak_is_survived(leak: int, memory: int, count: int) -> None:
+    """A slow one before it does harm; of a fast one, a task that has failed is done again in a fresh process."""
+    work = vector_work(partial(greedy, leak * MEGABYTES, []))
+    tasks = chunks(count)
+    worker = ContainedWorker(memory=memory * MEGABYTES)
     try:
         delivery = worker.run(work.packed, tasks)
         assert delivery.error is None
@@ -553,6 +557,16 @@ def test_a_slow_leak_is_survived() -> None:
         assert worker.starts > 1
     finally:
         worker.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits on memory work on Linux")
+def test_a_process_is_replaced_half_way_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half way from its size after the first task, which may need much by rights."""
+    memory = process._Memory(100)
+    memory._start = 500
+    for resident, grown in ((550, False), (575, False), (576, True), (560, False)):
+        monkeypatch.setattr(process, "_sizes", partial(tuple, (resident, 0)))
+        assert memory.grown() == grown
 
 
 def test_the_default_memory_is_a_share_of_the_machine() -> None:
@@ -651,7 +665,7 @@ def test_workers_die_with_their_parent(tmp_path: Path, mode: str) -> None:
     (tmp_path / "work").write_bytes(packed.data)
     (tmp_path / "parent.py").write_text(PARENT.replace("MODE", "future.result()" if mode == "killed" else ""))
     command = [sys.executable, str(tmp_path / "parent.py"), str(tmp_path / "work"), str(tmp_path / "pid")]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
         assert parent.stdout is not None
         (pid,) = json.loads(parent.stdout.readline())
@@ -745,15 +759,14 @@ def test_modules_that_are_not_installed_travel(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "user_package" / "__init__.py").write_text("")
     (tmp_path / "user_package" / "prices.py").write_text("def price(states):\n    return 0.5 + 0.0 * states[:, 0]\n")
     (tmp_path / "user_simulator.py").write_text(
-        "import numpy as np\nimport numba\nimport user_helpers\nfrom user_package.prices import price\n"
+        "import numpy as np\nimport user_helpers\nfrom user_package.prices import price\n"
         "def step(states, actions, rng):\n"
         "    moved = user_helpers.move(states, actions) + rng.standard_normal(states.shape)\n"
         "    return moved, price(moved) * (moved[:, 0] > 1)\n"
         "class Simulator:\n"
         "    def method(self, states, actions, rng):\n        return step(states, actions, rng)\n"
         "    __call__ = method\n"
-        "@numba.njit\n"
-        "def compiled(states, actions, rng):\n"
+        "def compilable(states, actions, rng):\n"
         "    return states + rng.standard_normal(), np.exp(-states[:, 0] ** 2)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -761,7 +774,13 @@ def test_modules_that_are_not_installed_travel(tmp_path: Path, monkeypatch: pyte
     module.user_helpers.SPEED = 0.25
     works = [
         vector_work(step)
-        for step in (module.step, module.Simulator(), module.Simulator().method, partial(module.step), module.compiled)
+        for step in (
+            module.step,
+            module.Simulator(),
+            module.Simulator().method,
+            partial(module.step),
+            numba.njit(module.compilable),
+        )
     ]
     works.append(work_of(sp.VectorModel.from_scalar(partial(_one, module.step), **DECLARED)))
     tasks = chunks(3)
