@@ -24,6 +24,7 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.engines.base import Sums
+from smoothplan.engines.chains import BatchedChains
 from smoothplan.models.base import reproduce
 from smoothplan.models.calls import Call
 from smoothplan.parallel import contained
@@ -803,3 +804,26 @@ def test_modules_that_are_not_installed_travel(tmp_path: Path, monkeypatch: pyte
 def _one(step: Any, state: Any, action: int, rng: np.random.Generator) -> Any:
     moved, rewards = step(state[None], np.array([action]), rng)
     return moved[0], rewards[0], False
+
+
+@pytest.mark.parametrize("kind", ["critic", "grid", "shared"])
+def test_references_travel(kind: str) -> None:
+    """Though some hold an oracle, with the brake of the run that they were made in."""
+
+    def sure(states: Any, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
+        moved = np.round(states + 0.5 * (2 * actions[:, None] - 1), 1)
+        return moved, np.exp(-(moved[:, 0] ** 2))
+
+    model = sp.VectorModel(sure, **(DECLARED | {"max_successors": 1}))
+    backup = sp.LogSumExp(0.1)
+    reference: Any
+    if kind == "critic":
+        reference = sp.CriticReference(lambda states: np.zeros((len(states), 2)))
+    elif kind == "grid":
+        reference = sp.GridReference.build(model, backup, low=[-2.0, -2.0], high=[2.0, 2.0], cells=3)
+    else:
+        reference = sp.SharedReference(model, backup)
+        reference.improve(50)
+    work = Work(BatchedChains(model, backup, reference.q), model, model.initial_state, 1)
+    tasks = [Task(chunk, "values", (10, 5), 10) for chunk in range(3)]
+    assert bits(unpack(pack(work).data).each(tasks).outcomes) == bits(work.each(tasks).outcomes)

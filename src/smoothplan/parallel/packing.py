@@ -18,6 +18,7 @@ import cloudpickle
 import numba.cloudpickle
 from numba.core.dispatcher import Dispatcher
 
+from smoothplan.brake import Brake
 from smoothplan.parallel.work import Packed, Work
 
 PACKAGE = __name__.partition(".")[0]
@@ -73,6 +74,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, io.IOBase) and not (isinstance(value, IN_MEMORY) or value in (sys.stdout, sys.stderr)):
             raise TypeError(f"cannot pickle the open file {getattr(value, 'name', value)!r}")
+        if isinstance(value, Brake):  # references may hold one: it stops a run here, not there
+            return Brake, ()
         if isinstance(value, Dispatcher) and (place := _place(value)) is not None:
             return _imported, place
         kind: Any = type(value)
