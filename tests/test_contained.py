@@ -619,7 +619,7 @@ def test_closing_kills_everything_at_once(tmp_path: Path) -> None:
     (pid,) = pool.pids
     started = time.monotonic()
     pool.close()
-    assert time.monotonic() - started < 5.0  # on a busy machine; usually some milliseconds
+    assert time.monotonic() - started < LONG / 4  # usually some milliseconds
     with pytest.raises(CancelledError):
         running.result(0)
     assert all(future.cancelled() for future in waiting)
@@ -735,7 +735,10 @@ def test_read_only_arrays_stay_read_only() -> None:
 def test_compiled_functions_of_packages_go_by_name() -> None:
     """What Numba has in its cache need not be compiled again."""
     model: Any = sp.models.cart_pole(0.5)
-    assert unpack(pack(work_of(model)).data).model.step is model.step
+    data = pack(work_of(model)).data
+    assert b"custom_rebuild" not in data  # by which Numba makes functions anew
+    assert b"custom_rebuild" in pack(vector_work(numba.njit(drift))).data
+    assert unpack(data).model.step is model.step
 
 
 def test_only_work_is_unpacked() -> None:
