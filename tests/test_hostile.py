@@ -3,6 +3,7 @@
 import builtins
 import importlib
 import os
+import re
 import sys
 import time
 import warnings
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import smoothplan as sp
-from smoothplan import cli, exact, specs
+from smoothplan import arguments, cli, curvature, exact, specs
 from smoothplan.models import zoo
 from smoothplan.models.tabular import draw
 from smoothplan.streams import stream
@@ -322,7 +323,7 @@ def _refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("text", [*CODE, *(text for text in NASTY if text != "[" * 100_000)], ids=lambda text: text[:9])
+@pytest.mark.parametrize("text", [*CODE, *NASTY], ids=lambda text: text[:9])
 def test_hostile_command_lines(untouched: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     text = text.replace("{canary}", str(untouched))
     for option in ("model", "backup"):
@@ -334,6 +335,147 @@ def test_hostile_command_lines(untouched: Path, capsys: pytest.CaptureFixture[st
     _refused(capsys, "plan", f"--model={SMALL}", f"--planner=second-order:epsilon=0.1,variant={text}", *LIMITS)
     _refused(capsys, "plan", f"--model={SMALL}", "--planner=second-order:epsilon=0.5", f"--state={text}", *LIMITS)
     _refused(capsys, "act", f"--env={text}")
+
+
+def _complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line with which a command is refused, and soon."""
+    started = time.perf_counter()
+    assert cli.main(arguments) == 2
+    assert time.perf_counter() - started < FAST
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+    return captured.err
+
+
+FINEST = r"epsilon must be at least \S+, 1e-12 of the largest value possible, .*, got"
+COLDEST = r"temperature must be 0, .*, or from 1e-12, 1e-12 of the largest reward, to 1e\+30, got"
+SIZE = r"reward_range must lead to values whose size is 0 or from 1e-30 to 1e\+30, got"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("planner", "backup", "complaint"),
+    [
+        ("second-order:epsilon=1e-320", "lse", f"{FINEST} 9.99989e-321"),
+        ("smooth-cruiser:epsilon=1e-320", "lse", f"{FINEST} 9.99989e-321"),
+        ("sparse-sampling:epsilon=1e-30", "hard-max", f"{FINEST} 1e-30"),
+        ("second-order:epsilon=1e-320,variant=paper", "lse", f"{FINEST} 9.99989e-321"),
+        ("smooth-cruiser:epsilon=1e-320,variant=paper", "lse", f"{FINEST} 9.99989e-321"),
+        ("sparse-sampling:epsilon=1e-320,variant=paper", "lse", f"{FINEST} 9.99989e-321"),
+        ("reference-cruiser:epsilon=1e-320", "lse", f"{FINEST} 9.99989e-321"),
+        ("sparse-sampling:epsilon=1e-11", "hard-max", r"epsilon must be greater than 1.\d+e-09, the least bias of .*"),
+        ("second-order:epsilon=1e308", "lse", r"epsilon must be below 1e\+30, got 1e\+308"),
+        ("ot-gape:epsilon=1e30", "lse", r"epsilon must be below 1e\+30, got 1e\+30"),
+        ("second-order:epsilon=0.1", "lse:temperature=1e-320", f"{COLDEST} 9.99989e-321"),
+        ("second-order:epsilon=0.1", "ot:tau=1e-320", f"{COLDEST} 9.98013e-322"),
+        ("ot-gape:epsilon=0.1", "lse:temperature=1e-13", f"{COLDEST} 1e-13"),
+        ("reference-cruiser:epsilon=0.1", "lse:temperature=1e-13", f"{COLDEST} 1e-13"),
+        ("second-order:epsilon=0.1", "lse:temperature=1e100", f"{SIZE} .*temperature of 1e\\+100 it is .*e\\+99"),
+        ("second-order:epsilon=0.1,delta=1e-320", "lse", "delta must be at least 1e-100, got 1e-320"),
+        ("ot-gape:epsilon=0.1,delta=1e-101", "lse", "delta must be at least 1e-100, got 1e-101"),
+        ("ot-gap-cruiser:epsilon=0.1,delta=1e-101", "lse", "delta for each action must be at least 5e-101, got 5e-102"),
+        ("reference-cruiser:epsilon=0.1,delta=1e-16", "lse", "delta must be at least 1e-15, got 1e-16"),
+        ("reference-cruiser:epsilon=0.1,error_range=1e308", "lse", r"error_range must be below 1e\+30, got 1e\+308"),
+        ("reference-cruiser:epsilon=0.1,horizon=1e9", "lse", "horizon must be at most 100,000,000, got 1000000000.0"),
+        ("reference-cruiser:epsilon=0.1,pairs=1e300", "lse", r"pairs must be at most 1,000,000, got 1e\+300"),
+        ("ot-gape:epsilon=0.1,horizon=1e9", "lse", "horizon must be at most 100,000, got 1000000000.0"),
+        ("ot-gape:epsilon=0.1,successors=1e300", "lse", r"successors must be at most 100,000, got 1e\+300"),
+        ("ot-gape:epsilon=0.1,successors=1e5", "lse", "successors must be at most 8,192, got 100000"),
+    ],
+)
+def test_a_planner_of_absurd_numbers(
+    capsys: pytest.CaptureFixture[str], planner: str, backup: str, complaint: str
+) -> None:
+    message = _complaint(capsys, "plan", f"--model={SMALL}", f"--planner={planner}", f"--backup={backup}", *LIMITS)
+    assert re.fullmatch(f"smoothplan: error: {complaint}\n", message), message
+
+
+@pytest.mark.parametrize(
+    ("model", "planner", "complaint"),
+    [
+        ("inventory:price=1e300", "second-order:epsilon=0.1", rf"{SIZE} \(-2.5, 1e\+301\): .*"),
+        ("inventory:price=1e300", "ot-gape:epsilon=0.1", rf"{SIZE} \(-2.5, 1e\+301\): .*"),
+        ("inventory:price=1e300", "reference-cruiser:epsilon=0.1", rf"{SIZE} \(-2.5, 1e\+301\): .*"),
+        ("river-swim:discount=0.99999999999999", "second-order:epsilon=0.1", f"{FINEST} 0.1"),
+        ("river-swim:discount=0.9999999", "second-order:epsilon=0.1", "discount must be smaller .*, got 0.9999999: .*"),
+        ("river-swim:discount=0.9999999", "smooth-cruiser:epsilon=9", "discount must be smaller .*, got 0.9999999: .*"),
+        ("river-swim:discount=0.9999999", "ot-gap-cruiser:epsilon=1", "discount must be smaller .*, got 0.9999999: .*"),
+        (
+            "river-swim:discount=0.9999999",
+            "reference-cruiser:epsilon=0.1",
+            "discount .*, got 0.9999999: .* more than 100,000,000",
+        ),
+        *(
+            (
+                "river-swim:discount=0.999",
+                f"{name}:epsilon=0.1,variant=paper",
+                "discount must be smaller .*, got 0.999: .*",
+            )
+            for name in ("sparse-sampling", "smooth-cruiser", "second-order")
+        ),
+    ],
+)
+def test_a_model_of_absurd_numbers(
+    capsys: pytest.CaptureFixture[str], model: str, planner: str, complaint: str
+) -> None:
+    message = _complaint(capsys, "plan", f"--model={model}", f"--planner={planner}", *LIMITS)
+    assert re.fullmatch(f"smoothplan: error: {complaint}\n", message), message
+    if specs.parse(planner).name in ("sparse-sampling", "smooth-cruiser", "second-order"):
+        assert _complaint(capsys, "forecast", f"--model={model}", f"--planner={planner}") == message
+
+
+def test_a_state_of_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    rest = (f"--model={SMALL}", "--planner=second-order:epsilon=0.5", *LIMITS)
+    message = _complaint(capsys, "plan", f"--state={'[' * 100_000}", *rest)
+    assert "--state must be a number or numbers between commas, got '[[[" in message
+    assert len(message) < LONGEST
+
+
+def test_numbers_at_the_limits_are_fine() -> None:
+    """What is just within the limits has a price, and a run under a limit on calls."""
+    model = specs.build_model("river-swim:discount=0.2")
+    for backup in (sp.LogSumExp(1.0), sp.LogSumExp(2e-12)):
+        finest = 1e-12 * max(curvature.value_interval(model, backup))
+        for planner in (sp.SparseSampling, sp.SmoothCruiser):
+            least = finest if backup.temperature == 1.0 else 1e-8
+            forecast = sp.forecast(planner(backup, epsilon=least, delta=1e-100), model)
+            assert forecast.calls > 10**11
+            assert forecast.exponent > 1.0  # from 2ε to ε, for there is no schedule for ε/2
+        for search in (sp.OTGapE(backup, 1e-300, 1e-100), sp.OTGapE(backup, 0.1, horizon=1_000, successors=100)):
+            assert sp.plan(search, model, max_calls=50).calls <= 50
+        cruiser = sp.ReferenceCruiser(backup, epsilon=finest, delta=1e-15, error_range=9e29)
+        assert np.isfinite(sp.plan(cruiser, model, max_calls=500).interval).all()
+    assert sp.plan(sp.SecondOrderSmoothCruiser(sp.LogSumExp(1.0), epsilon=9e29), model).status == "converged"
+
+
+# Arguments
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 10**5000, 1e400, float("nan")], ids=range(5))
+def test_a_number_that_no_float_can_hold(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"x must be finite, got .+"):
+        arguments.number("x", value)
+
+
+def test_a_whole_number_that_nobody_can_read() -> None:
+    with pytest.raises(ValueError, match="x must be at most 5, got a number of 16,610 bits"):
+        arguments.whole("x", 10**5000, most=5)
+
+
+@pytest.mark.parametrize(
+    "values",
+    ["1", b"1", ["1"], [1.0, "2"], None, [None], [1.0, None], [10**400], [1j], [[1.0], [1.0, 2.0]], {}, ["x"] * 999],
+)
+def test_what_is_no_array_of_numbers(values: Any) -> None:
+    with pytest.raises(TypeError, match=r"x must be an array of numbers, got .{1,201}$"):
+        arguments.numbers("x", values)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_distribution_that_overflows() -> None:
+    with pytest.raises(ValueError, match="x must sum to one, got a sum of inf"):
+        arguments.distributions("x", [1e308, 1e308], 2)
 
 
 # Tables

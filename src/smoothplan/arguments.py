@@ -2,6 +2,7 @@
 
 import math
 import operator
+import reprlib
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,24 @@ Numbers = Any
 SUM_TOLERANCE = 1e-9
 """How far from one the sum of a probability vector may be: rounding, not error."""
 
+LARGEST = 1e30
+"""Values and accuracies are smaller: what is computed of them has fourth powers in it, over cubes of a temperature."""
+
+LEAST_DELTA = 1e-100
+"""The least probability of failure that can be asked for: it is split over and over, and the parts must be floats."""
+
+LONGEST = 200
+"""Characters of a value that a message repeats."""
+
+
+def shown(value: Any) -> str:
+    """A value in one short line, for a message."""
+    try:
+        text = " ".join((repr(value) if isinstance(value, float) else reprlib.repr(value)).split())
+    except ValueError:  # Python does not print whole numbers of thousands of digits
+        return f"a number of {value.bit_length():,} bits" if isinstance(value, int) else type(value).__name__
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
 
 def number(
     name: str, value: Any, *, least: float = -math.inf, below: float = math.inf, above: float = -math.inf
@@ -24,10 +43,12 @@ def number(
         if isinstance(value, str | bytes | bool):
             raise TypeError
         result = float(value)
+    except OverflowError:  # a whole number that no float can hold
+        result = math.inf
     except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number, got {value!r}") from None
+        raise TypeError(f"{name} must be a number, got {shown(value)}") from None
     if not math.isfinite(result):
-        raise ValueError(f"{name} must be finite, got {value!r}")
+        raise ValueError(f"{name} must be finite, got {shown(value)}")
     if not (least <= result < below and result > above):
         limits = [f"at least {least:g}"] * (least > -math.inf)
         limits += [f"greater than {above:g}"] * (above > -math.inf)
@@ -62,6 +83,21 @@ def fraction(name: str, value: Any) -> float:
     return result
 
 
+def failure(value: Any, *, least: float = LEAST_DELTA) -> float:
+    """δ, the probability of failure that somebody asks of a planner."""
+    return number("delta", fraction("delta", value), least=least)
+
+
+def accuracy(value: Any) -> float:
+    """ε, the accuracy that somebody asks of a planner: positive. How small it may be depends on the model."""
+    return bounded("epsilon", positive("epsilon", value))
+
+
+def bounded(name: str, value: Any) -> float:
+    """A number from 0 to what can be computed with."""
+    return number(name, number(name, value, least=0.0), below=LARGEST)
+
+
 def whole(name: str, value: Any, *, least: int = 1, most: float = math.inf) -> int:
     """A whole number from `least` to `most`."""
     try:
@@ -70,27 +106,33 @@ def whole(name: str, value: Any, *, least: int = 1, most: float = math.inf) -> i
         # People write 1e6 for a count.
         result = int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be a whole number, got {value!r}") from None
+        raise TypeError(f"{name} must be a whole number, got {shown(value)}") from None
     if result < least:
-        raise ValueError(f"{name} must be at least {least}, got {value!r}")
+        raise ValueError(f"{name} must be at least {least}, got {shown(value)}")
     if result > most:
-        raise ValueError(f"{name} must be at most {most}, got {value!r}")
+        raise ValueError(f"{name} must be at most {most:,}, got {shown(value)}")
     return result
 
 
 def flag(name: str, value: Any) -> bool:
     """True or False, and nothing that merely counts as one of them."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} must be true or false, got {value!r}")
+        raise TypeError(f"{name} must be true or false, got {shown(value)}")
     return bool(value)
 
 
 def numbers(name: str, values: ArrayLike) -> Floats:
-    """A float64 array, which may hold infinities and NaNs."""
+    """A float64 array, which may hold infinities and NaNs. Text that looks like a number is none, nor is None."""
     try:
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be an array of numbers, got {values!r}") from None
+        raw = np.asarray(values)
+        if raw.dtype.kind not in "biufO":
+            raise TypeError
+        if raw.dtype.kind == "O" and any(entry is None or isinstance(entry, str | bytes) for entry in raw.flat):
+            raise TypeError
+        with np.errstate(over="ignore"):  # what no float64 can hold is infinite
+            return np.asarray(raw, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{name} must be an array of numbers, got {shown(values)}") from None
 
 
 def array(name: str, values: ArrayLike) -> Floats:
@@ -110,7 +152,8 @@ def distributions(name: str, values: ArrayLike, size: int) -> Floats:
     if (result < 0).any():
         where = tuple(int(i) for i in np.argwhere(result < 0)[0])
         raise ValueError(f"{name} must not be negative, got {result[where]} at index {where}")
-    sums = result.sum(axis=-1)
+    with np.errstate(over="ignore"):
+        sums = result.sum(axis=-1)
     wrong = np.abs(sums - 1.0) > SUM_TOLERANCE
     if wrong.any():
         where = tuple(int(i) for i in np.argwhere(wrong)[0])

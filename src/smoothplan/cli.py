@@ -18,7 +18,7 @@ from rich.table import Table
 
 import smoothplan
 from smoothplan import defaults, exact, specs
-from smoothplan.arguments import Floats
+from smoothplan.arguments import Floats, shown
 from smoothplan.backups import Backup
 from smoothplan.exact import Solution
 from smoothplan.forecast import Scheduled
@@ -567,8 +567,8 @@ def _state(text: str) -> Any:
     """A number, or numbers between commas."""
     try:
         state = json.loads(text if "," not in text or text.startswith("[") else f"[{text}]")
-    except ValueError:
-        raise ValueError(f"--state must be a number or numbers between commas, got {text!r}") from None
+    except (ValueError, RecursionError):
+        raise ValueError(f"--state must be a number or numbers between commas, got {shown(text)}") from None
     return state
 
 

@@ -20,6 +20,12 @@ Norm = Literal["range", "euclidean"]
 
 Interval = tuple[float, float]
 
+RESOLUTION = 1e-12
+"""What floating point can tell apart of values, as a fraction of the largest: every step rounds about 1e-16 of it."""
+
+SMALLEST = 1e-30
+"""The largest value possible is 0 or not below this: fourth powers of less would be 0, and prove what is not so."""
+
 
 def cascade_exponent(beta: float) -> float:
     """α_β = 2/(β−1): a value sample of accuracy ε costs ε^−α_β calls (Theorem 4.3)."""
@@ -119,11 +125,43 @@ def value_interval(model: GenerativeModel, backup: Backup) -> Interval:
 
     [(r_lo + inf F(0))/(1−γ), (r_hi + sup F(0))/(1−γ)], and 0 where there may be terminal states. (The paper's B is the
     width of this interval for rewards in [0, 1], not an upper bound.)
+
+    Raises:
+        ValueError: values are too large or too small to be computed with, or the temperature is, beside the rewards.
     """
     low, high = backup.at_zero_range(model.actions)
     low = (model.reward_range[0] + low) / (1.0 - model.discount)
     high = (model.reward_range[1] + high) / (1.0 - model.discount)
-    return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
+    low, high = (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
+    largest, temperature = max(abs(low), abs(high)), backup.temperature
+    if not (SMALLEST <= largest <= arguments.LARGEST or largest == 0.0):
+        raise ValueError(
+            f"reward_range must lead to values whose size is 0 or from {SMALLEST:g} to {arguments.LARGEST:g}, got "
+            f"{model.reward_range}: with discount={model.discount:g} and a temperature of {temperature:g} it is "
+            f"{largest:.3g}"
+        )
+    coldest = RESOLUTION * max(map(abs, model.reward_range))
+    if not (max(coldest, RESOLUTION * SMALLEST) <= temperature <= arguments.LARGEST or temperature == 0.0):
+        raise ValueError(
+            f"temperature must be 0, as that of the hard maximum is, or from {coldest:.3g}, {RESOLUTION:g} of the "
+            f"largest reward, to {arguments.LARGEST:g}, got {temperature:g}"
+        )
+    return low, high
+
+
+def resolution(values: Interval) -> float:
+    """The smallest difference of values that floating point can certify, where they are in an interval."""
+    return RESOLUTION * max(abs(values[0]), abs(values[1]), SMALLEST)
+
+
+def resolvable(epsilon: float, values: Interval) -> float:
+    """ε, if that accuracy can be certified of values in an interval."""
+    if epsilon < resolution(values):
+        raise ValueError(
+            f"epsilon must be at least {resolution(values):.3g}, {RESOLUTION:g} of the largest value possible, beyond "
+            f"which floating point certifies nothing, got {epsilon:g}"
+        )
+    return epsilon
 
 
 def reference_bias(order: int, error_range: float, temperature: float, discount: float, tail: float = 0.0) -> Interval:

@@ -51,9 +51,18 @@ class Forecast:
 
     @cached_property
     def exponent(self) -> float:
-        """How the price grows: log₂ of the forecast at ε/2 over the forecast at ε."""
-        finer = self.planner.with_epsilon(self.schedule.epsilon / 2.0).schedule(self.model)
-        return math.log2(finer.calls) - math.log2(max(self.calls, 1)) if finer.calls > 0 else 0.0
+        """How the price grows: log₂ of the forecast at ε/2 over the forecast at ε.
+
+        Where ε is so small that there is no schedule for ε/2, from 2ε to ε.
+        """
+        try:
+            dear, cheap = self._calls_at(self.schedule.epsilon / 2.0), self.calls
+        except ValueError:
+            dear, cheap = self.calls, self._calls_at(self.schedule.epsilon * 2.0)
+        return math.log2(dear) - math.log2(max(cheap, 1)) if dear > 0 else 0.0
+
+    def _calls_at(self, epsilon: float) -> int:
+        return self.planner.with_epsilon(epsilon).schedule(self.model).calls
 
     def table(self) -> str:
         """The levels as a table for people: from the root down, each with its children and what is proved of it.

@@ -1,6 +1,5 @@
 """Models given by a table of transition probabilities: what the exact solver needs and compiled code samples from."""
 
-import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
@@ -28,9 +27,6 @@ UNROLLED = 4
 
 BLOCK = 16
 """Outcomes that the search skips at once, where a pair has more."""
-
-LONGEST = 200
-"""Characters of a value that a message repeats."""
 
 Outcome = tuple[float, int, float, bool]
 """(probability, next state, reward, whether the episode ends)."""
@@ -342,23 +338,9 @@ def _thresholds(probabilities: Floats) -> NDArray[np.uint64]:
     return np.where(np.arange(probabilities.shape[-1]) >= last, LAST, thresholds)
 
 
-def _shown(value: Any) -> str:
-    """A value in one short line."""
-    text = " ".join(reprlib.repr(value).split())
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-
-
 def _numbers(name: str, values: ArrayLike) -> Floats:
-    """A float64 array of its own, which may hold infinities and NaNs. Text that looks like a number is none."""
-    try:
-        raw = np.asarray(values)
-        text = raw.dtype.kind == "O" and any(isinstance(value, str | bytes) for value in raw.flat)
-        if raw.dtype.kind not in "biufO" or text:
-            raise TypeError
-        with np.errstate(over="ignore"):
-            return np.array(raw, dtype=np.float64, order="C")
-    except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"{name} must be an array of numbers, got {_shown(values)}") from None
+    """A float64 array of its own, which may hold infinities and NaNs."""
+    return np.array(arguments.numbers(name, values), order="C")
 
 
 def _array(name: str, values: ArrayLike, of: str) -> NDArray[Any]:
@@ -366,7 +348,7 @@ def _array(name: str, values: ArrayLike, of: str) -> NDArray[Any]:
     try:
         return np.array(values)
     except ValueError:
-        raise TypeError(f"{name} must be an array of {of}, got {_shown(values)}") from None
+        raise TypeError(f"{name} must be an array of {of}, got {arguments.shown(values)}") from None
 
 
 def _flattened(outcomes: Any) -> tuple[Ints, list[Outcome]]:
@@ -376,19 +358,19 @@ def _flattened(outcomes: Any) -> tuple[Ints, list[Outcome]]:
         flat = [tuple(entry) for row in outcomes for entries in row for entry in entries]
     except TypeError:
         raise TypeError(
-            f"outcomes[s][a] must be a list of (probability, next state, reward, end), got {_shown(outcomes)}"
+            f"outcomes[s][a] must be a list of (probability, next state, reward, end), got {arguments.shown(outcomes)}"
         ) from None
     actions = sorted({len(row) for row in counts})
     if len(actions) != 1 or actions[0] == 0:
         raise ValueError(f"outcomes must have the same actions for every state, at least one, got numbers {actions}")
     wrong = [entry for entry in flat if len(entry) != 4]
     if wrong:
-        raise ValueError(f"an outcome is (probability, next state, reward, end), got {_shown(wrong[0])}")
+        raise ValueError(f"an outcome is (probability, next state, reward, end), got {arguments.shown(wrong[0])}")
     for _, successor, _, end in flat:
         if isinstance(successor, bool) or not isinstance(successor, int | np.integer):
-            raise TypeError(f"the next state of an outcome must be a whole number, got {_shown(successor)}")
+            raise TypeError(f"the next state of an outcome must be a whole number, got {arguments.shown(successor)}")
         if not isinstance(end, bool | np.bool_):
-            raise TypeError(f"the end of an outcome must be true or false, got {_shown(end)}")
+            raise TypeError(f"the end of an outcome must be true or false, got {arguments.shown(end)}")
     return np.array(counts), flat
 
 
@@ -485,7 +467,7 @@ def _names(name: str, names: Sequence[str] | None, count: int) -> tuple[str, ...
     try:
         result = tuple(str(entry) for entry in names)
     except TypeError:
-        raise TypeError(f"{name} must be a list of names, got {_shown(names)}") from None
+        raise TypeError(f"{name} must be a list of names, got {arguments.shown(names)}") from None
     if len(result) != count:
         raise ValueError(f"{name} must have {count} entries, got {len(result)}")
     return result

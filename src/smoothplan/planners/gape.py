@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from smoothplan import arguments
+from smoothplan import arguments, curvature
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax
 from smoothplan.models.base import GenerativeModel, Oracle
@@ -21,7 +21,7 @@ from smoothplan.run import Display, History, Identification, Root, Run, Status
 from smoothplan.search.explored import explored
 from smoothplan.search.explorer import Explorer, Key, KeyedExplorer, TableExplorer
 from smoothplan.search.graph import PAIRS, ROUNDS, STATES, Rules
-from smoothplan.search.rules import rules_of, spans
+from smoothplan.search.rules import MOST_STAGES, MOST_SUCCESSORS, rules_of, spans
 from smoothplan.search.saved import Arrays, Readable
 from smoothplan.search.ugape import ugape
 
@@ -79,8 +79,8 @@ class OTGapE:
     no_forecast: ClassVar[str] = "its price depends on the gaps between the actions, which only the run reveals"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", arguments.number("epsilon", self.epsilon, least=0.0))
-        object.__setattr__(self, "delta", arguments.fraction("delta", self.delta))
+        object.__setattr__(self, "epsilon", arguments.bounded("epsilon", self.epsilon))
+        object.__setattr__(self, "delta", arguments.failure(self.delta))
         for name, choices in (
             ("sampling", ("focused", "trajectories")),
             ("tail", ("honest", "zero")),
@@ -96,12 +96,13 @@ class OTGapE:
         else:
             arguments.probability("walk", self.walk)
         if self.horizon is not None:
-            object.__setattr__(self, "horizon", arguments.whole("horizon", self.horizon))
+            object.__setattr__(self, "horizon", arguments.whole("horizon", self.horizon, most=MOST_STAGES))
         elif self.tail == "zero" or self.counts == "stage-wise":
             name = "tail" if self.tail == "zero" else "counts"
             raise ValueError(f"{name}={getattr(self, name)!r} needs a horizon, got horizon=None")
         if self.successors is not None:
-            object.__setattr__(self, "successors", arguments.whole("successors", self.successors))
+            successors = arguments.whole("successors", self.successors, most=MOST_SUCCESSORS)
+            object.__setattr__(self, "successors", successors)
         if self.key is not None and not callable(self.key):
             raise TypeError(f"key must be a function from a state to something hashable, got {self.key!r}")
 
@@ -115,6 +116,7 @@ class OTGapE:
         """Refuses a run without limits that might go on for ever."""
         if self.epsilon == 0.0:
             raise ValueError("epsilon must be greater than 0 where neither max_calls nor max_seconds is given, got 0")
+        curvature.resolvable(self.epsilon, curvature.value_interval(model, self.backup))
         if self.horizon is not None:
             low, high = spans(model, self.backup, self.horizon, self.tail)[-1]
             beyond = model.discount**self.horizon * (high - low)

@@ -8,12 +8,18 @@ step; what remains is cubic in the reference's error. There is no branching, so 
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from smoothplan import arguments
+from smoothplan import arguments, curvature
 from smoothplan.backups import Backup
 from smoothplan.planners.chain_run import ChainRun
 from smoothplan.references import Improvable, Reference
 from smoothplan.run import Root
 from smoothplan.schedules.level import Problem
+
+LEAST_DELTA = 1e-15
+"""The least δ: the noise of an estimate is judged by a normal quantile, of 1 − δ/2, which must not be 1."""
+
+LONGEST_CHAIN, MOST_PAIRS = 10**8, 10**6
+"""Steps of a chain, of which the fastest engine makes so many in seconds; and pairs of chains in a correction."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +64,8 @@ class ReferenceCruiser:
     no_forecast: ClassVar[str] = "its price depends on the variance of the chains, which a pilot measures"
 
     def __post_init__(self) -> None:
-        arguments.positive("epsilon", self.epsilon)
-        arguments.fraction("delta", self.delta)
+        arguments.accuracy(self.epsilon)
+        arguments.failure(self.delta, least=LEAST_DELTA)
         if self.backup.temperature == 0.0:
             raise ValueError(f"ReferenceCruiser needs a smooth backup, got {self.backup!r}")
         if self.reference is not None and not callable(getattr(self.reference, "q", None)):
@@ -67,14 +73,22 @@ class ReferenceCruiser:
         if arguments.flag("improve", self.improve) and not isinstance(self.reference, Improvable | None):
             raise TypeError(f"improve=True needs a reference with a method improve(calls), got {self.reference!r}")
         if self.error_range is not None:
-            arguments.number("error_range", self.error_range, least=0.0)
+            arguments.bounded("error_range", self.error_range)
         # People write 1e3 for a count.
         object.__setattr__(self, "order", arguments.whole("order", self.order, least=1, most=2))
         if self.horizon is not None:
-            object.__setattr__(self, "horizon", arguments.whole("horizon", self.horizon))
+            object.__setattr__(self, "horizon", arguments.whole("horizon", self.horizon, most=LONGEST_CHAIN))
         if self.pairs is not None:
-            object.__setattr__(self, "pairs", arguments.whole("pairs", self.pairs, least=2))
+            object.__setattr__(self, "pairs", arguments.whole("pairs", self.pairs, least=2, most=MOST_PAIRS))
 
     def begin(self, root: Root) -> "ChainRun":
         """A run that has not made any simulator call yet."""
-        return ChainRun(self, root, Problem.of(root.model, self.backup))
+        problem = Problem.of(root.model, self.backup)
+        curvature.resolvable(self.epsilon, problem.values)
+        run = ChainRun(self, root, problem)
+        if run.horizon > LONGEST_CHAIN:
+            raise ValueError(
+                f"discount must be smaller where no horizon is given, got {problem.discount!r}: for "
+                f"epsilon={self.epsilon:g} chains would have {run.horizon:.2g} steps, more than {LONGEST_CHAIN:,}"
+            )
+        return run

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from smoothplan import confidence
+from smoothplan import arguments, confidence, curvature
 from smoothplan.arguments import Ints, Numbers
 from smoothplan.schedules import level as arithmetic
 from smoothplan.schedules.level import Certificate, Level, Problem, Reference, Return
@@ -55,6 +55,9 @@ HOPELESS_ROWS = 8
 WIDEST = 1e6
 """Order-2 levels with a wider support than so many widths of the value interval are left out: a quadratic term squares
 the support of its child, and in the end the price of a mean depends on it more than on the variance."""
+
+MOST_TARGETS = 40_000
+"""Bias targets of a search, which takes half a minute for so many. A discount of 0.999 needs about 25,000."""
 
 FRONTIER_STEP = 0.95
 """A dearer reference is considered if its error is smaller by this factor."""
@@ -136,7 +139,11 @@ def optimised(problem: Problem, epsilon: float, delta: float, order: int = 2) ->
         epsilon: the accuracy of the value.
         delta: the probability of missing it.
         order: the highest order of levels that is allowed: 0 for plug-in levels only. A hard maximum has no other.
+
+    Raises:
+        ValueError: ε is beyond what floating point, any level or a search of reasonable length can reach.
     """
+    curvature.resolvable(epsilon, problem.values)
     if problem.width / 2.0 <= epsilon:
         return Schedule(problem, (Level("constant"),), 1, epsilon, delta)
     if problem.temperature == 0.0:
@@ -162,6 +169,7 @@ def ladder(
         order: the highest order of levels that is allowed. A hard maximum has plug-in levels only.
         budget: the price at which the ladder ends before the radius is reached. The first rung is always there.
     """
+    arguments.number("delta for each action", delta, least=arguments.LEAST_DELTA / problem.actions)
     if problem.temperature == 0.0:
         order = 0
     table, found = _table(problem, order), list[Rung]()
@@ -169,9 +177,9 @@ def ladder(
         with np.errstate(over="ignore", invalid="ignore"):
             returns = arithmetic.one_step(problem, _columns(table.down_to(_finest_bias(problem, wanted))[1]))
             rung = _rung(returns, wanted, delta / EXPECTED_RUNGS)
-        if found and not rung.price <= budget:
+        if found and (rung is None or not rung.price <= budget):
             break
-        found.append(rung)
+        found.append(_reached(rung, wanted, returns))
     rungs = found[-1:]
     for rung in reversed(found):
         if rung.level != rungs[0].level and PRICE_GROWTH * rung.price <= rungs[0].price:
@@ -193,15 +201,27 @@ def _finest_bias(problem: Problem, radius: float) -> float:
     return FINEST * radius / max(problem.discount, FINEST)
 
 
-def _rung(returns: Return, radius: float, delta: float) -> Rung:
-    """The cheapest way to know an action value within a radius."""
+def _rung(returns: Return, radius: float, delta: float) -> Rung | None:
+    """The cheapest way to know an action value within a radius; None where every return is biased more."""
     room = radius - returns.bias
     fine = np.flatnonzero(room > 0.0)
+    if not len(fine):
+        return None
     through = _rows(returns, fine)
     samples = np.ceil(confidence.bernstein_count(through.variance, through.width, room[fine], delta))
     entry = int(np.argmin(samples * through.calls))
     proved = Return(*(float(column) for column in _rows(through, entry)))
     return Rung(radius, int(fine[entry]), proved, float(samples[entry]))
+
+
+def _reached(rung: Rung | None, epsilon: float, returns: Return) -> Rung:
+    """The rung, if there is one."""
+    if rung is None:
+        raise ValueError(
+            f"epsilon must be greater than {np.min(returns.bias):.3g}, the least bias of levels with up to "
+            f"{SAMPLES[-1]:.0e} returns per action, got {epsilon:g}"
+        )
+    return rung
 
 
 class _Table:
@@ -217,7 +237,12 @@ class _Table:
         self._counts: list[tuple[float, int]] = []  # target, and the number of levels once it was met
 
     def down_to(self, floor: float) -> tuple[list[Level], list[Certificate]]:
-        """The levels for all targets of the grid that are not below the floor, and what is proved of them."""
+        """The levels for all targets of the grid that are not below the floor, and what is proved of them.
+
+        Raises:
+            ValueError: there would be more than `MOST_TARGETS` of them.
+        """
+        self._check_length(floor)
         while self._target >= floor:
             hopeless = self._certificates[-1].calls > HOPELESS
             skipped = max(0, len(self._levels) - HOPELESS_ROWS) if hopeless else 0
@@ -231,6 +256,18 @@ class _Table:
             self._target *= self._ratio
         count = max((count for target, count in self._counts if target >= floor), default=1)
         return self._levels[:count], self._certificates[:count]
+
+    def _check_length(self, floor: float) -> None:
+        if self._target < floor:
+            return
+        left = math.inf if self._ratio == 1.0 else math.log(floor / self._target) / math.log(self._ratio)
+        if len(self._counts) + left > MOST_TARGETS:
+            raise ValueError(
+                f"discount must be smaller for a recursive schedule, got {self._problem.discount!r}: from a bias of "
+                f"{self._certificates[0].bias:.3g} to one of {floor:.3g} it would take {len(self._counts) + left:.2g} "
+                f"steps, more than {MOST_TARGETS:,}. Recursion is for short horizons: a smaller discount or a larger "
+                "epsilon would help, or a planner for long horizons, such as ReferenceCruiser"
+            )
 
 
 @lru_cache(maxsize=64)
@@ -307,7 +344,7 @@ def _root(problem: Problem, table: Certificate, epsilon: float, delta: float, or
     returns = arithmetic.one_step(problem, table)
 
     # Plug-in: every action's mean return within ε.
-    rung = _rung(returns, epsilon, CERTAIN_SHARE * delta / problem.actions)
+    rung = _reached(_rung(returns, epsilon, CERTAIN_SHARE * delta / problem.actions), epsilon, returns)
     plug_in = Level("plug-in", samples=int(rung.samples), reference=rung.level)
     if order == 0:
         return plug_in, 1

@@ -16,8 +16,11 @@ from smoothplan.schedules.schedule import Schedule
 UNION_ROUNDS = 30
 """Iterations for δ′; each changes only logarithms, so a handful settles it."""
 
-UNION_CALLS = 10**300
+UNION_CALLS = 10**200
 """δ is divided by no more than this: beyond it δ′ would underflow, and the price is beyond anyone's means anyway."""
+
+DEEPEST, DEEPEST_LADDER = 5_000, 600
+"""Levels below each other: of Sparse Sampling, and where every level has a reference with levels of its own."""
 
 
 def sparse_sampling(problem: Problem, epsilon: float, delta: float) -> Schedule:
@@ -27,9 +30,10 @@ def sparse_sampling(problem: Problem, epsilon: float, delta: float) -> Schedule:
     """
     _unit_rewards(problem)
     gamma, largest = problem.discount, problem.reward_range[1]
-    bound = max(problem.values[1], largest / (1.0 - gamma))
+    curvature.resolvable(epsilon, problem.values)
     accuracy = epsilon * (1.0 - gamma) ** 2 / 4.0
-    depth = max(1, math.ceil(math.log(accuracy / bound, gamma)) if gamma > 0.0 else 1)
+    bound = max(problem.values[1], largest / (1.0 - gamma), accuracy)
+    depth = max(1, math.ceil(_steps(problem, accuracy / bound, gamma, DEEPEST)))
     ratio = (bound / accuracy) ** 2
     logs = 2 * depth * math.log(problem.actions * depth * ratio) + math.log(max(largest, accuracy) / accuracy)
     width = max(1, math.ceil(ratio * logs))
@@ -100,6 +104,8 @@ class _Ladder:
 
     def schedule(self, epsilon: float, delta: float) -> Schedule:
         """The printed root: F of an estimate of Q to accuracy ε."""
+        curvature.resolvable(epsilon, self.problem.values)
+        _steps(self.problem, epsilon / self.bound, self._step, DEEPEST_LADDER)
         root = Level("plug-in", self.samples(epsilon), self._sample(epsilon / self._step))
         return Schedule(self.problem, (*self.levels, root), 1, epsilon, delta, early_stopping=False)
 
@@ -135,6 +141,17 @@ class _Ladder:
         self.levels.append(level)
         self.rows[accuracy] = len(self.levels) - 1
         return self.rows[accuracy]
+
+
+def _steps(problem: Problem, finest: float, ratio: float, most: int) -> float:
+    """How many levels below each other lead from an accuracy of 1 to the finest, each coarser by a ratio."""
+    steps = math.log(finest) / math.log(ratio)
+    if steps > most:
+        raise ValueError(
+            f"discount must be smaller for a published schedule, got {problem.discount!r}: it would have {steps:.2g} "
+            f"levels below each other, more than {most:,}. A smaller discount or a larger epsilon would help"
+        )
+    return steps
 
 
 def _zero(problem: Problem) -> Level:

@@ -4,12 +4,22 @@ import math
 
 import numpy as np
 
-from smoothplan import curvature
+from smoothplan import arguments, curvature
 from smoothplan.arguments import Floats, frozen
 from smoothplan.backups import Backup
 from smoothplan.engines.kernels import Softmaxes
 from smoothplan.models.base import GenerativeModel
 from smoothplan.search.graph import Rules
+
+MOST_STAGES = 100_000
+"""Of a search that tells stages apart: every state has bounds at each of them."""
+
+MOST_SUCCESSORS = 100_000
+"""Of one state and action."""
+
+MOST_PLACES = 2**27
+"""As many states as one pair may have successors, with a place for each successor in the records of all their actions:
+the memory that a search needs at once, one and a half gigabytes."""
 
 
 def rules_of(
@@ -36,6 +46,8 @@ def rules_of(
             "successors must be given, for this model declares no max_successors: a bound on the different next "
             "states of one state and action"
         )
+    most = min(MOST_SUCCESSORS, math.isqrt(MOST_PLACES // model.actions))
+    arguments.whole("max_successors" if successors is None else "successors", bound, most=most)
     bounds = spans(model, backup, horizon, tail)
     low, high = model.reward_range
     shifts = frozen(backup.shifts(model.actions).T)
@@ -61,13 +73,15 @@ def rules_of(
 
 def spans(model: GenerativeModel, backup: Backup, horizon: int | None, tail: str) -> Floats:
     """Bounds of any value at each stage, [H + 1, 2]: the last row is for what follows the last stage."""
-    rows = [np.array(curvature.value_interval(model, backup) if tail == "honest" else (0.0, 0.0))]
+    low, high = curvature.value_interval(model, backup)
     if horizon is None:
-        return np.array(2 * rows)
+        return np.array(2 * [(low, high)])
+    at_zero = backup.at_zero_range(model.actions)
+    rows = [(low, high) if tail == "honest" else (0.0, 0.0)]
     for _ in range(horizon):
-        earlier = np.array(model.reward_range) + np.array(backup.at_zero_range(model.actions))
-        earlier = earlier + model.discount * rows[0]
-        if model.terminates:
-            earlier = np.array([min(earlier[0], 0.0), max(earlier[1], 0.0)])
-        rows.insert(0, earlier)
-    return np.array(rows)
+        low, high = (
+            reward + zero + model.discount * later
+            for reward, zero, later in zip(model.reward_range, at_zero, rows[-1], strict=True)
+        )
+        rows.append((min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high))
+    return np.array(rows[::-1])
