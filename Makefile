@@ -12,7 +12,7 @@ DEMO := --model garnet:states=50,actions=2,branching=4,discount=0.2,seed=1,rewar
 SEARCH := --model garnet:states=100000,actions=5,branching=2,discount=0.7,sparsity=0.5,seed=1 \
 	--backup hard-max --planner ot-gape:epsilon=0.2,delta=0.1
 
-.PHONY: demo test format benchmarks clean
+.PHONY: demo test faults format benchmarks clean
 
 demo: $(VENV)/.core
 	@echo "The price, before any simulator call is made:"; echo
@@ -27,6 +27,10 @@ test: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest --numprocesses auto
+
+# Kills workers, schedulers and clients at random moments, and compares with undisturbed runs: some minutes.
+faults: $(VENV)/.dev
+	$(BIN)/python -m tests.faults --kills 50 --seed 0
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

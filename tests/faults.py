@@ -42,6 +42,8 @@ ENDING = 15.0
 MARK, CALLS = "SMOOTHPLAN_FAULTS", "SMOOTHPLAN_CALLS"
 """Environment variables: whose process it is; the folder in which simulators count their calls."""
 
+ALLOWED = "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES"
+
 GONE = 3
 """The exit status of a client whose cluster is gone."""
 
@@ -78,18 +80,18 @@ def case(name: str, size: float = 1.0) -> Case:
     """A case by name; larger ones make more simulator calls."""
     match name:
         case "python":
-            return _slow(sp.SecondOrderSmoothCruiser(SOFT, epsilon=0.01, delta=0.1), 400_000 * size)
+            return _slow(sp.SecondOrderSmoothCruiser(SOFT, epsilon=0.01, delta=0.1), 250_000 * size)
         case "gap":
-            return _slow(sp.OTGapCruiser(SOFT, epsilon=0.01, delta=0.1), 300_000 * size)
+            return _slow(sp.OTGapCruiser(SOFT, epsilon=0.01, delta=0.1), 150_000 * size)
         case "reference":
-            return _slow(sp.ReferenceCruiser(SOFT, epsilon=0.001, delta=0.1, improve=True), 400_000 * size)
+            return _slow(sp.ReferenceCruiser(SOFT, epsilon=0.001, delta=0.1, improve=True), 250_000 * size)
         case "compiled":
             table = sp.models.garnet(states=50, actions=2, branching=4, discount=0.5, seed=1, reward_kind="bernoulli")
             planner = sp.SecondOrderSmoothCruiser(SOFT, epsilon=0.001, delta=0.1)
-            return Case(planner, table, int(100_000_000 * size))
+            return Case(planner, table, int(60_000_000 * size))
         case "search":
             table = sp.models.garnet(states=20_000, actions=3, branching=3, discount=0.9, seed=1)
-            return Case(sp.OTGapE(SOFT, epsilon=0.0, delta=0.1), table, int(500_000 * size))
+            return Case(sp.OTGapE(SOFT, epsilon=0.0, delta=0.1), table, int(250_000 * size))
     raise ValueError(f"no case {name!r}")
 
 
@@ -128,10 +130,12 @@ def contained(token: str) -> list[int]:
 
 def children(pid: int) -> list[int]:
     """The processes that a process has started and that are alive."""
-    text = ""
+    found: list[int] = []
     with suppress(OSError):
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(word) for word in text.split()]
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                found += map(int, (thread / "children").read_text().split())
+    return found
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> bool:
@@ -167,13 +171,19 @@ def free_port() -> int:
 
 
 class Cluster:
-    """A scheduler and workers of Dask, as their command line starts them."""
+    """A scheduler and workers of Dask, as their command line starts them.
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
+    Args:
+        folder: for their files.
+        workers: how many.
+        allowed_failures: workers that may die of a task before Dask gives it up.
+    """
+
+    def __init__(self, folder: Path, workers: int = 2, allowed_failures: int = 3) -> None:
         self.token = uuid.uuid4().hex
         self.address = f"tcp://127.0.0.1:{free_port()}"
         self.nannies: list[subprocess.Popen[bytes]] = []
-        self._folder = folder
+        self._folder, self._allowed_failures = folder, allowed_failures
         self._stack = ExitStack()
         self._scheduler = self._start_scheduler()
         try:
@@ -231,7 +241,7 @@ class Cluster:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=os.environ | {MARK: self.token, CALLS: str(self._folder)},
+            env=os.environ | {MARK: self.token, CALLS: str(self._folder), ALLOWED: str(self._allowed_failures)},
             start_new_session=True,
         )
 
@@ -550,19 +560,19 @@ def _cut_tail(harness: Harness, checkpoint: Path) -> None:
 
 
 SCENARIOS: dict[str, tuple[float, Callable[[Harness, Row, int], None]]] = {
-    "workers of a process pool": (8, kill_workers),
-    "workers of a cluster": (6, kill_cluster_workers),
+    "workers of a process pool": (6, kill_workers),
+    "workers of a cluster": (5, kill_cluster_workers),
     "workers with their nannies": (3, kill_nannies),
     "simulators on a cluster": (3, kill_contained),
     "the scheduler": (3, kill_scheduler),
     "client, threads": (5, kill_client("compiled", workers=2)),
-    "client, processes": (5, kill_client("python", workers=2, pool="processes")),
+    "client, processes": (4, kill_client("python", workers=2, pool="processes")),
     "client, one worker": (3, kill_client("gap")),
     "client, cluster": (4, kill_client("python", shared=True)),
     "client, local cluster": (2, kill_client("python", cluster="local", workers=2)),
     "client, a search": (4, kill_client("search")),
     "client, around a reference": (4, kill_client("reference", workers=2)),
-    "client, checkpoint cut": (4, kill_client("python", cut=True, workers=2)),
+    "client, checkpoint cut": (3, kill_client("python", cut=True, workers=2)),
     "SIGTERM, threads": (1, kill_client("compiled", signal.SIGTERM, workers=2)),
     "SIGINT, processes": (1, kill_client("python", signal.SIGINT, workers=2)),
     "SIGTERM, cluster": (1, kill_client("python", signal.SIGTERM, shared=True)),

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
@@ -160,6 +160,19 @@ class ClusterPool:
             if current is not None:
                 current.check()
             time.sleep(PATIENCE)
+        self._check_versions()
+
+    def _check_versions(self) -> None:
+        """Raises where a worker cannot know what it is asked for; one that is unable to answer now may be later."""
+        mine = version("smoothplan")
+        answers: dict[str, Any] = {}
+        with contextlib.suppress(OSError, TimeoutError):
+            answers = self._client.run(version, "smoothplan", on_error="return", callback_timeout=CONNECT_SECONDS)
+        for worker, found in answers.items():
+            if isinstance(found, PackageNotFoundError):
+                raise ClusterError(f"the worker at {worker} has no smoothplan: install version {mine} there")
+            if isinstance(found, str) and found != mine:
+                raise ClusterError(f"the worker at {worker} has smoothplan {found}: install version {mine} there")
 
     @property
     def parcel_seconds(self) -> float:
@@ -370,7 +383,7 @@ class Shipped:
 def do(shipped: Shipped, wanted: str, tasks: bytes, contained: bool, timeout: float | None, memory: int | None) -> Any:
     """Does tasks on a worker."""
     if version("smoothplan") != wanted:
-        raise ClusterError(f"a worker has smoothplan {version('smoothplan')}, and the run {wanted}: install the same")
+        raise ClusterError(f"a worker has smoothplan {version('smoothplan')}: install version {wanted} there")
     todo: tuple[Task, ...] = pickle.loads(tasks)
     return _contained(timeout, memory).run(shipped.packed, todo) if contained else shipped.work.each(todo)
 
