@@ -56,8 +56,8 @@ WIDEST = 1e6
 """Order-2 levels with a wider support than so many widths of the value interval are left out: a quadratic term squares
 the support of its child, and in the end the price of a mean depends on it more than on the variance."""
 
-MOST_TARGETS = 40_000
-"""Bias targets of a search, which takes half a minute for so many. A discount of 0.999 needs about 25,000."""
+MOST_TARGETS = 30_000
+"""Bias targets of a search, which takes ten or twenty seconds for so many. A discount of 0.999 needs 20,000 or more."""
 
 FRONTIER_STEP = 0.95
 """A dearer reference is considered if its error is smaller by this factor."""
