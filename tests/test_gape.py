@@ -430,7 +430,7 @@ def test_no_time_is_not_enough_for_much(engine: EngineName, sampling: Any) -> No
     result = sp.plan(OTGapE(HARD, 0.01, SURE, sampling=sampling), model, max_seconds=0, engine=engine)
     assert result.status == "max_seconds"
     assert result.calls < 100
-    assert identified(result).rounds == 1
+    assert identified(result).rounds <= 1
     assert valid(result, *truth(model, HARD))
 
 

@@ -375,7 +375,7 @@ SIZE = r"reward_range must lead to values whose size is 0 or from 1e-30 to 1e\+3
         ("second-order:epsilon=0.1,delta=1e-320", "lse", "delta must be at least 1e-100, got 1e-320"),
         ("ot-gape:epsilon=0.1,delta=1e-101", "lse", "delta must be at least 1e-100, got 1e-101"),
         ("ot-gap-cruiser:epsilon=0.1,delta=1e-101", "lse", "delta for each action must be at least 5e-101, got 5e-102"),
-        ("reference-cruiser:epsilon=0.1,delta=1e-16", "lse", "delta must be at least 1e-15, got 1e-16"),
+        ("reference-cruiser:epsilon=0.1,delta=1e-101", "lse", "delta must be at least 1e-100, got 1e-101"),
         ("reference-cruiser:epsilon=0.1,error_range=1e308", "lse", r"error_range must be below 1e\+30, got 1e\+308"),
         ("reference-cruiser:epsilon=0.1,horizon=1e9", "lse", "horizon must be at most 100,000,000, got 1000000000.0"),
         ("reference-cruiser:epsilon=0.1,pairs=1e300", "lse", r"pairs must be at most 1,000,000, got 1e\+300"),
@@ -444,7 +444,7 @@ def test_numbers_at_the_limits_are_fine() -> None:
             assert forecast.exponent > 1.0  # from 2ε to ε, for there is no schedule for ε/2
         for search in (sp.OTGapE(backup, 1e-300, 1e-100), sp.OTGapE(backup, 0.1, horizon=1_000, successors=100)):
             assert sp.plan(search, model, max_calls=50).calls <= 50
-        cruiser = sp.ReferenceCruiser(backup, epsilon=finest, delta=1e-15, error_range=9e29)
+        cruiser = sp.ReferenceCruiser(backup, epsilon=finest, delta=1e-100, error_range=9e29)
         assert np.isfinite(sp.plan(cruiser, model, max_calls=500).interval).all()
     assert sp.plan(sp.SecondOrderSmoothCruiser(sp.LogSumExp(1.0), epsilon=9e29), model).status == "converged"
 

@@ -130,7 +130,7 @@ def test_a_forecast_calls_no_simulator(cruiser: type[Recursive]) -> None:
     assert forecast.summary()
     assert forecast.table()
     assert forecast.exponent > 0.0
-    with pytest.raises(AssertionError, match="a forecast calls no simulator"):
+    with pytest.raises(sp.SimulatorError, match="AssertionError: a forecast calls no simulator"):
         sp.plan(forecast.planner, forecast.model, 0)
 
 

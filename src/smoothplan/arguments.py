@@ -83,9 +83,9 @@ def fraction(name: str, value: Any) -> float:
     return result
 
 
-def failure(value: Any, *, least: float = LEAST_DELTA) -> float:
+def failure(value: Any) -> float:
     """δ, the probability of failure that somebody asks of a planner."""
-    return number("delta", fraction("delta", value), least=least)
+    return number("delta", fraction("delta", value), least=LEAST_DELTA)
 
 
 def accuracy(value: Any) -> float:

@@ -95,8 +95,11 @@ def is_long(model: GenerativeModel) -> bool:
     """Whether the horizon is too long for recursion, which would refuse the model even at a coarse accuracy."""
     if model.discount >= SURELY_LONG and width(model) >= SURELY_WIDE * RECURSIVE_EPSILON:
         return True
-    backup = LogSumExp(RECURSIVE_TEMPERATURE, model.actions)
-    return SecondOrderSmoothCruiser(backup, RECURSIVE_EPSILON).schedule(model).calls > REFUSED_CALLS
+    planner = SecondOrderSmoothCruiser(LogSumExp(RECURSIVE_TEMPERATURE, model.actions), RECURSIVE_EPSILON)
+    try:
+        return planner.schedule(model).calls > REFUSED_CALLS
+    except ValueError:  # values are so large that this accuracy is out of reach
+        return True
 
 
 @dataclass(frozen=True, eq=False)

@@ -526,7 +526,7 @@ class ChainRun:
         else:
             if min(self._value.count, self._correction.count) < FEWEST:
                 return None
-            noise, left = NormalDist().inv_cdf(1.0 - self.delta / 2.0) * self._estimate()[1], self._cut.optimal
+            noise, left = -NormalDist().inv_cdf(self.delta / 2.0) * self._estimate()[1], self._cut.optimal
         if noise + left <= epsilon and not certified:
             return "converged"
         return "completed" if noise <= epsilon and left >= self.epsilon else None

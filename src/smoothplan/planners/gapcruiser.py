@@ -67,7 +67,7 @@ class OTGapCruiser:
 
     def __post_init__(self) -> None:
         arguments.number("epsilon", self.epsilon, least=0.0)
-        arguments.fraction("delta", self.delta)
+        arguments.failure(self.delta)
         arguments.whole("order", self.order, least=0, most=2)
         if self.rewards not in ("declared", "bounded"):
             raise ValueError(f"rewards must be 'declared' or 'bounded', got {self.rewards!r}")

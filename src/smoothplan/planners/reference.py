@@ -15,9 +15,6 @@ from smoothplan.references import Improvable, Reference
 from smoothplan.run import Root
 from smoothplan.schedules.level import Problem
 
-LEAST_DELTA = 1e-15
-"""The least δ: the noise of an estimate is judged by a normal quantile, of 1 − δ/2, which must not be 1."""
-
 LONGEST_CHAIN, MOST_PAIRS = 10**8, 10**6
 """Steps of a chain, of which the fastest engine makes so many in seconds; and pairs of chains in a correction."""
 
@@ -65,7 +62,7 @@ class ReferenceCruiser:
 
     def __post_init__(self) -> None:
         arguments.accuracy(self.epsilon)
-        arguments.failure(self.delta, least=LEAST_DELTA)
+        arguments.failure(self.delta)
         if self.backup.temperature == 0.0:
             raise ValueError(f"ReferenceCruiser needs a smooth backup, got {self.backup!r}")
         if self.reference is not None and not callable(getattr(self.reference, "q", None)):
