@@ -374,7 +374,7 @@ SIZE = r"reward_range must lead to values whose size is 0 or from 1e-30 to 1e\+3
         ("second-order:epsilon=0.1", "lse:temperature=1e100", f"{SIZE} .*temperature of 1e\\+100 it is .*e\\+99"),
         ("second-order:epsilon=0.1,delta=1e-320", "lse", "delta must be at least 1e-100, got 1e-320"),
         ("ot-gape:epsilon=0.1,delta=1e-101", "lse", "delta must be at least 1e-100, got 1e-101"),
-        ("ot-gap-cruiser:epsilon=0.1,delta=1e-101", "lse", "delta for each action must be at least 5e-101, got 5e-102"),
+        ("ot-gap-cruiser:epsilon=0.1,delta=1e-101", "lse", "delta must be at least 1e-100, got 1e-101"),
         ("reference-cruiser:epsilon=0.1,delta=1e-101", "lse", "delta must be at least 1e-100, got 1e-101"),
         ("reference-cruiser:epsilon=0.1,error_range=1e308", "lse", r"error_range must be below 1e\+30, got 1e\+308"),
         ("reference-cruiser:epsilon=0.1,horizon=1e9", "lse", "horizon must be at most 100,000,000, got 1000000000.0"),

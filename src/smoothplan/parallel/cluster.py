@@ -55,7 +55,7 @@ ATTEMPTS = 20
 LEAST_PARCEL = 1.0
 """Seconds that a parcel should take, at least."""
 
-PARCELS_PER_SECOND = 200.0
+PARCELS_PER_SECOND = 100.0
 """That all workers together should finish, at most: a fraction of what a scheduler can handle."""
 
 IDLE_SECONDS = 5.0
@@ -89,7 +89,7 @@ def parcel_seconds(workers: int) -> float:
     """How long a parcel should take, so that so many workers do not overwhelm their scheduler and the client.
 
     >>> parcel_seconds(2), parcel_seconds(10_000)
-    (1.0, 50.0)
+    (1.0, 100.0)
     """
     return max(LEAST_PARCEL, workers / PARCELS_PER_SECOND)
 
@@ -121,6 +121,8 @@ class ClusterPool:
         self._new: queue.SimpleQueue[_Parcel | None] = queue.SimpleQueue()
         self._open: list[_Parcel] = []
         self._works: dict[str, Any] = {}  # Dask's futures of works, by digest
+        self._counted = 0  # threads of workers,
+        self._counted_at = self._seen_at = 0.0  # when they were counted, and when there were any
         self._thread = threading.Thread(target=self._serve, name="smoothplan-cluster", daemon=True)
         try:
             self._client = self._connected(cluster, workers)
@@ -148,7 +150,7 @@ class ClusterPool:
             client = distributed.Client(cluster, timeout=CONNECT_SECONDS, set_as_default=False)
         except (OSError, ValueError) as error:
             raise ClusterError(f"no Dask scheduler answers at cluster={self._where!r}: {error}") from error
-        self._leaving.callback(client.close, timeout=CONNECT_SECONDS)
+        self._leaving.callback(_leave, client)
         return client
 
     def _await_workers(self) -> None:
@@ -183,7 +185,8 @@ class ClusterPool:
     def note(self) -> str | None:
         """Where the cluster and its dashboard are."""
         link = self._client.dashboard_link if find_spec("bokeh") is not None else None
-        return f"{self.workers} workers at {self._where}" + ("" if link is None else f", dashboard at {link}")
+        dashboard = "" if link is None else f", dashboard at {link}"
+        return f"{self.workers} worker{'s' * (self.workers > 1)} at {self._where}{dashboard}"
 
     @property
     def workers(self) -> int:
@@ -249,9 +252,6 @@ class ClusterPool:
         if now - self._seen_at > LOST_SECONDS:
             raise ClusterError(f"the cluster at {self._where} has had no workers for {LOST_SECONDS:g} s")
 
-    _counted = 0
-    _counted_at = _seen_at = 0.0
-
     def _count(self) -> int:
         """Counts the workers, by their threads; as many as before where the scheduler does not answer."""
         with contextlib.suppress(OSError, TimeoutError):
@@ -279,9 +279,9 @@ class ClusterPool:
             return False
         except ClusterError as error:
             parcel.outcome.set_exception(error)
-        except (OSError, TimeoutError):  # whoever has it does not answer; Dask may know of another, or do it again
-            return False
         except Exception as error:
+            if isinstance(error, OSError) and parcel.sent.status != "error":
+                return False  # whoever has it does not answer; Dask may know of another, or do it again
             problem = ClusterError(f"a worker at {self._where} cannot do its task: {type(error).__name__}: {error}")
             problem.__cause__ = error
             parcel.outcome.set_exception(problem)
@@ -310,6 +310,12 @@ def _library() -> Any:
     except ImportError:
         raise ImportError('cluster needs Dask: pip install "smoothplan[dask]"') from None
     return distributed
+
+
+def _leave(client: Any) -> None:
+    """Closes a client, whose scheduler may be gone."""
+    with contextlib.suppress(OSError, TimeoutError):
+        client.close(timeout=FETCH_SECONDS)
 
 
 @contextlib.contextmanager
