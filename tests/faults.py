@@ -22,13 +22,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 import smoothplan as sp
 from smoothplan.parallel.crew import ClusterError
+from smoothplan.parallel.work import Outcome, Task, Work
 
 LONG = 300.0
 """Seconds to wait for what must happen, on a machine with other things to do."""
@@ -43,6 +46,8 @@ MARK, CALLS = "SMOOTHPLAN_FAULTS", "SMOOTHPLAN_CALLS"
 """Environment variables: whose process it is; the folder in which simulators count their calls."""
 
 ALLOWED = "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES"
+
+TASKS = "tasks done here:"
 
 GONE = 3
 """The exit status of a client whose cluster is gone."""
@@ -286,6 +291,11 @@ class Client:
         """What it wrote to standard error."""
         return self._errors.read_text()
 
+    @property
+    def tasks(self) -> int:
+        """How many it did in its own process, by the end."""
+        return int(self.errors.rpartition(TASKS)[2])
+
     def wait(self) -> int:
         """Waits for its end; its exit status."""
         return self.process.wait(LONG)
@@ -296,6 +306,7 @@ class Client:
 
     def left(self) -> int:
         """The processes of this client that outlive it for too long; they are ended here."""
+        self.process.wait(LONG)
         wait_until(lambda: not marked(self.token), SURVIVAL)
         found = marked(self.token)
         for pid in found:
@@ -312,7 +323,7 @@ class Row:
     late: int = 0  # kills that came when the run was over
     resumed: int = 0  # runs that found something in their checkpoint
     found: int = 0  # chunks in there, in all
-    again: int = 0  # simulator calls for chunks that were in there
+    again: int = 0  # simulator calls for chunks that were in there; or chunks, where calls are not known
     left: int = 0  # processes that outlived their client
     runs: int = 0  # that came to their end,
     equal: int = 0  # and with the bits of an undisturbed run
@@ -514,6 +525,8 @@ def kill_client(
                     _cut_tail(harness, checkpoint)
             harness.finish(row, name, client)
             row.left += sum(map(survivors, tokens))
+            if client.process.returncode == 0:
+                row.again += max(client.tasks - (len(facts(checkpoint)) - len(before)), 0)
             if name == "python":
                 needed = harness.truth(name)["calls"] - sum(before.values())
                 row.again += max(harness.calls() - calls - needed, 0)
@@ -528,7 +541,7 @@ def _strike(harness: Harness, row: Row, client: Client, checkpoint: Path, number
         harness.pause(0.0, 3.0, client)
     else:
         wait_until(lambda: client.ended or (len(facts(checkpoint)), snapshots(checkpoint)) != before)
-        harness.pause(0.0, 1.0, client)
+        harness.pause(0.0, 1.5, client)
     if client.ended:
         row.late += 1
         return False
@@ -601,7 +614,7 @@ def run(found: Harness, scenario: str, kills: int) -> Row:
     return row
 
 
-HEADS = ("scenario", "kills", "late", "resumed", "found again", "calls again", "left", "runs", "equal", "slowest", "s")
+HEADS = ("scenario", "kills", "late", "resumed", "found again", "done again", "left", "runs", "equal", "slowest", "s")
 
 
 def line(row: Row) -> str:
@@ -646,12 +659,20 @@ def main() -> int:
 
 
 def _child(**options: Any) -> int:
-    """A client: plans, and prints what it has."""
+    """A client: plans, and prints what it has; to standard error, how many tasks were done in this process."""
+    tasks, really = count(), Work.__call__
+
+    def counted(work: Work, task: Task) -> Outcome:
+        next(tasks)
+        return really(work, task)
+
     try:
-        print(go(**options).to_json())
+        with mock.patch.object(Work, "__call__", counted):
+            print(go(**options).to_json())
     except ClusterError as error:
         print(error, file=sys.stderr)
         return GONE
+    print(f"{TASKS} {next(tasks)}", file=sys.stderr)
     return 0
 
 

@@ -96,15 +96,18 @@ def test_a_client_is_left_as_it_was(cluster: Cluster) -> None:
             assert wait_until(lambda: _tasks(client) == [mine.key])
         assert mine.result() == 6
         assert not survivors(cluster.token)
-        names = [
-            name for found in client.run(lambda: [t.name for t in threading.enumerate()]).values() for name in found
-        ]
-        assert not [name for name in names if name.startswith("smoothplan")]
+        assert wait_until(lambda: not _threads(client))
 
 
 def _tasks(client: Any) -> list[Any]:
     found: list[Any] = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
     return found
+
+
+def _threads(client: Any) -> list[str]:
+    """Those of this package on the workers."""
+    found = client.run(lambda: [thread.name for thread in threading.enumerate()])
+    return [name for names in found.values() for name in names if name.startswith("smoothplan")]
 
 
 def test_a_cluster_of_our_own_ends_with_the_run(capfd: pytest.CaptureFixture[str]) -> None:
@@ -290,6 +293,22 @@ def test_a_simulator_that_kills_the_workers_of_dask(cluster: Cluster, monkeypatc
     with pytest.raises(ClusterError, match="a task was lost 1 times"):
         sp.plan(second_order(), simulator(_die), max_calls=60_000, cluster=cluster.address, pool="threads")
     test_the_command_line(cluster)
+
+
+class Elsewhere:
+    """Needs a file that workers do not have."""
+
+    def __call__(self, rng: np.random.Generator) -> None:
+        pass
+
+    def __reduce__(self) -> Any:
+        return open, ("/no/such/file",)
+
+
+@pytest.mark.parametrize("pool", ["threads", "processes"])
+def test_a_simulator_that_cannot_be_set_up_on_a_worker(cluster: Cluster, pool: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"cannot .*: FileNotFoundError: .*/no/such/file"):
+        sp.plan(second_order(), simulator(Elsewhere()), max_calls=60_000, cluster=cluster.address, pool=pool)
 
 
 @pytest.mark.parametrize("where", ["address", "local"])
