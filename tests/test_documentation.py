@@ -16,8 +16,9 @@ MODULES = [module.name for module in pkgutil.walk_packages(smoothplan.__path__, 
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_code_samples_run(page: Path) -> None:
-    """The samples of a page run in order, as one program."""
+def test_code_samples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The samples of a page run in order, as one program, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
     samples = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     exec(compile("\n".join(samples), page.name, "exec"), {})  # our own pages
 
