@@ -132,6 +132,7 @@ def plan(
         except (SimulatorError, ClusterError) as error:
             error.partial = _result(planner, root, run)
             raise
+        display.update(run.calls, run.interval)
         display.end(run.status)
     return _result(planner, root, run)
 

@@ -1,0 +1,276 @@
+"""Plans in worker processes, with checkpoints, and with simulators that misbehave: what a user sees."""
+
+import ctypes
+import functools
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import smoothplan as sp
+from smoothplan.cli import main
+from smoothplan.parallel.checkpoint import CheckpointError, CheckpointWarning
+from smoothplan.parallel.packing import PackingError
+from tests.common import content
+
+SMOOTH = sp.LogSumExp(0.5)
+PLANNER = sp.SmoothCruiser(SMOOTH, epsilon=0.1)
+DECLARED: dict[str, Any] = {"actions": 2, "discount": 0.3, "reward_range": (0, 1), "terminates": False}
+
+
+def walk(state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
+    place = np.clip(state[0] + (0.3 if action else -0.3) + 0.1 * rng.standard_normal(), -1.0, 1.0)
+    return np.array([place]), 0.5 * (1.0 + place), False
+
+
+def model(step: Callable[..., Any] = walk, **changes: Any) -> sp.VectorModel:
+    return sp.VectorModel.from_scalar(step, **DECLARED | {"initial_state": [0.2]} | changes)
+
+
+def misbehaving(how: Callable[[], Any], after: float = 0.999) -> sp.VectorModel:
+    """Behaves until a rare draw: one in a thousand calls."""
+
+    def step(state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
+        if rng.random() > after:
+            answer = how()
+            if answer is not None:
+                return state, answer, False
+        return walk(state, action, rng)
+
+    return model(step)
+
+
+def raises() -> None:
+    raise ZeroDivisionError("no luck")
+
+
+def hangs() -> None:
+    while True:
+        time.sleep(1.0)
+
+
+def hangs_in_c() -> None:
+    ctypes.PyDLL(None).sleep(1000)  # with the interpreter lock
+
+
+def crashes() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def exits() -> None:
+    os._exit(3)
+
+
+LEAK: list[Any] = []
+
+
+def leaks() -> None:
+    while True:
+        LEAK.append(np.ones(1 << 22))
+
+
+PLACE = r"state \[-?\d\.\d+\], action [01].*, seed 3, chunk \d+\)"
+
+
+@pytest.mark.parametrize(
+    ("how", "options", "message"),
+    [
+        (raises, {}, "the simulator raised ZeroDivisionError: no luck"),
+        (sys.exit, {}, "the simulator raised SystemExit"),
+        (functools.partial(float, "nan"), {}, "reward nan is outside the declared range"),
+        (functools.partial(float, 1.5), {}, "reward 1.5 is outside the declared range"),
+        (crashes, {}, "the simulator killed its process"),
+        (exits, {}, "the simulator exited with status 3"),
+        (hangs, {"simulator_timeout": 0.5}, "the simulator took longer than simulator_timeout=0.5"),
+        (hangs_in_c, {"simulator_timeout": 0.5}, "the simulator took longer than simulator_timeout=0.5"),
+        (leaks, {"worker_memory": 200_000_000}, "the simulator raised .*MemoryError"),
+    ],
+    ids=["raises", "leaves", "nan", "range", "crashes", "exits", "hangs", "hangs in C", "leaks"],
+)
+def test_a_misbehaving_simulator_is_named_and_contained(
+    how: Callable[[], Any], options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the call, what was done before is there, and no process is left."""
+    monkeypatch.setattr("smoothplan.parallel.worker.WARM_UP", 0.5)
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    with pytest.raises(sp.SimulatorError, match=message) as caught:
+        sp.plan(PLANNER, misbehaving(how), seed=3, workers=2, **options)
+    error = caught.value
+    assert re.search(PLACE, str(error))
+    low, high = error.partial.interval
+    assert low <= error.partial.value <= high
+    assert error.call.seed == 3
+    assert error.call.states.shape == (1, 1)
+    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
+    if how is raises:
+        with pytest.raises(sp.SimulatorError, match=message) as repeated:
+            sp.reproduce(misbehaving(how), error.call)
+        assert str(repeated.value) == str(error)
+
+
+def test_an_error_is_the_same_wherever_it_happens() -> None:
+    messages = set()
+    for options in ({}, {"workers": 2}, {"workers": 3, "pool": "threads"}, {"pool": "processes"}):
+        with pytest.raises(sp.SimulatorError) as caught:
+            sp.plan(PLANNER, misbehaving(raises), seed=3, **options)
+        messages.add((str(caught.value), caught.value.partial.calls, caught.value.partial.interval))
+    assert len(messages) == 1
+
+
+def test_what_cannot_travel_is_named() -> None:
+    lock = threading.Lock()
+
+    def locked(state: Any, action: int, rng: np.random.Generator) -> Any:
+        with lock:
+            return walk(state, action, rng)
+
+    with pytest.raises(PackingError, match=r"cannot be sent to other processes.*lock"):
+        sp.plan(PLANNER, model(locked), workers=2)
+    assert sp.plan(PLANNER, model(locked), workers=2, pool="threads").status == "converged"
+
+
+def test_a_slow_leak_is_survived() -> None:
+    kept: list[Any] = []
+
+    def step(state: Any, action: int, rng: np.random.Generator) -> Any:
+        kept.append(np.ones(2_000))  # 16 kB a call, hundreds of megabytes in all
+        return walk(state, action, rng)
+
+    result = sp.plan(PLANNER, model(step), seed=3, pool="processes", worker_memory=200_000_000)
+    assert content(result) == content(sp.plan(PLANNER, model(), seed=3))
+
+
+def test_a_simulator_cannot_change_a_state() -> None:
+    def step(state: Any, action: int, rng: np.random.Generator) -> Any:
+        state += 1.0
+        return state, 0.5, False
+
+    with pytest.raises(
+        sp.SimulatorError, match=r"changes a state in place.*\(state \[0\.2\], action 0, seed 0, chunk 0"
+    ):
+        sp.plan(PLANNER, model(step))
+
+
+class Counting:
+    """A simulator that counts its calls, and fails now and then until it is mended; a checkpoint sees no difference."""
+
+    def __init__(self, broken: bool = False) -> None:
+        self.calls, self.broken = 0, broken
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __call__(self, state: Any, action: int, rng: np.random.Generator) -> Any:
+        self.calls += 1
+        if rng.random() > 0.999 and self.broken:
+            raise ZeroDivisionError
+        return walk(state, action, rng)
+
+
+def test_a_checkpoint_is_found_done(tmp_path: Path) -> None:
+    """The second run makes no call; one whose file lacks something makes it good, and both end the same."""
+    file, counting = tmp_path / "run.ckpt", Counting()
+
+    def again() -> sp.PlanResult:
+        counting.calls = 0
+        return sp.plan(PLANNER, model(counting), seed=3, checkpoint=file)
+
+    first = again()
+    assert counting.calls == first.calls
+    assert content(again()) == content(first)
+    assert counting.calls == 0
+    whole = file.read_bytes()
+    file.write_bytes(whole[: 2 * len(whole) // 3])
+    with pytest.warns(CheckpointWarning, match="1 damaged line"):
+        assert content(again()) == content(first)
+    assert 0 < counting.calls < first.calls
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 4}, "is of another seed: there 3, here 4"),
+        ({"state": [0.3]}, "is of another state"),
+        ({"max_calls": 10**6}, "is of another max_calls: there None, here 1000000"),
+        ({"model": model(discount=0.31)}, "is of another model"),
+        ({"model": misbehaving(raises, 2.0)}, "is of another model"),
+        ({"planner": sp.SmoothCruiser(SMOOTH, epsilon=0.11)}, "is of another planner"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"planner": PLANNER, "model": model(), "seed": 3, "checkpoint": tmp_path / "run.ckpt"}
+    sp.plan(**arguments)
+    with pytest.raises(CheckpointError, match=message):
+        sp.plan(**arguments | changes)
+    sp.plan(**arguments, max_seconds=60, workers=2, pool="threads")  # all the same
+
+
+def test_a_checkpoint_is_kept_when_a_simulator_fails(tmp_path: Path) -> None:
+    """What was done before the failure is not done again once the simulator is mended."""
+    counting = Counting(broken=True)
+
+    def again() -> sp.PlanResult:
+        counting.calls = 0
+        return sp.plan(PLANNER, model(counting), seed=3, checkpoint=tmp_path / "run.ckpt")
+
+    with pytest.raises(sp.SimulatorError) as caught:
+        again()
+    done, counting.broken = caught.value.partial.calls, False
+    assert done > 0
+    result = again()
+    assert counting.calls == result.calls - done
+
+
+def test_the_command_line_writes_down_a_failing_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("smoothplan.specs.build_model", lambda spec: misbehaving(raises))
+    plan = [
+        "plan",
+        "--model",
+        "mine:size=2",
+        "--planner",
+        "smooth-cruiser:epsilon=0.1",
+        "--backup",
+        "lse:temperature=0.5",
+    ]
+    assert main([*plan, "--seed", "3"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("smoothplan: error: the simulator raised ZeroDivisionError: no luck (state [")
+    assert "the value is in [" in said
+    assert said.endswith("make the call again with: smoothplan reproduce smoothplan-failure.json\n")
+    assert json.loads(Path("smoothplan-failure.json").read_text())["model"] == "mine:size=2"
+    assert main(["reproduce", "smoothplan-failure.json"]) == 2
+    assert "the simulator raised ZeroDivisionError: no luck (state [" in capsys.readouterr().err
+    monkeypatch.setattr("smoothplan.specs.build_model", lambda spec: model())
+    assert main(["reproduce", "smoothplan-failure.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["terminals"] == [False]
+    Path("other.json").write_text("[1, 2]")
+    assert main(["reproduce", "other.json"]) == 2
+    assert "other.json is not what a plan wrote down" in capsys.readouterr().err
+
+
+def test_progress_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--model", "garnet:discount=0.2,seed=1", "--planner", "second-order:epsilon=0.05", "--json"]
+    where = ["--checkpoint", str(tmp_path / "run.ckpt"), "--progress", "json"]
+    assert main(["plan", *small, *where]) == 0
+    output = capsys.readouterr()
+    result, lines = json.loads(output.out), [json.loads(line) for line in output.err.splitlines()]
+    assert lines[-1]["status"] == result["status"] == "converged"
+    assert (lines[-1]["calls"], lines[-1]["interval"]) == (result["calls"], result["interval"])
+    assert main(["plan", *small, *where]) == 0
+    first = json.loads(capsys.readouterr().err.splitlines()[0])
+    assert first["note"].startswith(f"resumed from {tmp_path / 'run.ckpt'}")
+    assert main(["plan", *small, *where, "--seed", "1"]) == 2
+    assert "is of another seed: there 0, here 1" in capsys.readouterr().err
