@@ -454,15 +454,19 @@ def kill_contained(harness: Harness, row: Row, kills: int) -> None:
         victims = contained(harness.cluster.token)
         return int(bool(victims) and kill(harness.random.choice(victims)))
 
-    _disturb_cluster(harness, row, kills, strike)
+    _disturb_cluster(harness, row, kills, strike, names=("python",))
 
 
 def _disturb_cluster(
-    harness: Harness, row: Row, kills: int, strike: Callable[["subprocess.Popen[bytes]"], int]
+    harness: Harness,
+    row: Row,
+    kills: int,
+    strike: Callable[["subprocess.Popen[bytes]"], int],
+    names: tuple[str, ...] = ("python", "compiled"),
 ) -> None:
     cluster = harness.cluster
     while row.kills < kills and row.late < kills:
-        name = harness.random.choice(["python", "compiled"])
+        name = harness.random.choice(names)
         client = harness.client(name, cluster=cluster.address)
         harness.pause(1.0, 5.0, client)
         while row.kills < kills and not client.ended:
