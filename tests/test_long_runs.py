@@ -19,12 +19,21 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.cli import main
+from smoothplan.parallel import worker
 from smoothplan.parallel.checkpoint import CheckpointError, CheckpointWarning
 from smoothplan.parallel.packing import PackingError
 from tests.common import content
 
 SMOOTH = sp.LogSumExp(0.5)
 PLANNER = sp.SmoothCruiser(SMOOTH, epsilon=0.1)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call of a simulator need not load anything here."""
+    monkeypatch.setattr(worker, "WARM_UP", 0.5)
+
+
 DECLARED: dict[str, Any] = {"actions": 2, "discount": 0.3, "reward_range": (0, 1), "terminates": False}
 
 
@@ -98,10 +107,9 @@ PLACE = r"state \[-?\d\.\d+\], action [01].*, seed 3, chunk \d+\)"
     ids=["raises", "leaves", "nan", "range", "crashes", "exits", "hangs", "hangs in C", "leaks"],
 )
 def test_a_misbehaving_simulator_is_named_and_contained(
-    how: Callable[[], Any], options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+    how: Callable[[], Any], options: dict[str, Any], message: str
 ) -> None:
     """The error names the call, what was done before is there, and no process is left."""
-    monkeypatch.setattr("smoothplan.parallel.worker.WARM_UP", 0.5)
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     with pytest.raises(sp.SimulatorError, match=message) as caught:
         sp.plan(PLANNER, misbehaving(how), seed=3, workers=2, **options)
@@ -137,6 +145,27 @@ def test_what_cannot_travel_is_named() -> None:
     with pytest.raises(PackingError, match=r"cannot be sent to other processes.*lock"):
         sp.plan(PLANNER, model(locked), workers=2)
     assert sp.plan(PLANNER, model(locked), workers=2, pool="threads").status == "converged"
+
+
+@pytest.mark.parametrize("kind", ["search", "reference"])
+def test_those_who_call_the_simulator_themselves_are_contained_too(kind: str) -> None:
+    """Searches, and makers of references, get the same answers from a process of its own, which may be ended."""
+
+    def jump(state: Any, action: int, rng: np.random.Generator, hang: bool = False) -> Any:
+        luck = rng.random()
+        if hang and luck > 0.99:
+            hangs()
+        return (state + 1 + action) % 5, float(luck < 0.2 * state), False
+
+    declared = {"initial_state": 0, "reward_kind": "bernoulli", "max_successors": 1}
+    planner = sp.OTGapE(SMOOTH, epsilon=0.3) if kind == "search" else sp.ReferenceCruiser(SMOOTH, epsilon=0.3)
+    limits: dict[str, Any] = {"seed": 3, "max_calls": 1_000}
+    here, there = (sp.plan(planner, model(jump, **declared), **limits, pool=pool) for pool in ("auto", "processes"))
+    assert content(here) == content(there)
+    with pytest.raises(
+        sp.SimulatorError, match=r"took longer than simulator_timeout=0.5 s \(state \d, action \d, seed 3"
+    ):
+        sp.plan(planner, model(functools.partial(jump, hang=True), **declared), **limits, simulator_timeout=0.5)
 
 
 def test_a_slow_leak_is_survived() -> None:

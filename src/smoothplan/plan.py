@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any, get_args
 
@@ -119,9 +119,15 @@ def plan(
         return _worth_nothing(planner, root)
     journal = None if checkpoint is None else Journal.open(checkpoint, _identity(planner, root))
     brake = Brake(None if root.max_seconds is None else started + root.max_seconds)
-    with Crew(terms.hire, journal, brake, display.note) as crew, brake.on_signals(), display:
-        if journal is not None and journal.facts:
+    with (
+        Crew(terms.hire, journal, brake, display.note) as crew,
+        brake.on_signals(),
+        display,
+        terms.model(model, root.seed) as simulator,
+    ):
+        if journal is not None and not journal.is_new:
             display.note(f"resumed from {checkpoint}: {journal.facts} chunks are done")
+        root = replace(root, model=simulator)
         run = planner.begin(root)
         try:
             run.go(crew, display)

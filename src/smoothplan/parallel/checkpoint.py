@@ -130,6 +130,11 @@ class Journal(AbstractContextManager["Journal"]):
         """The number of facts."""
         return len(self._facts) + self._added
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has been written yet, by this run or an earlier one."""
+        return self.facts == 0 and not self._snapshots
+
     def find(self, chunk: int, asked: str) -> Fact | None:
         """The fact of a chunk, if it was there when the journal was opened.
 

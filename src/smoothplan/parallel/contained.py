@@ -26,6 +26,7 @@ from typing import Any
 from smoothplan import arguments
 from smoothplan.brake import PATIENCE
 from smoothplan.models.calls import SimulatorError
+from smoothplan.parallel import worker
 from smoothplan.parallel.work import Delivery, Outcome, Packed, Task
 from smoothplan.parallel.worker import (
     KEPT,
@@ -243,6 +244,7 @@ class _Process:
             self._notes = ours.enter_context(tempfile.TemporaryFile())
             files = {"connection": connection.fileno(), "lifeline": lifeline, "notes": self._notes.fileno()}
             options = files | {"parent": os.getpid(), "timeout": timeout, "memory": memory, "path": _path()}
+            options["warm_up"] = worker.WARM_UP
             self._process = subprocess.Popen(
                 [sys.executable, *["-O"] * sys.flags.optimize, "-P", "-c", START, json.dumps(options)],
                 stdin=subprocess.DEVNULL,

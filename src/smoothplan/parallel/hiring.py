@@ -1,9 +1,13 @@
 """Who does the work of a run: nobody else, threads, processes, or a cluster."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from smoothplan import arguments
+from smoothplan.models.base import GenerativeModel
+from smoothplan.models.jit import JitModel
+from smoothplan.models.tabular import TabularModel
 from smoothplan.parallel.crew import Pool, ThreadPool
 from smoothplan.parallel.work import Work
 
@@ -40,14 +44,25 @@ class Terms:
         if self.worker_memory is not None:
             object.__setattr__(self, "worker_memory", arguments.whole("worker_memory", self.worker_memory))
 
+    @property
+    def contained(self) -> bool:
+        """Whether a simulator must not run in the process that asks."""
+        return self.simulator_timeout is not None or self.pool == "processes"
+
+    def model(self, model: GenerativeModel, seed: int) -> AbstractContextManager[GenerativeModel]:
+        """The model for those who call it themselves, in the process that asks."""
+        if not self.contained or isinstance(model, TabularModel | JitModel):
+            return nullcontext(model)
+        from smoothplan.parallel.stepping import ContainedModel
+
+        return ContainedModel(model, seed, self.simulator_timeout, self.worker_memory)
+
     def hire(self, work: Work) -> Pool | None:
         """Those who do this work, and all that comes after it; None for nobody but the one who asks."""
-        contained = self.simulator_timeout is not None or self.pool == "processes"
-        alone = self.workers == 1 and self.cluster is None and not contained
-        if alone:
+        if self.workers == 1 and self.cluster is None and not self.contained:
             return None
         timeout, memory = self.simulator_timeout, self.worker_memory
-        contained = contained or not (work.compiled or self.pool == "threads")
+        contained = self.contained or not (work.compiled or self.pool == "threads")
         # Both are imported where they are needed: Dask may not be there, and processes are seldom wanted.
         if self.cluster is not None:
             from smoothplan.parallel.cluster import ClusterPool

@@ -46,6 +46,9 @@ counts as so many seconds at least."""
 WARM_UP = 10.0
 """Seconds that the first call in a process may take at least, for a simulator may compile or load something there."""
 
+Times = tuple[float | None, float]
+"""Seconds that a simulator call may take, and that the first may take at least."""
+
 LENGTH = struct.Struct("<Q")
 SEAL = struct.Struct("<QI")
 
@@ -119,7 +122,15 @@ def read_note(file: int) -> Note | None:
     return None
 
 
-def serve(connection: int, lifeline: int, notes: int, parent: int, timeout: float | None, memory: int | None) -> None:
+def serve(
+    connection: int,
+    lifeline: int,
+    notes: int,
+    parent: int,
+    timeout: float | None,
+    memory: int | None,
+    warm_up: float = WARM_UP,
+) -> None:
     """Does what is asked for until the other side hangs up.
 
     Args:
@@ -129,6 +140,7 @@ def serve(connection: int, lifeline: int, notes: int, parent: int, timeout: floa
         parent: process number.
         timeout: seconds that one simulator call may take.
         memory: bytes by which the process may grow.
+        warm_up: seconds that the first simulator call may take at least.
     """
     for file in (connection, lifeline, notes):
         os.set_inheritable(file, False)
@@ -138,7 +150,7 @@ def serve(connection: int, lifeline: int, notes: int, parent: int, timeout: floa
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     _die_with_parent(lifeline, parent)
-    worker = _Worker(socket.socket(fileno=connection), notes, timeout, _Memory(memory))
+    worker = _Worker(socket.socket(fileno=connection), notes, (timeout, warm_up), _Memory(memory))
     with suppress(ConnectionError):
         worker.run()
     os._exit(0)
@@ -165,8 +177,8 @@ def _die_with_parent(lifeline: int, parent: int) -> None:
 
 
 class _Worker:
-    def __init__(self, connection: socket.socket, notes: int, timeout: float | None, memory: "_Memory") -> None:
-        self._connection, self._notes, self._timeout, self._memory = connection, notes, timeout, memory
+    def __init__(self, connection: socket.socket, notes: int, times: "Times", memory: "_Memory") -> None:
+        self._connection, self._notes, self._times, self._memory = connection, notes, times, memory
         self._works: dict[str, Work | Failed] = {}
         self._warm: set[str] = set()  # digests of those that have done a task
 
@@ -229,8 +241,9 @@ class _Worker:
                 return
 
     def _do(self, work: Work, task: Task, request: Request) -> Outcome:
-        cold = request.digest not in self._warm
-        watch = _Watch(work, task, self._timeout, cold, self._notes if request.careful else None)
+        timeout, warm_up = self._times
+        first = None if timeout is None or request.digest in self._warm else max(timeout, warm_up)
+        watch = _Watch(work, task, timeout, first, self._notes if request.careful else None)
         if not work.compiled:
             work = replace(work, model=_Watched(work.model, watch, self._memory))
         before = watcher.set(watch)
@@ -257,9 +270,9 @@ class _Worker:
 class _Watch:
     """Is told of every simulator call before it is made, and when it is over: a clock runs in between."""
 
-    def __init__(self, work: Work, task: Task, timeout: float | None, cold: bool, notes: int | None) -> None:
+    def __init__(self, work: Work, task: Task, timeout: float | None, first: float | None, notes: int | None) -> None:
         self._work, self._task, self._timeout, self._notes = work, task, timeout, notes
-        self._cold = cold  # whether no call has come to its end yet
+        self._first = first  # seconds that the first call may take, until one has come to its end
         self._number = 0  # of calls begun
         self._call = self._written(np.asarray(work.state)[None], np.array([task.action]), self._rng())
 
@@ -278,11 +291,11 @@ class _Watch:
             self._call = self._written(states, actions, rng)
             self._note("call")
         if self._timeout is not None:
-            signal.setitimer(signal.ITIMER_REAL, max(self._timeout, WARM_UP) if self._cold else self._timeout)
+            signal.setitimer(signal.ITIMER_REAL, self._first or self._timeout)
 
     def stop(self) -> None:
         """The call is over, and with it all rows of a batch."""
-        self._cold = False
+        self._first = None
         if self._timeout is not None:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
         self._note("between")
