@@ -29,7 +29,9 @@ test: $(VENV)/.dev
 	$(BIN)/pytest --numprocesses auto
 
 # Kills workers, schedulers and clients at random moments, and compares with undisturbed runs: some minutes.
+# What `make test` leaves out: slow tests of clusters and worker processes, and 50 kills.
 faults: $(VENV)/.dev
+	$(BIN)/pytest -m full
 	$(BIN)/python -m tests.faults --kills 50 --seed 0
 
 format: $(VENV)/.dev

@@ -72,7 +72,9 @@ CASES: dict[str, tuple[Any, Any, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.full] if name in ("compiled", "gap") else []) for name in CASES]
+)
 def test_the_bits_of_one_worker(cluster: Cluster, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     planner, model, calls = CASES[name]
     alone = sp.plan(planner, model, seed=3, max_calls=calls)
@@ -83,6 +85,7 @@ def test_the_bits_of_one_worker(cluster: Cluster, name: str, capfd: pytest.Captu
     assert capfd.readouterr().out == ""
 
 
+@pytest.mark.full
 def test_a_client_is_left_as_it_was(cluster: Cluster) -> None:
     """Its cluster has no task, no future and no process of ours afterwards, and does the next plan."""
     planner, model, calls = CASES["closure"]
@@ -186,6 +189,7 @@ def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     assert caught.value.partial.calls == 0
 
 
+@pytest.mark.full
 def test_nobody_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No workers at all: an error; unless time is up first."""
     empty = Cluster(tmp_path, workers=0)
@@ -287,6 +291,7 @@ def test_simulators_that_fail(cluster: Cluster, strange: Any, message: str) -> N
             reproduce(simulator(strange), call)
 
 
+@pytest.mark.full
 def test_a_simulator_that_kills_the_workers_of_dask(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is not contained; then other plans go on."""
     monkeypatch.setattr(clusters, "ATTEMPTS", 1)
@@ -311,7 +316,7 @@ def test_a_simulator_that_cannot_be_set_up_on_a_worker(cluster: Cluster, pool: A
         sp.plan(second_order(), simulator(Elsewhere()), max_calls=60_000, cluster=cluster.address, pool=pool)
 
 
-@pytest.mark.parametrize("where", ["address", "local"])
+@pytest.mark.parametrize("where", [pytest.param("address", marks=pytest.mark.full), "local"])
 def test_a_signal_ends_a_run_soon(cluster: Cluster, where: str) -> None:
     """Simulators that hang are killed wherever they are."""
     alarm = threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGTERM))
@@ -325,6 +330,7 @@ def test_a_signal_ends_a_run_soon(cluster: Cluster, where: str) -> None:
     alarm.join()
 
 
+@pytest.mark.full
 def test_time_is_up(cluster: Cluster) -> None:
     found = sp.plan(second_order(), simulator(_hang), max_calls=60_000, max_seconds=2.0, cluster=cluster.address)
     assert found.status == "max_seconds"
@@ -332,6 +338,7 @@ def test_time_is_up(cluster: Cluster) -> None:
     assert not survivors(cluster.token)
 
 
+@pytest.mark.full
 def test_a_worker_that_joins_later_gets_work(cluster: Cluster) -> None:
     nanny: Any = None
 

@@ -456,6 +456,7 @@ def dying_elsewhere(file: str, times: int, states: Any, actions: Any, rng: np.ra
     return scalar_drift(states, actions, rng)
 
 
+@pytest.mark.full
 def test_deaths_at_different_calls_are_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "processes"
     file.write_text("")

@@ -22,7 +22,7 @@ def small() -> Iterator[Harness]:
     "scenario",
     [
         "workers of a process pool",
-        "workers with their nannies",
+        pytest.param("workers with their nannies", marks=pytest.mark.full),
         "client, threads",
         "client, checkpoint cut",
         "SIGTERM, threads",

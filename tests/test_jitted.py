@@ -16,7 +16,7 @@ from smoothplan.engines.batched import BatchedEngine
 from smoothplan.engines.jitted import JittedEngine, calls_per_step
 from smoothplan.schedules import Level, Problem, Schedule
 
-SAMPLES = 4000
+SAMPLES = 2000
 FALSE_ALARM = 1e-7
 
 
@@ -57,9 +57,9 @@ def schedule(backup: Any, size: int = len(LEVELS)) -> Schedule:
 
 
 @pytest.mark.parametrize("backup", BACKUPS, ids=["lse", "ot"])
-@pytest.mark.parametrize("size", [2, 4, 5, 6])
+@pytest.mark.parametrize("size", [4, 6])
 def test_the_engines_draw_from_one_distribution(backup: Any, size: int) -> None:
-    """Kolmogorov and Smirnov on single samples. False-alarm rate: 1e-7 for each of the 16 comparisons."""
+    """Kolmogorov and Smirnov on single samples. False-alarm rate: 1e-7 for each of the 8 comparisons."""
     table = schedule(backup, size)
     around, state = np.array([0.8, 1.0, 0.9]), model().initial_state
     for kind in ("returns", "values"):

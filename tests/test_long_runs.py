@@ -95,12 +95,12 @@ PLACE = r"state \[-?\d\.\d+\], action [01].*, seed 3, chunk \d+\)"
     ("how", "options", "message"),
     [
         (raises, {}, "the simulator raised ZeroDivisionError: no luck"),
-        (sys.exit, {}, "the simulator raised SystemExit"),
+        pytest.param(sys.exit, {}, "the simulator raised SystemExit", marks=pytest.mark.full),
         (functools.partial(float, "nan"), {}, "reward nan is outside the declared range"),
-        (functools.partial(float, 1.5), {}, "reward 1.5 is outside the declared range"),
+        pytest.param(functools.partial(float, 1.5), {}, "reward 1.5 is outside the declared", marks=pytest.mark.full),
         (crashes, {}, "the simulator killed its process"),
-        (exits, {}, "the simulator exited with status 3"),
-        (hangs, {"simulator_timeout": 0.5}, "the simulator took longer than simulator_timeout=0.5"),
+        pytest.param(exits, {}, "the simulator exited with status 3", marks=pytest.mark.full),
+        pytest.param(hangs, {"simulator_timeout": 0.5}, "the simulator took longer", marks=pytest.mark.full),
         (hangs_in_c, {"simulator_timeout": 0.5}, "the simulator took longer than simulator_timeout=0.5"),
         (leaks, {"worker_memory": 200_000_000}, "the simulator raised .*MemoryError"),
     ],
@@ -147,7 +147,7 @@ def test_what_cannot_travel_is_named() -> None:
     assert sp.plan(PLANNER, model(locked), workers=2, pool="threads").status == "converged"
 
 
-@pytest.mark.parametrize("kind", ["search", "reference"])
+@pytest.mark.parametrize("kind", ["search", pytest.param("reference", marks=pytest.mark.full)])
 def test_those_who_call_the_simulator_themselves_are_contained_too(kind: str) -> None:
     """Searches, and makers of references, get the same answers from a process of its own, which may be ended."""
 
