@@ -26,7 +26,7 @@ test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses auto
+	$(BIN)/pytest --numprocesses auto --dist loadgroup
 
 # Kills workers, schedulers and clients at random moments, and compares with undisturbed runs: some minutes.
 # What `make test` leaves out: slow tests of clusters and worker processes, and 50 kills.

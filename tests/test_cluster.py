@@ -33,6 +33,9 @@ RARE = 0.001
 """The probability of a draw at which a simulator does something bad."""
 
 
+pytestmark = pytest.mark.xdist_group("cluster")  # one cluster serves all
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two workers. Dask gives a task up when its worker dies, so that we send it again."""
@@ -72,8 +75,11 @@ CASES: dict[str, tuple[Any, Any, int]] = {
 }
 
 
+SLOW = {"compiled", "converged", "gap"}
+
+
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.full] if name in ("compiled", "gap") else []) for name in CASES]
+    "name", [pytest.param(name, marks=[pytest.mark.full] if name in SLOW else []) for name in CASES]
 )
 def test_the_bits_of_one_worker(cluster: Cluster, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     planner, model, calls = CASES[name]
@@ -143,6 +149,7 @@ print(sp.plan(planner, model, max_calls=60_000, cluster=sys.argv[1] if sys.argv[
 """
 
 
+@pytest.mark.full
 def test_a_script_without_a_guard(cluster: Cluster, tmp_path: Path) -> None:
     """What it defines travels with the work, and nobody imports it; only its own line is on standard output."""
     script = tmp_path / "script.py"
@@ -270,7 +277,7 @@ def _hang(rng: np.random.Generator) -> None:
     [
         (_raise, "an unlucky draw"),
         (_die, r"the simulator killed its process \(signal SIGKILL\)"),
-        (_hang, "the simulator took longer than simulator_timeout=0.5 s"),
+        pytest.param(_hang, "the simulator took longer than simulator_timeout=0.5 s", marks=pytest.mark.full),
     ],
 )
 def test_simulators_that_fail(cluster: Cluster, strange: Any, message: str) -> None:

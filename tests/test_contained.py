@@ -484,6 +484,7 @@ def test_deaths_at_different_calls_are_survived(tmp_path: Path, monkeypatch: pyt
     assert delivery.error.__notes__ == ["2 processes died at this task, and not always at this call"]
 
 
+@pytest.mark.full
 def test_kills_from_outside_leave_the_bits_as_they_are() -> None:
     """A process is killed at a random moment, and another that has got somewhere, and so on."""
     work = work_of(sp.VectorModel.from_scalar(scalar_drift, **DECLARED))

@@ -9,7 +9,10 @@ import pytest
 
 from .faults import Harness, facts, harness, line, run
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it looks at processes in /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="it looks at processes in /proc"),
+    pytest.mark.xdist_group("faults"),  # one harness serves all
+]
 
 
 @pytest.fixture(scope="module")

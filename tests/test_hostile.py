@@ -432,6 +432,7 @@ def test_a_state_of_brackets(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(message) < LONGEST
 
 
+@pytest.mark.full
 def test_numbers_at_the_limits_are_fine() -> None:
     """What is just within the limits has a price, and a run under a limit on calls."""
     model = specs.build_model("river-swim:discount=0.2")

@@ -25,6 +25,8 @@ from smoothplan.models import (
     check_model,
     reproduce,
 )
+from smoothplan.parallel.checkpoint import CheckpointError, CheckpointWarning
+from smoothplan.parallel.crew import ClusterError
 from smoothplan.plan import PlanResult, plan
 from smoothplan.planners import (
     MDPGapE,
@@ -43,6 +45,9 @@ __version__ = version("smoothplan")
 
 __all__ = [
     "ActResult",
+    "CheckpointError",
+    "CheckpointWarning",
+    "ClusterError",
     "CriticReference",
     "Forecast",
     "GenerativeModel",

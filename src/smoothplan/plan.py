@@ -120,8 +120,8 @@ def plan(
     journal = None if checkpoint is None else Journal.open(checkpoint, _identity(planner, root))
     brake = Brake(None if root.max_seconds is None else started + root.max_seconds)
     with (
-        Crew(terms.hire, journal, brake, display.note) as crew,
         brake.on_signals(),
+        Crew(terms.hire, journal, brake, display.note) as crew,
         display,
         terms.model(model, root.seed) as simulator,
     ):

@@ -168,6 +168,10 @@ class Journal(AbstractContextManager["Journal"]):
             if time.monotonic() - self._synced >= SYNC_SECONDS:
                 self._sync()
 
+    def has(self, name: str) -> bool:
+        """Whether there is a snapshot of that name."""
+        return name in self._snapshots
+
     def snapshot(self, name: str) -> dict[str, NDArray[Any]] | None:
         """The arrays that were last kept under a name, or None."""
         file = self._opened()

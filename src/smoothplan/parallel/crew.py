@@ -252,7 +252,7 @@ class Crew(AbstractContextManager["Crew"]):
 
     def has(self, name: str) -> bool:
         """Whether something of that name was kept."""
-        return self.journal is not None and self.journal.snapshot(name) is not None
+        return self.journal is not None and self.journal.has(name)
 
     def recall(self, name: str, restore: Callable[[Readable], object]) -> bool:
         """Restores something from what was kept before the run was resumed; whether there was anything."""
