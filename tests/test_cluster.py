@@ -323,7 +323,8 @@ def test_a_simulator_that_cannot_be_set_up_on_a_worker(cluster: Cluster, pool: A
         sp.plan(second_order(), simulator(Elsewhere()), max_calls=60_000, cluster=cluster.address, pool=pool)
 
 
-@pytest.mark.parametrize("where", [pytest.param("address", marks=pytest.mark.full), "local"])
+@pytest.mark.full
+@pytest.mark.parametrize("where", ["address", "local"])
 def test_a_signal_ends_a_run_soon(cluster: Cluster, where: str) -> None:
     """Simulators that hang are killed wherever they are."""
     alarm = threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGTERM))

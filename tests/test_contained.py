@@ -365,6 +365,7 @@ def deliveries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, t
     pool.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", DEEDS)
 def test_a_simulator_that_ends_its_process_is_named(
     deliveries: dict[str, tuple[Future[Delivery], Path]], name: str
@@ -408,6 +409,7 @@ class Leisurely:
         return Sums(count, 0.0, 0.0)
 
 
+@pytest.mark.full
 def test_only_simulator_calls_are_timed(deliveries: dict[str, tuple[Future[Delivery], Path]]) -> None:
     future, _ = deliveries["leisurely"]
     assert future.result(LONG).error is None
@@ -546,6 +548,7 @@ def test_a_simulator_that_wants_too_much_memory_is_named() -> None:
         worker.close()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on memory work on Linux")
 @pytest.mark.parametrize(("leak", "memory", "count"), [(5, 150, 15), (40, 200, 2)])
 def test_a_leak_is_survived(leak: int, memory: int, count: int) -> None:

@@ -147,7 +147,8 @@ def test_what_cannot_travel_is_named() -> None:
     assert sp.plan(PLANNER, model(locked), workers=2, pool="threads").status == "converged"
 
 
-@pytest.mark.parametrize("kind", ["search", pytest.param("reference", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["search", "reference"])
 def test_those_who_call_the_simulator_themselves_are_contained_too(kind: str) -> None:
     """Searches, and makers of references, get the same answers from a process of its own, which may be ended."""
 
