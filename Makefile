@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 DEMO := --model garnet:states=50,actions=2,branching=4,discount=0.2,seed=1,reward_kind=bernoulli \
 	--backup lse:temperature=1 --planner second-order:epsilon=0.01,delta=0.1
