@@ -35,7 +35,7 @@ from smoothplan.parallel.crew import ClusterError
 from smoothplan.parallel.packing import unpack
 from smoothplan.parallel.processes import default_memory
 from smoothplan.parallel.work import Delivery, Packed, Task, Work
-from smoothplan.parallel.worker import _die_with_parent
+from smoothplan.parallel.worker import die_with_parent
 
 CONNECT_SECONDS = 30.0
 """How long a scheduler may take to answer, and the first worker to appear; and to come back after it went away."""
@@ -364,7 +364,7 @@ def serve(lifeline: int, parent: int, arguments: list[str]) -> None:
     from distributed.cli.dask_worker import main
 
     os.set_inheritable(lifeline, False)
-    _die_with_parent(lifeline, parent)
+    die_with_parent(lifeline, parent)
     main(arguments)
 
 

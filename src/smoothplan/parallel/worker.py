@@ -149,14 +149,14 @@ def serve(
     with suppress(AttributeError, ValueError):
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    _die_with_parent(lifeline, parent)
+    die_with_parent(lifeline, parent)
     worker = _Worker(socket.socket(fileno=connection), notes, (timeout, warm_up), _Memory(memory))
     with suppress(ConnectionError):
         worker.run()
     os._exit(0)
 
 
-def _die_with_parent(lifeline: int, parent: int) -> None:
+def die_with_parent(lifeline: int, parent: int) -> None:
     """Ends this process and its children when the other end of the lifeline is closed."""
 
     def wait() -> None:
