@@ -224,6 +224,16 @@ def simulator(run: Callable[[], None]) -> sp.VectorModel:
     return sp.VectorModel(step, actions=1, discount=0.5, reward_range=(0, 1), initial_state=[0.5])
 
 
+@pytest.fixture
+def usual_signals() -> Iterator[None]:
+    """Signals do what they usually do: a shell that starts a job in the background has it ignore interrupts."""
+    before = {number: signal.signal(number, handler) for number, handler in brake.USUAL.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_simulator_call_at_once(number: signal.Signals) -> None:
     """Python code is left where it is; what the signal did before is restored."""
@@ -244,6 +254,7 @@ def test_a_signal_ends_a_simulator_call_at_once(number: signal.Signals) -> None:
     assert signal.getsignal(number) == before
 
 
+@pytest.mark.usefixtures("usual_signals")
 def test_a_signal_waits_for_bookkeeping() -> None:
     """Between simulator calls a signal is noted, and raised where the run looks next."""
     with Brake().on_signals() as pulled:
@@ -259,6 +270,7 @@ def test_a_signal_waits_for_bookkeeping() -> None:
             pulled.check()
 
 
+@pytest.mark.usefixtures("usual_signals")
 def test_a_second_signal_does_what_it_always_did() -> None:
     with Brake().on_signals():
         signal.raise_signal(signal.SIGINT)
