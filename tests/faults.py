@@ -667,6 +667,8 @@ def main() -> int:
 
 def _child(**options: Any) -> int:
     """A client: plans, and prints what it has; to standard error, how many tasks were done in this process."""
+    # A shell that starts a job in the background has it ignore interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     tasks, really = count(), Work.__call__
 
     def counted(work: Work, task: Task) -> Outcome:
