@@ -445,10 +445,10 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
 
 
 def _run_options(options: argparse.Namespace) -> dict[str, Any]:
-    shown = "none" if options.quiet else options.progress
-    live = shown == "live" or (shown == "auto" and sys.stderr.isatty())
+    wanted = "none" if options.quiet else options.progress
+    live = wanted == "live" or (wanted == "auto" and sys.stderr.isatty())
     names = ("seed", "workers", "pool", "cluster", "checkpoint", "simulator_timeout", "engine")
-    return {name: getattr(options, name) for name in names} | {"progress": "json" if shown == "json" else live}
+    return {name: getattr(options, name) for name in names} | {"progress": "json" if wanted == "json" else live}
 
 
 def _has_truth(options: argparse.Namespace, model: GenerativeModel) -> None:

@@ -20,7 +20,6 @@ from smoothplan.models.base import GenerativeModel
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.parallel.crew import Crew
-from smoothplan.parallel.fingerprint import fingerprint
 from smoothplan.parallel.work import Outcome, Task, Work
 from smoothplan.run import Display, EngineName, Root, Status
 from smoothplan.schedules.level import Level, Problem
@@ -152,7 +151,7 @@ class ScheduleRun:
         """Samples until the interval is within ε, the schedule is done, or a limit is reached."""
         display.expect(self.schedule.calls)
         stages = [] if self.schedule.root.kind == "constant" else [self._action_tasks, self._value_tasks]
-        work = Work(self.engine, self.root.model, self.root.state, self.root.seed, fingerprint(self.schedule))
+        work = Work(self.engine, self.root.model, self.root.state, self.root.seed, self.schedule)
         for stage in stages[: 1 if self.schedule.root.kind == "plug-in" else 2]:
             for task, outcome in crew.in_order(work, stage()):
                 self._book(task, outcome)

@@ -13,6 +13,7 @@ import numpy as np
 from smoothplan.engines.base import Sums
 from smoothplan.engines.chains import PairSums
 from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.parallel.fingerprint import fingerprint
 
 Method = Literal["values", "returns", "corrections"]
 
@@ -61,14 +62,14 @@ class Work:
         model: the simulator.
         state: the root.
         seed: of the run.
-        about: tells it from other work of the same run.
+        about: tells it from other work of the same run, and from what another run did under the same numbers.
     """
 
     engine: Any
     model: GenerativeModel
     state: Any
     seed: int
-    about: str = ""
+    about: Any = None
 
     def __call__(self, task: Task) -> Outcome:
         """Does a task."""
@@ -81,7 +82,11 @@ class Work:
     def asked(self, task: Task) -> str:
         """A digest of what is asked for, the same in every process."""
         plain = [value.tolist() if isinstance(value, np.ndarray) else value for value in task.arguments]
-        return blake2b(json.dumps([self.about, task.method, plain]).encode(), digest_size=8).hexdigest()
+        return blake2b(json.dumps([self._about, task.method, plain]).encode(), digest_size=8).hexdigest()
+
+    @cached_property
+    def _about(self) -> str:
+        return fingerprint(self.about)  # which takes a while, and only checkpoints need it
 
     def each(self, tasks: Sequence[Task]) -> Delivery:
         """Does tasks one after the other, up to the first that fails."""

@@ -20,7 +20,6 @@ from smoothplan.engines.base import Engine
 from smoothplan.forecast import amount, scientific
 from smoothplan.models.base import GenerativeModel
 from smoothplan.parallel.crew import Crew
-from smoothplan.parallel.fingerprint import fingerprint
 from smoothplan.parallel.work import Outcome, Task, Work
 from smoothplan.recursion import HEADROOM, REFUSED_CALLS, ROUNDING, SMALL, HopelessError, action_values, engine_for
 from smoothplan.run import Display, History, Identification, Root, Status
@@ -130,7 +129,7 @@ class Stage(NamedTuple):
     through: Return
     calls: int  # simulator calls of one return, at most
     engine: Engine
-    name: str
+    schedule: Schedule
 
     @classmethod
     def of(cls, rung: Rung, planner: OTGapCruiser, root: Root, problem: Problem, levels: list[Level]) -> "Stage":
@@ -139,7 +138,7 @@ class Stage(NamedTuple):
         schedule = Schedule(problem, trimmed([*levels[: rung.level + 1], top]), 1, planner.epsilon, planner.delta)
         calls = schedule.reference_calls // problem.actions
         engine = engine_for(root.engine, schedule, planner.backup, root.model)
-        return cls(rung, schedule.action_return, calls, engine, fingerprint(schedule))
+        return cls(rung, schedule.action_return, calls, engine, schedule)
 
 
 @dataclass
@@ -183,7 +182,7 @@ class CruiserRun:
     def __post_init__(self) -> None:
         self.actions = [Action(action_values(self.problem)) for _ in range(self.problem.actions)]
         at = self.root.model, self.root.state, self.root.seed
-        self._work = [Work(stage.engine, *at, stage.name) for stage in self.stages]
+        self._work = [Work(stage.engine, *at, stage.schedule) for stage in self.stages]
 
     def go(self, crew: Crew, display: Display) -> None:
         """Samples the wider of the best action and its challenger, until the gap is within ε or a limit is reached."""
