@@ -8,14 +8,12 @@ One thread talks to Dask. It never waits long, and nobody waits for it but `clos
 """
 
 import contextlib
-import json
 import logging
 import os
 import pickle
 import queue
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -30,7 +28,7 @@ from typing import Any
 
 from smoothplan import brake
 from smoothplan.brake import PATIENCE
-from smoothplan.parallel.contained import ContainedWorker
+from smoothplan.parallel.contained import ContainedWorker, command
 from smoothplan.parallel.crew import ClusterError
 from smoothplan.parallel.packing import unpack
 from smoothplan.parallel.processes import default_memory
@@ -66,12 +64,6 @@ LOOK_SECONDS = 0.25
 
 LARGE = "distributed.admin.large-graph-warning-threshold"
 """Dask warns of large tasks; a model with a large table makes one, once."""
-
-START = (
-    "import json, sys; options = json.loads(sys.argv[1]); sys.path[:] = options.pop('path'); "
-    "from smoothplan.parallel.cluster import serve; serve(**options)"
-)
-"""The program of a local worker, which finds this package where its parent does."""
 
 
 @dataclass(eq=False)
@@ -338,10 +330,9 @@ def _local(distributed: Any, workers: int) -> Iterator[Any]:
 def _local_worker(arguments: list[str]) -> Iterator[None]:
     """A worker of Dask, with the nanny that starts it again if it dies; both end with this process."""
     lifeline, ours = os.pipe()
-    options = {"lifeline": lifeline, "parent": os.getpid(), "arguments": arguments, "path": sys.path}
     try:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", START, json.dumps(options)],
+            command(__name__, lifeline=lifeline, parent=os.getpid(), arguments=arguments),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

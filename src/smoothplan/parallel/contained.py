@@ -60,10 +60,16 @@ NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 """A program that wants to die of SIGPIPE does not mean our pipes."""
 
 START = (
-    "import json, sys; options = json.loads(sys.argv[1]); sys.path[:] = options.pop('path'); "
-    "from smoothplan.parallel.worker import serve; serve(**options)"
+    "import importlib, json, sys; options = json.loads(sys.argv[1]); sys.path[:] = options.pop('path'); "
+    "importlib.import_module(options.pop('module')).serve(**options)"
 )
 """The program of a worker, which finds this package where its parent does."""
+
+
+def command(module: str, **options: Any) -> list[str]:
+    """What starts the `serve` of a module in another process."""
+    said = json.dumps(options | {"module": module, "path": _path()})
+    return [sys.executable, *["-O"] * sys.flags.optimize, "-P", "-c", START, said]
 
 
 class ContainedWorker:
@@ -243,10 +249,9 @@ class _Process:
             theirs.callback(os.close, lifeline)
             self._notes = ours.enter_context(tempfile.TemporaryFile())
             files = {"connection": connection.fileno(), "lifeline": lifeline, "notes": self._notes.fileno()}
-            options = files | {"parent": os.getpid(), "timeout": timeout, "memory": memory, "path": _path()}
-            options["warm_up"] = worker.WARM_UP
+            limits = {"timeout": timeout, "memory": memory, "warm_up": worker.WARM_UP}
             self._process = subprocess.Popen(
-                [sys.executable, *["-O"] * sys.flags.optimize, "-P", "-c", START, json.dumps(options)],
+                command(worker.__name__, **files, **limits, parent=os.getpid()),
                 stdin=subprocess.DEVNULL,
                 pass_fds=tuple(files.values()),
                 start_new_session=True,
