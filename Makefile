@@ -12,7 +12,7 @@ DEMO := --model garnet:states=50,actions=2,branching=4,discount=0.2,seed=1,rewar
 SEARCH := --model garnet:states=100000,actions=5,branching=2,discount=0.7,sparsity=0.5,seed=1 \
 	--backup hard-max --planner ot-gape:epsilon=0.2,delta=0.1
 
-.PHONY: demo test faults format benchmarks clean
+.PHONY: demo test docs faults format benchmarks clean
 
 demo: $(VENV)/.core
 	@echo "The price, before any simulator call is made:"; echo
@@ -33,6 +33,11 @@ test: $(VENV)/.dev
 faults: $(VENV)/.dev
 	$(BIN)/pytest -m full
 	$(BIN)/python -m tests.faults --kills 50 --seed 0
+
+# The documentation, into site/: open site/index.html.
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "The documentation is in site/: open site/index.html"
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
@@ -59,6 +64,10 @@ $(VENV)/.dev: $(VENV)/.core
 	@$(INSTALL) --editable '.[dev]'
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.core
+	@$(INSTALL) --editable '.[docs,plots]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .bootstrap .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) site .bootstrap .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

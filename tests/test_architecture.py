@@ -38,6 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("planners",),
     ("defaults",),
     ("acting", "unregularised"),
+    ("findings",),
     ("experiments", "report"),
     ("specs",),
     (ROOT,),

@@ -8,23 +8,27 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import smoothplan
-from smoothplan import defaults, exact, specs
+from smoothplan import defaults, exact, experiments, report, specs
 from smoothplan.arguments import Floats, shown
 from smoothplan.backups import Backup
 from smoothplan.exact import Solution
+from smoothplan.findings import Findings
 from smoothplan.forecast import Scheduled
 from smoothplan.models import GenerativeModel, SimulatorError, TabularModel
 from smoothplan.parallel.crew import ClusterError
 from smoothplan.plan import PlanResult
+from smoothplan.progress import Runs
 from smoothplan.run import Identification, Planner
 from smoothplan.search.explored import saved_kind
 
@@ -239,6 +243,7 @@ def _parser() -> argparse.ArgumentParser:
     again.set_defaults(command=_reproduce)
 
     _add_act(commands)
+    _add_evidence(commands)
     for kind, registry in (("model", specs.MODELS), ("backup", specs.BACKUPS), ("planner", specs.PLANNERS)):
         listing = commands.add_parser(f"{kind}s", help=f"list the {kind}s, their options and defaults")
         listing.add_argument("--json", action="store_true", help="print one JSON object")
@@ -335,6 +340,80 @@ def _act(options: argparse.Namespace, console: Console) -> None:
         console.print(f"[bold]{title:<11}[/]{text}", highlight=False)
     if options.record is not None:
         console.print(f"[bold]{'animation':<11}[/]{options.record}", highlight=False)
+
+
+def _add_evidence(commands: Any) -> None:
+    experiment = commands.add_parser(
+        "experiment",
+        help="check the claims of the paper, and ours",
+        description="Runs experiments. Each writes DIR/NAME/rows.jsonl, one JSON object per run, findings.json and its "
+        "figures. An interrupted one goes on where it stopped. Without a name: lists them.",
+    )
+    experiment.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(experiments.EXPERIMENTS)}, or all")
+    scale = experiment.add_mutually_exclusive_group()
+    scale.add_argument("--quick", dest="scale", action="store_const", const="quick", help="minutes (the default)")
+    scale.add_argument("--full", dest="scale", action="store_const", const="full", help="hours: for a night")
+    experiment.add_argument("--out", metavar="DIR", help="where rows, findings and figures go")
+    experiment.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    experiment.add_argument("--json", action="store_true", help="print one JSON object")
+    experiment.set_defaults(command=_experiment, scale="quick")
+
+    page = commands.add_parser(
+        "report",
+        help="one page from the findings of experiments",
+        description="Writes what the experiments in DIR found as one HTML page that needs no network.",
+    )
+    page.add_argument("folder", metavar="DIR", help="where `smoothplan experiment --out DIR` wrote")
+    page.add_argument("--out", metavar="FILE", help="the page (default: DIR/report.html)")
+    page.set_defaults(command=_report)
+
+
+def _experiment(options: argparse.Namespace, console: Console) -> None:
+    known = experiments.EXPERIMENTS
+    if not options.names:
+        _list_experiments(options, console)
+        return
+    names = list(known) if options.names == ["all"] else list(dict.fromkeys(options.names))
+    for name in names:
+        if name not in known:
+            raise ValueError(f"unknown experiment {shown(name)}: choose from {', '.join(known)}, or all")
+    if options.out is None:
+        raise ValueError("--out DIR is needed: where rows, findings and figures go")
+    found = []
+    for name in names:
+        with nullcontext() if options.quiet or not sys.stderr.isatty() else Runs(name) as line:
+            told = None if line is None else line.update
+            found.append(experiments.run(known[name], options.scale, Path(options.out), told))
+        if not options.json:
+            _print_claims(console, found[-1], Path(options.out) / name)
+    if options.json:
+        print(json.dumps({"experiments": [json.loads(findings.to_json()) for findings in found]}))
+
+
+def _list_experiments(options: argparse.Namespace, console: Console) -> None:
+    known = experiments.EXPERIMENTS
+    if options.json:
+        print(json.dumps({"experiments": {name: entry.question for name, entry in known.items()}}))
+        return
+    table = Table("experiment", "its question", box=None, pad_edge=False)
+    for name, entry in known.items():
+        table.add_row(f"[bold]{name}[/]", entry.question)
+    console.print(table)
+
+
+def _print_claims(console: Console, findings: Findings, folder: Path) -> None:
+    console.width = max(console.width, WIDE)
+    console.print(f"[bold]{findings.experiment}[/]  {findings.title}", highlight=False)
+    for claim in findings.evidence.claims:
+        mark = "[green]holds[/]" if claim.holds else "[red]FAILS[/]"
+        console.print(f"  {mark}  {escape(claim.verdict)}", highlight=False)
+    runs = f"{findings.rows} runs, {findings.seconds:.0f} s"
+    console.print(f"  {runs}; rows, findings and figures are in {escape(str(folder))}", highlight=False)
+
+
+def _report(options: argparse.Namespace, console: Console) -> None:
+    file = report.write(Path(options.folder), None if options.out is None else Path(options.out))
+    console.print(f"wrote {escape(str(file))}: open it in any browser", highlight=False, soft_wrap=True)
 
 
 ENDS = {

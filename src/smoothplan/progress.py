@@ -6,7 +6,7 @@ import sys
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -40,6 +40,9 @@ SOON = 2.0
 
 NARROW = 110
 """Columns of a terminal on which the live line says less, so that the numbers have room."""
+
+NOW = 60
+"""Characters of what the next run of an experiment is."""
 
 ENDLESS = 10**18
 """Calls that nobody makes: a limit of so many is as good as none."""
@@ -303,6 +306,26 @@ class Episodes(AbstractContextManager["Episodes"]):
     def over(self) -> None:
         """One more episode is over."""
         self._bar.update(self._task, advance=1)
+
+
+class Runs(AbstractContextManager["Runs"]):
+    """How the runs of an experiment go: one line on a terminal, which vanishes in the end."""
+
+    def __init__(self, name: str) -> None:
+        self._bar = live_bar("{task.completed:.0f} of {task.total:.0f} runs", "{task.fields[now]}")
+        self._task = self._bar.add_task(f"experiment {name}", total=1, now="")
+
+    def __enter__(self) -> "Runs":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def update(self, done: int, total: int, settings: Mapping[str, Any]) -> None:
+        """Shows how many runs are done and what the next one is."""
+        now = ", ".join(f"{name} {value}" for name, value in settings.items())
+        self._bar.update(self._task, completed=done, total=total, now=now if len(now) <= NOW else f"{now[:NOW]}…")
 
 
 def display_for(

@@ -1,0 +1,183 @@
+"""What an experiment is, and how one is run: cells, one row on disk for each, and the findings of all rows."""
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+import smoothplan.findings.figures as pictures
+from smoothplan.findings import Evidence, Findings
+
+Scale = Literal["quick", "full"]
+"""Minutes, or a night."""
+
+S = TypeVar("S")
+
+Told = Callable[[int, int, Mapping[str, Any]], None]
+"""Whoever shows how far an experiment is."""
+
+PACKAGE = Path(__file__).parent.parent
+
+PRESENTATION = ("cli.py", "findings", "report")
+"""Parts of the package that have no say in what a row contains."""
+
+LIBRARIES = ("numpy", "numba", "gymnasium")
+
+
+class Cell(NamedTuple):
+    """One run of an experiment: settings that JSON can hold, and a seed."""
+
+    settings: Mapping[str, Any]
+    seed: int
+
+
+class Row(NamedTuple):
+    """What one run gave."""
+
+    settings: Mapping[str, Any]
+    seed: int
+    result: Mapping[str, Any]  # what JSON can hold
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Experiment(Generic[S]):
+    """An experiment: which runs there are, how one is made, and what they show together.
+
+    Args:
+        name: of the command line.
+        title, question: what it is about.
+        quick, full: the settings, a frozen dataclass, for minutes and for a night.
+        cells: the runs for given settings, in the order in which they are made.
+        measure: makes one run.
+        evidence: what the rows show. It gets a row for each cell, in their order.
+    """
+
+    name: str
+    title: str
+    question: str
+    quick: S
+    full: S
+    cells: Callable[[S], Iterable[Cell]]
+    measure: Callable[[Cell], Mapping[str, Any]]
+    evidence: Callable[[S, Sequence[Row]], Evidence]
+
+
+def run(experiment: Experiment[Any], scale: Scale, out: Path, told: Told | None = None) -> Findings:
+    """Runs an experiment, or what is missing of it, and writes rows, findings and figures into `out/NAME`.
+
+    Rows are written as they are made, so that an interrupted experiment goes on where it stopped. Rows that another
+    version of the code made are kept in the file and made again.
+
+    Args:
+        experiment: which.
+        scale: "quick" or "full".
+        out: a folder; it is made if it is missing.
+        told: is told before each run how many are done, how many there are, and the settings of the next.
+    """
+    settings = experiment.quick if scale == "quick" else experiment.full
+    folder = Path(out) / experiment.name
+    folder.mkdir(parents=True, exist_ok=True)
+    cells = [Cell(_plain(cell.settings), cell.seed) for cell in experiment.cells(settings)]
+    rows = _rows(experiment, cells, folder / "rows.jsonl", told)
+    findings = Findings(
+        experiment=experiment.name,
+        title=experiment.title,
+        question=experiment.question,
+        command=f"smoothplan experiment {experiment.name} --{scale} --out DIR",
+        scale=scale,
+        settings=_plain(asdict(settings)),
+        version=source_version(experiment.name),
+        machine=machine(),
+        rows=len(rows),
+        seconds=sum(row.seconds for row in rows),
+        evidence=experiment.evidence(settings, rows),
+    )
+    (folder / "findings.json").write_text(findings.to_json() + "\n", encoding="utf-8")
+    for figure in findings.evidence.figures:
+        pictures.draw(figure, folder)
+    return findings
+
+
+def _rows(experiment: Experiment[Any], cells: Sequence[Cell], file: Path, told: Told | None) -> list[Row]:
+    """A row for each cell: those on disk, and the missing ones, which are written there."""
+    current = source_version(experiment.name)
+    known = _read(file, current)
+    rows: list[Row] = []
+    with file.open("a", encoding="utf-8") as out:
+        for done, cell in enumerate(cells):
+            found = known.get(_key(cell))
+            if found is None:
+                if told is not None:
+                    told(done, len(cells), cell.settings)
+                started = time.perf_counter()
+                result = experiment.measure(cell)
+                found = Row(cell.settings, cell.seed, _plain(result), round(time.perf_counter() - started, 3))
+                fields = {"experiment": experiment.name, **found._asdict(), "version": current, "machine": machine()}
+                out.write(json.dumps(fields, allow_nan=False, ensure_ascii=False) + "\n")
+                out.flush()
+                os.fsync(out.fileno())
+            rows.append(found)
+    return rows
+
+
+def _read(file: Path, current: str) -> dict[str, Row]:
+    """The rows of this version in a file, by cell. What a kill left of a last line is cut off."""
+    if not file.exists():
+        return {}
+    text = file.read_text(encoding="utf-8", errors="replace")
+    if text and not text.endswith("\n"):
+        text = text[: text.rfind("\n") + 1]
+        file.write_text(text, encoding="utf-8")
+    rows = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            fields = json.loads(line)
+            row = Row(*(fields[name] for name in Row._fields))
+            wanted = fields["version"] == current
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{file}, line {number}: not a row of an experiment; move the file away") from None
+        if wanted:
+            rows[_key(Cell(row.settings, row.seed))] = row
+    return rows
+
+
+def _key(cell: Cell) -> str:
+    return json.dumps([cell.settings, cell.seed], sort_keys=True)
+
+
+def _plain(thing: Any) -> Any:
+    """The same as JSON has it: tuples are lists, and NumPy's numbers are numbers."""
+    return json.loads(json.dumps(thing, allow_nan=False, default=lambda value: value.tolist()))
+
+
+@cache
+def source_version(experiment: str) -> str:
+    """The version of smoothplan, with a digest of all its code that may matter to the rows of an experiment."""
+    digest = hashlib.blake2b(digest_size=4)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).parts
+        other = parts[0] == "experiments" and parts[-1] not in ("base.py", "fits.py", f"{experiment}.py")
+        if parts[0] not in PRESENTATION and not other:
+            digest.update("/".join(parts).encode() + b"\0" + path.read_bytes())
+    return f"{version('smoothplan')}+{digest.hexdigest()}"
+
+
+@cache
+def machine() -> dict[str, str]:
+    """What a row was made with, apart from smoothplan."""
+    libraries = {}
+    for name in LIBRARIES:
+        try:
+            libraries[name] = version(name)
+        except PackageNotFoundError:
+            libraries[name] = "missing"
+    system = {"system": platform.system(), "processor": platform.machine(), "processors": str(os.cpu_count())}
+    return {"python": platform.python_version(), **libraries, **system}

@@ -1,0 +1,73 @@
+"""Fits: slopes of measured numbers on logarithmic axes, with intervals."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from smoothplan.arguments import Floats
+
+RESAMPLES = 2_000
+"""Bootstrap samples behind an interval."""
+
+CONFIDENCE = 0.95
+
+SEED = 0
+"""Of the bootstrap: the same rows give the same interval."""
+
+
+class Fit(NamedTuple):
+    """y ≈ exp(intercept)·x^slope, with a 95 % interval for the slope."""
+
+    slope: float
+    low: float
+    high: float
+    intercept: float
+
+    @property
+    def error(self) -> float:
+        """Half the width of the interval."""
+        return (self.high - self.low) / 2.0
+
+    def at(self, x: Sequence[float]) -> list[float]:
+        """The fitted line, [n]."""
+        return [float(np.exp(self.intercept) * value**self.slope) for value in x]
+
+
+def power_law(x: Sequence[float], samples: Sequence[Sequence[float]]) -> Fit:
+    """Fits log of the geometric means of samples against log x, by least squares.
+
+    Args:
+        x: positions, [n], positive.
+        samples: measured numbers for each, positive; the interval is a bootstrap over them, so one that has a single
+            sample at every position has no width.
+
+    >>> power_law([1.0, 2.0, 4.0], [[3.0], [12.0], [48.0]]).slope
+    2.0
+    """
+    if len(x) != len(samples) or len(x) < 2:
+        raise ValueError(f"samples must be as many as x, and at least 2, got {len(samples)} and {len(x)}")
+    places = np.log(x)
+    logs = [np.log(np.asarray(group, dtype=float)) for group in samples]
+    if not all(len(group) and np.isfinite(group).all() for group in logs):
+        raise ValueError(f"samples must be positive and finite, got {[list(group) for group in samples]}")
+    slope, intercept = _line(places, np.array([group.mean() for group in logs]))
+    rng = np.random.default_rng(SEED)
+    means = np.stack([rng.choice(group, (RESAMPLES, len(group))).mean(axis=1) for group in logs], axis=1)
+    slopes = np.array([_line(places, row)[0] for row in means])
+    low, high = np.quantile(slopes, [(1.0 - CONFIDENCE) / 2.0, (1.0 + CONFIDENCE) / 2.0])
+    return Fit(round(slope, 12), float(low), float(high), intercept)
+
+
+def _line(x: Floats, y: Floats) -> tuple[float, float]:
+    centred = x - x.mean()
+    slope = float(centred @ y / (centred @ centred))
+    return slope, float(y.mean() - slope * x.mean())
+
+
+def mean_interval(samples: Sequence[float]) -> tuple[float, float, float]:
+    """The mean of samples and the ends of its 95 % interval, by normal approximation."""
+    values = np.asarray(samples, dtype=float)
+    error = 1.96 * float(values.std(ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else 0.0
+    mean = float(values.mean())
+    return mean, mean - error, mean + error

@@ -1,0 +1,196 @@
+"""What an experiment shows: figures and tables as data, and claims, each with a verdict. Written and read as JSON."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
+
+Look = Literal["points", "line", "dashed", "bars"]
+"""How a series is drawn: measured points joined by a thin line; a line; a dashed line, for theory; bars."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis: what it shows, with its unit, and whether it starts out logarithmic."""
+
+    label: str
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Series:
+    """One series of a figure.
+
+    Args:
+        name: what the legend says.
+        x: positions, numbers or names, [n].
+        y: values, [n].
+        low, high: ends of error bars, [n], or none.
+        look: how it is drawn.
+    """
+
+    name: str
+    x: Sequence[float] | Sequence[str]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    look: Look = "points"
+
+    def __post_init__(self) -> None:
+        for name in ("y", "low", "high"):
+            values = getattr(self, name)
+            if values is None:
+                continue
+            if len(values) != len(self.x):
+                raise ValueError(f"{name} of series {self.name!r} must have {len(self.x)} values, got {len(values)}")
+            if not all(math.isfinite(value) for value in values):
+                raise ValueError(f"{name} of series {self.name!r} must be finite, got {list(values)}")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure, as data.
+
+    Args:
+        name: of its file: letters, digits and hyphens.
+        title: what it shows, in a few words.
+        caption: what is to be seen in it, in a sentence or two; it also describes the figure to a screen reader.
+        x, y: the axes.
+        series: what is drawn.
+    """
+
+    name: str
+    title: str
+    caption: str
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: column names, and rows of cells that are texts or numbers."""
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | float | int]]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the theory, what was measured, and the interval stated before the run that it must lie in.
+
+    Args:
+        statement: what is claimed, in a sentence.
+        quantity: what is measured, as "slope of calls against 1/ε".
+        theory: what the theory says it is, in a few words: "3", "at most 1".
+        measured: what came out.
+        error: half the width of its 95 % interval; none where it was computed, not sampled.
+        stated: the interval that it must lie in; an end may be infinite.
+        reason: why that interval.
+    """
+
+    statement: str
+    quantity: str
+    theory: str
+    measured: float
+    error: float | None
+    stated: tuple[float, float]
+    reason: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether the measured number lies in the stated interval."""
+        return self.stated[0] <= self.measured <= self.stated[1]
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in words."""
+        error = "" if self.error is None else f" ± {self.error:.2g}"
+        where = "inside" if self.holds else "OUTSIDE"
+        return (
+            f"{self.quantity}: the theory says {self.theory}; measured {self.measured:.4g}{error}, "
+            f"{where} the stated {_interval(self.stated)}"
+        )
+
+
+def _interval(ends: tuple[float, float]) -> str:
+    low, high = ends
+    if math.isinf(low):
+        return f"bound of at most {high:.4g}"
+    return f"bound of at least {low:.4g}" if math.isinf(high) else f"interval [{low:.4g}, {high:.4g}]"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the rows of an experiment show."""
+
+    claims: Sequence[Claim] = ()
+    figures: Sequence[Figure] = ()
+    tables: Sequence[Table] = ()
+    notes: Sequence[str] = ()  # what a reader must know to read them right
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The evidence of an experiment, with all that it takes to make it again.
+
+    Args:
+        experiment: its name.
+        title, question: what it is about.
+        command: the command line that made it.
+        scale: "quick" or "full".
+        settings: all of them, as JSON has them.
+        version: of smoothplan.
+        machine: versions of what it stands on, and the processor.
+        rows: how many runs there are.
+        seconds: that they took.
+        evidence: what they show.
+    """
+
+    experiment: str
+    title: str
+    question: str
+    command: str
+    scale: str
+    settings: Mapping[str, Any]
+    version: str
+    machine: Mapping[str, str]
+    rows: int
+    seconds: float
+    evidence: Evidence
+
+    def to_json(self) -> str:
+        """One JSON object; infinite ends of stated intervals are null."""
+        fields = asdict(self)
+        for claim in fields["evidence"]["claims"]:
+            claim["stated"] = [end if math.isfinite(end) else None for end in claim["stated"]]
+        return json.dumps(fields, allow_nan=False, ensure_ascii=False, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The findings that `to_json` wrote; ValueError if it did not write this."""
+        try:
+            fields = json.loads(text)
+            evidence = fields.pop("evidence")
+            read = Evidence(
+                claims=[_claim(claim) for claim in evidence["claims"]],
+                figures=[_figure(figure) for figure in evidence["figures"]],
+                tables=[Table(**table) for table in evidence["tables"]],
+                notes=evidence["notes"],
+            )
+            return cls(**fields, evidence=read)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"these are not the findings of an experiment: {error}") from None
+
+
+def _claim(fields: dict[str, Any]) -> Claim:
+    low, high = fields.pop("stated")
+    return Claim(**fields, stated=(-math.inf if low is None else low, math.inf if high is None else high))
+
+
+def _figure(fields: dict[str, Any]) -> Figure:
+    x, y, series = (fields.pop(name) for name in ("x", "y", "series"))
+    return Figure(**fields, x=Axis(**x), y=Axis(**y), series=[Series(**one) for one in series])
