@@ -4,13 +4,18 @@ import hashlib
 import json
 import os
 import platform
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from signal import SIGINT, SIGTERM
+from types import FrameType
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 import smoothplan.findings.figures as pictures
 from smoothplan.findings import Evidence, Findings
@@ -111,7 +116,7 @@ def _rows(experiment: Experiment[Any], cells: Sequence[Cell], file: Path, told: 
     current = source_version(experiment.name)
     known = _read(file, current)
     rows: list[Row] = []
-    with file.open("a", encoding="utf-8") as out:
+    with file.open("a", encoding="utf-8") as out, _Interruption() as interruption:
         for done, cell in enumerate(cells):
             found = known.get(_key(cell))
             if found is None:
@@ -119,6 +124,7 @@ def _rows(experiment: Experiment[Any], cells: Sequence[Cell], file: Path, told: 
                     told(done, len(cells), cell.settings)
                 started = time.perf_counter()
                 result = experiment.measure(cell)
+                interruption.check()
                 found = Row(cell.settings, cell.seed, _plain(result), round(time.perf_counter() - started, 3))
                 fields = {"experiment": experiment.name, **found._asdict(), "version": current, "machine": machine()}
                 out.write(json.dumps(fields, allow_nan=False, ensure_ascii=False) + "\n")
@@ -126,6 +132,32 @@ def _rows(experiment: Experiment[Any], cells: Sequence[Cell], file: Path, told: 
                 os.fsync(out.fileno())
             rows.append(found)
     return rows
+
+
+class _Interruption(AbstractContextManager["_Interruption"]):
+    """Remembers a signal to stop: a plan that one ends returns what it has, which would make half a row."""
+
+    def __init__(self) -> None:
+        self._seen = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._on_signal) for number in (SIGINT, SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._seen = True
+        raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raises KeyboardInterrupt if there was a signal."""
+        if self._seen:
+            raise KeyboardInterrupt
 
 
 def _read(file: Path, current: str) -> dict[str, Row]:

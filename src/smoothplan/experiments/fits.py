@@ -51,18 +51,19 @@ def power_law(x: Sequence[float], samples: Sequence[Sequence[float]]) -> Fit:
     logs = [np.log(np.asarray(group, dtype=float)) for group in samples]
     if not all(len(group) and np.isfinite(group).all() for group in logs):
         raise ValueError(f"samples must be positive and finite, got {[list(group) for group in samples]}")
-    slope, intercept = _line(places, np.array([group.mean() for group in logs]))
+    heights = np.array([group.mean() for group in logs])
+    slope = float(_slopes(places, heights))
+    intercept = float(heights.mean() - slope * places.mean())
     rng = np.random.default_rng(SEED)
     means = np.stack([rng.choice(group, (RESAMPLES, len(group))).mean(axis=1) for group in logs], axis=1)
-    slopes = np.array([_line(places, row)[0] for row in means])
-    low, high = np.quantile(slopes, [(1.0 - CONFIDENCE) / 2.0, (1.0 + CONFIDENCE) / 2.0])
+    low, high = np.quantile(_slopes(places, means), [(1.0 - CONFIDENCE) / 2.0, (1.0 + CONFIDENCE) / 2.0])
     return Fit(round(slope, 12), float(low), float(high), intercept)
 
 
-def _line(x: Floats, y: Floats) -> tuple[float, float]:
+def _slopes(x: Floats, y: Floats) -> Floats:
+    """Slopes of y [..., n] against x [n], by least squares."""
     centred = x - x.mean()
-    slope = float(centred @ y / (centred @ centred))
-    return slope, float(y.mean() - slope * x.mean())
+    return np.asarray(y @ centred / (centred @ centred))
 
 
 def mean_interval(samples: Sequence[float]) -> tuple[float, float, float]:
