@@ -3,8 +3,9 @@
 Everything a user needs is in this namespace: backups (`HardMax`, `LogSumExp`, `OptimalTransport`), models
 (`TabularModel`, `VectorModel`, `JitModel`, `models`), planners of values (`SparseSampling`, `SmoothCruiser`,
 `SecondOrderSmoothCruiser`) and of actions (`OTGapE`, `MDPGapE`, `OTGapCruiser`), one for long horizons
-(`ReferenceCruiser`, around `references`), with `forecast` and `plan`; `plan_unregularised` for ordinary values and
-`act` for episodes of a Gymnasium environment; the exact solver (`exact`) and the theory (`curvature`).
+(`ReferenceCruiser`, around `references`), a baseline (`UCT`), with `forecast` and `plan`; `plan_unregularised` for
+ordinary values and `act` for episodes of a Gymnasium environment; the exact solver (`exact`) and the theory
+(`curvature`).
 """
 
 from importlib.metadata import version
@@ -29,6 +30,7 @@ from smoothplan.parallel.checkpoint import CheckpointError, CheckpointWarning
 from smoothplan.parallel.crew import ClusterError
 from smoothplan.plan import PlanResult, plan
 from smoothplan.planners import (
+    UCT,
     MDPGapE,
     OTGapCruiser,
     OTGapE,
@@ -44,6 +46,7 @@ from smoothplan.unregularised import UnregularisedResult, plan_unregularised
 __version__ = version("smoothplan")
 
 __all__ = [
+    "UCT",
     "ActResult",
     "CheckpointError",
     "CheckpointWarning",

@@ -17,6 +17,7 @@ from smoothplan import arguments, models
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, discrete_cost, line_cost, ring_cost
 from smoothplan.models import GenerativeModel
 from smoothplan.planners import (
+    UCT,
     MDPGapE,
     OTGapCruiser,
     OTGapE,
@@ -91,6 +92,7 @@ PLANNERS: dict[str, Factory] = {
     "mdp-gape": MDPGapE,
     "ot-gap-cruiser": OTGapCruiser,
     "reference-cruiser": ReferenceCruiser,
+    "uct": UCT,
 }
 """Planners, as functions of the backup and of the options in a spec."""
 

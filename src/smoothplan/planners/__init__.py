@@ -1,11 +1,13 @@
 """Planners: frozen configurations that `plan` runs and, where the price is known in advance, `forecast` prices."""
 
+from smoothplan.planners.baselines import UCT
 from smoothplan.planners.gapcruiser import OTGapCruiser
 from smoothplan.planners.gape import MDPGapE, OTGapE
 from smoothplan.planners.recursive import SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
 from smoothplan.planners.reference import ReferenceCruiser
 
 __all__ = [
+    "UCT",
     "MDPGapE",
     "OTGapCruiser",
     "OTGapE",

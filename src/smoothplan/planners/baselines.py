@@ -1,0 +1,198 @@
+"""Baselines: planners of others, to compare with, that run through the same driver."""
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from smoothplan import arguments, curvature
+from smoothplan.arguments import Floats
+from smoothplan.backups import Backup, HardMax
+from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.models.tabular import TabularModel
+from smoothplan.parallel.crew import Crew
+from smoothplan.planners.gape import ENDLESS, KEEP_SECONDS, KEEP_SHARE, SLICE_CALLS, SLICE_RATIO
+from smoothplan.run import Display, Root, Run, Status
+from smoothplan.search.explorer import Key
+from smoothplan.search.rules import spans
+from smoothplan.search.uct import Rules
+from smoothplan.search.uct_searches import KeyedSearch, Search, TableSearch
+
+# UCT
+
+MOST_DEPTH = 10_000
+"""Of a tree: what lies beyond does not matter at any discount below 0.999."""
+
+EXPLORATION = 1.0
+"""c of UCT. UCB1 has √2 for returns whose range is 1 (Auer, Cesa-Bianchi and Fischer, 2002), and so has UCT (2·C_p with
+C_p = 1/√2). Of 0.1 to 2, on eight models and with budgets of 10³ to 10⁵ calls, 1 had the least mean regret."""
+
+
+@dataclass(frozen=True)
+class UCT:
+    """Upper confidence bounds applied to trees (Kocsis and Szepesvári, 2006): a baseline, without a guarantee.
+
+    Every round goes down a tree of what was seen, by the action with the largest Q + c·w·√(log N / n), untried ones
+    first and in random order; adds a node where it leaves the tree; finds out what that is worth; and puts its
+    discounted return into the mean Q of every pair on its way. The scale w is the range of the returns that were seen
+    from that node on: what a model declares is often many times wider than what happens (the values of a lake that pays
+    1 at its end are declared to be in [0, 20]), and a range that is seen needs no tuning for rewards of another size.
+
+    It has no end of its own, so that `plan` needs `max_calls` or `max_seconds`. A round that is cut short by the limit
+    counts for nothing. Values and action are estimates. The interval of the result is what the model declares.
+
+    Args:
+        backup: the hard maximum.
+        epsilon: how deep the tree is where no depth is given: what lies beyond is worth ε at most. It then counts as 0.
+        depth: D, steps of a round, at most.
+        loop: "closed": a node is a state at a depth, and equal states share their statistics; "open": a node is a
+            sequence of actions, for simulators whose states never repeat. An open loop converges to the best such
+            sequence, which may be worse than reacting to what happens.
+        exploration: c.
+        rollout: what a new node is worth: "random", the return of random actions to the depth; "none", the middle of
+            what is possible from there on. A rollout takes calls, but the middle may be far off: "none" is better
+            where calls are few for the depth, and bad where an episode ends at its goal.
+        recommendation: "value", the action with the best mean; "visits", the one that was tried most.
+        key: what identifies a state of a closed loop, a function from a state to something hashable; by default the
+            state itself.
+    """
+
+    backup: Backup = field(default_factory=HardMax)
+    epsilon: float = 0.1
+    depth: int | None = None
+    loop: Literal["closed", "open"] = "closed"
+    exploration: float = EXPLORATION
+    rollout: Literal["random", "none"] = "random"
+    recommendation: Literal["value", "visits"] = "value"
+    key: Key | None = None
+
+    delta: ClassVar[float] = 0.0
+    no_forecast: ClassVar[str] = "it goes on until a limit is reached: it never knows how close it is"
+
+    def __post_init__(self) -> None:
+        if self.backup.temperature != 0.0:
+            raise ValueError(f"UCT is for the hard maximum, got {self.backup!r}: use OTGapE")
+        object.__setattr__(self, "epsilon", arguments.accuracy(self.epsilon))
+        if self.depth is not None:
+            object.__setattr__(self, "depth", arguments.whole("depth", self.depth, most=MOST_DEPTH))
+        object.__setattr__(self, "exploration", arguments.bounded("exploration", self.exploration))
+        for name, choices in (
+            ("loop", ("closed", "open")),
+            ("rollout", ("random", "none")),
+            ("recommendation", ("value", "visits")),
+        ):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be {choices[0]!r} or {choices[1]!r}, got {getattr(self, name)!r}")
+        if self.key is not None and not callable(self.key):
+            raise TypeError(f"key must be a function from a state to something hashable, got {self.key!r}")
+        if self.key is not None and self.loop == "open":
+            raise ValueError(f"key is for loop='closed': an open loop tells no states apart, got {self.key!r}")
+
+    def begin(self, root: Root) -> Run:
+        """A search that knows nothing but the root."""
+        if root.max_calls is None and root.max_seconds is None:
+            raise ValueError("UCT needs a limit, max_calls or max_seconds, for it has no end of its own: got neither")
+        return UCTRun(self, root, self._search(root))
+
+    def depth_for(self, model: GenerativeModel) -> int:
+        """The depth of the tree: as given, or such that what lies beyond is worth ε at most, either way."""
+        if self.depth is not None:
+            return self.depth
+        largest = max(map(abs, curvature.value_interval(model, self.backup)))
+        if model.discount == 0.0 or model.discount * largest <= self.epsilon:
+            return 1
+        depth = math.ceil(math.log(self.epsilon / largest) / math.log(model.discount))
+        if depth > MOST_DEPTH:
+            raise ValueError(
+                f"epsilon must be larger, got {self.epsilon:g}: beyond a depth of {MOST_DEPTH:,}, the most there is, "
+                f"may lie {model.discount**MOST_DEPTH * largest:.2g}; or give the depth that you want"
+            )
+        return depth
+
+    def _search(self, root: Root) -> Search:
+        oracle, rules = Oracle(root.model, root.seed), self._rules(root.model)
+        if isinstance(root.model, TabularModel) and root.engine != "batched" and self.key is None:
+            return TableSearch(rules, oracle, root.state, root.model)
+        if root.engine == "compiled":
+            raise ValueError(
+                f"engine 'compiled' needs a TabularModel and no key, got {type(root.model).__name__}: use 'batched'"
+            )
+        return KeyedSearch(rules, oracle, root.state, self.key)
+
+    def _rules(self, model: GenerativeModel) -> Rules:
+        depth = self.depth_for(model)
+        possible = spans(model, self.backup, depth, "zero")
+        return Rules(
+            actions=model.actions,
+            depth=depth,
+            discount=model.discount,
+            open_loop=self.loop == "open",
+            exploration=self.exploration,
+            rollout=self.rollout == "random",
+            middle=arguments.frozen(possible.mean(axis=1)),
+        )
+
+
+class UCTRun:
+    """A run of UCT: slices of the search, with a look at the clock in between."""
+
+    status: Status = "max_calls"
+    identification = None
+    diagnosis = None
+    q_intervals = None
+
+    def __init__(self, planner: UCT, root: Root, search: Search) -> None:
+        self._planner, self._root, self._search = planner, root, search
+        self.epsilon, self.delta = planner.epsilon, planner.delta
+        self.interval = curvature.value_interval(root.model, planner.backup)
+
+    def go(self, crew: Crew, display: Display) -> None:
+        """Searches until a limit is reached. Rounds build on each other: one worker does all."""
+        limit = ENDLESS if self._root.max_calls is None else min(self._root.max_calls, ENDLESS)
+        crew.recall("search", self._search.restore)
+        next_keep = time.perf_counter() + KEEP_SECONDS
+        while True:
+            self._search.search(self.calls + min(SLICE_CALLS, 1 + int(SLICE_RATIO * self.calls)), limit)
+            display.update(self.calls, self.interval)
+            over = self.calls >= limit
+            # Between slices, and only there, the search can be gone on with to the same end.
+            if over or crew.brake.is_pulled or time.perf_counter() >= next_keep:
+                started = time.perf_counter()
+                crew.keep("search", self._search.saved)
+                next_keep = started + max(KEEP_SECONDS, (time.perf_counter() - started) / KEEP_SHARE)
+            if over:
+                self.status = "max_calls"
+                return
+            crew.brake.check()
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made."""
+        return self._search.oracle.calls
+
+    @property
+    def samples(self) -> int:
+        """Rounds that were finished."""
+        return int(self._search.counts.sum())
+
+    @property
+    def q(self) -> Floats:
+        """Estimates of the action values, [K]."""
+        return self._search.q
+
+    @property
+    def action(self) -> int:
+        """The recommended action, of those that were tried."""
+        counts = self._search.counts
+        q = np.where(counts > 0, self.q, -np.inf)
+        if self._planner.recommendation == "visits":
+            q = np.where(counts == counts.max(), q, -np.inf)
+        return int(np.argmax(q))
+
+    @property
+    def value(self) -> float:
+        """The estimate for that action, moved into the interval where it is outside."""
+        low, high = self.interval
+        return float(np.clip(self.q[self.action], low, high))
