@@ -20,7 +20,7 @@ from smoothplan.parallel.crew import ClusterError, Crew
 from smoothplan.parallel.fingerprint import describe, fingerprint
 from smoothplan.parallel.hiring import PoolName, Terms
 from smoothplan.progress import Shown, display_for
-from smoothplan.run import Diagnosis, EngineName, Identification, Planner, Root, Run, Status
+from smoothplan.run import Diagnosis, EngineName, Estimating, Identification, Planner, Root, Run, Status, Truncation
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +42,8 @@ class PlanResult:
     seed: int
     identification: Identification | None = None  # what a run in search of the best action did
     diagnosis: Diagnosis | None = None  # what a run around a reference says of it
+    standard_error: float | None = None  # of a value that is an estimate, around the value at a finite depth
+    truncation: Truncation | None = None  # that depth, and how far the value there may be from the value
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -53,6 +55,8 @@ class PlanResult:
             fields["identification"] = self.identification.to_fields()
         if self.diagnosis is not None:
             fields["diagnosis"] = self.diagnosis.to_fields()
+        if self.truncation is not None:
+            fields["truncation"] = self.truncation._asdict()
         return json.dumps(fields)
 
 
@@ -169,6 +173,8 @@ def _result(planner: Planner, root: Root, run: Run) -> PlanResult:
         seed=root.seed,
         identification=run.identification,
         diagnosis=run.diagnosis,
+        standard_error=run.standard_error if isinstance(run, Estimating) else None,
+        truncation=run.truncation if isinstance(run, Estimating) else None,
     )
 
 

@@ -3,7 +3,7 @@
 import math
 import time
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -173,6 +173,13 @@ class Diagnosis:
         return fields | {"budgets": {name: budget._asdict() for name, budget in self.budgets.items()}}
 
 
+class Truncation(NamedTuple):
+    """Where a run cuts the future off, and by how much the value there may be off because of that."""
+
+    depth: int
+    bias: float
+
+
 class Run(Protocol):
     """The state of a run: what has been sampled and what it proves. Valid whenever the run stops."""
 
@@ -229,6 +236,19 @@ class Run(Protocol):
         Raises:
             Stopped: time is up, or the user wants it to end. The run is valid as it is.
         """
+
+
+@runtime_checkable
+class Estimating(Protocol):
+    """What a run has beside, whose value is an estimate around the value at a finite depth."""
+
+    @property
+    def standard_error(self) -> float | None:
+        """The standard error of the value around the value at that depth; None where there are too few samples."""
+
+    @property
+    def truncation(self) -> Truncation:
+        """The depth, and its bias."""
 
 
 class Planner(Protocol):

@@ -21,6 +21,7 @@ from smoothplan.planners import (
     MDPGapE,
     OTGapCruiser,
     OTGapE,
+    RandomizedMultilevel,
     ReferenceCruiser,
     SecondOrderSmoothCruiser,
     SmoothCruiser,
@@ -92,6 +93,7 @@ PLANNERS: dict[str, Factory] = {
     "mdp-gape": MDPGapE,
     "ot-gap-cruiser": OTGapCruiser,
     "reference-cruiser": ReferenceCruiser,
+    "randomized-multilevel": RandomizedMultilevel,
     "uct": UCT,
 }
 """Planners, as functions of the backup and of the options in a spec."""

@@ -12,12 +12,18 @@ import numpy as np
 
 from smoothplan.engines.base import Sums
 from smoothplan.engines.chains import PairSums
+from smoothplan.engines.multilevel import RootSums
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.parallel.fingerprint import fingerprint
 
-Method = Literal["values", "returns", "corrections"]
+Method = Literal["values", "returns", "corrections", "roots"]
 
-SUMS: dict[Method, type[Sums] | type[PairSums]] = {"values": Sums, "returns": Sums, "corrections": PairSums}
+SUMS: dict[Method, type[Sums] | type[PairSums] | type[RootSums]] = {
+    "values": Sums,
+    "returns": Sums,
+    "corrections": PairSums,
+    "roots": RootSums,
+}
 """What the methods of engines return."""
 
 
@@ -34,7 +40,7 @@ class Task(NamedTuple):
 class Outcome(NamedTuple):
     """What became of a task."""
 
-    sums: Sums | PairSums
+    sums: Sums | PairSums | RootSums
     calls: int  # simulator calls
     seconds: float  # that it took
 

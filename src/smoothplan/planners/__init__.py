@@ -3,6 +3,7 @@
 from smoothplan.planners.baselines import UCT
 from smoothplan.planners.gapcruiser import OTGapCruiser
 from smoothplan.planners.gape import MDPGapE, OTGapE
+from smoothplan.planners.multilevel import RandomizedMultilevel
 from smoothplan.planners.recursive import SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
 from smoothplan.planners.reference import ReferenceCruiser
 
@@ -11,6 +12,7 @@ __all__ = [
     "MDPGapE",
     "OTGapCruiser",
     "OTGapE",
+    "RandomizedMultilevel",
     "ReferenceCruiser",
     "SecondOrderSmoothCruiser",
     "SmoothCruiser",
