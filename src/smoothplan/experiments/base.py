@@ -196,7 +196,8 @@ def source_version(experiment: str) -> str:
     digest = hashlib.blake2b(digest_size=4)
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).parts
-        other = parts[0] == "experiments" and parts[-1] not in ("base.py", "fits.py", f"{experiment}.py")
+        own = parts[-1] in ("base.py", "fits.py") or parts[-1].startswith((f"{experiment}.", f"{experiment}_"))
+        other = parts[0] == "experiments" and not own
         if parts[0] not in PRESENTATION and not other:
             digest.update("/".join(parts).encode() + b"\0" + path.read_bytes())
     return f"{version('smoothplan')}+{digest.hexdigest()}"

@@ -53,8 +53,10 @@ def draw(figure: Figure, folder: Path) -> list[Path]:
             else:
                 _line(axes, series, colour, marker)
         axes.set(title=figure.title, xlabel=figure.x.label, ylabel=figure.y.label)
-        axes.set_xscale("log" if figure.x.log else "linear")
-        axes.set_yscale("log" if figure.y.log else "linear")
+        if figure.x.log:  # setting a scale, even the linear one, would take the names of bars away
+            axes.set_xscale("log")
+        if figure.y.log:
+            axes.set_yscale("log")
         if len(figure.series) > 1:
             axes.legend(fontsize="small")
         files = [folder / f"{figure.name}.{kind}" for kind in ("svg", "png")]
