@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from smoothplan.experiments import constants
+from smoothplan.experiments import constants, smoothing
 from smoothplan.experiments.base import Cell, Experiment, Row, Scale, run
 
-EXPERIMENTS: dict[str, Experiment[Any]] = {module.EXPERIMENT.name: module.EXPERIMENT for module in (constants,)}
+EXPERIMENTS: dict[str, Experiment[Any]] = {
+    module.EXPERIMENT.name: module.EXPERIMENT for module in (constants, smoothing)
+}
 """By name, in the order in which they are best read."""
 
 __all__ = ["EXPERIMENTS", "Cell", "Experiment", "Row", "Scale", "run"]
