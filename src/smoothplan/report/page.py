@@ -1,8 +1,105 @@
 """The page: every finding of a folder of experiments, interactive, in one HTML file that needs no network."""
 
+import base64
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
+from string import Template
+from typing import Any
+
+from smoothplan.report import sections
+from smoothplan.report.charts import data
+from smoothplan.report.folder import Found, draw_missing, read
+from smoothplan.report.markup import joined
+from smoothplan.report.sections import Entry
+
+LARGEST = 1_000_000
+"""Bytes of rows, of all experiments together, that are put into the page; where there are more, none are."""
 
 
-def write(folder: Path, file: Path | None = None) -> Path:
-    """Writes the page for the findings in a folder, by default to `folder/report.html`."""
-    raise NotImplementedError
+def write(folder: Path, file: Path | None = None, order: Sequence[str] = ()) -> Path:
+    """Writes the page for the findings in a folder, and the static figures that are missing there.
+
+    The page needs no network, and none of the other files.
+
+    Args:
+        folder: where experiments wrote: it has a folder for each.
+        file: the page, by default `folder/report.html`.
+        order: names of experiments in the order in which they appear; others follow by name.
+
+    Raises:
+        ValueError: there are no findings, or a file of them is broken; the message names it.
+        ImportError: Plotly or Matplotlib is missing.
+    """
+    folder = Path(folder)
+    found = read(folder, order)
+    library = _library()
+    for one in found:
+        draw_missing(one)
+    file = folder / "report.html" if file is None else Path(file)
+    file.write_text(_page(_entries(found), library), encoding="utf-8", newline="\n")
+    return file
+
+
+def _entries(found: Sequence[Found]) -> list[Entry]:
+    rows = [one.rows.read_bytes() if one.rows.is_file() else b"" for one in found]
+    fits = sum(map(len, rows)) < LARGEST
+    entries: list[Entry] = []
+    for one, lines in zip(found, rows, strict=True):
+        anchor = re.sub(r"[^A-Za-z0-9]+", "-", one.findings.experiment).strip("-").lower() or "experiment"
+        if anchor in {entry.anchor for entry in entries} | {"summary", "runs", "main"}:
+            anchor = f"{anchor}-{len(entries) + 1}"
+        entries.append(Entry(anchor, one.folder.name, one.findings, lines if fits else None, len(lines)))
+    return entries
+
+
+def _page(entries: Sequence[Entry], library: str) -> str:
+    script = _asset("page.js")
+    figures = {
+        entry.figure(place): data(figure)
+        for entry in entries
+        for place, figure in enumerate(entry.findings.evidence.figures)
+    }
+    return Template(_asset("page.html")).substitute(
+        policy=_policy(script, library),
+        tally=joined(sections.tally(entries)),
+        style=_asset("page.css"),
+        contents=sections.contents(entries),
+        summary=sections.summary(entries),
+        runs=sections.runs(entries),
+        experiments="\n".join(sections.experiment(entry) for entry in entries),
+        figures=_embedded(figures),
+        library=base64.b64encode(gzip.compress(library.encode(), mtime=0)).decode("ascii") if figures else "",
+        script=script,
+    )
+
+
+def _policy(*scripts: str) -> str:
+    """What the browser may do: run just these scripts, and ask nobody for anything."""
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii") for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _embedded(thing: Any) -> str:
+    """JSON that cannot end the element that it stands in."""
+    return json.dumps(thing, allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
+
+
+def _asset(name: str) -> str:
+    return files("smoothplan.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+@cache
+def _library() -> str:
+    """Plotly's script, as its Python package has it."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise ImportError("a report needs Plotly: install smoothplan[plots]") from None
+    return str(get_plotlyjs())

@@ -1,0 +1,301 @@
+"use strict";
+
+// Draws the figures from the data in the page, and keeps them in step with the buttons and with light and dark.
+// Colours are read from the style sheet: those of a series from its button, the others from the box of the figure.
+(() => {
+  const root = document.documentElement;
+  const darkWanted = matchMedia("(prefers-color-scheme: dark)");
+  const touched = matchMedia("(pointer: coarse)"); // there, a drag scrolls the page
+  const specs = JSON.parse(document.getElementById("figures").textContent);
+  const charts = new Map(); // drawn so far, by the box they are in
+  const PRINTED = 640; // pixels across a sheet of paper
+  const WHISKER = { thickness: 1.5, width: 4 };
+
+  // Plotly takes some tags and entities in texts for markup: here they are text.
+  const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
+  // A text in lines of at most so many letters, where it has spaces; not more lines than said.
+  function lines(text, width, most) {
+    const found = [""];
+    for (const word of text.split(" ")) {
+      const last = found[found.length - 1];
+      if (last && last.length + word.length >= width) found.push(word);
+      else found[found.length - 1] = last ? `${last} ${word}` : word;
+    }
+    const cut = found.slice(0, most).map((line) => (line.length > 1.5 * width ? `${line.slice(0, width)}…` : line));
+    if (found.length > most) cut[most - 1] += " …";
+    return cut.map(plain).join("<br>");
+  }
+
+  function shown(value) {
+    if (typeof value === "string") return lines(value, 40, 4);
+    const size = Math.abs(value);
+    if (value !== 0 && (size < 1e-3 || size >= 1e6)) {
+      const [digits, power] = value.toExponential(3).split("e");
+      return `${Number(digits)} × 10<sup>${Number(power)}</sup>`;
+    }
+    return value.toLocaleString("en-GB", { maximumSignificantDigits: 5 });
+  }
+
+  // What a pointer over a point says.
+  function hover(series, place) {
+    const range = series.low && series.high ? ` (${shown(series.low[place])} to ${shown(series.high[place])})` : "";
+    return `<b>${lines(series.name, 40, 4)}</b><br>x: ${shown(series.x[place])}<br>y: ${shown(series.y[place])}${range}`;
+  }
+
+  function whiskers(series, colour) {
+    if (!series.low || !series.high) return undefined;
+    const above = series.y.map((y, place) => Math.max(series.high[place] - y, 0));
+    const below = series.y.map((y, place) => Math.max(y - series.low[place], 0));
+    return { type: "data", symmetric: false, array: above, arrayminus: below, color: colour, ...WHISKER };
+  }
+
+  class Chart {
+    constructor(box) {
+      this.box = box;
+      this.spec = specs[box.dataset.figure];
+      const figure = box.closest("figure");
+      this.keys = [...figure.querySelectorAll("[data-series]")];
+      this.logs = [...figure.querySelectorAll("[data-log]")];
+      this.remark = figure.querySelector(".remark");
+      this.reset();
+      box.replaceChildren();
+      this.draw();
+      box.on("plotly_relayout", () => this.change(() => this.remember()));
+      for (const key of this.keys) key.onclick = () => this.change(() => this.toggle(Number(key.dataset.series)));
+      for (const button of this.logs) button.onclick = () => this.change(() => this.rescale(button.dataset.log));
+      for (const button of figure.querySelectorAll("[data-zoom]"))
+        button.onclick = () => this.change(() => this.zoom(button.dataset.zoom === "in" ? 0.5 : 2));
+      figure.querySelector("[data-reset]").onclick = () => this.change(() => this.reset());
+    }
+
+    change(edit) {
+      edit();
+      this.draw();
+    }
+
+    reset() {
+      this.log = { ...this.spec.log };
+      this.range = { x: null, y: null };
+      this.visible = this.spec.series.map(() => true);
+    }
+
+    toggle(place) {
+      this.visible[place] = !this.visible[place];
+    }
+
+    rescale(axis) {
+      this.log[axis] = !this.log[axis];
+      this.range[axis] = null;
+    }
+
+    zoom(factor) {
+      for (const axis of ["x", "y"]) {
+        const [low, high] = this.box.layout[`${axis}axis`].range;
+        const middle = (low + high) / 2;
+        this.range[axis] = [middle + (low - middle) * factor, middle + (high - middle) * factor];
+      }
+    }
+
+    // A drag or a double click has changed the ranges.
+    remember() {
+      for (const axis of ["x", "y"]) {
+        const { autorange, range } = this.box.layout[`${axis}axis`];
+        this.range[axis] = autorange ? null : [...range];
+      }
+    }
+
+    draw() {
+      this.keys.forEach((key, place) => key.setAttribute("aria-pressed", this.visible[place]));
+      for (const button of this.logs) button.setAttribute("aria-pressed", this.log[button.dataset.log]);
+      this.remark.textContent = this.unseen();
+      const config = { displayModeBar: false, responsive: true, showTips: false, typesetMath: false };
+      Plotly.react(this.box, this.spec.series.map((series, place) => this.trace(series, place)), this.layout(), config);
+      this.box.dataset.drawn = "";
+    }
+
+    trace(series, place) {
+      const colour = getComputedStyle(this.keys[place].querySelector("svg")).color;
+      const common = {
+        x: series.x,
+        y: series.y,
+        name: plain(series.name),
+        visible: this.visible[place],
+        hoverinfo: "text",
+        hovertext: series.x.map((_, point) => hover(series, point)),
+        error_y: whiskers(series, series.look === "bars" ? getComputedStyle(this.box).color : colour),
+      };
+      if (series.look === "bars") return { ...common, type: "bar", marker: { color: colour } };
+      return {
+        ...common,
+        type: "scatter",
+        mode: series.look === "points" ? "lines+markers" : "lines",
+        line: { color: colour, width: series.look === "points" ? 1.3 : 2, dash: series.look === "dashed" ? "dash" : "solid" },
+        marker: { color: colour, size: 8, symbol: series.symbol },
+      };
+    }
+
+    layout() {
+      const style = getComputedStyle(this.box);
+      const printing = root.hasAttribute("data-printing");
+      return {
+        autosize: !printing,
+        width: printing ? PRINTED : undefined,
+        margin: { l: 36, r: 12, t: 10, b: 30 },
+        showlegend: false,
+        barmode: "group",
+        bargap: 0.2,
+        hovermode: "closest",
+        dragmode: touched.matches ? false : "zoom",
+        font: { family: style.fontFamily, size: 13, color: style.color },
+        hoverlabel: { bgcolor: style.backgroundColor, font: { color: style.color }, align: "left" },
+        paper_bgcolor: style.backgroundColor,
+        plot_bgcolor: style.backgroundColor,
+        xaxis: this.spec.named ? { ...this.axis("x", style), ...this.names() } : this.axis("x", style),
+        yaxis: this.axis("y", style),
+      };
+    }
+
+    // The ends of an axis, in powers of ten where it is logarithmic.
+    ends(name) {
+      if (this.range[name]) return this.range[name];
+      const values = this.spec.series.flatMap((series) => series[name]);
+      const known = this.log[name] ? values.filter((value) => value > 0).map(Math.log10) : values;
+      return [Math.min(...known), Math.max(...known)];
+    }
+
+    // Ticks of a logarithmic axis: powers of ten over many decades, else 1, 2, 5, 10, ..., in full.
+    ticks(name) {
+      const [low, high] = this.ends(name);
+      const decades = high - low;
+      if (!this.log[name] || !Number.isFinite(decades)) return { nticks: 8 };
+      if (decades > 3.2) return { dtick: Math.ceil(decades / 8), exponentformat: "power", tickfont: { size: 11 } }; // drawn larger
+      return { ...(decades > 0.8 ? { dtick: "D2" } : { nticks: 7 }), tickformat: low < -4 || high > 7 ? "~e" : ",~g" };
+    }
+
+    axis(name, style) {
+      return {
+        ...this.ticks(name),
+        type: this.log[name] ? "log" : "linear",
+        autorange: this.range[name] === null,
+        range: this.range[name] ?? undefined,
+        automargin: true,
+        gridcolor: style.borderTopColor,
+        linecolor: style.color,
+        showline: true,
+        ticks: "outside",
+        tickcolor: style.color,
+        zeroline: false,
+      };
+    }
+
+    names() {
+      const found = [...new Set(this.spec.series.flatMap((series) => series.x))];
+      const width = Math.max(6, Math.floor(this.box.clientWidth / 8 / Math.max(found.length, 1)));
+      return {
+        type: "category",
+        categoryarray: found,
+        tickvals: found,
+        ticktext: found.map((name) => lines(name, width, 3)),
+        showgrid: false,
+      };
+    }
+
+    // What a logarithmic axis cannot show, in words.
+    unseen() {
+      let missing = 0;
+      this.spec.series.forEach((series, place) => {
+        const lost = (point) => (this.log.y && series.y[point] <= 0) || (this.log.x && !this.spec.named && series.x[point] <= 0);
+        if (this.visible[place]) missing += series.x.filter((_, point) => lost(point)).length;
+      });
+      if (missing === 0) return "";
+      return `${missing === 1 ? "One point is" : `${missing} points are`} not shown: a logarithmic axis has positive numbers only.`;
+    }
+  }
+
+  function dark() {
+    return root.style.colorScheme ? root.style.colorScheme === "dark" : darkWanted.matches;
+  }
+
+  function recolour() {
+    document.getElementById("theme").setAttribute("aria-pressed", dark());
+    for (const chart of charts.values()) chart.draw();
+  }
+
+  function drawOnce(box) {
+    if (!charts.has(box)) charts.set(box, new Chart(box));
+  }
+
+  // Plotly is in the page, compressed. As a script element it is subject to the page's policy like any other.
+  async function load() {
+    const letters = atob(document.getElementById("library").textContent);
+    const packed = new Uint8Array(letters.length);
+    for (let place = 0; place < letters.length; place++) packed[place] = letters.charCodeAt(place); // quickest by far
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(stream).text();
+    document.head.append(script);
+  }
+
+  // Those in sight first, the others when there is time for them.
+  function drawAll(boxes) {
+    const sight = new IntersectionObserver(
+      (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => drawOnce(entry.target)),
+      { rootMargin: "50%" },
+    );
+    for (const box of boxes) sight.observe(box);
+    const later = window.requestIdleCallback ? (task) => requestIdleCallback(task, { timeout: 500 }) : (task) => setTimeout(task, 50);
+    const rest = [...boxes];
+    const next = () => {
+      drawOnce(rest.shift());
+      if (rest.length) later(next);
+    };
+    later(next);
+  }
+
+  function prepareTheme() {
+    const button = document.getElementById("theme");
+    button.hidden = false;
+    button.onclick = () => {
+      root.style.colorScheme = dark() ? "light" : "dark";
+      recolour();
+    };
+    darkWanted.addEventListener("change", () => {
+      root.style.colorScheme = "";
+      recolour();
+    });
+    recolour();
+  }
+
+  function preparePrinting(boxes) {
+    let chosen = "";
+    addEventListener("beforeprint", () => {
+      chosen = root.style.colorScheme;
+      root.style.colorScheme = "light";
+      root.dataset.printing = "";
+      boxes.forEach(drawOnce);
+      recolour();
+    });
+    addEventListener("afterprint", () => {
+      root.style.colorScheme = chosen;
+      delete root.dataset.printing;
+      recolour();
+    });
+  }
+
+  async function start() {
+    prepareTheme();
+    const boxes = [...document.querySelectorAll("[data-figure]")];
+    if (boxes.length === 0) return;
+    try {
+      await load();
+    } catch {
+      for (const box of boxes) box.querySelector(".waiting").textContent = "This browser cannot draw the figure: see its data below.";
+      return;
+    }
+    preparePrinting(boxes);
+    drawAll(boxes);
+  }
+
+  start();
+})();

@@ -1,0 +1,41 @@
+"""Tables that scroll in a box of their own, with numbers on the right."""
+
+import re
+from collections.abc import Sequence
+
+from smoothplan.report.markup import Html, element, number
+
+NUMBER = re.compile(r"[-−+~≈<>≤≥]?\s?\d[\d,.]*(e[-+]?\d+)?(\s?(×|±|%|k?B|m?s\b|min|h\b).*)?")
+"""A number, maybe with an error or a unit."""
+
+
+def table(label: str, columns: Sequence[str], rows: Sequence[Sequence[str | float]], digits: int = 4) -> Html:
+    """A table in a box of its own, that scrolls where it is too wide; numbers are on the right."""
+    right = [bool(rows) and all(_numeric(row[place]) for row in rows) for place in range(len(columns))]
+    kinds = ["number" if numeric else None for numeric in right]
+    head = element(
+        "tr", *(element("th", text, scope="col", class_=kind) for text, kind in zip(columns, kinds, strict=True))
+    )
+    body = (
+        element(
+            "tr",
+            *(
+                element("td", cell if isinstance(cell, str) else number(cell, digits), class_=kind)
+                for cell, kind in zip(row, kinds, strict=True)
+            ),
+        )
+        for row in rows
+    )
+    return element(
+        "div",
+        element("table", element("thead", head), element("tbody", *body)),
+        class_="box",
+        role="region",
+        tabindex=0,
+        aria_label=label,
+    )
+
+
+def _numeric(cell: str | float) -> bool:
+    """Whether a cell is empty or reads as a number."""
+    return not isinstance(cell, str) or not cell or NUMBER.fullmatch(cell) is not None
