@@ -1,32 +1,102 @@
-"""Every code sample in the README and in docs runs, and so does every example in a docstring."""
+"""Every code sample in the README and in docs runs and prints what it says, and pages name only what there is."""
 
+import ast
+import contextlib
 import doctest
 import importlib
+import io
 import pkgutil
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 import smoothplan
+from smoothplan import cli
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS, SOURCE = ROOT / "docs", ROOT / "src" / "smoothplan"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 MODULES = [module.name for module in pkgutil.walk_packages(smoothplan.__path__, "smoothplan.")]
+PICTURES = sorted((DOCS / "images").glob("*.svg"))
+
+LARGEST_PICTURE = 100_000
+"""Bytes: a picture must not make a page slow."""
+
+LONGEST_README = 150
+"""Lines: it is an entrance, not the house."""
+
+SAMPLE = re.compile(r"^```python\n(?P<code>.*?)^```$(?:\n+```text\n(?P<output>.*?)^```$)?", re.DOTALL | re.MULTILINE)
+"""A sample, and where a block of plain text follows at once, what it prints; `...` stands for anything."""
+
+BLOCK = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_code_samples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Sample(NamedTuple):
+    code: str
+    output: str | None
+    line: int
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def samples(page: Path) -> Iterator[Sample]:
+    text = page.read_text(encoding="utf-8")
+    for found in SAMPLE.finditer(text):
+        yield Sample(found["code"], found["output"], text.count("\n", 0, found.start("code")))
+
+
+def run(page: str, sample: Sample, names: dict[str, Any]) -> str:
+    """What a sample prints. Errors show the line of the page."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile("\n" * sample.line + sample.code, page, "exec"), names)  # our own pages
+    return printed.getvalue()
+
+
+def agrees(wanted: str, got: str) -> bool:
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return doctest.OutputChecker().check_output(wanted, got, flags)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_code_samples_run_and_print_what_the_page_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The samples of a page run in order, as one program, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    samples = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    exec(compile("\n".join(samples), page.name, "exec"), {})  # our own pages
+    names: dict[str, Any] = {}
+    for sample in samples(page):
+        printed = run(page.name, sample, names)
+        if sample.output is not None:
+            assert agrees(sample.output, printed), f"{page.name}, line {sample.line + 1}, prints:\n{printed}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_an_output_that_is_not_what_the_page_says_is_found() -> None:
+    assert agrees("calls: 12...\n", "calls:  1234\n")
+    assert not agrees("calls: 13...\n", "calls: 1234\n")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_of_pages_are_understood(page: Path) -> None:
+    """Every `smoothplan ...` in a block of commands parses; it is not run."""
+    text = page.read_text(encoding="utf-8")
+    blocks = [block["text"].replace("\\\n", " ") for block in BLOCK.finditer(text) if block["language"] == "console"]
+    for line in "\n".join(blocks).splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["smoothplan"]:
+            cli._parser().parse_args(words[1:])
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -36,6 +106,71 @@ def test_docstring_examples(name: str) -> None:
 
 def test_the_commands_of_the_readme_are_those_of_the_makefile() -> None:
     readme, makefile = (ROOT / "README.md").read_text("utf-8"), (ROOT / "Makefile").read_text("utf-8")
-    for target in re.findall(r"^make (\w+)", readme, flags=re.MULTILINE):
+    commands = re.findall(r"^make (\w+)", readme, flags=re.MULTILINE)
+    assert {"demo", "test"} <= set(commands)
+    for target in commands:
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
     assert "make test" in (ROOT / ".ci" / "run").read_text("utf-8")
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= LONGEST_README
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
+    listed = set(re.findall(r": (\S+\.md)$", navigation, flags=re.MULTILINE))
+    there = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert not {page for page in there - listed if not page.startswith("gallery/")}
+
+
+def resolved(path: str) -> Any:
+    """The object that a dotted path names: a module, or what is in one."""
+    if path in MODULES:
+        return importlib.import_module(path)
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def test_everything_public_is_in_the_reference() -> None:
+    text = "\n".join(page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md"))
+    described = [resolved(path) for path in re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE)]
+    missing = [name for name in smoothplan.__all__ if not any(getattr(smoothplan, name) is one for one in described)]
+    assert not missing, f"not in docs/reference: {missing}"
+
+
+def defined(file: Path) -> set[str]:
+    """Names that a file defines, at the top or in a class, as `name` and as `Class.name`."""
+    names: set[str] = set()
+    for node in ast.parse(file.read_text("utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
+    return names
+
+
+def entries(cell: str) -> Iterator[tuple[str, list[str]]]:
+    """Files of a cell of the map, each with the names that follow it: `file.py`: `one`, `two`; `other.py`."""
+    for part in cell.split(";"):
+        file, *names = re.findall(r"`([^`]+)`", part) or [""]
+        yield file, names
+
+
+def test_the_map_of_the_paper_names_what_there_is() -> None:
+    rows = re.findall(r"^\|[^|]+\|([^|]+)\|$", (DOCS / "paper.md").read_text("utf-8"), flags=re.MULTILINE)
+    found = [entry for row in rows[2:] for entry in entries(row) if entry[0]]
+    assert sum(len(names) for _, names in found) > 40  # a map, and the pattern above still reads it
+    for file, names in found:
+        path = SOURCE / file
+        assert path.exists(), file
+        assert not names or set(names) <= defined(path), f"{file}: {sorted(set(names) - defined(path))}"
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=name_of)
+def test_pictures_are_small_and_whole(picture: Path) -> None:
+    """They are plain SVG, which asks for nothing from elsewhere."""
+    text = picture.read_text("utf-8")
+    assert len(text.encode()) < LARGEST_PICTURE
+    assert text.rstrip().endswith("</svg>")
+    assert not re.search(r"<script|(?:href|src)=|url\(\s*['\"]?http|@import", text)
