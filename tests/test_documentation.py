@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import doctest
+import functools
 import importlib
 import io
 import pkgutil
@@ -117,6 +118,12 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= LONGEST_README
 
 
+def test_citations_name_this_version() -> None:
+    citation, readme = (ROOT / "CITATION.cff").read_text("utf-8"), (ROOT / "README.md").read_text("utf-8")
+    assert f"\nversion: {smoothplan.__version__}\n" in citation
+    assert re.search(rf"version = {{{{?{re.escape(smoothplan.__version__)}}}", readme)
+
+
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
     listed = set(re.findall(r": (\S+\.md)$", navigation, flags=re.MULTILINE))
@@ -139,6 +146,7 @@ def test_everything_public_is_in_the_reference() -> None:
     assert not missing, f"not in docs/reference: {missing}"
 
 
+@functools.cache
 def defined(file: Path) -> set[str]:
     """Names that a file defines, at the top or in a class, as `name` and as `Class.name`."""
     names: set[str] = set()
