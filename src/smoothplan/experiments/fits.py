@@ -66,6 +66,26 @@ def _slopes(x: Floats, y: Floats) -> Floats:
     return np.asarray(y @ centred / (centred @ centred))
 
 
+def exponent_beside_logs(x: Sequence[float], logs: Sequence[float]) -> float:
+    """p of y ≈ c·x^p·(log x)^q, the form that hides in Õ(x^p), by least squares.
+
+    Args:
+        x: positions, [n], greater than 1.
+        logs: log y, [n]: of numbers that are computed, so there is no interval, and may be beyond floating point.
+
+    >>> x = np.array([1e1, 1e2, 1e4, 1e8])
+    >>> round(exponent_beside_logs(x, 3.0 * np.log(x) - 2.0 * np.log(np.log(x))), 9)
+    3.0
+    """
+    if len(x) != len(logs) or len(x) < 3:
+        raise ValueError(f"logs must be as many as x, and at least 3, got {len(logs)} and {len(x)}")
+    if min(x) <= 1.0:
+        raise ValueError(f"x must be greater than 1, got {list(x)}")
+    places = np.log(x)
+    columns = np.stack([np.ones_like(places), places, np.log(places)], axis=1)
+    return float(np.linalg.lstsq(columns, np.asarray(logs, dtype=float), rcond=None)[0][1])
+
+
 def mean_interval(samples: Sequence[float]) -> tuple[float, float, float]:
     """The mean of samples and the ends of its 95 % interval, by normal approximation."""
     values = np.asarray(samples, dtype=float)
