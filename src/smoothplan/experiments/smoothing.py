@@ -283,9 +283,9 @@ def _limit_figure(settings: Settings, rows: Sequence[Row]) -> Figure:
     for case, name in LIMITS.items():
         taus = settings.fine_taus if case == "line" else settings.coarse_taus
         series.append(Series(name, [LIMIT_LAM * tau for tau in taus], largest(case, taus)))
-    for case, name in (("alike", "η·log K/(1−γ)"), ("line", "(τ·max|C| + η·log K)/(1−γ)")):
-        taus = settings.fine_taus if case == "line" else settings.coarse_taus
-        series.append(Series(name, [LIMIT_LAM * tau for tau in taus], largest(case, taus, "bound"), look="dashed"))
+    fine = settings.fine_taus
+    bound = largest("line", fine, "bound")
+    series.append(Series("bound with costs", [LIMIT_LAM * tau for tau in fine], bound, look="dashed"))
     return Figure(
         name="smoothing-limit",
         title="The limit of no smoothing",
