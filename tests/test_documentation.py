@@ -182,3 +182,18 @@ def test_pictures_are_small_and_whole(picture: Path) -> None:
     assert len(text.encode()) < LARGEST_PICTURE
     assert text.rstrip().endswith("</svg>")
     assert not re.search(r"<script|(?:href|src)=|url\(\s*['\"]?http|@import", text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_pages_show_nothing_from_elsewhere(page: Path) -> None:
+    """Readers may be offline: links lead out, but no picture, style or script comes from there."""
+    assert not re.search(r"!\[[^]]*\]\(https?:|<(?:img|script|link|iframe)\b[^>]*https?:", page.read_text("utf-8"))
+
+
+def test_the_site_asks_for_nothing_from_elsewhere() -> None:
+    settings = (ROOT / "mkdocs.yml").read_text("utf-8")
+    assert "font: false" in settings
+    assert "http" not in settings
+    # The plugin for search without a server fetches a script by this name unless it is given one.
+    assert (DOCS / "javascripts" / "iframe-worker.js").exists()
+    assert "- javascripts/iframe-worker.js" in settings
