@@ -591,6 +591,12 @@ def _findings(
             "value",
             f"{result.value:.6g} (estimate); at least {low:.6g} {sure}; at most {high:.6g}, by what is declared",
         )
+    elif result.truncation is not None:
+        noise = "" if result.standard_error is None else f" ± {result.standard_error:.2g} (one standard error)"
+        cut = f"truncated at depth {result.truncation.depth}: bias at most {result.truncation.bias:.2g}"
+        yield "value", f"estimate {result.value:.6g}{noise}, {cut}; in [{low:.6g}, {high:.6g}], by what is declared"
+    elif result.delta == 0.0 and low < high:  # no sample stands behind the interval
+        yield "value", f"{result.value:.6g} (estimate); in [{low:.6g}, {high:.6g}], by what is declared"
     else:
         yield "value", f"{result.value:.6g}, in [{low:.6g}, {high:.6g}] {sure}"
     if truth is not None:

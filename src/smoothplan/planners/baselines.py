@@ -64,7 +64,7 @@ class UCT:
     depth: int | None = None
     loop: Literal["closed", "open"] = "closed"
     exploration: float = EXPLORATION
-    rollout: Literal["random", "none"] = "random"
+    rollout: Literal["random", "none"] | None = "random"
     recommendation: Literal["value", "visits"] = "value"
     key: Key | None = None
 
@@ -78,6 +78,8 @@ class UCT:
         if self.depth is not None:
             object.__setattr__(self, "depth", arguments.whole("depth", self.depth, most=MOST_DEPTH))
         object.__setattr__(self, "exploration", arguments.bounded("exploration", self.exploration))
+        if self.rollout is None:  # as a spec says it
+            object.__setattr__(self, "rollout", "none")
         for name, choices in (
             ("loop", ("closed", "open")),
             ("rollout", ("random", "none")),
