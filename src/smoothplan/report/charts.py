@@ -1,6 +1,6 @@
 """Figures of the page: their frame in HTML, their data for the script that draws them, and the same data as a table."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from smoothplan.findings import Axis, Figure, Series
@@ -172,19 +172,14 @@ def _label(x: str | float) -> str:
 
 
 def _table(figure: Figure) -> Html:
-    columns = ["series", figure.x.label, figure.y.label]
-    rows: list[list[str | float]] = [
-        [series.name, x, y] for series in figure.series for x, y in zip(series.x, series.y, strict=True)
-    ]
-    for name, ends in (
-        ("from", [series.low for series in figure.series]),
-        ("to", [series.high for series in figure.series]),
-    ):
-        if any(end is not None for end in ends):
-            columns.append(name)
-            cells = [
-                cell for series, end in zip(figure.series, ends, strict=True) for cell in end or [""] * len(series.x)
-            ]
-            for row, cell in zip(rows, cells, strict=True):
-                row.append(cell)
-    return table(f"Data: {figure.title}", columns, rows, DIGITS)
+    """Each point in a row, with the ends of error bars where there are any."""
+    ends = any(series.low is not None or series.high is not None for series in figure.series)
+    rows = [row if ends else row[:3] for series in figure.series for row in _points(series)]
+    columns = ("series", figure.x.label, figure.y.label, "from", "to")
+    return table(f"Data: {figure.title}", columns if ends else columns[:3], rows, DIGITS)
+
+
+def _points(series: Series) -> list[tuple[str | float, ...]]:
+    none = [""] * len(series.x)
+    columns: Sequence[Sequence[str | float]] = (series.x, series.y, series.low or none, series.high or none)
+    return [(series.name, *point) for point in zip(*columns, strict=True)]

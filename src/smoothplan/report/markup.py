@@ -1,5 +1,6 @@
 """Markup that is escaped by construction, and numbers as a reader wants them."""
 
+import math
 from html import escape
 from typing import Any
 
@@ -7,6 +8,9 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 PLAIN = (1e-3, 1e6)
 """Numbers from here to there are written out; others have a power of ten."""
+
+WHOLE = 10**15
+"""Whole numbers below this are written out."""
 
 VOID = frozenset({"br", "circle", "line", "path", "rect"})
 """Elements without content: those of HTML, and of drawings, that are used here."""
@@ -47,21 +51,18 @@ def number(value: float, digits: int = 4) -> str:
     >>> number(60), number(12345.678), number(-0.03125), number(8.5e17)
     ('60', '12,346', '-0.03125', '8.5 × 10¹⁷')
     """
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return str(value)
-    if isinstance(value, int) and abs(value) < 10**15:
-        return f"{value:,}"
-    size = abs(value)
-    if value == 0:
-        return "0"
-    if PLAIN[0] <= size < PLAIN[1]:
-        whole = len(f"{int(size)}") if size >= 1 else 0
-        if whole >= digits:
-            return f"{value:,.0f}"
-        return f"{float(f'{value:.{digits}g}'):,g}" if size >= 1 else f"{value:.{digits}g}"
+    if value == 0 or (isinstance(value, int) and abs(value) < WHOLE):
+        return f"{value:,.0f}"
+    if PLAIN[0] <= abs(value) < PLAIN[1]:
+        places = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
+        text = f"{value:,.{places}f}"
+        return text.rstrip("0").rstrip(".") if places else text
     mantissa, _, power = f"{float(value):.{digits - 1}e}".partition("e")
     mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
-    return f"{mantissa} × 10{str(int(power)).translate(SUPERSCRIPTS)}"
+    times = "" if mantissa == "1" else f"{mantissa} × "
+    return f"{times}10{str(int(power)).translate(SUPERSCRIPTS)}"
 
 
 def counted(count: int, singular: str, plural: str | None = None) -> str:

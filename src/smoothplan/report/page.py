@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 from smoothplan.report import sections
 from smoothplan.report.charts import data
@@ -20,6 +20,13 @@ from smoothplan.report.sections import Entry
 
 LARGEST = 1_000_000
 """Bytes of rows, of all experiments together, that are put into the page; where there are more, none are."""
+
+
+class Library(NamedTuple):
+    """The script that draws figures."""
+
+    digest: str  # as a browser's policy has it
+    packed: str  # compressed by gzip, in base64
 
 
 def write(folder: Path, file: Path | None = None, order: Sequence[str] = ()) -> Path:
@@ -58,7 +65,7 @@ def _entries(found: Sequence[Found]) -> list[Entry]:
     return entries
 
 
-def _page(entries: Sequence[Entry], library: str) -> str:
+def _page(entries: Sequence[Entry], library: Library) -> str:
     script = _asset("page.js")
     figures = {
         entry.figure(place): data(figure)
@@ -66,7 +73,7 @@ def _page(entries: Sequence[Entry], library: str) -> str:
         for place, figure in enumerate(entry.findings.evidence.figures)
     }
     return Template(_asset("page.html")).substitute(
-        policy=_policy(script, library),
+        policy=_policy(_digest(script), library.digest),
         tally=joined(sections.tally(entries)),
         style=_asset("page.css"),
         contents=sections.contents(entries),
@@ -74,16 +81,19 @@ def _page(entries: Sequence[Entry], library: str) -> str:
         runs=sections.runs(entries),
         experiments="\n".join(sections.experiment(entry) for entry in entries),
         figures=_embedded(figures),
-        library=base64.b64encode(gzip.compress(library.encode(), mtime=0)).decode("ascii") if figures else "",
+        library=library.packed if figures else "",
         script=script,
     )
 
 
-def _policy(*scripts: str) -> str:
-    """What the browser may do: run just these scripts, and ask nobody for anything."""
-    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii") for script in scripts)
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+def _policy(*digests: str) -> str:
+    """What the browser may do: run the scripts with these digests, and ask nobody for anything."""
+    allowed = " ".join(f"'{digest}'" for digest in digests)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _digest(script: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
 
 
 def _embedded(thing: Any) -> str:
@@ -96,10 +106,11 @@ def _asset(name: str) -> str:
 
 
 @cache
-def _library() -> str:
+def _library() -> Library:
     """Plotly's script, as its Python package has it."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
         raise ImportError("a report needs Plotly: install smoothplan[plots]") from None
-    return str(get_plotlyjs())
+    script = str(get_plotlyjs())
+    return Library(_digest(script), base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode("ascii"))

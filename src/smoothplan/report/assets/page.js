@@ -9,6 +9,8 @@
   const specs = JSON.parse(document.getElementById("figures").textContent);
   const charts = new Map(); // drawn so far, by the box they are in
   const PRINTED = 640; // pixels across a sheet of paper
+  const [LEFT, BELOW, UPRIGHT] = [60, 30, 125]; // pixels for the labels of axes; Plotly's own guess costs many redraws
+  const [LETTER, LINE, SHORTEST] = [7.5, 17, 8]; // pixels across a letter and down a line; letters in the shortest line
   const WHISKER = { thickness: 1.5, width: 4 };
 
   // Plotly takes some tags and entities in texts for markup: here they are text.
@@ -19,10 +21,10 @@
     const found = [""];
     for (const word of text.split(" ")) {
       const last = found[found.length - 1];
-      if (last && last.length + word.length >= width) found.push(word);
+      if (last && last.length + 1 + word.length > width) found.push(word);
       else found[found.length - 1] = last ? `${last} ${word}` : word;
     }
-    const cut = found.slice(0, most).map((line) => (line.length > 1.5 * width ? `${line.slice(0, width)}…` : line));
+    const cut = found.slice(0, most).map((line) => (line.length > width ? `${line.slice(0, width - 1)}…` : line));
     if (found.length > most) cut[most - 1] += " …";
     return cut.map(plain).join("<br>");
   }
@@ -61,6 +63,9 @@
       this.reset();
       box.replaceChildren();
       this.draw();
+      // The box says what the figure shows; a screen reader has no use for the drawing, nor for Plotly's scratch pad.
+      for (const drawing of [...box.children, document.getElementById("js-plotly-tester")]) drawing?.setAttribute("aria-hidden", "true");
+      new ResizeObserver(() => this.box.clientWidth !== this.box.layout.width && this.draw()).observe(box);
       box.on("plotly_relayout", () => this.change(() => this.remember()));
       for (const key of this.keys) key.onclick = () => this.change(() => this.toggle(Number(key.dataset.series)));
       for (const button of this.logs) button.onclick = () => this.change(() => this.rescale(button.dataset.log));
@@ -109,7 +114,7 @@
       this.keys.forEach((key, place) => key.setAttribute("aria-pressed", this.visible[place]));
       for (const button of this.logs) button.setAttribute("aria-pressed", this.log[button.dataset.log]);
       this.remark.textContent = this.unseen();
-      const config = { displayModeBar: false, responsive: true, showTips: false, typesetMath: false };
+      const config = { displayModeBar: false, showTips: false, typesetMath: false };
       Plotly.react(this.box, this.spec.series.map((series, place) => this.trace(series, place)), this.layout(), config);
       this.box.dataset.drawn = "";
     }
@@ -138,10 +143,11 @@
     layout() {
       const style = getComputedStyle(this.box);
       const printing = root.hasAttribute("data-printing");
+      const across = this.spec.named ? { ...this.axis("x", style), ...this.names() } : this.axis("x", style);
       return {
-        autosize: !printing,
-        width: printing ? PRINTED : undefined,
-        margin: { l: 36, r: 12, t: 10, b: 30 },
+        width: printing ? PRINTED : this.box.clientWidth,
+        height: this.box.clientHeight,
+        margin: { l: LEFT, r: 12, t: 10, b: this.below(across) },
         showlegend: false,
         barmode: "group",
         bargap: 0.2,
@@ -151,7 +157,7 @@
         hoverlabel: { bgcolor: style.backgroundColor, font: { color: style.color }, align: "left" },
         paper_bgcolor: style.backgroundColor,
         plot_bgcolor: style.backgroundColor,
-        xaxis: this.spec.named ? { ...this.axis("x", style), ...this.names() } : this.axis("x", style),
+        xaxis: across,
         yaxis: this.axis("y", style),
       };
     }
@@ -168,7 +174,7 @@
     ticks(name) {
       const [low, high] = this.ends(name);
       const decades = high - low;
-      if (!this.log[name] || !Number.isFinite(decades)) return { nticks: 8 };
+      if (!this.log[name] || !Number.isFinite(decades)) return { nticks: 8, exponentformat: "power" };
       if (decades > 3.2) return { dtick: Math.ceil(decades / 8), exponentformat: "power", tickfont: { size: 11 } }; // drawn larger
       return { ...(decades > 0.8 ? { dtick: "D2" } : { nticks: 7 }), tickformat: low < -4 || high > 7 ? "~e" : ",~g" };
     }
@@ -179,7 +185,6 @@
         type: this.log[name] ? "log" : "linear",
         autorange: this.range[name] === null,
         range: this.range[name] ?? undefined,
-        automargin: true,
         gridcolor: style.borderTopColor,
         linecolor: style.color,
         showline: true,
@@ -189,16 +194,19 @@
       };
     }
 
+    // Names below an axis: in lines side by side, or upright where there is no room.
     names() {
       const found = [...new Set(this.spec.series.flatMap((series) => series.x))];
-      const width = Math.max(6, Math.floor(this.box.clientWidth / 8 / Math.max(found.length, 1)));
-      return {
-        type: "category",
-        categoryarray: found,
-        tickvals: found,
-        ticktext: found.map((name) => lines(name, width, 3)),
-        showgrid: false,
-      };
+      const letters = Math.floor((this.box.clientWidth - LEFT) / LETTER / Math.max(found.length, 1));
+      const across = letters >= SHORTEST;
+      const ticktext = found.map((name) => (across ? lines(name, letters, 3) : lines(name, 15, 2)));
+      return { type: "category", categoryarray: found, tickvals: found, ticktext, tickangle: across ? 0 : -90, showgrid: false };
+    }
+
+    below(axis) {
+      if (!this.spec.named) return BELOW;
+      const most = Math.max(1, ...axis.ticktext.map((text) => text.split("<br>").length));
+      return axis.tickangle === 0 ? BELOW + (most - 1) * LINE : UPRIGHT;
     }
 
     // What a logarithmic axis cannot show, in words.
