@@ -92,9 +92,9 @@ def case(name: str, depth: int) -> tuple[sp.TabularModel, MultilevelEngine]:
 def test_there_is_no_bias_at_a_finite_depth(name: str, depth: int, samples: int) -> None:
     """Student's test of 64 means of batches, at 1e-6.
 
-    Samples have heavy tails but all moments; each batch mean is over 40 to 1,000 of them. Of SEEDS other seeds the
-    largest of these statistics was LARGEST, where a normal one would have been 3.0 (limit 5.4). The plug-in, of the same
-    returns without corrections, is caught in every case.
+    Samples have heavy tails but all moments; each batch mean is over 20 to 500 of them. With 60 other seeds each, the
+    statistics of these cases had root mean squares of 0.9 to 1.15 and the largest of all 360 was 3.6, as of normal
+    means (limit 5.4). The plug-in, of the lowest level alone, is caught in every case: by 12 standard errors and more.
     """
     model, engine = case(name, depth)
     assert abs(distance(engine, model, samples)) < T_LIMIT
@@ -220,7 +220,7 @@ def test_a_run_ends_when_noise_and_bias_are_within_epsilon() -> None:
     assert 0.2 * width / 2.0 > 0.05 >= truncation.bias
     assert truncation.bias + stats.norm.ppf(0.95) * error <= 0.1
     assert result.status == "completed"
-    assert result.samples >= 1024
+    assert result.samples >= 256
     assert result.interval == sp.curvature.value_interval(model, LSE)
     assert result.q_intervals is None
     exact = sp.exact.solve(model, LSE)
@@ -235,7 +235,7 @@ def test_a_run_ends_when_noise_and_bias_are_within_epsilon() -> None:
 
 
 def test_the_same_bits_whoever_does_the_work() -> None:
-    model, planner = ending(2, 0.5, 4), sp.RandomizedMultilevel(LSE, 0.5, depth=2, base=2)
+    model, planner = ending(2, 0.5, 4), sp.RandomizedMultilevel(LSE, 0.05, depth=2, base=2)
     alone = content(sp.plan(planner, model, 0, seed=2))
     assert alone["status"] == "completed"
     for pool in ("threads", "processes"):
@@ -247,7 +247,7 @@ def test_the_same_bits_whoever_does_the_work() -> None:
 
 @pytest.mark.parametrize("limit", [None, 30_000])
 def test_a_run_that_was_interrupted_goes_on(limit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, planner = ending(2, 0.5, 4), sp.RandomizedMultilevel(LSE, 0.5, depth=2, base=2)
+    model, planner = ending(2, 0.5, 4), sp.RandomizedMultilevel(LSE, 0.05, depth=2, base=2)
     whole = content(sp.plan(planner, model, 0, max_calls=limit))
     original = MultilevelEngine.roots
     chunks: list[int] = []

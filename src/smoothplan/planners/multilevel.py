@@ -21,8 +21,8 @@ from smoothplan.run import Display, Root, Status, Truncation
 from smoothplan.schedules.level import Problem
 
 BASE, DECAY = 4, 2.0
-"""n₀ and a. Over models with discounts of 0.2 to 0.9 and temperatures of 0.1 and 0.5, none was better than these by
-more than a factor of 2 in cost × variance; see docs/baselines.md."""
+"""n₀ and a: near the least cost × variance on models with discounts of 0.2 to 0.9 and temperatures of 0.1 and 0.5; a
+smaller n₀ or a larger a is cheaper where returns vary little, and far dearer elsewhere. See docs/baselines.md."""
 
 MOST_BASE, MOST_DECAY, MOST_DEPTH = 1 << 16, 16.0, 1000
 """Of n₀, a and H: more than anyone can pay for."""
@@ -30,7 +30,7 @@ MOST_BASE, MOST_DECAY, MOST_DEPTH = 1 << 16, 16.0, 1000
 TRUNCATION_SHARE = 0.5
 """The part of ε that may be lost by the depth, by default."""
 
-FEWEST = 1024
+FEWEST = 256
 """Samples before their standard error is trusted: they have all moments, but large ones."""
 
 AFFORDED = 64
