@@ -103,7 +103,8 @@ def line(x: float, y: float, to_x: float, to_y: float, kind: str) -> str:
 def picture(height: int, title: str, description: str, parts: Sequence[str]) -> str:
     """A whole SVG on a card of its own, so that it can be read on any background."""
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        f'role="img">'
         f"<title>{escape(title)}</title><desc>{escape(description)}</desc><style>{STYLE}</style>"
         '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0 8 4 0 8z"/></marker></defs>'
