@@ -60,17 +60,26 @@ def evidence(settings: Settings, rows: Sequence[Row]) -> Evidence:
     claims.append(_right(settings, runs))
     figures = [_fresh_figure(fresh), *(_twin_figure(varied, known, prices, settings) for varied in VARIED)]
     unfinished = sum(row.result["status"] != "converged" for row in runs)
-    refused = [row.result["refused"] for row in rows if row.settings["family"] == "refusal"]
+    refusal = next(row for row in rows if row.settings["family"] == "refusal")
     notes = [
         "On large random models nearly every state is new, so that the search has to find its tree before it can "
         "measure anything: the exponent is that of a tree whose depth grows with log 1/(Δ ∨ ε), not 2.",
-        f"OTGapCruiser at γ = {DISCOUNT:g}: "
-        + (f"refused. {refused[-1][0].upper()}{refused[-1][1:]}." if refused[-1] else "not refused."),
+        _refusal_note(refusal),
         "OTGapCruiser's exponents approach 2 + α slowly, where a return through a level of bias b costs b^−α: at these "
         "scales levels of order 1 and 2 are nearly the same, and only certified prices at finer ones tell them apart.",
         f"{unfinished} of {len(runs)} runs did not end within {settings.max_calls:,} calls; they are in no fit.",
     ]
     return Evidence(claims=claims, figures=figures, tables=[_table(claims)], notes=notes)
+
+
+def _refusal_note(row: Row) -> str:
+    """Recursion is for short horizons, and says so."""
+    said, limit, epsilon = row.result["refused"], row.settings["max_calls"], row.settings["epsilon"]
+    return (
+        f"OTGapCruiser on large random models, γ = {DISCOUNT:g}, ε = {epsilon:g}: "
+        + (f'refused ("{said}"). ' if said else "not refused. ")
+        + f"With a limit of {limit:,} calls its action may still be worse than the best by {row.result['gap']:.3g}."
+    )
 
 
 Points = tuple[list[float], list[list[float]]]
