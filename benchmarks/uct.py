@@ -34,6 +34,9 @@ ROLLOUTS = 1_000
 ENDED = -1
 """The state after the end of an episode."""
 
+MANY = 1_000
+"""Steps beyond any depth."""
+
 MACHINES = 5
 """Of the ring to be administrated: 32 states, 6 actions."""
 
@@ -148,9 +151,12 @@ class Simulator(pomdp_py.BlackboxModel):  # type: ignore[misc]
         self._next = np.where(model.ends, ENDED, model.successors).tolist()
 
     def sample(self, state: State, action: Action) -> tuple[State, Observation, float, int]:
-        """Next state, observation, reward and steps. What follows the end is worth nothing and is no call."""
+        """Next state, observation, reward and steps.
+
+        What follows the end is worth nothing, is no call, and takes so many steps that the rival stops there.
+        """
         if state.number == ENDED:
-            return state, Observation(ENDED), 0.0, 1
+            return state, Observation(ENDED), 0.0, MANY
         if self.calls == self._budget:
             raise BudgetError
         self.calls += 1
