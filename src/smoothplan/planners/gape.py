@@ -1,4 +1,4 @@
-"""OT-GapE (the paper, section 7) and MDP-GapE (Jonsson et al., 2020): the best action by confidence bounds.
+"""OT-GapE (the paper, section 8) and MDP-GapE (Jonsson et al., 2020): the best action by confidence bounds.
 
 They keep an interval for the value of every discovered state, and look for the root action that is ε-optimal with
 probability 1 − δ. What a round does is in `smoothplan.search`.
