@@ -31,6 +31,9 @@ from smoothplan.run import Planner
 
 DELTA = 0.1
 
+WORKERS = 2
+"""Threads of ReferenceCruiser: results do not depend on them."""
+
 SOLVED = 1e-8
 """How accurately Q is known."""
 
@@ -200,7 +203,8 @@ def measure(cell: Cell) -> Mapping[str, Any]:
     idle = {"random": chance, "regret": chance, "calls": 0, "informed": False, "bound": None}
     if planner is None:
         return idle
-    result = plan(planner, model, root, seed=cell.seed, max_calls=s["budget"])
+    workers = WORKERS if isinstance(planner, ReferenceCruiser) else 1
+    result = plan(planner, model, root, seed=cell.seed, max_calls=s["budget"], workers=workers)
     if np.ptp(result.q) == 0.0:
         return idle | {"calls": result.calls}
     assert result.action is not None

@@ -16,6 +16,9 @@ MARKERS = "osD^vP*X"
 SIZE = (6.4, 4.0)
 """Inches."""
 
+CROWDED, LEGEND_COLUMNS = 6, 3
+"""Series from which on a legend would hide some of them: it goes below the axes, in so many columns."""
+
 RESOLUTION = 160
 """Dots per inch of a PNG."""
 
@@ -57,7 +60,9 @@ def draw(figure: Figure, folder: Path) -> list[Path]:
             axes.set_xscale("log")
         if figure.y.log:
             axes.set_yscale("log")
-        if len(figure.series) > 1:
+        if len(figure.series) >= CROWDED:
+            canvas.legend(loc="outside lower center", ncols=LEGEND_COLUMNS, fontsize="small")
+        elif len(figure.series) > 1:
             axes.legend(fontsize="small")
         files = [folder / f"{figure.name}.{kind}" for kind in ("svg", "png")]
         for file in files:
