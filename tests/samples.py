@@ -54,6 +54,7 @@ FIGURES = [
 CLAIMS = [
     Claim("The order is 2.", "slope", "2", 1.98, 0.03, (1.9, 2.1), "log factors"),
     Claim("A bound is kept.", "ratio", "at most 1", 1.25, None, (-math.inf, 1.0), "it is a bound"),
+    Claim("A bound is kept.", "another ratio", "at most 1", 1, 0.0, (-math.inf, 1.0), "it is a bound"),
     Claim(f"Savings. {EVIL}", f"ratio {EVIL}", f"large {EVIL}", 1e13, None, (1e10, math.inf), f"why {EVIL}"),
 ]
 

@@ -1,5 +1,7 @@
 """The page that `smoothplan report` writes, in a real browser."""
 
+import base64
+import gzip
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -287,16 +289,29 @@ def test_rows_can_be_downloaded(view: Watched) -> None:
         view.page.get_by_role("link", name="Download the rows").click()
     assert downloading.value.suggested_filename == "exponents-rows.jsonl"
     assert downloading.value.path().read_bytes() == ROWS.encode()
+    address = view.page.get_by_role("link", name="Download the rows").get_attribute("href")
+    assert address is not None
+    kind, _, packed = address.partition(",")  # what a reader without scripts gets
+    assert kind == "data:application/gzip;base64"
+    assert gzip.decompress(base64.b64decode(packed)) == ROWS.encode()
 
 
 def test_verdicts(view: Watched) -> None:
     text = view.page.locator("main").inner_text()
-    assert view.page.title() == "2 of 3 claims hold · smoothplan"
-    for claim in CLAIMS:
-        assert claim.verdict[1:] in text
-        assert f"Why this interval: {claim.reason}" in text
-    assert view.page.locator("article.claim.fails h3").all_inner_texts() == ["A bound is kept."]
-    assert view.page.locator(".summary .badge").all_inner_texts() == ["✓ holds", "✗ does not hold", "✓ holds"]
+    assert view.page.title() == "3 of 4 claims hold · smoothplan"
+    assert "Slope: the theory says 2; measured 1.980 ± 0.030, inside the stated interval [1.9, 2.1]." in text
+    assert "Ratio: the theory says at most 1; measured 1.25, outside the stated bound of at most 1." in text
+    assert (
+        f"Ratio {EVIL}: the theory says large {EVIL}; measured 10¹³, inside the stated bound of at least 10¹⁰" in text
+    )
+    assert f"Why this interval: why {EVIL}" in text
+    assert "Why these intervals: it is a bound" in text
+    assert view.page.locator(".summary .statement").all_inner_texts() == [
+        CLAIMS[place].statement for place in (0, 1, 3)
+    ]
+    assert view.page.locator(".summary .badge").all_inner_texts() == ["✓ holds", "✗ 1 of 2 hold", "✓ holds"]
+    assert view.page.locator(".claim.fails").count() == 1
+    assert view.page.locator(".wrong").inner_text() == "Not borne out: A bound is kept."
     assert FULL.command in text
     assert FULL.version in text
     assert "python 3.11.7" in text

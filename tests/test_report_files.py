@@ -101,11 +101,11 @@ def test_order_and_anchors(tmp_path: Path) -> None:
 
 def test_many_rows_stay_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "one", BARE)
-    assert "base64," in report.write(tmp_path).read_text("utf-8")
-    monkeypatch.setattr(page, "LARGEST", len(ROWS.encode()))
+    assert "gzip;base64," in report.write(tmp_path).read_text("utf-8")
+    monkeypatch.setattr(page, "LARGEST", 10)
     text = report.write(tmp_path).read_text("utf-8")
-    assert "base64," not in text
-    assert "<code>one/rows.jsonl</code> (82 bytes, too much for this page)" in text
+    assert "gzip;base64," not in text
+    assert f"<code>one/rows.jsonl</code> ({len(ROWS.encode())} bytes, too much for this page)" in text
 
 
 def test_the_same_findings_give_the_same_page(tmp_path: Path) -> None:

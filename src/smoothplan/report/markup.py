@@ -9,6 +9,9 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 PLAIN = (1e-3, 1e6)
 """Numbers from here to there are written out; others have a power of ten."""
 
+LEAST = 1e-5
+"""An error below this is not written out."""
+
 WHOLE = 10**15
 """Whole numbers below this are written out."""
 
@@ -63,6 +66,20 @@ def number(value: float, digits: int = 4) -> str:
     mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
     times = "" if mantissa == "1" else f"{mantissa} × "
     return f"{times}10{str(int(power)).translate(SUPERSCRIPTS)}"
+
+
+def measurement(value: float, error: float | None) -> str:
+    """A measured number with half the width of its interval, to two digits of the latter; to four if there is none.
+
+    >>> measurement(0.99963, 0.0112), measurement(16.53213, None), measurement(3e7, 2e6)
+    ('1.000 ± 0.011', '16.53', '3 × 10⁷ ± 2 × 10⁶')
+    """
+    if not error:
+        return number(value)
+    if abs(value) >= PLAIN[1] or not LEAST <= error < PLAIN[1]:
+        return f"{number(value)} ± {number(error, 2)}"
+    places = max(1 - math.floor(math.log10(error)), 0)
+    return f"{value:,.{places}f} ± {error:,.{places}f}"
 
 
 def counted(count: int, singular: str, plural: str | None = None) -> str:

@@ -19,7 +19,7 @@ from smoothplan.report.markup import joined
 from smoothplan.report.sections import Entry
 
 LARGEST = 1_000_000
-"""Bytes of rows, of all experiments together, that are put into the page; where there are more, none are."""
+"""Bytes of compressed rows, of all experiments together, that are put into the page; where there are more, none are."""
 
 
 class Library(NamedTuple):
@@ -55,14 +55,19 @@ def write(folder: Path, file: Path | None = None, order: Sequence[str] = ()) -> 
 
 def _entries(found: Sequence[Found]) -> list[Entry]:
     rows = [one.rows.read_bytes() if one.rows.is_file() else b"" for one in found]
-    fits = sum(map(len, rows)) < LARGEST
+    packed = [_packed(lines) for lines in rows]
+    fits = sum(map(len, packed)) < LARGEST
     entries: list[Entry] = []
-    for one, lines in zip(found, rows, strict=True):
+    for one, lines, small in zip(found, rows, packed, strict=True):
         anchor = re.sub(r"[^A-Za-z0-9]+", "-", one.findings.experiment).strip("-").lower() or "experiment"
         if anchor in {entry.anchor for entry in entries} | {"summary", "runs", "main"}:
             anchor = f"{anchor}-{len(entries) + 1}"
-        entries.append(Entry(anchor, one.folder.name, one.findings, lines if fits else None, len(lines)))
+        entries.append(Entry(anchor, one.folder.name, one.findings, lines, small if fits else None))
     return entries
+
+
+def _packed(content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0)  # the same content gives the same page
 
 
 def _page(entries: Sequence[Entry], library: Library) -> str:
@@ -113,4 +118,4 @@ def _library() -> Library:
     except ImportError:
         raise ImportError("a report needs Plotly: install smoothplan[plots]") from None
     script = str(get_plotlyjs())
-    return Library(_digest(script), base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode("ascii"))
+    return Library(_digest(script), base64.b64encode(_packed(script.encode())).decode("ascii"))

@@ -2,14 +2,13 @@
 
 import base64
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from smoothplan.findings import Claim, Findings
+from smoothplan.findings import Findings
+from smoothplan.report import claims
 from smoothplan.report.charts import frame
-from smoothplan.report.markup import Html, counted, duration, element, joined, number, size
-from smoothplan.report.strip import strip
+from smoothplan.report.markup import Html, counted, duration, element, joined, size
 from smoothplan.report.tables import table
 
 
@@ -19,12 +18,13 @@ class Entry(NamedTuple):
     anchor: str  # its id in the page
     folder: str  # the name of its folder
     findings: Findings
-    rows: bytes | None  # its rows as JSON lines, if they are to be in the page
-    weight: int  # bytes of its rows
+    rows: bytes  # as JSON lines
+    packed: bytes | None  # the same compressed by gzip, if they are to be in the page
 
-    def claim(self, place: int) -> str:
-        """The id of a claim."""
-        return f"{self.anchor}-claim-{place + 1}"
+    @property
+    def claims(self) -> Mapping[str, claims.Numbered]:
+        """Its claims by statement."""
+        return claims.grouped(self.anchor, self.findings.evidence.claims)
 
     def figure(self, place: int) -> str:
         """The id of a figure."""
@@ -33,26 +33,22 @@ class Entry(NamedTuple):
 
 def tally(entries: Sequence[Entry]) -> str:
     """How many claims hold, in words."""
-    claims = [claim for entry in entries for claim in entry.findings.evidence.claims]
-    held = sum(claim.holds for claim in claims)
-    if not claims:
-        return "No claims were checked"
-    if held == len(claims):
-        return "The one claim holds" if held == 1 else f"All {held} claims hold"
-    return f"{held} of {counted(len(claims), 'claim')} hold{'s' if len(claims) == 1 else ''}"
+    return claims.tally([claim for entry in entries for claim in entry.findings.evidence.claims])
 
 
 def summary(entries: Sequence[Entry]) -> Html:
-    """Every claim with its verdict and a link to it."""
+    """Every claim with its verdict and a link to it; first those that do not hold."""
+    wrong = [link for entry in entries for link in claims.failing(entry.claims)]
     return joined(
+        element("p", element("b", "Not borne out: "), *_listed(wrong), class_="wrong") if wrong else None,
         *(
             joined(
                 element("h3", element("a", entry.findings.title, href=f"#{entry.anchor}")),
-                element("ul", *(_line(entry, place) for place in range(len(entry.findings.evidence.claims)))),
+                element("ul", *(claims.line(statement, group) for statement, group in entry.claims.items())),
             )
             for entry in entries
-            if entry.findings.evidence.claims
-        )
+            if entry.claims
+        ),
     )
 
 
@@ -94,7 +90,7 @@ def experiment(entry: Entry) -> Html:
         element("p", findings.experiment, class_="kicker"),
         element("h2", findings.title, id=entry.anchor),
         element("p", findings.question, class_="question"),
-        *(_claim(claim, entry.claim(place)) for place, claim in enumerate(evidence.claims)),
+        *(claims.article(statement, group) for statement, group in entry.claims.items()),
         *(
             frame(figure, entry.figure(place), f"{entry.folder}/{figure.name}")
             for place, figure in enumerate(evidence.figures)
@@ -107,58 +103,18 @@ def experiment(entry: Entry) -> Html:
     )
 
 
-def _line(entry: Entry, place: int) -> Html:
-    claim = entry.findings.evidence.claims[place]
-    return element(
-        "li",
-        _badge(claim.holds),
-        element(
-            "div",
-            element("a", claim.statement, href=f"#{entry.claim(place)}"),
-            element("p", f"{_measured(claim)}; stated {_stated(claim)}", class_="small"),
-        ),
-    )
+def _listed(parts: Sequence[Html]) -> list[Any]:
+    return [piece for part in parts for piece in (" · ", part)][1:]
 
 
 def _mark(entry: Entry) -> Html | None:
-    claims = entry.findings.evidence.claims
-    if not claims:
+    if not entry.claims:
         return element("span", "·", class_="sign", aria_hidden="true")
-    held = all(claim.holds for claim in claims)
+    held = all(claim.holds for claim in entry.findings.evidence.claims)
     kind, sign, words = ("holds", "✓", "all claims hold: ") if held else ("fails", "✗", "some claims do not hold: ")
     return joined(
         element("span", sign, class_=f"sign {kind}", aria_hidden="true"), element("span", words, class_="unseen")
     )
-
-
-def _badge(holds: bool) -> Html:
-    kind, sign, words = ("holds", "✓", "holds") if holds else ("fails", "✗", "does not hold")
-    return element("span", element("span", f"{sign} ", aria_hidden="true"), words, class_=f"badge {kind}")
-
-
-def _claim(claim: Claim, anchor: str) -> Html:
-    return element(
-        "article",
-        _badge(claim.holds),
-        element("h3", claim.statement, id=anchor),
-        strip(claim),
-        element("p", claim.verdict[:1].upper() + claim.verdict[1:], "."),
-        element("p", element("b", "Why this interval: "), claim.reason, class_="small"),
-        class_=f"claim {'holds' if claim.holds else 'fails'}",
-        aria_labelledby=anchor,
-    )
-
-
-def _measured(claim: Claim) -> str:
-    error = "" if claim.error is None else f" ± {number(claim.error, 2)}"
-    return f"measured {number(claim.measured)}{error}"
-
-
-def _stated(claim: Claim) -> str:
-    low, high = claim.stated
-    if math.isinf(low):
-        return f"at most {number(high)}"
-    return f"at least {number(low)}" if math.isinf(high) else f"{number(low)} to {number(high)}"
 
 
 def _notes(notes: Sequence[str]) -> Html | None:
@@ -188,15 +144,17 @@ def _origin(entry: Entry) -> Html:
 
 
 def _download(entry: Entry) -> Html:
-    if entry.weight == 0:
+    """A link to the rows in the page. They are compressed; the script of the page unpacks them."""
+    weight = size(len(entry.rows))
+    if not entry.rows:
         return joined("Its rows are not beside it.")
-    if entry.rows is None:
+    if entry.packed is None:
         file = element("code", f"{entry.folder}/rows.jsonl")
-        return joined("Every run is a line of ", file, f" ({size(entry.weight)}, too much for this page).")
-    address = "data:application/x-ndjson;charset=utf-8;base64," + base64.b64encode(entry.rows).decode("ascii")
-    lines = counted(entry.rows.count(b"\n"), "line")
-    link = element("a", "Download the rows", href=address, download=f"{entry.findings.experiment}-rows.jsonl")
-    return joined(link, f" (JSON lines: {lines}, {size(entry.weight)}).")
+        return joined("Every run is a line of ", file, f" ({weight}, too much for this page).")
+    name = f"{entry.anchor}-rows.jsonl"
+    address = "data:application/gzip;base64," + base64.b64encode(entry.packed).decode("ascii")
+    link = element("a", "Download the rows", href=address, download=f"{name}.gz", data_unpacked=name)
+    return joined(link, f" (JSON lines: {counted(len(entry.rows.splitlines()), 'line')}, {weight}).")
 
 
 def _versions(machine: Mapping[str, str]) -> str:

@@ -8,11 +8,13 @@ from smoothplan.report.markup import Html, element, number
 NUMBER = re.compile(r"[-−+~≈<>≤≥]?\s?\d[\d,.]*(e[-+]?\d+)?(\s?(×|±|%|k?B|m?s\b|min|h\b).*)?")
 """A number, maybe with an error or a unit."""
 
+SHORT = 24
+"""Letters of a text that stays in one line."""
+
 
 def table(label: str, columns: Sequence[str], rows: Sequence[Sequence[str | float]], digits: int = 4) -> Html:
     """A table in a box of its own, that scrolls where it is too wide; numbers are on the right."""
-    right = [bool(rows) and all(_numeric(row[place]) for row in rows) for place in range(len(columns))]
-    kinds = ["number" if numeric else None for numeric in right]
+    kinds = [_kind([row[place] for row in rows]) for place in range(len(columns))]
     head = element(
         "tr", *(element("th", text, scope="col", class_=kind) for text, kind in zip(columns, kinds, strict=True))
     )
@@ -36,6 +38,8 @@ def table(label: str, columns: Sequence[str], rows: Sequence[Sequence[str | floa
     )
 
 
-def _numeric(cell: str | float) -> bool:
-    """Whether a cell is empty or reads as a number."""
-    return not isinstance(cell, str) or not cell or NUMBER.fullmatch(cell) is not None
+def _kind(cells: Sequence[str | float]) -> str | None:
+    """The class of a column: numbers, short texts that are not broken into lines, or any."""
+    if all(not isinstance(cell, str) or not cell or NUMBER.fullmatch(cell) for cell in cells):
+        return "number"
+    return "short" if all(not isinstance(cell, str) or len(cell) <= SHORT for cell in cells) else None

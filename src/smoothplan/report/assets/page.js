@@ -165,7 +165,8 @@
     // The ends of an axis, in powers of ten where it is logarithmic.
     ends(name) {
       if (this.range[name]) return this.range[name];
-      const values = this.spec.series.flatMap((series) => series[name]);
+      const whisker = (series) => (name === "y" ? [...(series.low ?? []), ...(series.high ?? [])] : []);
+      const values = this.spec.series.flatMap((series) => [...series[name], ...whisker(series)]);
       const known = this.log[name] ? values.filter((value) => value > 0).map(Math.log10) : values;
       return [Math.min(...known), Math.max(...known)];
     }
@@ -176,7 +177,7 @@
       const decades = high - low;
       if (!this.log[name] || !Number.isFinite(decades)) return { nticks: 8, exponentformat: "power" };
       if (decades > 3.2) return { dtick: Math.ceil(decades / 8), exponentformat: "power", tickfont: { size: 11 } }; // drawn larger
-      return { ...(decades > 0.8 ? { dtick: "D2" } : { nticks: 7 }), tickformat: low < -4 || high > 7 ? "~e" : ",~g" };
+      return { ...(decades > 0.8 ? { dtick: "D2" } : { nticks: 7 }), tickformat: low < -3.5 || high > 6.5 ? "~e" : ",~g" };
     }
 
     axis(name, style) {
@@ -190,7 +191,8 @@
         showline: true,
         ticks: "outside",
         tickcolor: style.color,
-        zeroline: false,
+        zeroline: name === "y" && this.spec.named && !this.log.y, // where bars begin
+        zerolinecolor: style.color,
       };
     }
 
@@ -234,15 +236,33 @@
     if (!charts.has(box)) charts.set(box, new Chart(box));
   }
 
-  // Plotly is in the page, compressed. As a script element it is subject to the page's policy like any other.
-  async function load() {
-    const letters = atob(document.getElementById("library").textContent);
+  // What base64 of gzip stands for.
+  function unpacked(text) {
+    const letters = atob(text);
     const packed = new Uint8Array(letters.length);
     for (let place = 0; place < letters.length; place++) packed[place] = letters.charCodeAt(place); // quickest by far
-    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")));
+  }
+
+  // Plotly is in the page, compressed. As a script element it is subject to the page's policy like any other.
+  async function load() {
     const script = document.createElement("script");
-    script.textContent = await new Response(stream).text();
+    script.textContent = await unpacked(document.getElementById("library").textContent).text();
     document.head.append(script);
+  }
+
+  // Rows are in the page as compressed files: here they are unpacked on the way.
+  function prepareDownloads() {
+    if (!("DecompressionStream" in window)) return;
+    for (const link of document.querySelectorAll("[data-unpacked]"))
+      link.onclick = async (event) => {
+        event.preventDefault();
+        const file = document.createElement("a");
+        file.href = URL.createObjectURL(await unpacked(link.href.slice(link.href.indexOf(",") + 1)).blob());
+        file.download = link.dataset.unpacked;
+        file.click();
+        setTimeout(() => URL.revokeObjectURL(file.href), 60_000); // by then it is saved
+      };
   }
 
   // Those in sight first, the others when there is time for them.
@@ -293,6 +313,7 @@
 
   async function start() {
     prepareTheme();
+    prepareDownloads();
     const boxes = [...document.querySelectorAll("[data-figure]")];
     if (boxes.length === 0) return;
     try {
