@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -100,10 +101,9 @@ def cells(settings: Settings) -> Iterator[Cell]:
                 price = {"variant": variant, "discount": discount, "epsilon": epsilon, **ANCHOR}
                 yield Cell({"part": "price", **price}, seed=0)
     for kind in CLIPPINGS:
-        for error in settings.reference_errors:
-            for rewards in CLIPPED_REWARDS:
-                clipped = {"clipping": kind, "error": error, "rewards": rewards, "samples": settings.clipped_samples}
-                yield Cell({"part": "clip", **clipped}, seed)
+        for number, (error, rewards) in enumerate(product(settings.reference_errors, CLIPPED_REWARDS)):
+            clipped = {"clipping": kind, "error": error, "rewards": rewards, "samples": settings.clipped_samples}
+            yield Cell({"part": "clip", **clipped}, seed + number)
     for actions, discount, temperature in VALUES:
         yield Cell({"part": "values", "actions": actions, "discount": discount, "temperature": temperature}, seed)
     for kind, actions in REMAINDERS:

@@ -19,6 +19,9 @@ SIZE = (6.4, 4.0)
 CROWDED, LEGEND_COLUMNS = 6, 3
 """Series from which on a legend would hide some of them: it goes below the axes, in so many columns."""
 
+PLAIN = (1.0, 100.0)
+"""Numbers from here to there are easier to read without a power of ten."""
+
 RESOLUTION = 160
 """Dots per inch of a PNG."""
 
@@ -60,6 +63,8 @@ def draw(figure: Figure, folder: Path) -> list[Path]:
             axes.set_xscale("log")
         if figure.y.log:
             axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            _plain_labels(axis)
         if len(figure.series) >= CROWDED:
             canvas.legend(loc="outside lower center", ncols=LEGEND_COLUMNS, fontsize="small")
         elif len(figure.series) > 1:
@@ -69,6 +74,16 @@ def draw(figure: Figure, folder: Path) -> list[Path]:
             metadata = {"Date": None} if file.suffix == ".svg" else {"Software": None}
             canvas.savefig(file, dpi=RESOLUTION, metadata=metadata)
     return files
+
+
+def _plain_labels(axis: Any) -> None:
+    """Writes 30, not 3·10¹, along a logarithmic axis that has no other numbers than such ones."""
+    from matplotlib.ticker import LogFormatter
+
+    low, high = axis.get_view_interval()
+    if axis.get_scale() == "log" and PLAIN[0] <= low and high <= PLAIN[1]:
+        axis.set_major_formatter(LogFormatter())
+        axis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
 
 
 def _line(axes: Any, series: Series, colour: str, marker: str) -> None:
