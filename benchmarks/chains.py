@@ -7,7 +7,6 @@ the load of the machine matters much.
 """
 
 import argparse
-import resource
 import subprocess
 import tempfile
 import time
@@ -17,9 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import engines
 import numpy as np
-from engines import Measurement
 
 import smoothplan as sp
 from smoothplan.arguments import Floats
@@ -30,6 +27,16 @@ from smoothplan.engines.compiled_chains import Lanes, Policy, TableChains, new_l
 from smoothplan.engines.grids import Grid, grid_nodes, make_grid
 from smoothplan.engines.jitted_chains import JittedChains
 from smoothplan.engines.kernels import Softmaxes
+from smoothplan.experiments.throughput_contest import (
+    Measurement,
+    add,
+    compile_program,
+    mean_and_error,
+    own_twin,
+    plug_in_case,
+)
+from smoothplan.experiments.throughput_contest import twin as recursive_twin
+from smoothplan.experiments.throughput_contest import write_data as write_case
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.tabular import Tables
 from smoothplan.streams import Stream, compiled
@@ -45,6 +52,9 @@ SAMPLES = {"values": 1024, "corrections": 16}
 
 GOALS = {"table": 0.5, "jitted": 0.05}
 """Throughput as a fraction of the twin's."""
+
+SUSPICIOUS = 5.0
+"""Standard errors between two means beyond which one of the two implementations is wrong."""
 
 Kind = Literal["values", "corrections"]
 Contestant = Callable[[int, int], Measurement]
@@ -108,24 +118,6 @@ def twin(kind: Kind, program: Path, data: Path) -> Contestant:
     return run
 
 
-def on_processor_time(run: Contestant) -> Contestant:
-    """A program as a contestant, on the processor's time instead of its own clock; without that of an empty run."""
-
-    def seconds(chunks: int, seed: int) -> tuple[float, Measurement]:
-        start = resource.getrusage(resource.RUSAGE_CHILDREN)
-        found = run(chunks, seed)
-        stop = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return stop.ru_utime - start.ru_utime, found
-
-    empty = min(seconds(0, 0)[0] for _ in range(REPEATS))
-
-    def timed(chunks: int, seed: int) -> Measurement:
-        spent, found = seconds(chunks, seed)
-        return found._replace(seconds=max(spent - empty, 1e-9))
-
-    return timed
-
-
 def contestant(kind: Kind, chains: Chains, model: GenerativeModel, state: Any) -> Contestant:
     """An engine of chains as a contestant."""
 
@@ -139,7 +131,7 @@ def contestant(kind: Kind, chains: Chains, model: GenerativeModel, state: Any) -
             else:
                 found.append(Sums(*chains.corrections(oracle, state, SAMPLES[kind], PAIRS, HORIZON)[:3]))
             calls += oracle.calls
-        return Measurement(time.process_time() - start, calls, engines.add(found))
+        return Measurement(time.process_time() - start, calls, add(found))
 
     return run
 
@@ -162,21 +154,21 @@ def print_table(title: str, found: dict[str, list[Measurement]], same: bool = Tr
     print(f"\n{title}\n  {'':<10}{'M calls/s':>10}{'of the twin':>13}{'goal':>7}   mean")
     rates = {name: max(each.calls / each.seconds for each in many) for name, many in found.items()}
     first = next(iter(found))
-    expected, error = engines.mean_and_error(engines.add(each.sums for each in found[first]))
+    expected, error = mean_and_error(add(each.sums for each in found[first]))
     for name, many in found.items():
-        mean, own = engines.mean_and_error(engines.add(each.sums for each in many))
+        mean, own = mean_and_error(add(each.sums for each in many))
         goal = f"{GOALS[name]:.2f}" if name in GOALS else ""
         ratio = rates[name] / rates[first]
         print(f"  {name:<10}{rates[name] / 1e6:>10.1f}{ratio:>13.3f}{goal:>7}   {mean:.5f} ± {own:.5f}")
-        if same and abs(mean - expected) > engines.SUSPICIOUS * np.hypot(own, error):
+        if same and abs(mean - expected) > SUSPICIOUS * np.hypot(own, error):
             raise SystemExit(f"{name} and the twin disagree: {mean} ± {own}, {expected} ± {error}")
 
 
 def run_tables(folder: Path) -> None:
     """Chains on tables beside their twin."""
-    program = folder / "chain_twin"
-    source = Path(__file__).with_name("chain_twin.cpp")
-    subprocess.run(["g++", "-O3", "-march=native", "-std=c++17", "-o", str(program), str(source)], check=True)
+    program = compile_program(Path(__file__).with_name("chain_twin.cpp"), folder)
+    if program is None:
+        raise SystemExit("the twin is a program in C++, and there is no compiler")
     for case in cases():
         data = folder / "case.bin"
         write_data(case, data)
@@ -203,12 +195,13 @@ def cart_pole_grid() -> Grid:
 def run_simulator(folder: Path) -> None:
     """Chains through a compiled simulator, beside the twin of the recursive engines."""
     model, backup, grid = sp.models.cart_pole(), sp.LogSumExp(0.3), cart_pole_grid()
-    yardstick, data = engines.plug_in_case(), folder / "engines.bin"
-    engines.write_data(yardstick, data)
-    program = engines.compile_twin(folder)
+    yardstick, program, data = plug_in_case(), own_twin(), folder / "engines.bin"
+    if program is None:
+        raise SystemExit("the yardstick is a program in C++, and there is no compiler")
+    write_case(yardstick, data)
     kinds: tuple[Kind, ...] = ("values", "corrections")
     for kind in kinds:
-        field = {"twin": on_processor_time(engines.twin(yardstick, program, data, 4, 1))}
+        field = {"twin": recursive_twin(yardstick, program, data, 4)}
         for name, chains in (
             ("jitted", JittedChains(model, backup, grid, 80.0)),
             ("batched", BatchedChains(model, backup, grid.at, 80.0)),
@@ -259,7 +252,7 @@ def run_steps(pairs: int = 20, horizon: int = 200, samples: int = 200) -> None:
     found["one step"] = sums, oracle.calls
     print(f"\ncorrections, γ = 0.97, H = {horizon}, n = {pairs}\n  {'':<10}{'calls × variance of the mean':>30}   mean")
     for name, (sums, calls) in found.items():
-        mean, error = engines.mean_and_error(sums)
+        mean, error = mean_and_error(sums)
         print(f"  {name:<10}{calls * error**2:>30.4g}   {mean:.5f} ± {error:.5f}")
 
 

@@ -2,19 +2,16 @@
 
 Prices are medians over instances: 100,000 states, 5 actions, 2 successors, half of the rewards zero, γ = 0.7, δ = 0.1.
 Rewards are fixed numbers; "declared" planners are told so, "bounded" ones know their range only. The speed is compared
-with the C++ twin of engines.py on one thread, interleaved, so that nothing depends on the speed of the machine.
+with the C++ twin of the recursive engines, interleaved, so that nothing depends on the speed of the machine.
 """
 
 import argparse
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
-
-import engines
 
 import smoothplan as sp
+from smoothplan.experiments.throughput_contest import own_twin, plug_in_case, twin, workshop, write_data
 from smoothplan.run import Planner
 
 EPSILONS = (1.0, 0.5, 0.2)
@@ -79,21 +76,20 @@ def prices(models: list[sp.TabularModel]) -> None:
 
 def speed(model: sp.TabularModel) -> None:
     """Calls per second of the search and of the twin, in turn."""
-    case = engines.plug_in_case()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        program, data = engines.compile_twin(folder), folder / "case.bin"
-        engines.write_data(case, data)
-        twin = engines.twin(case, program, data, 1000, 1)
-        rates: dict[str, list[float]] = {"twin": [], "declared": [], "bounded": []}
-        for repeat in range(REPEATS):
-            measured = twin(2, repeat)
-            rates["twin"].append(measured.calls / measured.seconds)
-            for rewards in ("declared", "bounded"):
-                planner = sp.OTGapE(HARD, 0.0, rewards=rewards)
-                start = time.perf_counter()
-                result = sp.plan(planner, model, 0, seed=repeat, max_calls=500_000)
-                rates[rewards].append(result.calls / (time.perf_counter() - start))
+    case, program, data = plug_in_case(), own_twin(), workshop() / "case.bin"
+    if program is None:
+        raise SystemExit("the speed is compared with a program in C++, and there is no compiler")
+    write_data(case, data)
+    yardstick = twin(case, program, data, 1000)
+    rates: dict[str, list[float]] = {"twin": [], "declared": [], "bounded": []}
+    for repeat in range(REPEATS):
+        measured = yardstick(2, repeat)
+        rates["twin"].append(measured.calls / measured.seconds)
+        for rewards in ("declared", "bounded"):
+            planner = sp.OTGapE(HARD, 0.0, rewards=rewards)
+            start = time.process_time()
+            result = sp.plan(planner, model, 0, seed=repeat, max_calls=500_000)
+            rates[rewards].append(result.calls / (time.process_time() - start))
     medians = {name: statistics.median(many) for name, many in rates.items()}
     print(f"\ntwin: {medians['twin'] / 1e6:.0f} M calls/s")
     for rewards in ("declared", "bounded"):

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from smoothplan.experiments import constants, critic, errata, exponents, gap, regret, smoothing
+from smoothplan.experiments import constants, critic, errata, exponents, gap, regret, smoothing, throughput
 from smoothplan.experiments.base import Cell, Experiment, Row, Scale, run
 
 EXPERIMENTS: dict[str, Experiment[Any]] = {
     module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (exponents, errata, constants, smoothing, gap, regret, critic)
+    for module in (exponents, errata, constants, smoothing, gap, regret, critic, throughput)
 }
 """By name, in the order in which they are best read."""
 

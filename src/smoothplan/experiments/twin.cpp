@@ -1,22 +1,21 @@
 // The compiled engine's twin: the same table of levels, interpreted in C++ on the same tabular model.
 //
-//     twin DATA returns|values STATE ACTION COUNT CHUNKS THREADS SEED
+//     twin DATA returns|values STATE ACTION COUNT CHUNKS SEED
 //
-// DATA is a file of doubles written by engines.py. COUNT samples are drawn in each of CHUNKS chunks, each from a stream
-// of its own, on THREADS threads. Prints: seconds, simulator calls, samples, sum and sum of squares of the samples.
+// DATA is a file of doubles that throughput_contest.py writes. COUNT samples are drawn in each of CHUNKS chunks, each
+// from a stream of its own. Prints: seconds of the processor, simulator calls, samples, sum and sum of squares of the
+// samples.
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
-#include <thread>
 #include <vector>
 
 #include "stream.h"
@@ -292,42 +291,30 @@ static Data read(const char* path) {
 }
 
 int main(int count, char** words) {
-    if (count != 9) return 2;
+    if (count != 8) return 2;
     Data data = read(words[1]);
     bool returns = std::strcmp(words[2], "returns") == 0;
     int state = std::atoi(words[3]), action = std::atoi(words[4]);
     long samples = std::atol(words[5]);
-    int chunks = std::atoi(words[6]), threads = std::atoi(words[7]);
-    uint64_t seed = std::atoll(words[8]);
-    std::vector<double> totals(chunks), squares(chunks);
-    std::vector<uint64_t> calls(chunks);
-    std::atomic<int> next_chunk{0};
-
-    auto work = [&]() {
-        for (int chunk = next_chunk++; chunk < chunks; chunk = next_chunk++) {
-            Sampler sampler(data, seed * 1000003 + chunk);
-            int root = static_cast<int>(data.levels.size()) - 1;
-            double total = 0.0, square = 0.0;
-            for (long i = 0; i < samples; i++) {
-                double value = returns ? sampler.step(data.levels[root].reference, state, action, -1)
-                                       : sampler.sample(root, state, 0, true);
-                total += value;
-                square += value * value;
-            }
-            totals[chunk] = total, squares[chunk] = square, calls[chunk] = sampler.stream.calls;
-        }
-    };
-
-    auto start = std::chrono::steady_clock::now();
-    std::vector<std::thread> pool;
-    for (int thread = 1; thread < threads; thread++) pool.emplace_back(work);
-    work();
-    for (std::thread& thread : pool) thread.join();
-    double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-
+    int chunks = std::atoi(words[6]);
+    uint64_t seed = std::atoll(words[7]);
+    int root = static_cast<int>(data.levels.size()) - 1;
     double total = 0.0, square = 0.0;
-    uint64_t all = 0;
-    for (int chunk = 0; chunk < chunks; chunk++) total += totals[chunk], square += squares[chunk], all += calls[chunk];
-    std::printf("%.9f %llu %ld %.17g %.17g\n", seconds, static_cast<unsigned long long>(all), samples * chunks, total,
+    uint64_t calls = 0;
+
+    std::clock_t start = std::clock();
+    for (int chunk = 0; chunk < chunks; chunk++) {
+        Sampler sampler(data, seed * 1000003 + chunk);
+        for (long i = 0; i < samples; i++) {
+            double value = returns ? sampler.step(data.levels[root].reference, state, action, -1)
+                                   : sampler.sample(root, state, 0, true);
+            total += value;
+            square += value * value;
+        }
+        calls += sampler.stream.calls;
+    }
+    double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+
+    std::printf("%.9f %llu %ld %.17g %.17g\n", seconds, static_cast<unsigned long long>(calls), samples * chunks, total,
                 square);
 }
