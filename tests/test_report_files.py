@@ -90,13 +90,13 @@ def test_static_figures_are_drawn_where_they_are_missing_or_old(
 
 
 def test_order_and_anchors(tmp_path: Path) -> None:
-    for name in ("alpha", "beta", "gamma", "summary"):
+    for name in ("alpha", "beta", "gamma", "library"):
         put(tmp_path, name, replace(BARE, experiment=name))
     put(tmp_path, "copy", replace(BARE, experiment="beta"))
     file = report.write(tmp_path, tmp_path / "other.html", order=("unknown", "gamma", "beta"))
     anchors = re.findall(r'<h2 id="([^"]*)"', file.read_text("utf-8"))
     assert file == tmp_path / "other.html"
-    assert anchors == ["summary", "runs", "gamma", "beta", "beta-3", "alpha", "summary-5"]
+    assert anchors == ["summary", "claims", "gamma", "beta", "beta-3", "alpha", "library-5"]
 
 
 def test_many_rows_stay_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,8 @@ def badge(claims: Sequence[Claim]) -> Html:
 
 
 def _badge(kind: str, sign: str, words: str) -> Html:
-    return element("span", element("span", f"{sign} ", aria_hidden="true"), words, class_=f"badge {kind}")
+    mark = element("span", f"{sign} ", aria_hidden="true")
+    return element("span", mark, element("span", words, class_="words"), class_=f"badge {kind}")
 
 
 def _heading(group: Numbered) -> str:

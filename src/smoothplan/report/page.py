@@ -60,10 +60,15 @@ def _entries(found: Sequence[Found]) -> list[Entry]:
     entries: list[Entry] = []
     for one, lines, small in zip(found, rows, packed, strict=True):
         anchor = re.sub(r"[^A-Za-z0-9]+", "-", one.findings.experiment).strip("-").lower() or "experiment"
-        if anchor in {entry.anchor for entry in entries} | {"summary", "runs", "main"}:
+        if anchor in {entry.anchor for entry in entries} | _taken():
             anchor = f"{anchor}-{len(entries) + 1}"
         entries.append(Entry(anchor, one.folder.name, one.findings, lines, small if fits else None))
     return entries
+
+
+def _taken() -> set[str]:
+    """The ids of the template."""
+    return set(re.findall(r'id="([^"]*)"', _asset("page.html")))
 
 
 def _packed(content: bytes) -> bytes:
@@ -82,6 +87,7 @@ def _page(entries: Sequence[Entry], library: Library) -> str:
         tally=joined(sections.tally(entries)),
         style=_asset("page.css"),
         contents=sections.contents(entries),
+        wrong=sections.wrong(entries),
         summary=sections.summary(entries),
         runs=sections.runs(entries),
         experiments="\n".join(sections.experiment(entry) for entry in entries),

@@ -36,11 +36,16 @@ def tally(entries: Sequence[Entry]) -> str:
     return claims.tally([claim for entry in entries for claim in entry.findings.evidence.claims])
 
 
+def wrong(entries: Sequence[Entry]) -> Html:
+    """The statements that are not borne out, if there are any."""
+    links = [link for entry in entries for link in claims.failing(entry.claims)]
+    pieces = [piece for link in links for piece in (" · ", link)][1:]
+    return element("p", element("b", "Not borne out: "), *pieces, class_="wrong") if links else Html()
+
+
 def summary(entries: Sequence[Entry]) -> Html:
-    """Every claim with its verdict and a link to it; first those that do not hold."""
-    wrong = [link for entry in entries for link in claims.failing(entry.claims)]
+    """Every claim with its verdict and a link to it."""
     return joined(
-        element("p", element("b", "Not borne out: "), *_listed(wrong), class_="wrong") if wrong else None,
         *(
             joined(
                 element("h3", element("a", entry.findings.title, href=f"#{entry.anchor}")),
@@ -48,7 +53,7 @@ def summary(entries: Sequence[Entry]) -> Html:
             )
             for entry in entries
             if entry.claims
-        ),
+        )
     )
 
 
@@ -64,21 +69,29 @@ def contents(entries: Sequence[Entry]) -> Html:
 
 
 def runs(entries: Sequence[Entry]) -> Html:
-    """What was run, and on what."""
-    columns = ("experiment", "scale", "runs", "time", "version of smoothplan")
+    """What was run, on what, and how many claims hold."""
+    columns = ("experiment", "claims that hold", "scale", "runs", "time", "version of smoothplan")
     rows = [
-        (element("a", one.experiment, href=f"#{anchor}"), one.scale, one.rows, duration(one.seconds), one.version)
-        for anchor, one in ((entry.anchor, entry.findings) for entry in entries)
+        (
+            element("a", entry.findings.experiment, href=f"#{entry.anchor}"),
+            _held(entry),
+            entry.findings.scale,
+            entry.findings.rows,
+            duration(entry.findings.seconds),
+            entry.findings.version,
+        )
+        for entry in entries
     ]
     machines = {json.dumps(dict(entry.findings.machine), sort_keys=True): entry.findings.machine for entry in entries}
     if len(machines) == 1:
         text = "All on the same machine: " + _versions(next(iter(machines.values()))) + "."
     else:
         text = f"On {len(machines)} different machines or sets of libraries: see each experiment."
+    count = counted(sum(entry.findings.rows for entry in entries), "run")
     total = duration(sum(entry.findings.seconds for entry in entries))
     return joined(
         table("What was run", columns, rows),
-        element("p", f"{counted(sum(row[2] for row in rows), 'run')} in {total} altogether. ", text, class_="small"),
+        element("p", f"{count} in {total} altogether. ", text, class_="small"),
     )
 
 
@@ -103,18 +116,25 @@ def experiment(entry: Entry) -> Html:
     )
 
 
-def _listed(parts: Sequence[Html]) -> list[Any]:
-    return [piece for part in parts for piece in (" · ", part)][1:]
+def _held(entry: Entry) -> Html:
+    found = entry.findings.evidence.claims
+    return joined(_sign(entry), f" {sum(claim.holds for claim in found)} of {len(found)}" if found else " none")
 
 
-def _mark(entry: Entry) -> Html | None:
+def _mark(entry: Entry) -> Html:
+    """Whether all claims of an experiment hold, before its title."""
+    if not entry.claims:
+        return _sign(entry)
+    held = all(claim.holds for claim in entry.findings.evidence.claims)
+    return joined(_sign(entry), element("span", f"{'all' if held else 'not all'} claims hold: ", class_="unseen"))
+
+
+def _sign(entry: Entry) -> Html:
     if not entry.claims:
         return element("span", "·", class_="sign", aria_hidden="true")
     held = all(claim.holds for claim in entry.findings.evidence.claims)
-    kind, sign, words = ("holds", "✓", "all claims hold: ") if held else ("fails", "✗", "some claims do not hold: ")
-    return joined(
-        element("span", sign, class_=f"sign {kind}", aria_hidden="true"), element("span", words, class_="unseen")
-    )
+    kind, sign = ("holds", "✓") if held else ("fails", "✗")
+    return element("span", sign, class_=f"sign {kind}", aria_hidden="true")
 
 
 def _notes(notes: Sequence[str]) -> Html | None:

@@ -15,7 +15,7 @@ MIDDLE, HALF = 32, 7
 ABOVE, BELOW = 14, 57
 """Where the labels stand."""
 
-CLOSE = 64
+CLOSE = 80
 """Labels of ends that are closer than this would touch."""
 
 MARGIN = 0.18

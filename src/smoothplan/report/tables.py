@@ -8,6 +8,8 @@ from smoothplan.report.markup import Html, element, number
 NUMBER = re.compile(r"[-−+~≈<>≤≥]?\s?\d[\d,.]*(e[-+]?\d+)?(\s?(×|±|%|k?B|m?s\b|min|h\b).*)?")
 """A number, maybe with an error or a unit."""
 
+TAG = re.compile("<[^>]*>")
+
 SHORT = 24
 """Letters of a text that stays in one line."""
 
@@ -40,6 +42,7 @@ def table(label: str, columns: Sequence[str], rows: Sequence[Sequence[str | floa
 
 def _kind(cells: Sequence[str | float]) -> str | None:
     """The class of a column: numbers, short texts that are not broken into lines, or any."""
-    if all(not isinstance(cell, str) or not cell or NUMBER.fullmatch(cell) for cell in cells):
+    texts = [TAG.sub("", cell) if isinstance(cell, Html) else cell for cell in cells if isinstance(cell, str) and cell]
+    if all(NUMBER.fullmatch(text) for text in texts):
         return "number"
-    return "short" if all(not isinstance(cell, str) or len(cell) <= SHORT for cell in cells) else None
+    return "short" if all(len(text) <= SHORT for text in texts) else None
