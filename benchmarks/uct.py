@@ -189,7 +189,7 @@ def rival(exploration: Callable[[Case], float]) -> Callable[[Case, int, int], tu
         simulator, policy = Simulator(where.model, budget, seed), Uniform(where.model.actions)
         agent = pomdp_py.Agent(pomdp_py.Histogram({State(where.state): 1.0}), policy, blackbox_model=simulator)
         planner = pomdp_py.POUCT(
-            max_depth=where.depth - 1,  # it counts from 0
+            max_depth=where.depth - 1,  # it counts from 0; its rollouts end a step earlier
             discount_factor=where.model.discount,
             num_sims=2**31 - 1,
             exploration_const=exploration(where),

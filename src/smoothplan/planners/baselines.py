@@ -26,8 +26,8 @@ MOST_DEPTH = 10_000
 """Of a tree: what lies beyond does not matter at any discount below 0.999."""
 
 EXPLORATION = 1.0
-"""c of UCT. UCB1 has √2 for returns whose range is 1 (Auer, Cesa-Bianchi and Fischer, 2002), and so has UCT (2·C_p with
-C_p = 1/√2). Of 0.1 to 2, on eight models and with budgets of 10³ to 10⁵ calls, 1 had the least mean regret."""
+"""c of UCT. UCB1 has √2 for returns whose range is 1 (Auer, Cesa-Bianchi and Fischer, 2002), and so has UCT: 2·C_p with
+C_p = 1/√2. Regrets on nine models hardly differed between 0.5 and √2; below, a search may settle on a wrong action."""
 
 
 @dataclass(frozen=True)
