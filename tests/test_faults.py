@@ -26,9 +26,9 @@ def small() -> Iterator[Harness]:
     [
         "workers of a process pool",
         pytest.param("workers with their nannies", marks=pytest.mark.full),
-        "client, threads",
+        pytest.param("client, threads", marks=pytest.mark.full),
         "client, checkpoint cut",
-        "SIGTERM, threads",
+        pytest.param("SIGTERM, threads", marks=pytest.mark.full),
     ],
 )
 def test_the_bits_of_an_undisturbed_run(small: Harness, scenario: str) -> None:

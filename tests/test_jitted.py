@@ -56,7 +56,10 @@ def schedule(backup: Any, size: int = len(LEVELS)) -> Schedule:
     return Schedule(Problem.of(model(), backup), LEVELS[:size], 10, 0.1, 0.1)
 
 
-@pytest.mark.parametrize(("backup", "size"), [(BACKUPS[0], 4), (BACKUPS[1], 6)], ids=["lse", "ot"])
+@pytest.mark.parametrize(
+    ("backup", "size"),
+    [pytest.param(BACKUPS[0], 4, id="lse"), pytest.param(BACKUPS[1], 6, id="ot", marks=pytest.mark.full)],
+)
 def test_the_engines_draw_from_one_distribution(backup: Any, size: int) -> None:
     """Kolmogorov and Smirnov on single samples. False-alarm rate: 1e-7 for each of the 4 comparisons."""
     table = schedule(backup, size)
@@ -115,6 +118,7 @@ def test_a_broken_promise_is_named(broken: Any, complaint: str) -> None:
         sp.plan(planner, broken(), engine="compiled")
 
 
+@pytest.mark.full
 def test_plans_agree_and_do_not_depend_on_the_workers() -> None:
     """Both intervals hold together with probability 1 − 2e-6, and then they overlap."""
     planner = sp.SecondOrderSmoothCruiser(BACKUPS[1], epsilon=0.1, delta=1e-6)
