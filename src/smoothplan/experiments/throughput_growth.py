@@ -178,7 +178,8 @@ def peak_megabytes() -> float:
 
 def planned(epsilon: float, max_calls: int) -> dict[str, Any]:
     """Plans to an accuracy in a process of its own: calls, time, and the peak of its memory."""
-    command = [sys.executable, "-m", __name__, str(epsilon), str(max_calls)]
+    program = f"import json; from {__name__} import planned_here as p; print(json.dumps(p({epsilon!r}, {max_calls!r})))"
+    command = [sys.executable, "-c", program]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -195,7 +196,3 @@ def planned_here(epsilon: float, max_calls: int) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     fields = {"forecast": price, "calls": result.calls, "seconds": seconds, "status": result.status}
     return fields | {"megabytes": peak_megabytes()}
-
-
-if __name__ == "__main__":
-    print(json.dumps(planned_here(float(sys.argv[1]), int(sys.argv[2]))))
