@@ -13,7 +13,7 @@ from smoothplan.backups import LogSumExp
 from smoothplan.experiments import exponents
 from smoothplan.experiments.base import Cell, Row, run
 from smoothplan.experiments.exponents import FIRST, MULTILEVEL, SECOND, SPARSE
-from smoothplan.experiments.fits import exponent_beside_logs
+from smoothplan.experiments.fits import exponent_beside_logs, power_law
 from smoothplan.models.zoo import garnet
 
 TINY = exponents.Settings(
@@ -90,7 +90,7 @@ def test_runs_that_grow_too_fast_are_found(planner: str) -> None:
 
 def test_errors_that_do_not_shrink_with_epsilon_are_found() -> None:
     found = failing(rows(error=0.0))
-    assert sum(quantity.startswith("slope of errors") for quantity in found) == 4
+    assert sum(quantity.startswith("slope of root mean square errors") for quantity in found) == 4
 
 
 def test_the_target_of_a_deep_truncation_is_the_value() -> None:
@@ -122,3 +122,13 @@ def test_an_exponent_beside_logarithms() -> None:
         exponent_beside_logs([10.0, 100.0], [1.0, 2.0])
     with pytest.raises(ValueError, match="greater than 1"):
         exponent_beside_logs([1.0, 10.0, 100.0], [1.0, 2.0, 3.0])
+
+
+def test_a_power_law_of_root_mean_squares() -> None:
+    """A sample of next to nothing moves a geometric mean, and no root mean square."""
+    samples = [[3.0, 4.0], [6.0, 8.0], [12.0, 16.0]]
+    assert power_law([1.0, 2.0, 4.0], samples, "square").slope == pytest.approx(1.0)
+    assert power_law([1.0, 2.0, 4.0], samples, "square").intercept == pytest.approx(math.log(math.sqrt(12.5)))
+    samples[2].append(1e-9)
+    assert power_law([1.0, 2.0, 4.0], samples, "square").slope == pytest.approx(1.0, abs=0.2)
+    assert power_law([1.0, 2.0, 4.0], samples).slope < 0.0

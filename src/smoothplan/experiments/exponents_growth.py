@@ -35,8 +35,8 @@ class Growth(NamedTuple):
 
     @property
     def error_slope(self) -> Fit:
-        """Of the errors against ε."""
-        return power_law(self.epsilons, self.errors)
+        """Of the root mean squares of the errors against ε."""
+        return power_law(self.epsilons, self.errors, "square")
 
     @property
     def within(self) -> float:

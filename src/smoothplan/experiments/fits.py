@@ -1,7 +1,7 @@
 """Fits: slopes of measured numbers on logarithmic axes, with intervals."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,9 @@ CONFIDENCE = 0.95
 
 SEED = 0
 """Of the bootstrap: the same rows give the same interval."""
+
+
+Mean = Literal["geometric", "square"]
 
 
 class Fit(NamedTuple):
@@ -34,13 +37,14 @@ class Fit(NamedTuple):
         return [float(np.exp(self.intercept) * value**self.slope) for value in x]
 
 
-def power_law(x: Sequence[float], samples: Sequence[Sequence[float]]) -> Fit:
-    """Fits log of the geometric means of samples against log x, by least squares.
+def power_law(x: Sequence[float], samples: Sequence[Sequence[float]], mean: Mean = "geometric") -> Fit:
+    """Fits log of the means of samples against log x, by least squares.
 
     Args:
         x: positions, [n], positive.
         samples: measured numbers for each, positive; the interval is a bootstrap over them, so one that has a single
             sample at every position has no width.
+        mean: "geometric"; or "square", the root of the mean square, which suits errors: their logarithms are wild.
 
     >>> power_law([1.0, 2.0, 4.0], [[3.0], [12.0], [48.0]]).slope
     2.0
@@ -51,13 +55,21 @@ def power_law(x: Sequence[float], samples: Sequence[Sequence[float]]) -> Fit:
     logs = [np.log(np.asarray(group, dtype=float)) for group in samples]
     if not all(len(group) and np.isfinite(group).all() for group in logs):
         raise ValueError(f"samples must be positive and finite, got {[list(group) for group in samples]}")
-    heights = np.array([group.mean() for group in logs])
+    heights = np.array([_log_mean(group, mean) for group in logs])
     slope = float(_slopes(places, heights))
     intercept = float(heights.mean() - slope * places.mean())
     rng = np.random.default_rng(SEED)
-    means = np.stack([rng.choice(group, (RESAMPLES, len(group))).mean(axis=1) for group in logs], axis=1)
+    means = np.stack([_log_mean(rng.choice(group, (RESAMPLES, len(group))), mean) for group in logs], axis=1)
     low, high = np.quantile(_slopes(places, means), [(1.0 - CONFIDENCE) / 2.0, (1.0 + CONFIDENCE) / 2.0])
     return Fit(round(slope, 12), float(low), float(high), intercept)
+
+
+def _log_mean(logs: Floats, mean: Mean) -> Floats:
+    """The logarithm of the mean of numbers with given logarithms [..., n]."""
+    if mean == "geometric":
+        return np.asarray(logs.mean(axis=-1))
+    largest = logs.max(axis=-1, keepdims=True)
+    return np.asarray(largest[..., 0] + np.log(np.exp(2.0 * (logs - largest)).mean(axis=-1)) / 2.0)
 
 
 def _slopes(x: Floats, y: Floats) -> Floats:
