@@ -266,7 +266,7 @@ def _run_claims(settings: Settings, growth: Mapping[str, Growth]) -> list[Claim]
                 theory="1",
                 measured=error.slope,
                 error=error.error,
-                stated=(1.0 - ERROR_SPREAD / _leverage(runs), 1.0 + ERROR_SPREAD / _leverage(runs)),
+                stated=(1.0 - ERROR_SPREAD / runs.leverage, 1.0 + ERROR_SPREAD / runs.leverage),
                 reason="four standard errors of the slope, where the errors are nearly normal: a kurtosis of up to 5",
             )
         )
@@ -283,12 +283,6 @@ def _run_claims(settings: Settings, growth: Mapping[str, Growth]) -> list[Claim]
         )
     )
     return claims
-
-
-def _leverage(runs: Growth) -> float:
-    """√Σ(x − x̄)² over all runs, x = log ε: a slope has the deviation of one point divided by this."""
-    x = np.repeat(np.log(runs.epsilons), [len(errors) for errors in runs.errors])
-    return float(np.sqrt(((x - x.mean()) ** 2).sum()))
 
 
 def _theory(planner: str) -> str:

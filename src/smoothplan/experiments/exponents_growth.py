@@ -39,6 +39,12 @@ class Growth(NamedTuple):
         return power_law(self.epsilons, self.errors, "square")
 
     @property
+    def leverage(self) -> float:
+        """√Σ(x − x̄)² over all runs, x = log ε: a slope has √n times the deviation of a mean of n, divided by this."""
+        x = np.repeat(np.log(self.epsilons), [len(errors) for errors in self.errors])
+        return float(np.sqrt(((x - x.mean()) ** 2).sum()))
+
+    @property
     def within(self) -> float:
         """The share of runs whose error is at most ε."""
         pairs = zip(self.epsilons, self.errors, strict=True)
