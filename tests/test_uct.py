@@ -15,8 +15,9 @@ from smoothplan import cli, curvature, specs
 from smoothplan.arguments import Floats
 from smoothplan.models.base import Oracle
 from smoothplan.models.tabular import draw
-from smoothplan.planners import baselines
-from smoothplan.planners.baselines import MOST_DEPTH, UCTRun
+from smoothplan.planners import slices
+from smoothplan.planners.baselines import MOST_DEPTH
+from smoothplan.planners.uct_run import UCTRun
 from smoothplan.run import EngineName, Root
 from smoothplan.search.uct_searches import FIRST_ROOM, KeyedSearch, Search, TableSearch
 from tests.common import Counter, content, ending, vectorised
@@ -233,16 +234,16 @@ def test_a_run_is_resumed_with_the_same_bits(
         planner = sp.UCT(depth=5, loop=loop)
         return sp.plan(planner, model, 0, max_calls=1_000, engine=engine, checkpoint=checkpoint)
 
-    monkeypatch.setattr(baselines, "KEEP_SECONDS", 0.0)
-    monkeypatch.setattr(baselines, "KEEP_SHARE", math.inf)
-    slices: list[int] = []
+    monkeypatch.setattr(slices, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(slices, "KEEP_SHARE", math.inf)
+    starts: list[int] = []
     search: Callable[..., None] = kind.search
 
     def watched(self: Search, until: int, limit: int) -> None:
-        if len(slices) in (9, 21):
-            slices.append(-1)
+        if len(starts) in (9, 21):
+            starts.append(-1)
             raise KeyboardInterrupt
-        slices.append(self.oracle.calls)
+        starts.append(self.oracle.calls)
         search(self, until, limit)
 
     whole = content(run(None))
@@ -251,7 +252,7 @@ def test_a_run_is_resumed_with_the_same_bits(
     parts = [run(path) for _ in range(3)]
     assert [part.status for part in parts] == ["interrupted", "interrupted", "max_calls"]
     assert content(parts[2]) == whole
-    made = [calls for calls in slices if calls >= 0]
+    made = [calls for calls in starts if calls >= 0]
     assert made == sorted(set(made))  # nothing was done twice
     assert content(run(path)) == whole
 

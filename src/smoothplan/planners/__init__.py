@@ -1,9 +1,8 @@
 """Planners: frozen configurations that `plan` runs and, where the price is known in advance, `forecast` prices."""
 
-from smoothplan.planners.baselines import UCT
+from smoothplan.planners.baselines import UCT, RandomizedMultilevel
 from smoothplan.planners.gapcruiser import OTGapCruiser
 from smoothplan.planners.gape import MDPGapE, OTGapE
-from smoothplan.planners.multilevel import RandomizedMultilevel
 from smoothplan.planners.recursive import SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
 from smoothplan.planners.reference import ReferenceCruiser
 

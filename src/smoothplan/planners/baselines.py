@@ -1,26 +1,24 @@
-"""Baselines: planners of others, to compare with, that run through the same driver."""
+"""Baselines: planners of others, to compare with, that run through the same driver. What they find are estimates."""
 
 import math
-import time
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-import numpy as np
-
 from smoothplan import arguments, curvature
-from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax
+from smoothplan.engines.multilevel import LevelLaw, MultilevelEngine
+from smoothplan.forecast import amount, scientific
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.tabular import TabularModel
-from smoothplan.parallel.crew import Crew
-from smoothplan.planners.gape import ENDLESS, KEEP_SECONDS, KEEP_SHARE, SLICE_CALLS, SLICE_RATIO
-from smoothplan.run import Display, Root, Run, Status
+from smoothplan.planners.multilevel_run import FEWEST, TRUNCATION_SHARE, MultilevelRun
+from smoothplan.planners.uct_run import UCTRun
+from smoothplan.recursion import REFUSED_CALLS, ROUNDING, HopelessError
+from smoothplan.run import Root, Run
+from smoothplan.schedules.level import Problem
 from smoothplan.search.explorer import Key
 from smoothplan.search.rules import spans
 from smoothplan.search.uct import Rules
 from smoothplan.search.uct_searches import KeyedSearch, Search, TableSearch
-
-# UCT
 
 MOST_DEPTH = 10_000
 """Of a tree: what lies beyond does not matter at any discount below 0.999."""
@@ -28,6 +26,16 @@ MOST_DEPTH = 10_000
 EXPLORATION = 1.0
 """c of UCT. UCB1 has √2 for returns whose range is 1 (Auer, Cesa-Bianchi and Fischer, 2002), and so has UCT: 2·C_p with
 C_p = 1/√2. Regrets on nine models hardly differed between 0.5 and √2; below, a search may settle on a wrong action."""
+
+BASE, DECAY = 4, 2.0
+"""n₀ and a: near the least cost × variance on models with discounts of 0.2 to 0.9 and temperatures of 0.1 and 0.5; a
+smaller n₀ or a larger a is cheaper where returns vary little, and far dearer elsewhere. See docs/baselines.md."""
+
+MOST_BASE, MOST_DECAY, MOST_NESTED = 1 << 16, 16.0, 1000
+"""Of n₀, a and H: more than anyone can pay for."""
+
+AFFORDED = 64
+"""Samples that a limit on calls must pay for on average, or the depth is lowered."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,7 @@ class UCT:
         """A search that knows nothing but the root."""
         if root.max_calls is None and root.max_seconds is None:
             raise ValueError("UCT needs a limit, max_calls or max_seconds, for it has no end of its own: got neither")
-        return UCTRun(self, root, self._search(root))
+        return UCTRun(self, root, self._search(root), by_visits=self.recommendation == "visits")
 
     def depth_for(self, model: GenerativeModel) -> int:
         """The depth of the tree: as given, or such that what lies beyond is worth ε at most, either way."""
@@ -137,64 +145,104 @@ class UCT:
         )
 
 
-class UCTRun:
-    """A run of UCT: slices of the search, with a look at the clock in between."""
+@dataclass(frozen=True)
+class RandomizedMultilevel:
+    """Unbiased samples of the value at a finite depth, by multilevel differences at random levels: an estimate.
 
-    status: Status = "max_calls"
-    identification = None
-    diagnosis = None
-    q_intervals = None
+    A sample is unbounded and no theorem with usable constants bounds its mean, so nothing is certified: the interval
+    is what the model declares, and `result.standard_error` is that of the value. Samples are drawn until the bias of
+    the depth, at most γ^H·W/2, and the noise, z_{1−δ/2} standard errors, are within ε together; or the noise alone
+    within ε/2, where a depth of your own has a larger bias than that.
 
-    def __init__(self, planner: UCT, root: Root, search: Search) -> None:
-        self._planner, self._root, self._search = planner, root, search
-        self.epsilon, self.delta = planner.epsilon, planner.delta
-        self.interval = curvature.value_interval(root.model, planner.backup)
+    A sample's cost has a finite mean, which grows exponentially with the depth, and an infinite variance. Under
+    `max_calls` chunks of samples are drawn in order up to the first that does not fit; docs/baselines.md says what that
+    does to the estimate. Where no depth is given, the limit may lower it.
 
-    def go(self, crew: Crew, display: Display) -> None:
-        """Searches until a limit is reached. Rounds build on each other: one worker does all."""
-        limit = ENDLESS if self._root.max_calls is None else min(self._root.max_calls, ENDLESS)
-        crew.recall("search", self._search.restore)
-        next_keep = time.perf_counter() + KEEP_SECONDS
-        while True:
-            self._search.search(self.calls + min(SLICE_CALLS, 1 + int(SLICE_RATIO * self.calls)), limit)
-            display.update(self.calls, self.interval)
-            over = self.calls >= limit
-            # Between slices, and only there, the search can be gone on with to the same end.
-            if over or crew.brake.is_pulled or time.perf_counter() >= next_keep:
-                started = time.perf_counter()
-                crew.keep("search", self._search.saved)
-                next_keep = started + max(KEEP_SECONDS, (time.perf_counter() - started) / KEEP_SHARE)
-            if over:
-                self.status = "max_calls"
-                return
-            crew.brake.check()
+    Args:
+        backup: F, smooth.
+        epsilon: the accuracy wanted.
+        delta: how often the estimate may be further away, if its error were normal.
+        depth: H; by default the least with a bias of at most ε/2.
+        base: n₀, the returns per action at the lowest level.
+        decay: a > 1 in P(L ≥ l) = 2^−l·(l+1)^−a, the law of the levels.
+    """
 
-    @property
-    def calls(self) -> int:
-        """Simulator calls made."""
-        return self._search.oracle.calls
+    backup: Backup
+    epsilon: float
+    delta: float = 0.1
+    depth: int | None = None
+    base: int = BASE
+    decay: float = DECAY
 
-    @property
-    def samples(self) -> int:
-        """Rounds that were finished."""
-        return int(self._search.counts.sum())
+    no_forecast: ClassVar[str] = "its price depends on the variance of its samples, which only the run reveals"
 
-    @property
-    def q(self) -> Floats:
-        """Estimates of the action values, [K]."""
-        return self._search.q
+    def __post_init__(self) -> None:
+        arguments.accuracy(self.epsilon)
+        arguments.failure(self.delta)
+        if self.backup.temperature == 0.0:
+            raise ValueError(f"RandomizedMultilevel needs a smooth backup, got {self.backup!r}: use SparseSampling")
+        if self.depth is not None:
+            object.__setattr__(self, "depth", arguments.whole("depth", self.depth, most=MOST_NESTED))
+        object.__setattr__(self, "base", arguments.whole("base", self.base, most=MOST_BASE))
+        object.__setattr__(self, "decay", arguments.number("decay", self.decay, above=1.0, below=MOST_DECAY))
 
-    @property
-    def action(self) -> int:
-        """The recommended action, of those that were tried."""
-        counts = self._search.counts
-        q = np.where(counts > 0, self.q, -np.inf)
-        if self._planner.recommendation == "visits":
-            q = np.where(counts == counts.max(), q, -np.inf)
-        return int(np.argmax(q))
+    def depth_for(self, model: GenerativeModel) -> int:
+        """The depth: as given, or the least at which what lies beyond is worth ε/2 at most."""
+        if self.depth is not None:
+            return self.depth
+        problem = Problem.of(model, self.backup)
+        tolerated = TRUNCATION_SHARE * self.epsilon
+        if problem.discount * problem.width / 2.0 <= tolerated:
+            return 1
+        depth = math.ceil(math.log(2.0 * tolerated / problem.width) / math.log(problem.discount) * (1.0 - ROUNDING))
+        return min(depth, MOST_NESTED)
 
-    @property
-    def value(self) -> float:
-        """The estimate for that action, moved into the interval where it is outside."""
-        low, high = self.interval
-        return float(np.clip(self.q[self.action], low, high))
+    def engine(self, model: GenerativeModel, depth: int) -> MultilevelEngine:
+        """What draws samples of a depth."""
+        problem = Problem.of(model, self.backup)
+        certain = 0
+        if problem.reward_noise == 0.0:
+            # With one next state nothing varies. Otherwise returns onto V_0 do not, unless that state may be worth 0.
+            certain = depth if problem.single_successor else int(not problem.terminates)
+        return MultilevelEngine(
+            backup=self.backup,
+            actions=problem.actions,
+            discount=problem.discount,
+            middle=problem.middle,
+            depth=depth,
+            base=self.base,
+            law=LevelLaw(self.decay),
+            certain=certain,
+        )
+
+    def expected_calls(self, model: GenerativeModel) -> float:
+        """Simulator calls of one sample at the root on average, if no state is terminal; fewer if some are."""
+        return self.engine(model, self.depth_for(model)).expected_calls
+
+    def begin(self, root: Root) -> "MultilevelRun":
+        """A run that has not made any simulator call yet.
+
+        Raises:
+            HopelessError: the fewest samples may need more than `REFUSED_CALLS` and there is no limit on calls.
+        """
+        if root.engine == "compiled":
+            raise ValueError("engine must be 'auto' or 'batched' for RandomizedMultilevel, got 'compiled'")
+        depth = self.depth_for(root.model)
+        engine = self.engine(root.model, depth)
+        if root.max_calls is None and FEWEST * engine.expected_calls > REFUSED_CALLS:
+            raise HopelessError(_refusal(self, engine))
+        if root.max_calls is not None and self.depth is None:
+            while engine.depth > 1 and AFFORDED * engine.expected_calls > root.max_calls:
+                engine = self.engine(root.model, engine.depth - 1)
+        return MultilevelRun(self, root, engine, lowered=engine.depth < depth)
+
+
+def _refusal(planner: RandomizedMultilevel, engine: MultilevelEngine) -> str:
+    """Why a run is not started."""
+    calls = engine.expected_calls
+    price = "more than 1e300" if calls > 1e300 else amount(math.ceil(calls))
+    return (
+        f"a sample of depth {engine.depth} needs {price} simulator calls on average, and {FEWEST:,} samples more than "
+        f"{scientific(REFUSED_CALLS)}. The price is exponential in the depth: a smaller discount, a larger epsilon "
+        f"than {planner.epsilon:g} or a depth of your own would help; max_calls=N plans as deep as N calls allow"
+    )

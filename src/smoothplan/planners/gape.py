@@ -5,7 +5,6 @@ probability 1 − δ. What a round does is in `smoothplan.search`.
 """
 
 import math
-import time
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -17,6 +16,7 @@ from smoothplan.backups import Backup, HardMax
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.tabular import TabularModel
 from smoothplan.parallel.crew import Crew
+from smoothplan.planners.slices import SLICE_CALLS, in_slices
 from smoothplan.run import Display, History, Identification, Root, Run, Status
 from smoothplan.search.explored import explored
 from smoothplan.search.explorer import Explorer, Key, KeyedExplorer, TableExplorer
@@ -24,18 +24,6 @@ from smoothplan.search.graph import PAIRS, ROUNDS, STATES, Rules
 from smoothplan.search.rules import MOST_STAGES, MOST_SUCCESSORS, rules_of, spans
 from smoothplan.search.saved import Arrays, Readable
 from smoothplan.search.ugape import ugape
-
-SLICE_CALLS = 20_000
-"""Simulator calls after which a run looks at the clock, at most; rounds too."""
-
-SLICE_RATIO = 0.1
-"""Before that, a slice is this fraction of the calls made."""
-
-KEEP_SECONDS, KEEP_SHARE = 1.0, 0.05
-"""A checkpoint is written after so many seconds, and takes no more than this part of the time."""
-
-ENDLESS = 2**62
-"""More calls than anybody makes."""
 
 
 @dataclass(frozen=True)
@@ -205,31 +193,20 @@ class SearchRun:
 
     def go(self, crew: Crew, display: Display) -> None:
         """Searches until the gap is within ε or a limit is reached. Rounds build on each other: one worker does all."""
-        limit = ENDLESS if self._root.max_calls is None else min(self._root.max_calls, ENDLESS)
-        crew.recall("search", self._restore)
-        next_keep = time.perf_counter() + KEEP_SECONDS
-        while True:
-            until = self.calls + min(SLICE_CALLS, 1 + int(SLICE_RATIO * self.calls))
-            converged = self._explorer.explore(self.epsilon, min(until, limit), SLICE_CALLS, limit)
-            self._history.add(self.calls, self._explorer.intervals)
-            display.update(self.calls, self.interval)
-            over = converged or self.calls >= limit
-            # Between slices, and only there, the search can be gone on with to the same end.
-            if over or crew.brake.is_pulled or time.perf_counter() >= next_keep:
-                started = time.perf_counter()
-                crew.keep("search", self._saved)
-                spent = time.perf_counter() - started
-                next_keep = started + max(KEEP_SECONDS, spent / KEEP_SHARE)
-            if over:
-                self.status = "converged" if converged else "max_calls"
-                return
-            crew.brake.check()
+        converged = in_slices(self, self._explore, self._root.max_calls, crew, display)
+        self.status = "converged" if converged else "max_calls"
 
-    def _saved(self) -> Arrays:
+    def _explore(self, until: int, limit: int) -> bool:
+        converged = self._explorer.explore(self.epsilon, until, SLICE_CALLS, limit)
+        self._history.add(self.calls, self._explorer.intervals)
+        return converged
+
+    def saved(self) -> Arrays:
         """The search as arrays, for a checkpoint."""
         return self._explorer.saved() | self._history.saved()
 
-    def _restore(self, arrays: Readable) -> None:
+    def restore(self, arrays: Readable) -> None:
+        """Takes on the search that was saved."""
         self._history.restore(arrays, self._root.model.actions)
         self._explorer.restore(arrays)
 
