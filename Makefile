@@ -12,7 +12,7 @@ DEMO := --model garnet:states=50,actions=2,branching=4,discount=0.2,seed=1,rewar
 SEARCH := --model garnet:states=100000,actions=5,branching=2,discount=0.7,sparsity=0.5,seed=1 \
 	--backup hard-max --planner ot-gape:epsilon=0.2,delta=0.1
 
-.PHONY: demo test docs faults format benchmarks clean
+.PHONY: demo test browser docs gallery faults format benchmarks clean
 
 demo: $(VENV)/.core
 	@echo "The price, before any simulator call is made:"; echo
@@ -22,7 +22,7 @@ demo: $(VENV)/.core
 	@echo; echo "The best of five actions in a model with 100,000 states, by bounds (compiles for some seconds the first time):"; echo
 	@$(BIN)/smoothplan plan $(SEARCH) --exact
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -36,8 +36,29 @@ faults: $(VENV)/.dev
 
 # The documentation, into site/: open site/index.html.
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/smoothplan report docs/gallery
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "The documentation is in site/: open site/index.html"
+
+# The experiments behind the gallery of the documentation, made again from the start: ten minutes.
+gallery: $(VENV)/.docs
+	rm -f docs/gallery/*/*.*
+	$(BIN)/smoothplan experiment all --quick --out docs/gallery
+	$(BIN)/python docs/gallery/page.py
+
+# A Chromium for the tests of pages.
+browser:
+	@if [ "$$SMOOTHPLAN_NO_BROWSER" = 1 ] || [ -n "$$SMOOTHPLAN_CHROMIUM" ]; then exit 0; fi; \
+	for name in chromium chromium-browser google-chrome google-chrome-stable chrome; do \
+		if command -v $$name >/dev/null; then exit 0; fi; \
+	done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing Chromium for the tests of pages (once) ..."; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
+	else \
+		echo "The tests of pages need Chromium: install it (Debian: apt-get install chromium), name it in" \
+			"SMOOTHPLAN_CHROMIUM, or leave them out by SMOOTHPLAN_NO_BROWSER=1" >&2; exit 1; \
+	fi
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
@@ -69,5 +90,5 @@ $(VENV)/.docs: $(VENV)/.core
 	@touch $@
 
 clean:
-	rm -rf $(VENV) site .bootstrap .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) site docs/gallery/report.html .bootstrap .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -412,7 +412,11 @@ def _print_claims(console: Console, findings: Findings, folder: Path) -> None:
 
 
 def _report(options: argparse.Namespace, console: Console) -> None:
-    file = report.write(Path(options.folder), None if options.out is None else Path(options.out))
+    file = report.write(
+        Path(options.folder),
+        None if options.out is None else Path(options.out),
+        order=tuple(experiments.EXPERIMENTS),
+    )
     console.print(f"wrote {escape(str(file))}: open it in any browser", highlight=False, soft_wrap=True)
 
 
