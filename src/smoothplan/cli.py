@@ -632,7 +632,7 @@ def _actions(model: GenerativeModel, result: PlanResult, found: Identification, 
 
 STATUS = {
     "converged": "converged: within epsilon",
-    "completed": "completed: the schedule was run to its end, which promises no epsilon",
+    "completed": "completed: the planner came to its own end, which promises no epsilon",
     "max_calls": "stopped by the limit on calls",
     "max_seconds": "stopped by the limit on time",
     "interrupted": "interrupted",

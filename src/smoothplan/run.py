@@ -14,7 +14,7 @@ from smoothplan.parallel.crew import Crew
 from smoothplan.search.saved import Arrays, Readable, finite, piece
 
 Status = Literal["converged", "completed", "max_calls", "max_seconds", "interrupted", "terminal"]
-"""Why a run stopped: within ε; at the end of a schedule that promises no ε; by a limit; at a state worth 0."""
+"""Why a run stopped: within ε; at the end of a planner that promises no ε; by a limit; at a state worth 0."""
 
 EngineName = Literal["auto", "compiled", "batched"]
 
