@@ -318,8 +318,8 @@ def _sailor_figures(settings: Settings, turns: Mapping[tuple[str, float], Mappin
             name="smoothing-loss",
             title="What a smooth sailor loses",
             caption="Unregularised value that the optimal smooth policy loses, averaged over states, as τ grows at "
-            f"η = {SAILING_TEMPERATURE:g}. Light costs make a policy more decided than entropy does; heavy ones hold "
-            "it to the reference, and ring costs less than discrete ones, for near headings stay cheap.",
+            f"η = {SAILING_TEMPERATURE:g}. Light costs lose less than entropy alone, for the reference heads for "
+            "the goal; heavy ones hold a policy to it, ring costs less so than discrete ones: near headings are cheap.",
             x=Axis("τ", log=True),
             y=Axis("mean loss of value"),
             series=[Series(name, taus, [turns[costs, tau]["loss"] for tau in taus]) for costs, name in names.items()],
