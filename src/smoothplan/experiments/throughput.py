@@ -25,8 +25,8 @@ CACHED_STATES = 1000
 """Up to so many states the table of a model, 0.8 MB then, fits into a cache or nearly so."""
 
 OF_TWIN, OVER_PLAIN, BATCHED_OVER_PLAIN, SPEED_UP, FLAT = 0.5, 30.0, 4.0, 1.3, 2.0
-"""What is claimed of the compiled engine, of the batched one, of two workers, and of the time per call: about half of
-what was measured on an idle machine of two processors, for machines are shared and their caches and clocks differ."""
+"""What is claimed of the compiled engine, of the batched one, of two workers, and of the time per call: well short of
+what was measured, for machines are shared, and their caches and clocks differ."""
 
 ROOM = 1.5
 """By how much two bare threads must be faster than one, or the machine has no second processor to give."""
@@ -117,8 +117,8 @@ def evidence(settings: Settings, rows: Sequence[Row]) -> Evidence:
     compared = any(TWIN in who for who in rates.values())
     notes = [
         "Rows hold times, so they are not the same twice. Ratios are within one run, of repeats that are interleaved; "
-        "medians are compared. It is the processor's time that is taken, but for workers. The stated bounds are about "
-        "half of what an idle machine shows.",
+        "medians are compared. It is the processor's time that is taken, but for workers. The stated bounds are wide, "
+        "for machines are shared, and their caches and clocks differ.",
     ]
     if not compared:
         notes.append("There is no C++ compiler here, so nothing is compared with the twin.")
