@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import smoothplan
-from smoothplan import defaults, exact, experiments, report, specs
+from smoothplan import defaults, exact, specs
 from smoothplan.arguments import Floats, shown
 from smoothplan.backups import Backup
 from smoothplan.exact import Solution
@@ -52,6 +52,8 @@ A model, a backup or a planner is named by a spec, name:key=value,...
   smoothplan plan --model river-swim --bias 0.5        the ordinary optimal value, by smooth planning
   smoothplan act --env FrozenLake-v1,map_name=8x8 --calls 2000
                                                        plays an episode, planning at every step
+  smoothplan experiment all --quick --out evidence     checks the claims of the theory, in ten minutes; then
+  smoothplan report evidence                           makes one page of what was found
   smoothplan models                                    the models, their options and defaults
   smoothplan solve --model river-swim                  exact optimal values of every state
   smoothplan solve --model river-swim --backup hard-max --backup lse:temperature=0.1 \\
@@ -349,7 +351,7 @@ def _add_evidence(commands: Any) -> None:
         description="Runs experiments. Each writes DIR/NAME/rows.jsonl, one JSON object per run, findings.json and its "
         "figures. An interrupted one goes on where it stopped. Without a name: lists them.",
     )
-    experiment.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(experiments.EXPERIMENTS)}, or all")
+    experiment.add_argument("names", nargs="*", metavar="NAME", help="one or more, or all")
     scale = experiment.add_mutually_exclusive_group()
     scale.add_argument("--quick", dest="scale", action="store_const", const="quick", help="minutes (the default)")
     scale.add_argument("--full", dest="scale", action="store_const", const="full", help="hours: for a night")
@@ -369,9 +371,11 @@ def _add_evidence(commands: Any) -> None:
 
 
 def _experiment(options: argparse.Namespace, console: Console) -> None:
+    from smoothplan import experiments  # which load much that no other command needs
+
     known = experiments.EXPERIMENTS
     if not options.names:
-        _list_experiments(options, console)
+        _list_experiments(known, options, console)
         return
     names = list(known) if options.names == ["all"] else list(dict.fromkeys(options.names))
     for name in names:
@@ -390,8 +394,7 @@ def _experiment(options: argparse.Namespace, console: Console) -> None:
         print(json.dumps({"experiments": [json.loads(findings.to_json()) for findings in found]}))
 
 
-def _list_experiments(options: argparse.Namespace, console: Console) -> None:
-    known = experiments.EXPERIMENTS
+def _list_experiments(known: Mapping[str, Any], options: argparse.Namespace, console: Console) -> None:
     if options.json:
         print(json.dumps({"experiments": {name: entry.question for name, entry in known.items()}}))
         return
@@ -412,6 +415,8 @@ def _print_claims(console: Console, findings: Findings, folder: Path) -> None:
 
 
 def _report(options: argparse.Namespace, console: Console) -> None:
+    from smoothplan import experiments, report
+
     file = report.write(
         Path(options.folder),
         None if options.out is None else Path(options.out),

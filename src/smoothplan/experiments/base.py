@@ -33,6 +33,8 @@ PACKAGE = Path(__file__).parent.parent
 PRESENTATION = ("cli.py", "findings", "report")
 """Parts of the package that have no say in what a row contains."""
 
+CODE = (".py", ".cpp", ".h")
+
 LIBRARIES = ("numpy", "numba", "gymnasium")
 
 
@@ -194,10 +196,10 @@ def _plain(thing: Any) -> Any:
 def source_version(experiment: str) -> str:
     """The version of smoothplan, with a digest of all its code that may matter to the rows of an experiment."""
     digest = hashlib.blake2b(digest_size=4)
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in sorted(path for path in PACKAGE.rglob("*") if path.suffix in CODE):
         parts = path.relative_to(PACKAGE).parts
-        own = parts[-1] in ("base.py", "fits.py") or parts[-1].startswith((f"{experiment}.", f"{experiment}_"))
-        other = parts[0] == "experiments" and not own
+        own = parts[-1].startswith(("base.", "fits.", f"{experiment}.", f"{experiment}_"))
+        other = parts[0] == "experiments" and path.suffix == ".py" and not own
         if parts[0] not in PRESENTATION and not other:
             digest.update("/".join(parts).encode() + b"\0" + path.read_bytes())
     return f"{version('smoothplan')}+{digest.hexdigest()}"
