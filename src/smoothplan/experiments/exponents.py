@@ -43,7 +43,7 @@ class Settings:
     runs: tuple[tuple[str, tuple[float, ...]], ...]  # planner, and ε from coarse to fine
     instances: int  # models
     repeats: int  # runs on each
-    first_seed: int = 0
+    first_seed: int = 0  # of models and of runs
     states: int = 50
     actions: int = 2
     branching: int = 4
@@ -100,7 +100,7 @@ def cells(settings: Settings) -> Iterator[Cell]:
             yield Cell({"kind": "forecast", "planner": planner, "epsilon": epsilon, "instance": 0, **problem}, seed=0)
     for planner, epsilons in settings.runs:
         for number, epsilon in enumerate(epsilons):
-            for instance in range(settings.instances):
+            for instance in range(settings.first_seed, settings.first_seed + settings.instances):
                 for repeat in range(settings.repeats):
                     run = {"kind": "run", "planner": planner, "epsilon": epsilon, "instance": instance, **problem}
                     # With the same seed a finer run would begin as a coarser one does.
