@@ -36,7 +36,6 @@ faults: $(VENV)/.dev
 
 # The documentation, into site/: open site/index.html.
 docs: $(VENV)/.docs
-	$(BIN)/smoothplan report docs/gallery
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "The documentation is in site/: open site/index.html"
 
@@ -44,6 +43,7 @@ docs: $(VENV)/.docs
 gallery: $(VENV)/.docs
 	rm -f docs/gallery/*/*.*
 	$(BIN)/smoothplan experiment all --quick --out docs/gallery
+	$(BIN)/smoothplan report docs/gallery
 	$(BIN)/python docs/gallery/page.py
 
 # A Chromium for the tests of pages.
@@ -90,5 +90,5 @@ $(VENV)/.docs: $(VENV)/.core
 	@touch $@
 
 clean:
-	rm -rf $(VENV) site docs/gallery/report.html .bootstrap .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) site .bootstrap .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,10 +11,9 @@ FOLDER = Path(__file__).parent
 HEAD = """\
 # Gallery
 
-What the experiments found, each figure from the runs that are beside it on disk. This page is written by
-`make gallery`, which runs `smoothplan experiment all --quick` and takes about ten minutes on two cores; the documentation also has
-an [interactive report](gallery/report.html) of the same findings, with every row. How to run them yourself, and what is
-on disk afterwards, is in [Experiments](experiments.md).
+What the experiments found. This page is written by `make gallery`, which runs `smoothplan experiment all --quick`
+and takes some ten minutes on two cores. There is also an [interactive report](gallery/report.html) of the same
+findings, with every row. How to run them yourself, and what is on disk afterwards, is in [Experiments](experiments.md).
 """
 
 
