@@ -876,3 +876,14 @@ def test_the_summary_reads_well() -> None:
         assert "; its policy is worth " in words
         assert ("quadratic correction" in words) == (order == 2)
         assert found.reference == pytest.approx(float(backup.value(reference.q(np.array([0])))[0]))
+
+
+def test_before_any_sample_the_reference_recommends() -> None:
+    model = garnet()
+    solution = sp.exact.solve(model, sp.LogSumExp(0.3))
+    for best in range(3):
+        q = solution.q.copy()
+        q[0] = np.where(np.arange(3) == best, 1.5, 1.0)
+        result = sp.plan(ReferenceCruiser(sp.LogSumExp(0.3), TabularReference(q), epsilon=0.1), model, 0, max_calls=0)
+        assert (result.action, result.calls) == (best, 0)
+        assert result.q == pytest.approx(q[0])

@@ -210,10 +210,11 @@ class ChainRun:
         else:
             self._pairs_from(self.pairs, CORRECTION_SHARE * (PILOT_SHARE if self._planner.pairs is None else 1.0))
         self._value = _Mean(ConfidenceSequence(*ends, share * self.delta, target), problem.middle)
-        share, guess = ACTION_SHARE / problem.actions, sum(action_values(problem)) / 2.0
-        self._actions = [
-            _Mean(ConfidenceSequence(*ends, share * self.delta, target), guess) for _ in range(problem.actions)
-        ]
+        share, possible = ACTION_SHARE / problem.actions, action_values(problem)
+        guesses = np.clip(here.shifted[0] + here.top[0], *possible)
+        if isinstance(self._reference, _Alike):
+            guesses = np.full(problem.actions, sum(possible) / 2.0)
+        self._actions = [_Mean(ConfidenceSequence(*ends, share * self.delta, target), guess) for guess in guesses]
 
     def _pairs_from(self, pairs: int, share: float) -> None:
         """Begins a mean of corrections of so many pairs each."""
@@ -489,7 +490,7 @@ class ChainRun:
 
     @property
     def q(self) -> Floats:
-        """Estimates of the root's action values under the policy ∇F(Q̂), [K]."""
+        """Estimates of the root's action values under the policy ∇F(Q̂), [K]; Q̂ itself before there are samples."""
         return np.array([mean.estimate for mean in self._actions])
 
     @property
