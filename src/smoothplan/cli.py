@@ -2,6 +2,7 @@
 
 import argparse
 import inspect
+import io
 import json
 import os
 import shlex
@@ -77,18 +78,20 @@ class _Console(Console):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status."""
+    """Runs one command and returns its exit status: 2 if it fails, 130 if it is interrupted, else the command's."""
     parser = _parser()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # not every terminal or pipe knows an ε
     try:
         try:
             options = parser.parse_args(arguments)
             if options.command is None:
                 parser.print_help()
                 return 0
-            command: Callable[[argparse.Namespace, Console], None] = options.command
+            command: Callable[[argparse.Namespace, Console], int | None] = options.command
             with warnings.catch_warnings():
                 warnings.showwarning = partial(_warn, parser)
-                command(options, _Console())
+                return command(options, _Console()) or 0
         finally:
             print(end="", flush=True)  # what cannot be written shows here, whatever was printed
     except KeyboardInterrupt:
@@ -348,14 +351,16 @@ def _add_evidence(commands: Any) -> None:
     experiment = commands.add_parser(
         "experiment",
         help="check the claims of the paper, and ours",
-        description="Runs experiments. Each writes DIR/NAME/rows.jsonl, one JSON object per run, findings.json and its "
-        "figures. An interrupted one goes on where it stopped. Without a name: lists them.",
+        description="Runs experiments, which check claims. Each writes DIR/NAME/rows.jsonl, one JSON object per run, "
+        "findings.json and its figures; `smoothplan report DIR` makes a page of them. An interrupted one goes on where "
+        "it stopped, when the same command is given again. Without a name: lists them. The exit status is 0 if all "
+        "claims hold, 1 if one fails (all is written then, too), 2 if an experiment could not be run.",
     )
     experiment.add_argument("names", nargs="*", metavar="NAME", help="one or more, or all")
     scale = experiment.add_mutually_exclusive_group()
     scale.add_argument("--quick", dest="scale", action="store_const", const="quick", help="minutes (the default)")
     scale.add_argument("--full", dest="scale", action="store_const", const="full", help="hours: for a night")
-    experiment.add_argument("--out", metavar="DIR", help="where rows, findings and figures go")
+    experiment.add_argument("--out", metavar="DIR", help="where rows, findings and figures go; needed with a NAME")
     experiment.add_argument("--quiet", action="store_true", help="no progress on standard error")
     experiment.add_argument("--json", action="store_true", help="print one JSON object")
     experiment.set_defaults(command=_experiment, scale="quick")
@@ -370,18 +375,19 @@ def _add_evidence(commands: Any) -> None:
     page.set_defaults(command=_report)
 
 
-def _experiment(options: argparse.Namespace, console: Console) -> None:
+def _experiment(options: argparse.Namespace, console: Console) -> int:
+    """Runs experiments. Returns 1 if a claim fails, so that scripts see it, else 0."""
     from smoothplan import experiments  # which load much that no other command needs
 
     known = experiments.EXPERIMENTS
     if not options.names:
         _list_experiments(known, options, console)
-        return
-    names = list(known) if options.names == ["all"] else list(dict.fromkeys(options.names))
-    for name in names:
-        if name not in known:
+        return 0
+    for name in options.names:
+        if name not in (*known, "all"):
             raise ValueError(f"unknown experiment {shown(name)}: choose from {', '.join(known)}, or all")
-    if options.out is None:
+    names = list(known) if "all" in options.names else list(dict.fromkeys(options.names))
+    if not options.out:
         raise ValueError("--out DIR is needed: where rows, findings and figures go")
     found = []
     for name in names:
@@ -390,8 +396,14 @@ def _experiment(options: argparse.Namespace, console: Console) -> None:
             found.append(experiments.run(known[name], options.scale, Path(options.out), told))
         if not options.json:
             _print_claims(console, found[-1], Path(options.out) / name)
+    claims = [claim for findings in found for claim in findings.evidence.claims]
+    failing = sum(not claim.holds for claim in claims)
     if options.json:
-        print(json.dumps({"experiments": [json.loads(findings.to_json()) for findings in found]}))
+        fields = [json.loads(findings.to_json()) for findings in found]
+        print(json.dumps({"failing": failing, "experiments": fields}))
+    elif failing:
+        console.print(f"[red]FAILS[/]: {failing} of {len(claims)} claims", highlight=False)
+    return 1 if failing else 0
 
 
 def _list_experiments(known: Mapping[str, Any], options: argparse.Namespace, console: Console) -> None:

@@ -5,8 +5,10 @@ import json
 import os
 import platform
 import signal
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -15,10 +17,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from types import FrameType
-from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import IO, Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 import smoothplan.findings.figures as pictures
 from smoothplan.findings import Evidence, Findings
+from smoothplan.findings.files import write_whole
+
+if sys.platform != "win32":
+    import fcntl
 
 Scale = Literal["quick", "full"]
 """Minutes, or a night."""
@@ -81,13 +87,16 @@ def run(experiment: Experiment[Any], scale: Scale, out: Path, told: Told | None 
     """Runs an experiment, or what is missing of it, and writes rows, findings and figures into `out/NAME`.
 
     Rows are written as they are made, so that an interrupted experiment goes on where it stopped. Rows that another
-    version of the code made are kept in the file and made again.
+    version of the code made are kept in the file and made again. Without Matplotlib there is a warning, and no figure.
 
     Args:
         experiment: which.
         scale: "quick" or "full".
         out: a folder; it is made if it is missing.
         told: is told before each run how many are done, how many there are, and the settings of the next.
+
+    Raises:
+        ValueError: the file of rows has something else in it, or another process is adding to it.
     """
     settings = experiment.quick if scale == "quick" else experiment.full
     folder = Path(out) / experiment.name
@@ -107,18 +116,22 @@ def run(experiment: Experiment[Any], scale: Scale, out: Path, told: Told | None 
         seconds=sum(row.seconds for row in rows),
         evidence=experiment.evidence(settings, rows),
     )
-    (folder / "findings.json").write_text(findings.to_json() + "\n", encoding="utf-8")
-    for figure in findings.evidence.figures:
-        pictures.draw(figure, folder)
+    write_whole(folder / "findings.json", f"{findings.to_json()}\n".encode())
+    try:
+        for figure in findings.evidence.figures:
+            pictures.draw(figure, folder)
+    except ImportError as error:  # the evidence is complete, and other experiments may be waiting
+        warnings.warn(f"no figures of {experiment.name}: {error}", stacklevel=2)
     return findings
 
 
 def _rows(experiment: Experiment[Any], cells: Sequence[Cell], file: Path, told: Told | None) -> list[Row]:
     """A row for each cell: those on disk, and the missing ones, which are written there."""
     current = source_version(experiment.name)
-    known = _read(file, current)
     rows: list[Row] = []
     with file.open("a", encoding="utf-8") as out, _Interruption() as interruption:
+        _lock(out)
+        known = _read(file, current)
         for done, cell in enumerate(cells):
             found = known.get(_key(cell))
             if found is None:
@@ -134,6 +147,18 @@ def _rows(experiment: Experiment[Any], cells: Sequence[Cell], file: Path, told: 
                 os.fsync(out.fileno())
             rows.append(found)
     return rows
+
+
+def _lock(out: IO[str]) -> None:
+    """Keeps other processes from adding the same rows to a file, for as long as it is open."""
+    if sys.platform == "win32":
+        return
+    try:
+        fcntl.flock(out.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"{out.name} is in use: another process is adding rows to it") from None
+    except OSError:
+        return  # a file system without locks
 
 
 class _Interruption(AbstractContextManager["_Interruption"]):
@@ -164,19 +189,17 @@ class _Interruption(AbstractContextManager["_Interruption"]):
 
 def _read(file: Path, current: str) -> dict[str, Row]:
     """The rows of this version in a file, by cell. What a kill left of a last line is cut off."""
-    if not file.exists():
-        return {}
-    text = file.read_text(encoding="utf-8", errors="replace")
-    if text and not text.endswith("\n"):
-        text = text[: text.rfind("\n") + 1]
-        file.write_text(text, encoding="utf-8")
+    content = file.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.truncate(file, whole)
     rows = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(content[:whole].splitlines(), start=1):
         try:
-            fields = json.loads(line)
+            fields = json.loads(line.decode())
             row = Row(*(fields[name] for name in Row._fields))
             wanted = fields["version"] == current
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise ValueError(f"{file}, line {number}: not a row of an experiment; move the file away") from None
         if wanted:
             rows[_key(Cell(row.settings, row.seed))] = row

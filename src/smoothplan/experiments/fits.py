@@ -20,7 +20,7 @@ Mean = Literal["geometric", "square"]
 
 
 class Fit(NamedTuple):
-    """y ≈ exp(intercept)·x^slope, with a 95 % interval for the slope."""
+    """y ≈ exp(intercept)·x^slope, with an interval for the slope that is meant to be one of 95 %: see `power_law`."""
 
     slope: float
     low: float
@@ -39,6 +39,11 @@ class Fit(NamedTuple):
 
 def power_law(x: Sequence[float], samples: Sequence[Sequence[float]], mean: Mean = "geometric") -> Fit:
     """Fits log of the means of samples against log x, by least squares.
+
+    The interval is an estimate: a percentile bootstrap within each position, which is too narrow for few samples. Over
+    three to five positions, of log-normal numbers or of sizes of normal errors, it covered the slope in 66 to 73 % of
+    1,500 cases with 2 samples at each position, 82 to 85 % with 3, 87 to 89 % with 5, 89 to 92 % with 10 and 93 to 94 %
+    with 30. It knows of the noise of samples only, not of how far the truth is from a power law.
 
     Args:
         x: positions, [n], positive.
@@ -99,7 +104,11 @@ def exponent_beside_logs(x: Sequence[float], logs: Sequence[float]) -> float:
 
 
 def mean_interval(samples: Sequence[float]) -> tuple[float, float, float]:
-    """The mean of samples and the ends of its 95 % interval, by normal approximation."""
+    """The mean of samples and the ends of its 95 % interval, by normal approximation, which is too narrow for few.
+
+    Of normal samples it covers the mean in 70 % of cases with 2 of them, 81 % with 3, 88 % with 5, 92 % with 10 and
+    94 % with 30.
+    """
     values = np.asarray(samples, dtype=float)
     error = 1.96 * float(values.std(ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else 0.0
     mean = float(values.mean())

@@ -1,5 +1,6 @@
 """Figures for papers: SVG and PNG files, by Matplotlib."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from smoothplan.findings.data import Figure, Series
+from smoothplan.findings.files import write_whole
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#666666")
 """Okabe and Ito's colours, which the colour-blind can tell apart, in an order that leaves the pale ones to the end."""
@@ -72,7 +74,9 @@ def draw(figure: Figure, folder: Path) -> list[Path]:
         files = [folder / f"{figure.name}.{kind}" for kind in ("svg", "png")]
         for file in files:
             metadata = {"Date": None} if file.suffix == ".svg" else {"Software": None}
-            canvas.savefig(file, dpi=RESOLUTION, metadata=metadata)
+            content = io.BytesIO()
+            canvas.savefig(content, format=file.suffix[1:], dpi=RESOLUTION, metadata=metadata)
+            write_whole(file, content.getvalue())
     return files
 
 

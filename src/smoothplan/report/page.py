@@ -12,6 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
 
+from smoothplan.findings.files import write_whole
 from smoothplan.report import sections
 from smoothplan.report.charts import data
 from smoothplan.report.folder import Found, draw_missing, read
@@ -49,7 +50,7 @@ def write(folder: Path, file: Path | None = None, order: Sequence[str] = ()) -> 
     for one in found:
         draw_missing(one)
     file = folder / "report.html" if file is None else Path(file)
-    file.write_text(_page(_entries(found), library), encoding="utf-8", newline="\n")
+    write_whole(file, _page(_entries(found), library).encode())
     return file
 
 
