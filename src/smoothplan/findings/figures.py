@@ -18,8 +18,9 @@ MARKERS = "osD^vP*X"
 SIZE = (6.4, 4.0)
 """Inches."""
 
-CROWDED, LEGEND_COLUMNS = 6, 3
-"""Series from which on a legend would hide some of them: it goes below the axes, in so many columns."""
+CROWDED, LEGEND_COLUMNS, LEGEND_LETTERS = 6, 3, 66
+"""Series from which on a legend would hide some of them: it goes below the axes, in so many columns at most, and as many
+as have room for the longest name: so many letters fit side by side."""
 
 PLAIN = (1.0, 100.0)
 """Numbers from here to there are easier to read without a power of ten."""
@@ -68,7 +69,9 @@ def draw(figure: Figure, folder: Path) -> list[Path]:
         for axis in (axes.xaxis, axes.yaxis):
             _plain_labels(axis)
         if len(figure.series) >= CROWDED:
-            canvas.legend(loc="outside lower center", ncols=LEGEND_COLUMNS, fontsize="small")
+            longest = max(len(series.name) for series in figure.series)
+            columns = max(1, min(LEGEND_COLUMNS, LEGEND_LETTERS // longest))
+            canvas.legend(loc="outside lower center", ncols=columns, fontsize="small")
         elif len(figure.series) > 1:
             axes.legend(fontsize="small")
         files = [folder / f"{figure.name}.{kind}" for kind in ("svg", "png")]
