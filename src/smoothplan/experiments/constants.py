@@ -91,8 +91,8 @@ def evidence(settings: Settings, rows: Sequence[Row]) -> Evidence:
             title=f"The price of a value against the {label}",
             caption=f"log₁₀ of the simulator calls for ε = {settings.epsilon:g}, δ = {settings.delta:g}, by the "
             "published constants and by our certified schedules; the other parameters as at the anchor "
-            f"(γ, K, η) = {settings.anchor}. Where our three coincide, the cheapest schedule that was found has plug-in "
-            "levels only: correction pays at finer ε.",
+            f"(γ, K, η) = {settings.anchor}. Where our three coincide, the cheapest schedule that was found has "
+            "plug-in levels only: correction pays at finer ε.",
             x=Axis(label, log=name != "discount"),
             y=Axis("log₁₀ of simulator calls"),
             series=[

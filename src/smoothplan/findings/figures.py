@@ -19,8 +19,8 @@ SIZE = (6.4, 4.0)
 """Inches."""
 
 CROWDED, LEGEND_COLUMNS, LEGEND_LETTERS = 6, 3, 66
-"""Series from which on a legend would hide some of them: it goes below the axes, in so many columns at most, and as many
-as have room for the longest name: so many letters fit side by side."""
+"""Series from which on a legend would hide some of them: it goes below the axes, in so many columns at most, as the
+longest name allows: so many letters fit side by side."""
 
 PLAIN = (1.0, 100.0)
 """Numbers from here to there are easier to read without a power of ten."""
