@@ -18,7 +18,7 @@ MARKERS = "osD^vP*X"
 SIZE = (6.4, 4.0)
 """Inches."""
 
-CROWDED, LEGEND_COLUMNS, LEGEND_LETTERS = 6, 3, 66
+CROWDED, LEGEND_COLUMNS, LEGEND_LETTERS = 6, 3, 94
 """Series from which on a legend would hide some of them: it goes below the axes, in so many columns at most, as the
 longest name allows: so many letters fit side by side."""
 
@@ -69,7 +69,7 @@ def draw(figure: Figure, folder: Path) -> list[Path]:
         for axis in (axes.xaxis, axes.yaxis):
             _plain_labels(axis)
         if len(figure.series) >= CROWDED:
-            longest = max(len(series.name) for series in figure.series)
+            longest = max(len(series.name) for series in figure.series) + 5  # the line takes as much room as five
             columns = max(1, min(LEGEND_COLUMNS, LEGEND_LETTERS // longest))
             canvas.legend(loc="outside lower center", ncols=columns, fontsize="small")
         elif len(figure.series) > 1:
