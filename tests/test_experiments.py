@@ -1,13 +1,15 @@
 """How experiments are run: a row on disk for each run, what is missing is made, findings and figures are written."""
 
+import io
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from smoothplan.cli import main
 from smoothplan.experiments import EXPERIMENTS, Cell, Experiment, Row, base, run
 from smoothplan.experiments.fits import mean_interval, power_law
 from smoothplan.findings import Axis, Claim, Evidence, Figure, Findings, Series, Table
+from smoothplan.findings.files import write_whole
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,13 @@ def squares(notebook: Notebook) -> Experiment[Squares]:
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "squares" / "rows.jsonl").read_text("utf-8").splitlines()]
+
+
+def file_of_one_row(file: Path) -> IO[bytes]:
+    """The rows of an experiment that was stopped after the first one, to add to."""
+    with suppress(RuntimeError):
+        run(squares(Notebook(fails_at=2)), "quick", file.parent.parent)
+    return file.open("ab")
 
 
 def test_rows_findings_and_figures_are_written(tmp_path: Path) -> None:
@@ -111,12 +121,62 @@ def test_rows_of_other_code_are_made_again_and_kept(tmp_path: Path, monkeypatch:
     assert len(rows_of(tmp_path)) == 6
 
 
-def test_what_is_no_row_is_refused(tmp_path: Path) -> None:
-    run(squares(Notebook()), "quick", tmp_path)
+@pytest.mark.parametrize("line", [b"[1, 2]", b"\0", b'{"number": "\xff"}', b"[" * 100_000, b""])
+def test_what_is_no_row_is_refused(tmp_path: Path, line: bytes) -> None:
     file = tmp_path / "squares" / "rows.jsonl"
-    file.write_text(file.read_text("utf-8") + "[1, 2]\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"rows\.jsonl, line 4: not a row"):
+    with file_of_one_row(file) as rows:
+        rows.write(line + b"\n")
+    before = file.read_bytes()
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 2: not a row"):
         run(squares(Notebook()), "quick", tmp_path)
+    assert file.read_bytes() == before
+
+
+def test_a_bad_byte_inside_a_row_is_not_mended(tmp_path: Path) -> None:
+    file = tmp_path / "squares" / "rows.jsonl"
+    file_of_one_row(file).close()
+    file.write_bytes(file.read_bytes().replace(b"squares", b"squ\xffres", 1))
+    with pytest.raises(ValueError, match=r"rows\.jsonl, line 1: not a row"):
+        run(squares(Notebook()), "quick", tmp_path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no lock there")
+def test_two_processes_do_not_make_the_same_rows(tmp_path: Path) -> None:
+    file = tmp_path / "squares" / "rows.jsonl"
+    file.parent.mkdir()
+    with file.open("a", encoding="utf-8") as other:
+        base._lock(other)
+        with pytest.raises(ValueError, match=r"rows\.jsonl is in use"):
+            run(squares(Notebook()), "quick", tmp_path)
+    assert run(squares(Notebook()), "quick", tmp_path).rows == 3
+
+
+def test_without_matplotlib_only_the_figures_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.warns(
+        UserWarning, match=r"no figures of squares: figures need Matplotlib: install smoothplan\[plots\]"
+    ):
+        findings = run(squares(Notebook()), "quick", tmp_path)
+    assert findings.rows == 3
+    assert {file.name for file in (tmp_path / "squares").iterdir()} == {"rows.jsonl", "findings.json"}
+
+
+def test_a_file_is_written_whole_or_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    write_whole(file, b"old")
+    link.symlink_to(file)
+    write_whole(link, b"new")
+    assert link.is_symlink()
+    assert file.read_bytes() == b"new"
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*file"):
+        write_whole(file, b"newer")
+    assert file.read_bytes() == b"new"
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "link"}
 
 
 def test_a_result_that_json_cannot_hold_is_refused(tmp_path: Path) -> None:
@@ -199,8 +259,13 @@ def test_a_series_is_checked(values: list[float]) -> None:
         Series("a", [1.0, 2.0], values)
 
 
+def test_places_of_a_series_are_checked() -> None:
+    with pytest.raises(ValueError, match="x of series 'a' must be names or finite numbers"):
+        Series("a", [1.0, float("nan")], [1.0, 2.0])
+
+
 def test_other_files_are_no_findings() -> None:
-    for text in ("{}", "[1]", '{"evidence": {}}', "nonsense"):
+    for text in ("{}", "[1]", '{"evidence": {}}', "nonsense", "NaN"):
         with pytest.raises(ValueError):  # noqa: PT011 - JSON has its own words
             Findings.from_json(text)
 
@@ -211,7 +276,45 @@ def test_the_command_line_runs_an_experiment(tmp_path: Path, capsys: pytest.Capt
     assert "holds" in shown
     assert "FAILS" not in shown
     assert main(["experiment", "constants", "--json", "--out", str(tmp_path)]) == 0
-    assert json.loads(capsys.readouterr().out)["experiments"][0]["experiment"] == "constants"
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["failing"] == 0
+    assert printed["experiments"][0]["experiment"] == "constants"
+
+
+def test_a_claim_that_fails_shows_in_the_exit_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evidence(settings: Squares, rows: Sequence[Row]) -> Evidence:
+        return Evidence([Claim("Squares are small.", "square", "1", rows[-1].result["square"], None, (0, 2), "")])
+
+    good = squares(Notebook())
+    monkeypatch.setattr("smoothplan.findings.figures.draw", lambda figure, folder: None)
+    monkeypatch.setitem(EXPERIMENTS, "good", good)
+    monkeypatch.setitem(EXPERIMENTS, "bad", Experiment(**{**vars(good), "name": "bad", "evidence": evidence}))
+    assert main(["experiment", "bad", "good", "--out", str(tmp_path)]) == 1
+    shown = capsys.readouterr().out
+    assert "FAILS  square: the theory says 1; measured 9, OUTSIDE" in shown
+    assert shown.endswith("FAILS: 1 of 2 claims\n")
+    assert (tmp_path / "bad" / "findings.json").exists()
+    assert (tmp_path / "squares" / "findings.json").exists()  # the next one was run all the same
+    assert main(["experiment", "bad", "good", "--json", "--out", str(tmp_path)]) == 1
+    assert json.loads(capsys.readouterr().out)["failing"] == 1
+    assert main(["experiment", "good", "--out", str(tmp_path)]) == 0
+
+
+def test_all_may_stand_beside_a_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smoothplan.experiments.EXPERIMENTS", {"squares": squares(Notebook())})
+    assert main(["experiment", "squares", "all", "squares", "--json", "--out", str(tmp_path)]) == 0
+    assert len(json.loads(capsys.readouterr().out)["experiments"]) == 1
+
+
+def test_an_output_that_knows_no_greek_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert main(["experiment"]) == 0
+    assert rb"\u03b5" in written.getvalue()
 
 
 def test_the_command_line_lists_experiments(capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +329,9 @@ def test_the_command_line_lists_experiments(capsys: pytest.CaptureFixture[str]) 
     ("arguments", "message"),
     [
         (["nonsense", "--out", "here"], "unknown experiment 'nonsense'"),
+        (["all", "nonsense", "--out", "here"], "unknown experiment 'nonsense'"),
         (["constants"], "--out DIR is needed"),
+        (["constants", "--out", ""], "--out DIR is needed"),
     ],
 )
 def test_the_command_line_complains_in_a_line(

@@ -4,6 +4,7 @@ import base64
 import gzip
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from smoothplan import report
+from smoothplan.findings import Axis, Evidence, Figure, Series
 from smoothplan.findings.figures import COLOURS
 from tests.browser import Watched, launched
 from tests.samples import BARE, CLAIMS, EVIL, FIGURES, FULL, ROWS, X, put
@@ -315,6 +317,33 @@ def test_verdicts(view: Watched) -> None:
     assert FULL.command in text
     assert FULL.version in text
     assert "python 3.11.7" in text
+
+
+ODD = [
+    ("one point", [Series("a", [3.0], [5.0])]),
+    ("nothing positive", [Series("a", [-1.0, -2.0], [-5.0, 0.0])]),
+    ("nothing", [Series("a", [], []), Series("b", [], [], look="bars")]),
+    ("no series", []),
+    ("all decades", [Series("a", [1e-300, 1e300], [1e-300, 1e300])]),
+    ("names and numbers", [Series("a", [1.0, 2.0], [1.0, 2.0]), Series("b", ["__proto__", "c"], [1.0, 2.0])]),
+]
+
+
+def test_odd_figures(browser: Browser, tmp_path: Path) -> None:
+    odd = [Figure(f"f{i}", title, "", Axis("x", log=True), Axis("y", log=True), s) for i, (title, s) in enumerate(ODD)]
+    put(tmp_path, "odd", replace(FULL, evidence=Evidence(figures=odd)))
+    watched = Watched(browser, report.write(tmp_path))
+    watched.until(lambda: watched.page.locator("[data-drawn]").count() == len(odd), "all figures are drawn")
+    watched.ask("() => { for (const button of document.querySelectorAll('figure button')) button.click(); }")
+    assert watched.faults == []
+
+
+def test_without_scripts(browser: Browser, folder: Path) -> None:
+    """Controls that do nothing are not shown; the data is."""
+    watched = Watched(browser, folder / "report.html", java_script_enabled=False)
+    assert not watched.page.locator(".chart").first.is_visible()
+    assert watched.page.locator("noscript .remark").is_visible()
+    assert watched.page.get_by_text("The data of this figure").first.is_visible()
 
 
 def test_texts_are_texts(view: Watched, folder: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from dataclasses import replace
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,17 @@ def _broken(*path: str | int, value: Any) -> bytes:
         _broken("settings", value=[1]),
         _broken("evidence", value={}),
         _broken("evidence", "notes", value=[None]),
+        _broken("evidence", "notes", value=["\ud800"]),
         _broken("evidence", "claims", 0, "measured", value=None),
+        _broken("evidence", "claims", 0, "measured", value=float("nan")),
+        _broken("evidence", "claims", 0, "measured", value=10**400),
         _broken("evidence", "claims", 0, "stated", value=[1]),
         _broken("evidence", "figures", 0, "name", value="../../outside"),
         _broken("evidence", "figures", 0, "x", value=None),
         _broken("evidence", "figures", 0, "series", 0, "look", value="pie"),
         _broken("evidence", "figures", 0, "series", 0, "y", value=[1.0]),
+        _broken("evidence", "figures", 0, "series", 0, "y", value=None),
+        _broken("evidence", "figures", 1, "series", 0, "x", 0, value=None),
         _broken("evidence", "tables", 0, "rows", value=[["one cell"]]),
     ],
 )
@@ -106,6 +112,15 @@ def test_many_rows_stay_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     text = report.write(tmp_path).read_text("utf-8")
     assert "gzip;base64," not in text
     assert f"<code>one/rows.jsonl</code> ({len(ROWS.encode())} bytes, too much for this page)" in text
+
+
+def test_the_licence_of_the_library_is_in_the_page(tmp_path: Path) -> None:
+    put(tmp_path, "bare", BARE)
+    text = report.write(tmp_path).read_text("utf-8")
+    licence = next(file for file in distribution("plotly").files or () if file.name.startswith("LICENSE"))
+    notice = " ".join(licence.read_text("utf-8").partition("Permission is")[2].split())
+    page_text = " ".join(re.sub("<[^>]*>", " ", text).split())
+    assert notice in page_text
 
 
 def test_the_same_findings_give_the_same_page(tmp_path: Path) -> None:

@@ -38,9 +38,11 @@ class Series:
     look: Look = "points"
 
     def __post_init__(self) -> None:
+        if not all(isinstance(place, str) or math.isfinite(place) for place in self.x):
+            raise ValueError(f"x of series {self.name!r} must be names or finite numbers, got {list(self.x)}")
         for name in ("y", "low", "high"):
             values = getattr(self, name)
-            if values is None:
+            if values is None and name != "y":
                 continue
             if len(values) != len(self.x):
                 raise ValueError(f"{name} of series {self.name!r} must have {len(self.x)} values, got {len(values)}")
@@ -173,7 +175,7 @@ class Findings:
     def from_json(cls, text: str) -> Self:
         """The findings that `to_json` wrote; ValueError if it did not write this."""
         try:
-            fields = json.loads(text)
+            fields = json.loads(text, parse_constant=_refuse)
             evidence = fields.pop("evidence")
             read = Evidence(
                 claims=[_claim(claim) for claim in evidence["claims"]],
@@ -184,6 +186,11 @@ class Findings:
             return cls(**fields, evidence=read)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"these are not the findings of an experiment: {error}") from None
+
+
+def _refuse(constant: str) -> None:
+    """NaN and Infinity, which JSON has not."""
+    raise ValueError(f"{constant} is no number of JSON")
 
 
 def _claim(fields: dict[str, Any]) -> Claim:

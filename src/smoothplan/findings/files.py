@@ -25,6 +25,8 @@ def write_whole(file: Path, content: bytes) -> None:
             out.flush()
             os.fsync(out.fileno())
         beside.replace(target)
-    except BaseException:
+    except BaseException as error:
         beside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(file)  # a full disk does not say whose
         raise

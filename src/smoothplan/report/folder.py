@@ -47,7 +47,7 @@ def _findings(file: Path) -> Findings:
     try:
         findings = Findings.from_json(file.read_text(encoding="utf-8"))
         _check(findings)
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError(f"{file} cannot be read: {error}") from None
     return findings
 
@@ -75,7 +75,8 @@ def _check(findings: Findings) -> None:
         if not isinstance(text, str):
             raise TypeError(f"{text!r} stands where a text must be")
     findings.settings.items()
-    float(findings.seconds), int(findings.rows)
+    float(findings.seconds), float(findings.rows)
+    findings.to_json().encode()  # a text may have half a character in it
 
 
 def draw_missing(found: Found) -> None:

@@ -1,6 +1,7 @@
 """Markup that is escaped by construction, and numbers as a reader wants them."""
 
 import math
+from decimal import Decimal
 from html import escape
 from typing import Any
 
@@ -51,10 +52,12 @@ def element(tag: str, *children: Any, **attributes: Any) -> Html:
 def number(value: float, digits: int = 4) -> str:
     """A number to some significant digits: 0.0312, 12,345 or 1.2 × 10⁹; whole ones in full.
 
-    >>> number(60), number(12345.678), number(-0.03125), number(8.5e17)
-    ('60', '12,346', '-0.03125', '8.5 × 10¹⁷')
+    >>> number(60), number(12345.678), number(-0.03125), number(8.5e17), number(10**400)
+    ('60', '12,346', '-0.03125', '8.5 × 10¹⁷', '10⁴⁰⁰')
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value == 0 or (isinstance(value, int) and abs(value) < WHOLE):
         return f"{value:,.0f}"
@@ -62,7 +65,7 @@ def number(value: float, digits: int = 4) -> str:
         places = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
         text = f"{value:,.{places}f}"
         return text.rstrip("0").rstrip(".") if places else text
-    mantissa, _, power = f"{float(value):.{digits - 1}e}".partition("e")
+    mantissa, _, power = f"{Decimal(value):.{digits - 1}e}".partition("e")  # an integer may be beyond floating point
     mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
     times = "" if mantissa == "1" else f"{mantissa} × "
     return f"{times}10{str(int(power)).translate(SUPERSCRIPTS)}"

@@ -168,7 +168,8 @@
       const whisker = (series) => (name === "y" ? [...(series.low ?? []), ...(series.high ?? [])] : []);
       const values = this.spec.series.flatMap((series) => [...series[name], ...whisker(series)]);
       const known = this.log[name] ? values.filter((value) => value > 0).map(Math.log10) : values;
-      return [Math.min(...known), Math.max(...known)];
+      const [least, most] = [(a, b) => Math.min(a, b), (a, b) => Math.max(a, b)]; // a spread has room for some 100,000 only
+      return [known.reduce(least, Infinity), known.reduce(most, -Infinity)];
     }
 
     // Ticks of a logarithmic axis: powers of ten over many decades, else 1, 2, 5, 10, ..., in full.
@@ -249,6 +250,7 @@
     const script = document.createElement("script");
     script.textContent = await unpacked(document.getElementById("library").textContent).text();
     document.head.append(script);
+    if (!window.Plotly) throw new Error("the library did not start");
   }
 
   // Rows are in the page as compressed files: here they are unpacked on the way.
@@ -268,15 +270,21 @@
   // Those in sight first, the others when there is time for them.
   function drawAll(boxes) {
     const sight = new IntersectionObserver(
-      (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => drawOnce(entry.target)),
+      (entries) => {
+        for (const { target } of entries.filter((entry) => entry.isIntersecting)) {
+          sight.unobserve(target);
+          drawOnce(target);
+        }
+      },
       { rootMargin: "50%" },
     );
     for (const box of boxes) sight.observe(box);
     const later = window.requestIdleCallback ? (task) => requestIdleCallback(task, { timeout: 500 }) : (task) => setTimeout(task, 50);
     const rest = [...boxes];
     const next = () => {
-      drawOnce(rest.shift());
-      if (rest.length) later(next);
+      const box = rest.shift();
+      if (rest.length) later(next); // first: what goes wrong with one figure is no matter of the others
+      drawOnce(box);
     };
     later(next);
   }
@@ -320,6 +328,7 @@
       await load();
     } catch {
       for (const box of boxes) box.querySelector(".waiting").textContent = "This browser cannot draw the figure: see its data below.";
+      for (const button of document.querySelectorAll(".chart button")) button.disabled = true;
       return;
     }
     preparePrinting(boxes);
