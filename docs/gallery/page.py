@@ -1,6 +1,6 @@
 """Writes docs/gallery.md from the findings in docs/gallery: `make gallery` makes both anew."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from smoothplan.experiments import EXPERIMENTS
@@ -54,9 +54,10 @@ def _section(found: Findings) -> Iterator[str]:
         yield f"{note}\n"
 
 
-def _row(cells: object) -> str:
-    assert isinstance(cells, list | tuple)
-    return "| " + " | ".join(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells) + " |"
+def _row(cells: Sequence[str | float]) -> str:
+    """A line of a table. An upright bar inside a cell would end it."""
+    texts = (f"{cell:.4g}" if isinstance(cell, float) else str(cell).replace("|", r"\|") for cell in cells)
+    return f"| {' | '.join(texts)} |"
 
 
 if __name__ == "__main__":
