@@ -16,6 +16,7 @@ from smoothplan.backups import Backup, line_cost
 from smoothplan.engines import multilevel
 from smoothplan.engines.multilevel import HIGHEST, LevelLaw, MultilevelEngine
 from smoothplan.models.base import Oracle
+from smoothplan.planners.baselines import MOST_NESTED
 from smoothplan.recursion import HopelessError
 from smoothplan.specs import build_planner
 
@@ -330,3 +331,46 @@ def test_what_cannot_be_planned_is_refused() -> None:
     planner = build_planner("randomized-multilevel:epsilon=0.1,depth=2,base=8", LSE)
     assert planner == sp.RandomizedMultilevel(LSE, 0.1, depth=2, base=8)
     assert sp.plan(planner, ending(2, 0.5, 4), 3).status == "terminal"
+
+
+def test_a_price_that_takes_long_to_count_does_not_outlive_the_run() -> None:
+    """Levels are drawn to know what a chunk costs, here of 10¹² simulator calls: the brake ends that, too."""
+    looks: list[int] = []
+
+    def check() -> None:
+        looks.append(1)
+        if len(looks) > 3:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        engine_of(bernoulli(), LSE, 11).planned_calls(0, 0, 1, 10**18, check)
+    result = sp.plan(sp.RandomizedMultilevel(LSE, 0.1, depth=11), bernoulli(), 0, max_calls=10**18, max_seconds=0.0)
+    assert (result.status, result.calls) == ("max_seconds", 0)
+
+
+def test_depths_that_nobody_can_nest() -> None:
+    """One action that leads to one state makes deep samples cheap; Python's stack ends before the money does."""
+    chain = sp.models.garnet(states=8, actions=1, branching=1, discount=0.99, seed=3)
+    planner = sp.RandomizedMultilevel(LSE, 0.1)
+    assert planner.depth_for(chain) == MOST_NESTED
+    with pytest.raises(HopelessError, match=r"epsilon must be larger, got 0\.1: it needs a depth of \d+, and 200 is"):
+        sp.plan(planner, chain, 0)
+    engine = engine_of(chain, LSE, MOST_NESTED)
+    sums = engine.roots(Oracle(chain, 0), 0, 2)
+    assert engine.middle + sums.total / 2 == pytest.approx(truncated_value(chain, LSE, MOST_NESTED, 0))
+    limited = sp.plan(planner, chain, 0, max_calls=640)
+    assert limited.truncation is not None
+    assert (limited.truncation.depth, limited.status) == (10, "max_calls")
+
+
+def test_numbers_of_other_types_and_extreme_ones() -> None:
+    model = bernoulli()
+    half: Any = np.float32(0.5)
+    planner = sp.RandomizedMultilevel(LSE, half, delta=half, depth=1)
+    assert (type(planner.epsilon), type(planner.delta)) == (float, float)
+    assert json.loads(sp.plan(planner, model, 0).to_json())["epsilon"] == 0.5
+    assert sp.RandomizedMultilevel(LSE, 5e-324).depth_for(model) == MOST_NESTED
+    # z_{1−δ/2} is finite where 1 − δ/2 is 1 to the last digit.
+    careful = sp.plan(sp.RandomizedMultilevel(LSE, 1.0, delta=1e-100, depth=1), model, 0)
+    assert careful.status == "completed"
+    assert 21.2 * (careful.standard_error or math.inf) < 1.0

@@ -129,6 +129,7 @@ def test_a_deeper_tree_is_closer_to_the_discounted_value() -> None:
     assert sp.UCT(epsilon=0.1).depth_for(model) < planner.depth_for(model)
     assert sp.UCT(epsilon=1e6).depth_for(model) == 1
     assert sp.UCT(epsilon=1e6, depth=7).depth_for(model) == 7
+    assert sp.UCT(epsilon=5e-324).depth_for(model) > 1_000  # a quotient would be 0
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -417,3 +418,24 @@ def test_wrong_runs() -> None:
     unhashable: Any = lambda state: [state]  # noqa: E731
     with pytest.raises(TypeError, match="key must return something hashable"):
         sp.plan(sp.UCT(key=unhashable), vectorised(model), 0, max_calls=10)
+
+
+def test_states_that_are_not_numbers(tmp_path: Path) -> None:
+    """The bytes of objects are addresses. What cannot be saved is refused before the first call, not after the last."""
+
+    def still(states: Any, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
+        return states, np.zeros(len(actions))
+
+    def model(state: Any, step: Any = still) -> sp.VectorModel:
+        return sp.VectorModel(step, actions=2, discount=0.5, reward_range=(0.0, 1.0), initial_state=state)
+
+    things = np.array([1, None], dtype=object)
+    with pytest.raises(TypeError, match="key must be given for states of objects"):
+        sp.plan(sp.UCT(depth=3), model(things), max_calls=30)
+    for planner in (sp.UCT(depth=3, loop="open"), sp.UCT(depth=3, key=lambda state: state[0])):
+        assert sp.plan(planner, model(things), max_calls=30).samples == 10
+    called = Counter(ending(2, 0.5, 1))
+    with pytest.raises(ValueError, match="a search is saved where states are made of numbers"):
+        sp.plan(sp.UCT(depth=3), model(np.array(["a"]), called), max_calls=30, checkpoint=tmp_path / "run")
+    assert called.calls == 0
+    assert sp.plan(sp.UCT(depth=3), model(np.array(["a"])), max_calls=30).samples == 10

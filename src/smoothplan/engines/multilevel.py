@@ -14,7 +14,7 @@ Levels are drawn from streams of their own, one for each depth. So what a chunk 
 simulator call: `planned_calls`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -115,8 +115,8 @@ class LevelLaw:
 class MultilevelEngine:
     """Samples of the value of a state at a finite depth, with NumPy, for any simulator.
 
-    Memory is bounded whatever levels are drawn: returns are drawn `LIMIT` at a time at each depth, those of one sample
-    too, of which only means of blocks are kept.
+    Memory is bounded whatever levels are drawn: returns are drawn `LIMIT` at a time at each depth (K·n₀ if that is
+    more), those of one sample too, of which only means of blocks are kept.
 
     Args:
         backup: F, smooth.
@@ -152,15 +152,20 @@ class MultilevelEngine:
         samples = draws.samples(self.depth, states) - self.middle
         return RootSums(count, float(samples.sum()), float(samples @ samples), draws.returns, *draws.totals.tolist())
 
-    def planned_calls(self, seed: int, chunk: int, count: int, most: int) -> int:
+    def planned_calls(
+        self, seed: int, chunk: int, count: int, most: int, check: Callable[[], object] | None = None
+    ) -> int:
         """Simulator calls of a chunk of samples if no state is terminal, and no fewer than it makes if some are.
 
-        What is more than `most` is not counted to the end.
+        What is more than `most` is not counted to the end. Where that is much, counting takes long: so now and then it
+        calls `check`, which raises to end it.
         """
         nodes, calls = count, 0
         for depth, rng in reversed(list(enumerate(streams.generator(seed, chunk).spawn(self.depth), start=1))):
             rows = 0
             for piece in _pieces(nodes, LIMIT):
+                if check is not None:
+                    check()
                 rows += self.actions * int(self.sizes(depth, self.levels(depth, rng, piece)).sum())
                 if calls + rows > most:
                     return calls + rows
@@ -170,9 +175,9 @@ class MultilevelEngine:
     @property
     def expected_calls(self) -> float:
         """Simulator calls of one sample on average, T_h = K·n₀·E2^L·(1 + T_{h−1}), if no state is terminal."""
-        calls = 0.0
+        calls, mean = 0.0, self.base * self.law.mean_size
         for depth in range(1, self.depth + 1):
-            size = 1.0 if depth <= self.certain else self.base * self.law.mean_size
+            size = 1.0 if depth <= self.certain else mean
             calls = self.actions * size * (1.0 + calls)
         return calls
 

@@ -31,8 +31,12 @@ BASE, DECAY = 4, 2.0
 """n₀ and a: near the least cost × variance on models with discounts of 0.2 to 0.9 and temperatures of 0.1 and 0.5; a
 smaller n₀ or a larger a is cheaper where returns vary little, and far dearer elsewhere. See docs/baselines.md."""
 
-MOST_BASE, MOST_DECAY, MOST_NESTED = 1 << 16, 16.0, 1000
-"""Of n₀, a and H: more than anyone can pay for."""
+MOST_BASE, MOST_DECAY = 1 << 16, 16.0
+"""Of n₀ and a: more than anyone can pay for."""
+
+MOST_NESTED = 200
+"""Of H. A depth takes three calls of functions inside each other, of which Python allows 1,000; and only where one
+action leads to one state can anybody pay for more."""
 
 AFFORDED = 64
 """Samples that a limit on calls must pay for on average, or the depth is lowered."""
@@ -113,7 +117,7 @@ class UCT:
         largest = max(map(abs, curvature.value_interval(model, self.backup)))
         if model.discount == 0.0 or model.discount * largest <= self.epsilon:
             return 1
-        depth = math.ceil(math.log(self.epsilon / largest) / math.log(model.discount))
+        depth = math.ceil((math.log(self.epsilon) - math.log(largest)) / math.log(model.discount))
         if depth > MOST_DEPTH:
             raise ValueError(
                 f"epsilon must be larger, got {self.epsilon:g}: beyond a depth of {MOST_DEPTH:,}, the most there is, "
@@ -177,8 +181,8 @@ class RandomizedMultilevel:
     no_forecast: ClassVar[str] = "its price depends on the variance of its samples, which only the run reveals"
 
     def __post_init__(self) -> None:
-        arguments.accuracy(self.epsilon)
-        arguments.failure(self.delta)
+        object.__setattr__(self, "epsilon", arguments.accuracy(self.epsilon))
+        object.__setattr__(self, "delta", arguments.failure(self.delta))
         if self.backup.temperature == 0.0:
             raise ValueError(f"RandomizedMultilevel needs a smooth backup, got {self.backup!r}: use SparseSampling")
         if self.depth is not None:
@@ -187,15 +191,19 @@ class RandomizedMultilevel:
         object.__setattr__(self, "decay", arguments.number("decay", self.decay, above=1.0, below=MOST_DECAY))
 
     def depth_for(self, model: GenerativeModel) -> int:
-        """The depth: as given, or the least at which what lies beyond is worth ε/2 at most."""
+        """The depth: as given, or the least at which what lies beyond is worth ε/2 at most; 200 if that is less."""
+        return min(self._wanted(model), MOST_NESTED)
+
+    def _wanted(self, model: GenerativeModel) -> int:
+        """The depth that ε asks for, which may be more than there is."""
         if self.depth is not None:
             return self.depth
         problem = Problem.of(model, self.backup)
-        tolerated = TRUNCATION_SHARE * self.epsilon
-        if problem.discount * problem.width / 2.0 <= tolerated:
+        if problem.discount * problem.width / 2.0 <= TRUNCATION_SHARE * self.epsilon:
             return 1
-        depth = math.ceil(math.log(2.0 * tolerated / problem.width) / math.log(problem.discount) * (1.0 - ROUNDING))
-        return min(depth, MOST_NESTED)
+        # A sum of logarithms: the quotient may be too small for a float.
+        logarithm = math.log(2.0 * TRUNCATION_SHARE) + math.log(self.epsilon) - math.log(problem.width)
+        return math.ceil(logarithm / math.log(problem.discount) * (1.0 - ROUNDING))
 
     def engine(self, model: GenerativeModel, depth: int) -> MultilevelEngine:
         """What draws samples of a depth."""
@@ -223,14 +231,20 @@ class RandomizedMultilevel:
         """A run that has not made any simulator call yet.
 
         Raises:
-            HopelessError: the fewest samples may need more than `REFUSED_CALLS` and there is no limit on calls.
+            HopelessError: the fewest samples may need more than `REFUSED_CALLS`, or ε a depth of more than
+                `MOST_NESTED`, and there is no limit on calls.
         """
         if root.engine == "compiled":
             raise ValueError("engine must be 'auto' or 'batched' for RandomizedMultilevel, got 'compiled'")
-        depth = self.depth_for(root.model)
-        engine = self.engine(root.model, depth)
+        depth = self._wanted(root.model)
+        engine = self.engine(root.model, min(depth, MOST_NESTED))
         if root.max_calls is None and FEWEST * engine.expected_calls > REFUSED_CALLS:
             raise HopelessError(_refusal(self, engine))
+        if root.max_calls is None and depth > MOST_NESTED:
+            raise HopelessError(
+                f"epsilon must be larger, got {self.epsilon:g}: it needs a depth of {depth:,}, and {MOST_NESTED} is "
+                "the most there is; or give the depth that you want, or max_calls, which may lower it"
+            )
         if root.max_calls is not None and self.depth is None:
             while engine.depth > 1 and AFFORDED * engine.expected_calls > root.max_calls:
                 engine = self.engine(root.model, engine.depth - 1)

@@ -1,7 +1,7 @@
 """The run of RandomizedMultilevel: samples at the root until their standard error is small."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import NormalDist
 
 import numpy as np
@@ -58,7 +58,7 @@ class MultilevelRun:
         look = FEWEST
         while True:
             before = self._chunks
-            for _, outcome in crew.in_order(work, self._tasks(look)):
+            for _, outcome in crew.in_order(work, self._tasks(look, crew.brake.check)):
                 self._book(outcome)
                 display.update(self.calls, self.interval)
             if self.samples >= look:
@@ -70,7 +70,7 @@ class MultilevelRun:
                 self.status = "max_calls"
                 return
 
-    def _tasks(self, samples: int) -> Iterator[Task]:
+    def _tasks(self, samples: int, check: Callable[[], object]) -> Iterator[Task]:
         """Chunks up to a number of samples; what fits into the limit on calls for certain, by what is booked now."""
         limit = self._root.max_calls
         planned = self.samples
@@ -78,7 +78,7 @@ class MultilevelRun:
         while planned < samples:
             count = self._size(planned)
             if left is not None:
-                calls = self._engine.planned_calls(self._root.seed, self._chunks, count, left)
+                calls = self._engine.planned_calls(self._root.seed, self._chunks, count, left, check)
                 if calls > left:
                     return
                 left -= calls
@@ -104,7 +104,8 @@ class MultilevelRun:
         """Whether noise and bias are within ε; or the noise within ε/2, where the depth is someone's choice."""
         allowed = max(self.epsilon - self.truncation.bias, (1.0 - TRUNCATION_SHARE) * self.epsilon)
         error = self.standard_error
-        return error is not None and NormalDist().inv_cdf(1.0 - self.delta / 2.0) * error <= allowed * (1.0 + ROUNDING)
+        factor = -NormalDist().inv_cdf(self.delta / 2.0)  # at 1 − δ/2 a small δ would be lost
+        return error is not None and factor * error <= allowed * (1.0 + ROUNDING)
 
     @property
     def samples(self) -> int:

@@ -52,7 +52,8 @@ def in_slices(
         display: where to show how far it is.
     """
     limit = ENDLESS if max_calls is None else min(max_calls, ENDLESS)
-    crew.recall("search", run.restore)
+    if not crew.recall("search", run.restore) and crew.journal is not None:
+        run.saved()  # what cannot be saved is refused before the work, not after
     next_keep = time.perf_counter() + KEEP_SECONDS
     while True:
         found = explore(min(run.calls + min(SLICE_CALLS, 1 + int(SLICE_RATIO * run.calls)), limit), limit)

@@ -165,6 +165,8 @@ class KeyedSearch(Search):
         super().__init__(rules, oracle)
         self._key: Key = _bytes if key is None else key
         self._root = np.asarray(root)[()]  # a number is a number, as successors are
+        if key is None and not rules.open_loop and np.asarray(root).dtype.hasobject:
+            raise TypeError(f"key must be given for states of objects, whose bytes are addresses: got {root!r}")
         self._states: list[Any] = [self._root]  # [n], of the nodes of a closed loop, and their depths
         self._depths: list[int] = [0]
         self._numbers: dict[tuple[int, Hashable], int] = {} if rules.open_loop else {self._place(self._root, 0): 0}
