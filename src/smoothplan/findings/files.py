@@ -27,6 +27,6 @@ def write_whole(file: Path, content: bytes) -> None:
         beside.replace(target)
     except BaseException as error:
         beside.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(file)  # a full disk does not say whose
+        if isinstance(error, OSError):
+            error.filename = str(file)  # not what is beside it; a full disk names none at all
         raise
