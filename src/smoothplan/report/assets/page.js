@@ -200,9 +200,10 @@
     // Names below an axis: in lines side by side, or upright where there is no room.
     names() {
       const found = [...new Set(this.spec.series.flatMap((series) => series.x))];
-      const letters = Math.floor((this.box.clientWidth - LEFT) / LETTER / Math.max(found.length, 1));
+      const room = (this.box.clientWidth - LEFT) / Math.max(found.length, 1);
+      const letters = Math.floor(room / LETTER);
       const across = letters >= SHORTEST;
-      const ticktext = found.map((name) => (across ? lines(name, letters, 3) : lines(name, 15, 2)));
+      const ticktext = found.map((name) => (across ? lines(name, letters, 3) : lines(name, 15, room < 2 * LINE ? 1 : 2)));
       return { type: "category", categoryarray: found, tickvals: found, ticktext, tickangle: across ? 0 : -90, showgrid: false };
     }
 
