@@ -62,7 +62,7 @@ def lake() -> tuple[sp.TabularModel, Any, SharedReference]:
     return model, backup, SharedReference(model, backup, seed=1)
 
 
-@pytest.mark.parametrize("calls", [200, 5_000, 20_000])
+@pytest.mark.parametrize("calls", [200, *(pytest.param(calls, marks=pytest.mark.full) for calls in (5_000, 20_000))])
 def test_a_choice_keeps_to_its_calls(calls: int) -> None:
     model, backup, reference = lake()
     actor = Actor(model, backup, reference, calls=calls, seed=2)
@@ -271,6 +271,7 @@ def test_a_taxi_finds_its_way_from_everywhere() -> None:
     assert alone.mean < 0.0
 
 
+@pytest.mark.full
 def test_a_lake_is_crossed_more_often_than_by_the_first_reference() -> None:
     """In 61 % of the episodes against 18 %, five standard errors, for this seed: another makes a better reference."""
     planned = sp.act("FrozenLake-v1", map_name="8x8", episodes=50, calls=5_000)

@@ -969,6 +969,7 @@ def test_a_killed_run_loses_nothing_that_it_announced(tmp_path: Path) -> None:
 
 
 @unix
+@pytest.mark.full
 def test_a_run_killed_while_it_keeps_has_the_old_or_the_new(tmp_path: Path) -> None:
     path = tmp_path / "run.ckpt"
     write(path)

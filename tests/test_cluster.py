@@ -119,6 +119,7 @@ def _threads(client: Any) -> list[str]:
     return [name for names in found.values() for name in names if name.startswith("smoothplan")]
 
 
+@pytest.mark.full
 def test_a_cluster_of_our_own_ends_with_the_run(capfd: pytest.CaptureFixture[str]) -> None:
     before = children(os.getpid())
     planner, model, calls = CASES["closure"]

@@ -162,7 +162,9 @@ class Adversary:
 
 
 @pytest.mark.parametrize("transport", [False, True])
-@pytest.mark.parametrize(("actions", "temperature"), [(2, 1.0), (3, 0.05), (4, 20.0)])
+@pytest.mark.parametrize(
+    ("actions", "temperature"), [(2, 1.0), (3, 0.05), pytest.param(4, 20.0, marks=pytest.mark.full)]
+)
 @pytest.mark.parametrize("order", [1, 2])
 def test_sharp_remainders_hold_and_are_nearly_attained(
     order: int, actions: int, temperature: float, transport: bool

@@ -264,6 +264,7 @@ def test_an_unattainable_tolerance_raises(discount: float, tolerance: float) -> 
 # Size
 
 
+@pytest.mark.full
 def test_a_hundred_thousand_states() -> None:
     model = models.garnet(states=100_000, actions=5, branching=2, discount=0.7, seed=0, sparsity=0.5)
     rows = np.repeat(np.arange(500_000), 2)
