@@ -29,7 +29,7 @@ test: $(VENV)/.dev browser
 	$(BIN)/pytest --numprocesses auto --dist loadgroup
 
 # Kills workers, schedulers and clients at random moments, and compares with undisturbed runs: some minutes.
-# What `make test` leaves out: slow tests of clusters and worker processes, and 50 kills.
+# What `make test` leaves out: tests and cases of tests that are slow, and 50 kills.
 faults: $(VENV)/.dev
 	$(BIN)/pytest -m full
 	$(BIN)/python -m tests.faults --kills 50 --seed 0

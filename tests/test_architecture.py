@@ -18,7 +18,7 @@ ROOT = ""
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("arguments",),
-    ("streams", "brake"),
+    ("streams", "brake", "locks"),
     ("transport",),
     ("backups",),
     ("models",),

@@ -26,6 +26,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from smoothplan.locks import lock
 from smoothplan.parallel import checkpoint
 from smoothplan.parallel.checkpoint import CheckpointError, CheckpointWarning, Journal
 from smoothplan.parallel.records import Fact
@@ -1009,18 +1010,17 @@ def test_a_file_that_is_replaced_while_another_waits_at_the_door(
     """A run that opened the old file before the new one took its place must not believe that it has the lock."""
     path = tmp_path / "run.ckpt"
     journal = Journal.open(path, IDENTITY)
-    lock = checkpoint._lock
     calls = []
 
     def late(file: io.FileIO) -> None:
         calls.append(file)
         if len(calls) == 1:  # the other opened the old file; now ours is replaced, and the old one is free
-            monkeypatch.setattr(checkpoint, "_lock", lock)
+            monkeypatch.setattr(checkpoint, "lock", lock)
             journal.keep("q", {})
-            monkeypatch.setattr(checkpoint, "_lock", late)
+            monkeypatch.setattr(checkpoint, "lock", late)
         lock(file)
 
-    monkeypatch.setattr(checkpoint, "_lock", late)
+    monkeypatch.setattr(checkpoint, "lock", late)
     with journal:
         refused(path)
     assert len(calls) == 2

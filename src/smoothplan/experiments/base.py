@@ -5,7 +5,6 @@ import json
 import os
 import platform
 import signal
-import sys
 import threading
 import time
 import warnings
@@ -22,9 +21,7 @@ from typing import IO, Any, Generic, Literal, NamedTuple, Self, TypeVar
 import smoothplan.findings.figures as pictures
 from smoothplan.findings import Evidence, Findings
 from smoothplan.findings.files import write_whole
-
-if sys.platform != "win32":
-    import fcntl
+from smoothplan.locks import lock
 
 Scale = Literal["quick", "full"]
 """Minutes, or a night."""
@@ -151,10 +148,8 @@ def _rows(experiment: Experiment[Any], cells: Sequence[Cell], file: Path, told: 
 
 def _lock(out: IO[str]) -> None:
     """Keeps other processes from adding the same rows to a file, for as long as it is open."""
-    if sys.platform == "win32":
-        return
     try:
-        fcntl.flock(out.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(out)
     except BlockingIOError:
         raise ValueError(f"{out.name} is in use: another process is adding rows to it") from None
     except OSError:

@@ -26,14 +26,9 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from smoothplan.locks import lock
 from smoothplan.parallel import records
 from smoothplan.parallel.records import DamageError, Fact
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
-
 
 SYNC_SECONDS = 1.0
 """Between two waits for the disk, at least: what a crash of the whole machine may cost, at most."""
@@ -377,7 +372,7 @@ class Journal(AbstractContextManager["Journal"]):
         spare.unlink(missing_ok=True)
         old, new = self._file, _file(os.open(spare, _FLAGS | os.O_CREAT | os.O_EXCL, _mode(self._file)))
         try:
-            _lock(new)
+            lock(new)
             starts, ends = (
                 [0, *(span.offset + span.length for span in out)],
                 [*(span.offset for span in out), self._size],
@@ -438,7 +433,7 @@ def _locked(path: Path, shown: str) -> io.FileIO:
                 raise CheckpointError(f"checkpoint {shown} cannot be opened: it is not an ordinary file")
             file = _file(os.open(path, _FLAGS | os.O_CREAT, 0o666))
             try:
-                _lock(file)
+                lock(file)
                 if _is_at(file, path):
                     return file
             except BlockingIOError:
@@ -449,20 +444,6 @@ def _locked(path: Path, shown: str) -> io.FileIO:
                 raise
             file.close()  # another run has just put a new file in its place
     raise CheckpointError(f"checkpoint {shown} is in use by another run")
-
-
-def _lock(file: io.FileIO) -> None:
-    """Locks a file for as long as it is open, or raises BlockingIOError."""
-    if sys.platform == "win32":
-        file.seek(2**31 - 2)  # a lock keeps others from reading what it covers, so it is beyond what there is to read
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError as error:
-            raise BlockingIOError(*error.args) from error
-        finally:
-            file.seek(0)
-    else:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _is_at(file: io.FileIO, path: Path) -> bool:

@@ -129,17 +129,23 @@ def grown(graph: Graph, rules: Rules, room: int) -> Graph:
 @compiled
 def rehash(graph: Graph) -> None:
     """Fills an empty hash table with the states that there are."""
-    for state in range(graph.totals[STATES]):
-        graph.slots[_slot(graph, graph.keys[state])] = state
+    enter_all(graph.slots, graph.keys, graph.totals[STATES])
 
 
 @compiled
-def _slot(graph: Graph, key: int) -> int:
-    """Where a key is, or belongs, in the hash table."""
-    mask = len(graph.slots) - 1
+def enter_all(slots: NDArray[np.int32], keys: Ints, count: int) -> None:
+    """Fills an empty hash table with the numbers of the first so many keys."""
+    for number in range(count):
+        slots[slot_of(slots, keys, keys[number])] = number
+
+
+@compiled
+def slot_of(slots: NDArray[np.int32], keys: Ints, key: int) -> int:
+    """Where a key is, or belongs, in a hash table, which holds numbers of keys, or −1; its size is a power of 2."""
+    mask = len(slots) - 1
     word = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)  # the golden ratio: neighbours end up far apart
     slot = int(word >> np.uint64(32)) & mask
-    while graph.slots[slot] >= 0 and graph.keys[graph.slots[slot]] != key:
+    while slots[slot] >= 0 and keys[slots[slot]] != key:
         slot = (slot + 1) & mask
     return slot
 
@@ -147,7 +153,7 @@ def _slot(graph: Graph, key: int) -> int:
 @compiled
 def discovered(graph: Graph, rules: Rules, key: int) -> int:
     """The number of the state with that key, which is new or known."""
-    slot = _slot(graph, key)
+    slot = slot_of(graph.slots, graph.keys, key)
     if graph.slots[slot] >= 0:
         return int(graph.slots[slot])
     state = int(graph.totals[STATES])

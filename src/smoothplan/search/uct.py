@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from smoothplan.arguments import Floats, Ints
 from smoothplan.models.tabular import Tables, draw
+from smoothplan.search.graph import enter_all, slot_of
 from smoothplan.streams import CALLS, Stream, compiled, uniform
 
 NOWHERE = -1
@@ -79,25 +80,13 @@ def grown(tree: Tree, rules: Rules, room: int) -> Tree:
 @compiled
 def rehash(tree: Tree) -> None:
     """Fills an empty hash table with the nodes that there are."""
-    for node in range(tree.size[0]):
-        tree.slots[_slot(tree, tree.keys[node])] = node
-
-
-@compiled
-def _slot(tree: Tree, key: int) -> int:
-    """Where a key is, or belongs, in the hash table."""
-    mask = len(tree.slots) - 1
-    word = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)  # the golden ratio: neighbours end up far apart
-    slot = int(word >> np.uint64(32)) & mask
-    while tree.slots[slot] >= 0 and tree.keys[tree.slots[slot]] != key:
-        slot = (slot + 1) & mask
-    return slot
+    enter_all(tree.slots, tree.keys, tree.size[0])
 
 
 @compiled
 def known_by_key(tree: Tree, key: int) -> tuple[int, bool]:
     """The node with that key, and whether it was there before."""
-    slot = _slot(tree, key)
+    slot = slot_of(tree.slots, tree.keys, key)
     if tree.slots[slot] >= 0:
         return int(tree.slots[slot]), True
     node = int(tree.size[0])
