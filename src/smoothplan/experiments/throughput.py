@@ -41,7 +41,7 @@ class Settings:
 
     repeats: int
     seconds: float
-    worker_seconds: float
+    worker_seconds: float  # several times the half second that a process gets to do at a time
     states: tuple[int, ...]
     actions: tuple[int, ...]
     epsilons: tuple[float, ...]
@@ -55,7 +55,7 @@ class Settings:
 QUICK = Settings(
     repeats=5,
     seconds=0.1,
-    worker_seconds=0.4,
+    worker_seconds=3.0,
     states=(10, 100, 1_000, 10_000, 100_000),
     actions=(2, 4, 8, 16),
     epsilons=(0.1, 0.02, 0.005, 0.001),
@@ -210,7 +210,7 @@ def _worker_claims(settings: Settings, rows: Sequence[Row]) -> Iterator[Claim]:
             yield Claim(
                 statement=f"{settings.workers} workers are faster than one: {POOLS[r.settings['pool']]}.",
                 quantity=f"speed-up by {settings.workers} workers, {POOLS[r.settings['pool']]}",
-                theory=f"at most {settings.workers}",
+                theory=f"about {settings.workers} at best",
                 measured=statistics.median(r.result["speed_ups"]),
                 error=_spread(r.result["speed_ups"]),
                 stated=(SPEED_UP, math.inf),

@@ -39,6 +39,9 @@ CHUNK_SECONDS = 0.05
 DIGESTED = bytes(30_000_000)
 """What a digest of takes about as long as a chunk."""
 
+BARE_SECONDS = 0.4
+"""How long one thread takes for all digests."""
+
 WARM_CHUNKS = 4
 """Before time is taken, so that every worker has started and compiled what it needs."""
 
@@ -112,14 +115,14 @@ def speed_ups(pool: str, workers: int, repeats: int, seconds: float) -> list[Spe
             return _timed(lambda: list(crew.in_order(job.work, tasks)))
 
         return [
-            SpeedUp(seconds_of(alone) / seconds_of(together), bare_seconds(1, seconds) / bare_seconds(workers, seconds))
+            SpeedUp(seconds_of(alone) / seconds_of(together), bare_seconds(1) / bare_seconds(workers))
             for _ in range(repeats)
         ]
 
 
-def bare_seconds(workers: int, seconds: float) -> float:
-    """How long threads take for digests, which need no lock and no memory, that take one about so long."""
-    count = max(workers, round(seconds / CHUNK_SECONDS))
+def bare_seconds(workers: int) -> float:
+    """How long threads take for digests, which need no lock and no memory."""
+    count = max(workers, round(BARE_SECONDS / CHUNK_SECONDS))
     with ThreadPoolExecutor(workers) as threads:
         return _timed(lambda: list(threads.map(lambda data: hashlib.blake2b(data).digest(), [DIGESTED] * count)))
 
