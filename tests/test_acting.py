@@ -279,6 +279,7 @@ def test_a_lake_is_crossed_more_often_than_by_the_first_reference() -> None:
     assert planned.mean > alone.mean
 
 
+@pytest.mark.full
 def test_a_pole_is_balanced_around_a_coarse_reference() -> None:
     model = from_gymnasium("CartPole-v1")
     reference = GridReference.build(model, entropy_backup(model), cells=4)

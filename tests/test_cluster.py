@@ -236,7 +236,11 @@ def test_another_version_on_a_worker_that_joined_later() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"), [("no-such-package", "no smoothplan: install"), ("numpy", r"smoothplan \d+\..*: install")]
+    ("asked", "message"),
+    [
+        pytest.param("no-such-package", "no smoothplan: install", marks=pytest.mark.full),
+        ("numpy", r"smoothplan \d+\..*: install"),
+    ],
 )
 def test_a_worker_with_something_else_installed(tmp_path: Path, asked: str, message: str) -> None:
     """It answers for another package when it is asked for ours."""

@@ -126,7 +126,7 @@ ALLOWED = int(binom.isf(2e-8, RUNS, DELTA))
 
 
 @pytest.mark.parametrize("name", VARIABLES)
-@pytest.mark.parametrize("batch", [1, 7, 60])
+@pytest.mark.parametrize("batch", [7, *(pytest.param(batch, marks=pytest.mark.full) for batch in (1, 60))])
 def test_coverage_at_all_times(name: str, batch: int) -> None:
     """The mean is never excluded, at any look, in all but a fraction δ of runs. False alarms: 1e-6 in all."""
     for target in (0.3, 0.01):
