@@ -24,7 +24,6 @@ REFINED = 0.1
 SHORT = 0.1
 """Errors up to so many temperatures are short: remainders are nearly what their leading derivative makes them."""
 
-
 ROUNDING = 1e-5
 """Of a remainder, relative."""
 
@@ -105,7 +104,7 @@ def prices(rows: Sequence[Row]) -> Evidence:
             (
                 discount,
                 *(round(number, 2) for number in numbers),
-                round(c, 2) if discount <= PROMISING else "–",
+                _if_promising(discount, c),
                 round(s, 2),
             )
             for discount, c, s, *numbers in zip(
