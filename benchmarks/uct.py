@@ -78,9 +78,7 @@ def finite_q(model: sp.TabularModel, depth: int) -> Floats:
     """The action values [S, K] of the problem of so many steps, by backward induction."""
     q = np.zeros((model.states, model.actions))
     for _ in range(depth):
-        values = np.where(model.terminal, 0.0, q.max(axis=1))[model.successors]
-        later = np.where(model.ends, 0.0, values)
-        q = model.expected_rewards + model.discount * (model.probabilities * later).sum(axis=-1)
+        q = sp.exact.action_values(model, q.max(axis=1))
     return q
 
 

@@ -44,7 +44,7 @@ def solve(model: TabularModel, backup: Backup, tolerance: float = 1e-8) -> Solut
     values, error, iterations = _fixed_point(
         model, lambda q: backup.value(q, states), _largest_gain(model, backup), tolerance
     )
-    q = _action_values(model, values)
+    q = action_values(model, values)
     return Solution(values, q, backup.policy(q, states), error, iterations)
 
 
@@ -65,10 +65,10 @@ def evaluate(model: TabularModel, policy: ArrayLike, backup: Backup | None = Non
     values, error, iterations = _fixed_point(
         model, lambda q: np.einsum("sk,sk->s", weights, q) - charge, gain, tolerance
     )
-    return Solution(values, _action_values(model, values), weights, error, iterations)
+    return Solution(values, action_values(model, values), weights, error, iterations)
 
 
-def _action_values(model: TabularModel, values: Floats) -> Floats:
+def action_values(model: TabularModel, values: Floats) -> Floats:
     """Q(s, a) = E[R] + γ E[V(Z)], [S, K]; 0 at terminal states."""
     future = np.einsum("skb,skb->sk", model.continuation, values[model.successors])
     q: Floats = model.expected_rewards + model.discount * future
@@ -96,7 +96,7 @@ def _fixed_point(
         enough += math.ceil((math.log(tolerance) - math.log(2.0 * gain * reach)) / math.log(model.discount))
     values = np.zeros(model.states)
     for iteration in range(1, enough + 1):
-        updated = aggregate(_action_values(model, values))
+        updated = aggregate(action_values(model, values))
         updated[model.terminal] = 0.0
         change = updated - values
         low, high = float(change.min()), float(change.max())

@@ -138,8 +138,7 @@ def truncated_values(model: TabularModel, backup: Backup, depth: int) -> Floats:
     low, high = curvature.value_interval(model, backup)
     values = np.full(model.states, (low + high) / 2.0)
     for _ in range(depth):
-        future = np.einsum("skb,skb->sk", model.continuation, values[model.successors])
-        values = backup.value(model.expected_rewards + model.discount * future, np.arange(model.states))
+        values = backup.value(exact.action_values(model, values), np.arange(model.states))
     return values
 
 
