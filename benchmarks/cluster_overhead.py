@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 from smoothplan.experiments.throughput import POOLS
 from smoothplan.experiments.throughput_growth import Job, shared_case
-from smoothplan.parallel.crew import Crew
-from smoothplan.parallel.hiring import Terms
+from smoothplan.running.hiring import Terms
+from smoothplan.running.workers import Workers
 
 REPEATS = 3
 OVERHEAD_GOAL = 0.05
@@ -29,11 +29,11 @@ def overhead(pool: str, seconds: float) -> None:
     job = Job(case)
     tasks = job.tasks(seconds, 1.0)
     costs = []
-    with cluster_of(1) as address, Crew(Terms(1, case.pool, cluster=address).hire) as crew:
-        list(crew.in_order(job.work, tasks[:3]))
+    with cluster_of(1) as address, Workers(Terms(1, case.pool, cluster=address).hire) as workers:
+        list(workers.in_order(job.work, tasks[:3]))
         for _ in range(REPEATS):
             started = time.perf_counter()
-            inside = sum(outcome.seconds for _, outcome in crew.in_order(job.work, tasks))
+            inside = sum(outcome.seconds for _, outcome in workers.in_order(job.work, tasks))
             costs.append((time.perf_counter() - started) / inside - 1.0)
     print(f"{POOLS[pool]:<30}{statistics.median(costs):>10.1%}   goal {OVERHEAD_GOAL:.0%}")
 

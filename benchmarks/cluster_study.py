@@ -28,10 +28,10 @@ from typing import NamedTuple
 import psutil
 
 import smoothplan as sp
-from smoothplan.parallel.cluster import ClusterPool, parcel_seconds
-from smoothplan.parallel.crew import AHEAD, BEHIND, Crew
-from smoothplan.parallel.work import Task, Work
 from smoothplan.recursion import engine_for
+from smoothplan.running.cluster import ClusterPool, parcel_seconds
+from smoothplan.running.work import Chunk, Work
+from smoothplan.running.workers import AHEAD, BEHIND, Workers
 
 WORKERS = (10, 30, 100, 300, 1_000, 3_000, 10_000)
 SECONDS = (0.5, 1.0, 5.0, 20.0, 60.0)
@@ -106,17 +106,17 @@ def measured() -> Costs:
 
         parcel_seconds = 0.0
 
-    def tasks(count: int) -> list[Task]:
-        return [Task(chunk, "returns", (0, 1), 1) for chunk in range(count)]
+    def tasks(count: int) -> list[Chunk]:
+        return [Chunk(chunk, "returns", (0, 1), 1) for chunk in range(count)]
 
-    with cluster(2) as (address, scheduler), Crew(lambda _: Tiny(address)) as crew:
+    with cluster(2) as (address, scheduler), Workers(lambda _: Tiny(address)) as workers:
         trips = []
         for task in tasks(100):
             started = time.perf_counter()
-            list(crew.in_order(work, [task]))
+            list(workers.in_order(work, [task]))
             trips.append(time.perf_counter() - started)
         before = cpu(os.getpid()), cpu(scheduler)
-        list(crew.in_order(work, tasks(MEASURED)))
+        list(workers.in_order(work, tasks(MEASURED)))
         spent = cpu(os.getpid()) - before[0], cpu(scheduler) - before[1]
     return Costs(spent[0] / MEASURED, spent[1] / MEASURED, sorted(trips)[len(trips) // 2])
 

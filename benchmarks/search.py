@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import smoothplan as sp
 from smoothplan.experiments.throughput_contest import own_twin, plug_in_case, twin, workshop, write_data
-from smoothplan.run import Planner
+from smoothplan.running.run import Planner
 
 EPSILONS = (1.0, 0.5, 0.2)
 REPEATS = 5

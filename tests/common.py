@@ -10,7 +10,7 @@ import numpy as np
 import smoothplan as sp
 from smoothplan.arguments import Floats
 from smoothplan.models.base import States
-from smoothplan.run import Identification
+from smoothplan.running.run import Identification
 
 
 def ending(actions: int, discount: float, seed: int) -> sp.TabularModel:

@@ -30,8 +30,8 @@ from unittest import mock
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.parallel.crew import ClusterError
-from smoothplan.parallel.work import Outcome, Task, Work
+from smoothplan.running.work import Chunk, Outcome, Work
+from smoothplan.running.workers import ClusterError
 
 LONG = 300.0
 """Seconds to wait for what must happen, on a machine with other things to do."""
@@ -128,7 +128,7 @@ def contained(token: str) -> list[int]:
     found = []
     for pid in marked(token):
         with suppress(OSError):
-            if b"smoothplan.parallel.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"smoothplan.running.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
 
@@ -671,7 +671,7 @@ def _child(**options: Any) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tasks, really = count(), Work.__call__
 
-    def counted(work: Work, task: Task) -> Outcome:
+    def counted(work: Work, task: Chunk) -> Outcome:
         next(tasks)
         return really(work, task)
 

@@ -18,7 +18,7 @@ ROOT = ""
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("arguments",),
-    ("streams", "brake", "locks"),
+    ("streams", "brake"),
     ("transport",),
     ("backups",),
     ("models",),
@@ -29,10 +29,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("engines",),
     ("search",),
     ("references",),
-    ("parallel",),
-    ("run",),
+    ("running",),
     ("forecast",),
-    ("progress",),
     ("recursion",),
     ("plan",),
     ("planners",),

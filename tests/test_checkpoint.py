@@ -26,10 +26,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from smoothplan.locks import lock
-from smoothplan.parallel import checkpoint
-from smoothplan.parallel.checkpoint import CheckpointError, CheckpointWarning, Journal
-from smoothplan.parallel.records import Fact
+from smoothplan.running import checkpoint
+from smoothplan.running.checkpoint import CheckpointError, CheckpointWarning, Journal
+from smoothplan.running.locks import lock
+from smoothplan.running.records import Fact
 
 IDENTITY = {"version": "0.1.0", "planner": "SmoothCruiser(epsilon=0.1)", "model": "chain", "seed": "0"}
 
@@ -589,7 +589,7 @@ def test_a_bomb_is_not_inflated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path.write_bytes(header() + line({"snapshot": "q", "arrays": arrays}))
     with Journal.open(path, IDENTITY) as journal:
         assert journal.snapshot("q") is not None
-    monkeypatch.setattr("smoothplan.parallel.records.ARRAYS_LIMIT", 100_000)
+    monkeypatch.setattr("smoothplan.running.records.ARRAYS_LIMIT", 100_000)
     with opened(path) as journal:
         assert journal.snapshot("q") is None
         with pytest.raises(ValueError, match="100000 bytes at most"):

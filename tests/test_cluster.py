@@ -18,8 +18,8 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.models.base import reproduce
-from smoothplan.parallel import cluster as clusters
-from smoothplan.parallel.crew import ClusterError
+from smoothplan.running import cluster as clusters
+from smoothplan.running.workers import ClusterError
 
 from .common import content, ending
 from .faults import Cluster, children, contained, free_port, survivors, wait_until

@@ -27,14 +27,14 @@ from smoothplan.engines.base import Sums
 from smoothplan.engines.chains import BatchedChains
 from smoothplan.models.base import reproduce
 from smoothplan.models.calls import Call
-from smoothplan.parallel import contained
-from smoothplan.parallel import worker as process
-from smoothplan.parallel.contained import ContainedWorker
-from smoothplan.parallel.packing import PackingError, pack, unpack
-from smoothplan.parallel.processes import ProcessPool, default_memory
-from smoothplan.parallel.work import Delivery, Outcome, Task, Work
-from smoothplan.parallel.worker import Note, Where
 from smoothplan.recursion import engine_for
+from smoothplan.running import contained
+from smoothplan.running import worker as process
+from smoothplan.running.contained import ContainedWorker
+from smoothplan.running.packing import PackingError, pack, unpack
+from smoothplan.running.processes import ProcessPool, default_memory
+from smoothplan.running.work import Chunk, Delivery, Outcome, Work
+from smoothplan.running.worker import Note, Where
 from smoothplan.streams import generator, generator_words
 
 from .common import ending
@@ -76,10 +76,10 @@ def vector_work(step: Any) -> Work:
     return work_of(sp.VectorModel(step, **DECLARED))
 
 
-def chunks(count: int, samples: int = 3) -> list[Task]:
+def chunks(count: int, samples: int = 3) -> list[Chunk]:
     """Returns of both actions and samples of the value, in turn."""
     kinds = [("returns", (0, samples), 0), ("returns", (1, samples), 1), ("values", (np.array([0.4, 0.6]), samples), 0)]
-    return [Task(chunk, *kinds[chunk % 3][:2], samples, kinds[chunk % 3][2]) for chunk in range(count)]  # type: ignore[arg-type]
+    return [Chunk(chunk, *kinds[chunk % 3][:2], samples, kinds[chunk % 3][2]) for chunk in range(count)]  # type: ignore[arg-type]
 
 
 def bits(outcomes: Sequence[Outcome]) -> list[Any]:
@@ -650,8 +650,8 @@ def test_a_waiting_future_can_be_cancelled(tmp_path: Path) -> None:
 PARENT = """
 import json, sys
 from pathlib import Path
-from smoothplan.parallel.packing import unpack
-from smoothplan.parallel.processes import ProcessPool
+from smoothplan.running.packing import unpack
+from smoothplan.running.processes import ProcessPool
 from tests.test_contained import chunks
 
 if __name__ == "__main__":
@@ -753,7 +753,7 @@ def test_only_work_is_unpacked() -> None:
 
 ELSEWHERE = """
 import pickle, sys
-from smoothplan.parallel.packing import unpack
+from smoothplan.running.packing import unpack
 data, tasks = pickle.load(sys.stdin.buffer)
 outcomes = [work.each(tasks).outcomes for work in map(unpack, data)]
 assert not {"user_simulator", "user_helpers", "user_package"} & set(sys.modules), "imported"
@@ -833,5 +833,5 @@ def test_references_travel(kind: str) -> None:
         reference = sp.SharedReference(model, backup)
         reference.improve(50)
     work = Work(BatchedChains(model, backup, reference.q), model, model.initial_state, 1)
-    tasks = [Task(chunk, "values", (10, 5), 10) for chunk in range(3)]
+    tasks = [Chunk(chunk, "values", (10, 5), 10) for chunk in range(3)]
     assert bits(unpack(pack(work).data).each(tasks).outcomes) == bits(work.each(tasks).outcomes)

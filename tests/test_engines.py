@@ -18,7 +18,7 @@ from smoothplan.engines.base import Engine, Sums
 from smoothplan.engines.batched import BatchedEngine
 from smoothplan.engines.compiled import CompiledEngine
 from smoothplan.models.base import GenerativeModel, Oracle
-from smoothplan.run import Root, Run
+from smoothplan.running.run import Root, Run
 from smoothplan.schedules.level import Level, Problem
 from smoothplan.schedules.schedule import Schedule
 from tests.naive import DIGITS, Distribution, Exact, Naive, entrance, random_model, randomly, rooted, without_stopping

@@ -15,7 +15,7 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.planners.gape import MDPGapE, OTGapE
-from smoothplan.run import Root
+from smoothplan.running.run import Root
 from smoothplan.search.explored import Explored, Node, explored
 from smoothplan.search.explorer import Explorer
 from smoothplan.search.graph import STATES, new_graph

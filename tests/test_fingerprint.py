@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import smoothplan as sp
-from smoothplan.parallel.fingerprint import DEEPEST, describe, fingerprint
+from smoothplan.running.fingerprint import DEEPEST, describe, fingerprint
 
 
 class Colour(enum.Enum):
@@ -508,7 +508,7 @@ INNER = "BONUS = 0.5\nMORE = 0.25\nUNUSED = 0.0\n"
 SAY = """
 import json
 from shop import things
-from smoothplan.parallel.fingerprint import fingerprint
+from smoothplan.running.fingerprint import fingerprint
 print(json.dumps({name: fingerprint(thing) for name, thing in things.items()}))
 """
 

@@ -17,10 +17,10 @@ import smoothplan as sp
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, line_cost
 from smoothplan.engines.batched import BatchedEngine
-from smoothplan.parallel.crew import Crew
 from smoothplan.planners.gapcruiser import CruiserRun
-from smoothplan.progress import Silent
-from smoothplan.run import EngineName, Root
+from smoothplan.running.progress import Silent
+from smoothplan.running.run import EngineName, Root
+from smoothplan.running.workers import Workers
 from smoothplan.schedules.level import Problem
 from smoothplan.schedules.optimise import PRICE_GROWTH, ladder
 from tests.common import Counter, content, ending, identified, intervals_of, vectorised
@@ -157,7 +157,7 @@ def test_the_bias_of_the_levels_is_needed(backup: Backup) -> None:
     honest, careless = started(planner, model), started(planner, model)
     careless.stages = [stage._replace(through=stage.through._replace(bias=0.0)) for stage in careless.stages]
     for run in (honest, careless):
-        run.go(Crew(), Silent())
+        run.go(Workers(), Silent())
         assert run.status == "converged"
     assert (honest.q_intervals[:, 0] <= truth.q).all()
     assert (truth.q <= honest.q_intervals[:, 1] + 1e-9).all()

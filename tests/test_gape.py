@@ -20,7 +20,7 @@ from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, discrete_cost, line_cost
 from smoothplan.models.base import Oracle, States
 from smoothplan.planners.gape import MDPGapE, OTGapE, published_horizon
-from smoothplan.run import EngineName, Root
+from smoothplan.running.run import EngineName, Root
 from smoothplan.search.explorer import Explorer, TableExplorer
 from smoothplan.search.graph import PAIRS
 from tests.common import Counter, content, identified, intervals_of, vectorised

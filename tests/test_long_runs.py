@@ -19,9 +19,9 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.cli import main
-from smoothplan.parallel import worker
-from smoothplan.parallel.checkpoint import CheckpointError, CheckpointWarning
-from smoothplan.parallel.packing import PackingError
+from smoothplan.running import worker
+from smoothplan.running.checkpoint import CheckpointError, CheckpointWarning
+from smoothplan.running.packing import PackingError
 from tests.common import content
 
 SMOOTH = sp.LogSumExp(0.5)

@@ -14,9 +14,9 @@ import smoothplan as sp
 from smoothplan import brake
 from smoothplan.brake import Brake, Stopped
 from smoothplan.engines.base import Sums
-from smoothplan.parallel.crew import AHEAD, BEHIND, Crew, Pool, ThreadPool
-from smoothplan.parallel.hiring import Terms
-from smoothplan.parallel.work import Outcome, Task, Work
+from smoothplan.running.hiring import Terms
+from smoothplan.running.work import Chunk, Outcome, Work
+from smoothplan.running.workers import AHEAD, BEHIND, Pool, ThreadPool, Workers
 
 WORKERS = (1, 2, 3, 8)
 
@@ -45,27 +45,27 @@ def work(run: Callable[[int], Any] = nothing) -> Work:
     return Work(Engine(run), MODEL, 0, 0)
 
 
-def tasks(numbers: Iterable[int]) -> Iterator[Task]:
-    return (Task(number, "values", (number,), 1) for number in numbers)
+def tasks(numbers: Iterable[int]) -> Iterator[Chunk]:
+    return (Chunk(number, "values", (number,), 1) for number in numbers)
 
 
-def hire(workers: int) -> Callable[[Work], Pool | None]:
-    return Terms(workers).hire
+def hire(crew: int) -> Callable[[Work], Pool | None]:
+    return Terms(crew).hire
 
 
-def numbers(outcomes: Iterable[tuple[Task, Outcome]]) -> list[int]:
+def numbers(outcomes: Iterable[tuple[Chunk, Outcome]]) -> list[int]:
     """The numbers in the order in which they came, each checked against its square."""
     found = []
     for task, outcome in outcomes:
-        assert outcome.sums == (task.chunk, float(task.chunk**2), 0.0)
-        found.append(task.chunk)
+        assert outcome.sums == (task.number, float(task.number**2), 0.0)
+        found.append(task.number)
     return found
 
 
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("crew", WORKERS)
 @pytest.mark.parametrize("count", [0, 1, 2, 50])
-def test_outcomes_come_in_the_order_of_the_tasks(workers: int, count: int) -> None:
-    with Crew(hire(workers)) as crew:
+def test_outcomes_come_in_the_order_of_the_tasks(crew: int, count: int) -> None:
+    with Workers(hire(crew)) as crew:
         assert numbers(crew.in_order(work(), tasks(range(count)))) == list(range(count))
         assert numbers(crew.in_order(work(), tasks(range(count)))) == list(range(count))
 
@@ -80,7 +80,7 @@ def test_a_late_task_does_not_overtake() -> None:
         if number == 1:
             done.set()
 
-    with Crew(hire(2)) as crew:
+    with Workers(hire(2)) as crew:
         assert numbers(crew.in_order(work(run), tasks(range(5)))) == [0, 1, 2, 3, 4]
 
 
@@ -99,31 +99,31 @@ class OneByOne(ThreadPool):
     parcel_seconds = 0.0
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-def test_tasks_are_pulled_no_further_ahead_than_needed(workers: int) -> None:
+@pytest.mark.parametrize("crew", WORKERS)
+def test_tasks_are_pulled_no_further_ahead_than_needed(crew: int) -> None:
     pulled: list[int] = []
-    with Crew(lambda _: OneByOne(workers)) as crew:
+    with Workers(lambda _: OneByOne(crew)) as crew:
         for received, _ in enumerate(crew.in_order(work(), tasks(counted(pulled)))):
-            assert len(pulled) - received <= BEHIND * workers
+            assert len(pulled) - received <= BEHIND * crew
             if received == 30:
                 break
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-def test_no_more_is_under_way_than_workers_need(workers: int) -> None:
+@pytest.mark.parametrize("crew", WORKERS)
+def test_no_more_is_under_way_than_workers_need(crew: int) -> None:
     """While the first task is held up, no more than a few others are begun."""
     release, begun = threading.Event(), []
 
     def run(number: int) -> None:
         begun.append(number)
-        if number < workers:
+        if number < crew:
             assert release.wait(60)
 
     pulled: list[int] = []
     threading.Timer(0.2, release.set).start()
-    with Crew(lambda _: OneByOne(workers)) as crew:
+    with Workers(lambda _: OneByOne(crew)) as crew:
         next(iter(crew.in_order(work(run), tasks(counted(pulled)))))
-        assert len(begun) <= len(pulled) <= BEHIND * workers + AHEAD * workers + 1
+        assert len(begun) <= len(pulled) <= BEHIND * crew + AHEAD * crew + 1
 
 
 @pytest.mark.parametrize(("seconds", "count", "together"), [(0.0, 3_000, True), (0.15, 5, False)])
@@ -137,17 +137,17 @@ def test_fast_tasks_travel_together_and_slow_ones_alone(seconds: float, count: i
             sizes.append(len(tasks))
             return super().submit(work, tasks)
 
-    with Crew(lambda _: Noting(1)) as crew:
+    with Workers(lambda _: Noting(1)) as crew:
         assert len(numbers(crew.in_order(work(lambda _: time.sleep(seconds)), tasks(range(count))))) == count
     assert sizes[0] == 1
     assert (max(sizes) > 10) == together
 
 
-@pytest.mark.parametrize("workers", [2, 3, 8])
-def test_closing_leaves_no_thread_and_starts_nothing_more(workers: int) -> None:
+@pytest.mark.parametrize("crew", [2, 3, 8])
+def test_closing_leaves_no_thread_and_starts_nothing_more(crew: int) -> None:
     ran: list[int] = []
     before = threading.active_count()
-    with Crew(lambda _: OneByOne(workers)) as crew:
+    with Workers(lambda _: OneByOne(crew)) as crew:
         outcomes = crew.in_order(work(ran.append), tasks(counted([])))
         for _ in range(3):
             next(outcomes)
@@ -157,44 +157,44 @@ def test_closing_leaves_no_thread_and_starts_nothing_more(workers: int) -> None:
     assert len(ran) == finished
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-def test_an_error_arrives_at_its_turn(workers: int) -> None:
+@pytest.mark.parametrize("crew", WORKERS)
+def test_an_error_arrives_at_its_turn(crew: int) -> None:
     def run(number: int) -> None:
         if number == 5:
             raise ValueError("task 5")
 
-    with Crew(hire(workers)) as crew:
+    with Workers(hire(crew)) as crew:
         outcomes = crew.in_order(work(run), tasks(range(1000)))
         assert [next(outcomes)[0].chunk for _ in range(5)] == [0, 1, 2, 3, 4]
         with pytest.raises(ValueError, match="task 5"):
             next(outcomes)
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-def test_an_interrupt_in_a_simulator_stops_the_run(workers: int) -> None:
+@pytest.mark.parametrize("crew", WORKERS)
+def test_an_interrupt_in_a_simulator_stops_the_run(crew: int) -> None:
     def run(number: int) -> None:
         if number == 5:
             raise KeyboardInterrupt
 
-    with Crew(hire(workers)) as crew, pytest.raises(Stopped) as stopped:
+    with Workers(hire(crew)) as crew, pytest.raises(Stopped) as stopped:
         numbers(crew.in_order(work(run), tasks(range(1000))))
     assert stopped.value.reason == "interrupted"
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-def test_an_error_in_making_tasks_arrives(workers: int) -> None:
-    def some() -> Iterator[Task]:
+@pytest.mark.parametrize("crew", WORKERS)
+def test_an_error_in_making_tasks_arrives(crew: int) -> None:
+    def some() -> Iterator[Chunk]:
         yield from tasks([0])
         raise RuntimeError("no more tasks")
 
-    with Crew(hire(workers)) as crew, pytest.raises(RuntimeError, match="no more tasks"):
+    with Workers(hire(crew)) as crew, pytest.raises(RuntimeError, match="no more tasks"):
         numbers(crew.in_order(work(), some()))
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-def test_a_brake_stops_between_tasks_and_while_waiting(workers: int) -> None:
+@pytest.mark.parametrize("crew", WORKERS)
+def test_a_brake_stops_between_tasks_and_while_waiting(crew: int) -> None:
     pulled = Brake()
-    with Crew(hire(workers), brake=pulled) as crew:
+    with Workers(hire(crew), brake=pulled) as crew:
         outcomes = crew.in_order(work(), tasks(counted([])))
         assert [next(outcomes)[0].chunk for _ in range(8)] == list(range(8))
         pulled.pull()
@@ -209,7 +209,7 @@ def test_time_is_up_while_everyone_waits() -> None:
         assert release.wait(60)
 
     late = Brake(time.perf_counter() + 0.1)
-    with Crew(hire(2), brake=late) as crew:
+    with Workers(hire(2), brake=late) as crew:
         with pytest.raises(Stopped) as stopped:
             numbers(crew.in_order(work(run), tasks(range(10))))
         assert stopped.value.reason == "max_seconds"
@@ -304,7 +304,7 @@ def test_oracles_of_other_threads_know_no_brake_of_this_one() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"workers": 0}, "workers must be"),
+        ({"crew": 0}, "crew must be"),
         ({"pool": "fork"}, "pool must be auto, threads or processes, got 'fork'"),
         ({"simulator_timeout": 0}, "simulator_timeout"),
         ({"simulator_timeout": 1, "pool": "threads"}, "simulator_timeout needs pool='processes'"),

@@ -21,7 +21,7 @@ from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, line_cost
 from smoothplan.models.base import States
 from smoothplan.recursion import HEADROOM, REFUSED_CALLS
-from smoothplan.run import EngineName, History, Planner
+from smoothplan.running.run import EngineName, History, Planner
 from smoothplan.search.ugape import ugape
 from tests.common import Counter, content, ending, vectorised
 

@@ -12,7 +12,7 @@ import pytest
 import smoothplan as sp
 from smoothplan.forecast import LEGEND
 from smoothplan.models.base import States
-from smoothplan.run import Root, Run
+from smoothplan.running.run import Root, Run
 
 SMOOTH = sp.LogSumExp(1.0)
 RECURSIVE = (sp.SparseSampling, sp.SmoothCruiser, sp.SecondOrderSmoothCruiser)

@@ -13,7 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smoothplan.progress import EVERY, WINDOW, Episodes, Lines, Live, Pace, Progress, Silent, display_for, duration
+from smoothplan.running.progress import (
+    EVERY,
+    WINDOW,
+    Episodes,
+    Lines,
+    Live,
+    Pace,
+    Progress,
+    Silent,
+    display_for,
+    duration,
+)
 
 UNKNOWN = (0.0, 1.0)
 """An interval that says nothing."""
@@ -386,7 +397,7 @@ def test_a_display_that_loses_standard_error(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.skipif(os.name != "posix", reason="closes a descriptor by the shell")
 def test_a_process_without_standard_error() -> None:
     code = (
-        "from smoothplan.progress import display_for\n"
+        "from smoothplan.running.progress import display_for\n"
         "for progress in (True, 'json'):\n"
         "    with display_for(progress) as display:\n"
         "        display.note('a note'); display.update(5, (0.0, 1.0))\n"

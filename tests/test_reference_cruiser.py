@@ -25,14 +25,14 @@ from smoothplan.engines.chains import BatchedChains
 from smoothplan.engines.compiled_chains import TableChains
 from smoothplan.engines.jitted_chains import JittedChains
 from smoothplan.models.base import GenerativeModel, Oracle, States
-from smoothplan.parallel.crew import Crew
 from smoothplan.planners import chain_run
 from smoothplan.planners.chain_run import Cut
 from smoothplan.planners.chains import chains_for, conditioned, likely_gap, support
 from smoothplan.planners.reference import ReferenceCruiser
-from smoothplan.progress import Silent
 from smoothplan.references import CriticReference, GridReference, Reference, SharedReference, TabularReference
-from smoothplan.run import EngineName, Root
+from smoothplan.running.progress import Silent
+from smoothplan.running.run import EngineName, Root
+from smoothplan.running.workers import Workers
 from smoothplan.schedules.level import Problem
 from tests.common import content
 
@@ -623,7 +623,7 @@ def test_the_calls_that_are_counted_are_those_made(
             super().__init__(*arguments)
             oracles.append(self)
 
-    monkeypatch.setattr("smoothplan.parallel.work.Oracle", Counted)
+    monkeypatch.setattr("smoothplan.running.work.Oracle", Counted)
     result = sp.plan(planner, model, max_calls=1_000_000, engine=engine)
     assert result.calls == sum(oracle.calls for oracle in oracles) > 0
 
@@ -746,7 +746,7 @@ def test_a_reference_is_made_from_where_one_plans() -> None:
     alone = replace(model, initial_state=None) if model.initial_state is None else model
     run = ReferenceCruiser(sp.LogSumExp(0.3), epsilon=0.5).begin(root_of(alone, 7))
     assert run.calls == 0
-    run.go(Crew(), Silent())
+    run.go(Workers(), Silent())
     assert isinstance(run._reference, SharedReference)
     assert run._reference._explorer.number(np.int64(7)) == 0
 

@@ -15,7 +15,7 @@ from smoothplan.models.base import States
 from smoothplan.planners.gape import OTGapE
 from smoothplan.references import GridReference, SharedReference, default_reference
 from smoothplan.references.base import Savable
-from smoothplan.run import EngineName, Root
+from smoothplan.running.run import EngineName, Root
 from smoothplan.search.explored import explored
 from smoothplan.search.explorer import FIRST_ROOM, Explorer, KeyedExplorer, TableExplorer
 from smoothplan.search.graph import DEBT, NOWHERE, STATES, Graph

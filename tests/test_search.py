@@ -15,7 +15,7 @@ import smoothplan as sp
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup, discrete_cost, line_cost
 from smoothplan.planners.gape import OTGapE
-from smoothplan.run import EngineName, Root
+from smoothplan.running.run import EngineName, Root
 from smoothplan.search import bounds, walk
 from smoothplan.search.explorer import FIRST_ROOM, Explorer, KeyedExplorer, TableExplorer
 from smoothplan.search.graph import ENDED, NOWHERE, PAIRS, ROUNDS, STATES, Graph, discovered, grown, new_graph, pair_at

@@ -18,7 +18,7 @@ from smoothplan.models.tabular import draw
 from smoothplan.planners import slices
 from smoothplan.planners.baselines import MOST_DEPTH
 from smoothplan.planners.uct_run import UCTRun
-from smoothplan.run import EngineName, Root
+from smoothplan.running.run import EngineName, Root
 from smoothplan.search.uct_searches import FIRST_ROOM, KeyedSearch, Search, TableSearch
 from tests.common import Counter, content, ending, vectorised
 

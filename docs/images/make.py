@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import smoothplan as sp
-from smoothplan import progress
 from smoothplan.forecast import amount
+from smoothplan.running import progress
 
 HERE = Path(__file__).parent
 

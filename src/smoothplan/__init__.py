@@ -26,8 +26,6 @@ from smoothplan.models import (
     check_model,
     reproduce,
 )
-from smoothplan.parallel.checkpoint import CheckpointError, CheckpointWarning
-from smoothplan.parallel.crew import ClusterError
 from smoothplan.plan import PlanResult, plan
 from smoothplan.planners import (
     UCT,
@@ -42,6 +40,8 @@ from smoothplan.planners import (
 )
 from smoothplan.recursion import HopelessError
 from smoothplan.references import CriticReference, GridReference, SharedReference, TabularReference
+from smoothplan.running.checkpoint import CheckpointError, CheckpointWarning
+from smoothplan.running.workers import ClusterError
 from smoothplan.unregularised import UnregularisedResult, plan_unregularised
 
 __version__ = version("smoothplan")

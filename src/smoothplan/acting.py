@@ -28,10 +28,10 @@ from smoothplan.models.gymnasium import Player, from_gymnasium
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.planners.chains import chains_for
-from smoothplan.progress import Episodes
 from smoothplan.references import Improvable, Reference, default_reference
 from smoothplan.references.default import COMPILED_CALLS
-from smoothplan.run import Root
+from smoothplan.running.progress import Episodes
+from smoothplan.running.run import Root
 from smoothplan.schedules.level import Problem
 
 if TYPE_CHECKING:

@@ -27,10 +27,10 @@ from smoothplan.exact import Solution
 from smoothplan.findings import Findings
 from smoothplan.forecast import Scheduled
 from smoothplan.models import GenerativeModel, SimulatorError, TabularModel
-from smoothplan.parallel.crew import ClusterError
 from smoothplan.plan import PlanResult
-from smoothplan.progress import Runs
-from smoothplan.run import Identification, Planner
+from smoothplan.running.progress import Runs
+from smoothplan.running.run import Identification, Planner
+from smoothplan.running.workers import ClusterError
 from smoothplan.search.explored import saved_kind
 
 ROWS = 20

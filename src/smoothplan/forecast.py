@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 from smoothplan.models.base import GenerativeModel
-from smoothplan.run import Planner
+from smoothplan.running.run import Planner
 from smoothplan.schedules.schedule import Schedule
 
 MAX_ROWS = 30

@@ -15,12 +15,22 @@ from smoothplan.brake import Brake, Stopped
 from smoothplan.models.base import GenerativeModel
 from smoothplan.models.calls import SimulatorError
 from smoothplan.models.tabular import TabularModel
-from smoothplan.parallel.checkpoint import Journal
-from smoothplan.parallel.crew import ClusterError, Crew
-from smoothplan.parallel.fingerprint import describe, fingerprint
-from smoothplan.parallel.hiring import PoolName, Terms
-from smoothplan.progress import Shown, display_for
-from smoothplan.run import Diagnosis, EngineName, Estimating, Identification, Planner, Root, Run, Status, Truncation
+from smoothplan.running.checkpoint import Journal
+from smoothplan.running.fingerprint import describe, fingerprint
+from smoothplan.running.hiring import PoolName, Terms
+from smoothplan.running.progress import Shown, display_for
+from smoothplan.running.run import (
+    Diagnosis,
+    EngineName,
+    Estimating,
+    Identification,
+    Planner,
+    Root,
+    Run,
+    Status,
+    Truncation,
+)
+from smoothplan.running.workers import ClusterError, Workers
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +135,7 @@ def plan(
     brake = Brake(None if root.max_seconds is None else started + root.max_seconds)
     with (
         brake.on_signals(),
-        Crew(terms.hire, journal, brake, display.note) as crew,
+        Workers(terms.hire, journal, brake, display.note) as workers,
         display,
         terms.model(model, root.seed) as simulator,
     ):
@@ -134,7 +144,7 @@ def plan(
         root = replace(root, model=simulator)
         run = planner.begin(root)
         try:
-            run.go(crew, display)
+            run.go(workers, display)
         except Stopped as stopped:
             run.status = stopped.reason
         except KeyboardInterrupt:

@@ -19,9 +19,9 @@ from smoothplan.forecast import Scheduled, amount, scientific
 from smoothplan.models.base import GenerativeModel
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
-from smoothplan.parallel.crew import Crew
-from smoothplan.parallel.work import Outcome, Task, Work
-from smoothplan.run import Display, EngineName, Root, Status
+from smoothplan.running.run import Display, EngineName, Root, Status
+from smoothplan.running.work import Chunk, Outcome, Work
+from smoothplan.running.workers import Workers
 from smoothplan.schedules.level import Level, Problem
 from smoothplan.schedules.schedule import ACTIONS_SHARE, ADAPTIVE_SHARE, Schedule
 
@@ -147,13 +147,13 @@ class ScheduleRun:
         """The deviation of a reference entry: what its interval is tuned to."""
         return max(math.sqrt(self.schedule.action_return.variance / self.schedule.root.samples), TINY)
 
-    def go(self, crew: Crew, display: Display) -> None:
+    def go(self, workers: Workers, display: Display) -> None:
         """Samples until the interval is within ε, the schedule is done, or a limit is reached."""
         display.expect(self.schedule.calls)
         stages = [] if self.schedule.root.kind == "constant" else [self._action_tasks, self._value_tasks]
         work = Work(self.engine, self.root.model, self.root.state, self.root.seed, self.schedule)
         for stage in stages[: 1 if self.schedule.root.kind == "plug-in" else 2]:
-            for task, outcome in crew.in_order(work, stage()):
+            for task, outcome in workers.in_order(work, stage()):
                 self._book(task, outcome)
                 display.update(self.calls, self.interval)
                 if self.schedule.early_stopping and self._within(self.epsilon):
@@ -167,7 +167,7 @@ class ScheduleRun:
         elif self.schedule.epsilon > self.epsilon:
             self.status = "max_calls"
 
-    def _action_tasks(self) -> Iterator[Task]:
+    def _action_tasks(self) -> Iterator[Chunk]:
         """Returns of all actions, a chunk of each in turn."""
         root, actions = self.schedule.root, self.schedule.problem.actions
         each = self.schedule.reference_calls // (actions * root.samples)
@@ -175,7 +175,7 @@ class ScheduleRun:
             for action in range(actions):
                 yield from self._admitted(action, count, each)
 
-    def _value_tasks(self) -> Iterator[Task]:
+    def _value_tasks(self) -> Iterator[Chunk]:
         """Samples of the value around the reference, which is complete by now."""
         sample, bias = self.schedule.sample, self.schedule.bias
         target = max(self.schedule.epsilon - bias, TINY)
@@ -201,7 +201,7 @@ class ScheduleRun:
             yield size
             left -= size
 
-    def _admitted(self, action: int | None, count: int, calls: int) -> Iterator[Task]:
+    def _admitted(self, action: int | None, count: int, calls: int) -> Iterator[Chunk]:
         """The task, if the calls that it may need are within the limit; otherwise the run is over."""
         if self.status == "max_calls":
             return
@@ -210,12 +210,12 @@ class ScheduleRun:
             self.status = "max_calls"
             return
         if action is None:
-            yield Task(self.chunks, "values", (self.q, count), count)
+            yield Chunk(self.chunks, "values", (self.q, count), count)
         else:
-            yield Task(self.chunks, "returns", (action, count), count, action)
+            yield Chunk(self.chunks, "returns", (action, count), count, action)
         self.chunks += 1
 
-    def _book(self, task: Task, outcome: Outcome) -> None:
+    def _book(self, task: Chunk, outcome: Outcome) -> None:
         """Takes a chunk into account and tightens the interval."""
         sums = outcome.sums
         self.calls += outcome.calls

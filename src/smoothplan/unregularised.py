@@ -12,7 +12,7 @@ from smoothplan.backups import Backup, HardMax
 from smoothplan.defaults import Choice, Gap, choose, gap_of_values, smooth_backup
 from smoothplan.models.base import GenerativeModel
 from smoothplan.plan import PlanResult, plan
-from smoothplan.run import Planner
+from smoothplan.running.run import Planner
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from typing import IO, Any, Generic, Literal, NamedTuple, Self, TypeVar
 import smoothplan.findings.figures as pictures
 from smoothplan.findings import Evidence, Findings
 from smoothplan.findings.files import write_whole
-from smoothplan.locks import lock
+from smoothplan.running.locks import lock
 
 Scale = Literal["quick", "full"]
 """Minutes, or a night."""

@@ -17,7 +17,7 @@ from smoothplan.models.zoo import garnet
 from smoothplan.plan import plan
 from smoothplan.planners import MDPGapE, OTGapCruiser, OTGapE
 from smoothplan.recursion import HopelessError
-from smoothplan.run import Planner
+from smoothplan.running.run import Planner
 from smoothplan.schedules.level import Problem
 from smoothplan.schedules.optimise import ladder
 

@@ -27,7 +27,7 @@ from smoothplan.planners import (
     SmoothCruiser,
     SparseSampling,
 )
-from smoothplan.run import Planner
+from smoothplan.running.run import Planner
 
 DELTA = 0.1
 

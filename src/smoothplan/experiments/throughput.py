@@ -99,7 +99,7 @@ def measure(cell: Cell) -> Mapping[str, Any]:
             return {"rates": rates, "sums": {who: each.sums for who, each in found.items()}}
         case "workers":
             ratios = speed_ups(s["pool"], s["workers"], s["repeats"], s["seconds"])
-            speeds = {"speed_ups": [each.crew for each in ratios], "bare": [each.bare for each in ratios]}
+            speeds = {"speed_ups": [each.workers for each in ratios], "bare": [each.bare for each in ratios]}
             return speeds | {"processors": processors()}
         case "size":
             return {"seconds_per_call": seconds_per_call(s["what"], s["size"], s["seconds"], cell.seed)}

@@ -29,9 +29,9 @@ from smoothplan.models.base import GenerativeModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import VectorModel
 from smoothplan.models.zoo import garnet
-from smoothplan.parallel.crew import Crew
-from smoothplan.parallel.work import Task, Work
 from smoothplan.recursion import engine_for
+from smoothplan.running.work import Chunk, Work
+from smoothplan.running.workers import Workers
 from smoothplan.schedules import Level, Problem, Schedule, optimised
 
 STATE, ACTION = 0, 0
@@ -65,10 +65,10 @@ class Case:
         """Samples per chunk, as `plan` would choose them."""
         return max(1, engine.chunk_calls // self.sample_calls)
 
-    def task(self, chunk: int, count: int) -> Task:
+    def task(self, chunk: int, count: int) -> Chunk:
         """So many samples."""
         first = self.reference if self.what == "values" else ACTION
-        return Task(chunk, self.what, (first, count), count)
+        return Chunk(chunk, self.what, (first, count), count)
 
 
 class Measurement(NamedTuple):
@@ -192,8 +192,8 @@ def engine_contestant(case: Case, engine: Engine, model: GenerativeModel) -> Con
     def run(chunks: int, seed: int) -> Measurement:
         work, tasks = Work(engine, model, STATE, seed), [case.task(number, count) for number in range(chunks)]
         start = time.process_time()
-        with Crew() as crew:
-            outcomes = [outcome for _, outcome in crew.in_order(work, tasks)]
+        with Workers() as workers:
+            outcomes = [outcome for _, outcome in workers.in_order(work, tasks)]
         seconds = time.process_time() - start
         return Measurement(seconds, sum(found.calls for found in outcomes), add(found.sums for found in outcomes))
 

@@ -26,12 +26,12 @@ from smoothplan.forecast import forecast
 from smoothplan.models.base import GenerativeModel
 from smoothplan.models.vector import VectorModel
 from smoothplan.models.zoo import garnet
-from smoothplan.parallel.crew import Crew
-from smoothplan.parallel.hiring import PoolName, Terms
-from smoothplan.parallel.work import Task, Work
 from smoothplan.plan import plan
 from smoothplan.planners import SecondOrderSmoothCruiser, SmoothCruiser
 from smoothplan.recursion import engine_for
+from smoothplan.running.hiring import PoolName, Terms
+from smoothplan.running.work import Chunk, Work
+from smoothplan.running.workers import Workers
 
 # Workers
 
@@ -85,10 +85,10 @@ class Job:
             seconds = self.work(self._task(0)).seconds
         self._each = seconds / self.samples
 
-    def _task(self, chunk: int) -> Task:
-        return Task(chunk, "returns", (0, self.samples), self.samples)
+    def _task(self, chunk: int) -> Chunk:
+        return Chunk(chunk, "returns", (0, self.samples), self.samples)
 
-    def tasks(self, total: float, each: float) -> list[Task]:
+    def tasks(self, total: float, each: float) -> list[Chunk]:
         """Chunks of so many seconds each that take so long in all, by one worker."""
         self.samples = max(1, round(each / self._each))
         return [self._task(chunk) for chunk in range(max(4, round(total / each)))]
@@ -97,7 +97,7 @@ class Job:
 class SpeedUp(NamedTuple):
     """By how much several workers were faster than one, and several bare threads: what the machine had to give."""
 
-    crew: float
+    workers: float
     bare: float
 
 
@@ -107,12 +107,12 @@ def speed_ups(pool: str, workers: int, repeats: int, seconds: float) -> list[Spe
     job = Job(case)
     tasks = job.tasks(seconds, CHUNK_SECONDS)
     with ExitStack() as stack:
-        alone, together = (stack.enter_context(Crew(Terms(count, case.pool).hire)) for count in (1, workers))
-        for crew in (alone, together):
-            list(crew.in_order(job.work, tasks[: WARM_CHUNKS * workers]))
+        alone, together = (stack.enter_context(Workers(Terms(count, case.pool).hire)) for count in (1, workers))
+        for workers in (alone, together):
+            list(workers.in_order(job.work, tasks[: WARM_CHUNKS * workers]))
 
-        def seconds_of(crew: Crew) -> float:
-            return _timed(lambda: list(crew.in_order(job.work, tasks)))
+        def seconds_of(workers: Workers) -> float:
+            return _timed(lambda: list(workers.in_order(job.work, tasks)))
 
         return [
             SpeedUp(seconds_of(alone) / seconds_of(together), bare_seconds(1) / bare_seconds(workers))

@@ -13,7 +13,7 @@ from smoothplan.models.tabular import TabularModel
 from smoothplan.planners.multilevel_run import FEWEST, TRUNCATION_SHARE, MultilevelRun
 from smoothplan.planners.uct_run import UCTRun
 from smoothplan.recursion import REFUSED_CALLS, ROUNDING, HopelessError
-from smoothplan.run import Root, Run
+from smoothplan.running.run import Root, Run
 from smoothplan.schedules.level import Problem
 from smoothplan.search.explorer import Key
 from smoothplan.search.rules import spans

@@ -16,14 +16,14 @@ from smoothplan.confidence import ConfidenceSequence
 from smoothplan.engines.chains import PairSums
 from smoothplan.models.base import States
 from smoothplan.models.jit import JitModel
-from smoothplan.parallel.crew import Crew
-from smoothplan.parallel.work import Method, Outcome, Task, Work
 from smoothplan.planners.chains import chains_for, conditioned, likely_gap, support, weight
 from smoothplan.recursion import ROUNDING, action_values
 from smoothplan.references import GridReference, Improvable, Reference, SharedReference, default_reference
 from smoothplan.references.base import Savable
 from smoothplan.references.default import CALLS, COMPILED_CALLS, TooFewCallsError
-from smoothplan.run import Budget, Diagnosis, Display, Lesson, Root, Status
+from smoothplan.running.run import Budget, Diagnosis, Display, Lesson, Root, Status
+from smoothplan.running.work import Chunk, Method, Outcome, Work
+from smoothplan.running.workers import Workers
 from smoothplan.schedules.level import Problem
 from smoothplan.search.saved import Readable
 
@@ -227,13 +227,13 @@ class ChainRun:
             ConfidenceSequence(-most / (pairs - 1), most, share * self.delta, self.epsilon / 2.0), 0.0
         )
 
-    def go(self, crew: Crew, display: Display) -> None:
+    def go(self, workers: Workers, display: Display) -> None:
         """Samples until the interval or the standard error is within ε, or a limit is reached."""
-        self._prepare(crew, display)
-        crew.brake.check()
+        self._prepare(workers, display)
+        workers.brake.check()
         tasks = list(self._pilot())
         while tasks:
-            for task, outcome in crew.in_order(self._work, tasks):
+            for task, outcome in workers.in_order(self._work, tasks):
                 self._book(task, outcome)
                 display.update(self.calls, self.interval)
             if not self._budgets:
@@ -246,17 +246,17 @@ class ChainRun:
             tasks = list(self._round())
         self.status = "max_calls"
 
-    def _prepare(self, crew: Crew, display: Display) -> None:
+    def _prepare(self, workers: Workers, display: Display) -> None:
         """Makes a reference where there is none, and improves it, with a part of the calls and of the time."""
         most = COMPILED_CALLS if isinstance(self._root.model, JitModel) else CALLS
         if self._root.max_calls is not None:
             most = min(most, int(REFERENCE_SHARE * self._root.max_calls))
         if self._planner.reference is None:
             made = partial(_made_reference, self._root, self._planner.backup, most)
-            if not crew.recall("reference", lambda arrays: self._plan_around(made(arrays))):
+            if not workers.recall("reference", lambda arrays: self._plan_around(made(arrays))):
                 self._plan_around(reference := made())
                 if reference is not None:
-                    crew.keep("reference", reference.saved)
+                    workers.keep("reference", reference.saved)
         if not (self._planner.improve and isinstance(self._reference, Improvable)):
             return
         if self._root.max_calls is not None:
@@ -265,12 +265,12 @@ class ChainRun:
         for step in range(IMPROVEMENTS):
             done, enough = f"reference, improved {step}", f"reference, not improved {step}"
             # A run that is resumed goes the way that it went before, whatever the time is now.
-            if crew.has(enough) or (self._root.late(REFERENCE_SHARE) and not crew.has(done)):
-                crew.keep(enough, dict)
+            if workers.has(enough) or (self._root.late(REFERENCE_SHARE) and not workers.has(done)):
+                workers.keep(enough, dict)
                 return
             saved += most * 2**step // (2**IMPROVEMENTS - 1)
             if saved >= _least_calls(self._reference, self._problem.actions):
-                self._improve(self._reference, saved, crew, done)
+                self._improve(self._reference, saved, workers, done)
                 saved = 0
                 display.update(self.calls, self.interval)
 
@@ -280,26 +280,26 @@ class ChainRun:
             self._reference, self._spent = reference, reference.calls
             self._start()
 
-    def _improve(self, reference: Improvable, calls: int, crew: Crew, name: str) -> None:
+    def _improve(self, reference: Improvable, calls: int, workers: Workers, name: str) -> None:
         """Improves the reference, and finds out by a few chains what its policy is worth now."""
         before = reference.calls
         try:
-            if not (isinstance(reference, Savable) and crew.recall(name, reference.restore)):
+            if not (isinstance(reference, Savable) and workers.recall(name, reference.restore)):
                 reference.improve(calls)
-                crew.keep(name, reference.saved if isinstance(reference, Savable) else dict)
+                workers.keep(name, reference.saved if isinstance(reference, Savable) else dict)
         finally:
             self._spent += reference.calls - before
         self._start()
         # What these chains find goes into no interval, so that nobody can choose between intervals of several of them.
         found = _Mean(ConfidenceSequence(*support(self._problem, self._advantages, self.horizon), 0.5, 1.0), 0.0)
-        for task, outcome in crew.in_order(self._work, list(self._admitted("values", 0, PILOT))):
+        for task, outcome in workers.in_order(self._work, list(self._admitted("values", 0, PILOT))):
             self._promised -= task.samples * self._most_calls("values")
             self._spent += outcome.calls
             found.sequence.update(*outcome.sums[:3])
         if found.count:
             self._lessons.append(Lesson(self.calls, found.estimate, found.error))
 
-    def _pilot(self) -> Iterator[Task]:
+    def _pilot(self) -> Iterator[Chunk]:
         """A few samples of each part."""
         yield from self._admitted("values", 0, PILOT)
         for action in range(self._problem.actions):
@@ -307,7 +307,7 @@ class ChainRun:
         if self._correction is not None:
             yield from self._admitted("corrections", 0, PILOT)
 
-    def _round(self) -> Iterator[Task]:
+    def _round(self) -> Iterator[Chunk]:
         """The next samples: each part catches up with its share of the calls, which grow by a fraction."""
         work = self._spent + sum(mean.work for mean in self._means)
         total = work + min(work / LOOKS, max(ROUND_CHUNKS * self._chains.chunk_calls, work / LONG_LOOKS))
@@ -317,7 +317,7 @@ class ChainRun:
                 behind = budget.share * total / len(means) - mean.work
                 yield from self._admitted(part, number, math.ceil(behind / budget.calls))
 
-    def _admitted(self, part: Method, action: int, count: int) -> Iterator[Task]:
+    def _admitted(self, part: Method, action: int, count: int) -> Iterator[Chunk]:
         """So many samples in chunks, or as many as the limit on calls is sure to allow."""
         each = self._most_calls(part)
         if self._root.max_calls is not None:
@@ -331,7 +331,7 @@ class ChainRun:
                 "returns": (action, samples, self.horizon),
                 "corrections": (samples, self.pairs, self.horizon),
             }
-            yield Task(self._chunks, part, shape[part], samples, action)
+            yield Chunk(self._chunks, part, shape[part], samples, action)
             self._chunks += 1
 
     def _most_calls(self, part: Method) -> int:
@@ -348,7 +348,7 @@ class ChainRun:
         assert self._correction is not None
         return self._correction
 
-    def _book(self, task: Task, outcome: Outcome) -> None:
+    def _book(self, task: Chunk, outcome: Outcome) -> None:
         """Takes a chunk into account."""
         sums = outcome.sums
         self._promised -= task.samples * self._most_calls(task.method)

@@ -14,7 +14,7 @@ from smoothplan.models.base import States
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.references import GridReference, Reference
-from smoothplan.run import Root
+from smoothplan.running.run import Root
 from smoothplan.schedules.level import Problem
 
 UNLIKELY = 1e-12

@@ -19,10 +19,10 @@ from smoothplan.confidence import ConfidenceSequence
 from smoothplan.engines.base import Engine
 from smoothplan.forecast import amount, scientific
 from smoothplan.models.base import GenerativeModel
-from smoothplan.parallel.crew import Crew
-from smoothplan.parallel.work import Outcome, Task, Work
 from smoothplan.recursion import HEADROOM, REFUSED_CALLS, ROUNDING, SMALL, HopelessError, action_values, engine_for
-from smoothplan.run import Display, History, Identification, Root, Status
+from smoothplan.running.run import Display, History, Identification, Root, Status
+from smoothplan.running.work import Chunk, Outcome, Work
+from smoothplan.running.workers import Workers
 from smoothplan.schedules.level import Level, Problem, Return
 from smoothplan.schedules.optimise import Rung, ladder
 from smoothplan.schedules.schedule import Schedule, trimmed
@@ -184,7 +184,7 @@ class CruiserRun:
         at = self.root.model, self.root.state, self.root.seed
         self._work = [Work(stage.engine, *at, stage.schedule) for stage in self.stages]
 
-    def go(self, crew: Crew, display: Display) -> None:
+    def go(self, workers: Workers, display: Display) -> None:
         """Samples the wider of the best action and its challenger, until the gap is within ε or a limit is reached."""
         while True:
             self.history.add(self.calls, self.q_intervals)
@@ -198,11 +198,11 @@ class CruiserRun:
                 self.status = "max_calls"
                 return
             self.rounds += 1
-            for task, outcome in crew.in_order(self._work[self.actions[action].stage], tasks):
+            for task, outcome in workers.in_order(self._work[self.actions[action].stage], tasks):
                 self._book(task, outcome)
                 display.update(self.calls, self.interval)
 
-    def _tasks(self, number: int) -> Iterator[Task]:
+    def _tasks(self, number: int) -> Iterator[Chunk]:
         """The next batch of returns of an action, in chunks; nothing where the limit does not allow one."""
         action = self.actions[number]
         while self._worth_refining(action):
@@ -217,7 +217,7 @@ class CruiserRun:
         size = max(1, min(most, max(math.ceil(count / PIECES), least)))
         for start in range(0, count, size):
             samples = min(size, count - start)
-            yield Task(self.chunks, "returns", (number, samples), samples, number)
+            yield Chunk(self.chunks, "returns", (number, samples), samples, number)
             self.chunks += 1
 
     def _worth_refining(self, action: Action) -> bool:
@@ -228,7 +228,7 @@ class CruiserRun:
         remaining = math.inf if self.root.max_calls is None else self.root.max_calls - self.calls
         return action.radius <= here.radius and finer.price <= HEADROOM * remaining
 
-    def _book(self, task: Task, outcome: Outcome) -> None:
+    def _book(self, task: Chunk, outcome: Outcome) -> None:
         """Takes a chunk into account: the action's interval shrinks to what its returns allow, and never widens."""
         action = self.actions[task.action]
         rung, through, *_ = self.stages[action.stage]

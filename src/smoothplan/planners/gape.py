@@ -15,9 +15,9 @@ from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.tabular import TabularModel
-from smoothplan.parallel.crew import Crew
 from smoothplan.planners.slices import SLICE_CALLS, in_slices
-from smoothplan.run import Display, History, Identification, Root, Run, Status
+from smoothplan.running.run import Display, History, Identification, Root, Run, Status
+from smoothplan.running.workers import Workers
 from smoothplan.search.explored import explored
 from smoothplan.search.explorer import Explorer, Key, KeyedExplorer, TableExplorer
 from smoothplan.search.graph import PAIRS, ROUNDS, STATES, Rules
@@ -191,9 +191,9 @@ class SearchRun:
         self._history = History()
         self.epsilon, self.delta = planner.epsilon, planner.delta
 
-    def go(self, crew: Crew, display: Display) -> None:
+    def go(self, workers: Workers, display: Display) -> None:
         """Searches until the gap is within ε or a limit is reached. Rounds build on each other: one worker does all."""
-        converged = in_slices(self, self._explore, self._root.max_calls, crew, display)
+        converged = in_slices(self, self._explore, self._root.max_calls, workers, display)
         self.status = "converged" if converged else "max_calls"
 
     def _explore(self, until: int, limit: int) -> bool:

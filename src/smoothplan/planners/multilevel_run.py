@@ -8,10 +8,10 @@ import numpy as np
 
 from smoothplan.arguments import Floats
 from smoothplan.engines.multilevel import MultilevelEngine, RootSums
-from smoothplan.parallel.crew import Crew
-from smoothplan.parallel.work import Outcome, Task, Work
 from smoothplan.recursion import ROUNDING, action_values
-from smoothplan.run import Display, Planner, Root, Status, Truncation
+from smoothplan.running.run import Display, Planner, Root, Status, Truncation
+from smoothplan.running.work import Chunk, Outcome, Work
+from smoothplan.running.workers import Workers
 from smoothplan.schedules.level import Problem
 
 TRUNCATION_SHARE = 0.5
@@ -52,13 +52,13 @@ class MultilevelRun:
         size = engine.chunk_calls if root.max_calls is None else min(engine.chunk_calls, root.max_calls // LOOKS)
         self._full = max(1, int(size / engine.expected_calls))  # samples of a chunk
 
-    def go(self, crew: Crew, display: Display) -> None:
+    def go(self, workers: Workers, display: Display) -> None:
         """Draws samples until bias and noise are within ε, or the next ones may exceed the limit on calls."""
         work = Work(self._engine, self._root.model, self._root.state, self._root.seed, "samples at the root")
         look = FEWEST
         while True:
             before = self._chunks
-            for _, outcome in crew.in_order(work, self._tasks(look, crew.brake.check)):
+            for _, outcome in workers.in_order(work, self._tasks(look, workers.brake.check)):
                 self._book(outcome)
                 display.update(self.calls, self.interval)
             if self.samples >= look:
@@ -70,7 +70,7 @@ class MultilevelRun:
                 self.status = "max_calls"
                 return
 
-    def _tasks(self, samples: int, check: Callable[[], object]) -> Iterator[Task]:
+    def _tasks(self, samples: int, check: Callable[[], object]) -> Iterator[Chunk]:
         """Chunks up to a number of samples; what fits into the limit on calls for certain, by what is booked now."""
         limit = self._root.max_calls
         planned = self.samples
@@ -82,7 +82,7 @@ class MultilevelRun:
                 if calls > left:
                     return
                 left -= calls
-            yield Task(self._chunks, "roots", (count,), count)
+            yield Chunk(self._chunks, "roots", (count,), count)
             self._chunks += 1
             planned += count
 

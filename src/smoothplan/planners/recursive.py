@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 from smoothplan import arguments, recursion
 from smoothplan.backups import Backup
 from smoothplan.models.base import GenerativeModel
-from smoothplan.run import Root, Run
+from smoothplan.running.run import Root, Run
 from smoothplan.schedules import published
 from smoothplan.schedules.level import Problem
 from smoothplan.schedules.optimise import optimised

@@ -12,7 +12,7 @@ from smoothplan import arguments, curvature
 from smoothplan.backups import Backup
 from smoothplan.planners.chain_run import ChainRun
 from smoothplan.references import Improvable, Reference
-from smoothplan.run import Root
+from smoothplan.running.run import Root
 from smoothplan.schedules.level import Problem
 
 LONGEST_CHAIN, MOST_PAIRS = 10**8, 10**6

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from smoothplan.parallel.crew import Crew
-from smoothplan.run import Display
+from smoothplan.running.run import Display
+from smoothplan.running.workers import Workers
 from smoothplan.search.saved import Arrays, Readable
 
 SLICE_CALLS = 20_000
@@ -40,7 +40,7 @@ class Searching(Protocol):
 
 
 def in_slices(
-    run: Searching, explore: Callable[[int, int], bool], max_calls: int | None, crew: Crew, display: Display
+    run: Searching, explore: Callable[[int, int], bool], max_calls: int | None, workers: Workers, display: Display
 ) -> bool:
     """Searches until the search says that it is over, or has made all calls that it may; returns which.
 
@@ -48,11 +48,11 @@ def in_slices(
         run: whose search it is.
         explore: searches until a number of calls is made, without exceeding a limit, and says whether it is over.
         max_calls: that limit; None for none.
-        crew: knows of checkpoints, and when to stop.
+        workers: knows of checkpoints, and when to stop.
         display: where to show how far it is.
     """
     limit = ENDLESS if max_calls is None else min(max_calls, ENDLESS)
-    if not crew.recall("search", run.restore) and crew.journal is not None:
+    if not workers.recall("search", run.restore) and workers.journal is not None:
         run.saved()  # what cannot be saved is refused before the work, not after
     next_keep = time.perf_counter() + KEEP_SECONDS
     while True:
@@ -60,10 +60,10 @@ def in_slices(
         display.update(run.calls, run.interval)
         over = found or run.calls >= limit
         # Between slices, and only there, the search can be gone on with to the same end.
-        if over or crew.brake.is_pulled or time.perf_counter() >= next_keep:
+        if over or workers.brake.is_pulled or time.perf_counter() >= next_keep:
             started = time.perf_counter()
-            crew.keep("search", run.saved)
+            workers.keep("search", run.saved)
             next_keep = started + max(KEEP_SECONDS, (time.perf_counter() - started) / KEEP_SHARE)
         if over:
             return found
-        crew.brake.check()
+        workers.brake.check()

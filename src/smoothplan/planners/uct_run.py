@@ -4,9 +4,9 @@ import numpy as np
 
 from smoothplan import curvature
 from smoothplan.arguments import Floats
-from smoothplan.parallel.crew import Crew
 from smoothplan.planners.slices import in_slices
-from smoothplan.run import Display, Planner, Root, Status
+from smoothplan.running.run import Display, Planner, Root, Status
+from smoothplan.running.workers import Workers
 from smoothplan.search.saved import Arrays, Readable
 from smoothplan.search.uct_searches import Search
 
@@ -24,9 +24,9 @@ class UCTRun:
         self.epsilon, self.delta = planner.epsilon, planner.delta
         self.interval = curvature.value_interval(root.model, planner.backup)
 
-    def go(self, crew: Crew, display: Display) -> None:
+    def go(self, workers: Workers, display: Display) -> None:
         """Searches until a limit is reached. Rounds build on each other: one worker does all."""
-        in_slices(self, self._explore, self._root.max_calls, crew, display)
+        in_slices(self, self._explore, self._root.max_calls, workers, display)
         self.status = "max_calls"
 
     def _explore(self, until: int, limit: int) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
 from smoothplan.models.base import GenerativeModel
-from smoothplan.parallel.crew import Crew
+from smoothplan.running.workers import Workers
 from smoothplan.search.saved import Arrays, Readable, finite, piece
 
 Status = Literal["converged", "completed", "max_calls", "max_seconds", "interrupted", "terminal"]
@@ -230,7 +230,7 @@ class Run(Protocol):
     def diagnosis(self) -> Diagnosis | None:
         """What a run around a reference says of it; None for others."""
 
-    def go(self, crew: Crew, display: Display) -> None:
+    def go(self, workers: Workers, display: Display) -> None:
         """Samples until the run is within ε or a limit on calls is reached.
 
         Raises:

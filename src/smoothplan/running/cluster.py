@@ -28,12 +28,12 @@ from typing import Any
 
 from smoothplan import brake
 from smoothplan.brake import PATIENCE
-from smoothplan.parallel.contained import ContainedWorker, command
-from smoothplan.parallel.crew import ClusterError
-from smoothplan.parallel.packing import unpack
-from smoothplan.parallel.processes import default_memory
-from smoothplan.parallel.work import Delivery, Packed, Task, Work
-from smoothplan.parallel.worker import die_with_parent
+from smoothplan.running.contained import ContainedWorker, command
+from smoothplan.running.packing import unpack
+from smoothplan.running.processes import default_memory
+from smoothplan.running.work import Chunk, Delivery, Packed, Work
+from smoothplan.running.worker import die_with_parent
+from smoothplan.running.workers import ClusterError
 
 CONNECT_SECONDS = 30.0
 """How long a scheduler may take to answer, and the first worker to appear; and to come back after it went away."""
@@ -185,7 +185,7 @@ class ClusterPool:
         """How many parcels are done at a time, as of late."""
         return max(self._counted, 1)
 
-    def submit(self, work: Work, tasks: Sequence[Task]) -> "Future[Delivery]":
+    def submit(self, work: Work, tasks: Sequence[Chunk]) -> "Future[Delivery]":
         """Does tasks somewhere."""
         parcel = _Parcel(work.packed, pickle.dumps(tuple(tasks)), Future())
         self._new.put(parcel)
@@ -381,7 +381,7 @@ def do(shipped: Shipped, wanted: str, tasks: bytes, contained: bool, timeout: fl
     """Does tasks on a worker."""
     if version("smoothplan") != wanted:
         raise ClusterError(f"a worker has smoothplan {version('smoothplan')}: install version {wanted} there")
-    todo: tuple[Task, ...] = pickle.loads(tasks)
+    todo: tuple[Chunk, ...] = pickle.loads(tasks)
     return _contained(timeout, memory).run(shipped.packed, todo) if contained else shipped.work.each(todo)
 
 
@@ -417,7 +417,7 @@ class _Kept:
         self._left = time.monotonic()
         threading.Thread(target=self._watch, name="smoothplan-kept", daemon=True).start()
 
-    def run(self, packed: Packed, tasks: Sequence[Task]) -> Delivery:
+    def run(self, packed: Packed, tasks: Sequence[Chunk]) -> Delivery:
         """Does tasks."""
         try:
             return self._worker.run(packed, tasks)

@@ -7,9 +7,9 @@ import numpy as np
 
 from smoothplan.arguments import Floats, Ints
 from smoothplan.models.base import GenerativeModel, Oracle, States
-from smoothplan.parallel.contained import ContainedWorker
-from smoothplan.parallel.processes import default_memory
-from smoothplan.parallel.work import Outcome, Task, Work
+from smoothplan.running.contained import ContainedWorker
+from smoothplan.running.processes import default_memory
+from smoothplan.running.work import Chunk, Outcome, Work
 from smoothplan.streams import Stream, generator_from, generator_words
 
 
@@ -25,10 +25,10 @@ class Stepped(NamedTuple):
 class _Steps(Work):
     """Work of which a task is one call of the step, with the random numbers of somebody else."""
 
-    def __call__(self, task: Task) -> Outcome:
+    def __call__(self, task: Chunk) -> Outcome:
         """Makes the call."""
         states, actions, words = task.arguments
-        oracle = Oracle(self.model, self.seed, task.chunk)
+        oracle = Oracle(self.model, self.seed, task.number)
         oracle.rng = generator_from(words)
         answer = Stepped(*oracle.sample(states, actions), generator_words(oracle.rng))
         return Outcome(answer, oracle.calls, 0.0)  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ class ContainedModel(AbstractContextManager["ContainedModel"]):
 
     def step(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
         """The model's step."""
-        task = Task(0, "values", (states, actions, generator_words(rng)), len(actions))
+        task = Chunk(0, "values", (states, actions, generator_words(rng)), len(actions))
         outcomes, error = self._worker.run(self._work.packed, [task])
         if error is not None:
             raise error

@@ -26,9 +26,9 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from smoothplan.locks import lock
-from smoothplan.parallel import records
-from smoothplan.parallel.records import DamageError, Fact
+from smoothplan.running import records
+from smoothplan.running.locks import lock
+from smoothplan.running.records import DamageError, Fact
 
 SYNC_SECONDS = 1.0
 """Between two waits for the disk, at least: what a crash of the whole machine may cost, at most."""

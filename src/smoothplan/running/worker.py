@@ -29,8 +29,8 @@ from smoothplan import streams
 from smoothplan.arguments import Ints
 from smoothplan.models.calls import Call, watcher
 from smoothplan.models.jit import JitModel
-from smoothplan.parallel.packing import unpack
-from smoothplan.parallel.work import Outcome, Packed, Task, Work
+from smoothplan.running.packing import unpack
+from smoothplan.running.work import Chunk, Outcome, Packed, Work
 
 KEPT = 4
 """Works that a worker keeps; the oldest goes first. The other side knows this."""
@@ -68,7 +68,7 @@ class Request(NamedTuple):
     """To a worker: tasks of a work that it has, to be done one after the other."""
 
     digest: str
-    tasks: list[Task]
+    tasks: list[Chunk]
     careful: bool  # whether to note every simulator call before it is made
 
 
@@ -240,7 +240,7 @@ class _Worker:
             if isinstance(reply, Failed):
                 return
 
-    def _do(self, work: Work, task: Task, request: Request) -> Outcome:
+    def _do(self, work: Work, task: Chunk, request: Request) -> Outcome:
         timeout, warm_up = self._times
         first = None if timeout is None or request.digest in self._warm else max(timeout, warm_up)
         watch = _Watch(work, task, timeout, first, self._notes if request.careful else None)
@@ -270,7 +270,7 @@ class _Worker:
 class _Watch:
     """Is told of every simulator call before it is made, and when it is over: a clock runs in between."""
 
-    def __init__(self, work: Work, task: Task, timeout: float | None, first: float | None, notes: int | None) -> None:
+    def __init__(self, work: Work, task: Chunk, timeout: float | None, first: float | None, notes: int | None) -> None:
         self._work, self._task, self._timeout, self._notes = work, task, timeout, notes
         self._first = first  # seconds that the first call may take, until one has come to its end
         self._number = 0  # of calls begun

@@ -19,7 +19,7 @@ import numba.cloudpickle
 from numba.core.dispatcher import Dispatcher
 
 from smoothplan.brake import Brake
-from smoothplan.parallel.work import Packed, Work
+from smoothplan.running.work import Packed, Work
 
 PACKAGE = __name__.partition(".")[0]
 

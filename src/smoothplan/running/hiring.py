@@ -8,8 +8,8 @@ from smoothplan import arguments
 from smoothplan.models.base import GenerativeModel
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
-from smoothplan.parallel.crew import Pool, ThreadPool
-from smoothplan.parallel.work import Work
+from smoothplan.running.work import Work
+from smoothplan.running.workers import Pool, ThreadPool
 
 PoolName = Literal["auto", "threads", "processes"]
 
@@ -53,7 +53,7 @@ class Terms:
         """The model for those who call it themselves, in the process that asks."""
         if not self.contained or isinstance(model, TabularModel | JitModel):
             return nullcontext(model)
-        from smoothplan.parallel.stepping import ContainedModel
+        from smoothplan.running.stepping import ContainedModel
 
         return ContainedModel(model, seed, self.simulator_timeout, self.worker_memory)
 
@@ -65,11 +65,11 @@ class Terms:
         contained = self.contained or not (work.compiled or self.pool == "threads")
         # Both are imported where they are needed: Dask may not be there, and processes are seldom wanted.
         if self.cluster is not None:
-            from smoothplan.parallel.cluster import ClusterPool
+            from smoothplan.running.cluster import ClusterPool
 
             return ClusterPool(self.cluster, self.workers, contained=contained, timeout=timeout, memory=memory)
         if contained:
-            from smoothplan.parallel.processes import ProcessPool
+            from smoothplan.running.processes import ProcessPool
 
             return ProcessPool(self.workers, timeout, memory)
         return ThreadPool(self.workers)

@@ -26,9 +26,9 @@ from typing import Any
 from smoothplan import arguments
 from smoothplan.brake import PATIENCE
 from smoothplan.models.calls import SimulatorError
-from smoothplan.parallel import worker
-from smoothplan.parallel.work import Delivery, Outcome, Packed, Task
-from smoothplan.parallel.worker import (
+from smoothplan.running import worker
+from smoothplan.running.work import Chunk, Delivery, Outcome, Packed
+from smoothplan.running.worker import (
     KEPT,
     LENGTH,
     Done,
@@ -98,7 +98,7 @@ class ContainedWorker:
         process = self._process
         return None if process is None else process.pid
 
-    def run(self, packed: Packed, tasks: Sequence[Task]) -> Delivery:
+    def run(self, packed: Packed, tasks: Sequence[Chunk]) -> Delivery:
         """Does tasks one after the other, up to the first that fails. One thread at a time.
 
         Raises:
@@ -120,7 +120,7 @@ class ContainedWorker:
         with self._busy:
             self._end()
 
-    def _run(self, packed: Packed, tasks: Sequence[Task]) -> Delivery:
+    def _run(self, packed: Packed, tasks: Sequence[Chunk]) -> Delivery:
         outcomes: list[Outcome] = []
         deaths = _Deaths(self.timeout)
         while len(outcomes) < len(tasks):
@@ -260,7 +260,7 @@ class _Process:
         self.pid = self._process.pid
         self._connection.setblocking(False)
 
-    def ask(self, packed: Packed, tasks: list[Task], careful: bool) -> None:
+    def ask(self, packed: Packed, tasks: list[Chunk], careful: bool) -> None:
         """Hands out tasks."""
         if packed.digest not in self._sent:
             self._sent.append(packed.digest)

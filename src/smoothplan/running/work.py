@@ -14,7 +14,7 @@ from smoothplan.engines.base import Sums
 from smoothplan.engines.chains import PairSums
 from smoothplan.engines.multilevel import RootSums
 from smoothplan.models.base import GenerativeModel, Oracle
-from smoothplan.parallel.fingerprint import fingerprint
+from smoothplan.running.fingerprint import fingerprint
 
 Method = Literal["values", "returns", "corrections", "roots"]
 
@@ -27,10 +27,10 @@ SUMS: dict[Method, type[Sums] | type[PairSums] | type[RootSums]] = {
 """What the methods of engines return."""
 
 
-class Task(NamedTuple):
+class Chunk(NamedTuple):
     """A chunk of samples: what an engine is asked for."""
 
-    chunk: int  # its stream
+    number: int  # of its stream
     method: Method
     arguments: tuple[Any, ...]  # of the method, after oracle and state: numbers, and arrays of numbers
     samples: int
@@ -77,15 +77,15 @@ class Work:
     seed: int
     about: Any = None
 
-    def __call__(self, task: Task) -> Outcome:
+    def __call__(self, task: Chunk) -> Outcome:
         """Does a task."""
         started = time.perf_counter()
-        oracle = Oracle(self.model, self.seed, task.chunk)
+        oracle = Oracle(self.model, self.seed, task.number)
         found = getattr(self.engine, task.method)(oracle, self.state, *task.arguments)
         sums = SUMS[task.method](*(value.item() if isinstance(value, np.generic) else value for value in found))
         return Outcome(sums, oracle.calls, time.perf_counter() - started)
 
-    def asked(self, task: Task) -> str:
+    def asked(self, task: Chunk) -> str:
         """A digest of what is asked for, the same in every process."""
         plain = [value.tolist() if isinstance(value, np.ndarray) else value for value in task.arguments]
         return blake2b(json.dumps([self._about, task.method, plain]).encode(), digest_size=8).hexdigest()
@@ -94,7 +94,7 @@ class Work:
     def _about(self) -> str:
         return fingerprint(self.about)  # which takes a while, and only checkpoints need it
 
-    def each(self, tasks: Sequence[Task]) -> Delivery:
+    def each(self, tasks: Sequence[Chunk]) -> Delivery:
         """Does tasks one after the other, up to the first that fails."""
         outcomes = []
         for task in tasks:
@@ -116,6 +116,6 @@ class Work:
         Raises:
             PackingError: it cannot be sent anywhere.
         """
-        from smoothplan.parallel.packing import pack  # which needs this module
+        from smoothplan.running.packing import pack  # which needs this module
 
         return pack(self)

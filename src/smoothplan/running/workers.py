@@ -1,4 +1,4 @@
-"""A crew does the tasks of a run, in any order, and hands the outcomes back in the order of the tasks.
+"""A workers does the tasks of a run, in any order, and hands the outcomes back in the order of the tasks.
 
 A run decides by outcomes, one after the other, so what it finds does not depend on who did which task, or when: chunk c
 draws from stream c, tasks are made before their outcomes are known, and an outcome may come from a checkpoint. Tasks
@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from smoothplan import brake
 from smoothplan.brake import PATIENCE, Brake, Stopped
-from smoothplan.parallel.checkpoint import CheckpointError, Journal
-from smoothplan.parallel.records import Fact
-from smoothplan.parallel.work import SUMS, Delivery, Method, Outcome, Task, Work
+from smoothplan.running.checkpoint import CheckpointError, Journal
+from smoothplan.running.records import Fact
+from smoothplan.running.work import SUMS, Chunk, Delivery, Method, Outcome, Work
 from smoothplan.search.saved import Arrays, Readable
 
 AHEAD = 2
@@ -56,7 +56,7 @@ class Pool(Protocol):
     def parcel_seconds(self) -> float:
         """How long a parcel should take: much longer than it takes to send it."""
 
-    def submit(self, work: Work, tasks: Sequence[Task]) -> "Future[Delivery]":
+    def submit(self, work: Work, tasks: Sequence[Chunk]) -> "Future[Delivery]":
         """Does tasks, some time."""
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class ThreadPool:
         self._brake = Brake()
         self._threads = ThreadPoolExecutor(workers)
 
-    def submit(self, work: Work, tasks: Sequence[Task]) -> "Future[Delivery]":
+    def submit(self, work: Work, tasks: Sequence[Chunk]) -> "Future[Delivery]":
         """Does tasks in one of the threads, unless the pool is closed first."""
         context = copy_context()
         context.run(brake.current.set, self._brake)
@@ -91,12 +91,12 @@ class _Parcel:
     """Tasks that travel together, and what became of them."""
 
     work: Work
-    tasks: list[Task]
+    tasks: list[Chunk]
     future: "Future[Delivery] | None" = None
     delivery: Delivery | None = None
 
 
-class Crew(AbstractContextManager["Crew"]):
+class Workers(AbstractContextManager["Workers"]):
     """Does the tasks of a run.
 
     Args:
@@ -135,7 +135,7 @@ class Crew(AbstractContextManager["Crew"]):
             if self.journal is not None:
                 self.journal.close()
 
-    def in_order(self, work: Work, tasks: Iterable[Task]) -> Generator[tuple[Task, Outcome], None, None]:
+    def in_order(self, work: Work, tasks: Iterable[Chunk]) -> Generator[tuple[Chunk, Outcome], None, None]:
         """Does tasks and yields each with its outcome, in their order. Tasks are asked for as they are needed.
 
         Raises:
@@ -151,7 +151,7 @@ class Crew(AbstractContextManager["Crew"]):
             yield task, outcome
             self.brake.check()
 
-    def _here(self, work: Work, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def _here(self, work: Work, tasks: Iterable[Chunk]) -> Iterator[tuple[Chunk, Outcome]]:
         for task in tasks:
             outcome = self._known(work, task)
             if outcome is None:
@@ -162,7 +162,7 @@ class Crew(AbstractContextManager["Crew"]):
                 self._write_down(work, [task], [outcome])
             yield task, outcome
 
-    def _elsewhere(self, pool: Pool, work: Work, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def _elsewhere(self, pool: Pool, work: Work, tasks: Iterable[Chunk]) -> Iterator[tuple[Chunk, Outcome]]:
         parcels = self._parcels(pool, work, tasks)
         waiting: deque[_Parcel] = deque()
         more = True
@@ -186,9 +186,9 @@ class Crew(AbstractContextManager["Crew"]):
             if error is not None:
                 raise error
 
-    def _parcels(self, pool: Pool, work: Work, tasks: Iterable[Task]) -> Iterator[_Parcel]:
+    def _parcels(self, pool: Pool, work: Work, tasks: Iterable[Chunk]) -> Iterator[_Parcel]:
         """Tasks in parcels; those whose outcome is known make one of their own, which is done."""
-        parcel: list[Task] = []
+        parcel: list[Chunk] = []
         expected = 0.0
         for task in tasks:
             outcome = self._known(work, task)
@@ -234,21 +234,21 @@ class Crew(AbstractContextManager["Crew"]):
             self._pace[task.method] = STEADY * outcome.seconds + (1.0 - STEADY) * before
         parcel.delivery = delivery
 
-    def _known(self, work: Work, task: Task) -> Outcome | None:
+    def _known(self, work: Work, task: Chunk) -> Outcome | None:
         """The outcome of a task that was done before the run was resumed."""
-        fact = None if self.journal is None else self.journal.find(task.chunk, work.asked(task))
+        fact = None if self.journal is None else self.journal.find(task.number, work.asked(task))
         if fact is None:
             return None
         try:
             sums = SUMS[task.method](*fact.numbers)  # type: ignore[arg-type]
         except TypeError:
-            raise CheckpointError(f"chunk {task.chunk} of the checkpoint has {len(fact.numbers)} numbers") from None
+            raise CheckpointError(f"chunk {task.number} of the checkpoint has {len(fact.numbers)} numbers") from None
         return Outcome(sums, fact.calls, 0.0)
 
-    def _write_down(self, work: Work, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+    def _write_down(self, work: Work, tasks: Sequence[Chunk], outcomes: Sequence[Outcome]) -> None:
         if self.journal is not None and outcomes:
             done = zip(tasks, outcomes, strict=False)
-            self.journal.add((task.chunk, Fact(work.asked(task), tuple(o.sums), o.calls)) for task, o in done)
+            self.journal.add((task.number, Fact(work.asked(task), tuple(o.sums), o.calls)) for task, o in done)
 
     def has(self, name: str) -> bool:
         """Whether something of that name was kept."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from smoothplan import arguments
-from smoothplan.parallel.contained import ContainedWorker
-from smoothplan.parallel.work import Delivery, Packed, Task, Work
+from smoothplan.running.contained import ContainedWorker
+from smoothplan.running.work import Chunk, Delivery, Packed, Work
 
 MEMORY_SHARE = 0.8
 """Of the machine's memory: what all workers together may grow by."""
@@ -22,7 +22,7 @@ CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 class _Job(NamedTuple):
     packed: Packed
-    tasks: Sequence[Task]
+    tasks: Sequence[Chunk]
     future: Future[Delivery]
 
 
@@ -56,7 +56,7 @@ class ProcessPool:
         """The numbers of the processes."""
         return [worker.pid for worker in self._contained if worker.pid is not None]
 
-    def submit(self, work: Work, tasks: Sequence[Task]) -> Future[Delivery]:
+    def submit(self, work: Work, tasks: Sequence[Chunk]) -> Future[Delivery]:
         """Hands out tasks of a work, to be done by one process.
 
         Raises:
