@@ -3,7 +3,7 @@
     python benchmarks/versions.py COMMIT [--rounds N] [--case NAME ...]
 
 Every measurement is a process of its own that imports one of the two versions. The versions take turns, so that a noisy
-machine disturbs both alike. A rate is the best of all rounds, in simulator calls per second; compilation is not counted.
+machine disturbs both alike. A rate is the best of all rounds, in calls per second, without compilation.
 """
 
 import argparse
