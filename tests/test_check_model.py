@@ -47,7 +47,7 @@ def test_the_check_is_reproducible_and_its_seed_matters() -> None:
 def test_states_may_be_given_or_must_be() -> None:
     model = sp.VectorModel(walk, actions=2, discount=0.9, reward_range=(0, 1))
     assert sp.check_model(model, [[0.0, 0.0], [1.0, 1.0]], rounds=5).states > 2
-    with pytest.raises(ValueError, match="states must be given, for this model declares no initial_state"):
+    with pytest.raises(ValueError, match="states must be given: this model declares no initial_state"):
         sp.check_model(model)
 
 

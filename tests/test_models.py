@@ -628,7 +628,7 @@ def _swap_actions(states: Any, actions: Ints, rng: np.random.Generator) -> tuple
 @pytest.mark.parametrize("step", [_add_in_place, _assign_in_place, _swap_actions])
 def test_the_oracle_does_not_let_a_simulator_change_its_arguments(step: Any) -> None:
     states = STATES.copy()
-    with pytest.raises(sp.ModelError, match="must leave its arguments as they are"):
+    with pytest.raises(sp.ModelError, match="must not change its arguments"):
         sp.Oracle(sp.VectorModel(step, **DECLARED), 0).sample(states, [0, 1])
     np.testing.assert_array_equal(states, STATES)
 

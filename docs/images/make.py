@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import smoothplan as sp
-from smoothplan.forecast import amount
+from smoothplan.arguments import amount
 from smoothplan.running import progress
 
 HERE = Path(__file__).parent
