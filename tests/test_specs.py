@@ -232,10 +232,6 @@ def test_costs(cost: str, matrix: Any) -> None:
     np.testing.assert_allclose(backup.cost, matrix, atol=1e-15)
 
 
-def test_the_known_costs_are_tested() -> None:
-    assert set(specs.COSTS) == {"line", "ring", "discrete", "zero"}
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

@@ -250,8 +250,8 @@ def actions() -> str:
 def rooms() -> str:
     """The rooms of the package from top to bottom, with an arrow for every import that no chain of arrows implies."""
     page = (HERE.parent / "architecture.md").read_text("utf-8")
-    rows = re.findall(r"^\| (\w+) \| (`[^|]+`) \|[^|]*\| ([\w, –]+) \|$", page, re.MULTILINE)
-    below = {name: re.findall(r"\w+", imports) for name, _, imports in rows}
+    rows = re.findall(r"^\| (\w+) \| (`[^|]+`) \| ([^|]*) \| ([\w, –]+) \|$", page, re.MULTILINE)
+    below = {name: re.findall(r"\w+", imports) for name, _, _, imports in rows}
 
     def reached(name: str) -> set[str]:
         return {end for step in below[name] for end in {step, *reached(step)}}
@@ -259,13 +259,13 @@ def rooms() -> str:
     left, width, height, pitch, top = 20.0, 560.0, 36.0, 56.0, 18.0
     floor = {name: number for number, name in enumerate(below)}
     parts = []
-    for name, contents, _ in rows:
+    for name, contents, purpose, _ in rows:
         y = top + pitch * floor[name]
         box = f'x="{left}" y="{y}" width="{width}" height="{height}" rx="7"'
         parts.append(f'<rect class="box" data-room="{name}" {box}/>')
         parts.append(text(left + 14, y + 23, name, "strong"))
         listed = contents.replace("`", "").replace("__init__, ", "")
-        parts.append(text(left + 120, y + 23, "" if listed == name else listed, "small"))
+        parts.append(text(left + 120, y + 23, purpose.partition(":")[0] if listed == name else listed, "small"))
     lanes = 0
     for above, lower in below.items():
         for name in lower:

@@ -22,19 +22,19 @@ from smoothplan import arguments
 from smoothplan.arguments import Floats
 from smoothplan.transport import Columns, entropy, square_cost, transport_cost
 
-Reference = Callable[[Any], ArrayLike]
-"""A state-dependent reference distribution: states [n, ...] to probability vectors [n, K]."""
+Prior = Callable[[Any], ArrayLike]
+"""A distribution over actions that depends on the state: states [n, ...] to probability vectors [n, K]."""
 
 
 class Backup(Protocol):
-    """What every backup offers."""
+    """The interface of every backup."""
 
     @property
     def temperature(self) -> float:
         """The effective temperature η; 0 for the hard maximum."""
 
     def at_zero_range(self, actions: int) -> tuple[float, float]:
-        """Infimum and supremum over states of F_s(0), for a model with that many actions."""
+        """Infimum and supremum over states of F_s(0), for a model with this number of actions."""
 
     def shifts(self, actions: int) -> Floats:
         """What column j subtracts from the value of action i, [K, J]: a backup is a mixture of soft maxima over j."""
@@ -70,7 +70,7 @@ def depends_on_state(backup: Backup) -> bool:
 
 
 class NoCurvatureError(TypeError):
-    """A smooth quantity was asked of a backup that has none."""
+    """A quantity that needs a smooth backup was requested from one that is not."""
 
 
 def _action_values(q: ArrayLike, actions: int | None = None) -> Floats:
@@ -97,7 +97,7 @@ class HardMax:
 
     @property
     def offset(self) -> float:
-        """Nothing lies between this backup and its definition."""
+        """0: the backup equals its definition."""
         return 0.0
 
     @property
@@ -171,7 +171,7 @@ class LogSumExp:
 
     @property
     def offset(self) -> float:
-        """Nothing lies between this backup and its definition."""
+        """0: the backup equals its definition."""
         return 0.0
 
     @property
@@ -227,12 +227,12 @@ class LogSumExp:
 class _Mixture:
     """The reference (1−ξ)·prior(s) + ξ·uniform, for a prior that is a function of the state."""
 
-    prior: Reference
+    prior: Prior
     xi: float
     actions: int
 
     def __call__(self, states: Any) -> Floats:
-        # The mixture hides what is wrong with a prior, so it is checked before.
+        # Checked before mixing, which would hide the errors of a prior.
         prior = arguments.distributions("prior(states)", self.prior(states), self.actions)
         return np.asarray((1.0 - self.xi) * prior + self.xi / self.actions)
 
@@ -249,8 +249,8 @@ class OptimalTransport:
         cost: the action-cost matrix C, [K, K].
         tau: the weight τ of the transport cost.
         lam: the entropy λ inside the transport cost.
-        reference: μ, uniform by default; a vector [K]; one vector per state of a tabular model, [S, K]; or a function
-            from states [n, ...] to vectors [n, K].
+        reference: the distribution μ to which transport is measured, uniform by default: a vector [K]; one vector per
+            state of a tabular model, [S, K]; or a function from states [n, ...] to vectors [n, K].
 
     >>> backup = OptimalTransport(cost=[[0, 1], [1, 0]], tau=1.0, lam=0.25)
     >>> backup.policy([0.0, 0.0]).tolist()
@@ -260,11 +260,9 @@ class OptimalTransport:
     cost: Floats
     tau: float
     lam: float
-    reference: Floats | Reference
+    reference: Floats | Prior
 
-    def __init__(
-        self, *, cost: ArrayLike, tau: float, lam: float, reference: ArrayLike | Reference | None = None
-    ) -> None:
+    def __init__(self, *, cost: ArrayLike, tau: float, lam: float, reference: ArrayLike | Prior | None = None) -> None:
         cost = square_cost(cost)
         actions = len(cost)
         if reference is None:
@@ -281,7 +279,7 @@ class OptimalTransport:
 
     @classmethod
     def from_prior(
-        cls, prior: ArrayLike | Reference, xi: float, *, cost: ArrayLike, tau: float, lam: float
+        cls, prior: ArrayLike | Prior, xi: float, *, cost: ArrayLike, tau: float, lam: float
     ) -> "OptimalTransport":
         """The backup with the robust reference (1−ξ)·prior + ξ·uniform, so that μ_s(a) ≥ ξ/K everywhere.
 
