@@ -11,6 +11,7 @@ axes and matters only to an `OptimalTransport` whose reference distribution depe
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -147,8 +148,36 @@ class HardMax:
         raise NoCurvatureError("HardMax has no coupling: use policy for its greedy action")
 
 
+class _Smooth(ABC):
+    """What the smooth backups share: everything follows from the local softmaxes at q."""
+
+    @abstractmethod
+    def _columns(self, q: ArrayLike, states: Any) -> Columns:
+        """The local softmaxes at action values [..., K]."""
+
+    def value(self, q: ArrayLike, states: Any = None) -> Floats:
+        """F_s(q), [...]: the normalised closed form."""
+        return self._columns(q, states).value()
+
+    def policy(self, q: ArrayLike, states: Any = None) -> Floats:
+        """∇F_s(q) = π(q), a distribution over actions, [..., K] (Proposition 5.4)."""
+        return self._columns(q, states).policy()
+
+    def hessian(self, q: ArrayLike, states: Any = None) -> Floats:
+        """∇²F_s(q), [..., K, K] (Proposition 5.4)."""
+        return self._columns(q, states).hessian()
+
+    def local_policies(self, q: ArrayLike, states: Any = None) -> Floats:
+        """The local softmaxes p_ij(q), [..., K, J]: column j is a distribution over actions i."""
+        return self._columns(q, states).local
+
+    def coupling(self, q: ArrayLike, states: Any = None) -> Floats:
+        """The optimal coupling Γ_ij = μ_s(j)·p_ij, [..., K, J], with row sums π(q) and column sums μ_s."""
+        return self._columns(q, states).coupling()
+
+
 @dataclass(frozen=True)
-class LogSumExp:
+class LogSumExp(_Smooth):
     """The entropy-regularised backup, F(Q) = η log Σ_a exp(Q(a)/η) = max_π ⟨π, Q⟩ + η·entropy(π).
 
     It is the optimal-transport backup with C ≡ 0, so its columns are all alike and it keeps one: J = 1.
@@ -194,28 +223,8 @@ class LogSumExp:
         """The weight of that column, [1]."""
         return np.ones(1)
 
-    def _columns(self, q: ArrayLike) -> Columns:
+    def _columns(self, q: ArrayLike, states: Any) -> Columns:
         return Columns.at(_action_values(q, self.actions), np.zeros(1), np.ones(1), self.temperature)
-
-    def value(self, q: ArrayLike, states: Any = None) -> Floats:
-        """F(q), [...]."""
-        return self._columns(q).value()
-
-    def policy(self, q: ArrayLike, states: Any = None) -> Floats:
-        """∇F(q), the Boltzmann policy, [..., K]."""
-        return self._columns(q).policy()
-
-    def hessian(self, q: ArrayLike, states: Any = None) -> Floats:
-        """∇²F(q), [..., K, K]."""
-        return self._columns(q).hessian()
-
-    def local_policies(self, q: ArrayLike, states: Any = None) -> Floats:
-        """The one softmax, as a column, [..., K, 1]."""
-        return self._columns(q).local
-
-    def coupling(self, q: ArrayLike, states: Any = None) -> Floats:
-        """The softmax weighted by the single column's mass 1, [..., K, 1]."""
-        return self._columns(q).coupling()
 
     def regulariser(self, policy: ArrayLike, states: Any = None) -> Floats:
         """−η·entropy(π), [...]."""
@@ -238,7 +247,7 @@ class _Mixture:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class OptimalTransport:
+class OptimalTransport(_Smooth):
     """The optimal-transport backup of the paper, normalised:
 
         F_s(Q) = η Σ_j μ_s(j) log Σ_i exp((Q_i − τC_ij)/η),    η = τλ.
@@ -335,7 +344,8 @@ class OptimalTransport:
         return self.reference_at(states)
 
     def _columns_at_zero(self) -> Floats:
-        return self._columns(np.zeros(self.actions), np.full(self.actions, 1.0 / self.actions)).log_sums
+        zero, uniform = np.zeros(self.actions), np.full(self.actions, 1.0 / self.actions)
+        return Columns.at(zero, self.tau * self.cost, uniform, self.temperature).log_sums
 
     def _table(self, name: str) -> Floats:
         if callable(self.reference):
@@ -362,35 +372,13 @@ class OptimalTransport:
             raise ValueError(f"states must be in 0..{len(self.reference) - 1}, got {states[unknown].flat[0]}")
         return np.asarray(self.reference[states])
 
-    def _columns(self, q: Floats, reference: Floats) -> Columns:
+    def _columns(self, q: ArrayLike, states: Any) -> Columns:
+        values, reference = _action_values(q, self.actions), self.reference_at(states)
         try:
-            np.broadcast_shapes(q.shape, reference.shape)
+            np.broadcast_shapes(values.shape, reference.shape)
         except ValueError:
-            raise ValueError(f"states {reference.shape[:-1]} do not align with q of shape {q.shape}") from None
-        return Columns.at(q, self.tau * self.cost, reference, self.temperature)
-
-    def _local(self, q: ArrayLike, states: Any) -> Columns:
-        return self._columns(_action_values(q, self.actions), self.reference_at(states))
-
-    def value(self, q: ArrayLike, states: Any = None) -> Floats:
-        """F_s(q), [...]: the normalised closed form."""
-        return self._local(q, states).value()
-
-    def policy(self, q: ArrayLike, states: Any = None) -> Floats:
-        """∇F_s(q) = π(q), [..., K] (Proposition 5.4)."""
-        return self._local(q, states).policy()
-
-    def hessian(self, q: ArrayLike, states: Any = None) -> Floats:
-        """∇²F_s(q), [..., K, K] (Proposition 5.4)."""
-        return self._local(q, states).hessian()
-
-    def local_policies(self, q: ArrayLike, states: Any = None) -> Floats:
-        """The local softmaxes p_ij(q), [..., K, K]: column j is a distribution over actions i."""
-        return self._local(q, states).local
-
-    def coupling(self, q: ArrayLike, states: Any = None) -> Floats:
-        """The optimal coupling Γ_ij = μ_s(j)·p_ij, [..., K, K], with row sums π(q) and column sums μ_s."""
-        return self._local(q, states).coupling()
+            raise ValueError(f"states {reference.shape[:-1]} do not align with q of shape {values.shape}") from None
+        return Columns.at(values, self.tau * self.cost, reference, self.temperature)
 
     def transport_cost(self, policy: ArrayLike, states: Any = None) -> Floats:
         """The entropic transport cost W_λ(π, μ_s) of the paper, [...]."""
