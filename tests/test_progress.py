@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smoothplan.running.progress import EVERY, Episodes, Lines, Live, Pace, Silent, display_for, duration
+from smoothplan.running.progress import EVERY, Episodes, Lines, Live, Pace, Silent, display_for
 
 UNKNOWN = (0.0, 1.0)
 """An interval that says nothing."""
@@ -254,13 +254,6 @@ def test_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
     assert "playing Lake{0}-v1" in shown
     assert "1 of 3 episodes score 2.5 after 7 steps" in shown
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0, "0 s"), (119.0, "119 s"), (150.0, "2 min"), (7200.0, "2.0 h"), (1e9, "11,574 days")]
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 # Which display
