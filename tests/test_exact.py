@@ -272,17 +272,13 @@ UNIFORM = np.full((5, 2), 0.5)
     ("call", "message"),
     [
         (lambda: exact.solve(MODEL, HardMax(), 0.0), r"tolerance must be greater than 0, got 0\.0"),
-        (lambda: exact.solve(MODEL, HardMax(), -1e-8), "tolerance must be greater than 0, got -1e-08"),
         (lambda: exact.solve(MODEL, HardMax(), math.nan), "tolerance must be finite, got nan"),
-        (lambda: exact.evaluate(MODEL, UNIFORM, tolerance=0.0), r"tolerance must be greater than 0, got 0\.0"),
         (lambda: exact.solve(MODEL, backups(3, 5)[3]), "actions is 2 but this backup's cost matrix has 3 actions"),
         (lambda: exact.solve(MODEL, backups(2, 4)[4]), r"states must be in 0\.\.3, got 4"),
         (lambda: exact.solve(MODEL, LogSumExp(1.0, actions=3)), r"q must have 3 actions .* got shape \(5, 2\)"),
         (lambda: exact.evaluate(MODEL, UNIFORM[:4]), r"policy must have shape \(5, 2\), got \(4, 2\)"),
         (lambda: exact.evaluate(MODEL, UNIFORM[0]), r"policy must have shape \(5, 2\), got \(2,\)"),
         (lambda: exact.evaluate(MODEL, np.ones((5, 3)) / 3), "policy must have 2 entries along its last axis"),
-        (lambda: exact.evaluate(MODEL, UNIFORM * 1.1), r"policy must sum to one, got a sum of 1\.1 at index \(0,\)"),
-        (lambda: exact.evaluate(MODEL, UNIFORM * math.nan), r"policy must be finite, got nan at index \(0, 0\)"),
     ],
 )
 def test_bad_input_is_named(call: Callable[[], Any], message: str) -> None:
