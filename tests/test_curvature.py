@@ -14,20 +14,9 @@ from smoothplan import curvature, exact, models
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, discrete_cost, line_cost
 from smoothplan.models import TabularModel
+from tests.common import TABLES
 
-MODELS: dict[str, Callable[[], TabularModel]] = {
-    "garnet": lambda: models.garnet(states=20, actions=3, branching=3, discount=0.9, seed=1),
-    "sparse garnet": lambda: models.garnet(states=30, actions=2, branching=2, discount=0.5, seed=2, sparsity=0.7),
-    "bernoulli garnet": lambda: models.garnet(states=15, actions=4, branching=2, seed=3, reward_kind="bernoulli"),
-    "one state": lambda: models.garnet(states=1, actions=2, branching=1, discount=0.7, seed=4),
-    "chain": lambda: models.chain(),
-    "river": lambda: models.river_swim(),
-    "rooms": lambda: models.two_room(size=3),
-    "lake": lambda: models.frozen_lake(),
-    "sailing": lambda: models.sailing(size=3),
-    "inventory": lambda: models.inventory(),
-    "myopic": lambda: models.garnet(states=5, actions=2, branching=2, discount=0.0, seed=5),
-}
+MODELS = {name: build for name, build in TABLES.items() if build().actions > 1}
 
 
 def transports(actions: int, states: int) -> list[OptimalTransport]:

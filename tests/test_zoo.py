@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 import smoothplan as sp
-from smoothplan.arguments import Floats
 from smoothplan.models import zoo
+from tests.common import dense
 
 SEEDS = range(3)
 FALSE_ALARM = 1e-6 / len(SEEDS)
@@ -70,19 +70,6 @@ def test_every_model_passes_the_check(name: str) -> None:
 def test_a_wrong_argument_is_named(build: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         build()
-
-
-def dense(model: sp.TabularModel) -> tuple[Floats, Floats, Floats]:
-    """Probabilities, expected rewards and probabilities of ending, by next state: three arrays [S, K, S]."""
-    shape = (model.states, model.actions, model.states)
-    probabilities, rewards, ends = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    table = model.rewards if model.rewards.ndim == 3 else model.rewards[..., None].repeat(model.ends.shape[2], axis=2)
-    for s, a, b in np.ndindex(model.probabilities.shape):
-        place, probability = (s, a, model.successors[s, a, b]), model.probabilities[s, a, b]
-        probabilities[place] += probability
-        rewards[place] += probability * table[s, a, b]
-        ends[place] += probability * model.ends[s, a, b]
-    return probabilities, rewards, ends
 
 
 def row(model: sp.TabularModel, state: int, action: int) -> dict[int, tuple[float, float]]:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from rich.console import Console
@@ -383,33 +383,27 @@ def _root_actions(model: GenerativeModel, result: PlanResult, truth: Sequence[fl
 # --- Commands -------------------------------------------------------------------------------------------------------
 
 
-class _Setting(NamedTuple):
-    """What a command line names, or what was chosen instead."""
-
-    model: GenerativeModel
-    backup: Backup
-    planner: Planner
-    max_calls: int | None
-    reasons: dict[str, str]  # for each choice
-
-
-def _setting(options: argparse.Namespace, *, may_choose: bool) -> _Setting:
-    model = specs.build_model(options.model)
+def _chosen(options: argparse.Namespace, model: GenerativeModel) -> tuple[Planner, int | None, dict[str, str]]:
+    """The planner of a plan, its limit on calls, and the reasons for what the command line does not name."""
     backup = None if options.backup is None else specs.build_backup(options.backup, model.actions)
-    limits = getattr(options, "max_calls", None), getattr(options, "max_seconds", None)
-    if may_choose and options.planner is None and (specs.is_environment(options.model) or defaults.is_long(model)):
-        choice = defaults.choose(model, backup)
-        if limits == (None, None):
-            return _Setting(model, choice.planner.backup, choice.planner, choice.max_calls, choice.reasons)
-        reasons = {name: reason for name, reason in choice.reasons.items() if name != "limit"}
-        return _Setting(model, choice.planner.backup, choice.planner, limits[0], reasons)
-    backup = backup or specs.build_backup(specs.DEFAULT_BACKUP, model.actions)
-    return _Setting(model, backup, specs.build_planner(options.planner or specs.DEFAULT_PLANNER, backup), limits[0], {})
+    if options.planner is not None or not (specs.is_environment(options.model) or defaults.is_long(model)):
+        return _named(options, model), options.max_calls, {}
+    choice = defaults.choose(model, backup)
+    if options.max_calls is None and options.max_seconds is None:
+        return choice.planner, choice.max_calls, choice.reasons
+    reasons = {name: reason for name, reason in choice.reasons.items() if name != "limit"}
+    return choice.planner, options.max_calls, reasons
+
+
+def _named(options: argparse.Namespace, model: GenerativeModel) -> Planner:
+    """The planner that the command line names, or the default."""
+    backup = specs.build_backup(options.backup or specs.DEFAULT_BACKUP, model.actions)
+    return specs.build_planner(options.planner or specs.DEFAULT_PLANNER, backup)
 
 
 def _forecast(options: argparse.Namespace, console: Console) -> None:
-    setting = _setting(options, may_choose=False)
-    forecast = smoothplan.forecast(setting.planner, setting.model)
+    model = specs.build_model(options.model)
+    forecast = smoothplan.forecast(_named(options, model), model)
     if options.json:
         print(forecast.to_json())
         return
@@ -421,11 +415,12 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
     if options.bias is not None:
         _plan_unregularised(options, console)
         return
-    model, backup, planner, max_calls, reasons = _setting(options, may_choose=True)
+    model = specs.build_model(options.model)
+    planner, max_calls, reasons = _chosen(options, model)
     if options.exact and getattr(planner, "tail", "honest") == "zero":
         raise ValueError("--exact is the discounted value, which a planner with tail=zero does not estimate")
     state = _state(options.state)
-    truth = _exact(options, model, backup)
+    truth = _exact(options, model, planner.backup)
     if options.graph is not None:
         if not isinstance(planner, smoothplan.OTGapE):
             raise ValueError("--graph needs a planner that explores a graph: ot-gape or mdp-gape")

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -117,10 +117,9 @@ class Declarations:
 
 def reward_kind(value: str) -> RewardKind:
     """The kind of reward that a string names."""
-    for kind in get_args(RewardKind):
-        if value == kind:
-            return kind  # type: ignore[no-any-return]
-    raise ValueError(f"reward_kind must be one of {', '.join(get_args(RewardKind))}, got {value!r}")
+    if not isinstance(value, str) or value not in get_args(RewardKind):
+        raise ValueError(f"reward_kind must be one of {', '.join(get_args(RewardKind))}, got {value!r}")
+    return cast(RewardKind, value)
 
 
 def reward_range(value: tuple[float, float]) -> tuple[float, float]:

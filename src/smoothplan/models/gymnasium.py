@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.arguments import Ints
-from smoothplan.models.base import GenerativeModel, RewardKind, States, checked_step
+from smoothplan.models.base import GenerativeModel, States, checked_step
 from smoothplan.models.calls import ModelError
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
@@ -29,26 +29,17 @@ TWIN_ERROR = 1e-12
 """The most by which a compiled twin's next state may differ: its operations are in another order."""
 
 
-class _Facts(NamedTuple):
-    """What is known of an environment's rewards and successors but cannot be read from it."""
-
-    reward_range: tuple[float, float]
-    reward_kind: RewardKind
-    max_successors: int
-
-
-def _facts(environment: Any) -> _Facts | None:
-    """What the sources of Gymnasium's classic control say of their rewards."""
+def _known_rewards(environment: Any) -> tuple[float, float] | None:
+    """The reward range of Gymnasium's classic control, by its sources. There, steps and rewards are deterministic."""
     if not type(environment).__module__.startswith("gymnasium.envs."):
         return None
     match type(environment).__name__:
         case "CartPoleEnv":
-            penalised = getattr(environment, "_sutton_barto_reward", False)
-            return _Facts((-1.0, 0.0) if penalised else (1.0, 1.0), "deterministic", 1)
+            return (-1.0, 0.0) if getattr(environment, "_sutton_barto_reward", False) else (1.0, 1.0)
         case "MountainCarEnv":
-            return _Facts((-1.0, -1.0), "deterministic", 1)
+            return -1.0, -1.0
         case "AcrobotEnv" if environment.torque_noise_max == 0.0:
-            return _Facts((-1.0, 0.0), "deterministic", 1)
+            return -1.0, 0.0
     return None
 
 
@@ -173,16 +164,17 @@ def _from_assignment(real: Any, name: str, discount: float, reward_range: tuple[
         raise _refusal(name, f"its state is not an array of numbers but {state!r}") from None
     if any(array.dtype.kind not in "fiu" for array in arrays):
         raise _refusal(name, f"its state is not an array of numbers but {state!r}")
-    facts = _facts(real)
-    if reward_range is None and facts is None:
+    known = _known_rewards(real)
+    reward_range = reward_range or known
+    if reward_range is None:
         raise ValueError(f"reward_range must be given: the rewards of {name} are not known to smoothplan")
     return VectorModel(
         _AssignedState(copy.deepcopy(real)),
         actions=int(real.action_space.n),
         discount=discount,
-        reward_range=reward_range or (facts.reward_range if facts else (0.0, 0.0)),
-        reward_kind=facts.reward_kind if facts else "bounded",
-        max_successors=facts.max_successors if facts else None,
+        reward_range=reward_range,
+        reward_kind="deterministic" if known else "bounded",
+        max_successors=1 if known else None,
         initial_state=arrays[0].astype(np.result_type(*arrays)),
     )
 
