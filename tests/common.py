@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,51 @@ def ending(actions: int, discount: float, seed: int) -> sp.TabularModel:
         reward_range=(-1.0, 2.0),
         terminal=np.arange(12) % 4 == 3,
     )
+
+
+def ending_garnet() -> sp.TabularModel:
+    """Rewards on (s, a, s′) of either sign, and transitions that end the episode."""
+    rng = np.random.default_rng(0)
+    shape = (12, 3, 4)
+    successors = np.argsort(rng.random((12, 3, 12)), axis=-1)[..., :4]
+    return sp.TabularModel(
+        rng.dirichlet(np.ones(4), size=shape[:2]),
+        successors,
+        rng.normal(size=shape),
+        discount=0.95,
+        terminal=rng.random(shape) < 0.05,
+    )
+
+
+TABLES: dict[str, Callable[[], sp.TabularModel]] = {
+    "garnet, 0.5": lambda: sp.models.garnet(states=20, actions=3, branching=3, discount=0.5, seed=1),
+    "garnet, 0.9": lambda: sp.models.garnet(states=40, actions=2, branching=5, discount=0.9, seed=2),
+    "garnet, 0.999": lambda: sp.models.garnet(states=15, actions=4, branching=2, discount=0.999, seed=3),
+    "bernoulli garnet": lambda: sp.models.garnet(states=15, actions=2, branching=2, seed=4, reward_kind="bernoulli"),
+    "ending garnet": ending_garnet,
+    "chain": lambda: sp.models.chain(),
+    "river, 0.999": lambda: sp.models.river_swim(discount=0.999),
+    "rooms": lambda: sp.models.two_room(size=3),
+    "lake": lambda: sp.models.frozen_lake(discount=0.99),
+    "sailing": lambda: sp.models.sailing(size=3),
+    "inventory": lambda: sp.models.inventory(),
+    "myopic": lambda: sp.models.garnet(states=5, actions=2, branching=2, discount=0.0, seed=5),
+    "single action": lambda: sp.models.garnet(states=6, actions=1, branching=3, seed=6),
+}
+"""Tables of every kind, by name."""
+
+
+def dense(model: sp.TabularModel) -> tuple[Floats, Floats, Floats]:
+    """Probabilities, expected rewards and probabilities of ending, by next state: three arrays [S, K, S]."""
+    shape = (model.states, model.actions, model.states)
+    probabilities, rewards, ends = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    table = model.rewards if model.rewards.ndim == 3 else model.rewards[..., None].repeat(model.ends.shape[2], axis=2)
+    for s, a, b in np.ndindex(model.probabilities.shape):
+        place, probability = (s, a, model.successors[s, a, b]), model.probabilities[s, a, b]
+        probabilities[place] += probability
+        rewards[place] += probability * table[s, a, b]
+        ends[place] += probability * model.ends[s, a, b]
+    return probabilities, rewards, ends
 
 
 def vectorised(model: sp.TabularModel, step: Any = None) -> sp.VectorModel:

@@ -1,9 +1,12 @@
-"""Rules on the sources: imports go downwards, simulators are called through one door, no machine's own paths."""
+"""Rules on the sources: imports go downwards between the rooms of docs/architecture.md, simulators are called through
+the oracle, no file names a machine. The map itself is checked too: rooms, arrows and every name in it."""
 
 import ast
+import importlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -12,44 +15,33 @@ import smoothplan
 PACKAGE = "smoothplan"
 SOURCE = Path(smoothplan.__file__).parent
 TESTS = Path(__file__).parent
+DOCS = TESTS.parent / "docs"
+MAP = (DOCS / "architecture.md").read_text("utf-8")
 
-ROOT = ""
-"""The public namespace, smoothplan/__init__.py. It gathers everything, so only the command line may import it."""
 
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("arguments",),
-    ("streams", "brake"),
-    ("transport",),
-    ("backups",),
-    ("models",),
-    ("exact",),
-    ("curvature",),
-    ("confidence",),
-    ("schedules",),
-    ("engines",),
-    ("search",),
-    ("references",),
-    ("running",),
-    ("forecast",),
-    ("recursion",),
-    ("plan",),
-    ("planners",),
-    ("defaults",),
-    ("acting", "unregularised"),
-    ("findings",),
-    ("experiments", "report"),
-    ("specs",),
-    (ROOT,),
-    ("cli",),
-)
-"""From bottom to top. Modules side by side do not import each other."""
+class Room(NamedTuple):
+    """A row of the table of rooms in docs/architecture.md, the only list of them."""
 
-INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
-    "models": (("calls",), ("base",), ("tabular", "vector"), ("jit",), ("zoo", "acrobot"), ("gymnasium",)),
-}
-"""The order inside a package, where there is one: every module of it is listed. Elsewhere they import freely."""
+    name: str
+    contents: frozenset[str]  # modules and packages; "__init__" is the public namespace
+    imports: frozenset[str]  # names of the rooms below that it imports from
 
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+def _words(cell: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[\w]+", cell))
+
+
+ROOMS = [
+    Room(name, _words(contents), _words(imports))
+    for name, contents, imports in re.findall(r"^\| (\w+) \| (`[^|]+`) \|[^|]*\| ([\w, –]+) \|$", MAP, re.MULTILINE)
+]
+"""From top to bottom."""
+
+FLOOR = {content: number for number, room in enumerate(ROOMS) for content in room.contents}
+"""The index of a module's or a package's room."""
+
+Import = tuple[str, int, str]
+"""Path of the importing file, line, and imported module."""
 
 
 def _sources() -> dict[str, str]:
@@ -57,84 +49,69 @@ def _sources() -> dict[str, str]:
     return {path.relative_to(SOURCE).as_posix(): path.read_text("utf-8") for path in sorted(SOURCE.rglob("*.py"))}
 
 
-def _module(path: str) -> str:
-    """The dotted name inside the package: "models" for models/__init__.py, "" for the package's own."""
-    parts = PurePosixPath(path).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def _top(path: str) -> str:
+    """The module or package directly below smoothplan that a file belongs to."""
+    return PurePosixPath(path).with_suffix("").parts[0]
 
 
-def _join(*parts: str) -> str:
-    return ".".join(part for part in parts if part)
-
-
-def _imports(path: str, source: str, known: frozenset[str]) -> Iterator[tuple[int, str]]:
-    """The lines and the modules of this package that a file imports, wherever the statement stands."""
-    here = _module(path).split(".")
-    package = here if path.endswith("__init__.py") else here[:-1]
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.Import(names=names):
-                for alias in names:
-                    top, _, rest = alias.name.partition(".")
-                    if top == PACKAGE:
-                        yield node.lineno, rest
-            case ast.ImportFrom(module=origin, names=names, level=level):
-                if level:
-                    base = _join(*package[: len(package) - level + 1], origin or "")
-                elif origin is not None and origin.split(".")[0] == PACKAGE:
-                    base = origin.partition(".")[2]
-                else:
-                    continue
-                for alias in names:
-                    member = _join(base, alias.name)
-                    yield node.lineno, member if member in known else base
-
-
-def _inner_level(module: str) -> int | None:
-    """Where a module stands inside its package; the package itself is on top. None where there is no order."""
-    package, _, rest = module.partition(".")
-    if package not in INSIDE:
-        return None
-    levels = {name: level for level, names in enumerate(INSIDE[package]) for name in names}
-    return levels[rest.split(".")[0]] if rest else len(levels)
-
-
-def _homeless(module: str) -> bool:
-    package, _, rest = module.partition(".")
-    listed = {name for names in INSIDE.get(package, ()) for name in names}
-    return package not in LEVEL or bool(rest and listed and rest.split(".")[0] not in listed)
-
-
-def _downwards(importer: str, imported: str) -> bool:
-    above, below = importer.partition(".")[0], imported.partition(".")[0]
-    if above != below:
-        return LEVEL[above] > LEVEL[below]
-    upper, lower = _inner_level(importer), _inner_level(imported)
-    return upper is None or lower is None or upper > lower
+def _imports(sources: Mapping[str, str]) -> Iterator[Import]:
+    """All imports of this package, wherever the statement stands: "__init__" for the public namespace."""
+    for path, source in sources.items():
+        package = [PACKAGE, *PurePosixPath(path).parts[:-1]]
+        for node in ast.walk(ast.parse(source)):
+            names: list[str] = []
+            match node:
+                case ast.Import(names=aliases):
+                    names = [alias.name for alias in aliases]
+                case ast.ImportFrom(module=origin, names=aliases, level=level):
+                    base = ".".join(package[: len(package) - level + 1]) if level else ""
+                    origin = ".".join(part for part in (base, origin) if part)
+                    names = [f"{origin}.{alias.name}" for alias in aliases]
+            for name in names:
+                top, _, rest = name.partition(".")
+                if top == PACKAGE:
+                    found = rest.partition(".")[0]
+                    yield path, node.lineno, found if found in FLOOR and found != "__init__" else "__init__"  # type: ignore[attr-defined]
 
 
 def wrong_imports(sources: Mapping[str, str]) -> list[str]:
-    """What is wrong with the imports of a package: file, line and both modules of each."""
-    listed = {_join(package, name) for package, levels in INSIDE.items() for names in levels for name in names}
-    known = frozenset({_module(path) for path in sources} | set(LEVEL) | listed)
-    wrong = [f"{path}: module {_module(path)} is in no layer" for path in sources if _homeless(_module(path))]
-    for path, source in sources.items():
-        importer = _module(path)
-        if importer == ROOT or _homeless(importer):
+    """Files in no room, imports of a room above, and imports of the public namespace except by the command line."""
+    wrong = [f"{path} is in no room" for path in sources if _top(path) not in FLOOR]
+    for path, line, imported in _imports(sources):
+        importer = _top(path)
+        if importer not in FLOOR or importer == imported or importer == "__init__":
             continue
-        for line, imported in _imports(path, source, known):
-            if _homeless(imported):
-                wrong.append(f"{path}:{line}: {importer} imports {imported}, which is in no layer")
-            elif not _downwards(importer, imported):
-                wrong.append(f"{path}:{line}: {importer} imports {imported or PACKAGE}, which is not below it")
+        public = imported == "__init__" and importer != "cli"
+        if public or FLOOR[importer] > FLOOR[imported]:
+            wrong.append(f"{path}:{line} imports {imported if imported != '__init__' else PACKAGE}")
     return wrong
 
 
+def rooms_imported(sources: Mapping[str, str]) -> dict[str, set[str]]:
+    """The other rooms that each room imports from."""
+    found: dict[str, set[str]] = {room.name: set() for room in ROOMS}
+    for path, _, imported in _imports(sources):
+        above, below = FLOOR.get(_top(path)), FLOOR[imported]
+        if above is not None and above != below:
+            found[ROOMS[above].name].add(ROOMS[below].name)
+    return found
+
+
+def reduced(relation: Mapping[str, Iterable[str]]) -> set[tuple[str, str]]:
+    """The arrows of an acyclic relation that no path of other arrows implies: its transitive reduction."""
+
+    def reached(start: str) -> set[str]:
+        return {end for step in relation[start] for end in {step, *reached(step)}}
+
+    arrows = {(above, below) for above, lower in relation.items() for below in lower}
+    return {(a, b) for a, b in arrows if not any(b in reached(other) for other in relation[a] if other != b)}
+
+
 def direct_simulator_calls(sources: Mapping[str, str]) -> list[str]:
-    """Where a module above the models calls a simulator past `Oracle`, which counts and checks the calls."""
+    """Where a module above the models calls a simulator directly, not through `Oracle`, which counts and checks."""
     wrong = []
     for path, source in sources.items():
-        if LEVEL.get(_module(path).partition(".")[0], len(LEVEL)) <= LEVEL["models"] or _module(path) == ROOT:
+        if FLOOR.get(_top(path), 0) >= FLOOR["models"]:
             continue
         for node in ast.walk(ast.parse(source)):
             match node:
@@ -147,7 +124,7 @@ def direct_simulator_calls(sources: Mapping[str, str]) -> list[str]:
     return wrong
 
 
-# Put together from parts, so that this file does not contain what it forbids.
+# Assembled from parts, so that this file does not contain what it forbids.
 MACHINE_FOLDERS = ("home", "root", "work", "Users", "workspace")
 MACHINE_PATH = re.compile(r"(?<![\w.~/-])(?:[A-Z]:[\\/]+Users\b|/(?:" + "|".join(MACHINE_FOLDERS) + r")/)")
 INDEX_ADDRESS = re.compile(r"https?:" + r"//\S*/simple\b")
@@ -164,8 +141,12 @@ def machine_traces(sources: Mapping[str, str]) -> list[str]:
     ]
 
 
+# The sources
+
+
 def test_imports_go_downwards() -> None:
-    assert not wrong_imports(_sources())
+    wrong = wrong_imports(_sources())
+    assert not wrong, "\n".join(wrong)
 
 
 def test_simulators_are_called_through_the_oracle() -> None:
@@ -179,39 +160,80 @@ def test_no_file_names_a_machine_or_an_index() -> None:
     assert not machine_traces(texts)
 
 
-def test_the_whole_package_is_read() -> None:
-    """An empty or moved package would pass every rule."""
-    assert {"__init__.py", "cli.py", "models/__init__.py", "models/base.py"} <= set(_sources())
-    known = frozenset(LEVEL)
-    assert {target for _, target in _imports("cli.py", _sources()["cli.py"], known)} >= {ROOT, "specs", "exact"}
+# The map
+
+
+def test_the_map_has_ten_rooms_and_every_module_is_in_one() -> None:
+    """An empty package or an unreadable table would pass every rule."""
+    assert len(ROOMS) == 10
+    assert sum(len(room.contents) for room in ROOMS) == len(FLOOR)
+    assert {_top(path) for path in _sources()} == set(FLOOR)
+
+
+def test_the_map_names_the_rooms_that_each_room_imports_from() -> None:
+    real = rooms_imported(_sources())
+    wrong = [
+        f"{room.name}: {', '.join(below.name for below in ROOMS if below.name in real[room.name])}"
+        for room in ROOMS
+        if room.imports != real[room.name]
+    ]
+    assert not wrong, "\n".join(["the last column of docs/architecture.md should say", *wrong])
+
+
+def test_the_picture_has_the_arrows_of_the_map() -> None:
+    """An arrow for every import between rooms that no chain of other arrows implies, and no other arrow."""
+    picture = (DOCS / "images" / "rooms.svg").read_text("utf-8")
+    drawn = re.findall(r'data-from="(\w+)" data-to="(\w+)"', picture)
+    assert len(set(drawn)) == len(drawn)
+    assert set(drawn) == reduced({room.name: room.imports for room in ROOMS}), "run: python docs/images/make.py"
+    assert re.findall(r'data-room="(\w+)"', picture) == [room.name for room in ROOMS]
+
+
+def _resolved(name: str) -> Any:
+    """The object that a dotted name denotes; AttributeError or ImportError if there is none."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[length:]:
+            found = getattr(found, part)
+        return found
+    raise ModuleNotFoundError(name)
+
+
+def test_every_name_of_the_map_exists() -> None:
+    names = set(re.findall(r"`(smoothplan\.[\w.]+)`", MAP))
+    assert len(names) > 30
+    missing = []
+    for name in sorted(names):
+        try:
+            _resolved(name)
+        except (AttributeError, ImportError):
+            missing.append(name)
+    assert not missing, "\n".join(missing)
+
+
+# Negative controls
 
 
 @pytest.mark.parametrize(
     ("path", "source", "complaint"),
     [
-        ("arguments.py", "import smoothplan.exact", "arguments.py:1: arguments imports exact"),
-        ("backups.py", "\nfrom smoothplan.models import Oracle", "backups.py:2: backups imports models"),
-        ("backups.py", "from smoothplan import arguments, exact", "backups imports exact"),
-        ("backups.py", "from .engines import run", "backups imports engines"),
-        ("exact.py", "def solve():\n    from smoothplan import plan", "exact.py:2: exact imports plan"),
-        ("plan.py", "if TYPE_CHECKING:\n    import smoothplan.planners.gape", "plan.py:2: plan imports planners.gape"),
-        ("planners/gape.py", "from smoothplan import plan, cli", "planners.gape imports cli"),
-        ("planners/gape.py", "from .. import specs", "planners.gape imports specs"),
-        ("planners/gape.py", "import smoothplan as sp", "planners.gape imports smoothplan"),
-        ("planners/gape.py", "from smoothplan import HardMax", "planners.gape imports smoothplan"),
-        ("report/page.py", "from smoothplan.experiments import rates", "report.page imports experiments"),
-        ("models/base.py", "from smoothplan.models import zoo", "models.base imports models.zoo"),
-        ("models/base.py", "from . import Oracle", "models.base imports models,"),
-        ("models/base.py", "from .jit import JitModel", "models.base imports models.jit"),
-        ("models/tabular.py", "from smoothplan.models.vector import Step", "models.tabular imports models.vector"),
-        ("models/extra.py", "", "models/extra.py: module models.extra is in no layer"),
-        ("helpers.py", "", "helpers.py: module helpers is in no layer"),
-        ("cli.py", "import smoothplan.helpers", "cli.py:1: cli imports helpers, which is in no layer"),
+        ("arguments.py", "import smoothplan.exact", "arguments.py:1 imports exact"),
+        ("models/base.py", "\nfrom smoothplan import exact, streams", "models/base.py:2 imports exact"),
+        ("backups.py", "from .engines import run", "backups.py:1 imports engines"),
+        ("exact.py", "def solve():\n    from smoothplan import plan", "exact.py:2 imports plan"),
+        ("running/run.py", "if True:\n    import smoothplan.planners.gape", "running/run.py:2 imports planners"),
+        ("planners/gape.py", "from .. import specs", "planners/gape.py:1 imports specs"),
+        ("planners/gape.py", "from smoothplan import HardMax", "planners/gape.py:1 imports smoothplan"),
+        ("plan.py", "import smoothplan as sp", "plan.py:1 imports smoothplan"),
+        ("helpers.py", "", "helpers.py is in no room"),
     ],
 )
 def test_a_wrong_import_is_found(path: str, source: str, complaint: str) -> None:
-    (found,) = wrong_imports({path: source})
-    assert complaint in found
+    assert wrong_imports({path: source}) == [complaint]
 
 
 @pytest.mark.parametrize(
@@ -220,20 +242,23 @@ def test_a_wrong_import_is_found(path: str, source: str, complaint: str) -> None
         ("__init__.py", "from smoothplan import cli"),
         ("cli.py", "import smoothplan\nfrom smoothplan import exact, specs"),
         ("models/__init__.py", "from .zoo import chain\nfrom smoothplan.models.base import Oracle"),
-        ("models/zoo.py", "from smoothplan.models import base, jit"),
         ("models/gymnasium.py", "import gymnasium\nfrom plan import nothing_of_ours"),
-        ("planners/gape.py", "from smoothplan.planners import reference\nfrom .baselines import UCT"),
-        ("planners/__init__.py", "from . import gape"),
+        ("schedules/level.py", "from smoothplan.engines import batched"),
+        ("planners/gape.py", "from . import uct\nfrom ..running.run import Run"),
     ],
 )
-def test_a_right_import_is_left_alone(path: str, source: str) -> None:
+def test_a_right_import_is_allowed(path: str, source: str) -> None:
     assert not wrong_imports({path: source})
+
+
+def test_the_reduction_keeps_what_no_other_path_implies() -> None:
+    assert reduced({"a": ["b", "c"], "b": ["c"], "c": []}) == {("a", "b"), ("b", "c")}
+    assert reduced({"a": ["b", "c"], "b": [], "c": []}) == {("a", "b"), ("a", "c")}
 
 
 @pytest.mark.parametrize(
     "source",
     [
-        "model.step(states, actions, rng)",
         "def run(oracle):\n    return oracle.model.step(*batch)",
         "from smoothplan.models.base import Oracle, checked_step",
         "from smoothplan.models import base\nbase.checked_step(model, states, actions, rng)",
@@ -244,19 +269,12 @@ def test_a_direct_simulator_call_is_found(source: str) -> None:
         (found,) = direct_simulator_calls({path: source})
         assert found.startswith(path)
     assert not direct_simulator_calls({"models/base.py": source})
-
-
-def test_other_steps_are_left_alone() -> None:
     assert not direct_simulator_calls({"plan.py": "oracle.sample(states, actions)\nstep(1)\nsize = level.step"})
 
 
-@pytest.mark.parametrize("folder", MACHINE_FOLDERS)
-def test_a_path_of_a_machine_is_found(folder: str) -> None:
-    assert machine_traces({"a.py": f'\nopen("/{folder}/me/data")'}) == [f"a.py:2: /{folder}/"]
-    assert not machine_traces({"a.py": f"https://example.org/{folder}/page and ../{folder}/data"})
-
-
-@pytest.mark.parametrize("address", ["https:" + "//example.org/pypi/simple", "http:" + "//127.0.0.1:80/simple/numpy"])
-def test_the_address_of_an_index_is_found(address: str) -> None:
-    assert machine_traces({"a.txt": f"--index {address}"})
+def test_traces_of_a_machine_are_found() -> None:
+    for folder in MACHINE_FOLDERS:
+        assert machine_traces({"a.py": f'\nopen("/{folder}/me/data")'}) == [f"a.py:2: /{folder}/"]
+        assert not machine_traces({"a.py": f"https://example.org/{folder}/page and ../{folder}/data"})
+    assert machine_traces({"a.txt": "--index http:" + "//127.0.0.1:80/simple/numpy"})
     assert not machine_traces({"a.txt": "https://example.org/simpler"})

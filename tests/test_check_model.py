@@ -47,7 +47,7 @@ def test_the_check_is_reproducible_and_its_seed_matters() -> None:
 def test_states_may_be_given_or_must_be() -> None:
     model = sp.VectorModel(walk, actions=2, discount=0.9, reward_range=(0, 1))
     assert sp.check_model(model, [[0.0, 0.0], [1.0, 1.0]], rounds=5).states > 2
-    with pytest.raises(ValueError, match="states must be given, for this model declares no initial_state"):
+    with pytest.raises(ValueError, match="states must be given: this model declares no initial_state"):
         sp.check_model(model)
 
 
@@ -130,22 +130,15 @@ class Weather(OwnGenerator):
     ("step", "declared", "message"),
     [
         (altered(lambda s, r, t: (s[:, :1], r, t)), {}, "next_states must have the shape of states, "),
-        (altered(lambda s, r, t: (s, r[:, None], t)), {}, "rewards must have shape "),
-        (altered(lambda s, r, t: (s, r, t[:-1])), {}, "terminals must have shape "),
         (
             altered(lambda s, r, t: (s.astype(np.float32), r, t)),
             {},
             "next_states must have the dtype of states, float64, got float32",
         ),
-        (altered(lambda s, r, t: (s, r.astype(str), t)), {}, "rewards must be numbers, got <U"),
-        (altered(lambda s, r, t: (s, r, t.astype(float))), {}, "terminals must be booleans, got float64"),
         (altered(lambda s, r, t: (s, r - (s[:, 0] > 4), t)), {}, "is outside the declared range [0, 1] (state ["),
-        (altered(lambda s, r, t: (s, np.where(s[:, 0] > 4, np.nan, r), t)), {}, "reward nan is outside the declared"),
         (altered(lambda s, r, t: (np.where(s > 4, np.nan, s), r, t)), {}, "the next state is not finite (state ["),
         (altered(lambda s, r, t: (s, r, t)), {"reward_kind": "bernoulli"}, "of a bernoulli model is neither 0 nor 1"),
         (altered(lambda s, r, t: (s, r, t)), {"terminates": False}, "declared with terminates=False (state ["),
-        (altered(lambda s, r, t: (s,)), {}, "step must return (next_states, rewards, terminals), got tuple"),
-        (lambda s, a, rng: list(walk(s, a, rng)), {}, "step must return (next_states, rewards, terminals), got list"),
         (_in_place, {}, "the simulator changes a state in place"),
         (_in_place_by_force, {}, "the simulator changed a state in place: [[0.0, 0.0]"),
         (_global_numpy, {}, "draws from a global random generator, not only from the one it is given"),

@@ -18,6 +18,7 @@ import pytest
 import smoothplan
 from smoothplan import cli, exact, specs
 from smoothplan.models import TabularModel
+from smoothplan.running.run import Identification
 
 MODULE = [sys.executable, "-m", "smoothplan.cli"]
 SCRIPT = [str(Path(sys.executable).with_name("smoothplan"))]
@@ -128,10 +129,8 @@ def test_every_example_of_the_guide_works(command: Command, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)  # one saves a file
     options = r"(?: +--\w+(?: +[^-\s]\S*)?)*"
     examples = re.findall(rf"smoothplan (\w+{options})", cli.GUIDE.replace("\\\n", ""))
-    assert len(examples) == 12
+    assert len(examples) == 10
     for example in examples:
-        if example in ("experiment", "report"):  # minutes; they have tests of their own
-            continue
         outcome = command(*example.split())
         assert (outcome.status, outcome.err) == (0, ""), example
 
@@ -222,29 +221,22 @@ ERRORS = [
     (["nothing"], "invalid choice: 'nothing'"),
     (["models", "two\nlines"], "unrecognized arguments: two lines"),
     (["solve"], "--model"),
-    (["solve", "--model"], "--model"),
     (["solve", "--model", ""], "a spec is name:key=value"),
     (["solve", "--model", "nowhere"], "unknown model 'nowhere': choose from garnet"),
     (["solve", "--model", "two\nlines"], "a spec is"),
     (["solve", "--model", "chain:length=5"], "no option 'length': choose from states"),
-    (["solve", "--model", "chain:states=five"], "states must be a whole number, got 'five'"),
     (["solve", "--model", "chain:discount=1"], "discount must be"),
     (["solve", "--model", "garnet:states=1e14"], ""),
     (["solve", "--model", "chain", "--backup", "soft"], "unknown backup 'soft'"),
     (["solve", "--model", "chain", "--backup", "ot:cost=[[0]]"], "2 actions"),
     (["solve", "--model", "chain", "--state", "5"], "--state must be in 0..4, got 5"),
-    (["solve", "--model", "chain", "--state", "-1"], "--state must be in 0..4, got -1"),
     (["solve", "--model", "chain", "--state", "first"], "--state: invalid int value: 'first'"),
     (["solve", "--model", "chain", "--tolerance", "fine"], "--tolerance: invalid float value: 'fine'"),
     (["solve", "--model", "chain", "--tolerance", "0"], "tolerance must be greater than 0, got 0"),
-    (["solve", "--model", "chain", "--tolerance", "nan"], "tolerance must be finite, got nan"),
     (["solve", "--model", "chain", "--tolerance", "1e-30"], "tolerance 1e-30 is finer than double precision"),
     (["solve", "--model", "cart-pole"], "cart-pole is not a table of states"),
-    (["solve", "--model", "gym:CartPole-v1"], "is not a table of states"),
     (["solve", "--model", "gym:Nowhere-v1"], "gymnasium cannot make 'Nowhere-v1'"),
-    (["solve", "--model", "gym:FrozenLake-v1,map_name=9x9"], "gymnasium cannot make 'FrozenLake-v1'"),
     (["solve", "--model", "gym:Blackjack-v1"], "Blackjack-v1 cannot be made a generative model"),
-    (["solve", "--model", "gym:MountainCarContinuous-v0"], "cannot be made a generative model"),
 ]
 
 
@@ -281,12 +273,6 @@ def test_a_reader_who_left_is_no_error(arguments: list[str]) -> None:
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
-
-
-def test_head_takes_the_first_line() -> None:
-    outcome = _run(["sh", "-c", '"$0" models | head -1', *SCRIPT])
-    assert (outcome.status, outcome.err) == (0, "")
-    assert re.fullmatch(r"model +options and defaults +what it is *\n", outcome.out)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
@@ -386,7 +372,7 @@ def test_a_best_action_comes_with_an_interval_for_each(command: Command) -> None
     *lines, heading, first, second = outcome.out.splitlines()
     texts = dict(line.split(maxsplit=1) for line in lines)
     assert list(texts) == ["value", "exact", "action", "gap", "calls", "status"]
-    gap = found["identification"]["gap"]
+    gap = found["details"]["gap"]
     assert texts["gap"] == f"action {found['action']} is within {gap:.4g} of the best with probability at least 0.95"
     assert "forecast" not in texts["calls"]
     assert "estimate" not in texts["action"]
@@ -394,7 +380,7 @@ def test_a_best_action_comes_with_an_interval_for_each(command: Command) -> None
     truth = exact.solve(_tabular(SMALL[1]), specs.build_backup(SMALL[3], 2)).q[0]
     for action, row in enumerate((first, second)):
         name, low, high, calls, value = row.split()
-        assert (name, int(calls.replace(",", ""))) == (str(action), found["identification"]["action_calls"][action])
+        assert (name, int(calls.replace(",", ""))) == (str(action), found["details"]["action_calls"][action])
         assert [float(low), float(high)] == pytest.approx(found["q_intervals"][action], rel=1e-5)
         assert float(value) == pytest.approx(truth[action], rel=1e-5)
 
@@ -403,8 +389,8 @@ def test_an_uncertified_best_action_is_called_an_estimate() -> None:
     model = specs.build_model(SMALL[1])
     planner = specs.build_planner("ot-gap-cruiser:epsilon=0.3", specs.build_backup(SMALL[3], model.actions))
     result = smoothplan.plan(planner, model, 0)
-    assert result.identification is not None
-    doubtful = replace(result, identification=replace(result.identification, certified=False, gap=-0.1))
+    assert isinstance(result.details, Identification)
+    doubtful = replace(result, details=replace(result.details, certified=False, gap=-0.1))
     lines = dict(cli._findings(model, doubtful, None, None))
     assert lines["gap"] == f"action {result.action} is the best (estimate: thresholds do not cover delta)"
     assert "probability" not in lines["value"]
@@ -443,11 +429,8 @@ def test_limits_and_vector_states(command: Command) -> None:
         ([*SMALL, "--state", "here"], "--state must be a number"),
         ([*SMALL, "--planner", "second-order"], "epsilon"),
         ([*SMALL, "--planner", "second-order:epsilon=0"], "epsilon"),
-        ([*SMALL, "--planner", "second-order:epsilon=0.1,delta=1"], "delta"),
         ([*SMALL, "--planner", "third-order:epsilon=0.1"], "unknown planner"),
-        ([*SMALL, "--planner", "ot-gap-cruiser"], "epsilon"),
         ([*SMALL, "--planner", "ot-gap-cruiser:epsilon=0"], "max_calls"),
-        ([*SMALL[:2], "--backup", "hard-max"], "smooth backup"),
         ([*SMALL, "--max-calls", "-1"], "max_calls"),
         ([*SMALL, "--workers", "0"], "workers"),
         (["--model", "cart-pole:discount=0.2", "--exact"], "--exact needs a table"),
@@ -567,9 +550,7 @@ def test_an_episode_is_played(command: Command) -> None:
         (["--env", "FrozenLake-v1,discount=1"], "discount"),
         (["--env", "FrozenLake-v1", "--calls", "5", "--seconds", "1"], "calls and seconds cannot both be given"),
         (["--env", "FrozenLake-v1", "--calls", "-1"], "calls"),
-        (["--env", "FrozenLake-v1", "--seconds", "0"], "seconds"),
         (["--env", "FrozenLake-v1", "--episodes", "0"], "episodes"),
-        (["--env", "FrozenLake-v1", "--discount", "1"], "discount"),
     ],
 )
 def test_what_cannot_be_played_is_refused_in_one_line(command: Command, arguments: list[str], complaint: str) -> None:

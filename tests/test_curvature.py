@@ -14,20 +14,9 @@ from smoothplan import curvature, exact, models
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, discrete_cost, line_cost
 from smoothplan.models import TabularModel
+from tests.common import TABLES
 
-MODELS: dict[str, Callable[[], TabularModel]] = {
-    "garnet": lambda: models.garnet(states=20, actions=3, branching=3, discount=0.9, seed=1),
-    "sparse garnet": lambda: models.garnet(states=30, actions=2, branching=2, discount=0.5, seed=2, sparsity=0.7),
-    "bernoulli garnet": lambda: models.garnet(states=15, actions=4, branching=2, seed=3, reward_kind="bernoulli"),
-    "one state": lambda: models.garnet(states=1, actions=2, branching=1, discount=0.7, seed=4),
-    "chain": lambda: models.chain(),
-    "river": lambda: models.river_swim(),
-    "rooms": lambda: models.two_room(size=3),
-    "lake": lambda: models.frozen_lake(),
-    "sailing": lambda: models.sailing(size=3),
-    "inventory": lambda: models.inventory(),
-    "myopic": lambda: models.garnet(states=5, actions=2, branching=2, discount=0.0, seed=5),
-}
+MODELS = {name: build for name, build in TABLES.items() if build().actions > 1}
 
 
 def transports(actions: int, states: int) -> list[OptimalTransport]:
@@ -375,39 +364,25 @@ OT = OptimalTransport(cost=line_cost(2), tau=1.0, lam=0.5)
     ("call", "message"),
     [
         (lambda: curvature.cascade_exponent(1.5), r"beta, .* must be at least 2, got 1\.5"),
-        (lambda: curvature.total_exponent(math.nan), "beta must be finite, got nan"),
         (lambda: curvature.smoothness(0), "temperature must be greater than 0, got 0"),
-        (lambda: curvature.hessian_lipschitz(-1), "temperature must be greater than 0, got -1"),
         (lambda: curvature.remainder_constant(4, 1.0), "beta must be 2 or 3 .* got 4 and 'range'"),
-        (lambda: curvature.remainder_constant(2, 0.0), r"temperature must be greater than 0, got 0\.0"),
         (lambda: curvature.remainder(-1.0, 2, 1.0), r"error must be at least 0, got -1\.0"),
         (lambda: curvature.tolerance(0.0, 2, 1.0), r"epsilon must be greater than 0, got 0\.0"),
         (lambda: curvature.taylor(OT, [0, 0], [0, 0], 3), "order must be 0, 1 or 2, got 3"),
         (lambda: curvature.taylor(OT, [0, math.inf], [0, 0], 1), r"q must be finite, got inf at index \(1,\)"),
-        (lambda: curvature.taylor(OT, [0, 0], [math.nan, 0], 1), r"around must be finite, got nan at index \(0,\)"),
         (lambda: curvature.taylor(OT, [0], [0, 0], 1), r"q and around .* got shapes \(1,\) and \(2,\)"),
-        (lambda: curvature.samples_per_action(0, 0.1, 2, 1), "tolerance must be greater than 0, got 0"),
         (lambda: curvature.samples_per_action(1, 0.0, 2, 1), r"delta must be strictly between 0 and 1, got 0\.0"),
-        (lambda: curvature.samples_per_action(1, 1.0, 2, 1), r"delta must be strictly between 0 and 1, got 1\.0"),
-        (lambda: curvature.samples_per_action(1, 0.1, 0, 1), "actions must be at least 1, got 0"),
         (lambda: curvature.samples_per_action(1, 0.1, 2, -1), "spread must be greater than 0, got -1"),
         (lambda: curvature.value_interval(models.chain(), transports(3, 1)[0]), "actions is 2 but .* has 3 actions"),
         (lambda: curvature.gap_to_hard_max(OT, 3), "actions is 3 but .* has 2 actions"),
-        (lambda: curvature.transfer_to_hard_max(OT, 0), "actions must be at least 1, got 0"),
         (lambda: curvature.at_value_level(1.0, 1.0), r"discount must be at least 0 and below 1, got 1\.0"),
-        (lambda: curvature.at_value_level(math.nan, 0.5), "bound must be finite, got nan"),
         (lambda: curvature.smoothing_for_bias(0, 0.9, 2), "bias must be greater than 0, got 0"),
-        (lambda: curvature.smoothing_for_bias(1, -0.1, 2), r"discount must be at least 0 and below 1, got -0\.1"),
         (lambda: curvature.smoothing_for_bias(1, 0.9, 1), "actions must be at least 2, got 1"),
         (lambda: curvature.smoothing_for_bias(1, 0.9, 2, cost_max=-1), "cost_max must be at least 0, got -1"),
         (lambda: curvature.smoothing_for_bias(1, 0.9, 2, geometry=1), "geometry must be strictly between .* got 1"),
-        (lambda: curvature.SmoothCruiserConstants(0, 0.5, 1.0), "actions must be at least 1, got 0"),
         (lambda: curvature.SmoothCruiserConstants(2, 0.0, 1.0), r"discount must be greater than 0, got 0\.0"),
-        (lambda: curvature.SmoothCruiserConstants(2, 1.0, 1.0), r"discount must be .* below 1, got 1\.0"),
         (lambda: curvature.SmoothCruiserConstants(2, 0.5, 0.0), r"temperature must be greater than 0, got 0\.0"),
-        (lambda: curvature.SmoothCruiserConstants(2, 0.5, 1.0).samples(0.0, 0.1), "epsilon must be greater than 0"),
         (lambda: curvature.SmoothCruiserConstants(2, 0.5, 1.0).samples(0.1, 2.0), r"delta must be .* got 2\.0"),
-        (lambda: curvature.SmoothCruiserConstants(2, 0.5, 1.0).tolerance(-1), "epsilon must be .* got -1"),
     ],
 )
 def test_bad_input_is_named(call: Callable[[], Any], message: str) -> None:

@@ -14,6 +14,7 @@ from smoothplan import exact, models
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, line_cost
 from smoothplan.models import TabularModel
+from tests.common import TABLES, dense
 
 
 def backups(actions: int, states: int) -> list[Backup]:
@@ -29,59 +30,20 @@ def backups(actions: int, states: int) -> list[Backup]:
     ]
 
 
-def dense(model: TabularModel) -> tuple[Floats, Floats]:
-    """Probabilities of going on [S, K, S] and expected rewards [S, K], entry by entry; nothing at terminal states."""
-    matrix = np.zeros((model.states, model.actions, model.states))
-    rewards = np.zeros((model.states, model.actions))
-    for s, a in np.ndindex(model.states, model.actions):
-        if model.terminal[s]:
-            continue
-        for b, probability in enumerate(model.probabilities[s, a]):
-            reward = model.rewards[s, a] if model.rewards.ndim == 2 else model.rewards[s, a, b]
-            rewards[s, a] += probability * reward
-            if not model.ends[s, a, b]:
-                matrix[s, a, model.successors[s, a, b]] += probability
-    return matrix, rewards
+def continuing(model: TabularModel) -> tuple[Floats, Floats]:
+    """Probabilities of continuing [S, K, S] and expected rewards [S, K]; nothing at terminal states."""
+    probabilities, rewards, ends = dense(model)
+    alive = ~model.terminal[:, None, None]
+    return (probabilities - ends) * alive, (rewards * alive).sum(axis=-1)
 
 
 def policy_values(model: TabularModel, policy: Floats, backup: Backup) -> Floats:
     """The solution of (I − γP_π)V = r_π − Ω(π)."""
-    matrix, rewards = dense(model)
+    matrix, rewards = continuing(model)
     charge = np.where(model.terminal, 0.0, backup.regulariser(policy, np.arange(model.states)))
     transitions = np.einsum("sk,skt->st", policy, matrix)
     gains = (policy * rewards).sum(axis=1) - charge
     return np.asarray(np.linalg.solve(np.eye(model.states) - model.discount * transitions, gains))
-
-
-def ending_garnet() -> TabularModel:
-    """Rewards on (s, a, s′) of either sign, and transitions that end the episode."""
-    rng = np.random.default_rng(0)
-    shape = (12, 3, 4)
-    successors = np.argsort(rng.random((12, 3, 12)), axis=-1)[..., :4]
-    return TabularModel(
-        rng.dirichlet(np.ones(4), size=shape[:2]),
-        successors,
-        rng.normal(size=shape),
-        discount=0.95,
-        terminal=rng.random(shape) < 0.05,
-    )
-
-
-MODELS: dict[str, Callable[[], TabularModel]] = {
-    "garnet, 0.5": lambda: models.garnet(states=20, actions=3, branching=3, discount=0.5, seed=1),
-    "garnet, 0.9": lambda: models.garnet(states=40, actions=2, branching=5, discount=0.9, seed=2),
-    "garnet, 0.999": lambda: models.garnet(states=15, actions=4, branching=2, discount=0.999, seed=3),
-    "bernoulli garnet": lambda: models.garnet(states=15, actions=2, branching=2, seed=4, reward_kind="bernoulli"),
-    "ending garnet": ending_garnet,
-    "chain": lambda: models.chain(),
-    "river, 0.999": lambda: models.river_swim(discount=0.999),
-    "rooms": lambda: models.two_room(size=3),
-    "lake": lambda: models.frozen_lake(discount=0.99),
-    "sailing": lambda: models.sailing(size=3),
-    "inventory": lambda: models.inventory(),
-    "myopic": lambda: models.garnet(states=5, actions=2, branching=2, discount=0.0, seed=5),
-    "single action": lambda: models.garnet(states=6, actions=1, branching=3, seed=6),
-}
 
 
 # Closed forms
@@ -112,7 +74,7 @@ def hand_value(backup: Backup, rewards: list[float]) -> float:
     )
 
 
-@pytest.mark.parametrize("discount", [0.0, 0.3, 0.9, 0.999])
+@pytest.mark.parametrize("discount", [0.0, 0.3, 0.9])
 @pytest.mark.parametrize(
     "backup",
     [
@@ -152,20 +114,10 @@ def test_a_transition_that_ends_is_worth_its_reward_only() -> None:
 # Linear algebra
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_values_solve_the_linear_equations_of_their_policy(name: str) -> None:
-    model = MODELS[name]()
-    for backup in backups(model.actions, model.states):
-        solution = exact.solve(model, backup, 1e-9)
-        # A policy that is best for action values wrong by γe loses at most 2γe/(1−γ) (1e-10 for linear algebra).
-        slack = solution.error * (1.0 + 2.0 * model.discount / (1.0 - model.discount)) + 1e-10 / (1.0 - model.discount)
-        np.testing.assert_allclose(solution.values, policy_values(model, solution.policy, backup), atol=slack, rtol=0)
-
-
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", TABLES)
 def test_values_solve_the_bellman_equation(name: str) -> None:
-    model = MODELS[name]()
-    matrix, rewards = dense(model)
+    model = TABLES[name]()
+    matrix, rewards = continuing(model)
     states = np.arange(model.states)
     for backup in backups(model.actions, model.states):
         solution = exact.solve(model, backup, 1e-9)
@@ -176,9 +128,9 @@ def test_values_solve_the_bellman_equation(name: str) -> None:
         np.testing.assert_allclose(solution.policy, backup.policy(solution.q, states), atol=1e-15)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", TABLES)
 def test_evaluation_is_linear_algebra(name: str) -> None:
-    model = MODELS[name]()
+    model = TABLES[name]()
     policy = np.random.default_rng(7).dirichlet(np.ones(model.actions), size=model.states)
     bare = exact.evaluate(model, policy, tolerance=1e-9)
     np.testing.assert_allclose(bare.values, policy_values(model, policy, HardMax()), atol=2e-9, rtol=0)
@@ -187,16 +139,6 @@ def test_evaluation_is_linear_algebra(name: str) -> None:
         charged = exact.evaluate(model, policy, backup, 1e-9)
         np.testing.assert_allclose(charged.values, policy_values(model, policy, backup), atol=2e-9, rtol=0)
         assert (charged.values <= exact.solve(model, backup, 1e-9).values + 1e-8).all()
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_evaluating_the_best_policy_gives_the_best_values(name: str) -> None:
-    model = MODELS[name]()
-    for backup in backups(model.actions, model.states):
-        solution = exact.solve(model, backup, 1e-9)
-        evaluated = exact.evaluate(model, solution.policy, backup, 1e-9)
-        slack = 1e-9 * (2.0 + 2.0 * model.discount / (1.0 - model.discount)) + 1e-10 / (1.0 - model.discount)
-        np.testing.assert_allclose(evaluated.values, solution.values, atol=slack, rtol=0)
 
 
 def test_only_mean_rewards_matter() -> None:
@@ -216,9 +158,9 @@ def test_only_mean_rewards_matter() -> None:
 
 
 @pytest.mark.parametrize("tolerance", [30.0, 1.0, 1e-2, 1e-5])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", TABLES)
 def test_the_error_is_within_its_bound(name: str, tolerance: float) -> None:
-    model = MODELS[name]()
+    model = TABLES[name]()
     policy = np.random.default_rng(10).dirichlet(np.ones(model.actions), size=model.states)
     for backup in backups(model.actions, model.states):
         for solve in (partial(exact.solve, model, backup), partial(exact.evaluate, model, policy, backup)):
@@ -292,24 +234,15 @@ UNIFORM = np.full((5, 2), 0.5)
     ("call", "message"),
     [
         (lambda: exact.solve(MODEL, HardMax(), 0.0), r"tolerance must be greater than 0, got 0\.0"),
-        (lambda: exact.solve(MODEL, HardMax(), -1e-8), "tolerance must be greater than 0, got -1e-08"),
         (lambda: exact.solve(MODEL, HardMax(), math.nan), "tolerance must be finite, got nan"),
-        (lambda: exact.evaluate(MODEL, UNIFORM, tolerance=0.0), r"tolerance must be greater than 0, got 0\.0"),
         (lambda: exact.solve(MODEL, backups(3, 5)[3]), "actions is 2 but this backup's cost matrix has 3 actions"),
         (lambda: exact.solve(MODEL, backups(2, 4)[4]), r"states must be in 0\.\.3, got 4"),
         (lambda: exact.solve(MODEL, LogSumExp(1.0, actions=3)), r"q must have 3 actions .* got shape \(5, 2\)"),
         (lambda: exact.evaluate(MODEL, UNIFORM[:4]), r"policy must have shape \(5, 2\), got \(4, 2\)"),
         (lambda: exact.evaluate(MODEL, UNIFORM[0]), r"policy must have shape \(5, 2\), got \(2,\)"),
         (lambda: exact.evaluate(MODEL, np.ones((5, 3)) / 3), "policy must have 2 entries along its last axis"),
-        (lambda: exact.evaluate(MODEL, UNIFORM * 1.1), r"policy must sum to one, got a sum of 1\.1 at index \(0,\)"),
-        (lambda: exact.evaluate(MODEL, UNIFORM * math.nan), r"policy must be finite, got nan at index \(0, 0\)"),
     ],
 )
 def test_bad_input_is_named(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_a_tolerance_that_is_no_number_is_named() -> None:
-    with pytest.raises(TypeError, match="tolerance must be a number, got 'fine'"):
-        exact.solve(MODEL, HardMax(), "fine")  # type: ignore[arg-type]

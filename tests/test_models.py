@@ -153,8 +153,6 @@ PAIR: dict[str, Any] = {
 }
 """A model with two states, two actions and two successors."""
 
-PAIR_DENSE = [[[0.5, 0.5], [0.0, 1.0]], [[1.0, 0.0], [0.25, 0.75]]]
-
 
 def by_successor(*entries: tuple[int, int, int, float]) -> Floats:
     """The rewards of `PAIR` as [S, K, B], with the entries (s, a, b, reward) changed."""
@@ -258,21 +256,6 @@ def test_from_dense_equals_the_full_matrices(seed: int) -> None:
     np.testing.assert_array_equal(back_ends, ends & (dense > 0))
 
 
-def test_from_dense_equals_the_sparse_table_and_draws_alike() -> None:
-    declarations: dict[str, Any] = {"discount": 0.5, "terminal": [False, True], "initial_state": 0}
-    dense = sp.TabularModel.from_dense(PAIR_DENSE, PAIR["rewards"], **declarations)
-    sparse = sp.TabularModel(**{**PAIR, **declarations})
-    possible = sparse.probabilities > 0
-    np.testing.assert_array_equal(dense.probabilities, sparse.probabilities)
-    np.testing.assert_array_equal(dense.successors[possible], sparse.successors[possible])
-    assert (dense.reward_range, dense.reward_kind) == (sparse.reward_range, sparse.reward_kind)
-    states, actions = everywhere(1, 2, 100)
-    for one, two in zip(
-        sp.Oracle(dense, 3).sample(states, actions), sp.Oracle(sparse, 3).sample(states, actions), strict=True
-    ):
-        np.testing.assert_array_equal(one, two)
-
-
 # --- What a table refuses -------------------------------------------------------------------------------------------
 
 
@@ -316,12 +299,8 @@ def test_a_wrong_entry_is_named(name: str, place: tuple[int, ...], value: float,
         ({"terminal": [0, 1]}, ValueError, "terminal must be booleans of shape (2,) or (2, 2, 2), got shape (2,)"),
         ({"terminal": [True]}, ValueError, "terminal must be booleans of shape (2,) or (2, 2, 2), got shape (1,)"),
         ({"discount": 1.0}, ValueError, "discount must be at least 0 and below 1, got 1.0"),
-        ({"discount": -0.1}, ValueError, "discount must be at least 0 and below 1, got -0.1"),
-        ({"discount": np.nan}, ValueError, "discount must be finite, got nan"),
-        ({"discount": None}, TypeError, "discount must be a number, got None"),
         ({"reward_kind": "gaussian"}, ValueError, "reward_kind must be one of deterministic, bernoulli, bounded, got"),
         ({"reward_range": (1, 0)}, ValueError, "reward_range must have low ≤ high, got (1, 0)"),
-        ({"reward_range": (0, np.inf)}, ValueError, "reward_range[1] must be finite, got inf"),
         ({"reward_range": 1.0}, ValueError, "reward_range must be a pair (low, high), got 1.0"),
         (
             {"reward_range": (0, 0.6)},
@@ -344,8 +323,6 @@ def test_a_wrong_entry_is_named(name: str, place: tuple[int, ...], value: float,
             "reward_range must be (0, 1) for bernoulli rewards, got (0, 2)",
         ),
         ({"initial_state": 2}, ValueError, "initial_state must be in 0..1, got 2"),
-        ({"initial_state": -1}, ValueError, "initial_state must be at least 0, got -1"),
-        ({"initial_state": 0.5}, TypeError, "initial_state must be a whole number, got 0.5"),
         ({"state_names": ["a"]}, ValueError, "state_names must have 2 entries, got 1"),
         ({"action_names": "abc"}, ValueError, "action_names must have 2 entries, got 3"),
     ],
@@ -500,14 +477,10 @@ def test_a_single_number_is_a_state() -> None:
     ("changes", "error", "message"),
     [
         ({"actions": 0}, ValueError, "actions must be at least 1, got 0"),
-        ({"actions": 1.5}, TypeError, "actions must be a whole number, got 1.5"),
         ({"discount": 1}, ValueError, "discount must be at least 0 and below 1, got 1"),
-        ({"discount": "half"}, TypeError, "discount must be a number, got 'half'"),
-        ({"discount": np.inf}, ValueError, "discount must be finite, got inf"),
         ({"reward_range": (2, 1)}, ValueError, "reward_range must have low ≤ high, got (2, 1)"),
         ({"reward_range": (0, 1, 2)}, ValueError, "reward_range must be a pair (low, high), got (0, 1, 2)"),
         ({"reward_range": (np.nan, 1)}, ValueError, "reward_range[0] must be finite, got nan"),
-        ({"reward_range": (None, 1)}, TypeError, "reward_range[0] must be a number, got None"),
         ({"reward_kind": "normal"}, ValueError, "reward_kind must be one of deterministic, bernoulli, bounded"),
         (
             {"reward_kind": "bernoulli", "reward_range": (0, 2)},
@@ -515,7 +488,6 @@ def test_a_single_number_is_a_state() -> None:
             "reward_range must be (0, 1) for bernoulli rewards, got (0, 2)",
         ),
         ({"max_successors": 0}, ValueError, "max_successors must be at least 1, got 0"),
-        ({"max_successors": 1.5}, TypeError, "max_successors must be a whole number, got 1.5"),
         ({"terminates": 1}, TypeError, "terminates must be true or false, got 1"),
     ],
 )
@@ -628,7 +600,7 @@ def _swap_actions(states: Any, actions: Ints, rng: np.random.Generator) -> tuple
 @pytest.mark.parametrize("step", [_add_in_place, _assign_in_place, _swap_actions])
 def test_the_oracle_does_not_let_a_simulator_change_its_arguments(step: Any) -> None:
     states = STATES.copy()
-    with pytest.raises(sp.ModelError, match="must leave its arguments as they are"):
+    with pytest.raises(sp.ModelError, match="must not change its arguments"):
         sp.Oracle(sp.VectorModel(step, **DECLARED), 0).sample(states, [0, 1])
     np.testing.assert_array_equal(states, STATES)
 
@@ -747,12 +719,6 @@ def test_from_scalar_does_not_round_a_state() -> None:
         sp.Oracle(model, 0).sample(np.array([1, 2]), [0, 0])
 
 
-def test_from_scalar_names_what_is_wrong() -> None:
-    model = sp.VectorModel.from_scalar(lambda s, a, rng: (s, 1.0 + a, False), **DECLARED)
-    with pytest.raises(sp.ModelError, match=re.escape("reward 2.0 is outside the declared range [0, 1] (state 8, act")):
-        sp.Oracle(model, 0).sample(np.array([7, 8]), [0, 1])
-
-
 # --- Compiled simulators --------------------------------------------------------------------------------------------
 
 
@@ -809,9 +775,3 @@ def _objects(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any,
 def test_jit_refuses_a_wrong_step_at_once(step: Any, message: str) -> None:
     with pytest.raises(sp.ModelError, match=f"(?s){message}"):
         sp.JitModel(step, **DECLARED, initial_state=np.zeros(2))
-
-
-def test_a_wrong_number_of_a_compiled_simulator_is_named() -> None:
-    model = sp.JitModel(_count_up, **{**DECLARED, "reward_range": (1, 2)}, initial_state=np.zeros(2))
-    with pytest.raises(sp.ModelError, match=re.escape("reward 0.0 is outside the declared range [1, 2] (state [3.0")):
-        sp.Oracle(model, 0).sample(np.array([[3.0, 0.0]]), [1])

@@ -114,24 +114,13 @@ HALF, COST = [0.5, 0.5], [[0.0, 1.0], [1.0, 0.0]]
         (([0.5, 0.6], HALF, COST, 1.0), r"policy must sum to one, got a sum of 1\.1"),
         (([[0.5, 0.5], [0.4, 0.4]], HALF, COST, 1.0), r"policy must sum to one, got a sum of 0\.8 at index \(1,\)"),
         (([1.5, -0.5], HALF, COST, 1.0), r"policy must not be negative, got -0\.5 at index \(1,\)"),
-        (([math.nan, 1.0], HALF, COST, 1.0), r"policy must be finite, got nan at index \(0,\)"),
         ((HALF, [1.0], COST, 1.0), r"reference must have 2 entries along its last axis, got shape \(1,\)"),
-        ((HALF, [0.3, 0.3], COST, 1.0), r"reference must sum to one, got a sum of 0\.6"),
         ((HALF, HALF, [[0.0, 1.0]], 1.0), r"cost must be a square matrix \[K, K\], got shape \(1, 2\)"),
-        ((HALF, HALF, [0.0, 1.0], 1.0), r"cost must be a square matrix \[K, K\], got shape \(2,\)"),
         ((HALF, HALF, [[0.0, math.inf], [1.0, 0.0]], 1.0), r"cost must be finite, got inf at index \(0, 1\)"),
         ((HALF, HALF, COST, 0.0), r"lam must be greater than 0, got 0\.0"),
-        ((HALF, HALF, COST, math.nan), "lam must be finite, got nan"),
         (([HALF] * 3, [HALF] * 2, COST, 1.0), r"policy of shape \(3, 2\) does not align with reference .* \(2, 2\)"),
     ],
 )
 def test_bad_input_is_named(arguments: tuple[Any, Any, Any, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         transport_cost(*arguments)
-
-
-def test_input_that_is_no_number_is_named() -> None:
-    with pytest.raises(TypeError, match="lam must be a number, got 'much'"):
-        transport_cost(HALF, HALF, COST, "much")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="cost must be an array of numbers"):
-        transport_cost(HALF, HALF, [["a", "b"], ["c", "d"]], 1.0)

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from itertools import combinations, product
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from scipy import stats
 
 import smoothplan as sp
-from smoothplan.arguments import Floats
 from smoothplan.models import zoo
+from tests.common import dense
 
 SEEDS = range(3)
 FALSE_ALARM = 1e-6 / len(SEEDS)
@@ -71,19 +70,6 @@ def test_every_model_passes_the_check(name: str) -> None:
 def test_a_wrong_argument_is_named(build: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         build()
-
-
-def dense(model: sp.TabularModel) -> tuple[Floats, Floats, Floats]:
-    """Probabilities, expected rewards and probabilities of ending, by next state: three arrays [S, K, S]."""
-    shape = (model.states, model.actions, model.states)
-    probabilities, rewards, ends = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    table = model.rewards if model.rewards.ndim == 3 else model.rewards[..., None].repeat(model.ends.shape[2], axis=2)
-    for s, a, b in np.ndindex(model.probabilities.shape):
-        place, probability = (s, a, model.successors[s, a, b]), model.probabilities[s, a, b]
-        probabilities[place] += probability
-        rewards[place] += probability * table[s, a, b]
-        ends[place] += probability * model.ends[s, a, b]
-    return probabilities, rewards, ends
 
 
 def row(model: sp.TabularModel, state: int, action: int) -> dict[int, tuple[float, float]]:
@@ -170,28 +156,6 @@ def test_two_room_rows_by_hand() -> None:
     assert row(model, 7, RIGHT) == {2: (0.1, 0.0), 7: (0.1, 0.0), 8: (0.8, 1.0)}
     assert row(model, 3, DOWN) == {2: (0.1, 0.0), 3: (0.1, 0.0), 8: (0.8, 1.0)}
     assert row(model, 0, LEFT) == {0: (0.9, 0.0), 4: (0.1, 0.0)}
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_the_door_is_the_only_way_between_the_rooms(size: int) -> None:
-    model = zoo.two_room(size=size)
-    assert model.states == 2 * size**2 + 1
-    names = model.state_names
-    assert names is not None
-    door = names.index(f"row {size // 2}, column {size}")
-
-    def reachable(closed: set[int]) -> set[int]:
-        found, frontier = {model.initial_state}, [model.initial_state]
-        while frontier:
-            state = frontier.pop()
-            new = set(model.successors[state][model.probabilities[state] > 0].tolist()) - found - closed
-            found |= new
-            frontier += new
-        return found
-
-    assert len(reachable(set())) == model.states
-    assert len(reachable({door})) == size**2
-    assert names[int(np.flatnonzero(model.terminal)[0])] == f"row {size - 1}, column {2 * size}"
 
 
 @pytest.mark.parametrize("map_name", ["4x4", "8x8"])
@@ -305,28 +269,6 @@ def test_sysadmin_machines_are_independent(seed: int) -> None:
 
 
 # --- Classic control ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("model", "name", "low", "high"),
-    [
-        (zoo.cart_pole, "CartPole-v1", [-2.5, -3.0, -0.25, -3.0], [2.5, 3.0, 0.25, 3.0]),
-        (zoo.mountain_car, "MountainCar-v0", [-1.2, -0.07], [0.6, 0.07]),
-    ],
-)
-def test_classic_control_equals_gymnasium(model: Any, name: str, low: list[float], high: list[float]) -> None:
-    real: Any = gymnasium.make(name).unwrapped
-    real.reset(seed=0)
-    rng = np.random.default_rng(0)
-    states = rng.uniform(low, high, size=(4000, len(low)))
-    actions = rng.integers(real.action_space.n, size=len(states))
-    found = sp.Oracle(model(), 0).sample(states, actions)
-    assert 0.01 < found.terminals.mean() < 0.9
-    for state, action, *answer in zip(states, actions, *found, strict=True):
-        real.state, real.steps_beyond_terminated = state.copy(), None
-        _, reward, terminated, _, _ = real.step(int(action))
-        np.testing.assert_allclose(answer[0], np.asarray(real.state), rtol=0, atol=1e-12)
-        assert (answer[1], answer[2]) == (reward, terminated)
 
 
 def test_mountain_car_stops_at_the_left_wall() -> None:

@@ -1,20 +1,22 @@
-"""Draws the pictures of the documentation from real runs: python docs/images/make.py
+"""Draws the pictures of the documentation: python docs/images/make.py [NAME ...]
 
-Every number in them comes from the run. They are plain SVG, light or dark as the reader's system is, and the same runs
-give the same files.
+Every number in them comes from a real run; the rooms come from the table in architecture.md. They are plain SVG, light
+or dark as the reader's system is, and the same runs give the same files.
 """
 
 import contextlib
 import io
 import json
 import math
+import re
+import sys
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
 import smoothplan as sp
-from smoothplan.forecast import amount
+from smoothplan.arguments import amount
 from smoothplan.running import progress
 
 HERE = Path(__file__).parent
@@ -245,9 +247,50 @@ def actions() -> str:
     return picture(356, "Intervals of five action values", f"{said} {last}", parts)
 
 
+def rooms() -> str:
+    """The rooms of the package from top to bottom, with an arrow for every import that no chain of arrows implies."""
+    page = (HERE.parent / "architecture.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\w+) \| (`[^|]+`) \| ([^|]*) \| ([\w, –]+) \|$", page, re.MULTILINE)
+    below = {name: re.findall(r"\w+", imports) for name, _, _, imports in rows}
+
+    def reached(name: str) -> set[str]:
+        return {end for step in below[name] for end in {step, *reached(step)}}
+
+    left, width, height, pitch, top = 20.0, 560.0, 36.0, 56.0, 18.0
+    floor = {name: number for number, name in enumerate(below)}
+    parts = []
+    for name, contents, purpose, _ in rows:
+        y = top + pitch * floor[name]
+        box = f'x="{left}" y="{y}" width="{width}" height="{height}" rx="7"'
+        parts.append(f'<rect class="box" data-room="{name}" {box}/>')
+        parts.append(text(left + 14, y + 23, name, "strong"))
+        listed = contents.replace("`", "").replace("__init__, ", "")
+        parts.append(text(left + 120, y + 23, purpose.partition(":")[0] if listed == name else listed, "small"))
+    lanes = 0
+    for above, lower in below.items():
+        for name in lower:
+            if any(name in reached(other) for other in lower if other != name):
+                continue
+            start, end = top + pitch * floor[above] + height, top + pitch * floor[name]
+            arrow = f'<path class="arrow" data-from="{above}" data-to="{name}"'
+            if floor[name] == floor[above] + 1:
+                parts.append(f'{arrow} d="M{left + 60} {start + 2}V{end - 3}"/>')
+                continue
+            lanes += 1
+            x, edge = left + width + 26.0 * lanes, left + width
+            start, end = start - height / 2, end + height / 2
+            parts.append(f'{arrow} d="M{edge + 2} {start}H{x}V{end}H{edge + 3}"/>')
+    description = (
+        "The rooms from top to bottom: " + ", ".join(below) + ". An arrow leads to a room that is imported from."
+    )
+    return picture(int(top + pitch * len(rows)), "The rooms of smoothplan", description, parts)
+
+
 def main() -> None:
-    """Writes every picture beside this file."""
-    for name, draw in (("overview", overview), ("actions", actions)):
+    """Writes the pictures that are named, or all, beside this file."""
+    drawings = {"overview": overview, "actions": actions, "rooms": rooms}
+    for name in sys.argv[1:] or drawings:
+        draw = drawings[name]
         path = HERE / f"{name}.svg"
         path.write_text(draw(), encoding="utf-8")
         print(f"{path.name}: {path.stat().st_size:,} bytes")

@@ -11,6 +11,7 @@ axes and matters only to an `OptimalTransport` whose reference distribution depe
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,19 +23,19 @@ from smoothplan import arguments
 from smoothplan.arguments import Floats
 from smoothplan.transport import Columns, entropy, square_cost, transport_cost
 
-Reference = Callable[[Any], ArrayLike]
-"""A state-dependent reference distribution: states [n, ...] to probability vectors [n, K]."""
+Prior = Callable[[Any], ArrayLike]
+"""A distribution over actions that depends on the state: states [n, ...] to probability vectors [n, K]."""
 
 
 class Backup(Protocol):
-    """What every backup offers."""
+    """The interface of every backup."""
 
     @property
     def temperature(self) -> float:
         """The effective temperature η; 0 for the hard maximum."""
 
     def at_zero_range(self, actions: int) -> tuple[float, float]:
-        """Infimum and supremum over states of F_s(0), for a model with that many actions."""
+        """Infimum and supremum over states of F_s(0), for a model with this number of actions."""
 
     def shifts(self, actions: int) -> Floats:
         """What column j subtracts from the value of action i, [K, J]: a backup is a mixture of soft maxima over j."""
@@ -70,7 +71,7 @@ def depends_on_state(backup: Backup) -> bool:
 
 
 class NoCurvatureError(TypeError):
-    """A smooth quantity was asked of a backup that has none."""
+    """A quantity that needs a smooth backup was requested from one that is not."""
 
 
 def _action_values(q: ArrayLike, actions: int | None = None) -> Floats:
@@ -97,7 +98,7 @@ class HardMax:
 
     @property
     def offset(self) -> float:
-        """Nothing lies between this backup and its definition."""
+        """0: the backup equals its definition."""
         return 0.0
 
     @property
@@ -147,8 +148,36 @@ class HardMax:
         raise NoCurvatureError("HardMax has no coupling: use policy for its greedy action")
 
 
+class _Smooth(ABC):
+    """What the smooth backups share: everything follows from the local softmaxes at q."""
+
+    @abstractmethod
+    def _columns(self, q: ArrayLike, states: Any) -> Columns:
+        """The local softmaxes at action values [..., K]."""
+
+    def value(self, q: ArrayLike, states: Any = None) -> Floats:
+        """F_s(q), [...]: the normalised closed form."""
+        return self._columns(q, states).value()
+
+    def policy(self, q: ArrayLike, states: Any = None) -> Floats:
+        """∇F_s(q) = π(q), a distribution over actions, [..., K] (Proposition 5.4)."""
+        return self._columns(q, states).policy()
+
+    def hessian(self, q: ArrayLike, states: Any = None) -> Floats:
+        """∇²F_s(q), [..., K, K] (Proposition 5.4)."""
+        return self._columns(q, states).hessian()
+
+    def local_policies(self, q: ArrayLike, states: Any = None) -> Floats:
+        """The local softmaxes p_ij(q), [..., K, J]: column j is a distribution over actions i."""
+        return self._columns(q, states).local
+
+    def coupling(self, q: ArrayLike, states: Any = None) -> Floats:
+        """The optimal coupling Γ_ij = μ_s(j)·p_ij, [..., K, J], with row sums π(q) and column sums μ_s."""
+        return self._columns(q, states).coupling()
+
+
 @dataclass(frozen=True)
-class LogSumExp:
+class LogSumExp(_Smooth):
     """The entropy-regularised backup, F(Q) = η log Σ_a exp(Q(a)/η) = max_π ⟨π, Q⟩ + η·entropy(π).
 
     It is the optimal-transport backup with C ≡ 0, so its columns are all alike and it keeps one: J = 1.
@@ -171,7 +200,7 @@ class LogSumExp:
 
     @property
     def offset(self) -> float:
-        """Nothing lies between this backup and its definition."""
+        """0: the backup equals its definition."""
         return 0.0
 
     @property
@@ -194,28 +223,8 @@ class LogSumExp:
         """The weight of that column, [1]."""
         return np.ones(1)
 
-    def _columns(self, q: ArrayLike) -> Columns:
+    def _columns(self, q: ArrayLike, states: Any) -> Columns:
         return Columns.at(_action_values(q, self.actions), np.zeros(1), np.ones(1), self.temperature)
-
-    def value(self, q: ArrayLike, states: Any = None) -> Floats:
-        """F(q), [...]."""
-        return self._columns(q).value()
-
-    def policy(self, q: ArrayLike, states: Any = None) -> Floats:
-        """∇F(q), the Boltzmann policy, [..., K]."""
-        return self._columns(q).policy()
-
-    def hessian(self, q: ArrayLike, states: Any = None) -> Floats:
-        """∇²F(q), [..., K, K]."""
-        return self._columns(q).hessian()
-
-    def local_policies(self, q: ArrayLike, states: Any = None) -> Floats:
-        """The one softmax, as a column, [..., K, 1]."""
-        return self._columns(q).local
-
-    def coupling(self, q: ArrayLike, states: Any = None) -> Floats:
-        """The softmax weighted by the single column's mass 1, [..., K, 1]."""
-        return self._columns(q).coupling()
 
     def regulariser(self, policy: ArrayLike, states: Any = None) -> Floats:
         """−η·entropy(π), [...]."""
@@ -227,18 +236,18 @@ class LogSumExp:
 class _Mixture:
     """The reference (1−ξ)·prior(s) + ξ·uniform, for a prior that is a function of the state."""
 
-    prior: Reference
+    prior: Prior
     xi: float
     actions: int
 
     def __call__(self, states: Any) -> Floats:
-        # The mixture hides what is wrong with a prior, so it is checked before.
+        # Checked before mixing, which would hide the errors of a prior.
         prior = arguments.distributions("prior(states)", self.prior(states), self.actions)
         return np.asarray((1.0 - self.xi) * prior + self.xi / self.actions)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class OptimalTransport:
+class OptimalTransport(_Smooth):
     """The optimal-transport backup of the paper, normalised:
 
         F_s(Q) = η Σ_j μ_s(j) log Σ_i exp((Q_i − τC_ij)/η),    η = τλ.
@@ -249,8 +258,8 @@ class OptimalTransport:
         cost: the action-cost matrix C, [K, K].
         tau: the weight τ of the transport cost.
         lam: the entropy λ inside the transport cost.
-        reference: μ, uniform by default; a vector [K]; one vector per state of a tabular model, [S, K]; or a function
-            from states [n, ...] to vectors [n, K].
+        reference: the distribution μ to which transport is measured, uniform by default: a vector [K]; one vector per
+            state of a tabular model, [S, K]; or a function from states [n, ...] to vectors [n, K].
 
     >>> backup = OptimalTransport(cost=[[0, 1], [1, 0]], tau=1.0, lam=0.25)
     >>> backup.policy([0.0, 0.0]).tolist()
@@ -260,11 +269,9 @@ class OptimalTransport:
     cost: Floats
     tau: float
     lam: float
-    reference: Floats | Reference
+    reference: Floats | Prior
 
-    def __init__(
-        self, *, cost: ArrayLike, tau: float, lam: float, reference: ArrayLike | Reference | None = None
-    ) -> None:
+    def __init__(self, *, cost: ArrayLike, tau: float, lam: float, reference: ArrayLike | Prior | None = None) -> None:
         cost = square_cost(cost)
         actions = len(cost)
         if reference is None:
@@ -281,7 +288,7 @@ class OptimalTransport:
 
     @classmethod
     def from_prior(
-        cls, prior: ArrayLike | Reference, xi: float, *, cost: ArrayLike, tau: float, lam: float
+        cls, prior: ArrayLike | Prior, xi: float, *, cost: ArrayLike, tau: float, lam: float
     ) -> "OptimalTransport":
         """The backup with the robust reference (1−ξ)·prior + ξ·uniform, so that μ_s(a) ≥ ξ/K everywhere.
 
@@ -337,7 +344,8 @@ class OptimalTransport:
         return self.reference_at(states)
 
     def _columns_at_zero(self) -> Floats:
-        return self._columns(np.zeros(self.actions), np.full(self.actions, 1.0 / self.actions)).log_sums
+        zero, uniform = np.zeros(self.actions), np.full(self.actions, 1.0 / self.actions)
+        return Columns.at(zero, self.tau * self.cost, uniform, self.temperature).log_sums
 
     def _table(self, name: str) -> Floats:
         if callable(self.reference):
@@ -364,35 +372,13 @@ class OptimalTransport:
             raise ValueError(f"states must be in 0..{len(self.reference) - 1}, got {states[unknown].flat[0]}")
         return np.asarray(self.reference[states])
 
-    def _columns(self, q: Floats, reference: Floats) -> Columns:
+    def _columns(self, q: ArrayLike, states: Any) -> Columns:
+        values, reference = _action_values(q, self.actions), self.reference_at(states)
         try:
-            np.broadcast_shapes(q.shape, reference.shape)
+            np.broadcast_shapes(values.shape, reference.shape)
         except ValueError:
-            raise ValueError(f"states {reference.shape[:-1]} do not align with q of shape {q.shape}") from None
-        return Columns.at(q, self.tau * self.cost, reference, self.temperature)
-
-    def _local(self, q: ArrayLike, states: Any) -> Columns:
-        return self._columns(_action_values(q, self.actions), self.reference_at(states))
-
-    def value(self, q: ArrayLike, states: Any = None) -> Floats:
-        """F_s(q), [...]: the normalised closed form."""
-        return self._local(q, states).value()
-
-    def policy(self, q: ArrayLike, states: Any = None) -> Floats:
-        """∇F_s(q) = π(q), [..., K] (Proposition 5.4)."""
-        return self._local(q, states).policy()
-
-    def hessian(self, q: ArrayLike, states: Any = None) -> Floats:
-        """∇²F_s(q), [..., K, K] (Proposition 5.4)."""
-        return self._local(q, states).hessian()
-
-    def local_policies(self, q: ArrayLike, states: Any = None) -> Floats:
-        """The local softmaxes p_ij(q), [..., K, K]: column j is a distribution over actions i."""
-        return self._local(q, states).local
-
-    def coupling(self, q: ArrayLike, states: Any = None) -> Floats:
-        """The optimal coupling Γ_ij = μ_s(j)·p_ij, [..., K, K], with row sums π(q) and column sums μ_s."""
-        return self._local(q, states).coupling()
+            raise ValueError(f"states {reference.shape[:-1]} do not align with q of shape {values.shape}") from None
+        return Columns.at(values, self.tau * self.cost, reference, self.temperature)
 
     def transport_cost(self, policy: ArrayLike, states: Any = None) -> Floats:
         """The entropic transport cost W_λ(π, μ_s) of the paper, [...]."""

@@ -8,36 +8,29 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 import smoothplan
 from smoothplan import defaults, exact, specs
-from smoothplan.arguments import Floats, shown
-from smoothplan.backups import Backup
+from smoothplan.arguments import shown
+from smoothplan.backups import Backup, HardMax
 from smoothplan.exact import Solution
-from smoothplan.findings import Findings
 from smoothplan.forecast import Scheduled
 from smoothplan.models import GenerativeModel, SimulatorError, TabularModel
 from smoothplan.plan import PlanResult
-from smoothplan.running.progress import Runs
-from smoothplan.running.run import Identification, Planner
+from smoothplan.running.run import Diagnosis, Estimate, Identification, Planner
 from smoothplan.running.workers import ClusterError
 from smoothplan.search.explored import saved_kind
 
 ROWS = 20
-"""States shown when nobody asks for particular ones."""
-
-WIDE = 10_000
-"""Columns of a table of values: more than it can need."""
+"""Rows of a table of states or episodes; `--json` has all of them."""
 
 GUIDE = """\
 A model, a backup or a planner is named by a spec, name:key=value,...
@@ -53,14 +46,17 @@ A model, a backup or a planner is named by a spec, name:key=value,...
   smoothplan plan --model river-swim --bias 0.5        the ordinary optimal value, by smooth planning
   smoothplan act --env FrozenLake-v1,map_name=8x8 --calls 2000
                                                        plays an episode, planning at every step
-  smoothplan experiment all --quick --out evidence     checks the claims of the theory, in ten minutes; then
-  smoothplan report evidence                           makes one page of what was found
   smoothplan models                                    the models, their options and defaults
   smoothplan solve --model river-swim                  exact optimal values of every state
   smoothplan solve --model river-swim --backup hard-max --backup lse:temperature=0.1 \\
                    --backup ot:tau=1,lam=0.1,cost=line the same under three backups, side by side
   smoothplan solve --model gym:FrozenLake-v1,map_name=8x8,discount=0.95 --state 0 --json
 """
+
+Lines = Iterable[tuple[str, str]]
+"""What a command prints for people: names and texts."""
+
+Command = Callable[[argparse.Namespace, Console], None]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -71,35 +67,36 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Console(Console):
-    """A console that leaves a reader who went away to `main`."""
+    """A console that leaves a closed pipe to `main`."""
 
     def on_broken_pipe(self) -> None:
         raise  # the BrokenPipeError that is being handled
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status: 2 if it fails, 130 if it is interrupted, else the command's."""
+    """Runs one command and returns its exit status: 0, 2 if it fails, 130 if it is interrupted."""
     parser = _parser()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # not every terminal or pipe knows an ε
+        sys.stdout.reconfigure(errors="backslashreplace")  # not every terminal or pipe can encode an ε
     try:
         try:
             options = parser.parse_args(arguments)
             if options.command is None:
                 parser.print_help()
                 return 0
-            command: Callable[[argparse.Namespace, Console], int | None] = options.command
             with warnings.catch_warnings():
                 warnings.showwarning = partial(_warn, parser)
-                return command(options, _Console()) or 0
+                console = _Console()
+                console.width = max(console.width, 10_000)  # a long line wraps in the terminal; no digit is cut off
+                options.command(options, console)
         finally:
-            print(end="", flush=True)  # what cannot be written shows here, whatever was printed
+            print(end="", flush=True)  # raises here, not at exit, if the output cannot be written
     except KeyboardInterrupt:
         return _complain(parser, "interrupted", status=130)
     except BrokenPipeError:
-        _discard_output()  # the reader left, as `head` does: not an error
+        _discard_output()  # the reader closed the pipe, as `head` does: not an error
     except SimulatorError as error:
-        return _complain(parser, _written_down(error, options), status=2)
+        return _complain(parser, _failed_call(error, options), status=2)
     except (ValueError, TypeError, ArithmeticError, ImportError, MemoryError, OSError, ClusterError) as error:
         if isinstance(error, OSError):
             _discard_output()
@@ -108,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _discard_output() -> None:
-    """Lets Python's own flush at exit succeed, where standard output has gone away."""
+    """Lets Python's own flush at exit succeed after standard output was closed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -121,8 +118,8 @@ def _warn(parser: argparse.ArgumentParser, message: Warning | str, *_: Any, **__
     print(f"{parser.prog}: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
-def _written_down(error: SimulatorError, options: argparse.Namespace) -> str:
-    """What became of a plan whose simulator failed, and how the call can be made again."""
+def _failed_call(error: SimulatorError, options: argparse.Namespace) -> str:
+    """What a plan found before its simulator failed, and how to repeat the failing call."""
     message = str(error)
     if error.partial is not None:
         low, high = error.partial.interval
@@ -132,134 +129,76 @@ def _written_down(error: SimulatorError, options: argparse.Namespace) -> str:
         try:
             Path(options.failure).write_text(json.dumps(failure) + "\n", encoding="utf-8")
         except OSError as reason:
-            return f"{message}; the call could not be written down: {reason}"
-        message += f"; make the call again with: smoothplan reproduce {shlex.quote(options.failure)}"
+            return f"{message}; the call could not be saved: {reason}"
+        message += f"; repeat the call with: smoothplan reproduce {shlex.quote(options.failure)}"
     return message
 
 
-def _reproduce(options: argparse.Namespace, console: Console) -> None:
-    try:
-        failure = json.loads(Path(options.file).read_text("utf-8"))
-        spec, call = failure["model"], failure["call"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise ValueError(f"{options.file} is not what a plan wrote down of a failing simulator call") from None
-    model = specs.build_model(options.model or str(spec))
-    found = smoothplan.reproduce(model, json.dumps(call))
-    if options.json:
-        fields = {name: values.tolist() for name, values in found._asdict().items()}
-        print(json.dumps({"model": options.model or spec, **fields}))
-        return
-    console.print(f"the call did not fail this time: next states {found.next_states.tolist()}", highlight=False)
-    console.print(f"rewards {found.rewards.tolist()}, terminal {found.terminals.tolist()}", highlight=False)
+# --- Arguments ------------------------------------------------------------------------------------------------------
 
 
 def _parser() -> argparse.ArgumentParser:
-    layout = argparse.RawDescriptionHelpFormatter
     parser = _Parser(
         prog="smoothplan",
         description="Plan with a simulator: regularised optimal values and actions.",
         epilog=GUIDE,
-        formatter_class=layout,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"smoothplan {smoothplan.__version__}")
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
-    plan = commands.add_parser(
-        "plan",
-        help="the value of a state, with an interval, or its best action",
-        description="Plans at a state: its regularised optimal value, with an interval that holds with probability "
-        "1 − delta, or its best action. The price of a value is known before the start: see `smoothplan forecast`. "
-        "Where no planner is named and recursion would take for ever, or the model is a Gymnasium environment, one "
-        "that follows chains around a reference is chosen, with a backup, and the choice is explained.",
-        epilog=GUIDE,
-        formatter_class=layout,
+    def add(name: str, command: Command, summary: str, description: str = "") -> argparse.ArgumentParser:
+        added: argparse.ArgumentParser = commands.add_parser(
+            name,
+            help=summary,
+            description=description or None,
+            epilog=GUIDE if description else None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        added.add_argument("--json", action="store_true", help="print one JSON object")
+        added.set_defaults(command=command)
+        return added
+
+    _add_plan(
+        add(
+            "plan",
+            _plan,
+            "the value of a state, with an interval, or its best action",
+            "Plans at a state: its regularised optimal value, with an interval that holds with probability\n"
+            "1 − delta, or its best action. The price of a value is known in advance: see `smoothplan forecast`.\n"
+            "Without --planner, a planner for long horizons is chosen and explained if recursion would be too\n"
+            "expensive or the model is a Gymnasium environment.",
+        )
     )
-    forecast = commands.add_parser(
+    forecast = add(
         "forecast",
-        help="what a plan will cost, without running it",
-        description="States the price of a plan in simulator calls, and how it comes about, without making any.",
-        epilog=GUIDE,
-        formatter_class=layout,
+        _forecast,
+        "what a plan will cost, without running it",
+        "States the price of a plan in simulator calls, and how it comes about, without making any.",
     )
-    for command in (plan, forecast):
-        command.add_argument("--model", required=True, metavar="SPEC", help="for example garnet:discount=0.2,seed=1")
-        chosen = "" if command is forecast else ", or chosen for a long horizon"
-        command.add_argument(
-            "--backup", metavar="SPEC", help=f"what is planned for (default: {specs.DEFAULT_BACKUP}{chosen})"
-        )
-        command.add_argument(
-            "--planner", metavar="SPEC", help=f"how, and how accurately (default: {specs.DEFAULT_PLANNER}{chosen})"
-        )
-        command.add_argument("--json", action="store_true", help="print one JSON object")
-    plan.add_argument(
-        "--bias",
-        type=float,
-        metavar="B",
-        help="plan for the ordinary optimal value, with a backup that is off by at most B, instead of --backup",
-    )
-    plan.add_argument("--state", metavar="S", help="a number, or 0.1,0,0,0 for a vector; by default the initial state")
-    plan.add_argument("--seed", type=int, default=0, help="the same seed gives the same result (default: %(default)s)")
-    plan.add_argument("--max-calls", type=int, metavar="N", help="stop before more than N simulator calls")
-    plan.add_argument("--max-seconds", type=float, metavar="T", help="stop after about T seconds")
-    plan.add_argument("--workers", type=int, default=1, metavar="N", help="how many work (default: %(default)s)")
-    plan.add_argument(
-        "--pool",
-        choices=("auto", "threads", "processes"),
-        default="auto",
-        help="threads suit compiled engines, processes simulators in Python; by default what suits",
-    )
-    plan.add_argument(
-        "--cluster", metavar="WHERE", help="a Dask cluster that does the work: local, or tcp://host:port of a scheduler"
-    )
-    plan.add_argument("--checkpoint", metavar="FILE", help="keep what is done there, and go on where it ends")
-    plan.add_argument(
-        "--simulator-timeout", type=float, metavar="T", help="a call of the simulator may take so many seconds"
-    )
-    plan.add_argument(
-        "--failure",
-        metavar="FILE",
-        default="smoothplan-failure.json",
-        help="where a failing simulator call is written down, for `smoothplan reproduce` (default: %(default)s)",
-    )
-    plan.add_argument("--engine", choices=("auto", "compiled", "batched"), default="auto", help=argparse.SUPPRESS)
-    plan.add_argument("--exact", action="store_true", help="show the exact value beside it (tabular models)")
-    plan.add_argument(
-        "--graph", metavar="FILE", help="save what a search by bounds explored: a .svg drawing, .dot or .json"
-    )
-    plan.add_argument(
-        "--progress",
-        choices=("auto", "live", "json", "none"),
-        default="auto",
-        help="on standard error: a live line, JSON lines for machines, or nothing; by default live on a terminal",
-    )
-    plan.add_argument("--quiet", action="store_true", help="the same as --progress none")
-    plan.set_defaults(command=_plan)
-    forecast.set_defaults(command=_forecast)
-
-    again = commands.add_parser(
-        "reproduce",
-        help="make a simulator call again that went wrong",
-        description="Makes the simulator call again that ended a plan, with the same random numbers.",
-    )
-    again.add_argument("file", metavar="FILE", help="what the plan wrote down")
+    _add_specs(forecast)
+    again = add("reproduce", _reproduce, "repeat a simulator call that failed, with the same random numbers")
+    again.add_argument("file", metavar="FILE", help="the file that the failing plan wrote")
     again.add_argument("--model", metavar="SPEC", help="another model than the one of the plan")
-    again.add_argument("--json", action="store_true", help="print one JSON object")
-    again.set_defaults(command=_reproduce)
-
-    _add_act(commands)
-    _add_evidence(commands)
+    _add_act(
+        add(
+            "act",
+            _act,
+            "play a Gymnasium environment, planning at every step",
+            "Plays episodes of a Gymnasium environment. At every step it plans with a generative model of the\n"
+            "environment, within a budget of simulator calls or seconds. The environment itself is stepped, with its\n"
+            "own time limit and randomness.",
+        )
+    )
     for kind, registry in (("model", specs.MODELS), ("backup", specs.BACKUPS), ("planner", specs.PLANNERS)):
-        listing = commands.add_parser(f"{kind}s", help=f"list the {kind}s, their options and defaults")
-        listing.add_argument("--json", action="store_true", help="print one JSON object")
-        listing.set_defaults(command=_list, kind=kind, registry=registry)
-
-    solve = commands.add_parser(
+        listing = add(f"{kind}s", _list, f"list the {kind}s, their options and defaults")
+        listing.set_defaults(kind=kind, registry=registry)
+    solve = add(
         "solve",
-        help="exact values of a tabular model",
-        description="Solves a tabular model exactly, by value iteration with a guaranteed error.",
-        epilog=GUIDE,
-        formatter_class=layout,
+        _solve,
+        "exact values of a tabular model",
+        "Solves a tabular model exactly, by value iteration with a guaranteed error.",
     )
     solve.add_argument("--model", required=True, metavar="SPEC", help="for example garnet:states=50,actions=2,seed=1")
     solve.add_argument(
@@ -270,179 +209,343 @@ def _parser() -> argparse.ArgumentParser:
     )
     solve.add_argument("--state", action="append", type=int, metavar="N", help="show this state only; may be repeated")
     solve.add_argument("--tolerance", type=float, default=1e-8, help="largest error of a value (default: %(default)s)")
-    solve.add_argument("--json", action="store_true", help="print one JSON object")
-    solve.set_defaults(command=_solve)
     return parser
 
 
-def _add_act(commands: Any) -> None:
-    act = commands.add_parser(
-        "act",
-        help="play a Gymnasium environment, planning at every step",
-        description="Plays episodes of a Gymnasium environment. At every step it plans with a generative model of the "
-        "environment, within a budget of simulator calls or seconds. The environment itself is stepped, with its own "
-        "time limit and randomness.",
-        epilog=GUIDE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _add_specs(command: argparse.ArgumentParser, otherwise: str = "") -> None:
+    backup, planner = specs.DEFAULT_BACKUP, specs.DEFAULT_PLANNER
+    command.add_argument("--model", required=True, metavar="SPEC", help="for example garnet:discount=0.2,seed=1")
+    command.add_argument("--backup", metavar="SPEC", help=f"the Bellman backup (default: {backup}{otherwise})")
+    command.add_argument("--planner", metavar="SPEC", help=f"planner and accuracy (default: {planner}{otherwise})")
+
+
+def _add_plan(plan: argparse.ArgumentParser) -> None:
+    _add_specs(plan, ", or chosen for a long horizon")
+    add = plan.add_argument
+    add("--bias", type=float, metavar="B", help="plan for the ordinary optimal value, with a backup off by at most B")
+    add("--state", metavar="S", help="a number, or 0.1,0,0,0 for a vector; by default the initial state")
+    add("--seed", type=int, default=0, help="the same seed gives the same result (default: %(default)s)")
+    add("--max-calls", type=int, metavar="N", help="stop before more than N simulator calls")
+    add("--max-seconds", type=float, metavar="T", help="stop after about T seconds")
+    add(
+        "--workers",
+        type=lambda text: text if "://" in text else int(text),
+        metavar="N",
+        help="a number of threads or processes, or tcp://host:port of a Dask scheduler (default: 1)",
     )
-    act.add_argument("--env", required=True, metavar="SPEC", help="an id and options, as FrozenLake-v1,map_name=8x8")
-    act.add_argument("--calls", type=int, metavar="N", help="simulator calls for a step; 0 plays the first reference")
-    act.add_argument("--seconds", type=float, metavar="T", help="time for a step, instead of calls")
-    act.add_argument("--reference-calls", type=int, metavar="N", help="simulator calls for the first reference, about")
-    act.add_argument("--episodes", type=int, default=1, metavar="E", help="how many (default: %(default)s)")
-    act.add_argument("--max-steps", type=int, metavar="N", help="steps of an episode, at most")
-    act.add_argument("--discount", type=float, default=0.99, metavar="G", help="of planning (default: %(default)s)")
-    act.add_argument("--seed", type=int, default=0, help="of episodes and planning (default: %(default)s)")
-    act.add_argument("--record", metavar="FILE", help="save the first episode as an animation (GIF; needs Pillow)")
-    act.add_argument("--quiet", action="store_true", help="no progress on standard error")
-    act.add_argument("--json", action="store_true", help="print one JSON object")
-    act.set_defaults(command=_act)
+    add("--checkpoint", metavar="FILE", help="save progress there, and resume from it")
+    add("--chunk-seconds", type=float, metavar="T", help="fail if one chunk of work takes longer than T seconds")
+    add("--worker-memory", type=int, metavar="BYTES", help="memory limit of each worker process")
+    add(
+        "--failure",
+        metavar="FILE",
+        default="smoothplan-failure.json",
+        help="where a failing simulator call is saved, for `smoothplan reproduce` (default: %(default)s)",
+    )
+    add("--engine", choices=("auto", "compiled", "batched"), help=argparse.SUPPRESS)
+    add("--exact", action="store_true", help="show the exact value for comparison (tabular models)")
+    add("--graph", metavar="FILE", help="save the graph explored by ot-gape or mdp-gape: a .svg drawing, .dot or .json")
+    add(
+        "--progress",
+        choices=("auto", "live", "json", "none"),
+        default="auto",
+        help="on standard error: a live line, JSON lines, or nothing; by default live on a terminal",
+    )
+    add("--quiet", action="store_true", help="the same as --progress none")
+
+
+def _add_act(act: argparse.ArgumentParser) -> None:
+    add = act.add_argument
+    add("--env", required=True, metavar="SPEC", help="an id and options, such as FrozenLake-v1,map_name=8x8")
+    add("--calls", type=int, metavar="N", help="simulator calls per step; 0 plays the first reference")
+    add("--seconds", type=float, metavar="T", help="time per step, instead of calls")
+    add("--reference-calls", type=int, metavar="N", help="simulator calls for the first reference")
+    add("--episodes", type=int, default=1, metavar="E", help="number of episodes (default: %(default)s)")
+    add("--max-steps", type=int, metavar="N", help="limit on the steps of an episode")
+    add("--discount", type=float, default=0.99, metavar="G", help="discount for planning (default: %(default)s)")
+    add("--seed", type=int, default=0, help="seed of episodes and planning (default: %(default)s)")
+    add("--record", metavar="FILE", help="save the first episode as an animation (GIF; needs Pillow)")
+    add("--quiet", action="store_true", help="no progress on standard error")
+
+
+def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """The options with these names that were given."""
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+def _state(text: str | None) -> Any:
+    """A number, or numbers between commas; None for the initial state."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text if "," not in text or text.startswith("[") else f"[{text}]")
+    except (ValueError, RecursionError):
+        raise ValueError(f"--state must be a number or numbers between commas, got {shown(text)}") from None
+
+
+# --- Printing -------------------------------------------------------------------------------------------------------
+
+
+def _print(console: Console, lines: Lines, indent: str = "", width: int = 8) -> None:
+    for name, text in lines:
+        console.print(f"{indent}[bold]{name:<{width}}[/]{text}", highlight=False)
+
+
+def _table(*titles: str, numbers: bool = False) -> Table:
+    """A table without lines; the columns after the first are right-aligned numbers, or texts."""
+    table = Table(titles[0], box=None, pad_edge=False)
+    for title in titles[1:]:
+        table.add_column(title, justify="right" if numbers else "left")
+    return table
+
+
+def _findings(model: GenerativeModel, result: PlanResult, price: int | None, truth: float | None) -> Lines:
+    """What a run found."""
+    statuses = {
+        "converged": "converged: within epsilon",
+        "completed": "completed: the planner finished, without a promise on epsilon",
+        "max_calls": "stopped by the limit on calls",
+        "max_seconds": "stopped by the limit on time",
+        "interrupted": "interrupted",
+        "terminal": "terminal: the state is worth 0",
+    }
+    yield "value", _value(result)
+    if truth is not None:
+        yield "exact", _compared(truth, result.interval)
+    yield "action", "none, the state is terminal" if result.action is None else _action(model, result)
+    yield from _details(model, result)
+    promised = "" if price is None else f", forecast {price:,} at most"
+    yield "calls", f"{result.calls:,}{promised}, {result.seconds:.2f} s"
+    yield "status", statuses[result.status]
+
+
+def _sure(result: PlanResult) -> str:
+    if isinstance(result.details, Identification) and not result.details.certified:
+        return "(estimate: thresholds do not cover delta)"
+    return f"with probability at least {1 - result.delta:g}"
+
+
+def _value(result: PlanResult) -> str:
+    """The value and its interval: certified, or an estimate."""
+    (low, high), details = result.interval, result.details
+    declared = "by the declared rewards"
+    if isinstance(details, Diagnosis) and not details.certified:
+        return f"{result.value:.6g} (estimate); at least {low:.6g} {_sure(result)}; at most {high:.6g}, {declared}"
+    if isinstance(details, Estimate):
+        noise = "" if details.standard_error is None else f" ± {details.standard_error:.2g} (one standard error)"
+        cut = f"truncated at depth {details.depth}: bias at most {details.bias:.2g}"
+        return f"estimate {result.value:.6g}{noise}, {cut}; in [{low:.6g}, {high:.6g}], {declared}"
+    if result.delta == 0.0 and low < high:  # no sample supports the interval
+        return f"{result.value:.6g} (estimate); in [{low:.6g}, {high:.6g}], {declared}"
+    return f"{result.value:.6g}, in [{low:.6g}, {high:.6g}] {_sure(result)}"
+
+
+def _details(model: GenerativeModel, result: PlanResult) -> Iterator[tuple[str, str]]:
+    """What is particular to the planner."""
+    match result.details:
+        case Diagnosis(policy_interval=(worst, best)) as diagnosis:
+            yield "policy", f"of the reference: worth between {worst:.6g} and {best:.6g} {_sure(result)}"
+            yield "means", diagnosis.summary()
+        case Identification(gap=gap):
+            within = f"within {gap:.4g} of the best" if gap > 0.0 else "the best"
+            yield "gap", f"action {_names(model)[result.action or 0]} is {within} {_sure(result)}"
+
+
+def _compared(truth: float, interval: tuple[float, float]) -> str:
+    inside = interval[0] <= truth <= interval[1]
+    return f"{truth:.6g}, {'inside' if inside else 'OUTSIDE'} the interval"
+
+
+def _names(model: GenerativeModel) -> Sequence[str]:
+    return getattr(model, "action_names", None) or [str(action) for action in range(model.actions)]
+
+
+def _action(model: GenerativeModel, result: PlanResult) -> str:
+    """The chosen action and the policy. They are certified only by a planner that identifies the best action."""
+    names = _names(model)
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in zip(names, result.policy, strict=True))
+    estimate = "" if isinstance(result.details, Identification) else " (estimate)"
+    return f"{names[result.action or 0]}{estimate}; policy {shares}"
+
+
+def _root_actions(model: GenerativeModel, result: PlanResult, truth: Sequence[float] | None) -> Table:
+    """The interval of every root action, its simulator calls, and its exact value if known."""
+    assert isinstance(result.details, Identification)
+    assert result.q_intervals is not None
+    exact_title = [] if truth is None else ["exact"]
+    table = _table("root action", "at least", "at most", "calls", *exact_title, numbers=True)
+    for action, (name, (low, high)) in enumerate(zip(_names(model), result.q_intervals, strict=True)):
+        cells = [name, f"{low:.6g}", f"{high:.6g}", f"{result.details.action_calls[action]:,}"]
+        table.add_row(*cells, *([] if truth is None else [f"{truth[action]:.6g}"]))
+    return table
+
+
+# --- Commands -------------------------------------------------------------------------------------------------------
+
+
+def _chosen(options: argparse.Namespace, model: GenerativeModel) -> tuple[Planner, int | None, dict[str, str]]:
+    """The planner of a plan, its limit on calls, and the reasons for what the command line does not name."""
+    backup = None if options.backup is None else specs.build_backup(options.backup, model.actions)
+    if options.planner is not None or not (specs.is_environment(options.model) or defaults.is_long(model)):
+        return _named(options, model), options.max_calls, {}
+    choice = defaults.choose(model, backup)
+    if options.max_calls is None and options.max_seconds is None:
+        return choice.planner, choice.max_calls, choice.reasons
+    reasons = {name: reason for name, reason in choice.reasons.items() if name != "limit"}
+    return choice.planner, options.max_calls, reasons
+
+
+def _named(options: argparse.Namespace, model: GenerativeModel) -> Planner:
+    """The planner that the command line names, or the default."""
+    backup = specs.build_backup(options.backup or specs.DEFAULT_BACKUP, model.actions)
+    return specs.build_planner(options.planner or specs.DEFAULT_PLANNER, backup)
+
+
+def _forecast(options: argparse.Namespace, console: Console) -> None:
+    model = specs.build_model(options.model)
+    forecast = smoothplan.forecast(_named(options, model), model)
+    if options.json:
+        print(forecast.to_json())
+        return
+    console.print(forecast.table(), highlight=False, markup=False)
+    console.print(forecast.summary(), highlight=False, markup=False)
+
+
+def _plan(options: argparse.Namespace, console: Console) -> None:
+    if options.bias is not None:
+        _plan_unregularised(options, console)
+        return
+    model = specs.build_model(options.model)
+    planner, max_calls, reasons = _chosen(options, model)
+    if options.exact and getattr(planner, "tail", "honest") == "zero":
+        raise ValueError("--exact is the discounted value, which a planner with tail=zero does not estimate")
+    state = _state(options.state)
+    truth = _exact(options, model, planner.backup)
+    if options.graph is not None:
+        if not isinstance(planner, smoothplan.OTGapE):
+            raise ValueError("--graph needs a planner that explores a graph: ot-gape or mdp-gape")
+        saved_kind(options.graph)  # fails before the run, not after it
+    result = smoothplan.plan(planner, model, state, **_run_options(options) | {"max_calls": max_calls})
+    details = result.details
+    if options.graph is not None and isinstance(details, Identification):
+        details.graph.save(options.graph)
+    root = model.initial_state if state is None else state
+    value = None if truth is None else float(truth.values[root])
+    price = planner.schedule(model).calls if isinstance(planner, Scheduled) else None
+    if options.json:
+        extra = {"forecast": price, "chosen": reasons or None, "exact": value}
+        found = {name: field for name, field in extra.items() if field is not None}
+        print(json.dumps(json.loads(result.to_json()) | found))
+        return
+    _print(console, ((name, f"{text} (chosen)") for name, text in reasons.items()))
+    _print(console, _findings(model, result, price, value))
+    if isinstance(details, Identification) and result.q_intervals is not None:
+        console.print(_root_actions(model, result, None if truth is None else truth.q[root].tolist()))
+
+
+def _run_options(options: argparse.Namespace) -> dict[str, Any]:
+    wanted = "none" if options.quiet else options.progress
+    live = wanted == "live" or (wanted == "auto" and sys.stderr.isatty())
+    names = ("seed", "max_seconds", "workers", "checkpoint", "chunk_seconds", "worker_memory", "engine")
+    return _given(options, *names) | {"progress": "json" if wanted == "json" else live}
+
+
+def _exact(options: argparse.Namespace, model: GenerativeModel, backup: Backup) -> Solution | None:
+    """The exact solution, if it is asked for."""
+    if not options.exact:
+        return None
+    if not isinstance(model, TabularModel):
+        raise ValueError(f"--exact needs a table of states, and model {options.model} has none")
+    return exact.solve(model, backup)
+
+
+def _plan_unregularised(options: argparse.Namespace, console: Console) -> None:
+    for name in ("backup", "graph"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"--bias chooses the backup and plans for values: it cannot be used with --{name}")
+    model, state = specs.build_model(options.model), _state(options.state)
+    solution = _exact(options, model, HardMax())
+    truth = None if solution is None else float(solution.values[model.initial_state if state is None else state])
+    found = smoothplan.plan_unregularised(
+        model,
+        state,
+        bias=options.bias,
+        planner=None if options.planner is None else partial(specs.build_planner, options.planner),
+        max_calls=options.max_calls,
+        **_run_options(options),
+    )
+    if options.json:
+        print(json.dumps(json.loads(found.to_json()) | ({} if truth is None else {"exact": truth})))
+        return
+    low, high = found.interval
+    sure = _sure(found.regularised)
+    lines = [("value", f"{found.value:.6g}, in [{low:.6g}, {high:.6g}] {sure}: the ordinary optimal value")]
+    if truth is not None:
+        lines.append(("exact", _compared(truth, found.interval)))
+    least, most = found.gap
+    lines.append(("backup", f"lse:temperature={found.backup.temperature:.3g}, for a bias of at most {found.bias:g}"))
+    lines.append(("bias", f"the regularised value is too large by {least:.4g} to {most:.4g}, for certain"))
+    reasons = {} if found.choice is None else found.choice.reasons
+    _print(console, [*lines, *((name, f"{text} (chosen)") for name, text in reasons.items())])
+    console.print("What was planned, the regularised value:", highlight=False)
+    _print(console, _findings(model, found.regularised, None, None), indent="  ")
+
+
+def _reproduce(options: argparse.Namespace, console: Console) -> None:
+    try:
+        failure = json.loads(Path(options.file).read_text("utf-8"))
+        spec, call = failure["model"], failure["call"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ValueError(f"{options.file} is not a failing simulator call saved by a plan") from None
+    model = specs.build_model(options.model or str(spec))
+    found = smoothplan.reproduce(model, json.dumps(call))
+    if options.json:
+        fields = {name: values.tolist() for name, values in found._asdict().items()}
+        print(json.dumps({"model": options.model or spec, **fields}))
+        return
+    console.print(f"the call did not fail this time: next states {found.next_states.tolist()}", highlight=False)
+    console.print(f"rewards {found.rewards.tolist()}, terminal {found.terminals.tolist()}", highlight=False)
 
 
 def _act(options: argparse.Namespace, console: Console) -> None:
     name, keywords = specs.parse_environment(options.env)
-    discount = keywords.pop("discount", options.discount)  # where it stands in the spec of a model
+    discount = keywords.pop("discount", options.discount)  # it may be given as in the spec of a model
     known = inspect.signature(smoothplan.act).parameters.keys() - {"reward_range", "options"}
     if taken := sorted(known & keywords.keys()):
         raise ValueError(f"{taken[0]} is not an option of an environment, in {options.env!r}")
-    given = {name: getattr(options, name) for name in ("reference_calls", "max_steps")}
     result = smoothplan.act(
         name,
         discount=discount,
-        calls=options.calls,
-        seconds=options.seconds,
-        episodes=options.episodes,
-        seed=options.seed,
-        record=options.record,
         progress=not options.quiet and sys.stderr.isatty(),
-        **{name: value for name, value in given.items() if value is not None},
+        **_given(options, "calls", "seconds", "episodes", "seed", "record", "reference_calls", "max_steps"),
         **keywords,
     )
     if options.json:
         print(result.to_json())
         return
-    console.width = max(console.width, WIDE)
-    table = Table(box=None, pad_edge=False)
-    for title in ("episode", "return", "discounted", "steps", "deviations", "ms/step"):
-        table.add_column(title, justify="right")
+    ends = {
+        "terminated": "terminated",
+        "truncated": "cut off by the environment's time limit",
+        "max_steps": "stopped by --max-steps",
+        "interrupted": "interrupted",
+    }
+    table = _table("episode", "return", "discounted", "steps", "deviations", "ms/step", numbers=True)
     table.add_column("end")
     for number, episode in enumerate(result.episodes[:ROWS]):
         speed = f"{1e3 * episode.seconds / max(episode.steps, 1):.1f}"
         numbers = (f"{number}", f"{episode.score:g}", f"{episode.discounted:.4g}", f"{episode.steps}")
-        table.add_row(*numbers, f"{episode.deviations}", speed, ENDS[episode.end])
+        table.add_row(*numbers, f"{episode.deviations}", speed, ends[episode.end])
     console.print(table)
     if len(result.episodes) > ROWS:
-        console.print(f"… and {len(result.episodes) - ROWS} more episodes: take all with --json")
+        console.print(f"… and {len(result.episodes) - ROWS} more episodes: --json prints all")
     error = "" if result.error is None else f" ± {result.error:.2g} (standard error)"
-    for title, text in (
+    calls = f"{result.reference_calls:,} for the first reference, {result.calls:,} in all; {result.seconds:.1f} s"
+    lines = [
         ("return", f"{result.mean:.4g}{error}, of {len(result.episodes)} episodes of {result.environment}"),
         ("backup", f"lse:temperature={result.backup.temperature:.3g}, at discount {result.discount:g}"),
-        (
-            "calls",
-            f"{result.reference_calls:,} for the first reference, {result.calls:,} in all; {result.seconds:.1f} s",
-        ),
-    ):
-        console.print(f"[bold]{title:<11}[/]{text}", highlight=False)
-    if options.record is not None:
-        console.print(f"[bold]{'animation':<11}[/]{options.record}", highlight=False)
-
-
-def _add_evidence(commands: Any) -> None:
-    experiment = commands.add_parser(
-        "experiment",
-        help="check the claims of the paper, and ours",
-        description="Runs experiments, which check claims. Each writes DIR/NAME/rows.jsonl, one JSON object per run, "
-        "findings.json and its figures; `smoothplan report DIR` makes a page of them. An interrupted one goes on where "
-        "it stopped, when the same command is given again. Without a name: lists them. The exit status is 0 if all "
-        "claims hold, 1 if one fails (all is written then, too), 2 if an experiment could not be run.",
-    )
-    experiment.add_argument("names", nargs="*", metavar="NAME", help="one or more, or all")
-    scale = experiment.add_mutually_exclusive_group()
-    scale.add_argument("--quick", dest="scale", action="store_const", const="quick", help="minutes (the default)")
-    scale.add_argument("--full", dest="scale", action="store_const", const="full", help="hours: for a night")
-    experiment.add_argument("--out", metavar="DIR", help="where rows, findings and figures go; needed with a NAME")
-    experiment.add_argument("--quiet", action="store_true", help="no progress on standard error")
-    experiment.add_argument("--json", action="store_true", help="print one JSON object")
-    experiment.set_defaults(command=_experiment, scale="quick")
-
-    page = commands.add_parser(
-        "report",
-        help="one page from the findings of experiments",
-        description="Writes what the experiments in DIR found as one HTML page that needs no network.",
-    )
-    page.add_argument("folder", metavar="DIR", help="where `smoothplan experiment --out DIR` wrote")
-    page.add_argument("--out", metavar="FILE", help="the page (default: DIR/report.html)")
-    page.set_defaults(command=_report)
-
-
-def _experiment(options: argparse.Namespace, console: Console) -> int:
-    """Runs experiments. Returns 1 if a claim fails, so that scripts see it, else 0."""
-    from smoothplan import experiments  # which load much that no other command needs
-
-    known = experiments.EXPERIMENTS
-    if not options.names:
-        _list_experiments(known, options, console)
-        return 0
-    for name in options.names:
-        if name not in (*known, "all"):
-            raise ValueError(f"unknown experiment {shown(name)}: choose from {', '.join(known)}, or all")
-    names = list(known) if "all" in options.names else list(dict.fromkeys(options.names))
-    if not options.out:
-        raise ValueError("--out DIR is needed: where rows, findings and figures go")
-    found = []
-    for name in names:
-        with nullcontext() if options.quiet or not sys.stderr.isatty() else Runs(name) as line:
-            told = None if line is None else line.update
-            found.append(experiments.run(known[name], options.scale, Path(options.out), told))
-        if not options.json:
-            _print_claims(console, found[-1], Path(options.out) / name)
-    claims = [claim for findings in found for claim in findings.evidence.claims]
-    failing = sum(not claim.holds for claim in claims)
-    if options.json:
-        fields = [json.loads(findings.to_json()) for findings in found]
-        print(json.dumps({"failing": failing, "experiments": fields}))
-    elif failing:
-        console.print(f"[red]FAILS[/]: {failing} of {len(claims)} claims", highlight=False)
-    return 1 if failing else 0
-
-
-def _list_experiments(known: Mapping[str, Any], options: argparse.Namespace, console: Console) -> None:
-    if options.json:
-        print(json.dumps({"experiments": {name: entry.question for name, entry in known.items()}}))
-        return
-    table = Table("experiment", "its question", box=None, pad_edge=False)
-    for name, entry in known.items():
-        table.add_row(f"[bold]{name}[/]", entry.question)
-    console.print(table)
-
-
-def _print_claims(console: Console, findings: Findings, folder: Path) -> None:
-    console.width = max(console.width, WIDE)
-    console.print(f"[bold]{findings.experiment}[/]  {findings.title}", highlight=False)
-    for claim in findings.evidence.claims:
-        mark = "[green]holds[/]" if claim.holds else "[red]FAILS[/]"
-        console.print(f"  {mark}  {escape(claim.verdict)}", highlight=False)
-    runs = f"{findings.rows} runs, {findings.seconds:.0f} s"
-    console.print(f"  {runs}; rows, findings and figures are in {escape(str(folder))}", highlight=False)
-
-
-def _report(options: argparse.Namespace, console: Console) -> None:
-    from smoothplan import experiments, report
-
-    file = report.write(
-        Path(options.folder),
-        None if options.out is None else Path(options.out),
-        order=tuple(experiments.EXPERIMENTS),
-    )
-    console.print(f"wrote {escape(str(file))}: open it in any browser", highlight=False, soft_wrap=True)
-
-
-ENDS = {
-    "terminated": "terminated",
-    "truncated": "cut off by the environment's time limit",
-    "max_steps": "given up after --max-steps",
-    "interrupted": "interrupted",
-}
+        ("calls", calls),
+    ]
+    _print(console, lines + ([] if options.record is None else [("animation", options.record)]), width=11)
 
 
 def _list(options: argparse.Namespace, console: Console) -> None:
@@ -461,221 +564,16 @@ def _list(options: argparse.Namespace, console: Console) -> None:
     if options.json:
         print(json.dumps({f"{kind}s": entries}))
         return
-    table = Table(kind, "options and defaults", "what it is", box=None, pad_edge=False)
+
+    def written(default: Any) -> str:
+        return str(default).lower() if default is None or isinstance(default, bool) else str(default)
+
+    console.width = Console().width  # long descriptions wrap within their column
+    table = _table(kind, "options and defaults", "what it is")
     for name, entry in entries.items():
-        defaults = ", ".join(f"{key}={_shown(default)}" for key, default in entry["options"].items())
-        table.add_row(f"[bold]{name}[/]", defaults, entry["description"])
+        defaults_of = ", ".join(f"{key}={written(default)}" for key, default in entry["options"].items())
+        table.add_row(f"[bold]{name}[/]", defaults_of, entry["description"])
     console.print(table)
-
-
-def _shown(default: Any) -> str:
-    return str(default).lower() if default is None or isinstance(default, bool) else str(default)
-
-
-class _Setting(NamedTuple):
-    """What a command line names, or what was chosen where it does not."""
-
-    model: GenerativeModel
-    backup: Backup
-    planner: Planner
-    max_calls: int | None
-    reasons: dict[str, str]  # of what was chosen
-
-
-def _setting(options: argparse.Namespace, *, may_choose: bool) -> _Setting:
-    model = specs.build_model(options.model)
-    backup = None if options.backup is None else specs.build_backup(options.backup, model.actions)
-    limits = getattr(options, "max_calls", None), getattr(options, "max_seconds", None)
-    if may_choose and options.planner is None and (specs.is_environment(options.model) or defaults.is_long(model)):
-        choice = defaults.choose(model, backup)
-        if limits == (None, None):
-            return _Setting(model, choice.planner.backup, choice.planner, choice.max_calls, choice.reasons)
-        reasons = {name: reason for name, reason in choice.reasons.items() if name != "limit"}
-        return _Setting(model, choice.planner.backup, choice.planner, limits[0], reasons)
-    backup = backup or specs.build_backup(specs.DEFAULT_BACKUP, model.actions)
-    return _Setting(model, backup, specs.build_planner(options.planner or specs.DEFAULT_PLANNER, backup), limits[0], {})
-
-
-def _forecast(options: argparse.Namespace, console: Console) -> None:
-    setting = _setting(options, may_choose=False)
-    forecast = smoothplan.forecast(setting.planner, setting.model)
-    if options.json:
-        print(forecast.to_json())
-        return
-    console.width = max(console.width, WIDE)
-    console.print(forecast.table(), highlight=False, markup=False)
-    console.print(forecast.summary(), highlight=False, markup=False)
-
-
-def _plan(options: argparse.Namespace, console: Console) -> None:
-    if options.bias is not None:
-        _plan_unregularised(options, console)
-        return
-    model, backup, planner, max_calls, reasons = _setting(options, may_choose=True)
-    truth = None
-    if options.exact:
-        _has_truth(options, model)
-        if getattr(planner, "tail", "honest") == "zero":
-            raise ValueError("--exact is the discounted value, and a planner with tail=zero has another aim")
-        truth = exact.solve(model, backup)  # type: ignore[arg-type]
-    if options.graph is not None:
-        if not isinstance(planner, smoothplan.OTGapE):
-            raise ValueError("--graph needs a planner that explores a graph: ot-gape or mdp-gape")
-        saved_kind(options.graph)  # before the work, not after it
-    state = None if options.state is None else _state(options.state)
-    result = smoothplan.plan(
-        planner, model, state, max_calls=max_calls, max_seconds=options.max_seconds, **_run_options(options)
-    )
-    if options.graph is not None and result.identification is not None:
-        result.identification.graph.save(options.graph)
-    root = model.initial_state if state is None else state
-    price = planner.schedule(model).calls if isinstance(planner, Scheduled) else None
-    if options.json:
-        fields = json.loads(result.to_json()) | ({} if price is None else {"forecast": price})
-        fields |= {"chosen": reasons} if reasons else {}
-        print(json.dumps(fields | ({} if truth is None else {"exact": float(truth.values[root])})))
-        return
-    console.width = max(console.width, WIDE)
-    for name, text in reasons.items():
-        console.print(f"[bold]{name:<8}[/]{text} (chosen)", highlight=False)
-    for name, text in _findings(model, result, price, None if truth is None else float(truth.values[root])):
-        console.print(f"[bold]{name:<8}[/]{text}", highlight=False)
-    if result.identification is not None and result.q_intervals is not None:
-        console.print(_actions(model, result, result.identification, None if truth is None else truth.q[root]))
-
-
-def _run_options(options: argparse.Namespace) -> dict[str, Any]:
-    wanted = "none" if options.quiet else options.progress
-    live = wanted == "live" or (wanted == "auto" and sys.stderr.isatty())
-    names = ("seed", "workers", "pool", "cluster", "checkpoint", "simulator_timeout", "engine")
-    return {name: getattr(options, name) for name in names} | {"progress": "json" if wanted == "json" else live}
-
-
-def _has_truth(options: argparse.Namespace, model: GenerativeModel) -> None:
-    if not isinstance(model, TabularModel):
-        raise ValueError(f"--exact needs a table of states, and model {options.model} is none")
-
-
-def _plan_unregularised(options: argparse.Namespace, console: Console) -> None:
-    for name in ("backup", "graph"):
-        if getattr(options, name) is not None:
-            raise ValueError(f"--bias chooses the backup and plans for values: it does not go with --{name}")
-    model = specs.build_model(options.model)
-    truth = None
-    state = None if options.state is None else _state(options.state)
-    if options.exact:
-        _has_truth(options, model)
-        values = exact.solve(model, smoothplan.HardMax()).values  # type: ignore[arg-type]
-        truth = float(values[model.initial_state if state is None else state])
-    found = smoothplan.plan_unregularised(
-        model,
-        state,
-        bias=options.bias,
-        planner=None if options.planner is None else partial(specs.build_planner, options.planner),
-        max_calls=options.max_calls,
-        max_seconds=options.max_seconds,
-        **_run_options(options),
-    )
-    if options.json:
-        print(json.dumps(json.loads(found.to_json()) | ({} if truth is None else {"exact": truth})))
-        return
-    console.width = max(console.width, WIDE)
-    low, high = found.interval
-    regularised = "the regularised value"
-    sure = f"with probability at least {1 - found.regularised.delta:g}"
-    lines = [("value", f"{found.value:.6g}, in [{low:.6g}, {high:.6g}] {sure}: the ordinary optimal value")]
-    if truth is not None:
-        lines.append(("exact", f"{truth:.6g}, {'inside' if low <= truth <= high else 'OUTSIDE'} the interval"))
-    lines.append(("backup", f"lse:temperature={found.backup.temperature:.3g}, for a bias of at most {found.bias:g}"))
-    lines.append(("bias", f"{regularised} is too large by {found.gap.low:.4g} to {found.gap.high:.4g}, for certain"))
-    reasons = {} if found.choice is None else found.choice.reasons
-    lines += [(name, f"{text} (chosen)") for name, text in reasons.items()]
-    for name, text in lines:
-        console.print(f"[bold]{name:<8}[/]{text}", highlight=False)
-    console.print(f"What was planned, {regularised}:", highlight=False)
-    for name, text in _findings(model, found.regularised, None, None):
-        console.print(f"  [bold]{name:<8}[/]{text}", highlight=False)
-
-
-def _findings(
-    model: GenerativeModel, result: PlanResult, price: int | None, truth: float | None
-) -> Iterator[tuple[str, str]]:
-    """What a run found, line by line: a name and a text."""
-    low, high = result.interval
-    found = result.identification
-    sure = f"with probability at least {1 - result.delta:g}"
-    if found is not None and not found.certified:
-        sure = "(estimate: thresholds do not cover delta)"
-    around = result.diagnosis
-    if around is not None and not around.certified:
-        yield (
-            "value",
-            f"{result.value:.6g} (estimate); at least {low:.6g} {sure}; at most {high:.6g}, by what is declared",
-        )
-    elif result.truncation is not None:
-        noise = "" if result.standard_error is None else f" ± {result.standard_error:.2g} (one standard error)"
-        cut = f"truncated at depth {result.truncation.depth}: bias at most {result.truncation.bias:.2g}"
-        yield "value", f"estimate {result.value:.6g}{noise}, {cut}; in [{low:.6g}, {high:.6g}], by what is declared"
-    elif result.delta == 0.0 and low < high:  # no sample stands behind the interval
-        yield "value", f"{result.value:.6g} (estimate); in [{low:.6g}, {high:.6g}], by what is declared"
-    else:
-        yield "value", f"{result.value:.6g}, in [{low:.6g}, {high:.6g}] {sure}"
-    if truth is not None:
-        yield "exact", f"{truth:.6g}, {'inside' if low <= truth <= high else 'OUTSIDE'} the interval"
-    yield "action", "none, the state is terminal" if result.action is None else _choice(model, result)
-    if around is not None:
-        worst, best = around.policy_interval
-        yield "policy", f"of the reference: worth between {worst:.6g} and {best:.6g} {sure}"
-        yield "means", around.summary()
-    if found is not None:
-        within = f"within {found.gap:.4g} of the best" if found.gap > 0.0 else "the best"
-        yield "gap", f"action {_names(model)[result.action or 0]} is {within} {sure}"
-    promised = "" if price is None else f", forecast {price:,} at most"
-    yield "calls", f"{result.calls:,}{promised}, {result.seconds:.2f} s"
-    yield "status", STATUS[result.status]
-
-
-def _actions(model: GenerativeModel, result: PlanResult, found: Identification, truth: Floats | None) -> Table:
-    """The interval of every root action, what it cost, and where it is known, the exact value."""
-    table = Table("root action", box=None, pad_edge=False)
-    for title in ("at least", "at most", "calls", *([] if truth is None else ["exact"])):
-        table.add_column(title, justify="right")
-    assert result.q_intervals is not None
-    for action, (name, (low, high)) in enumerate(zip(_names(model), result.q_intervals, strict=True)):
-        cells = [name, f"{low:.6g}", f"{high:.6g}", f"{found.action_calls[action]:,}"]
-        table.add_row(*cells, *([] if truth is None else [f"{truth[action]:.6g}"]))
-    return table
-
-
-STATUS = {
-    "converged": "converged: within epsilon",
-    "completed": "completed: the planner came to its own end, which promises no epsilon",
-    "max_calls": "stopped by the limit on calls",
-    "max_seconds": "stopped by the limit on time",
-    "interrupted": "interrupted",
-    "terminal": "terminal: the state is worth 0",
-}
-
-
-def _names(model: GenerativeModel) -> Sequence[str]:
-    return getattr(model, "action_names", None) or [str(action) for action in range(model.actions)]
-
-
-def _choice(model: GenerativeModel, result: PlanResult) -> str:
-    """The chosen action, and how the policy would play. Without an identification neither is certified."""
-    names = _names(model)
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in zip(names, result.policy, strict=True))
-    estimate = " (estimate)" if result.identification is None else ""
-    return f"{names[result.action or 0]}{estimate}; policy {shares}"
-
-
-def _state(text: str) -> Any:
-    """A number, or numbers between commas."""
-    try:
-        state = json.loads(text if "," not in text or text.startswith("[") else f"[{text}]")
-    except (ValueError, RecursionError):
-        raise ValueError(f"--state must be a number or numbers between commas, got {shown(text)}") from None
-    return state
 
 
 def _solve(options: argparse.Namespace, console: Console) -> None:
@@ -683,19 +581,27 @@ def _solve(options: argparse.Namespace, console: Console) -> None:
     if not isinstance(model, TabularModel):
         raise ValueError(f"model {options.model} is not a table of states, and only a table has an exact solution")
     names = options.backup or ["hard-max"]
-    backups = [specs.build_backup(name, model.actions) for name in names]
-    states = options.state or range(model.states)
+    states = options.state or list(range(model.states))
     for state in states:
         if not 0 <= state < model.states:
             raise ValueError(f"--state must be in 0..{model.states - 1}, got {state}")
+    backups = [specs.build_backup(name, model.actions) for name in names]
     solutions = [exact.solve(model, backup, options.tolerance) for backup in backups]
     if options.json:
-        print(json.dumps(_solution_object(options.model, model, names, solutions, states)))
-    else:
-        _print_solutions(console, model, names, solutions, states, everything=bool(options.state))
+        print(json.dumps(_solution_fields(options.model, model, names, solutions, states)))
+        return
+    console.print(f"{model!r}", highlight=False)
+    for number, name in enumerate(names, start=1):
+        console.print(f"  ({number}) {name}", highlight=False, markup=False)
+    printed = states if options.state else states[:ROWS]
+    console.print(_solutions(model, solutions, printed))
+    if len(printed) < len(states):
+        console.print(f"… and {len(states) - len(printed)} more states: choose with --state N; --json prints all")
+    largest = max(solution.error for solution in solutions)
+    console.print(f"Every value is exact to within {largest:.1e}.", highlight=False)
 
 
-def _solution_object(
+def _solution_fields(
     name: str, model: TabularModel, names: Sequence[str], solutions: Sequence[Solution], states: Sequence[int]
 ) -> dict[str, Any]:
     chosen = np.array(states)
@@ -704,40 +610,21 @@ def _solution_object(
         "discount": model.discount,
         "states": chosen.tolist(),
         "solutions": [
-            {
-                "backup": backup,
-                "values": solution.values[chosen].tolist(),
-                "q": solution.q[chosen].tolist(),
-                "policy": solution.policy[chosen].tolist(),
-                "error": solution.error,
-                "iterations": solution.iterations,
-            }
+            {"backup": backup, "error": solution.error, "iterations": solution.iterations}
+            | {field: getattr(solution, field)[chosen].tolist() for field in ("values", "q", "policy")}
             for backup, solution in zip(names, solutions, strict=True)
         ],
     }
 
 
-def _print_solutions(
-    console: Console,
-    model: TabularModel,
-    names: Sequence[str],
-    solutions: Sequence[Solution],
-    states: Sequence[int],
-    *,
-    everything: bool,
-) -> None:
-    shown = list(states) if everything else list(states)[:ROWS]
+def _solutions(model: TabularModel, solutions: Sequence[Solution], states: Sequence[int]) -> Table:
+    """One row per state: its value and its best action under each backup."""
     actions = model.action_names or [f"action {action}" for action in range(model.actions)]
-    console.width = max(console.width, WIDE)  # a line that is too long wraps; no digit is left out
-    console.print(f"{model!r}", highlight=False)
-    for number, name in enumerate(names, start=1):
-        console.print(f"  ({number}) {name}", highlight=False, markup=False)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("state")
-    for number in range(1, len(names) + 1):
+    table = _table("state")
+    for number in range(1, len(solutions) + 1):
         table.add_column(f"({number}) value", justify="right")
         table.add_column(f"({number}) best action")
-    for state in shown:
+    for state in states:
         cells = [f"{state}: {model.state_names[state]}" if model.state_names else str(state)]
         for solution in solutions:
             if model.terminal[state]:
@@ -746,11 +633,7 @@ def _print_solutions(
             best = int(solution.policy[state].argmax())
             cells += [f"{solution.values[state]:.6f}", f"{actions[best]} {solution.policy[state, best]:.0%}"]
         table.add_row(*cells)
-    console.print(table)
-    if len(shown) < len(states):
-        console.print(f"… and {len(states) - len(shown)} more states: choose with --state N, or take all with --json")
-    largest = max(solution.error for solution in solutions)
-    console.print(f"Every value is exact to within {largest:.1e}.", highlight=False)
+    return table
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The curvature–complexity theory as formulas: exponents, remainders, tolerances, intervals, transfer bounds.
 
-Nothing here samples. Where a constant of the paper is loose, the sharp one stands beside it.
+Nothing here samples. Where a constant of the paper is loose, the sharp one is given too.
 """
 
 import math
@@ -21,10 +21,10 @@ Norm = Literal["range", "euclidean"]
 Interval = tuple[float, float]
 
 RESOLUTION = 1e-12
-"""What floating point can tell apart of values, as a fraction of the largest: every step rounds about 1e-16 of it."""
+"""The smallest difference of values that is certified, relative to the largest value; rounding is about 1e-16."""
 
 SMALLEST = 1e-30
-"""The largest value possible is 0 or not below this: fourth powers of less would be 0, and prove what is not so."""
+"""The largest value is 0 or at least this: the fourth power of a smaller one would underflow and prove nonsense."""
 
 
 def cascade_exponent(beta: float) -> float:
@@ -127,7 +127,7 @@ def value_interval(model: GenerativeModel, backup: Backup) -> Interval:
     width of this interval for rewards in [0, 1], not an upper bound.)
 
     Raises:
-        ValueError: values are too large or too small to be computed with, or the temperature is, beside the rewards.
+        ValueError: values are too large or too small for floating point, or the temperature is, relative to rewards.
     """
     low, high = backup.at_zero_range(model.actions)
     low = (model.reward_range[0] + low) / (1.0 - model.discount)
@@ -143,22 +143,22 @@ def value_interval(model: GenerativeModel, backup: Backup) -> Interval:
     coldest = RESOLUTION * max(map(abs, model.reward_range))
     if not (max(coldest, RESOLUTION * SMALLEST) <= temperature <= arguments.LARGEST or temperature == 0.0):
         raise ValueError(
-            f"temperature must be 0, as that of the hard maximum is, or from {coldest:.3g}, {RESOLUTION:g} of the "
+            f"temperature must be 0, as for the hard maximum, or from {coldest:.3g}, {RESOLUTION:g} of the "
             f"largest reward, to {arguments.LARGEST:g}, got {temperature:g}"
         )
     return low, high
 
 
 def resolution(values: Interval) -> float:
-    """The smallest difference of values that floating point can certify, where they are in an interval."""
+    """The smallest difference that floating point can certify of values in an interval."""
     return RESOLUTION * max(abs(values[0]), abs(values[1]), SMALLEST)
 
 
 def resolvable(epsilon: float, values: Interval) -> float:
-    """ε, if that accuracy can be certified of values in an interval."""
+    """ε, if this accuracy can be certified of values in an interval; ValueError otherwise."""
     if epsilon < resolution(values):
         raise ValueError(
-            f"epsilon must be at least {resolution(values):.3g}, {RESOLUTION:g} of the largest value possible, beyond "
+            f"epsilon must be at least {resolution(values):.3g}, {RESOLUTION:g} of the largest possible value, below "
             f"which floating point certifies nothing, got {epsilon:g}"
         )
     return epsilon
@@ -167,18 +167,20 @@ def resolvable(epsilon: float, values: Interval) -> float:
 def reference_bias(order: int, error_range: float, temperature: float, discount: float, tail: float = 0.0) -> Interval:
     """Bounds of V − E[Y] for chains around a reference with range(Q̂_s − Q_s) ≤ `error_range` at every state s.
 
-    Order 1 evaluates the policy ∇F(Q̂), so that it errs on one side: by r²/(8η) at each step, by b = r²/(8η(1−γ)) in
-    all. What remains at order 2 is cubic: (√3/108)·r³/η² at each step, and what is done to the quadratic term by the
-    pairs' own chains of order 1, which are too low by γ·U(Z) with 0 ≤ U ≤ b. As U(s) = r₁(s) + γ·E U(Z), the discounted
-    variances of γ·U(Z) along a chain telescope into those of Σ γ^t·r₁(s_t): they add up to at most γ·U(b − U) ≤ γb²/4,
-    not to 1/(1−γ) times their largest, (γb)²/4. By Cauchy and Schwarz they meet the variances of Q̂ − Q, at most r²/4.
+    A chain around a reference Q̂ is a trajectory whose samples correct Q̂. Order 1 evaluates the policy ∇F(Q̂), so its
+    error has one sign: at most r²/(8η) per step, b = r²/(8η(1−γ)) in total. What remains at order 2 is cubic,
+    (√3/108)·r³/η² per step, plus what the quadratic term inherits from the pairs' own chains of order 1, which are too
+    low by γ·U(Z) with 0 ≤ U ≤ b. As U(s) = r₁(s) + γ·E U(Z), the discounted variances of γ·U(Z) along a chain telescope
+    into those of Σ γ^t·r₁(s_t): they add up to at most γ·U(b − U) ≤ γb²/4, not to 1/(1−γ) times their largest, (γb)²/4.
+    By Cauchy and Schwarz they are multiplied by the variances of Q̂ − Q, at most r²/4.
 
     Args:
         order: 1 or 2.
         error_range: r.
         temperature: η > 0.
         discount: γ.
-        tail: by how much the chains of a pair may differ because they are cut off; the chain itself is not covered.
+        tail: the most by which truncation may change the difference of a pair's chains. Truncation of the chain itself
+            is not included.
     """
     error_range = arguments.number("error_range", error_range, least=0.0)
     eta, gamma = arguments.positive("temperature", temperature), arguments.discount_factor(discount)
@@ -186,7 +188,7 @@ def reference_bias(order: int, error_range: float, temperature: float, discount:
     if arguments.whole("order", order, least=1, most=2) == 1:
         return 0.0, first
     tail = arguments.number("tail", tail, least=0.0)
-    # Square roots of the discounted sums of variances: of the reference's error, and of what its policy's values miss.
+    # Square roots of discounted sums of variances: of the reference's error, and of the loss of its policy.
     own = error_range / 2.0 / math.sqrt(1.0 - gamma)
     missed = first / 2.0 * math.sqrt(min(gamma, gamma**2 / (1.0 - gamma))) + tail / 2.0 / math.sqrt(1.0 - gamma)
     cubic = remainder_constant(3, eta) * error_range**3 / (1.0 - gamma)
@@ -232,7 +234,7 @@ def _averaged_costs(backup: OptimalTransport) -> Interval:
 
 
 def at_value_level(bound: float, discount: float) -> float:
-    """The bound b/(1−γ) on the difference of values that a bound b on the difference of backups implies."""
+    """The bound b/(1−γ) on a difference of values that follows from a bound b on a difference of backups."""
     return arguments.number("bound", bound) / (1.0 - arguments.discount_factor(discount))
 
 
@@ -249,11 +251,11 @@ def smoothing_for_bias(
     """(τ, λ) whose optimal value is within `bias` of the unregularised one: τ(C_max + λ log K) = (1−γ)·bias.
 
     Args:
-        bias: the difference of values that is tolerated.
+        bias: the tolerated difference of values.
         discount: γ.
         actions: K, at least 2.
         cost_max: max|C|; 0 for the entropy backup, whose temperature is then τλ.
-        geometry: the share of the bias that is spent on the costs; the rest buys temperature, hence smoothness.
+        geometry: the share of the bias spent on the costs; the rest goes to the temperature, hence to smoothness.
     """
     budget = arguments.positive("bias", bias) * (1.0 - arguments.discount_factor(discount))
     temperature = budget / math.log(arguments.whole("actions", actions, least=2))
@@ -300,7 +302,7 @@ class SmoothCruiserConstants:
 
     @property
     def value_bound(self) -> float:
-        """(1+M_λ)/(1−γ): at this accuracy the answer 0 will do."""
+        """(1+M_λ)/(1−γ): at this accuracy the answer 0 is good enough."""
         return (1.0 + self.at_zero) / (1.0 - self.discount)
 
     def tolerance(self, epsilon: float) -> float:

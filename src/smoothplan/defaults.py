@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from smoothplan import curvature
-from smoothplan.arguments import Floats
+from smoothplan.arguments import Floats, amount
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport
-from smoothplan.forecast import amount
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel

@@ -1,8 +1,8 @@
-"""Exact solutions of tabular models, for any backup: the yardstick of every planner.
+"""Exact solutions of tabular models, for any backup.
 
-Value iteration with an error bound that is proved, not hoped for: all our Bellman operators T satisfy
-V ≤ V' + c ⇒ TV ≤ TV' + γc, so that with d = TV − V the fixed point lies between TV + γ/(1−γ)·min d and
-TV + γ/(1−γ)·max d. Where terminal states pin the value 0 down, 0 joins the minimum and the maximum.
+Value iteration with a proved error bound. All Bellman operators T here satisfy V ≤ V' + c ⇒ TV ≤ TV' + γc, so with
+d = TV − V the fixed point lies between TV + γ/(1−γ)·min d and TV + γ/(1−γ)·max d. If there are terminal states, whose
+value is fixed at 0, the minimum and the maximum include 0.
 """
 
 import math
@@ -35,7 +35,7 @@ def solve(model: TabularModel, backup: Backup, tolerance: float = 1e-8) -> Solut
     Args:
         model: a tabular model.
         backup: F.
-        tolerance: the largest error of a value that is allowed.
+        tolerance: the largest allowed error of a value.
 
     Raises:
         ArithmeticError: the tolerance is finer than double precision can reach on this model.
@@ -54,8 +54,8 @@ def evaluate(model: TabularModel, policy: ArrayLike, backup: Backup | None = Non
     Args:
         model: a tabular model.
         policy: a distribution over actions for each state, [S, K].
-        backup: whose regulariser is charged; none by default (`HardMax`).
-        tolerance: the largest error of a value that is allowed.
+        backup: its regulariser is subtracted; `HardMax`, which has none, by default.
+        tolerance: the largest allowed error of a value.
     """
     weights = arguments.distributions("policy", policy, model.actions)
     if weights.shape != (model.states, model.actions):
@@ -77,7 +77,7 @@ def action_values(model: TabularModel, values: Floats) -> Floats:
 
 
 def _largest_gain(model: TabularModel, backup: Backup) -> float:
-    """A bound on |F_s(R)|: how much one step can add to a value."""
+    """A bound on |F_s(R)|, the most that one step can add to a value."""
     low, high = backup.at_zero_range(model.actions)
     return max(abs(model.reward_range[0] + low), abs(model.reward_range[1] + high))
 
@@ -85,12 +85,12 @@ def _largest_gain(model: TabularModel, backup: Backup) -> float:
 def _fixed_point(
     model: TabularModel, aggregate: Callable[[Floats], Floats], gain: float, tolerance: float
 ) -> tuple[Floats, float, int]:
-    """Iterates V ← aggregate(Q(V)) until it is within the tolerance: values, their error bound, iterations."""
+    """Iterates V ← aggregate(Q(V)) to within the tolerance; returns values, their error bound and the iterations."""
     tolerance = arguments.positive("tolerance", tolerance)
     reach = model.discount / (1.0 - model.discount)
     # Rounding moves TV by at most this times the size of the values: B products and their sum, and five operations.
     unit = np.finfo(np.float64).eps / 2.0 * (model.probabilities.shape[-1] + 5)
-    # |TV − V| starts below 2·gain and shrinks by γ: what takes longer than this is held up by rounding.
+    # |TV − V| starts below 2·gain and shrinks by γ: after this many iterations only rounding is left.
     enough = 2
     if gain * reach > tolerance:
         enough += math.ceil((math.log(tolerance) - math.log(2.0 * gain * reach)) / math.log(model.discount))

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
+from smoothplan.arguments import amount
 from smoothplan.models.base import GenerativeModel
 from smoothplan.running.run import Planner
 from smoothplan.schedules.schedule import Schedule
@@ -127,17 +128,6 @@ class Forecast:
         if self.calls > 0:
             parts.append(f"halving epsilon costs 2^{self.exponent:.2f} times as much")
         return "; ".join(parts)
-
-
-def amount(calls: int) -> str:
-    """A number of calls, short enough to read."""
-    return f"{calls:,}" if calls < 10**7 else f"{scientific(calls)}"
-
-
-def scientific(number: int) -> str:
-    """A whole number of any size in scientific notation."""
-    digits = int(math.log10(max(number, 1)))
-    return f"{number / 10**digits:.1f}e{digits}" if digits < 300 else f"1e{digits}"
 
 
 def forecast(planner: Planner, model: GenerativeModel) -> Forecast:

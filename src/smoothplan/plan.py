@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any, get_args
 
@@ -22,6 +22,7 @@ from smoothplan.running.progress import Shown, display_for
 from smoothplan.running.run import (
     Diagnosis,
     EngineName,
+    Estimate,
     Estimating,
     Identification,
     Planner,
@@ -55,6 +56,8 @@ class PlanResult:
     standard_error: float | None = None  # of a value that is an estimate, around the value at a finite depth
     truncation: Truncation | None = None  # that depth, and how far the value there may be from the value
 
+    details: Identification | Diagnosis | Estimate | None = None  # what is particular to the planner
+
     def to_json(self) -> str:
         """One JSON object."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -67,6 +70,10 @@ class PlanResult:
             fields["diagnosis"] = self.diagnosis.to_fields()
         if self.truncation is not None:
             fields["truncation"] = self.truncation._asdict()
+        if isinstance(self.details, Estimate):
+            fields["details"] = asdict(self.details)
+        elif self.details is not None:
+            fields["details"] = self.details.to_fields()
         return json.dumps(fields)
 
 
@@ -185,6 +192,9 @@ def _result(planner: Planner, root: Root, run: Run) -> PlanResult:
         diagnosis=run.diagnosis,
         standard_error=run.standard_error if isinstance(run, Estimating) else None,
         truncation=run.truncation if isinstance(run, Estimating) else None,
+        details=Estimate(run.standard_error, *run.truncation)
+        if isinstance(run, Estimating)
+        else run.identification or run.diagnosis,
     )
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from smoothplan.arguments import Floats
+from smoothplan.arguments import Floats, amount, scientific
 from smoothplan.backups import Backup, depends_on_state
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.engines.base import Engine
 from smoothplan.engines.batched import BatchedEngine
-from smoothplan.forecast import Scheduled, amount, scientific
+from smoothplan.forecast import Scheduled
 from smoothplan.models.base import GenerativeModel
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel

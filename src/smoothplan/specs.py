@@ -1,4 +1,4 @@
-"""Specs: models, backups and planners named on a command line, `name:key=value,...`. Parsed, never evaluated.
+"""Specs: how a command line names models, backups and planners, `name:key=value,...`. Parsed, never evaluated.
 
 >>> parse("gym:FrozenLake-v1,map_name=8x8,discount=0.9")
 Spec(name='gym', positional=('FrozenLake-v1',), options={'map_name': '8x8', 'discount': 0.9})
@@ -47,14 +47,6 @@ MODELS: dict[str, Factory] = {
     )
 } | {"gym": models.from_gymnasium}
 
-COSTS: dict[str, Callable[[int], Any]] = {
-    "line": line_cost,
-    "ring": ring_cost,
-    "discrete": discrete_cost,
-    "zero": lambda actions: np.zeros((actions, actions)),
-}
-"""Cost matrices that can be named."""
-
 
 def _hard_max(actions: int) -> HardMax:
     """The ordinary maximum over actions."""
@@ -70,12 +62,19 @@ def _optimal_transport(
     actions: int, tau: float = 1.0, lam: float = 0.1, cost: Any = "discrete", reference: Any = None
 ) -> OptimalTransport:
     """The optimal-transport backup; cost is line, ring, discrete, zero or a matrix [[0,1],[1,0]]."""
+    costs: dict[str, Callable[[int], Any]] = {
+        "line": line_cost,
+        "ring": ring_cost,
+        "discrete": discrete_cost,
+        "zero": lambda actions: np.zeros((actions, actions)),
+    }
+    most = 5_000  # a matrix of 5,000² entries takes 200 MB
     if isinstance(cost, str):
-        if cost not in COSTS:
-            raise ValueError(f"cost must be a matrix or one of {', '.join(COSTS)}, got {cost!r}")
-        if actions > MOST_ACTIONS:
-            raise ValueError(f"cost {cost} is for at most {MOST_ACTIONS:,} actions, got a model with {actions:,}")
-        cost = COSTS[cost](actions)
+        if cost not in costs:
+            raise ValueError(f"cost must be a matrix or one of {', '.join(costs)}, got {cost!r}")
+        if actions > most:
+            raise ValueError(f"cost {cost} is for at most {most:,} actions, got a model with {actions:,}")
+        cost = costs[cost](actions)
     backup = OptimalTransport(cost=cost, tau=tau, lam=lam, reference=reference)
     if backup.actions != actions:
         raise ValueError(f"cost must be a matrix for the model's {actions} actions, got one for {backup.actions}")
@@ -83,7 +82,7 @@ def _optimal_transport(
 
 
 BACKUPS: dict[str, Factory] = {"hard-max": _hard_max, "lse": _log_sum_exp, "ot": _optimal_transport}
-"""Backups, as functions of the number of actions and of the options in a spec."""
+"""Factories of backups: functions of the number of actions and the options in a spec."""
 
 PLANNERS: dict[str, Factory] = {
     "sparse-sampling": SparseSampling,
@@ -96,25 +95,13 @@ PLANNERS: dict[str, Factory] = {
     "randomized-multilevel": RandomizedMultilevel,
     "uct": UCT,
 }
-"""Planners, as functions of the backup and of the options in a spec."""
+"""Factories of planners: functions of the backup and the options in a spec."""
 
 DEFAULT_BACKUP, DEFAULT_PLANNER = "lse:temperature=1", "second-order:epsilon=0.1"
-"""What is planned with where nobody says and the horizon is short; see `defaults` for long ones."""
+"""The defaults for a short horizon; `defaults` chooses for a long one."""
 
 SUPPLIED = {"model": (), "backup": ("actions",), "planner": ("backup", "key", "reference")}
 """Arguments that do not come from the spec."""
-
-DIGITS = 18
-"""The most of a whole number; what is longer is no count."""
-
-LONGEST, LONGEST_MESSAGE = 200, 500
-"""Characters of a spec that a message repeats, and of a message."""
-
-ENVIRONMENT = r"(?:[\w-]+/)?[\w.-]+"
-"""Ids of Gymnasium, without the prefix `module:` that it would import."""
-
-MOST_ACTIONS = 5_000
-"""Actions for which a matrix of costs can be named: it has their number squared entries."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +139,7 @@ def parse(text: str) -> Spec:
 
 
 def _split(text: str) -> list[str]:
-    """The pieces of a text between the commas that are not inside brackets."""
+    """The pieces of a text between commas outside brackets."""
     pieces, depth, start = [], 0, 0
     for place, letter in enumerate(text):
         depth += (letter == "[") - (letter == "]")
@@ -171,7 +158,7 @@ def _value(text: str) -> Any:
             return json.loads(text, parse_int=_whole)
         except (ValueError, RecursionError):
             raise ValueError(f"{text[:60]!r} is not a list of numbers like [[0,1],[1,0]]") from None
-    if re.fullmatch(rf"[+-]?\d{{1,{DIGITS}}}", text):
+    if re.fullmatch(r"[+-]?\d{1,18}", text):
         return _whole(text)
     try:
         return float(text)
@@ -180,13 +167,13 @@ def _value(text: str) -> Any:
 
 
 def _whole(text: str) -> int | float:
-    """A whole number; one that has more digits than a count is a float."""
-    return int(text) if len(text.lstrip("+-")) <= DIGITS else float(text)
+    """A whole number; a float if it has more than 18 digits, which no count has."""
+    return int(text) if len(text.lstrip("+-")) <= 18 else float(text)
 
 
 def _brief(text: str) -> str:
-    """A text in quotation marks, cut where it is too long for a message."""
-    return repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}…"
+    """A text in quotation marks, cut off after 200 characters to keep a message short."""
+    return repr(text) if len(text) <= 200 else f"{text[:200]!r}…"
 
 
 def build_model(text: str) -> GenerativeModel:
@@ -217,17 +204,17 @@ def parse_environment(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _check_environment(spec: Spec) -> None:
-    """Refuses what would make Gymnasium import a module, which runs its code."""
+    """Refuses ids with a prefix `module:`, which Gymnasium would import and thereby run."""
     for name in (*spec.positional, *(spec.options[key] for key in ("environment", "env_id") if key in spec.options)):
-        if isinstance(name, str) and not re.fullmatch(ENVIRONMENT, name):
+        if isinstance(name, str) and not re.fullmatch(r"(?:[\w-]+/)?[\w.-]+", name):
             raise ValueError(
                 f"an environment is named by its id, such as CartPole-v1 or namespace/Name-v0, got {_brief(name)}: a "
-                "spec imports no module; import one that registers the environment in Python, and use from_gymnasium"
+                "spec imports no module; import the one that registers it in Python, and use from_gymnasium"
             )
 
 
 def build_backup(text: str, actions: int) -> Backup:
-    """The backup that a spec names, for a model with that many actions."""
+    """The backup that a spec names, for a model with this number of actions."""
     spec = parse(text)
     backup: Backup = _call("backup", BACKUPS, spec, (arguments.whole("actions", actions), *spec.positional))
     return backup
@@ -257,13 +244,13 @@ def _call(kind: str, registry: Mapping[str, Factory], spec: Spec, positional: tu
     try:
         return registry[name](*positional, **spec.options)
     except (ValueError, TypeError) as error:
-        if len(str(error)) > LONGEST_MESSAGE:  # it repeats what is in the spec
-            error.args = (f"{str(error)[:LONGEST_MESSAGE]}…",)
+        if len(str(error)) > 500:  # it repeats a long value of the spec
+            error.args = (f"{str(error)[:500]}…",)
         raise
 
 
 def options_of(kind: str, factory: Factory) -> dict[str, Any]:
-    """The options of an entry with their defaults; `inspect.Parameter.empty` where there is none."""
+    """The options of an entry with their defaults; `inspect.Parameter.empty` for a required one."""
     return {
         name: parameter.default
         for name, parameter in inspect.signature(factory).parameters.items()

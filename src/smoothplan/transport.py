@@ -9,29 +9,6 @@ from numpy.typing import ArrayLike
 from smoothplan import arguments
 from smoothplan.arguments import Floats
 
-MARGINAL_TOLERANCE = 1e-12
-"""The ℓ₁ error of the marginal π at which the dual of W_λ counts as maximised. By concavity the cost is then wrong by
-at most that times the range of the missing potentials, which is of the order of the costs."""
-
-WARM_START_TOLERANCE = 1e-2
-"""The same at the higher temperatures, which only provide a start."""
-
-MAX_STEPS = 500
-"""Ascent steps per temperature. Newton steps double the digits, so a dozen is the rule."""
-
-RIDGE = 1e-13
-"""Relative weight of the identity that keeps a nearly separable Hessian invertible."""
-
-NEWTON_STEPS = (1.0, 4.0, 16.0, 64.0, 256.0, math.inf)
-"""Sizes, in temperatures, to which a Newton step is cut. All are tried: where the coupling nearly falls apart into
-blocks the Hessian is nearly singular, and the full step is far too long."""
-
-ROUNDING = 1e-14
-"""Relative differences of the dual that are rounding; between such candidates the better marginal decides."""
-
-TINY = float(np.finfo(np.float64).tiny)
-"""Keeps the logarithm of a marginal that underflowed finite."""
-
 
 @dataclass(frozen=True, eq=False)
 class Columns:
@@ -128,10 +105,12 @@ def transport_cost(policy: ArrayLike, reference: ArrayLike, cost: ArrayLike, lam
 
     potentials = np.where(policy > 0.0, 0.0, -np.inf)
     halvings = max(0, math.ceil(math.log2(max(float(np.ptp(cost)), lam) / lam)))
+    # The higher temperatures only provide a start: a rough maximum is enough there.
     for power in range(halvings, 0, -1):
-        potentials, _, _ = _maximise_dual(potentials, policy, reference, cost, lam * 2.0**power, WARM_START_TOLERANCE)
-    # Potentials of the size of the costs are rounded; in units of λ the rounding may exceed the tolerance.
-    tolerance = max(MARGINAL_TOLERANCE, 64.0 * np.finfo(float).eps * float(np.ptp(cost)) / lam)
+        potentials, _, _ = _maximise_dual(potentials, policy, reference, cost, lam * 2.0**power, 1e-2)
+    # By concavity the error of the cost is at most the ℓ₁ error of the marginal π times the range of the missing
+    # potentials, which is of the order of the costs. In units of λ the rounding of potentials may exceed 1e-12.
+    tolerance = max(1e-12, 64.0 * np.finfo(float).eps * float(np.ptp(cost)) / lam)
     potentials, dual, residual = _maximise_dual(potentials, policy, reference, cost, lam, tolerance)
     if residual > tolerance:
         raise ArithmeticError(
@@ -143,10 +122,17 @@ def transport_cost(policy: ArrayLike, reference: ArrayLike, cost: ArrayLike, lam
 def _maximise_dual(
     potentials: Floats, policy: Floats, reference: Floats, cost: Floats, temperature: float, tolerance: float
 ) -> tuple[Floats, Floats, float]:
-    """Potentials Q [n, K] that maximise ⟨π, Q⟩ − F(Q), that maximum [n], and the ℓ₁ error of the marginal π left.
+    """Potentials Q [n, K] that maximise ⟨π, Q⟩ − F(Q), that maximum [n], and the remaining ℓ₁ error of the marginal π.
 
     Q is −∞ where π is 0.
     """
+    max_steps = 500  # a dozen is usual, because Newton steps double the digits
+    ridge = 1e-13  # relative weight of the identity that keeps a nearly separable Hessian invertible
+    # Lengths, in temperatures, to which a Newton step is cut. All are tried: where the coupling nearly decomposes into
+    # blocks the Hessian is nearly singular, and the full step is far too long.
+    lengths = (1.0, 4.0, 16.0, 64.0, 256.0, math.inf)
+    resolution = 1e-14  # smaller relative differences of the dual are rounding: there the better marginal decides
+    tiny = float(np.finfo(np.float64).tiny)  # keeps the logarithm of a marginal that underflowed finite
     support = policy > 0.0
     # Coordinates scaled by √π keep the Hessian well conditioned however small a probability is. Its kernel, adding a
     # constant to Q, becomes √π; directions outside the support, and a trace of every other, are held by an identity.
@@ -154,7 +140,7 @@ def _maximise_dual(
     kernel = np.where(support, scale, 0.0)
     held = (
         kernel[:, :, None] * kernel[:, None, :] / temperature
-        + np.eye(policy.shape[-1]) * np.where(support, RIDGE / temperature, 1.0)[:, None, :]
+        + np.eye(policy.shape[-1]) * np.where(support, ridge / temperature, 1.0)[:, None, :]
     )
     log_policy = np.log(np.where(support, policy, 1.0))
 
@@ -165,22 +151,22 @@ def _maximise_dual(
         return linear - columns.value(), columns, np.abs(policy - columns.policy()).sum(axis=-1)
 
     best, columns, error = assess(potentials)
-    for _ in range(MAX_STEPS):
+    for _ in range(max_steps):
         if error.max(initial=0.0) <= tolerance:
             break
         marginal = columns.policy()
         curvature = columns.hessian() / (scale[:, :, None] * scale[:, None, :]) + held
         slope = np.where(support, policy - marginal, 0.0) / scale
         newton = np.linalg.solve(curvature, slope[..., None])[..., 0] / scale
-        sinkhorn = temperature * (log_policy - np.log(np.where(support, np.maximum(marginal, TINY), 1.0)))
+        sinkhorn = temperature * (log_policy - np.log(np.where(support, np.maximum(marginal, tiny), 1.0)))
         current = potentials
         potentials = current + sinkhorn  # never descends
         best, columns, error = assess(potentials)
         size = np.abs(np.where(support, newton, 0.0)).max(axis=-1, keepdims=True) / temperature
-        for longest in NEWTON_STEPS:
+        for longest in lengths:
             candidate = current + np.where(support, newton / np.maximum(size / longest, 1.0), 0.0)
             value, _, candidate_error = assess(candidate)
-            rounding = ROUNDING * (1.0 + np.abs(best))
+            rounding = resolution * (1.0 + np.abs(best))
             better = (value > best + rounding) | ((value > best - rounding) & (candidate_error < error))
             potentials = np.where(better[:, None], candidate, potentials)
             best, error = np.where(better, value, best), np.where(better, candidate_error, error)

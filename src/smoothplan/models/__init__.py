@@ -1,4 +1,4 @@
-"""Models: what a planner plans with. A zoo of known problems, and doors for your own simulator."""
+"""Models: the simulators that planners call. A zoo of known problems, and adapters for your own simulator."""
 
 from smoothplan.models.base import (
     Declarations,

@@ -1,9 +1,9 @@
-"""What a model is, the one way to call it, and a check of a simulator that someone else wrote."""
+"""The interface of a model, the counted and checked way to call it, and a check of a simulator's promises."""
 
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,10 +28,10 @@ class Transition(NamedTuple):
 
 
 class GenerativeModel(Protocol):
-    """A simulator and what is known of it. This is all that a planner needs and all that a user must write.
+    """A simulator and what is known of it: all that a planner needs and all that a user must write.
 
     Most simulators fit `VectorModel`, `JitModel`, `TabularModel` or `from_gymnasium`; any other class with these
-    attributes will do. `check_model` tells whether it keeps its promises.
+    attributes works too. `check_model` tests whether a model keeps its promises.
     """
 
     @property
@@ -44,7 +44,7 @@ class GenerativeModel(Protocol):
 
     @property
     def reward_range(self) -> tuple[float, float]:
-        """The smallest and the largest reward there can be."""
+        """The smallest and the largest possible reward."""
 
     @property
     def reward_kind(self) -> RewardKind:
@@ -52,7 +52,7 @@ class GenerativeModel(Protocol):
 
     @property
     def max_successors(self) -> int | None:
-        """A bound on the different next states of one (s, a), or None if there is none.
+        """A bound on the number of different next states of one (s, a), or None if there is none.
 
         A next state that sometimes ends the episode and sometimes does not counts twice.
         """
@@ -63,28 +63,28 @@ class GenerativeModel(Protocol):
 
     @property
     def initial_state(self) -> Any:
-        """Where an episode starts, or None if nobody said."""
+        """Where an episode starts, or None if not declared."""
 
     @property
     def step(self) -> Callable[[States, Ints, np.random.Generator], tuple[Any, ...]]:
         """Simulates n independent calls: states [n, ...] and actions [n] to a `Transition`.
 
-        It draws from the given generator only, keeps nothing between calls, and leaves its arguments as they are. A
-        plain tuple (next_states, rewards, terminals) will do, or (next_states, rewards) where nothing is terminal.
+        It draws from the given generator only, keeps nothing between calls, and does not change its arguments. It may
+        return a plain tuple (next_states, rewards, terminals), or (next_states, rewards) if nothing is terminal.
         """
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Declarations:
-    """What a simulator written by a user declares.
+    """What a user's simulator declares.
 
     Args:
         actions: K, the number of actions.
         discount: γ in [0, 1).
         reward_range: smallest and largest reward.
-        reward_kind: "deterministic" given (s, a), "bernoulli" (0 or 1), or "bounded" (nothing but the range is known).
-        max_successors: a bound on the different next states of one (s, a), where there is one. A next state that
-            sometimes ends the episode and sometimes does not counts twice.
+        reward_kind: "deterministic" given (s, a), "bernoulli" (0 or 1), or "bounded" (only the range is known).
+        max_successors: a bound on the number of different next states of one (s, a), if there is one. A next state
+            that sometimes ends the episode and sometimes does not counts twice.
         terminates: whether any state may be terminal. True is always sound; False makes value intervals narrower.
         initial_state: where an episode starts; also an example of a state, for `check_model` and the command line.
     """
@@ -117,10 +117,9 @@ class Declarations:
 
 def reward_kind(value: str) -> RewardKind:
     """The kind of reward that a string names."""
-    for kind in get_args(RewardKind):
-        if value == kind:
-            return kind  # type: ignore[no-any-return]
-    raise ValueError(f"reward_kind must be one of {', '.join(get_args(RewardKind))}, got {value!r}")
+    if not isinstance(value, str) or value not in get_args(RewardKind):
+        raise ValueError(f"reward_kind must be one of {', '.join(get_args(RewardKind))}, got {value!r}")
+    return cast(RewardKind, value)
 
 
 def reward_range(value: tuple[float, float]) -> tuple[float, float]:
@@ -136,16 +135,17 @@ def reward_range(value: tuple[float, float]) -> tuple[float, float]:
 
 
 class Oracle:
-    """The paper's ORACLE(s, a): the one door from a planner to a simulator, which counts and checks every call.
+    """The paper's ORACLE(s, a): the only way from a planner to a simulator. It counts and checks every call.
 
     A planner is given an oracle, not a model. Chunk c of a run has the oracle of (seed, c), so its draws do not depend
-    on who runs it. Compiled code draws from `stream`, in which every compiled simulator call counts itself. What else a
-    planner draws, such as actions, comes from `rng` or `stream` too. Calls end where the run's brake is pulled.
+    on which worker runs it. Compiled code draws from `stream`, in which every compiled simulator call counts itself.
+    Whatever else a planner draws, such as actions, comes from `rng` or `stream` too. A call raises `brake.Stopped` once
+    the run is to stop.
 
     Args:
         model: the simulator.
         seed: the seed of the run.
-        chunk: which chunk of the run this oracle serves.
+        chunk: the number of the chunk.
     """
 
     def __init__(self, model: GenerativeModel, seed: int, chunk: int = 0) -> None:
@@ -185,10 +185,10 @@ def checked_step(
     rng: np.random.Generator,
     origin: tuple[int | None, int | None] = (None, None),
 ) -> Transition:
-    """The model's answer to n calls, or an error that names the state, the action and the number that is wrong.
+    """The model's answer to n calls, or an error that names the state, the action and the wrong number.
 
-    The simulator sees its arguments read-only, so that it cannot change a state in place. Errors know the call, to make
-    it again; the seed and the chunk that it is of are the origin.
+    The simulator gets read-only arguments, so that it cannot change a state in place. An error carries the call, for
+    `reproduce`; its origin is the seed and the chunk.
     """
     if len(actions) == 0:
         return Transition(states, np.zeros(0), np.zeros(0, dtype=np.bool_))
@@ -215,7 +215,7 @@ def checked_step(
 def _failure(cause: BaseException | None, call: Call) -> SimulatorError:
     """The error of a simulator that raised one."""
     if isinstance(cause, ValueError) and "read-only" in str(cause):
-        what = "the simulator changes a state in place: it must leave its arguments as they are"
+        what = "the simulator changes a state in place: it must not change its arguments"
     elif isinstance(cause, ModelError):
         what = str(cause)
     else:
@@ -224,14 +224,14 @@ def _failure(cause: BaseException | None, call: Call) -> SimulatorError:
 
 
 def reproduce(model: GenerativeModel, call: Call | str) -> Transition:
-    """Makes a simulator call again that went wrong, with the same random numbers.
+    """Repeats a simulator call that failed, with the same random numbers.
 
     Args:
         model: the simulator.
         call: `SimulatorError.call`, or its JSON.
 
     Raises:
-        SimulatorError: it went wrong again.
+        SimulatorError: it failed again.
     """
     if isinstance(call, str):
         call = Call.from_json(call)
@@ -298,11 +298,11 @@ class ModelReport(NamedTuple):
 def check_model(
     model: GenerativeModel, states: ArrayLike | None = None, *, seed: int = 0, rounds: int = 50
 ) -> ModelReport:
-    """Calls a simulator in ways that reveal a broken promise, and raises `ModelError` at the first one.
+    """Calls a simulator in ways that reveal broken promises, and raises `ModelError` at the first one.
 
     It checks shapes, dtypes, reward range and kind, non-finite numbers, terminal states and the bound on successors;
-    that a state is not changed in place; that the same generator gives the same result; and that nothing is kept from
-    one call to the next.
+    that states are not changed in place; that the same generator gives the same result; and that no call depends on an
+    earlier one.
 
     Args:
         model: the simulator.
@@ -311,10 +311,10 @@ def check_model(
         rounds: steps of that walk.
 
     Returns:
-        What was seen. That nothing was found is evidence, not proof.
+        What was seen. A pass is evidence, not proof.
     """
     if states is None and model.initial_state is None:
-        raise ValueError("states must be given, for this model declares no initial_state")
+        raise ValueError("states must be given: this model declares no initial_state")
     first = np.asarray(model.initial_state)[None] if states is None else np.asarray(states)
     if first.ndim == 0 or len(first) == 0:
         raise ValueError(f"states must be a batch [n, ...] of at least one state, got shape {first.shape}")
@@ -323,26 +323,23 @@ def check_model(
 
 @dataclass
 class _Examination:
+    """A random walk through a model that tests its promises at every step."""
+
     model: GenerativeModel
     first: States
     seed: int
     rounds: int
     calls: int = 0
 
-    WIDTH = 16
-    """States per round of the walk."""
-
-    REPEATS = 32
-    """Calls of one (s, a) with different draws."""
-
     def run(self) -> ModelReport:
+        width = 16  # states per round
         walk = streams.generator(self.seed)
         low, high, most, ended, total = np.inf, -np.inf, 0, 0, 0
         seen: set[bytes] = set()
         states = self.first
         previous: States | None = None
         for round_number in range(arguments.whole("rounds", self.rounds)):
-            batch = states[walk.integers(len(states), size=min(self.WIDTH, len(states) * self.model.actions))]
+            batch = states[walk.integers(len(states), size=min(width, len(states) * self.model.actions))]
             actions = (np.arange(len(batch)) + round_number) % self.model.actions
             transition = self._examine(batch, actions, round_number, previous)
             most = max(most, self._repeat(batch[:1], actions[:1], round_number))
@@ -386,8 +383,8 @@ class _Examination:
         )
 
     def _repeat(self, state: States, action: Ints, draw: int) -> int:
-        """Steps one (s, a) many times; its different next states, after checking reward kind and successor bound."""
-        states, actions = np.repeat(state, self.REPEATS, axis=0), np.repeat(action, self.REPEATS)
+        """Steps one (s, a) 32 times; the number of different next states, after checking declarations against it."""
+        states, actions = np.repeat(state, 32, axis=0), np.repeat(action, 32)
         transition = self._step(states, actions, draw)
         where = f"state {state[0].tolist()}, action {action[0]}"
         rewards = np.unique(transition.rewards)

@@ -1,6 +1,6 @@
 """Gymnasium environments as generative models: from their transition tables, or by assigning their state.
 
-`Player` plays the real environment, for those who act in it by what they plan with the model.
+`Player` steps the real environment, for `act`.
 """
 
 import copy
@@ -14,64 +14,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.arguments import Ints
-from smoothplan.models.acrobot import acrobot
-from smoothplan.models.base import GenerativeModel, RewardKind, States, checked_step
+from smoothplan.models.base import GenerativeModel, States, checked_step
 from smoothplan.models.calls import ModelError
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import VectorModel, one_by_one
-from smoothplan.models.zoo import cart_pole, mountain_car
+from smoothplan.models.zoo import acrobot, cart_pole, mountain_car
 from smoothplan.streams import generator
 
 if TYPE_CHECKING:
     import gymnasium
 
-TRANSPARENT_WRAPPERS = {
-    "HumanRendering",
-    "OrderEnforcing",
-    "PassiveEnvChecker",
-    "RecordEpisodeStatistics",
-    "RecordVideo",
-    "RenderCollection",
-    "TimeLimit",
-}
-"""Wrappers that do not change what a step does. A time limit is left out: the value is that of the endless problem."""
-
-PROBE_EPISODES = 5
-PROBE_STEPS = 100
-"""How far a model is compared with the environment before it is handed out."""
-
-TWINS: dict[str, Callable[[float], JitModel]] = {
-    "CartPoleEnv": cart_pole,
-    "MountainCarEnv": mountain_car,
-    "AcrobotEnv": acrobot,
-}
-"""Compiled simulators of some environments, hundreds of times as fast."""
-
 TWIN_ERROR = 1e-12
-"""By how much a twin's next state may differ: the order of its operations, hence the last digit, may be another."""
+"""The most by which a compiled twin's next state may differ: its operations are in another order."""
 
 
-class _Facts(NamedTuple):
-    """What is known of an environment's rewards and successors but cannot be read from it."""
-
-    reward_range: tuple[float, float]
-    reward_kind: RewardKind
-    max_successors: int
-
-
-def _facts(environment: Any) -> _Facts | None:
-    """What the sources of Gymnasium's classic control say of their rewards."""
+def _known_rewards(environment: Any) -> tuple[float, float] | None:
+    """The reward range of Gymnasium's classic control, by its sources. There, steps and rewards are deterministic."""
     if not type(environment).__module__.startswith("gymnasium.envs."):
         return None
     match type(environment).__name__:
         case "CartPoleEnv":
-            penalised = getattr(environment, "_sutton_barto_reward", False)
-            return _Facts((-1.0, 0.0) if penalised else (1.0, 1.0), "deterministic", 1)
+            return (-1.0, 0.0) if getattr(environment, "_sutton_barto_reward", False) else (1.0, 1.0)
         case "MountainCarEnv":
-            return _Facts((-1.0, -1.0), "deterministic", 1)
+            return -1.0, -1.0
         case "AcrobotEnv" if environment.torque_noise_max == 0.0:
-            return _Facts((-1.0, 0.0), "deterministic", 1)
+            return -1.0, 0.0
     return None
 
 
@@ -86,15 +54,15 @@ def from_gymnasium(
 
     An environment with a transition table (`env.unwrapped.P`) becomes a `TabularModel` with the same state numbers;
     any other whose whole state is `env.unwrapped.state` becomes a `VectorModel` that assigns the state and steps. Its
-    states are that attribute, not the observation. CartPole, MountainCar and Acrobot with their usual parameters become
-    compiled models of the same states, equal to the environment but for the last digits. Time limits are left out. The
-    environment given is not touched.
+    states are that attribute, not the observation. CartPole, MountainCar and Acrobot with their default parameters
+    become compiled models of the same states, which differ from the environment in the last digits only. Time limits
+    are dropped. The environment passed is not changed.
 
     Args:
         environment: an id such as "FrozenLake-v1", or an environment.
         discount: γ.
-        reward_range: smallest and largest reward. Needed where they are not known: every environment without a table
-            but CartPole, MountainCar and Acrobot.
+        reward_range: smallest and largest reward. Required if they are not known: for every environment without a table
+            except CartPole, MountainCar and Acrobot.
         **options: passed to `gymnasium.make` with an id, such as map_name="8x8".
 
     Raises:
@@ -157,8 +125,11 @@ def _bare_environment(environment: Any, options: dict[str, Any]) -> tuple[Any, s
         raise TypeError(f"options {sorted(options)} go with an id, not with an environment that is already made")
     name = environment.spec.id if environment.spec is not None else type(environment.unwrapped).__name__
     layer = environment
+    # Wrappers that do not change a step. A time limit is dropped: the value is that of the endless problem.
+    harmless = {"HumanRendering", "OrderEnforcing", "PassiveEnvChecker", "TimeLimit"}
+    harmless |= {"RecordEpisodeStatistics", "RecordVideo", "RenderCollection"}
     while isinstance(layer, gymnasium.Wrapper):
-        if type(layer).__name__ not in TRANSPARENT_WRAPPERS:
+        if type(layer).__name__ not in harmless:
             raise _refusal(name, f"its wrapper {type(layer).__name__} may change what a step does")
         layer = layer.env
     try:
@@ -184,7 +155,7 @@ def _from_assignment(real: Any, name: str, discount: float, reward_range: tuple[
     state = getattr(real, "state", None)
     if state is None:
         raise _refusal(name, "it has neither a transition table (P) nor an assignable state")
-    # Some environments start at whole numbers and go on with fractions: the first step tells.
+    # Some environments start at whole numbers and continue with fractions: the first step reveals them.
     trial = copy.deepcopy(real)
     trial.step(int(trial.action_space.start))
     try:
@@ -193,16 +164,17 @@ def _from_assignment(real: Any, name: str, discount: float, reward_range: tuple[
         raise _refusal(name, f"its state is not an array of numbers but {state!r}") from None
     if any(array.dtype.kind not in "fiu" for array in arrays):
         raise _refusal(name, f"its state is not an array of numbers but {state!r}")
-    facts = _facts(real)
-    if reward_range is None and facts is None:
+    known = _known_rewards(real)
+    reward_range = reward_range or known
+    if reward_range is None:
         raise ValueError(f"reward_range must be given: the rewards of {name} are not known to smoothplan")
     return VectorModel(
         _AssignedState(copy.deepcopy(real)),
         actions=int(real.action_space.n),
         discount=discount,
-        reward_range=reward_range or (facts.reward_range if facts else (0.0, 0.0)),
-        reward_kind=facts.reward_kind if facts else "bounded",
-        max_successors=facts.max_successors if facts else None,
+        reward_range=reward_range,
+        reward_kind="deterministic" if known else "bounded",
+        max_successors=1 if known else None,
         initial_state=arrays[0].astype(np.result_type(*arrays)),
     )
 
@@ -247,36 +219,41 @@ class _AssignedState:
 
 def _twin(real: Any, model: VectorModel) -> JitModel | None:
     """A compiled simulator of the environment, if there is one and no parameter was changed."""
+    twins: dict[str, Callable[[float], JitModel]] = {
+        "CartPoleEnv": cart_pole,
+        "MountainCarEnv": mountain_car,
+        "AcrobotEnv": acrobot,
+    }
     kind = type(real)
-    if not kind.__module__.startswith("gymnasium.envs.") or kind.__name__ not in TWINS:
+    if not kind.__module__.startswith("gymnasium.envs.") or kind.__name__ not in twins:
         return None
     usual = kind()
     for name in {*vars(kind), *vars(usual), *vars(real)} - {"render_mode", "_np_random_seed"}:
         value = getattr(real, name)
         if isinstance(value, int | float | str) and value != getattr(usual, name, None):
             return None
-    twin = TWINS[kind.__name__](model.discount)
+    twin = twins[kind.__name__](model.discount)
     return replace(twin, reward_range=model.reward_range, initial_state=model.initial_state)
 
 
 def _difference(model: GenerativeModel, real: Any, error: float = 0.0) -> Any:
-    """Plays the real environment and the model side by side, from the same states with the same draws.
+    """Steps the real environment and the model side by side, from the same states with the same draws.
 
-    Returns a state from which they went different ways: another reward, another end, or a next state that differs by
-    more than an error. None if there was none.
+    Returns a state from which they differ: in the reward, in the end, or in the next state by more than `error`. None
+    if five episodes of at most 100 steps show no difference.
     """
     tabular = isinstance(model, TabularModel)
     start = int(real.action_space.start)
     choices = np.random.default_rng(0)
-    for episode in range(PROBE_EPISODES):
+    for episode in range(5):
         real.reset(seed=episode)
-        for _ in range(PROBE_STEPS):
+        for _ in range(100):
             state = np.array([real.s if tabular else real.state], dtype=np.asarray(model.initial_state).dtype)
             action, seed = int(choices.integers(model.actions)), int(choices.integers(2**32))
             real.np_random = generator(seed)
             _, reward, terminated, _, _ = real.step(start + action)
             reached = np.asarray(real.s if tabular else real.state)
-            # Twice, so that a trace which both leave at every step does not keep them alike.
+            # Twice, so that a hidden state which both change at every step does not go unnoticed.
             for _ in range(2):
                 found = checked_step(model, state, np.array([action]), generator(seed))
                 alike = found.rewards[0] == reward and found.terminals[0] == terminated
@@ -294,20 +271,20 @@ def _close(one: Any, two: Any, error: float) -> bool:
 
 
 class Move(NamedTuple):
-    """What a step of a real environment brought."""
+    """The result of one step of a real environment."""
 
     reward: float
     terminated: bool
-    truncated: bool  # by the environment's own limit on time
+    truncated: bool  # by the environment's own time limit
 
 
 class Player:
-    """A real environment that is played: its own randomness, its own time limit.
+    """A real environment, with its own randomness and time limit.
 
     Args:
         environment: an id, or an environment, which is then stepped itself.
-        frames: whether to keep a picture of every state, [height, width, 3] each; of an environment that is given, its
-            render_mode must be "rgb_array".
+        frames: whether to keep a picture of every state, [height, width, 3] each; the render_mode of an environment
+            passed must then be "rgb_array".
         **options: passed to `gymnasium.make` with an id.
     """
 
@@ -331,7 +308,7 @@ class Player:
 
     @property
     def frames_per_second(self) -> float:
-        """How fast its pictures are meant to follow each other."""
+        """The intended speed of its pictures."""
         return float(self._environment.metadata.get("render_fps", 30))
 
     @property

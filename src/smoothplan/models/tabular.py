@@ -1,4 +1,4 @@
-"""Models given by a table of transition probabilities: what the exact solver needs and compiled code samples from."""
+"""Models given by a table of transition probabilities, which the exact solver reads and compiled code samples from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -16,24 +16,24 @@ from smoothplan.models.calls import ModelError
 from smoothplan.streams import CALLS, Stream, compiled, next_word
 
 OUTCOME = np.dtype([("threshold", np.uint64), ("reward", np.float64), ("successor", np.int64)], align=True)
-"""Something that may come of a state and an action. A random word w selects the first outcome with w ≤ threshold; the
+"""A possible outcome of a state and an action. A random word w selects the first outcome with w ≤ threshold; the
 successor is negative, −1 − state, where the episode ends."""
 
 LAST = np.uint64(2**64 - 1)
-"""The threshold of the last outcome that is possible."""
+"""The threshold of a pair's last possible outcome."""
 
 UNROLLED = 4
-"""Outcomes per pair are padded to a multiple of this, so that the search can take so many without a branch."""
+"""Outcomes per pair are padded to a multiple of this number, which `select` compares without a branch."""
 
 BLOCK = 16
-"""Outcomes that the search skips at once, where a pair has more."""
+"""Outcomes that `select` skips at once where a pair has more; a multiple of `UNROLLED`."""
 
 Outcome = tuple[float, int, float, bool]
 """(probability, next state, reward, whether the episode ends)."""
 
 
 class Tables(NamedTuple):
-    """A tabular model as compiled code sees it. The rest of a pair's outcomes are never selected: they pad."""
+    """A tabular model as compiled code sees it. Outcomes that pad a pair are never selected."""
 
     outcomes: NDArray[np.void]  # [S·K·B′] of OUTCOME, pair by pair, the most probable first; read-only
     actions: int  # K
@@ -44,12 +44,14 @@ class Tables(NamedTuple):
 def select(outcomes: NDArray[np.void], start: Any, width: int, word: Any) -> Any:
     """The entry, from `start` on, that a random word selects: inversion of the distribution function.
 
-    It counts the thresholds passed instead of stopping at the first that is not: a branch that depends on a random
-    number costs more than a few comparisons. Unsigned numbers spare Numba the test for negative indices.
+    It counts the thresholds below the word instead of stopping at the first one above it: a branch that depends on a
+    random number costs more than a few comparisons. Unsigned numbers spare Numba the test for negative indices.
     """
+    # Skip whole blocks of outcomes that the word passes.
     end = start + np.uint64(width)
     while start + np.uint64(BLOCK) < end and word > outcomes[start + np.uint64(BLOCK - 1)].threshold:
         start += np.uint64(BLOCK)
+    # Count the thresholds passed in the remaining block, `UNROLLED` at a time.
     end = min(end, start + np.uint64(BLOCK))
     entry = start
     while start < end:
@@ -70,7 +72,7 @@ def _unpacked(outcome: Any) -> tuple[int, float, bool]:
 
 @compiled
 def first_outcome(tables: Tables, state: int, action: int) -> Any:
-    """Where the outcomes of a pair begin."""
+    """The index of a pair's first outcome."""
     return np.uint64(state * tables.actions + action) * np.uint64(tables.width)
 
 
@@ -84,7 +86,7 @@ def draw(tables: Tables, state: int, action: int, stream: Stream) -> tuple[int, 
 
 @partial(compiled, allocates=True)
 def _branches(cumulative: Floats, pairs: Ints, levels: Floats) -> Ints:
-    """The successors that uniform numbers select, by inversion of the rows of [S·K, B] in the table's order, [n]."""
+    """The successors that uniform numbers [n] select, by inversion of rows of running sums [S·K, B], [n]."""
     result = np.empty(len(pairs), dtype=np.int64)
     for row in range(len(pairs)):
         branch = 0
@@ -106,10 +108,10 @@ class TabularModel:
         reward_kind: "deterministic": the rewards as given; "bernoulli": they are means in [0, 1] of rewards 0 or 1.
             Rewards that depend on the next state are random given (s, a): such a model declares "bounded".
         reward_range: smallest and largest reward; read from the table by default.
-        terminal: [S], which states are terminal: worth 0, and never stepped from, so that their rows have no effect.
-            Or [S, K, B], which transitions end the episode; the states that are entered in no other way are terminal.
+        terminal: [S], which states are terminal: worth 0 and never stepped from, so their rows have no effect. Or
+            [S, K, B], which transitions end the episode; states that are entered in no other way are terminal.
         initial_state: where an episode starts.
-        state_names, action_names: for people.
+        state_names, action_names: for printing.
 
     >>> model = TabularModel([[[1.0]], [[1.0]]], [[[1]], [[0]]], [[0.0], [1.0]], discount=0.5)
     >>> model
@@ -146,7 +148,7 @@ class TabularModel:
         states, actions, _ = probabilities.shape
         terminal, ends = _terminal(terminal, successors, probabilities > 0)
         rewards = _rewards(rewards, probabilities.shape)
-        # Entries that cannot be drawn have no say in what the rewards are.
+        # Entries that cannot be drawn do not affect the range and kind of rewards.
         possible = (probabilities > 0) & ~terminal[:, None, None]
         kind = base.reward_kind(reward_kind)
         if kind == "deterministic" and rewards.ndim == 3 and _vary(rewards, possible):
@@ -180,7 +182,7 @@ class TabularModel:
         dense = _numbers("probabilities", probabilities)
         if dense.ndim != 3 or dense.shape[0] != dense.shape[2] or dense.size == 0:
             raise ValueError(f"probabilities must have shape [S, K, S], got {dense.shape}")
-        # A wrong entry, negative or not a number, counts as present, so that the table is refused.
+        # A wrong entry, negative or NaN, counts as present, so that the table is refused.
         absent = dense == 0
         width = max(1, int((~absent).sum(axis=-1).max()))
         # A stable sort puts the possible successors first, in the order of their numbers.
@@ -198,13 +200,13 @@ class TabularModel:
     def from_outcomes(cls, outcomes: Sequence[Sequence[Sequence[Outcome]]], **declarations: Any) -> "TabularModel":
         """A model from lists: outcomes[s][a] has a tuple (probability, next state, reward, whether it ends) for each.
 
-        The rest as above; a `terminal` takes the place of what the outcomes say of it.
+        The rest as above; a `terminal` replaces the last entries of the outcomes.
 
         >>> TabularModel.from_outcomes([[[(0.5, 0, 1.0, False), (0.5, 0, 0.0, True)]]], discount=0.9).max_successors
         2
         """
         counts, flat = _flattened(outcomes)
-        # In the order of the rows of a table [S, K, B], the places of all outcomes of a pair are the first ones.
+        # The outcomes of a pair fill its first places in the table [S, K, B].
         places = np.arange(counts.max()) < counts[..., None]
         columns = {
             "probabilities": _numbers("the probabilities of outcomes", [entry[0] for entry in flat]),
@@ -259,7 +261,7 @@ class TabularModel:
         parts = [self.probabilities, rewards, np.where(self.ends, ~self.successors, self.successors)]
         if self.reward_kind == "bernoulli":
             # A successor with a reward of 0 or 1 is two outcomes, so that one random word decides both.
-            means = np.clip(rewards, 0.0, 1.0)  # those of terminal states may be anything
+            means = np.clip(rewards, 0.0, 1.0)  # at terminal states they may be out of range
             chances = [self.probabilities * means, self.probabilities * (1.0 - means)]
             parts = [np.concatenate(chances, axis=-1), np.repeat([1.0, 0.0], rewards.shape[-1]), np.tile(parts[2], 2)]
         probabilities, rewards, successors = np.broadcast_arrays(*parts)
@@ -296,7 +298,7 @@ class TabularModel:
         return cumulative
 
     def _known(self, states: States, actions: Ints) -> None:
-        """Compiled code trusts its indices: what is outside the table is refused here."""
+        """Refuses states and actions outside the table, because compiled code does not check indices."""
         if states.dtype != np.int64 or states.ndim != 1:
             raise ModelError(f"states must be int64 [n], got dtype {states.dtype} and shape {states.shape}")
         if states.min(initial=0) < 0 or states.max(initial=0) >= self.states:
@@ -313,7 +315,7 @@ class TabularModel:
             raise ModelError(f"action {unknown} is not one of the model's actions 0..{self.actions - 1}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """The declared fields: what is derived from them is derived again."""
+        """The declared fields; derived ones are computed again."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -344,7 +346,7 @@ def _numbers(name: str, values: ArrayLike) -> Floats:
 
 
 def _array(name: str, values: ArrayLike, of: str) -> NDArray[Any]:
-    """A copy, of whatever dtype."""
+    """A copy of any dtype."""
     try:
         return np.array(values)
     except ValueError:
@@ -352,7 +354,7 @@ def _array(name: str, values: ArrayLike, of: str) -> NDArray[Any]:
 
 
 def _flattened(outcomes: Any) -> tuple[Ints, list[Outcome]]:
-    """How many outcomes each pair has, [S, K], and all of them, one pair after the other."""
+    """The number of outcomes of each pair, [S, K], and all outcomes, pair by pair."""
     try:
         counts = [[len(entries) for entries in row] for row in outcomes]
         flat = [tuple(entry) for row in outcomes for entries in row for entry in entries]

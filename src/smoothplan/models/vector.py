@@ -23,7 +23,7 @@ class VectorModel(Declarations):
 
     Args:
         step: step(states [n, ...], actions [n], rng) returns (next_states [n, ...], rewards [n], terminals [n]); the
-            last may be left out where nothing is terminal. It draws from `rng` only.
+            last may be omitted if nothing is terminal. It draws from `rng` only.
         **declarations: see `Declarations`.
 
     >>> def drift(states, actions, rng):
@@ -46,7 +46,7 @@ class VectorModel(Declarations):
 
 
 def one_by_one(step: ScalarStep, states: States, actions: Ints, rng: np.random.Generator) -> list[Any]:
-    """The answers of a scalar simulator to every row of a batch; of a row that fails, its number is known."""
+    """The answers of a scalar simulator to every row of a batch; `RowError` names the row that fails."""
     watching, answers = watcher.get(), []
     for row, (state, action) in enumerate(zip(states, actions, strict=True)):
         if watching is not None:
@@ -69,7 +69,7 @@ class _Loop:
         answers = one_by_one(self.step, states, actions, rng)
         next_states, rewards, terminals = zip(*answers, strict=True)
         found = np.asarray(next_states)
-        # Python's numbers take the precision of the states; a fraction never becomes a whole number.
+        # Python's numbers take the precision of the states; a fraction is never rounded to a whole number.
         if np.can_cast(found.dtype, states.dtype, "same_kind"):
             found = found.astype(states.dtype)
         return found, np.asarray(rewards), np.asarray(terminals)

@@ -1,42 +1,33 @@
-"""Known problems, as models. Each function builds one; each is an entry of `smoothplan models`."""
+"""Known problems, as models. Each function builds one; `smoothplan models` lists them."""
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints
 from smoothplan.models.base import RewardKind, States
+from smoothplan.models.control import acrobot_step, cart_pole_step, mountain_car_step
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
-from smoothplan.models.vector import VectorModel
-from smoothplan.streams import compiled
+from smoothplan.models.vector import Step, VectorModel
 
 LARGEST = 100_000
-"""States of a table that is written entry by entry."""
+"""The most states of a table that is written entry by entry."""
 
-MOST_WRITTEN, MOST_DRAWN = 10**7, 10**8
-"""Entries of a table that is written one by one, and of a table that is drawn at once: what a machine has room for."""
-
-MOST_WORK = 2 * 10**10
-"""Comparisons for the random successors of a garnet: about a minute."""
-
-Cell = tuple[int, int]
 Outcome = tuple[float, int, float]
 """(probability, next state, reward)."""
 
-COMPASS: tuple[Cell, ...] = ((-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1))
+COMPASS = ((-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1))
 """The eight directions (row, column), clockwise from north."""
 
 
 def _from_rule(
     states: int, actions: int, outcomes: Callable[[int, int], Sequence[Outcome]], **declarations: Any
 ) -> TabularModel:
-    """The table of a rule that lists the outcomes of each pair; those of probability 0 are left out."""
+    """The table of a rule that lists the outcomes of each pair; outcomes of probability 0 are dropped."""
     table = [[[(*o, False) for o in outcomes(s, a) if o[0] > 0] for a in range(actions)] for s in range(states)]
     return TabularModel.from_outcomes(table, **({"terminal": None} | declarations))
 
@@ -67,8 +58,8 @@ def garnet(
     if branching > states:
         raise ValueError(f"branching must be at most the number of states, {states}, got {branching}")
     entries = states * actions * branching
-    _affordable("states · actions · branching", entries, MOST_DRAWN)
-    _affordable("states · actions · branching²", entries * branching, MOST_WORK)
+    _affordable("states · actions · branching", entries, 10**8)  # memory: a few gigabytes
+    _affordable("states · actions · branching²", entries * branching, 2 * 10**10)  # comparisons: about a minute
     sparsity = arguments.probability("sparsity", sparsity)
     rng = np.random.default_rng(arguments.whole("seed", seed, least=0))
     successors = _subsets(states, branching, states * actions, rng).reshape(states, actions, branching)
@@ -168,22 +159,6 @@ def two_room(size: int = 4, discount: float = 0.95, slip: float = 0.1) -> Tabula
     return _grid_world(["".join(row) for row in rows], slip, discount)
 
 
-FROZEN_LAKES = {
-    "4x4": ("SFFF", "FHFH", "FFFH", "HFFG"),
-    "8x8": (
-        "SFFFFFFF",
-        "FFFFFFFF",
-        "FFFHFFFF",
-        "FFFFFHFF",
-        "FFFHFFFF",
-        "FHHFFFHF",
-        "FHFFHFHF",
-        "FFFHFFFG",
-    ),
-}
-"""Gymnasium's two maps: S start, F ice, H hole, G goal."""
-
-
 def frozen_lake(map_name: str = "4x4", slippery: bool = True, discount: float = 0.95) -> TabularModel:
     """Gymnasium's FrozenLake: cross the ice to the goal, worth 1; a hole ends the episode. Needs no Gymnasium.
 
@@ -192,10 +167,14 @@ def frozen_lake(map_name: str = "4x4", slippery: bool = True, discount: float = 
         slippery: whether a move goes astray to either side with probability 1/3 each.
         discount: γ.
     """
-    if not isinstance(map_name, str) or map_name not in FROZEN_LAKES:
-        raise ValueError(f"map_name must be one of {', '.join(FROZEN_LAKES)}, got {map_name!r}")
+    maps = {
+        "4x4": "SFFF FHFH FFFH HFFG",
+        "8x8": "SFFFFFFF FFFFFFFF FFFHFFFF FFFFFHFF FFFHFFFF FHHFFFHF FHFFHFHF FFFHFFFG",
+    }
+    if not isinstance(map_name, str) or map_name not in maps:
+        raise ValueError(f"map_name must be one of {', '.join(maps)}, got {map_name!r}")
     slip = 2.0 / 3.0 if arguments.flag("slippery", slippery) else 0.0
-    return _grid_world(FROZEN_LAKES[map_name], slip, discount)
+    return _grid_world(maps[map_name].split(), slip, discount)
 
 
 def _grid_world(rows: Sequence[str], slip: float, discount: float) -> TabularModel:
@@ -232,10 +211,6 @@ def _grid_world(rows: Sequence[str], slip: float, discount: float) -> TabularMod
     )
 
 
-SAILING_COSTS = (1.0, 2.0, 3.0, 4.0, 5.0)
-"""Price of a leg by its angle to the wind, in steps of 45°: with it, broad, across, close, and straight into it."""
-
-
 def sailing(size: int = 5, discount: float = 0.95) -> TabularModel:
     """Sailing across a lake in shifting wind (after Vanderbei's sailing problem, without the delay of a tack).
 
@@ -250,6 +225,7 @@ def sailing(size: int = 5, discount: float = 0.95) -> TabularModel:
     """
     size = arguments.whole("size", size, least=2, most=math.isqrt(LARGEST // len(COMPASS)))
     winds = len(COMPASS)
+    costs = (1.0, 2.0, 3.0, 4.0, 5.0)  # by angle to the wind, in steps of 45°: with it, broad, across, close, into it
     goal = (size - 1, size - 1)
 
     def split(state: int) -> tuple[int, int, int]:
@@ -263,7 +239,7 @@ def sailing(size: int = 5, discount: float = 0.95) -> TabularModel:
         afloat = apart < winds // 2 and all(0 <= place < size for place in target)
         row, column = target if afloat else (row, column)
         return [
-            (probability, (row * size + column) * winds + (wind + turn) % winds, -SAILING_COSTS[apart])
+            (probability, (row * size + column) * winds + (wind + turn) % winds, -costs[apart])
             for turn, probability in ((0, 0.4), (1, 0.3), (-1, 0.3))
         ]
 
@@ -274,7 +250,7 @@ def sailing(size: int = 5, discount: float = 0.95) -> TabularModel:
         winds,
         outcomes,
         discount=discount,
-        reward_range=(-SAILING_COSTS[-1], -SAILING_COSTS[0]),
+        reward_range=(-costs[-1], -costs[0]),
         terminal=[(row, column) == goal for row, column, _ in places],
         state_names=[f"row {row}, column {column}, wind to {names[wind]}" for row, column, wind in places],
         action_names=names,
@@ -303,7 +279,7 @@ def inventory(
     """
     capacity = arguments.whole("capacity", capacity, most=math.isqrt(LARGEST))
     max_order = arguments.whole("max_order", max_order, most=math.isqrt(LARGEST))
-    _affordable("(capacity + 1)² · (max_order + 1)", (capacity + 1) ** 2 * (max_order + 1), MOST_WRITTEN)
+    _affordable("(capacity + 1)² · (max_order + 1)", (capacity + 1) ** 2 * (max_order + 1), 10**7)
     mean_demand = arguments.positive("mean_demand", mean_demand)
     price, unit_cost = arguments.number("price", price), arguments.number("unit_cost", unit_cost)
     holding_cost = arguments.number("holding_cost", holding_cost)
@@ -371,6 +347,19 @@ def _sysadmin_step(states: States, actions: Ints, rng: np.random.Generator) -> t
     return running.astype(states.dtype), rewards
 
 
+def _control(step: Step, discount: float, actions: int, rewards: tuple[float, float], start: list[float]) -> JitModel:
+    """A compiled model whose steps are deterministic."""
+    return JitModel(
+        step,
+        actions=actions,
+        discount=discount,
+        reward_range=rewards,
+        reward_kind="deterministic",
+        max_successors=1,
+        initial_state=start,
+    )
+
+
 def cart_pole(discount: float = 0.99) -> JitModel:
     """Balancing a pole on a cart (Barto, Sutton and Anderson, 1983), with Gymnasium's constants; compiled.
 
@@ -380,41 +369,7 @@ def cart_pole(discount: float = 0.99) -> JitModel:
     Args:
         discount: γ.
     """
-    return JitModel(
-        _cart_pole_step,
-        actions=2,
-        discount=discount,
-        reward_range=(1.0, 1.0),
-        reward_kind="deterministic",
-        max_successors=1,
-        initial_state=np.zeros(4),
-    )
-
-
-@partial(compiled, allocates=True)
-def _cart_pole_step(
-    states: States, actions: Ints, rng: np.random.Generator
-) -> tuple[States, Floats, NDArray[np.bool_]]:
-    gravity, cart_mass, pole_mass, half_length, push, seconds = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
-    position_limit, angle_limit = 2.4, 12.0 * math.pi / 180.0
-    mass = cart_mass + pole_mass
-    next_states = np.empty_like(states)
-    terminals = np.empty(len(actions), dtype=np.bool_)
-    for row in range(len(actions)):
-        position, velocity, angle, spin = states[row]
-        force = push if actions[row] == 1 else -push
-        sine, cosine = math.sin(angle), math.cos(angle)
-        thrust = (force + pole_mass * half_length * spin * spin * sine) / mass
-        turning = (gravity * sine - cosine * thrust) / (half_length * (4.0 / 3.0 - pole_mass * cosine * cosine / mass))
-        acceleration = thrust - pole_mass * half_length * turning * cosine / mass
-        position += seconds * velocity
-        angle += seconds * spin
-        next_states[row, 0] = position
-        next_states[row, 1] = velocity + seconds * acceleration
-        next_states[row, 2] = angle
-        next_states[row, 3] = spin + seconds * turning
-        terminals[row] = abs(position) > position_limit or abs(angle) > angle_limit
-    return next_states, np.ones(len(actions)), terminals
+    return _control(cart_pole_step, discount, 2, (1.0, 1.0), [0.0, 0.0, 0.0, 0.0])
 
 
 def mountain_car(discount: float = 0.99) -> JitModel:
@@ -426,32 +381,17 @@ def mountain_car(discount: float = 0.99) -> JitModel:
     Args:
         discount: γ.
     """
-    return JitModel(
-        _mountain_car_step,
-        actions=3,
-        discount=discount,
-        reward_range=(-1.0, -1.0),
-        reward_kind="deterministic",
-        max_successors=1,
-        initial_state=np.array([-0.5, 0.0]),
-    )
+    return _control(mountain_car_step, discount, 3, (-1.0, -1.0), [-0.5, 0.0])
 
 
-@partial(compiled, allocates=True)
-def _mountain_car_step(
-    states: States, actions: Ints, rng: np.random.Generator
-) -> tuple[States, Floats, NDArray[np.bool_]]:
-    push, slope, top_speed, left_end, right_end, goal = 0.001, 0.0025, 0.07, -1.2, 0.6, 0.5
-    next_states = np.empty_like(states)
-    terminals = np.empty(len(actions), dtype=np.bool_)
-    for row in range(len(actions)):
-        position, velocity = states[row]
-        velocity += (actions[row] - 1) * push - slope * math.cos(3.0 * position)
-        velocity = min(max(velocity, -top_speed), top_speed)
-        position = min(max(position + velocity, left_end), right_end)
-        if position == left_end and velocity < 0.0:
-            velocity = 0.0
-        next_states[row, 0] = position
-        next_states[row, 1] = velocity
-        terminals[row] = position >= goal and velocity >= 0.0
-    return next_states, np.full(len(actions), -1.0), terminals
+def acrobot(discount: float = 0.99) -> JitModel:
+    """Two links to swing up (Sutton, 1996), with Gymnasium's constants; compiled.
+
+    A state is (angle of the first link from straight down, angle of the second from the first, their velocities).
+    Actions turn the joint between them backwards, not at all, or forwards. Every step costs 1 until the tip is above
+    the bar by the length of a link.
+
+    Args:
+        discount: γ.
+    """
+    return _control(acrobot_step, discount, 3, (-1.0, 0.0), [0.0, 0.0, 0.0, 0.0])

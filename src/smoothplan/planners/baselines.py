@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from smoothplan import arguments, curvature
+from smoothplan.arguments import amount, scientific
 from smoothplan.backups import Backup, HardMax
 from smoothplan.engines.multilevel import LevelLaw, MultilevelEngine
-from smoothplan.forecast import amount, scientific
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.tabular import TabularModel
 from smoothplan.planners.multilevel_run import FEWEST, TRUNCATION_SHARE, MultilevelRun

@@ -13,11 +13,10 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from smoothplan import arguments
-from smoothplan.arguments import Floats
+from smoothplan.arguments import Floats, amount, scientific
 from smoothplan.backups import Backup
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.engines.base import Engine
-from smoothplan.forecast import amount, scientific
 from smoothplan.models.base import GenerativeModel
 from smoothplan.recursion import HEADROOM, REFUSED_CALLS, ROUNDING, SMALL, HopelessError, action_values, engine_for
 from smoothplan.running.run import Display, History, Identification, Root, Status

@@ -180,6 +180,15 @@ class Truncation(NamedTuple):
     bias: float
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """A value that is an estimate around the value at a finite depth."""
+
+    standard_error: float | None
+    depth: int
+    bias: float
+
+
 class Run(Protocol):
     """The state of a run: what has been sampled and what it proves. Valid whenever the run stops."""
 
