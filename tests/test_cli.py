@@ -446,7 +446,7 @@ def test_what_has_no_forecast_says_why_in_one_line(command: Command) -> None:
     _is_refusal(command("forecast", *SMALL, "--planner", "ot-gap-cruiser:epsilon=0.1"), "OTGapCruiser has no forecast")
 
 
-# What is chosen where nobody says
+# Defaults
 
 ENVIRONMENTS = [
     ("gym:FrozenLake-v1,map_name=8x8,discount=0.99", 0.4168),

@@ -272,7 +272,7 @@ class Single(Line):
 
 
 class Careless(Line):
-    """Starts at the whole number 0 and goes on with fractions."""
+    """Starts at the whole number 0 and continues with fractions."""
 
     start = (0,)
 

@@ -201,7 +201,6 @@ def untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def _build_all(text: str) -> None:
-    # A model that is large but legitimate takes a second: one that is named with so many states is left out.
     for build in (
         lambda: specs.parse(text),
         lambda: specs.build_model(text),
@@ -452,7 +451,7 @@ def test_a_number_that_no_float_can_hold(value: Any) -> None:
         arguments.number("x", value)
 
 
-def test_a_whole_number_that_nobody_can_read() -> None:
+def test_a_whole_number_too_long_to_print() -> None:
     with pytest.raises(ValueError, match="x must be at most 5, got a number of 16,610 bits"):
         arguments.whole("x", 10**5000, most=5)
 

@@ -331,6 +331,18 @@ def test_a_display_that_loses_standard_error(monkeypatch: pytest.MonkeyPatch) ->
             _use(display)
 
 
+def test_rich_is_loaded_only_for_a_live_line() -> None:
+    code = (
+        "import sys, smoothplan\n"
+        "from smoothplan.running.progress import display_for\n"
+        "for progress in (False, 'json', True):\n"
+        "    with display_for(progress): pass\n"
+        "    print('rich' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["False", "False", "True"]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="closes a descriptor by the shell")
 def test_a_process_without_standard_error() -> None:
     code = (
