@@ -18,6 +18,7 @@ ROOT = ""
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("arguments",),
+    ("compiling",),
     ("streams", "brake"),
     ("transport",),
     ("backups",),

@@ -17,12 +17,11 @@ import smoothplan as sp
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax, LogSumExp, NoCurvatureError, OptimalTransport, line_cost
 from smoothplan.engines.base import Sums
-from smoothplan.engines.chain_kernels import choose, choose_pairs, draw_stops, paired, paired_sums, stop_weight
 from smoothplan.engines.chains import LIMIT, BatchedChains, Chains, PairSums
 from smoothplan.engines.compiled_chains import LANES, TableChains
 from smoothplan.engines.grids import Grid, grid_nodes, make_grid
 from smoothplan.engines.jitted_chains import BLOCK, JittedChains
-from smoothplan.engines.kernels import softmaxes
+from smoothplan.engines.kernels import choose, choose_pairs, draw_stops, paired, paired_sums, softmaxes, stop_weight
 from smoothplan.models.base import GenerativeModel, Oracle
 from tests.naive import random_model
 

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.arguments import Floats, Ints
+from smoothplan.compiling import compiled
 from smoothplan.models.base import States
 from smoothplan.models.jit import JitModel
-from smoothplan.streams import compiled
 
 
 def acrobot(discount: float = 0.99) -> JitModel:

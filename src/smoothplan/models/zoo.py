@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints
+from smoothplan.compiling import compiled
 from smoothplan.models.base import RewardKind, States
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import VectorModel
-from smoothplan.streams import compiled
 
 LARGEST = 100_000
 """States of a table that is written entry by entry."""
