@@ -22,7 +22,7 @@ from smoothplan import arguments
 from smoothplan.arguments import Floats
 from smoothplan.transport import Columns, entropy, square_cost, transport_cost
 
-Reference = Callable[[Any], ArrayLike]
+DistributionOfState = Callable[[Any], ArrayLike]
 """A state-dependent reference distribution: states [n, ...] to probability vectors [n, K]."""
 
 
@@ -227,7 +227,7 @@ class LogSumExp:
 class _Mixture:
     """The reference (1−ξ)·prior(s) + ξ·uniform, for a prior that is a function of the state."""
 
-    prior: Reference
+    prior: DistributionOfState
     xi: float
     actions: int
 
@@ -260,10 +260,10 @@ class OptimalTransport:
     cost: Floats
     tau: float
     lam: float
-    reference: Floats | Reference
+    reference: Floats | DistributionOfState
 
     def __init__(
-        self, *, cost: ArrayLike, tau: float, lam: float, reference: ArrayLike | Reference | None = None
+        self, *, cost: ArrayLike, tau: float, lam: float, reference: ArrayLike | DistributionOfState | None = None
     ) -> None:
         cost = square_cost(cost)
         actions = len(cost)
@@ -281,7 +281,7 @@ class OptimalTransport:
 
     @classmethod
     def from_prior(
-        cls, prior: ArrayLike | Reference, xi: float, *, cost: ArrayLike, tau: float, lam: float
+        cls, prior: ArrayLike | DistributionOfState, xi: float, *, cost: ArrayLike, tau: float, lam: float
     ) -> "OptimalTransport":
         """The backup with the robust reference (1−ξ)·prior + ξ·uniform, so that μ_s(a) ≥ ξ/K everywhere.
 

@@ -61,8 +61,10 @@ class BatchedEngine:
         return added(count, (self._around(oracle, root, repeated(state, size), reference[:, None]) for size in sizes))
 
     def _sample(self, oracle: Oracle, row: int, states: States) -> Floats:
-        """One sample of a level that is not constant at each state, [n]."""
+        """One sample of a level at each state, [n]; a single number for the constant level."""
         level = self.schedule.levels[row]
+        if level.kind == "constant":
+            return np.asarray(self.schedule.problem.middle + level.shift)
         fan_out = max(self.schedule.problem.actions * level.samples, 2 * level.pairs, 1)
         results = np.empty(len(states))
         start = 0
@@ -90,12 +92,10 @@ class BatchedEngine:
     def _returns(self, oracle: Oracle, states: States, actions: Ints, row: int) -> Floats:
         """R + γ·Y(Z) through a level, [n]; R alone where Z is terminal."""
         next_states, rewards, terminals = oracle.sample(states, actions)
-        discount, level = self.schedule.problem.discount, self.schedule.levels[row]
-        if level.kind == "constant":
-            returns = rewards + discount * (self.schedule.problem.middle + level.shift)
+        discount, constant = self.schedule.problem.discount, self.schedule.levels[row].kind == "constant"
+        if constant or not terminals.any():
+            returns = rewards + discount * self._sample(oracle, row, next_states)
             return np.where(terminals, rewards, returns) if terminals.any() else returns
-        if not terminals.any():
-            return rewards + discount * self._sample(oracle, row, next_states)
         going_on = np.flatnonzero(~terminals)
         result = rewards.copy()
         result[going_on] += discount * self._sample(oracle, row, next_states[going_on])
