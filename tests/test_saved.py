@@ -428,7 +428,7 @@ REFERENCES: dict[str, Callable[[], SharedReference | GridReference]] = {
 def answers(reference: SharedReference | GridReference, errors: bool = True) -> Arrays:
     """What a reference says of some states."""
     if isinstance(reference, GridReference):
-        states = np.random.default_rng(0).uniform(-1.0, 1.0, (50, len(reference.low)))
+        states = np.random.default_rng(0).uniform(-1.0, 1.0, (50, len(reference.grid.low)))
         return {"q": reference.q(states)}
     found = {"q": reference.q(np.arange(12))}
     if errors:

@@ -42,11 +42,15 @@ class Compiled:
         with global_compiler_lock:
             if self._made is not None:
                 return  # made by another thread, or by this one, which is compiling a function that calls itself
-            self._made = self._decorator()(self.py_func)
-            if self._signature is not None:
-                self._made.compile(self._signature())
-                self._made.disable_compile()
-            self._ready = True
+            try:
+                self._made = self._decorator()(self.py_func)
+                if self._signature is not None:
+                    self._made.compile(self._signature())
+                    self._made.disable_compile()
+                self._ready = True
+            finally:
+                if not self._ready:  # an error or Ctrl-C: the next call begins anew
+                    self._made = None
 
     @property
     def _numba_type_(self) -> Any:

@@ -8,7 +8,7 @@ from smoothplan import arguments
 from smoothplan.backups import Backup
 from smoothplan.engines.grids import MOST_DIMENSIONS
 from smoothplan.models.base import GenerativeModel, Oracle
-from smoothplan.references.grid import GridReference
+from smoothplan.references.grid import NODES, GridReference
 from smoothplan.references.shared import SharedReference
 from smoothplan.search.saved import Readable
 
@@ -68,9 +68,11 @@ def default_reference(
         return shared
     if start.dtype.kind == "f" and start.ndim == 1 and len(start) <= MOST_DIMENSIONS:
         grid = GridReference.build(model, backup, max_calls=calls, oracle=oracle, saved=saved)
-        grid.why = f"states are vectors of {len(start)} floats, {calls} simulator calls at most"
         if saved is None and oracle.calls < calls:
             grid.improve(calls - oracle.calls)
+        grid.why = f"states are vectors of {len(start)} floats, {calls} simulator calls at most"
+        if grid.nodes < NODES:
+            grid.why += f", and so fewer than {NODES} nodes"
         return grid
     raise ValueError(
         f"no reference can be made for states of dtype {start.dtype} and shape {start.shape}: a table needs whole "

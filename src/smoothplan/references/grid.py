@@ -104,16 +104,6 @@ class GridReference:
         return len(self.grid.table)
 
     @property
-    def low(self) -> Floats:
-        """The lower corner of the box, [d]."""
-        return self.grid.low
-
-    @property
-    def high(self) -> Floats:
-        """The upper corner of the box, [d]."""
-        return self.grid.high
-
-    @property
     def periodic(self) -> tuple[int, ...]:
         """The axes that close on themselves: `q` knows, `grid` does not."""
         return self._box.periodic
@@ -122,22 +112,18 @@ class GridReference:
         """Interpolated estimates, [n, K]."""
         return self.grid.at(self._box.wrapped(np.asarray(states)))
 
-    def improve(self, calls: int, max_nodes: int = 200_000) -> None:
+    def improve(self, calls: int) -> None:
         """Makes the grid finer, by at most `calls` more simulator calls; by none if they are too few to help.
 
         It does so twice, with half of the calls each. Where the box was found by walks, walks by the policy of Q̂ come
         first, on a tenth of the calls, and may enlarge it. Where successors are random, half of the growth goes into
-        samples.
-
-        Args:
-            calls: more simulator calls.
-            max_nodes: a limit on the size of the grid.
+        samples. A grid has no more than 200,000 nodes.
         """
         share = arguments.whole("calls", calls) / 2.0
         for _ in range(2):
             steps = 0 if self._box.closed else int(0.1 * share / WALKS)
             self._look_around(steps)
-            self._refine(share - steps * WALKS, max_nodes)
+            self._refine(share - steps * WALKS)
 
     def _look_around(self, steps: int) -> bool:
         """Walks by the policy of Q̂, which may enlarge the box; whether they did."""
@@ -145,13 +131,13 @@ class GridReference:
         self._box = before.enlarged(visited_by_policy(self._model, self._oracle, steps, self.grid))
         return self._box.exceeds(before)
 
-    def _refine(self, calls: float, max_nodes: int) -> None:
+    def _refine(self, calls: float) -> None:
         """Solves a grid that takes at most that many calls, if that tells anything new."""
         before, samples, actions = self.grid, self.samples, self._model.actions
         growth = max(1.0, calls / (self.nodes * actions * samples))
         if self._model.max_successors != 1:
             samples = int(samples * math.sqrt(growth))
-        nodes = min(calls / (actions * samples), float(max_nodes))
+        nodes = min(calls / (actions * samples), 200_000.0)
         finer = max(1.0, nodes / self.nodes) ** (1.0 / len(before.shape))
         # Where the middle of the box was a node, it stays one.
         added = ((before.shape * finer).astype(np.int64) - before.shape) // 2 * 2
