@@ -67,9 +67,10 @@ def default_reference(
             shared.restore(saved)
         return shared
     if start.dtype.kind == "f" and start.ndim == 1 and len(start) <= MOST_DIMENSIONS:
+        until = oracle.calls + calls
         grid = GridReference.build(model, backup, max_calls=calls, oracle=oracle, saved=saved)
-        if saved is None and oracle.calls < calls:
-            grid.improve(calls - oracle.calls)
+        if saved is None and oracle.calls < until:
+            grid.improve(until - oracle.calls)
         grid.why = f"states are vectors of {len(start)} floats, {calls} simulator calls at most"
         if grid.nodes < NODES:
             grid.why += f", and so fewer than {NODES} nodes"

@@ -18,9 +18,6 @@ from smoothplan.search.rules import rules_of
 from smoothplan.search.saved import Arrays, Readable, finite, piece, read_streams, require
 from smoothplan.streams import CALLS
 
-ACCURACY = 1e-5
-"""The accuracy of value iteration, as a fraction of the width of the value interval."""
-
 
 class _Memory(NamedTuple):
     """Values to begin the next iteration with."""
@@ -217,16 +214,17 @@ class SharedReference:
         if self._estimated == self.calls and len(self._estimates.q) == self.states:
             return
         self._estimated = self.calls
+        accuracy = 1e-5  # as a fraction of the width of the value interval
         sampled = self._explorer.graph.pairs["count"][: self.states * self._model.actions].reshape(
             -1, self._model.actions
         )
         # The guess for what is unknown is brought into line with what is known; 100 times bound the time.
         for _ in range(100 if sampled.any() else 0):
-            self._estimates = self._iterated(self._estimates, self._guess, ACCURACY)
+            self._estimates = self._iterated(self._estimates, self._guess, accuracy)
             before, self._guess = self._guess, float(self._estimates.q[sampled > 0].mean())
-            if sampled.all() or abs(self._guess - before) <= ACCURACY * (self._high - self._low):
+            if sampled.all() or abs(self._guess - before) <= accuracy * (self._high - self._low):
                 return
-        self._estimates = self._iterated(self._estimates, self._guess, ACCURACY)
+        self._estimates = self._iterated(self._estimates, self._guess, accuracy)
 
     def _iterated(self, memory: _Memory, unsampled: float, accuracy: float, hopeful: bool = False) -> _Memory:
         """The empirical model solved, where pairs that were never sampled have the given value."""
