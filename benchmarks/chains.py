@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,10 +22,9 @@ from smoothplan.arguments import Floats
 from smoothplan.backups import Backup
 from smoothplan.engines.base import Sums
 from smoothplan.engines.chains import BatchedChains, Chains
-from smoothplan.engines.compiled_chains import Lanes, Policy, TableChains, new_lanes, quadratic, walked
+from smoothplan.engines.compiled_chains import TableChains
 from smoothplan.engines.grids import Grid, grid_nodes, make_grid
 from smoothplan.engines.jitted_chains import JittedChains
-from smoothplan.engines.kernels import Softmaxes
 from smoothplan.experiments.throughput_contest import (
     Measurement,
     add,
@@ -38,8 +36,6 @@ from smoothplan.experiments.throughput_contest import (
 from smoothplan.experiments.throughput_contest import twin as recursive_twin
 from smoothplan.experiments.throughput_contest import write_data as write_case
 from smoothplan.models.base import GenerativeModel, Oracle
-from smoothplan.models.tabular import Tables
-from smoothplan.streams import Stream, compiled
 
 REPEATS = 15
 SECONDS = 0.1
@@ -210,64 +206,16 @@ def run_simulator(folder: Path) -> None:
         print_table(f"cart-pole, 9⁴ nodes: {kind}, H = {HORIZON}", measured(field), same=False)
 
 
-@partial(compiled, allocates=True)
-def corrected_everywhere(
-    policy: Policy,
-    tables: Tables,
-    q: Floats,
-    soft: Softmaxes,
-    state: int,
-    pairs: int,
-    horizon: int,
-    lanes: Lanes,
-    stream: Stream,
-) -> float:
-    """The quadratic term at every step of a chain, discounted: the alternative to one step at random."""
-    columns, actions = soft.shifts.shape
-    frames = np.empty((1, 1 + columns, actions + 1))
-    total, scale = 0.0, 1.0
-    for _ in range(horizon):
-        _, sample, _ = quadratic(policy, tables, q, soft, state, pairs, horizon, frames, lanes, stream)
-        total += scale * sample
-        scale *= policy.discount
-        state = walked(policy, state, 1, stream)
-        if state < 0:
-            break
-    return total
-
-
-def run_steps(pairs: int = 20, horizon: int = 200, samples: int = 200) -> None:
-    """Calls times variance of a correction at one random step, and at all steps: what a given accuracy costs."""
-    chosen = case("", sp.LogSumExp(0.3), 200, 4, 4, discount=0.97)
-    chains = TableChains(chosen.model, chosen.backup, chosen.reference, chosen.tail)
-    world = (chains.policy, chosen.model.tables, chains.table, chains.soft)
-    found = {}
-    oracle = Oracle(chosen.model, 0)
-    everywhere = [
-        corrected_everywhere(*world, STATE, pairs, horizon, new_lanes(), oracle.stream) for _ in range(samples)
-    ]
-    found["all steps"] = Sums(samples, sum(everywhere), sum(each**2 for each in everywhere)), oracle.calls
-    oracle = Oracle(chosen.model, 1)
-    sums = Sums(*chains.corrections(oracle, STATE, samples * horizon // 2, pairs, horizon)[:3])
-    found["one step"] = sums, oracle.calls
-    print(f"\ncorrections, γ = 0.97, H = {horizon}, n = {pairs}\n  {'':<10}{'calls × variance of the mean':>30}   mean")
-    for name, (sums, calls) in found.items():
-        mean, error = mean_and_error(sums)
-        print(f"  {name:<10}{calls * error**2:>30.4g}   {mean:.5f} ± {error:.5f}")
-
-
 def main() -> None:
     """Runs what is asked for, or everything."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=["tables", "simulator", "steps"])
+    parser.add_argument("--only", choices=["tables", "simulator"])
     only = parser.parse_args().only
     with tempfile.TemporaryDirectory() as name:
         if only in (None, "tables"):
             run_tables(Path(name))
         if only in (None, "simulator"):
             run_simulator(Path(name))
-        if only in (None, "steps"):
-            run_steps()
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from chains import corrected_everywhere
 
 import smoothplan as sp
 from smoothplan.arguments import Floats
+from smoothplan.compiling import compiled
 from smoothplan.engines.base import Sums
-from smoothplan.engines.compiled_chains import TableChains, new_lanes
+from smoothplan.engines.compiled_chains import Sampler, TableChains, quadratic, walked
 from smoothplan.models.base import Oracle
 from smoothplan.planners.reference import ReferenceCruiser
 from smoothplan.references import TabularReference
@@ -57,6 +57,22 @@ def reference(model: sp.TabularModel, backup: sp.LogSumExp, seed: int) -> Floats
     return np.asarray(sp.exact.solve(model, backup).q + ERROR_RANGE * noise)
 
 
+@partial(compiled, allocates=True)
+def corrected_everywhere(state: int, pairs: int, horizon: int, run: Sampler) -> float:
+    """The quadratic term at every step of a chain, discounted: the alternative to one step at random."""
+    columns, actions = run.soft.shifts.shape
+    frames = np.empty((1, 1 + columns, actions + 1))
+    total, scale = 0.0, 1.0
+    for _ in range(horizon):
+        _, sample, _ = quadratic(state, pairs, horizon, frames, run)
+        total += scale * sample
+        scale *= run.policy.discount
+        state = walked(state, 1, run)
+        if state < 0:
+            break
+    return total
+
+
 def main() -> None:
     """Prints the ratios; fails below the goal."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -87,9 +103,8 @@ def main() -> None:
     def all_steps(name: str, pairs: int) -> Part:
         oracle = Oracle(model, options.seed, 3)
         count = max(20, int(options.calls / (2 * 0.75 * pairs * horizon**2)))
-        world = (chains.policy, model.tables, chains.table, chains.soft)
-        each = partial(corrected_everywhere, *world, STATE, pairs, horizon, new_lanes(), oracle.stream)
-        samples = np.array([each() for _ in range(count)])
+        run = chains.sampler(oracle)
+        samples = np.array([corrected_everywhere(STATE, pairs, horizon, run) for _ in range(count)])
         return measured(name, Sums(count, float(samples.sum()), float(samples @ samples)), oracle.calls)
 
     linear = chain("chains of order 1")

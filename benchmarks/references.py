@@ -33,11 +33,9 @@ def greedy_value(model: sp.TabularModel, reference: Reference) -> float:
     return float(sp.exact.evaluate(model, policy, tolerance=1e-5).values[model.initial_state])
 
 
-def shared_curve(
-    model: sp.TabularModel, truth: Floats, sampling: str, checks: Sequence[int], seed: int
-) -> list[list[float]]:
+def shared_curve(model: sp.TabularModel, truth: Floats, checks: Sequence[int], seed: int) -> list[list[float]]:
     """At each number of calls: greedy value, range of the error at the initial state, and the certified bound on it."""
-    reference = SharedReference(model, sp.HardMax(), seed=seed, sampling=sampling)  # type: ignore[arg-type]
+    reference = SharedReference(model, sp.HardMax(), seed=seed)
     start = np.array([model.initial_state])
     rows = []
     for calls in checks:
@@ -56,13 +54,12 @@ def shared(seeds: int) -> None:
         solution = sp.exact.solve(model, sp.HardMax(), 1e-6)
         print(f"\n{name}, γ = 0.99: the optimal value is {solution.values[model.initial_state]:.4g}")
         print(f"{'calls':<40}" + "".join(f"{calls:>10,}" for calls in checks))
-        for sampling in ("walks", "bounds"):
-            started = time.perf_counter()
-            rows = np.median([shared_curve(model, solution.q, sampling, checks, s) for s in range(seeds)], axis=0)
-            seconds = (time.perf_counter() - started) / seeds
-            for column, what in enumerate(("greedy policy", "error at the root", "certified error at the root")):
-                label = f"{sampling}: {what}" + (f" ({seconds:.1f} s)" if column == 0 else "")
-                print(f"{label:<40}" + "".join(f"{row[column]:>10.4g}" for row in rows))
+        started = time.perf_counter()
+        rows = np.median([shared_curve(model, solution.q, checks, seed) for seed in range(seeds)], axis=0)
+        seconds = (time.perf_counter() - started) / seeds
+        for column, what in enumerate(("greedy policy", "error at the root", "certified error at the root")):
+            label = what + (f" ({seconds:.1f} s)" if column == 0 else "")
+            print(f"{label:<40}" + "".join(f"{row[column]:>10.4g}" for row in rows))
 
 
 def played(model: sp.GenerativeModel, reference: Reference) -> tuple[float, int]:

@@ -8,11 +8,12 @@ distribution of a sample of a small table. The backups are written out here too.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, OptimalTransport
+from smoothplan.backups import Backup, OptimalTransport, line_cost
 from smoothplan.models.tabular import TabularModel
 from smoothplan.schedules.level import Level, Problem
 from smoothplan.schedules.schedule import Schedule
@@ -21,7 +22,7 @@ Choose = Callable[[Sequence[float]], int]
 """An index, given the probability of each."""
 
 DIGITS = 9
-"""Samples are rounded to so many digits before they are compared: rounding errors must not tell equal ones apart."""
+"""Samples are rounded to this many digits before they are compared: rounding errors must not tell equal ones apart."""
 
 
 def randomly(seed: int) -> Choose:
@@ -40,7 +41,7 @@ def randomly(seed: int) -> Choose:
 
 
 @dataclass(frozen=True)
-class Softmaxes:
+class Mixture:
     """A backup at one state: Σ_j μ_j·η·log Σ_i exp((q_i − c_ij)/η)."""
 
     temperature: float  # η
@@ -48,7 +49,7 @@ class Softmaxes:
     shifts: list[list[float]]  # c, [K][J]
 
     @classmethod
-    def at(cls, backup: Backup, state: int, actions: int) -> "Softmaxes":
+    def at(cls, backup: Backup, state: int, actions: int) -> "Mixture":
         if isinstance(backup, OptimalTransport):
             weights = np.broadcast_to(backup.reference_at(np.array([state])), (1, actions))[0].tolist()
             shifts = [[backup.tau * float(cost) for cost in row] for row in backup.cost]
@@ -93,7 +94,7 @@ class Naive:
     model: TabularModel
     choose: Choose
     children: Callable[[int, int], float] | None = None  # another way to a sample of a child, given row and state
-    softmaxes: dict[int, Softmaxes] = field(default_factory=dict)  # the backup at the states seen so far
+    softmaxes: dict[int, Mixture] = field(default_factory=dict)  # the backup at the states seen so far
     calls: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -142,7 +143,7 @@ class Naive:
     def around(self, row: int, state: int, q: Sequence[float]) -> float:
         """A sample of a level around a given reference."""
         level = self.levels[row]
-        soft = self.softmaxes.get(state) or Softmaxes.at(self.backup, state, self.model.actions)
+        soft = self.softmaxes.get(state) or Mixture.at(self.backup, state, self.model.actions)
         self.softmaxes[state] = soft
         result = soft.value(q) + level.shift
         if level.kind in ("order-1", "order-2"):
@@ -239,7 +240,7 @@ class Exact:
     backup: Backup
     model: TabularModel
     found: dict[tuple[int, int], Distribution] = field(default_factory=dict)
-    softmaxes: dict[int, Softmaxes] = field(default_factory=dict)
+    softmaxes: dict[int, Mixture] = field(default_factory=dict)
 
     def naive(self, choose: Choose) -> Naive:
         """The recursion whose children are drawn from their distributions, one choice each."""
@@ -309,6 +310,28 @@ def random_model(
         reward_range=None if kind == "bernoulli" else (low, high),
         terminal=ends,
     )
+
+
+Built = Callable[[], tuple[TabularModel, Backup]]
+
+
+def transport(model: TabularModel, kind: str) -> OptimalTransport:
+    """Skewed costs of either sign; a reference distribution that is fixed, a table, or a function of the state."""
+    rng = np.random.default_rng(model.actions)
+    table = rng.dirichlet(np.ones(model.actions), size=model.states)
+    references: dict[str, Any] = {"fixed": table[0], "table": table, "function": lambda states: table[states]}
+    cost = line_cost(model.actions) + 0.3 * rng.normal(size=(model.actions, model.actions))
+    return OptimalTransport(cost=cost, tau=0.8, lam=0.5, reference=references[kind])
+
+
+def built(backup: Backup | str, seed: int, **settings: Any) -> Built:
+    """Makes a `random_model`, and a backup for it; a kind of `transport` where that is a word."""
+
+    def make() -> tuple[TabularModel, Backup]:
+        model = random_model(seed, **settings)
+        return model, transport(model, backup) if isinstance(backup, str) else backup
+
+    return make
 
 
 def rooted(problem: Problem, levels: Sequence[Level], row: int) -> Schedule:

@@ -16,7 +16,7 @@ from smoothplan.engines.batched import BatchedEngine
 from smoothplan.engines.compiled import CompiledEngine
 from smoothplan.models.base import Oracle
 from smoothplan.schedules import level as arithmetic
-from smoothplan.schedules.level import Certificate, Level, Problem, Reference, Return, certify
+from smoothplan.schedules.level import Certificate, Level, Problem, ReferenceMoments, Return, certify
 from smoothplan.schedules.optimise import optimised
 from tests.naive import Distribution, Exact, entrance, random_model, rooted
 
@@ -284,7 +284,7 @@ def test_the_variance_of_the_quadratic_term(gap: float, noise: float, pairs: int
     exact = Exact(problem, levels, backup, model)
     # Around Q̂ = 0 linear and quadratic part are independent, so the variances subtract.
     quadratic = exact.around(2, 0, [0.0, 0.0]).variance - exact.around(1, 0, [0.0, 0.0]).variance
-    around = Reference(deviation=0.0, noise_fourth=0.0, second=gap, fourth=gap, width=0.0, calls=0.0)
+    around = ReferenceMoments(deviation=0.0, noise_fourth=0.0, second=gap, fourth=gap, width=0.0, calls=0.0)
     through = Return(bias=0.0, variance=noise**2, low=-noise, high=gap + noise, calls=1.0)
     first = arithmetic.first_order(problem, around, through)
     second = arithmetic.second_order(problem, around, through, through, pairs)
@@ -327,11 +327,11 @@ def test_the_bias_of_a_coarse_quadratic_child_is_attained() -> None:
     assert bias <= certify(problem, levels)[-1].bias <= bias * (1.0 + 1e-6)
 
 
-def first_drift(around: Reference, eta: float) -> float:
+def first_drift(around: ReferenceMoments, eta: float) -> float:
     return float(min(around.second, around.fourth**2 / (8.0 * eta)))
 
 
-def second_drift(around: Reference, eta: float) -> float:
+def second_drift(around: ReferenceMoments, eta: float) -> float:
     return float(around.fourth**2 / (8.0 * eta))
 
 
@@ -341,7 +341,7 @@ def test_the_second_order_remainder_may_exceed_the_range() -> None:
     backup = LogSumExp(eta)
     error = float(backup.value([gap, 0.0]) - curvature.taylor(backup, [gap, 0.0], [0.0, 0.0], 2))
     assert gap < abs(error) <= gap**2 / (8.0 * eta)
-    around = Reference(deviation=0.0, noise_fourth=0.0, second=gap, fourth=gap, width=0.0, calls=0.0)
+    around = ReferenceMoments(deviation=0.0, noise_fourth=0.0, second=gap, fourth=gap, width=0.0, calls=0.0)
     through = Return(bias=0.0, variance=0.0, low=0.0, high=gap, calls=1.0)
     problem = Problem.of(fair_coin(gap, 0.0), backup)
     proved = arithmetic.second_order(problem, around, through, through, 2)

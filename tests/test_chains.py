@@ -17,14 +17,13 @@ import smoothplan as sp
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax, LogSumExp, NoCurvatureError, OptimalTransport, line_cost
 from smoothplan.engines.base import Sums
-from smoothplan.engines.chain_kernels import choose, choose_pairs, draw_stops, paired, paired_sums, stop_weight
 from smoothplan.engines.chains import LIMIT, BatchedChains, Chains, PairSums
 from smoothplan.engines.compiled_chains import LANES, TableChains
 from smoothplan.engines.grids import Grid, grid_nodes, make_grid
 from smoothplan.engines.jitted_chains import BLOCK, JittedChains
-from smoothplan.engines.kernels import softmaxes
+from smoothplan.engines.kernels import choose, choose_pairs, draw_stops, paired, paired_sums, softmaxes, stop_weight
 from smoothplan.models.base import GenerativeModel, Oracle
-from tests.naive import random_model
+from tests.naive import Built, built, random_model, transport
 
 DEVIATIONS = 7.0
 """Standard errors between a mean and its expectation: 3e-12 for a normal mean, and there are fewer than 300 here. The
@@ -69,33 +68,15 @@ class Case:
         return values, returns, corrections
 
 
-def transport(model: sp.TabularModel, kind: str) -> OptimalTransport:
-    """A reference distribution that is fixed, a table, or a function of the state."""
-    table = np.random.default_rng(8).dirichlet(np.ones(model.actions), size=model.states)
-    references: dict[str, Any] = {"fixed": table[0], "table": table, "function": lambda states: table[states]}
-    return OptimalTransport(cost=line_cost(model.actions), tau=0.8, lam=0.5, reference=references[kind])
-
-
-CASES: dict[str, Callable[[], tuple[sp.TabularModel, Backup]]] = {}
-
-
-def _case(name: str, backup: Callable[[sp.TabularModel], Backup], seed: int, **settings: Any) -> None:
-    def built() -> tuple[sp.TabularModel, Backup]:
-        model = random_model(seed, **settings)
-        return model, backup(model)
-
-    CASES[name] = built
-
-
-_case("entropy", lambda model: LogSumExp(0.4), 1, actions=2, discount=0.99)
-_case(
-    "entropy bernoulli ends", lambda model: LogSumExp(0.8), 2, actions=4, discount=0.99, kind="bernoulli", terminal=0.1
-)
-_case("fixed", lambda model: transport(model, "fixed"), 3, actions=3, discount=0.6, kind="successor", low=-1.0)
-_case("table", lambda model: transport(model, "table"), 4, actions=3, discount=0.9, kind="bernoulli")
-_case("function ends", lambda model: transport(model, "function"), 5, actions=3, discount=0.9, terminal=0.2)
-_case("hard", lambda model: HardMax(), 6, actions=3, discount=0.9, terminal=0.1, kind="successor")
-_case("myopic", lambda model: LogSumExp(0.4), 7, actions=2, discount=0.0, kind="bernoulli")
+CASES: dict[str, Built] = {
+    "entropy": built(LogSumExp(0.4), 1, actions=2, discount=0.99),
+    "entropy bernoulli ends": built(LogSumExp(0.8), 2, actions=4, discount=0.99, kind="bernoulli", terminal=0.1),
+    "fixed": built("fixed", 3, actions=3, discount=0.6, kind="successor", low=-1.0),
+    "table": built("table", 4, actions=3, discount=0.9, kind="bernoulli"),
+    "function ends": built("function", 5, actions=3, discount=0.9, terminal=0.2),
+    "hard": built(HardMax(), 6, actions=3, discount=0.9, terminal=0.1, kind="successor"),
+    "myopic": built(LogSumExp(0.4), 7, actions=2, discount=0.0, kind="bernoulli"),
+}
 
 
 @cache
@@ -386,7 +367,7 @@ def countdown(states: Any, actions: Any, rng: Any) -> Any:
 
 
 def four_engines(steps: int) -> list[tuple[GenerativeModel, Chains, Any]]:
-    """A model whose episodes last exactly so many steps: as a table, a simulator, and both with NumPy."""
+    """A model whose episodes last exactly that many steps: as a table, a simulator, and both with NumPy."""
     outcomes = [[[(1.0, max(left - 1, 0), 1.0, left <= 1)]] * 2 for left in range(steps + 1)]
     tabular = sp.TabularModel.from_outcomes(outcomes, discount=0.9)
     jitted = sp.JitModel(countdown, actions=2, discount=0.9, reward_range=(1, 1), initial_state=[float(steps)])
@@ -426,23 +407,6 @@ def test_every_call_is_counted(count: int, horizon: int) -> None:
         if horizon == 1:
             assert oracle.calls == 2 * pairs * found.differing
         assert oracle.calls <= count * (horizon - 1 + 2 * pairs * length)
-
-
-def test_a_simulator_sees_as_many_calls_as_are_counted() -> None:
-    seen = [0]
-    chosen = case("entropy bernoulli ends")
-
-    def step(states: Any, actions: Any, rng: Any) -> Any:
-        seen[0] += len(actions)
-        return chosen.model.step(states, actions, rng)
-
-    model = sp.VectorModel(step, actions=4, discount=0.99, reward_range=(0, 1))
-    oracle = Oracle(model, 0)
-    chains = BatchedChains(model, chosen.backup, lambda states: chosen.table[states])
-    chains.values(oracle, 0, 500, 30)
-    chains.returns(oracle, 0, 1, 500, 30)
-    chains.corrections(oracle, 0, 100, 10, 30)
-    assert oracle.calls == seen[0] > 0
 
 
 def test_the_same_oracle_gives_the_same_samples() -> None:

@@ -104,7 +104,7 @@ def test_there_is_no_bias_at_a_finite_depth(name: str, depth: int, samples: int)
 
 def test_returns_that_do_not_fit_into_memory_make_the_same_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample that is drawn in slices is a sample all the same: the test above, with slices of 16 calls."""
-    monkeypatch.setattr(multilevel, "LIMIT", 16)
+    monkeypatch.setattr(multilevel, "CALLS_AT_ONCE", 16)
     model = bernoulli()
     assert abs(distance(engine_of(model, LSE, 1, decay=1.5), model, 1_280)) < T_LIMIT
 
@@ -112,7 +112,7 @@ def test_returns_that_do_not_fit_into_memory_make_the_same_sample(monkeypatch: p
 @pytest.mark.parametrize("limit", [8, 32, 1 << 15])
 def test_a_sample_is_the_sum_of_its_differences(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From given returns, by the formula: B_0 + Σ (B_l − B_{l−1})/P(L ≥ l)."""
-    monkeypatch.setattr(multilevel, "LIMIT", limit)
+    monkeypatch.setattr(multilevel, "CALLS_AT_ONCE", limit)
     model, level, base = bernoulli(), 5, 2
     engine = engine_of(model, LSE, 1, base=base)
     drawn: list[Floats] = []

@@ -19,6 +19,7 @@ from smoothplan.references import (
     Reference,
     SharedReference,
     TabularReference,
+    TooFewCallsError,
     default_reference,
     shared,
 )
@@ -31,13 +32,6 @@ BACKUPS: list[Backup] = [
     LogSumExp(0.3),
     OptimalTransport(cost=line_cost(3), tau=1.0, lam=0.25, reference=[0.5, 0.3, 0.2]),
 ]
-
-
-class Lazy:
-    """A reference that a user writes: it prefers the first action."""
-
-    def q(self, states: States) -> Floats:
-        return np.tile([1.0, 0.0], (len(states), 1))
 
 
 def _walk(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
@@ -72,11 +66,6 @@ def greedy_steps(model: GenerativeModel, reference: Reference, most: int) -> int
 
 
 # The interface.
-
-
-def test_a_reference_of_a_user() -> None:
-    reference: Reference = Lazy()
-    assert reference.q(np.zeros((3, 2))).shape == (3, 2)
 
 
 def test_a_critic_is_any_function() -> None:
@@ -243,8 +232,8 @@ def test_a_grid_balances_a_pole() -> None:
     reference = GridReference.build(model, LogSumExp(0.1), seed=1)
     assert greedy_steps(model, reference, 300) >= 200
     assert reference.nodes == 11**4
-    assert (reference.low < 0.0).all()
-    assert (reference.high > 0.0).all()
+    assert (reference.grid.low < 0.0).all()
+    assert (reference.grid.high > 0.0).all()
     assert reference.calls < 250_000
 
 
@@ -275,7 +264,7 @@ def test_a_grid_depends_on_its_seed_only() -> None:
     first, second, third = (GridReference.build(model, HardMax(), cells=10, seed=seed) for seed in (1, 1, 2))
     for one, other in zip(first.grid, second.grid, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert not np.array_equal(first.low, third.low)
+    assert not np.array_equal(first.grid.low, third.grid.low)
 
 
 def test_an_axis_along_which_nothing_moves_has_a_width() -> None:
@@ -292,7 +281,7 @@ def test_an_axis_along_which_nothing_moves_has_a_width() -> None:
         initial_state=np.zeros(2, dtype=np.float32),
     )
     reference = GridReference.build(model, HardMax(), cells=4)
-    np.testing.assert_allclose([reference.low[1], reference.high[1]], [-0.0005, 0.0005])
+    np.testing.assert_allclose([reference.grid.low[1], reference.grid.high[1]], [-0.0005, 0.0005])
     assert reference.q(np.zeros((2, 2), dtype=np.float32)).shape == (2, 2)
 
 
@@ -304,7 +293,7 @@ def test_an_axis_along_which_nothing_moves_has_a_width() -> None:
         ({"cells": 0}, "cells must be at least 1"),
         ({"cells": [2, 2]}, "cells must be a whole number or 1 of them"),
         ({"samples": 0}, "samples must be at least 1"),
-        ({"max_calls": 100}, "takes 20002 simulator calls, more than max_calls=100"),
+        ({"cells": 50, "max_calls": 100}, "may take 268 simulator calls, more than the 100 that are allowed"),
         ({"periodic": [0]}, "low and high must be given where axes are periodic"),
         ({"low": [0.0], "high": [1.0], "periodic": [1]}, "periodic must be at most 0"),
     ],
@@ -495,12 +484,11 @@ def test_keys_join_states() -> None:
     np.testing.assert_allclose(reference.q(np.array([[0, 7], [1, 9]])).max(axis=1), [2 / 3, 4 / 3], atol=1e-3)
 
 
-@pytest.mark.parametrize("sampling", ["walks", "bounds"])
-def test_a_shared_reference_depends_on_its_seed_and_its_calls(sampling: Any) -> None:
+def test_a_shared_reference_depends_on_its_seed_and_its_calls() -> None:
     table = sp.models.frozen_lake()
     found = []
     for seed in (1, 1, 2):
-        reference = SharedReference(table, LogSumExp(0.01), seed=seed, sampling=sampling)
+        reference = SharedReference(table, LogSumExp(0.01), seed=seed)
         reference.improve(700)
         assert reference.calls == 700
         found.append(reference.q(np.arange(table.states)))
@@ -523,7 +511,6 @@ def test_a_frozen_lake_is_crossed() -> None:
     [
         ({"root": 9}, "state 9 is not one of the model's states 0..4"),
         ({"delta": 0.0}, "delta must be strictly between 0 and 1"),
-        ({"sampling": "luck"}, "sampling must be 'walks' or 'bounds', got 'luck'"),
         ({"successors": 0}, "successors must be at least 1"),
     ],
 )
@@ -542,8 +529,6 @@ def test_what_a_shared_reference_needs() -> None:
         SharedReference(keyed(table, max_successors=1), HardMax()).improve(1000)
     with pytest.raises(ValueError, match="calls must be at least 1"):
         SharedReference(table, HardMax()).improve(0)
-    with pytest.raises(ValueError, match="state must be None where sampling is 'bounds'"):
-        SharedReference(table, HardMax(), sampling="bounds").improve(5, state=1)
     with pytest.raises(TypeError, match="whole numbers"):
         SharedReference(table, HardMax()).q(np.array([0.5]))
     lake = sp.models.frozen_lake()
@@ -554,13 +539,82 @@ def test_what_a_shared_reference_needs() -> None:
 # The default.
 
 
-def test_the_default_suits_the_model() -> None:
-    shared_one = default_reference(small(), HardMax(), calls=500, seed=1)
-    assert isinstance(shared_one, SharedReference)
-    assert shared_one.calls == 500
-    grid = default_reference(line(), HardMax(), calls=60_000, seed=1)
-    assert isinstance(grid, GridReference)
-    assert 30_000 < grid.calls < 100_000
+def counted(dimensions: int, single: bool, fail_at: float = np.inf) -> tuple[sp.VectorModel, list[int]]:
+    """A walk in a cube, and a list of the sizes of its calls; after `fail_at` of them in all it raises."""
+    made: list[int] = []
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        made.append(len(actions))
+        if sum(made) > fail_at:
+            raise KeyboardInterrupt
+        noise = 0.0 if single else rng.normal(scale=0.2, size=states.shape)
+        return np.clip(0.9 * states + 0.2 * (actions[:, None] - 1) + noise, -1.0, 1.0), np.abs(states).mean(axis=1)
+
+    model = sp.VectorModel(
+        step,
+        actions=3,
+        discount=0.9,
+        reward_range=(0, 1),
+        max_successors=1 if single else None,
+        terminates=False,
+        initial_state=np.zeros(dimensions),
+    )
+    return model, made
+
+
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("dimensions", range(1, 7))
+@pytest.mark.parametrize("calls", [1_000, 10_000, 200_000, pytest.param(1_000_000, marks=pytest.mark.full)])
+def test_a_default_grid_keeps_its_budget(calls: int, dimensions: int, single: bool) -> None:
+    """By a coarser grid where there are few calls; and most of the budget is put to use."""
+    model, made = counted(dimensions, single)
+    reference = default_reference(model, LogSumExp(0.1), calls=calls)
+    assert isinstance(reference, GridReference)
+    assert reference.calls == sum(made) <= calls
+    assert reference.calls > (0.2 if calls > 1_000 else 0.0) * calls
+    assert np.isfinite(reference.q(np.zeros((1, dimensions)))).all()
+    assert f"vectors of {dimensions} floats, {calls} simulator calls at most" in repr(reference)
+    assert ("fewer than 10000 nodes" in reference.why) == (reference.nodes < 10_000)
+    for more in (1, 50, 700, 5_000):
+        reference.improve(more)
+        assert reference.calls == sum(made) <= calls + more
+        calls = reference.calls
+
+
+@pytest.mark.parametrize("calls", [1, 7, 500, 20_000])
+def test_a_default_of_states_that_can_be_told_apart_keeps_its_budget(calls: int) -> None:
+    for model in (small(), keyed(small())):
+        reference = default_reference(model, LogSumExp(0.1), calls=calls, seed=1)
+        assert isinstance(reference, SharedReference)
+        assert reference.calls == calls
+        reference.improve(13)
+        assert reference.calls == calls + 13
+    assert "whole numbers can be told apart" in repr(reference)
+
+
+def test_too_few_calls_are_refused_by_name() -> None:
+    model, made = counted(3, single=True)
+    with pytest.raises(TooFewCallsError, match=r"cells may take 112 simulator calls, more than the 100 that"):
+        default_reference(model, HardMax(), calls=100)
+    assert made == []
+    assert default_reference(model, HardMax(), calls=112).calls <= 112
+
+
+@pytest.mark.parametrize("fail_at", [20, 3_000, 30_000])
+def test_calls_are_known_where_the_making_is_interrupted(fail_at: int) -> None:
+    """An oracle from outside counts the call that did not come back, too."""
+    model, made = counted(2, single=False, fail_at=fail_at)
+    oracle = Oracle(model, 5)
+    with pytest.raises(KeyboardInterrupt):
+        default_reference(model, HardMax(), calls=100_000, oracle=oracle)
+    assert oracle.calls == sum(made) > fail_at
+    model, _ = counted(2, single=False)
+    given = default_reference(model, HardMax(), calls=9_000, oracle=Oracle(model, 5))
+    own = default_reference(model, HardMax(), calls=9_000, seed=5)
+    np.testing.assert_array_equal(given.q(np.zeros((1, 2))), own.q(np.zeros((1, 2))))
+
+
+def test_what_has_no_default() -> None:
     with pytest.raises(ValueError, match=r"dtype float64 and shape \(7,\).*Give a critic"):
         default_reference(line(initial_state=np.zeros(7)), HardMax())
     with pytest.raises(ValueError, match="declares no max_successors"):

@@ -416,7 +416,6 @@ LINE = sp.VectorModel(
 REFERENCES: dict[str, Callable[[], SharedReference | GridReference]] = {
     "table": lambda: SharedReference(MODELS["ending"], by_state(MODELS["ending"]), root=0, seed=1),
     "large table": lambda: SharedReference(MODELS["large"], sp.HardMax(), root=0),
-    "bounds": lambda: SharedReference(MODELS["large"], sp.LogSumExp(0.1), root=0, sampling="bounds"),
     "keyed": lambda: SharedReference(vectorised(MODELS["ending"]), by_state(MODELS["ending"])),
     "key": lambda: SharedReference(vectorised(MODELS["large"]), sp.LogSumExp(0.1), key=int),
     "open grid": lambda: GridReference.build(LINE, sp.LogSumExp(0.1), cells=6, samples=2, seed=1),
@@ -429,7 +428,7 @@ REFERENCES: dict[str, Callable[[], SharedReference | GridReference]] = {
 def answers(reference: SharedReference | GridReference, errors: bool = True) -> Arrays:
     """What a reference says of some states."""
     if isinstance(reference, GridReference):
-        states = np.random.default_rng(0).uniform(-1.0, 1.0, (50, len(reference.low)))
+        states = np.random.default_rng(0).uniform(-1.0, 1.0, (50, len(reference.grid.low)))
         return {"q": reference.q(states)}
     found = {"q": reference.q(np.arange(12))}
     if errors:

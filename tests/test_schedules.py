@@ -220,17 +220,6 @@ def test_the_optimiser_does_not_depend_on_what_was_asked_before(
     assert optimised(problem, epsilon, 0.1, order) == fresh
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
-def test_a_finer_request_leaves_the_table_as_it_was(order: int) -> None:
-    """The levels handed out for a floor are those of a table that was never asked for more, or asked in steps."""
-    problem = bernoulli_problem()
-    fresh = {floor: optimise._Table(problem, order).down_to(floor) for floor in (0.3, 0.05, 0.01)}
-    table = optimise._Table(problem, order)
-    assert len(fresh[0.3][0]) < len(fresh[0.05][0]) < len(fresh[0.01][0])
-    for floor in (0.05, 0.3, 0.01, 0.05, 0.3):
-        assert table.down_to(floor) == fresh[floor]
-
-
 def test_a_smaller_delta_costs_only_a_logarithm() -> None:
     problem = bernoulli_problem()
     calls = [optimised(problem, 0.02, delta, 2).calls for delta in (0.1, 1e-2, 1e-4, 1e-8)]

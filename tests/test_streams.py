@@ -1,12 +1,18 @@
-"""Random streams: the generator is the published one, and every chunk of every seed has its own."""
+"""Random streams: the generator is the published one, and every chunk has its own. Functions compiled on first use."""
 
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 
 from smoothplan import streams
+from smoothplan.compiling import Compiled
 
 MASK = 2**64 - 1
 
@@ -81,3 +87,53 @@ def test_negative_seed_or_chunk_is_refused(make: Any, seed: int, chunk: int, mes
 def test_a_seed_that_is_no_whole_number_is_refused(seed: Any) -> None:
     with pytest.raises(TypeError, match="seed must be a whole number"):
         streams.stream(seed)
+
+
+# Functions that are compiled on first use
+
+
+def in_another_process(code: str) -> str:
+    """What a fresh interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    return done.stdout
+
+
+def test_an_import_loads_neither_numba_nor_what_only_some_need() -> None:
+    heavy = ["numba", "rich", "plotly", "gymnasium", "distributed"]
+    code = f"import sys, smoothplan; print([name for name in {heavy} if name in sys.modules])"
+    assert in_another_process(code) == "[]\n"
+
+
+def test_cached_code_loads_in_another_process() -> None:
+    """A second process loads what the first compiled; a recursion compiled wrongly would crash there."""
+    code = (
+        "import smoothplan as sp; model = sp.models.garnet(states=5, actions=2, branching=2, discount=0.2, seed=1);"
+        "print(sp.plan(sp.SmoothCruiser(sp.LogSumExp(1.0), 0.05), model, engine='compiled').status)"
+    )
+    for _ in range(2):
+        assert in_another_process(code) == "converged\n"
+
+
+def test_threads_compile_a_function_once() -> None:
+    """It calls itself, so that a second version would be compiled where it is used before it is ready."""
+    made: list[object] = []
+
+    def signature() -> Any:
+        made.append(None)
+        return numba.int64(numba.int64)
+
+    function = Compiled(_fibonacci, lambda: numba.njit, signature)
+    globals()["_fibonacci"] = function
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(function, [20] * 8)) == [6765] * 8
+    assert len(made) == len(function.dispatcher.signatures) == 1
+    with pytest.raises(TypeError, match="No matching definition"):
+        function("twenty")
+
+
+def _fibonacci(number: int) -> int:
+    return number if number < 2 else _fibonacci(number - 1) + _fibonacci(number - 2)
+
+
+def test_a_compiled_function_is_pickled_by_name() -> None:
+    assert pickle.loads(pickle.dumps(streams.uniform)) is streams.uniform

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from smoothplan.arguments import Floats, amount, scientific
-from smoothplan.backups import Backup, depends_on_state
+from smoothplan.arguments import Floats
+from smoothplan.backups import Backup
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.engines.base import Engine
 from smoothplan.engines.batched import BatchedEngine
-from smoothplan.forecast import Scheduled
+from smoothplan.engines.compiled import CompiledEngine
+from smoothplan.forecast import Scheduled, amount, scientific
 from smoothplan.models.base import GenerativeModel
-from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.running.run import Display, EngineName, Root, Status
 from smoothplan.running.work import Chunk, Outcome, Work
@@ -33,9 +33,6 @@ HEADROOM = 4
 
 BISECTIONS = 12
 """Of the range of log ε, in search of a schedule that a number of calls can pay for."""
-
-WORTH_COMPILING = 12.0
-"""Calls per step from which the compiled engine is faster than the batched one on a jitted simulator."""
 
 LOOKS = 64
 """How often a run looks at its interval, at least: a chunk is no more than this fraction of the samples,"""
@@ -76,23 +73,11 @@ def begin(planner: Scheduled, root: Root) -> "ScheduleRun":
 
 
 def engine_for(name: EngineName, schedule: Schedule, backup: Backup, model: GenerativeModel) -> Engine:
-    """The engine of that name for a schedule; for "auto" whichever is faster."""
-    # The compiled engines are imported here, for they compile on first use.
+    """The engine of that name for a schedule; for "auto" the compiled one where there is a table."""
     if isinstance(model, TabularModel) and name != "batched":
-        from smoothplan.engines.compiled import CompiledEngine
-
         return CompiledEngine(schedule, backup, model)
-    if isinstance(model, JitModel) and name != "batched":
-        from smoothplan.engines.jitted import JittedEngine, calls_per_step
-
-        fits = JittedEngine.serves(model) and not depends_on_state(backup)
-        if fits and (name == "compiled" or calls_per_step(schedule) >= WORTH_COMPILING):
-            return JittedEngine(schedule, backup, model)
     if name == "compiled":
-        raise ValueError(
-            "engine 'compiled' needs a TabularModel, or a JitModel with an initial_state that is a vector of float64 "
-            f"and a backup that does not depend on the state, got {type(model).__name__}: use 'batched'"
-        )
+        raise ValueError(f"engine 'compiled' needs a TabularModel here, got {type(model).__name__}: use 'batched'")
     return BatchedEngine(schedule, backup)
 
 

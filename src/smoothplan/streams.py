@@ -4,36 +4,18 @@ Python code draws from a NumPy generator, compiled code from xoshiro256++ (Black
 which the last counts simulator calls: compiled code cannot draw a transition without being counted.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan import arguments
+from smoothplan.compiling import compiled
 
 Stream = NDArray[np.uint64]
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 CALLS = 4
 """Index of the word of a `Stream` that counts simulator calls."""
-
-_TWO_TO_MINUS_53 = 2.0**-53
-
-
-def compiled(function: Function, signature: Any = None, allocates: bool = False, inlined: bool = False) -> Function:
-    """The function compiled by Numba, releasing the interpreter lock, cached on disk.
-
-    Args:
-        function: what to compile.
-        signature: its types. It is then compiled at once and for these only, as a function that calls itself must be.
-        allocates: whether it makes arrays. Unless it does, Numba keeps no count of references to arrays, which took up
-            to a fifth of the time of a recursion; a function that makes one all the same does not compile.
-        inlined: whether it becomes a part of its caller, where the compiler would not think so.
-    """
-    options: dict[str, Any] = {"_nrt": allocates, "forceinline": inlined}
-    return cast(Function, numba.njit(signature, cache=True, nogil=True, error_model="numpy", **options)(function))
 
 
 def _seed_sequence(seed: int, chunk: int) -> np.random.SeedSequence:
@@ -106,6 +88,12 @@ def next_word(state: Stream) -> Any:
 
 
 @compiled
+def fraction(word: Any) -> float:
+    """A random word as a multiple of 2⁻⁵³ in [0, 1)."""
+    return float(np.int64(word >> np.uint64(11))) * 2.0**-53
+
+
+@compiled
 def uniform(state: Stream) -> float:
     """The next number of a stream, uniform on the multiples of 2⁻⁵³ in [0, 1)."""
-    return float(np.int64(next_word(state) >> np.uint64(11))) * _TWO_TO_MINUS_53
+    return fraction(next_word(state))

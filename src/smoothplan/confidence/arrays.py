@@ -4,29 +4,17 @@ Functions of numbers broadcast their arguments, at compiled speed. Arrays in, an
 """
 
 import math
-from collections.abc import Callable
-from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import ArrayLike
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, Numbers
+from smoothplan.compiling import broadcast
 from smoothplan.confidence import betting, kl, thresholds
 
 AGREEMENT = 1e-9
 """How far sums may contradict the extremes, relatively: rounding, not error."""
-
-
-def broadcast(function: Callable[..., Any]) -> Callable[..., Numbers]:
-    """A function of numbers for arrays, compiled when it is first called, cached on disk.
-
-    It must be one of its own that calls the kernel: Numba's caches tell functions apart by the place where they are
-    written, so that a process that found this one in place of the kernel itself would crash.
-    """
-    result: Callable[..., Numbers] = numba.vectorize(cache=True)(function)
-    return result
 
 
 @broadcast

@@ -15,9 +15,9 @@ These are scalar kernels, for compiled code, and check nothing; `smoothplan.conf
 
 import math
 
+from smoothplan.compiling import compiled
 from smoothplan.confidence.kl import bernoulli_lower
 from smoothplan.confidence.thresholds import LOG_2, wager_regret
-from smoothplan.streams import compiled
 
 ROUNDING = 2.0**-53
 """Relative error of one addition: that of a sum of n positive terms added up one by one is at most n times as large."""

@@ -12,7 +12,7 @@ These are scalar kernels, for compiled code, and check nothing; `smoothplan.conf
 import math
 
 from smoothplan.arguments import Floats
-from smoothplan.streams import compiled
+from smoothplan.compiling import compiled
 
 STEPS = 100
 """Newton's method needs fewer than ten; this ends it in any case. Wherever it ends, the bound holds."""

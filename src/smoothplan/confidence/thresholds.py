@@ -9,7 +9,7 @@ These are scalar kernels, for compiled code, and check nothing; `smoothplan.conf
 import math
 
 from smoothplan.arguments import Ints
-from smoothplan.streams import compiled
+from smoothplan.compiling import compiled
 
 LOG_2 = math.log(2.0)
 HALF_LOG_PI = 0.5 * math.log(math.pi)

@@ -1,9 +1,15 @@
-"""What an engine offers a planner at the root."""
+"""What an engine offers a planner at the root, and what engines share that run in NumPy."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from smoothplan.arguments import Floats
-from smoothplan.models.base import Oracle
+from smoothplan.models.base import Oracle, States
+
+CALLS_AT_ONCE = 1 << 15
+"""Simulator calls of one batch: enough to hide Python's overhead, small enough for the processor's cache."""
 
 
 class Sums(NamedTuple):
@@ -30,3 +36,22 @@ class Engine(Protocol):
 
     def values(self, oracle: Oracle, state: Any, reference: Floats, count: int) -> Sums:
         """Samples of the root's value around a given reference, [K]."""
+
+
+def pieces(count: int, largest: int) -> Iterator[int]:
+    """Sizes, at most `largest` each, that add up to a count."""
+    for start in range(0, count, largest):
+        yield min(largest, count - start)
+
+
+def repeated(state: Any, count: int) -> States:
+    """A state as a batch [count, ...]."""
+    return np.repeat(np.asarray(state)[None], count, axis=0)
+
+
+def added(count: int, batches: Iterable[Floats]) -> Sums:
+    """The sums of a number of samples that come in batches."""
+    total = squares = 0.0
+    for samples in batches:
+        total, squares = total + float(samples.sum()), squares + float(samples @ samples)
+    return Sums(count, total, squares)

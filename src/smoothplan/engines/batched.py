@@ -1,12 +1,11 @@
 """The batched engine: interprets a schedule with NumPy, many states at a time, for any simulator.
 
-A level maps a batch of states [n, ...] to samples [n]. A batch that would need more than `LIMIT` simulator calls at
-once is cut into pieces, at every level anew, so that memory is bounded by the depth of the schedule, not by its cost.
+A level maps a batch of states [n, ...] to samples [n]. A batch that would need more than `CALLS_AT_ONCE` simulator
+calls is cut into pieces, at every level anew: memory is bounded by the depth of the schedule, not by its cost.
 Actions come first and states last in every array, [K, n], for NumPy is slow along a short last axis. A reference that
 is the same for the whole batch is [K, 1], and so are its softmaxes.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -15,16 +14,13 @@ import numpy as np
 
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
-from smoothplan.engines.base import Sums
+from smoothplan.engines.base import CALLS_AT_ONCE, Sums, added, pieces, repeated
 from smoothplan.models.base import Oracle, States
 from smoothplan.schedules.level import Level
 from smoothplan.schedules.schedule import Schedule
 
-LIMIT = 1 << 15
-"""Simulator calls at a time: enough to hide Python's overhead, small enough for the processor's cache."""
 
-
-class Softmaxes(NamedTuple):
+class Mixture(NamedTuple):
     """A backup at references [K, n] or [K, 1], as a mixture of softmaxes over columns; see `transport.Columns`."""
 
     value: Floats  # F(Q̂), [n]
@@ -47,29 +43,22 @@ class BatchedEngine:
     backup: Backup
 
     compiled: ClassVar[bool] = False
-
-    @property
-    def chunk_calls(self) -> int:
-        """Simulator calls that take it a fraction of a second."""
-        return 1 << 16
+    chunk_calls: ClassVar[int] = 1 << 16
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int) -> Sums:
         """Returns of an action at the root, through the level of the root's reference."""
         level = self.schedule.root.reference
         assert level is not None
-        total = squares = 0.0
-        for piece in _pieces(count, LIMIT):
-            samples = self._returns(oracle, _repeated(state, piece), np.full(piece, action), level)
-            total, squares = total + float(samples.sum()), squares + float(samples @ samples)
-        return Sums(count, total, squares)
+        sizes = pieces(count, CALLS_AT_ONCE)
+        return added(
+            count, (self._returns(oracle, repeated(state, size), np.full(size, action), level) for size in sizes)
+        )
 
     def values(self, oracle: Oracle, state: Any, reference: Floats, count: int) -> Sums:
         """Samples of the root's value around a given reference, [K]."""
-        total = squares = 0.0
-        for piece in _pieces(count, LIMIT // max(1, 2 * self.schedule.root.pairs)):
-            samples = self._around(oracle, self.schedule.root, _repeated(state, piece), reference[:, None])
-            total, squares = total + float(samples.sum()), squares + float(samples @ samples)
-        return Sums(count, total, squares)
+        root = self.schedule.root
+        sizes = pieces(count, CALLS_AT_ONCE // max(1, 2 * root.pairs))
+        return added(count, (self._around(oracle, root, repeated(state, size), reference[:, None]) for size in sizes))
 
     def _sample(self, oracle: Oracle, row: int, states: States) -> Floats:
         """One sample of a level at each state, [n]; a single number for the constant level."""
@@ -79,7 +68,7 @@ class BatchedEngine:
         fan_out = max(self.schedule.problem.actions * level.samples, 2 * level.pairs, 1)
         results = np.empty(len(states))
         start = 0
-        for piece in _pieces(len(states), max(1, LIMIT // fan_out)):
+        for piece in pieces(len(states), max(1, CALLS_AT_ONCE // fan_out)):
             here = states[start : start + piece]
             around = self._reference(oracle, level, here)
             results[start : start + piece] = self._around(oracle, level, here, around)
@@ -93,7 +82,7 @@ class BatchedEngine:
             return np.zeros((actions, 1))
         assert level.reference is not None
         totals = np.zeros((actions, count))
-        for piece in _pieces(level.samples, max(1, LIMIT // (count * actions))):
+        for piece in pieces(level.samples, max(1, CALLS_AT_ONCE // (count * actions))):
             pairs = np.repeat(np.arange(actions), piece * count)
             samples = self._returns(oracle, _tiled(states, actions * piece), pairs, level.reference)
             totals += samples.reshape(actions, piece, count).sum(axis=1)
@@ -103,9 +92,10 @@ class BatchedEngine:
     def _returns(self, oracle: Oracle, states: States, actions: Ints, row: int) -> Floats:
         """R + γ·Y(Z) through a level, [n]; R alone where Z is terminal."""
         next_states, rewards, terminals = oracle.sample(states, actions)
-        discount = self.schedule.problem.discount
-        if not terminals.any():
-            return rewards + discount * self._sample(oracle, row, next_states)
+        discount, constant = self.schedule.problem.discount, self.schedule.levels[row].kind == "constant"
+        if constant or not terminals.any():
+            returns = rewards + discount * self._sample(oracle, row, next_states)
+            return np.where(terminals, rewards, returns) if terminals.any() else returns
         going_on = np.flatnonzero(~terminals)
         result = rewards.copy()
         result[going_on] += discount * self._sample(oracle, row, next_states[going_on])
@@ -157,12 +147,12 @@ class BatchedEngine:
         """What column j subtracts from Q̂_i, [J, K]."""
         return self.backup.shifts(self.schedule.problem.actions).T
 
-    def _softmaxes(self, around: Floats, states: States) -> Softmaxes:
+    def _softmaxes(self, around: Floats, states: States) -> Mixture:
         """The backup at references [K, n] or [K, 1] and states [n, ...]."""
         shifts, temperature = self._shifts, self.schedule.problem.temperature
         columns, weights = len(shifts), np.atleast_2d(self.backup.weights(states)).T
         if temperature == 0.0:
-            return Softmaxes(around.max(axis=0), np.zeros((0, *around.shape)), weights)
+            return Mixture(around.max(axis=0), np.zeros((0, *around.shape)), weights)
         local = np.empty((columns, *around.shape))
         maxima = np.empty((columns, around.shape[1]))
         for j in range(columns):
@@ -175,21 +165,11 @@ class BatchedEngine:
                 total = odds.sum(axis=0)
                 odds /= total
             maxima[j] = top + temperature * np.log(total)
-        return Softmaxes((weights * maxima).sum(axis=0), local, weights)
-
-
-def _pieces(count: int, largest: int) -> Iterator[int]:
-    """Sizes, at most `largest` each, that add up to a count."""
-    for start in range(0, count, largest):
-        yield min(largest, count - start)
-
-
-def _repeated(state: Any, count: int) -> States:
-    return np.repeat(np.asarray(state)[None], count, axis=0)
+        return Mixture((weights * maxima).sum(axis=0), local, weights)
 
 
 def _tiled(rows: States, times: int) -> States:
-    """A batch [n, ...] so many times over, [times·n, ...]."""
+    """A batch [n, ...] repeated as a whole, [times·n, ...]."""
     return np.broadcast_to(rows, (times, *rows.shape)).reshape(-1, *rows.shape[1:])
 
 
@@ -198,7 +178,7 @@ def _entries(table: Floats, rows: Ints) -> Floats:
     return np.asarray(table[rows, 0 if table.shape[1] == 1 else np.arange(len(rows))])
 
 
-def _drawn_column(soft: Softmaxes, count: int, rng: np.random.Generator) -> Floats:
+def _drawn_column(soft: Mixture, count: int, rng: np.random.Generator) -> Floats:
     """The local softmaxes p_·J of columns J ~ μ, [K, n] or [K, 1]."""
     if len(soft.local) == 1:
         return np.asarray(soft.local[0])

@@ -12,7 +12,7 @@ P(T = t) ∝ γ^t, and at s_T the U-statistic of n pairs of returns.
 with a reference on a grid.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -22,20 +22,16 @@ from numpy.typing import ArrayLike
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints, frozen
-from smoothplan.backups import Backup
-from smoothplan.engines.base import Sums
-from smoothplan.engines.chain_kernels import choose, choose_pairs, draw_stops, paired_sums, smooth, stop_weight
-from smoothplan.engines.kernels import Softmaxes
+from smoothplan.backups import Backup, NoCurvatureError
+from smoothplan.engines.base import Sums, added, pieces, repeated
+from smoothplan.engines.kernels import Softmaxes, choose, choose_pairs, draw_stops, paired_sums, stop_weight
 from smoothplan.models.base import GenerativeModel, Oracle, States
 
-Reference = Callable[[States], ArrayLike]
+QFunction = Callable[[States], ArrayLike]
 """Q̂: states [n, ...] to action values [n, K]."""
 
 LIMIT = 1 << 13
 """Chains that advance together: enough to hide Python's overhead, small enough for the processor's cache."""
-
-LEAST_PAIRS = 2
-"""Pairs of a U-statistic."""
 
 
 class PairSums(NamedTuple):
@@ -84,45 +80,39 @@ class BatchedChains:
 
     model: GenerativeModel
     backup: Backup
-    reference: Reference
+    reference: QFunction
     tail: float = 0.0
 
     compiled: ClassVar[bool] = False
+    chunk_calls: ClassVar[int] = 1 << 19
 
     def __post_init__(self) -> None:
         if not callable(self.reference):
             raise TypeError(f"reference must be a function of states, got {self.reference!r}")
         object.__setattr__(self, "tail", arguments.number("tail", self.tail))
 
-    @property
-    def chunk_calls(self) -> int:
-        """Simulator calls that take it a fraction of a second."""
-        return 1 << 19
-
     def values(self, oracle: Oracle, state: Any, count: int, horizon: int) -> Sums:
         """Chains of order 1 from a state."""
         count, horizon = sizes(count, horizon)
-        return _added(count, (self._chains(oracle, _repeated(state, piece), horizon) for piece in _pieces(count)))
+        return added(count, (self._chains(oracle, repeated(state, piece), horizon) for piece in pieces(count, LIMIT)))
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int, horizon: int) -> Sums:
         """Returns of an action."""
         count, horizon = sizes(count, horizon)
-        pieces = _pieces(count)
-        return _added(
-            count, (self._returns(oracle, _repeated(state, size), np.full(size, action), horizon) for size in pieces)
+        batches = pieces(count, LIMIT)
+        return added(
+            count, (self._returns(oracle, repeated(state, size), np.full(size, action), horizon) for size in batches)
         )
 
     def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> PairSums:
         """Corrections of second order from a state."""
-        smooth(self.backup)
-        count, horizon = sizes(count, horizon)
-        pairs = arguments.whole("pairs", pairs, least=LEAST_PAIRS)
+        count, pairs, horizon = correction_sizes(self.backup, count, pairs, horizon)
         discount = self.model.discount
         scale = stop_weight(discount, horizon) / (4.0 * self.backup.temperature)
         sums, differing = np.zeros(3), 0
-        for piece in _pieces(count):
+        for piece in pieces(count, LIMIT):
             stops = draw_stops(piece, discount, horizon, oracle.stream)
-            states = self._walked(oracle, _repeated(state, piece), stops)
+            states = self._walked(oracle, repeated(state, piece), stops)
             if len(states) == 0:
                 continue
             q = self._references(states)
@@ -213,6 +203,17 @@ def sizes(count: int, horizon: int) -> tuple[int, int]:
     return arguments.whole("count", count, least=0), arguments.whole("horizon", horizon)
 
 
+def correction_sizes(backup: Backup, count: int, pairs: int, horizon: int) -> tuple[int, int, int]:
+    """A number of corrections, their pairs and the horizon, for a backup that has curvature to correct for."""
+    if backup.temperature == 0.0:
+        raise NoCurvatureError(
+            f"{type(backup).__name__} has no curvature, and so no correction of second order: sample values or "
+            "returns, or use LogSumExp or OptimalTransport"
+        )
+    count, horizon = sizes(count, horizon)
+    return count, arguments.whole("pairs", pairs, least=2), horizon  # a U-statistic takes two
+
+
 def checked_references(q: Floats, states: States, actions: int) -> Floats:
     """References [n, K], read-only, or an error that names the state and the number that is wrong."""
     if q.shape != (len(states), actions):
@@ -225,20 +226,3 @@ def checked_references(q: Floats, states: States, actions: int) -> Floats:
         raise ValueError(f"the reference must be finite, got {q[row, action]} (state {state}, action {action})")
     result: Floats = frozen(q)
     return result
-
-
-def _pieces(count: int) -> Iterator[int]:
-    """Sizes, at most `LIMIT` each, that add up to a count."""
-    for start in range(0, count, LIMIT):
-        yield min(LIMIT, count - start)
-
-
-def _repeated(state: Any, count: int) -> States:
-    return np.repeat(np.asarray(state)[None], count, axis=0)
-
-
-def _added(count: int, batches: Iterator[Floats]) -> Sums:
-    total = squares = 0.0
-    for samples in batches:
-        total, squares = total + float(samples.sum()), squares + float(samples @ samples)
-    return Sums(count, total, squares)

@@ -8,38 +8,87 @@ literal, and it allocates nothing: each depth has a frame of its own. Three thin
 - a reference that is there before the level is sampled, constant or given, has its softmaxes ready in a frame.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.arguments import Floats, frozen
 from smoothplan.backups import Backup
+from smoothplan.compiling import compiled
 from smoothplan.engines.base import Sums
 from smoothplan.engines.kernels import (
-    CONSTANT,
-    FIRST_FRAME,
-    GIVEN,
-    GIVEN_FRAME,
-    LEVEL,
-    ZERO_FRAME,
     Softmaxes,
     draw_action,
     draw_column,
     fill_frame,
     frame_value,
-    level_table,
-    new_frames,
     policy_mean,
     softmaxes,
 )
 from smoothplan.models.base import Oracle
 from smoothplan.models.tabular import OUTCOME, Tables, TabularModel, draw, first_outcome, select
 from smoothplan.schedules.schedule import Schedule
-from smoothplan.streams import CALLS, Stream, advance, compiled
+from smoothplan.streams import CALLS, Stream, advance
+
+ZERO_FRAME, GIVEN_FRAME, FIRST_FRAME = range(3)
+"""Frames of the constant reference and of the root's reference, and the first of those that samples fill."""
+
+GIVEN = -1
+"""In place of the number of samples: the reference is there before the level is sampled."""
+
+LEVEL = np.dtype(
+    [
+        ("constant", np.int64),  # whether it is the constant level, whose value is `shift`
+        ("samples", np.int64),
+        ("reference", np.int64),  # −1 where there is none, and so below
+        ("linear", np.int64),
+        ("quadratic", np.int64),
+        ("pairs", np.int64),
+        ("equal_pairs", np.int64),  # whether pairs of one action are drawn too
+        ("by_policy", np.int64),  # whether the linear term is centred by ⟨π, Q̂⟩
+        ("clipped", np.int64),
+        ("shift", np.float64),
+        ("low", np.float64),
+        ("high", np.float64),
+    ],
+    align=True,
+)
+"""A level as compiled code reads it."""
+
+
+class Recursion(NamedTuple):
+    """What the recursion reads, and the arrays that it writes to."""
+
+    discount: float
+    levels: NDArray[np.void]  # [L] of LEVEL
+    tables: Tables
+    soft: Softmaxes
+    frames: Floats  # [FIRST_FRAME + L, 1 + J, K + 1], one for each depth
+    stream: Stream
+
+
+def _level_table(schedule: Schedule) -> NDArray[np.void]:
+    """A schedule as compiled code reads it, [L] of `LEVEL`."""
+    table = np.zeros(len(schedule.levels), dtype=LEVEL)
+    for row, level in enumerate(schedule.levels):
+        entry = table[row]
+        entry["constant"] = level.kind == "constant"
+        entry["samples"] = level.samples if row < len(table) - 1 else GIVEN
+        for name in ("reference", "linear", "quadratic"):
+            child = getattr(level, name)
+            entry[name] = -1 if child is None else child
+        entry["pairs"] = level.pairs
+        entry["equal_pairs"] = level.equal_pairs
+        entry["by_policy"] = level.centring == "policy"
+        entry["clipped"] = level.clip is not None
+        entry["shift"] = level.shift + (schedule.problem.middle if level.kind == "constant" else 0.0)
+        entry["low"], entry["high"] = level.clip or (-math.inf, math.inf)
+    result: NDArray[np.void] = frozen(table)
+    return result
 
 
 @partial(compiled, inlined=True)
@@ -60,36 +109,36 @@ def _constant_returns(tables: Tables, state: int, action: int, count: int, tail:
 
 def _signature() -> Any:
     """The types of `_sample`, read off a smallest instance of each argument."""
-    levels, outcomes = frozen(np.zeros(1, dtype=LEVEL)), frozen(np.zeros(1, dtype=OUTCOME))
+    import numba
+
     floats = frozen(np.zeros((1, 1)))
-    soft = Softmaxes(1.0, floats, floats)
-    arguments = (0, 0, 0, 0.5, levels, Tables(outcomes, 1, 1), soft, np.zeros((1, 1, 1)), np.zeros(5, np.uint64))
-    return numba.float64(*(numba.typeof(argument) for argument in arguments))
+    run = Recursion(
+        0.5,
+        frozen(np.zeros(1, dtype=LEVEL)),
+        Tables(frozen(np.zeros(1, dtype=OUTCOME)), 1, 1),
+        Softmaxes(1.0, floats, floats),
+        np.zeros((1, 1, 1)),
+        np.zeros(5, np.uint64),
+    )
+    return numba.float64(numba.int64, numba.int64, numba.int64, numba.typeof(run))
 
 
-@partial(compiled, signature=_signature())
-def _sample(
-    row: int,
-    state: int,
-    depth: int,
-    discount: float,
-    levels: NDArray[np.void],
-    tables: Tables,
-    soft: Softmaxes,
-    frames: Floats,
-    stream: Stream,
-) -> float:
+@partial(compiled, signature=_signature)
+def _sample(row: int, state: int, depth: int, run: Recursion) -> float:
     """One sample of a level at a state.
 
     What a chain of linear terms adds up to is in `result`; the level that it has led to counts with the weight `scale`.
 
     No argument of a recursive call may be a literal: Numba would compile a second version and crash on loading it.
     """
+    discount, levels, tables, soft, frames, stream = run
     result, scale = 0.0, 1.0
     while True:
         level = levels[row]
-        if level.kind == CONSTANT:
+        if level.constant == 1:
             return float(result + scale * level.shift)
+
+        # The reference Q̂: zeros, the root's, or the mean of N returns per action, in the frame of this depth.
         frame = ZERO_FRAME
         if level.samples == GIVEN:
             frame = GIVEN_FRAME
@@ -98,20 +147,19 @@ def _sample(
             child = levels[level.reference]
             for action in range(tables.actions):
                 total = 0.0
-                if child.kind == CONSTANT:
+                if child.constant == 1:
                     total = _constant_returns(tables, state, action, level.samples, discount * child.shift, stream)
                 else:
                     for _ in range(level.samples):
                         successor, reward, end = draw(tables, state, action, stream)
                         total += reward
                         if not end:
-                            total += discount * _sample(
-                                level.reference, successor, depth + 1, discount, levels, tables, soft, frames, stream
-                            )
+                            total += discount * _sample(level.reference, successor, depth + 1, run)
                 frames[depth, 0, action] = min(max(total / level.samples, level.low), level.high)
             fill_frame(frames, depth, soft)
         value = level.shift + frame_value(frames, frame, state, soft)
 
+        # The quadratic term: two actions of one column, and the U-statistic of n paired differences of their returns.
         if level.quadratic >= 0:
             column = draw_column(state, soft, stream)
             first, second = draw_action(frames, frame, column, stream), draw_action(frames, frame, column, stream)
@@ -126,24 +174,15 @@ def _sample(
                         difference += sign * reward
                         if not end:
                             future = child.shift
-                            if child.kind != CONSTANT:
-                                future = _sample(
-                                    level.quadratic,
-                                    successor,
-                                    depth + 1,
-                                    discount,
-                                    levels,
-                                    tables,
-                                    soft,
-                                    frames,
-                                    stream,
-                                )
+                            if child.constant == 0:
+                                future = _sample(level.quadratic, successor, depth + 1, run)
                             difference += sign * discount * future
                         sign, action = -1.0, second
                     total += difference
                     squares += difference * difference
                 value += (total * total - squares) / (level.pairs * (level.pairs - 1) * 4.0 * soft.temperature)
 
+        # The linear term: an action of the policy, centred. Unless this level clips, its return continues the loop.
         if level.linear < 0:
             return float(result + scale * min(max(value, level.low), level.high))
         action = draw_action(frames, frame, draw_column(state, soft, stream), stream)
@@ -159,55 +198,34 @@ def _sample(
             row, state = level.linear, successor
             continue
         if not end:
-            value += discount * _sample(
-                level.linear, successor, depth + 1, discount, levels, tables, soft, frames, stream
-            )
+            value += discount * _sample(level.linear, successor, depth + 1, run)
         return float(result + scale * min(max(value, level.low), level.high))
 
 
 @compiled
-def _sum_returns(
-    state: int,
-    action: int,
-    count: int,
-    discount: float,
-    levels: NDArray[np.void],
-    tables: Tables,
-    soft: Softmaxes,
-    frames: Floats,
-    stream: Stream,
-) -> tuple[float, float]:
+def _sum_returns(state: int, action: int, count: int, run: Recursion) -> tuple[float, float]:
     """Sum and sum of squares of returns through the level of the root's reference."""
-    child = levels[len(levels) - 1].reference
-    fill_frame(frames, ZERO_FRAME, soft)
+    child = run.levels[len(run.levels) - 1].reference
+    fill_frame(run.frames, ZERO_FRAME, run.soft)
     total, squares = 0.0, 0.0
     for _ in range(count):
-        successor, value, end = draw(tables, state, action, stream)
+        successor, value, end = draw(run.tables, state, action, run.stream)
         if not end:
-            value += discount * _sample(child, successor, FIRST_FRAME, discount, levels, tables, soft, frames, stream)
+            value += run.discount * _sample(child, successor, FIRST_FRAME, run)
         total += value
         squares += value * value
     return total, squares
 
 
 @compiled
-def _sum_values(
-    state: int,
-    count: int,
-    discount: float,
-    levels: NDArray[np.void],
-    tables: Tables,
-    soft: Softmaxes,
-    frames: Floats,
-    stream: Stream,
-) -> tuple[float, float]:
+def _sum_values(state: int, count: int, run: Recursion) -> tuple[float, float]:
     """Sum and sum of squares of root samples around the reference in its frame."""
-    root = len(levels) - 1
-    fill_frame(frames, ZERO_FRAME, soft)
-    fill_frame(frames, GIVEN_FRAME, soft)
+    root = len(run.levels) - 1
+    fill_frame(run.frames, ZERO_FRAME, run.soft)
+    fill_frame(run.frames, GIVEN_FRAME, run.soft)
     total, squares = 0.0, 0.0
     for _ in range(count):
-        value = _sample(root, state, FIRST_FRAME, discount, levels, tables, soft, frames, stream)
+        value = _sample(root, state, FIRST_FRAME, run)
         total += value
         squares += value * value
     return total, squares
@@ -222,28 +240,25 @@ class CompiledEngine:
     model: TabularModel
 
     compiled: ClassVar[bool] = True
-
-    @property
-    def chunk_calls(self) -> int:
-        """Simulator calls that take it a fraction of a second."""
-        return 1 << 21
+    chunk_calls: ClassVar[int] = 1 << 21
 
     @cached_property
     def _tables(self) -> tuple[float, NDArray[np.void], Tables, Softmaxes]:
         soft = softmaxes(self.backup, self.model.actions, self.model.states)
-        return self.model.discount, level_table(self.schedule), self.model.tables, soft
+        return self.model.discount, _level_table(self.schedule), self.model.tables, soft
 
-    def _frames(self) -> Floats:
-        return new_frames(self.schedule, self._tables[3])
+    def _run(self, stream: Stream) -> Recursion:
+        """Where a recursion starts."""
+        columns, actions = self._tables[3].shifts.shape
+        frames = np.zeros((FIRST_FRAME + len(self.schedule.levels), 1 + columns, actions + 1))
+        return Recursion(*self._tables, frames, stream)
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int) -> Sums:
         """Returns of an action at the root, through the level of the root's reference."""
-        sums = _sum_returns(int(state), action, count, *self._tables, self._frames(), oracle.stream)
-        return Sums(count, *sums)
+        return Sums(count, *_sum_returns(int(state), action, count, self._run(oracle.stream)))
 
     def values(self, oracle: Oracle, state: Any, reference: Floats, count: int) -> Sums:
         """Samples of the root's value around a given reference, [K]."""
-        frames = self._frames()
-        frames[GIVEN_FRAME, 0, :-1] = reference
-        sums = _sum_values(int(state), count, *self._tables, frames, oracle.stream)
-        return Sums(count, *sums)
+        run = self._run(oracle.stream)
+        run.frames[GIVEN_FRAME, 0, :-1] = reference
+        return Sums(count, *_sum_values(int(state), count, run))

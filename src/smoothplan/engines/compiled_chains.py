@@ -2,7 +2,7 @@
 
 Under a fixed policy one step of a chain is one draw: of an action, an outcome, and what both add to the chain. All that
 may come of a state is in one row of Walker's aliases, so that a step takes one random word and one read from memory.
-What is left is waiting for that read; so many chains advance together, with the random state in registers.
+What is left is waiting for that read. So chains advance together in lanes, with the random state in registers.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,23 @@ from numpy.typing import NDArray
 from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints, frozen
 from smoothplan.backups import Backup
+from smoothplan.compiling import compiled
 from smoothplan.engines.base import Sums
-from smoothplan.engines.chain_kernels import draw_stop, framed, paired, smooth, stop_weight
-from smoothplan.engines.chains import LEAST_PAIRS, PairSums, checked_references, sizes
-from smoothplan.engines.kernels import Softmaxes, draw_action, draw_column, softmaxes
+from smoothplan.engines.chains import PairSums, checked_references, correction_sizes, sizes
+from smoothplan.engines.kernels import (
+    Softmaxes,
+    draw_action,
+    draw_column,
+    draw_stop,
+    framed,
+    paired,
+    softmaxes,
+    stop_weight,
+)
 from smoothplan.models.base import Oracle
 from smoothplan.models.calls import ModelError
 from smoothplan.models.tabular import LAST, Tables, TabularModel, draw
-from smoothplan.streams import CALLS, Stream, advance, compiled
+from smoothplan.streams import CALLS, Stream, advance
 
 LANES = 64
 """Chains that advance together, an even number: one alone is three times slower, twenty times on a large table."""
@@ -39,13 +48,8 @@ ENTRY = np.dtype(
 )
 """A column of a row of aliases. A uniform number on [0, width) keeps the column that it falls into, or leaves it."""
 
-LARGEST = 2**32
-"""Entries that `row` can tell apart."""
 
-WORD = 2.0**-53
-
-
-class Policy(NamedTuple):
+class PolicyTable(NamedTuple):
     """A tabular model under the policy ∇F(Q̂), as compiled code walks it. The last row is where ended chains stay."""
 
     entries: NDArray[np.void]  # [(S + 1)·width] of ENTRY, read-only
@@ -61,6 +65,7 @@ def _fill_row(chances: Floats, gains: Floats, rows: Any, size: int, row: Any, en
 
     `stack` [width] holds the columns that have too little from its start, and those that have too much from its end.
     """
+    # Chances in units of 1/width, and which columns have less than one unit, which more.
     width = len(stack)
     poor, rich = 0, width
     total = 0.0
@@ -74,10 +79,12 @@ def _fill_row(chances: Floats, gains: Floats, rows: Any, size: int, row: Any, en
         else:
             rich -= 1
             stack[rich] = column
+    # Every column keeps itself, until it is told otherwise.
     for column in range(width):
         entry = entries[row + column]
         entry.limit, entry.gain, entry.row = column + 1.0, gains[column], rows[column]
         entry.other_gain, entry.other_row = gains[column], rows[column]
+    # A poor column is filled up by a rich one, which may become poor.
     while poor > 0 and rich < width:
         poor -= 1
         column, giver = stack[poor], stack[rich]
@@ -97,6 +104,7 @@ def _fill(policy: Floats, advantages: Floats, tables: Tables, terminal: Any, wid
     chances, gains, rows = np.empty(width), np.empty(width), np.empty(width, dtype=np.uint32)
     stack = np.empty(width, dtype=np.int64)
     for state in range(states + 1):
+        # All that may come of the state, over actions and their outcomes.
         size = 0
         if state < states and not terminal[state]:
             for action in range(actions):
@@ -110,8 +118,8 @@ def _fill(policy: Floats, advantages: Floats, tables: Tables, terminal: Any, wid
                         gains[size] = outcome.reward + advantages[state, action]
                         rows[size] = (outcome.successor if outcome.successor >= 0 else states) * width
                         size += 1
+        # Where nothing can be drawn, the chain has ended: it stays and gains nothing.
         for column in range(size, width):
-            # Where nothing can be drawn, the chain has ended: it stays and gains nothing.
             gains[column], rows[column] = 0.0, states * width
         if size == 0:
             chances[0], size = 1.0, 1
@@ -121,7 +129,7 @@ def _fill(policy: Floats, advantages: Floats, tables: Tables, terminal: Any, wid
 @partial(compiled, inlined=True)
 def _moved(entries: NDArray[np.void], row: Any, width: float, word: Any) -> tuple[Any, float]:
     """One step under the policy: where the row of the next state begins, and what the step adds."""
-    place = float(np.int64(word >> np.uint64(11))) * width
+    place = float(np.int64(word >> np.uint64(11))) * width  # `width` is in units of 2⁻⁵³
     entry = entries[row + np.uint64(np.int64(place))]
     keeps = place < entry.limit
     return np.uint64(entry.row if keeps else entry.other_row), entry.gain if keeps else entry.other_gain
@@ -135,18 +143,24 @@ class Lanes(NamedTuple):
     sums: Floats  # what the chains have added up to, and before that the rewards of first steps, by owner
 
 
-def new_lanes() -> Lanes:
-    """Lanes with nothing in them yet."""
-    return Lanes(np.zeros(LANES, dtype=np.uint64), np.zeros(LANES, dtype=np.int64), np.zeros(LANES))
+class Sampler(NamedTuple):
+    """What samples are drawn from, and the arrays that are written to."""
+
+    policy: PolicyTable
+    tables: Tables
+    q: Floats  # [S, K]
+    soft: Softmaxes
+    lanes: Lanes
+    stream: Stream
 
 
 @compiled
-def _advance(policy: Policy, lanes: Lanes, count: int, scale: float, horizon: int, stream: Stream) -> None:
+def _advance(policy: PolicyTable, lanes: Lanes, count: int, scale: float, horizon: int, stream: Stream) -> None:
     """Adds chains of order 1 with the weight `scale`, of which `count` are under way, to their owners' sums.
 
     Unsigned numbers spare Numba the test for negative indices.
     """
-    entries, end, width = policy.entries, np.uint64(policy.end), policy.width * WORD
+    entries, end, width = policy.entries, np.uint64(policy.end), policy.width * 2.0**-53
     rows, owners, sums = lanes.rows, lanes.owners, lanes.sums
     s0, s1, s2, s3 = stream[0], stream[1], stream[2], stream[3]
     one = np.uint64(1)
@@ -175,16 +189,15 @@ def _advance(policy: Policy, lanes: Lanes, count: int, scale: float, horizon: in
 
 
 @compiled
-def _sum_values(
-    policy: Policy, state: int, count: int, horizon: int, lanes: Lanes, stream: Stream
-) -> tuple[float, float]:
+def _sum_values(state: int, count: int, horizon: int, run: Sampler) -> tuple[float, float]:
     """Sum and sum of squares of chains from a state."""
+    policy, lanes = run.policy, run.lanes
     total, squares = 0.0, 0.0
     for start in range(0, count, LANES):
         size = min(LANES, count - start)
         for lane in range(size):
             lanes.rows[lane], lanes.owners[lane], lanes.sums[lane] = state * policy.width, lane, 0.0
-        _advance(policy, lanes, size, 1.0, horizon, stream)
+        _advance(policy, lanes, size, 1.0, horizon, run.stream)
         for lane in range(size):
             total += lanes.sums[lane]
             squares += lanes.sums[lane] ** 2
@@ -192,71 +205,35 @@ def _sum_values(
 
 
 @compiled
-def _fill_returns(
-    policy: Policy,
-    tables: Tables,
-    state: int,
-    even: int,
-    odd: int,
-    size: int,
-    horizon: int,
-    lanes: Lanes,
-    stream: Stream,
-) -> None:
+def _fill_returns(state: int, even: int, odd: int, size: int, horizon: int, run: Sampler) -> None:
     """Returns of two actions in turn, `size` in all, into the sums of the lanes."""
-    going_on = 0
+    lanes, going_on = run.lanes, 0
     for lane in range(size):
-        successor, lanes.sums[lane], end = draw(tables, state, odd if lane & 1 else even, stream)
+        successor, lanes.sums[lane], end = draw(run.tables, state, odd if lane & 1 else even, run.stream)
         if not end:
-            lanes.rows[going_on], lanes.owners[going_on] = successor * policy.width, lane
+            lanes.rows[going_on], lanes.owners[going_on] = successor * run.policy.width, lane
             going_on += 1
-    _advance(policy, lanes, going_on, policy.discount, horizon - 1, stream)
+    _advance(run.policy, lanes, going_on, run.policy.discount, horizon - 1, run.stream)
 
 
 @compiled
-def _sum_returns(
-    policy: Policy, tables: Tables, state: int, action: int, count: int, horizon: int, lanes: Lanes, stream: Stream
-) -> tuple[float, float]:
+def _sum_returns(state: int, action: int, count: int, horizon: int, run: Sampler) -> tuple[float, float]:
     """Sum and sum of squares of returns of an action."""
     total, squares = 0.0, 0.0
     for start in range(0, count, LANES):
         size = min(LANES, count - start)
-        _fill_returns(policy, tables, state, action, action, size, horizon, lanes, stream)
+        _fill_returns(state, action, action, size, horizon, run)
         for lane in range(size):
-            total += lanes.sums[lane]
-            squares += lanes.sums[lane] ** 2
+            total += run.lanes.sums[lane]
+            squares += run.lanes.sums[lane] ** 2
     return total, squares
 
 
 @compiled
-def _sum_pairs(
-    policy: Policy,
-    tables: Tables,
-    state: int,
-    first: int,
-    second: int,
-    gap: float,
-    pairs: int,
-    horizon: int,
-    lanes: Lanes,
-    stream: Stream,
-) -> tuple[float, float]:
-    """Σx and Σx² of differences of paired returns of two actions whose references are `gap` apart."""
-    total, squares = 0.0, 0.0
-    for start in range(0, 2 * pairs, LANES):
-        size = min(LANES, 2 * pairs - start)
-        _fill_returns(policy, tables, state, first, second, size, horizon, lanes, stream)
-        for lane in range(0, size, 2):
-            difference = lanes.sums[lane] - lanes.sums[lane + 1] - gap
-            total += difference
-            squares += difference * difference
-    return total, squares
-
-
-@compiled
-def walked(policy: Policy, state: int, steps: int, stream: Stream) -> int:
-    """The state after so many steps under the policy, or −1 if the episode ends before."""
-    row, end, width = np.uint64(state * policy.width), np.uint64(policy.end), policy.width * WORD
+def walked(state: int, steps: int, run: Sampler) -> int:
+    """The state after a number of steps under the policy, or −1 if the episode ends before."""
+    policy, stream = run.policy, run.stream
+    row, end, width = np.uint64(state * policy.width), np.uint64(policy.end), policy.width * 2.0**-53
     s0, s1, s2, s3 = stream[0], stream[1], stream[2], stream[3]
     calls = 0
     while calls < steps and row != end:
@@ -269,52 +246,40 @@ def walked(policy: Policy, state: int, steps: int, stream: Stream) -> int:
 
 
 @compiled
-def quadratic(
-    policy: Policy,
-    tables: Tables,
-    q: Floats,
-    soft: Softmaxes,
-    state: int,
-    pairs: int,
-    horizon: int,
-    frames: Floats,
-    lanes: Lanes,
-    stream: Stream,
-) -> tuple[bool, float, float]:
+def quadratic(state: int, pairs: int, horizon: int, frames: Floats, run: Sampler) -> tuple[bool, float, float]:
     """At one state: whether the two actions differ, the U-statistic over 4η, and the variance of a difference."""
-    framed(q, state, soft, frames)
-    column = draw_column(state, soft, stream)
-    first, second = draw_action(frames, 0, column, stream), draw_action(frames, 0, column, stream)
+    # Two actions of one column.
+    framed(run.q, state, run.soft, frames)
+    column = draw_column(state, run.soft, run.stream)
+    first, second = draw_action(frames, 0, column, run.stream), draw_action(frames, 0, column, run.stream)
     if first == second:
         return False, 0.0, 0.0
-    gap = q[state, first] - q[state, second]
-    total, squares = _sum_pairs(policy, tables, state, first, second, gap, pairs, horizon, lanes, stream)
+    # Paired returns, and the differences of their errors.
+    gap = run.q[state, first] - run.q[state, second]
+    total, squares, sums = 0.0, 0.0, run.lanes.sums
+    for start in range(0, 2 * pairs, LANES):
+        size = min(LANES, 2 * pairs - start)
+        _fill_returns(state, first, second, size, horizon, run)
+        for lane in range(0, size, 2):
+            difference = sums[lane] - sums[lane + 1] - gap
+            total += difference
+            squares += difference * difference
     square, noise = paired(total, squares, pairs)
-    return True, square / (4.0 * soft.temperature), noise
+    return True, square / (4.0 * run.soft.temperature), noise
 
 
 @partial(compiled, allocates=True)
-def _sum_corrections(
-    policy: Policy,
-    tables: Tables,
-    q: Floats,
-    soft: Softmaxes,
-    state: int,
-    count: int,
-    pairs: int,
-    horizon: int,
-    lanes: Lanes,
-    stream: Stream,
-) -> tuple[float, float, int, float]:
+def _sum_corrections(state: int, count: int, pairs: int, horizon: int, run: Sampler) -> tuple[float, float, int, float]:
     """What `PairSums` keeps of corrections from a state."""
-    columns, actions = soft.shifts.shape
+    columns, actions = run.soft.shifts.shape
     frames = np.empty((1, 1 + columns, actions + 1))
-    weight = stop_weight(policy.discount, horizon)
+    discount = run.policy.discount
+    weight = stop_weight(discount, horizon)
     total, squares, differing, noise = 0.0, 0.0, 0, 0.0
     for _ in range(count):
-        there = walked(policy, state, draw_stop(policy.discount, horizon, stream), stream)
+        there = walked(state, draw_stop(discount, horizon, run.stream), run)
         if there >= 0:
-            differ, sample, spread = quadratic(policy, tables, q, soft, there, pairs, horizon, frames, lanes, stream)
+            differ, sample, spread = quadratic(there, pairs, horizon, frames, run)
             total += weight * sample
             squares += (weight * sample) ** 2
             differing += differ
@@ -339,6 +304,7 @@ class TableChains:
     tail: float = 0.0
 
     compiled: ClassVar[bool] = True
+    chunk_calls: ClassVar[int] = 1 << 22
 
     def __post_init__(self) -> None:
         states, actions = self.model.states, self.model.actions
@@ -348,31 +314,26 @@ class TableChains:
         object.__setattr__(self, "table", checked_references(table, np.arange(states), actions))
         object.__setattr__(self, "tail", arguments.number("tail", self.tail))
 
-    @property
-    def chunk_calls(self) -> int:
-        """Simulator calls that take it a fraction of a second."""
-        return 1 << 22
-
     def values(self, oracle: Oracle, state: Any, count: int, horizon: int) -> Sums:
         """Chains of order 1 from a state."""
         count, horizon = sizes(count, horizon)
-        return Sums(count, *_sum_values(self.policy, self._known(state), count, horizon, new_lanes(), oracle.stream))
+        return Sums(count, *_sum_values(self._known(state), count, horizon, self.sampler(oracle)))
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int, horizon: int) -> Sums:
         """Returns of an action."""
         count, horizon = sizes(count, horizon)
         action = arguments.whole("action", action, least=0, most=self.model.actions - 1)
-        where = (self.policy, self.model.tables, self._known(state))
-        return Sums(count, *_sum_returns(*where, action, count, horizon, new_lanes(), oracle.stream))
+        return Sums(count, *_sum_returns(self._known(state), action, count, horizon, self.sampler(oracle)))
 
     def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> PairSums:
         """Corrections of second order from a state."""
-        smooth(self.backup)
-        count, horizon = sizes(count, horizon)
-        pairs = arguments.whole("pairs", pairs, least=LEAST_PAIRS)
-        here = self._known(state)
-        world = (self.policy, self.model.tables, self.table, self.soft)
-        return PairSums(count, *_sum_corrections(*world, here, count, pairs, horizon, new_lanes(), oracle.stream))
+        count, pairs, horizon = correction_sizes(self.backup, count, pairs, horizon)
+        return PairSums(count, *_sum_corrections(self._known(state), count, pairs, horizon, self.sampler(oracle)))
+
+    def sampler(self, oracle: Oracle) -> Sampler:
+        """What compiled code draws samples from, for one call of an engine."""
+        lanes = Lanes(np.zeros(LANES, dtype=np.uint64), np.zeros(LANES, dtype=np.int64), np.zeros(LANES))
+        return Sampler(self.policy, self.model.tables, self.table, self.soft, lanes, oracle.stream)
 
     def _known(self, state: Any) -> int:
         number = arguments.whole("state", state, least=0, most=self.model.states - 1)
@@ -386,7 +347,7 @@ class TableChains:
         return softmaxes(self.backup, self.model.actions, self.model.states)
 
     @cached_property
-    def policy(self) -> Policy:
+    def policy(self) -> PolicyTable:
         """The model under ∇F(Q̂)."""
         model, states = self.model, np.arange(self.model.states)
         policy = self.backup.policy(self.table, states)
@@ -394,8 +355,8 @@ class TableChains:
         possible = np.argmax(model.tables.outcomes["threshold"].reshape(*policy.shape, -1) == LAST, axis=-1) + 1
         width = int((possible * (policy > 0.0)).sum(axis=1).max())
         size = (model.states + 1) * width
-        if size > LARGEST:
-            raise MemoryError(f"{size:,} possible steps under the policy are more than {LARGEST:,}")
+        if size > 2**32:  # where a row begins is a number of 32 bits
+            raise MemoryError(f"{size:,} possible steps under the policy are more than {2**32:,}")
         entries = np.zeros(size, dtype=ENTRY)
         _fill(frozen(policy), frozen(advantages), model.tables, model.terminal, width, entries)
-        return Policy(frozen(entries), width, model.states * width, model.discount, self.tail)
+        return PolicyTable(frozen(entries), width, model.states * width, model.discount, self.tail)

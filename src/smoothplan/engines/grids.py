@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints, frozen
+from smoothplan.compiling import compiled
 from smoothplan.models.base import States
-from smoothplan.streams import compiled
 
 MOST_DIMENSIONS = 6
 """A lookup visits all 2^d corners of a cell."""

@@ -1,29 +1,36 @@
 """Chains through simulators that Numba compiles, around a reference on a grid.
 
 Policies and values are those of the *interpolated* reference: F is not linear, so that nothing can be had from its
-values at the nodes. Chains advance together, so many per call of the step; those that have ended make room.
+values at the nodes. Chains advance together in blocks, one call of the step for each step of a block.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
-import numba
 import numpy as np
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints, frozen
 from smoothplan.backups import Backup, depends_on_state
+from smoothplan.compiling import compiled
 from smoothplan.engines.base import Sums
-from smoothplan.engines.chain_kernels import choose, choose_pairs, draw_stop, paired_sums, smooth, stop_weight
-from smoothplan.engines.chains import LEAST_PAIRS, PairSums, sizes
+from smoothplan.engines.chains import PairSums, correction_sizes, sizes
 from smoothplan.engines.grids import Grid, interpolate, make_grid
-from smoothplan.engines.kernels import Softmaxes, softmaxes
-from smoothplan.engines.steps import Door, example_door, opened, serves, simulated, step_type
+from smoothplan.engines.kernels import (
+    Softmaxes,
+    choose,
+    choose_pairs,
+    draw_stops,
+    paired_sums,
+    softmaxes,
+    stop_weight,
+)
+from smoothplan.engines.steps import CompiledOracle, compiled_oracle, example_oracle, serves, simulated, step_type
 from smoothplan.models.base import Oracle
 from smoothplan.models.jit import JitModel
 from smoothplan.models.vector import Step
-from smoothplan.streams import compiled
 
 BLOCK = 256
 """Chains that advance together, an even number: one call of the step for each of their steps."""
@@ -36,15 +43,27 @@ class World(NamedTuple):
     tail: float
     soft: Softmaxes
     grid: Grid
-    door: Door
+    oracle: CompiledOracle
 
 
-def _signature(*before: Any) -> tuple[Any, ...]:
-    """The types of the given examples, of a step and of a `World`."""
-    floats, row = frozen(np.zeros((1, 1))), frozen(np.zeros(1))
-    grid = Grid(row, row, frozen(np.ones(1, dtype=np.int64)), floats)
-    world = World(0.5, 0.0, Softmaxes(1.0, floats, floats), grid, example_door())
-    return (*map(numba.typeof, before), step_type(), numba.typeof(world))
+def _signature(sizes: int, results: str) -> Callable[[], Any]:
+    """Makes the types of a function of a state [d], whole numbers, a step and a `World`.
+
+    Args:
+        sizes: how many whole numbers.
+        results: what the function returns, "f" for a float and "i" for a whole number.
+    """
+
+    def made() -> Any:
+        import numba
+
+        floats, row = frozen(np.zeros((1, 1))), frozen(np.zeros(1))
+        grid = Grid(row, row, frozen(np.ones(1, dtype=np.int64)), floats)
+        world = World(0.5, 0.0, Softmaxes(1.0, floats, floats), grid, example_oracle())
+        found = numba.types.Tuple([numba.float64 if result == "f" else numba.int64 for result in results])
+        return found(numba.float64[::1], *[numba.int64] * sizes, step_type(), numba.typeof(world))
+
+    return made
 
 
 @partial(compiled, allocates=True)
@@ -70,8 +89,9 @@ def _add_chains(
     for _ in range(horizon):
         if count == 0:
             break
-        actions, advantages = choose(_interpolated(states, world), world.soft, world.door.stream)
-        next_states, rewards, terminals = simulated(states, actions, step, world.door)
+        actions, advantages = choose(_interpolated(states, world), world.soft, world.oracle.stream)
+        next_states, rewards, terminals = simulated(states, actions, step, world.oracle)
+        # Chains that go on move up to the front.
         going_on = 0
         for row in range(count):
             sums[owners[row]] += scale * (rewards[row] + advantages[row])
@@ -90,13 +110,13 @@ def _add_chains(
 @partial(compiled, allocates=True)
 def _returns(states: Floats, actions: Ints, horizon: int, step: Step, world: World) -> Floats:
     """Returns of actions [n] at states [n, d]."""
-    next_states, rewards, terminals = simulated(states, actions, step, world.door)
+    next_states, rewards, terminals = simulated(states, actions, step, world.oracle)
     owners = np.flatnonzero(~terminals)
     _add_chains(next_states[owners], owners, rewards, world.discount, horizon - 1, step, world)
     return rewards
 
 
-@partial(compiled, signature=numba.types.UniTuple(numba.float64, 2)(*_signature(np.zeros(1), 0, 0)), allocates=True)
+@partial(compiled, signature=_signature(2, "ff"), allocates=True)
 def _sum_values(state: Floats, count: int, horizon: int, step: Step, world: World) -> tuple[float, float]:
     """Sum and sum of squares of chains from a state [d]."""
     total, squares = 0.0, 0.0
@@ -109,7 +129,7 @@ def _sum_values(state: Floats, count: int, horizon: int, step: Step, world: Worl
     return total, squares
 
 
-@partial(compiled, signature=numba.types.UniTuple(numba.float64, 2)(*_signature(np.zeros(1), 0, 0, 0)), allocates=True)
+@partial(compiled, signature=_signature(3, "ff"), allocates=True)
 def _sum_returns(state: Floats, action: int, count: int, horizon: int, step: Step, world: World) -> tuple[float, float]:
     """Sum and sum of squares of returns of an action at a state [d]."""
     total, squares = 0.0, 0.0
@@ -125,13 +145,12 @@ def _sum_returns(state: Floats, action: int, count: int, horizon: int, step: Ste
 def _walked(state: Floats, count: int, horizon: int, step: Step, world: World) -> Floats:
     """Where walks under the policy from a state [d] stop, at steps drawn for each, [m, d]; without those that end."""
     stopped = np.empty((count, len(state)))
-    stops = np.empty(count, dtype=np.int64)
-    for row in range(count):
-        stops[row] = draw_stop(world.discount, horizon, world.door.stream)
+    stops = draw_stops(count, world.discount, horizon, world.oracle.stream)
     states = _repeated(state, count)
     terminals = np.zeros(count, dtype=np.bool_)
     found = 0
     for moment in range(horizon):
+        # Walks that stop here are set aside; those that have ended are dropped; the others move up and on.
         going_on = 0
         for row in range(count):
             if terminals[row]:
@@ -147,18 +166,12 @@ def _walked(state: Floats, count: int, horizon: int, step: Step, world: World) -
         if count == 0:
             break
         here = states[:count]
-        actions, _ = choose(_interpolated(here, world), world.soft, world.door.stream)
-        states, _, terminals = simulated(here, actions, step, world.door)
+        actions, _ = choose(_interpolated(here, world), world.soft, world.oracle.stream)
+        states, _, terminals = simulated(here, actions, step, world.oracle)
     return stopped[:found]
 
 
-@partial(
-    compiled,
-    signature=numba.types.Tuple((numba.float64, numba.float64, numba.int64, numba.float64))(
-        *_signature(np.zeros(1), 0, 0, 0)
-    ),
-    allocates=True,
-)
+@partial(compiled, signature=_signature(3, "ffif"), allocates=True)
 def _sum_corrections(
     state: Floats, count: int, pairs: int, horizon: int, step: Step, world: World
 ) -> tuple[float, float, int, float]:
@@ -167,9 +180,11 @@ def _sum_corrections(
     total, square_sum, differing, noise = 0.0, 0.0, 0, 0.0
     for start in range(0, count, BLOCK):
         states = _walked(state, min(BLOCK, count - start), horizon, step, world)
+        # Two actions at each state where a walk has stopped.
         q = _interpolated(states, world)
-        first, second = choose_pairs(q, world.soft, world.door.stream)
+        first, second = choose_pairs(q, world.soft, world.oracle.stream)
         differ = np.flatnonzero(first != second)
+        # Paired returns of the states where they differ, a block of pairs at a time.
         totals, squares = np.zeros(len(differ)), np.zeros(len(differ))
         for begin in range(0, len(differ) * pairs, BLOCK // 2):
             size = min(BLOCK // 2, len(differ) * pairs - begin)
@@ -210,6 +225,7 @@ class JittedChains:
     tail: float = 0.0
 
     compiled: ClassVar[bool] = True
+    chunk_calls: ClassVar[int] = 1 << 20
 
     def __post_init__(self) -> None:
         if not serves(self.model):
@@ -228,11 +244,6 @@ class JittedChains:
             )
         object.__setattr__(self, "tail", arguments.number("tail", self.tail))
 
-    @property
-    def chunk_calls(self) -> int:
-        """Simulator calls that take it a fraction of a second."""
-        return 1 << 20
-
     def values(self, oracle: Oracle, state: Any, count: int, horizon: int) -> Sums:
         """Chains of order 1 from a state."""
         count, horizon = sizes(count, horizon)
@@ -246,9 +257,7 @@ class JittedChains:
 
     def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> PairSums:
         """Corrections of second order from a state."""
-        smooth(self.backup)
-        count, horizon = sizes(count, horizon)
-        pairs = arguments.whole("pairs", pairs, least=LEAST_PAIRS)
+        count, pairs, horizon = correction_sizes(self.backup, count, pairs, horizon)
         return PairSums(count, *self._run(_sum_corrections, oracle, state, count, pairs, horizon))
 
     @cached_property
@@ -259,7 +268,7 @@ class JittedChains:
         here = arguments.array("state", state)
         if here.shape != self.grid.low.shape:
             raise ValueError(f"state must have shape {self.grid.low.shape}, got {here.shape}")
-        with opened(self.model, oracle, len(here)) as door:
-            world = World(self.model.discount, self.tail, self._soft, self.grid, door)
+        with compiled_oracle(self.model, oracle, len(here)) as checked:
+            world = World(self.model.discount, self.tail, self._soft, self.grid, checked)
             result: tuple[Any, ...] = function(here.copy(), *numbers, self.model.step, world)
             return result

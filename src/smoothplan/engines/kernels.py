@@ -1,47 +1,19 @@
-"""What the compiled engines share: levels, softmaxes and frames in the form that compiled code reads.
+"""A backup as compiled code reads it, draws from its policy, and the statistics of chains.
 
 A frame is an array [1 + J, K + 1] with a reference and its softmaxes; each depth of a recursion has one of its own.
 Numba caches compiled code by the file of the caller: after a change here, `make clean` is due.
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from smoothplan.arguments import Floats, frozen
+from smoothplan.arguments import Floats, Ints, frozen
 from smoothplan.backups import Backup
-from smoothplan.schedules.schedule import Schedule
-from smoothplan.streams import Stream, compiled, uniform
-
-CONSTANT, PLUG_IN, FIRST, SECOND = range(4)
-KINDS = {"constant": CONSTANT, "plug-in": PLUG_IN, "order-1": FIRST, "order-2": SECOND}
-
-ZERO_FRAME, GIVEN_FRAME, FIRST_FRAME = range(3)
-"""Frames of the constant reference and of the root's reference, and the first of those that samples fill."""
-
-GIVEN = -1
-"""In place of the number of samples: the reference is there before the level is sampled."""
-
-LEVEL = np.dtype(
-    [
-        ("kind", np.int64),
-        ("samples", np.int64),
-        ("reference", np.int64),  # −1 where there is none, and so below
-        ("linear", np.int64),
-        ("quadratic", np.int64),
-        ("pairs", np.int64),
-        ("equal_pairs", np.int64),  # whether pairs of one action are drawn too
-        ("by_policy", np.int64),  # whether the linear term is centred by ⟨π, Q̂⟩
-        ("clipped", np.int64),
-        ("shift", np.float64),  # the constant itself, for the constant level
-        ("low", np.float64),
-        ("high", np.float64),
-    ],
-    align=True,
-)
-"""A level as compiled code sees it."""
+from smoothplan.compiling import compiled
+from smoothplan.streams import Stream, advance, fraction, uniform
 
 
 class Softmaxes(NamedTuple):
@@ -56,32 +28,6 @@ def softmaxes(backup: Backup, actions: int, states: int | None) -> Softmaxes:
     """A backup in the form that compiled code reads; `states` is the number of states of a table."""
     weights = backup.weights(None if states is None else np.arange(states))
     return Softmaxes(backup.temperature, frozen(backup.shifts(actions).T), frozen(np.atleast_2d(weights)))
-
-
-def new_frames(schedule: Schedule, soft: Softmaxes) -> Floats:
-    """Frames for a recursion through a schedule."""
-    columns, actions = soft.shifts.shape
-    return np.zeros((FIRST_FRAME + len(schedule.levels), 1 + columns, actions + 1))
-
-
-def level_table(schedule: Schedule) -> NDArray[np.void]:
-    """A schedule in the form that compiled code reads, [L] of `LEVEL`."""
-    table = np.zeros(len(schedule.levels), dtype=LEVEL)
-    for row, level in enumerate(schedule.levels):
-        entry = table[row]
-        entry["kind"] = KINDS[level.kind]
-        entry["samples"] = level.samples if row < len(table) - 1 else GIVEN
-        for name in ("reference", "linear", "quadratic"):
-            child = getattr(level, name)
-            entry[name] = -1 if child is None else child
-        entry["pairs"] = level.pairs
-        entry["equal_pairs"] = level.equal_pairs
-        entry["by_policy"] = level.centring == "policy"
-        entry["clipped"] = level.clip is not None
-        entry["shift"] = level.shift + (schedule.problem.middle if level.kind == "constant" else 0.0)
-        entry["low"], entry["high"] = level.clip or (-math.inf, math.inf)
-    result: NDArray[np.void] = frozen(table)
-    return result
 
 
 @compiled
@@ -157,3 +103,145 @@ def policy_mean(frames: Floats, frame: int, state: int, soft: Softmaxes) -> floa
             before = frames[frame, 1 + j, i]
         mean += soft.weights[row, j] * inner / before
     return mean
+
+
+# Many references at once
+
+
+@compiled
+def framed(q: Floats, row: int, soft: Softmaxes, frames: Floats) -> None:
+    """Puts a row of references [n, K] and its softmaxes into the one frame, [1, 1 + J, K + 1]."""
+    for i in range(q.shape[1]):
+        frames[0, 0, i] = q[row, i]
+    fill_frame(frames, 0, soft)
+
+
+@compiled
+def _choose_best(q: Floats, chosen: Ints, advantages: Floats) -> None:
+    """The first of the best actions of each row, which has no advantage."""
+    for row in range(len(q)):
+        best = 0
+        for i in range(1, q.shape[1]):
+            if q[row, i] > q[row, best]:
+                best = i
+        chosen[row], advantages[row] = best, 0.0
+
+
+@compiled
+def _choose(q: Floats, soft: Softmaxes, stream: Stream, sums: Floats, chosen: Ints, advantages: Floats) -> None:
+    """As `choose`, for η > 0, with room for the running sums of one column, [K].
+
+    It takes half of the time of `fill_frame`, `draw_column` and `draw_action`: only one column's sums are kept, and the
+    random state is in registers. Unsigned numbers spare Numba the test for negative indices.
+    """
+    columns, actions = soft.shifts.shape
+    shifts, weights, temperature, scale = soft.shifts, soft.weights, soft.temperature, 1.0 / soft.temperature
+    s0, s1, s2, s3 = stream[0], stream[1], stream[2], stream[3]
+    for row in range(np.uint64(len(q))):
+        place = row if len(weights) > 1 else np.uint64(0)
+        column = 0
+        if columns > 1:
+            word, s0, s1, s2, s3 = advance(s0, s1, s2, s3)
+            level = fraction(word)
+            while column < columns - 1 and level >= weights[place, column]:
+                level -= weights[place, column]
+                column += 1
+        value, first = 0.0, 0
+        for j in range(columns):
+            best, top = 0, q[row, 0] - shifts[j, 0]
+            for i in range(1, actions):
+                score = q[row, i] - shifts[j, i]
+                best = i if score > top else best
+                top = max(top, score)
+            # From the best action on around the circle: its own odds are 1 and need no exponential.
+            if j == column:
+                first, sums[0] = best, 1.0
+            i, total = best, 1.0
+            for passed in range(1, actions):
+                i = 0 if i == actions - 1 else i + 1
+                total += math.exp((q[row, i] - shifts[j, i] - top) * scale)
+                if j == column:
+                    sums[passed] = total
+            value += weights[place, j] * (top + temperature * math.log(total))
+        word, s0, s1, s2, s3 = advance(s0, s1, s2, s3)
+        level = fraction(word) * sums[actions - 1]
+        action = first
+        for i in range(actions - 1):
+            action += level >= sums[i]
+        action -= actions if action >= actions else 0
+        chosen[row], advantages[row] = action, value - q[row, action]
+    stream[0], stream[1], stream[2], stream[3] = s0, s1, s2, s3
+
+
+@partial(compiled, allocates=True)
+def choose(q: Floats, soft: Softmaxes, stream: Stream) -> tuple[Ints, Floats]:
+    """Actions A ~ ∇F(Q̂) and their advantages F(Q̂) − Q̂(A), [n] each, at references [n, K].
+
+    The weights of `soft` are [n, J] or [1, J].
+    """
+    chosen, advantages = np.empty(len(q), dtype=np.int64), np.empty(len(q))
+    if soft.temperature == 0.0:
+        _choose_best(q, chosen, advantages)
+    else:
+        _choose(q, soft, stream, np.empty(q.shape[1]), chosen, advantages)
+    return chosen, advantages
+
+
+@partial(compiled, allocates=True)
+def choose_pairs(q: Floats, soft: Softmaxes, stream: Stream) -> tuple[Ints, Ints]:
+    """Independent actions A, A′ ~ p_·J of one column J ~ μ, [n] each, at references [n, K]; `soft` as above."""
+    columns, actions = soft.shifts.shape
+    frames = np.empty((1, 1 + columns, actions + 1))
+    first, second = np.empty(len(q), dtype=np.int64), np.empty(len(q), dtype=np.int64)
+    for row in range(len(q)):
+        framed(q, row, soft, frames)
+        column = draw_column(row, soft, stream)
+        first[row], second[row] = draw_action(frames, 0, column, stream), draw_action(frames, 0, column, stream)
+    return first, second
+
+
+# Statistics of chains
+
+
+@compiled
+def draw_stop(discount: float, horizon: int, stream: Stream) -> int:
+    """A step T with P(T = t) ∝ γ^t, t = 0..H−1, by inversion."""
+    if discount == 0.0:
+        return 0
+    rate = math.log(discount)
+    step = int(math.log1p(math.expm1(horizon * rate) * uniform(stream)) / rate)
+    return min(step, horizon - 1)
+
+
+@partial(compiled, allocates=True)
+def draw_stops(count: int, discount: float, horizon: int, stream: Stream) -> Ints:
+    """Steps T as above, [n]."""
+    stops = np.empty(count, dtype=np.int64)
+    for row in range(count):
+        stops[row] = draw_stop(discount, horizon, stream)
+    return stops
+
+
+@compiled
+def stop_weight(discount: float, horizon: int) -> float:
+    """Σ_{t<H} γ^t: what a sample at one drawn step stands for."""
+    return 1.0 if discount == 0.0 else math.expm1(horizon * math.log(discount)) / (discount - 1.0)
+
+
+@compiled
+def paired(total: float, squares: float, pairs: int) -> tuple[float, float]:
+    """From Σx and Σx² of n differences: the U-statistic for (E x)², and the sample variance."""
+    square = (total * total - squares) / (pairs * (pairs - 1))
+    return square, max(squares - total * total / pairs, 0.0) / (pairs - 1)
+
+
+@compiled
+def paired_sums(totals: Floats, squares: Floats, pairs: int, scale: float) -> tuple[float, float, float]:
+    """For samples with Σx and Σx², [m] each: the sums of scale·statistic, of its square, and of the variances."""
+    total, square_sum, noise = 0.0, 0.0, 0.0
+    for row in range(len(totals)):
+        square, variance = paired(totals[row], squares[row], pairs)
+        total += scale * square
+        square_sum += (scale * square) ** 2
+        noise += variance
+    return total, square_sum, noise

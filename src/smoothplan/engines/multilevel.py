@@ -25,17 +25,12 @@ import numpy as np
 from smoothplan import streams
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup, depends_on_state
+from smoothplan.engines.base import CALLS_AT_ONCE, pieces, repeated
 from smoothplan.models.base import Oracle, States
 
-LIMIT = 1 << 15
-"""Simulator calls at a time: enough to hide Python's overhead, small enough for the processor's cache."""
-
 HIGHEST = 40
-"""The largest level there is, which nobody lives to see: uniform numbers are multiples of 2⁻⁵³, and cannot tell higher
-ones apart. The sample is unbiased for F of a mean of n₀·2⁴⁰ returns."""
-
-UNIFORM_BITS = 53
-"""Of a uniform number."""
+"""The largest level: uniform numbers are multiples of 2⁻⁵³, and cannot tell higher ones apart. The sample is unbiased
+for F of a mean of n₀·2⁴⁰ returns."""
 
 
 class RootSums(tuple[float, ...]):
@@ -90,7 +85,7 @@ class LevelLaw:
         """P(L ≥ l), [HIGHEST + 1]: multiples of what uniform numbers are multiples of, so that draws are exact."""
         levels = np.arange(HIGHEST + 1)
         exact = np.exp2(-levels.astype(np.float64)) * (levels + 1.0) ** -self.decay
-        return np.asarray(np.ldexp(np.ceil(np.ldexp(exact, UNIFORM_BITS)), -UNIFORM_BITS))
+        return np.asarray(np.ldexp(np.ceil(np.ldexp(exact, 53)), -53))
 
     @cached_property
     def probabilities(self) -> Floats:
@@ -103,7 +98,7 @@ class LevelLaw:
         return float((np.exp2(np.arange(HIGHEST + 1)) * self.probabilities).sum())
 
     def draw(self, rng: np.random.Generator, count: int) -> Ints:
-        """So many levels, by inversion; one uniform number each."""
+        """Levels [count], by inversion; one uniform number each."""
         uniform = rng.random(count)
         levels = np.zeros(count, dtype=np.int64)
         high = np.flatnonzero(uniform < self.tails[1])  # few
@@ -115,8 +110,8 @@ class LevelLaw:
 class MultilevelEngine:
     """Samples of the value of a state at a finite depth, with NumPy, for any simulator.
 
-    Memory is bounded whatever levels are drawn: returns are drawn `LIMIT` at a time at each depth (K·n₀ if that is
-    more), those of one sample too, of which only means of blocks are kept.
+    Memory is bounded whatever levels are drawn: at each depth at most `CALLS_AT_ONCE` returns (or K·n₀) are drawn at a
+    time. Of the returns of one sample only means of blocks are kept.
 
     Args:
         backup: F, smooth.
@@ -139,17 +134,12 @@ class MultilevelEngine:
     certain: int = 0
 
     compiled: ClassVar[bool] = False
-
-    @property
-    def chunk_calls(self) -> int:
-        """Simulator calls that take it a fraction of a second."""
-        return 1 << 18
+    chunk_calls: ClassVar[int] = 1 << 18
 
     def roots(self, oracle: Oracle, state: Any, count: int) -> RootSums:
         """Samples of the value of the root, and its returns."""
-        states = np.repeat(np.asarray(state)[None], count, axis=0)
         draws = _Draws(self, oracle)
-        samples = draws.samples(self.depth, states) - self.middle
+        samples = draws.samples(self.depth, repeated(state, count)) - self.middle
         return RootSums(count, float(samples.sum()), float(samples @ samples), draws.returns, *draws.totals.tolist())
 
     def planned_calls(
@@ -163,7 +153,7 @@ class MultilevelEngine:
         nodes, calls = count, 0
         for depth, rng in reversed(list(enumerate(streams.generator(seed, chunk).spawn(self.depth), start=1))):
             rows = 0
-            for piece in _pieces(nodes, LIMIT):
+            for piece in pieces(nodes, CALLS_AT_ONCE):
                 if check is not None:
                     check()
                 rows += self.actions * int(self.sizes(depth, self.levels(depth, rng, piece)).sum())
@@ -182,7 +172,7 @@ class MultilevelEngine:
         return calls
 
     def levels(self, depth: int, rng: np.random.Generator, count: int) -> Ints:
-        """The levels of so many samples at a depth."""
+        """The levels of samples at a depth, [count]."""
         return np.zeros(count, dtype=np.int64) if depth <= self.certain else self.law.draw(rng, count)
 
     def sizes(self, depth: int, levels: Ints) -> Ints:
@@ -208,7 +198,7 @@ class _Draws:
         order = np.argsort(levels, kind="stable")
         result = np.empty(len(states))
         start = 0
-        for stop in _cuts(np.cumsum(engine.sizes(depth, levels[order])), LIMIT // engine.actions):
+        for stop in _cuts(np.cumsum(engine.sizes(depth, levels[order])), CALLS_AT_ONCE // engine.actions):
             here = order[start:stop]
             draw = self._one if stop == start + 1 else self._many
             result[here] = draw(depth, states[here], levels[here])
@@ -236,7 +226,7 @@ class _Draws:
         """The sample at one state [1, ...] with a level [1]; its returns may be too many to be drawn at once, [1]."""
         engine, level = self._engine, int(levels[0])
         base = int(engine.sizes(depth, levels)[0]) >> level
-        room = max(LIMIT // (engine.actions * base), 1)
+        room = max(CALLS_AT_ONCE // (engine.actions * base), 1)
         drawn = min(level, room.bit_length() - 1)  # blocks of this level are drawn at once
         sums = np.zeros((level + 1, 1))
         # Means of blocks that wait for their other half, in descending levels: a binary counter.
@@ -292,12 +282,6 @@ class _Draws:
     def _sum(self, averages: Floats) -> Floats:
         """B_0 + Σ_l (B_l − B_{l−1})/P(L ≥ l), from B [L + 1, n], [n]."""
         return np.asarray(averages[0] + self._weights[1 : len(averages)] @ np.diff(averages, axis=0))
-
-
-def _pieces(count: int, largest: int) -> Iterator[int]:
-    """Sizes, at most `largest` each, that add up to a count."""
-    for start in range(0, count, largest):
-        yield min(largest, count - start)
 
 
 def _cuts(ends: Ints, room: int) -> Iterator[int]:

@@ -9,23 +9,20 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
-from numba.core.types import FunctionType
 from numpy.typing import NDArray
 
 from smoothplan.arguments import Floats, Ints
+from smoothplan.compiling import compiled
 from smoothplan.models.base import Oracle
 from smoothplan.models.calls import Call, SimulatorError
 from smoothplan.models.jit import JitModel
 from smoothplan.models.vector import Step
-from smoothplan.streams import CALLS, Stream, compiled, generator, generator_words
-
-FAULT = "the simulator broke its declarations"
+from smoothplan.streams import CALLS, Stream, generator, generator_words
 
 
-class Door(NamedTuple):
-    """What compiled code needs besides a step to call it: an `Oracle` as compiled code sees it."""
+class CompiledOracle(NamedTuple):
+    """What compiled code needs besides a step to call it: an `Oracle` as compiled code reads it."""
 
     rng: np.random.Generator
     limits: Floats  # smallest and largest reward, and 1 where states may be terminal
@@ -35,10 +32,15 @@ class Door(NamedTuple):
 
 @partial(compiled, allocates=True)
 def _blame(
-    states: Floats, actions: Ints, next_states: Floats, rewards: Floats, terminals: NDArray[np.bool_], door: Door
+    states: Floats,
+    actions: Ints,
+    next_states: Floats,
+    rewards: Floats,
+    terminals: NDArray[np.bool_],
+    oracle: CompiledOracle,
 ) -> None:
     """Writes down the first call that broke the declarations."""
-    limits, fault, size = door.limits, door.fault, states.shape[1]
+    limits, fault, size = oracle.limits, oracle.fault, states.shape[1]
     for row in range(len(actions)):
         fine = limits[0] <= rewards[row] <= limits[1] and (limits[2] == 1.0 or not terminals[row])
         if not (fine and np.isfinite(next_states[row]).all()):
@@ -49,11 +51,13 @@ def _blame(
 
 
 @partial(compiled, allocates=True)
-def simulated(states: Floats, actions: Ints, step: Step, door: Door) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+def simulated(
+    states: Floats, actions: Ints, step: Step, oracle: CompiledOracle
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Simulator calls at states [n, d], one for each action [n], counted and checked."""
-    door.stream[CALLS] += np.uint64(len(actions))
-    next_states, rewards, terminals = step(states, actions, door.rng)
-    low, high, ends = door.limits[0], door.limits[1], door.limits[2] == 1.0
+    oracle.stream[CALLS] += np.uint64(len(actions))
+    next_states, rewards, terminals = step(states, actions, oracle.rng)
+    low, high, ends = oracle.limits[0], oracle.limits[1], oracle.limits[2] == 1.0
     # No branches, so that the compiler takes several numbers at once; a NaN fails every comparison.
     sound = True
     for row in range(len(rewards)):
@@ -61,13 +65,16 @@ def simulated(states: Floats, actions: Ints, step: Step, door: Door) -> tuple[Fl
     for number in next_states.reshape(-1):
         sound &= abs(number) < np.inf
     if not sound:
-        _blame(states, actions, next_states, rewards, terminals, door)
-        raise ValueError(FAULT)
+        _blame(states, actions, next_states, rewards, terminals, oracle)
+        raise ValueError("the simulator broke its declarations")
     return next_states, rewards, terminals
 
 
 def step_type() -> Any:
     """The type of a step: what `JitModel` compiles for states that are vectors of float64."""
+    import numba
+    from numba.core.types import FunctionType
+
     states = numba.types.Array(numba.float64, 2, "C", readonly=True)
     actions = numba.types.Array(numba.int64, 1, "C", readonly=True)
     flags = numba.types.Array(numba.boolean, 1, "C")
@@ -75,9 +82,9 @@ def step_type() -> Any:
     return FunctionType(result(states, actions, numba.typeof(generator(0))))
 
 
-def example_door() -> Door:
-    """A door to nowhere, for the types of its fields."""
-    return Door(generator(0), np.zeros(3), np.zeros(5), np.zeros(5, np.uint64))
+def example_oracle() -> CompiledOracle:
+    """An instance for the types of its fields."""
+    return CompiledOracle(generator(0), np.zeros(3), np.zeros(5), np.zeros(5, np.uint64))
 
 
 def serves(model: JitModel) -> bool:
@@ -87,12 +94,13 @@ def serves(model: JitModel) -> bool:
 
 
 @contextmanager
-def opened(model: JitModel, oracle: Oracle, size: int) -> Iterator[Door]:
-    """A door to a model with states [size]; a call that breaks the model's declarations is named on the way out."""
+def compiled_oracle(model: JitModel, oracle: Oracle, size: int) -> Iterator[CompiledOracle]:
+    """An oracle of a model with states [size]; on the way out, a call that broke the model's declarations is named."""
     low, high = model.reward_range
     fault = np.zeros(3 + 2 * size)
     try:
-        yield Door(oracle.rng, np.array([low, high, float(model.terminates)]), fault, oracle.stream)
+        limits = np.array([low, high, float(model.terminates)])
+        yield CompiledOracle(oracle.rng, limits, fault, oracle.stream)
     except ValueError as error:
         if fault[0] == 0.0:
             raise

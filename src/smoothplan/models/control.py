@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from smoothplan.arguments import Floats, Ints
 from smoothplan.models.base import States
-from smoothplan.streams import compiled
+from smoothplan.compiling import compiled
 
 Stepped = tuple[States, Floats, NDArray[np.bool_]]
 

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
-from numba.core.errors import NumbaError
 
 from smoothplan import arguments
+from smoothplan.compiling import Compiled
 from smoothplan.models.base import Declarations
 from smoothplan.models.calls import ModelError
 from smoothplan.models.vector import Step
@@ -32,12 +31,19 @@ class JitModel(Declarations):
         super().__post_init__()
         if not callable(self.step):
             raise TypeError(f"step must be a function of (states, actions, rng), got {self.step!r}")
-        if not hasattr(self.step, "py_func"):
+        if isinstance(self.step, Compiled):
+            object.__setattr__(self, "step", self.step.dispatcher)
+        elif not hasattr(self.step, "py_func"):
+            import numba
+
             object.__setattr__(self, "step", numba.njit(nogil=True)(self.step))
         if self.initial_state is not None:
             self._compile(self.initial_state)
 
     def _compile(self, state: Any) -> None:
+        import numba
+        from numba.core.errors import NumbaError
+
         example = (arguments.frozen(state[None]), arguments.frozen(np.zeros(1, dtype=np.int64)), generator(0))
         types = tuple(numba.typeof(value) for value in example)
         step: Any = self.step

@@ -10,10 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints
+from smoothplan.compiling import compiled
 from smoothplan.models import base
 from smoothplan.models.base import RewardKind, States, Transition
 from smoothplan.models.calls import ModelError
-from smoothplan.streams import CALLS, Stream, compiled, next_word
+from smoothplan.streams import CALLS, Stream, next_word
 
 OUTCOME = np.dtype([("threshold", np.uint64), ("reward", np.float64), ("successor", np.int64)], align=True)
 """A possible outcome of a state and an action. A random word w selects the first outcome with w ≤ threshold; the

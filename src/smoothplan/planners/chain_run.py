@@ -18,9 +18,16 @@ from smoothplan.models.base import States
 from smoothplan.models.jit import JitModel
 from smoothplan.planners.chains import chains_for, conditioned, likely_gap, support, weight
 from smoothplan.recursion import ROUNDING, action_values
-from smoothplan.references import GridReference, Improvable, Reference, SharedReference, default_reference
-from smoothplan.references.base import Savable
-from smoothplan.references.default import CALLS, COMPILED_CALLS, TooFewCallsError
+from smoothplan.references import (
+    GridReference,
+    Improvable,
+    Reference,
+    Savable,
+    SharedReference,
+    TooFewCallsError,
+    default_reference,
+)
+from smoothplan.references.default import CALLS, COMPILED_CALLS
 from smoothplan.running.run import Budget, Diagnosis, Display, Lesson, Root, Status
 from smoothplan.running.work import Chunk, Method, Outcome, Work
 from smoothplan.running.workers import Workers
@@ -562,11 +569,8 @@ def _made_reference(
     """
     if calls < 1:
         return None
-    limit = None if root.max_calls is None else int(REFERENCE_SHARE * root.max_calls)
     try:
-        return default_reference(
-            root.model, backup, state=root.state, calls=calls, max_calls=limit, seed=root.seed, saved=saved
-        )
+        return default_reference(root.model, backup, state=root.state, calls=calls, seed=root.seed, saved=saved)
     except TooFewCallsError:
         return None
 

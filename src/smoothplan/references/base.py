@@ -13,6 +13,10 @@ from smoothplan.models.base import States
 from smoothplan.search.saved import Arrays, Readable
 
 
+class TooFewCallsError(ValueError):
+    """A reference would take more simulator calls than there may be."""
+
+
 class Reference(Protocol):
     """Estimates Q̂ of the action values, at any state. This is all that a planner needs and all that a user must write.
 
@@ -32,7 +36,7 @@ class Improvable(Reference, Protocol):
         """Simulator calls made for it so far."""
 
     def improve(self, calls: int) -> None:
-        """Makes about so many more."""
+        """Makes better what it can by at most that many more."""
 
 
 @runtime_checkable
@@ -113,6 +117,11 @@ class TabularReference:
 
     def __repr__(self) -> str:
         return f"TabularReference(states={self.table.shape[0]}, actions={self.table.shape[1]})"
+
+
+def reason(why: str) -> str:
+    """The part of a reference's `repr` that says why it was chosen."""
+    return f", why={why!r}" if why else ""
 
 
 def _first(states: States) -> Any:

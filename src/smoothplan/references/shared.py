@@ -1,6 +1,6 @@
 """A reference that remembers: estimates of every state that was discovered, shared by all who come to it."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from smoothplan.arguments import Floats, frozen
 from smoothplan.backups import Backup
 from smoothplan.models.base import GenerativeModel, Oracle, States
 from smoothplan.models.tabular import TabularModel
+from smoothplan.references.base import reason
 from smoothplan.references.iteration import Chances, iterate
 from smoothplan.search import bounds
 from smoothplan.search.explorer import Explorer, Key, KeyedExplorer, TableExplorer
@@ -16,25 +17,6 @@ from smoothplan.search.graph import NUMBERS, STATES
 from smoothplan.search.rules import rules_of
 from smoothplan.search.saved import Arrays, Readable, finite, piece, read_streams, require
 from smoothplan.streams import CALLS
-
-ACCURACY = 1e-5
-"""The accuracy of value iteration, as a fraction of the width of the value interval; walks make do with less."""
-
-WALK_ACCURACY = 1e-3
-
-FRESH = 1.1
-"""What walks follow is computed anew whenever the calls have grown by this factor, and a little."""
-
-LITTLE = 20
-
-GUESSES = 100
-"""Times that the guess for what is unknown is brought into line with what is known, at most."""
-
-SWEEPS = 1000
-"""Sweeps that propagate bounds, at most: they are valid after any number of them."""
-
-STALLED = 1e-4
-"""They stop where a sweep narrows no interval by more than this fraction of the widest possible."""
 
 
 class _Memory(NamedTuple):
@@ -47,9 +29,10 @@ class _Memory(NamedTuple):
 class SharedReference:
     """Memoised estimates for states that can be told apart, refined on demand.
 
-    It counts what follows every pair that it samples. The estimates are the action values of the empirical model (a
-    pair that was never sampled is taken for an average one), brought into their confidence intervals. The intervals
-    also bound the error: `error_range`. It is a state: `improve` changes it.
+    Walks on the empirical model, by optimistic estimates, lead to the pair that was sampled least, and what follows
+    every pair is counted. The estimates are the action values of the empirical model (a pair that was never sampled is
+    taken for an average one), brought into their confidence intervals. The intervals also bound the error:
+    `error_range`. It is a state: `improve` changes it.
 
     Args:
         model: a tabular model, or a simulator with a bound on the successors of a pair.
@@ -57,10 +40,11 @@ class SharedReference:
         root: where walks start; the model's initial state by default.
         delta: the probability that any bound on the error fails, ever, at any state.
         seed: of the simulator calls.
-        sampling: "walks" on the empirical model, by optimistic estimates, lead to the pair that was sampled least;
-            "bounds" samples as `OTGapE` does, from the root only.
         successors: a bound on the different next states of one (s, a); the model's own by default.
         key: what identifies a state, a function from a state to something hashable; by default the state itself.
+        oracle: makes the simulator calls, and so counts them even if an error ends them; by default one of `seed`.
+
+    `why` says how a default reference was chosen; it is empty for any other.
 
     >>> from smoothplan import HardMax, models
     >>> reference = SharedReference(models.chain(states=3), HardMax(), seed=1)
@@ -68,6 +52,8 @@ class SharedReference:
     >>> reference.calls, reference.q(np.array([0])).shape
     (1000, (1, 2))
     """
+
+    why = ""
 
     def __init__(
         self,
@@ -77,13 +63,11 @@ class SharedReference:
         root: Any = None,
         delta: float = 0.05,
         seed: int = 0,
-        sampling: Literal["walks", "bounds"] = "walks",
         successors: int | None = None,
         key: Key | None = None,
+        oracle: Oracle | None = None,
     ) -> None:
-        if sampling not in ("walks", "bounds"):
-            raise ValueError(f"sampling must be 'walks' or 'bounds', got {sampling!r}")
-        self._model, self._sampling = model, sampling
+        self._model = model
         self._span = curvature.value_interval(model, backup)
         if successors is not None:
             successors = arguments.whole("successors", successors)
@@ -95,7 +79,7 @@ class SharedReference:
         if model.initial_state is not None and start.dtype.kind == np.asarray(model.initial_state).dtype.kind:
             self._dtype = np.asarray(model.initial_state).dtype
         start = self._known(start[None], may_end=False)[0]
-        oracle = Oracle(model, seed)
+        oracle = Oracle(model, seed) if oracle is None else oracle
         self._explorer: Explorer
         if isinstance(model, TabularModel) and key is None:
             self._explorer = TableExplorer(rules, oracle, backup, int(start), model)
@@ -120,27 +104,21 @@ class SharedReference:
         return int(self._explorer.graph.totals[STATES])
 
     def improve(self, calls: int, state: Any = None) -> None:
-        """Makes so many more simulator calls; fewer if all that can be learnt for certain is known.
+        """Makes that many more simulator calls; fewer if all that can be learnt for certain is known.
 
         Args:
             calls: how many.
             state: where walks start; the root by default.
         """
         until = self.calls + arguments.whole("calls", calls)
-        if self._sampling == "bounds":
-            if state is not None:
-                raise ValueError(
-                    f"state must be None where sampling is 'bounds', which is from the root, got {state!r}"
-                )
-            self._explorer.explore(0.0, until, rounds=100 * calls)
-            return
         start = 0
         if state is not None:
             start = self._explorer.number(self._known(np.asarray(state)[None], may_end=False)[0])
         while self.calls < until:
             before = self.calls
-            self._hopes = self._iterated(self._hopes, self._high, WALK_ACCURACY, hopeful=True)
-            self._explorer.survey(frozen(self._hopes.q), start, min(until, int(FRESH * before) + LITTLE))
+            # What walks follow need not be accurate. It is computed anew when the calls have grown by a tenth.
+            self._hopes = self._iterated(self._hopes, self._high, 1e-3, hopeful=True)
+            self._explorer.survey(frozen(self._hopes.q), start, min(until, int(1.1 * before) + 20))
             if self.calls == before:
                 return
 
@@ -218,10 +196,13 @@ class SharedReference:
         return np.stack([graph.q_low[:count], graph.q_high[:count]], axis=-1).reshape(-1, self._model.actions, 2)
 
     def _tighten(self) -> None:
-        """Propagates bounds until little changes."""
-        enough = STALLED * (self._high - self._low)
+        """Propagates bounds until no interval narrows by more than 1e-4 of the widest possible.
+
+        They are valid after any number of sweeps; 1000 bound the time.
+        """
+        enough = 1e-4 * (self._high - self._low)
         before = self._intervals()
-        for _ in range(SWEEPS):
+        for _ in range(1000):
             bounds.sweep(self._explorer.graph, self._explorer.rules, self._explorer.frames, self._explorer.room)
             after = self._intervals()
             if np.abs(after - before).max() <= enough:
@@ -233,15 +214,17 @@ class SharedReference:
         if self._estimated == self.calls and len(self._estimates.q) == self.states:
             return
         self._estimated = self.calls
+        accuracy = 1e-5  # as a fraction of the width of the value interval
         sampled = self._explorer.graph.pairs["count"][: self.states * self._model.actions].reshape(
             -1, self._model.actions
         )
-        for _ in range(GUESSES if sampled.any() else 0):
-            self._estimates = self._iterated(self._estimates, self._guess, ACCURACY)
+        # The guess for what is unknown is brought into line with what is known; 100 times bound the time.
+        for _ in range(100 if sampled.any() else 0):
+            self._estimates = self._iterated(self._estimates, self._guess, accuracy)
             before, self._guess = self._guess, float(self._estimates.q[sampled > 0].mean())
-            if sampled.all() or abs(self._guess - before) <= ACCURACY * (self._high - self._low):
+            if sampled.all() or abs(self._guess - before) <= accuracy * (self._high - self._low):
                 return
-        self._estimates = self._iterated(self._estimates, self._guess, ACCURACY)
+        self._estimates = self._iterated(self._estimates, self._guess, accuracy)
 
     def _iterated(self, memory: _Memory, unsampled: float, accuracy: float, hopeful: bool = False) -> _Memory:
         """The empirical model solved, where pairs that were never sampled have the given value."""
@@ -253,7 +236,7 @@ class SharedReference:
         return _Memory(values, q)
 
     def __repr__(self) -> str:
-        return f"SharedReference(states={self.states}, calls={self.calls})"
+        return f"SharedReference(states={self.states}, calls={self.calls}{reason(self.why)})"
 
 
 def _empirical(explorer: Explorer, unsampled: float, hopeful: bool) -> Chances:

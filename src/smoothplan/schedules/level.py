@@ -108,7 +108,7 @@ class Return(NamedTuple):
         return self.high - self.low
 
 
-class Reference(NamedTuple):
+class ReferenceMoments(NamedTuple):
     """What is proved of a reference Q̂: moments of its noise e = Q̂ − E Q̂, and of range(Q̂ − Q)."""
 
     deviation: Numbers  # standard deviation s of one entry of e
@@ -144,13 +144,13 @@ def one_step(problem: Problem, level: Certificate) -> Return:
     )
 
 
-def constant_reference(problem: Problem) -> Reference:
+def constant_reference(problem: Problem) -> ReferenceMoments:
     """A reference that costs nothing: all actions alike."""
     gap = problem.action_gap
-    return Reference(deviation=0.0, noise_fourth=0.0, second=gap, fourth=gap, width=0.0, calls=0.0)
+    return ReferenceMoments(deviation=0.0, noise_fourth=0.0, second=gap, fourth=gap, width=0.0, calls=0.0)
 
 
-def reference(problem: Problem, through: Return, samples: Numbers) -> Reference:
+def reference(problem: Problem, through: Return, samples: Numbers) -> ReferenceMoments:
     """The mean of N returns per action.
 
     range(e)² ≤ 2Σ(e_a − ē)², whose mean is 2(K−1)s² and whose mean square follows from the fourth moment of a mean of
@@ -161,7 +161,7 @@ def reference(problem: Problem, through: Return, samples: Numbers) -> Reference:
     # κ·s⁴, written so that a variance of zero is no division by zero.
     kurtosis = 3.0 * (samples - 1) / samples * deviation**4 + (through.width * deviation / samples) ** 2
     fourth = (4.0 * (others**2 * kurtosis + (others**3 + 2 * others) * deviation**4) / problem.actions) ** 0.25
-    return Reference(
+    return ReferenceMoments(
         deviation=deviation,
         noise_fourth=fourth,
         second=np.sqrt(2.0 * others) * deviation + 2.0 * through.bias,
@@ -178,7 +178,7 @@ def _first_remainder(problem: Problem, by_range: Numbers, by_square: Numbers) ->
     return np.minimum(by_range, curvature.remainder_constant(2, problem.temperature) * by_square**2)
 
 
-def plug_in(problem: Problem, through: Return, around: Reference) -> Certificate:
+def plug_in(problem: Problem, through: Return, around: ReferenceMoments) -> Certificate:
     """F(Q̂). By convexity its mean exceeds F(E Q̂), by at most J: half of J is taken off."""
     others, actions = problem.actions - 1, problem.actions
     deviation = around.deviation
@@ -199,7 +199,9 @@ def plug_in(problem: Problem, through: Return, around: Reference) -> Certificate
     )
 
 
-def first_order(problem: Problem, around: Reference, linear: Return, centring: Centring = "action") -> Certificate:
+def first_order(
+    problem: Problem, around: ReferenceMoments, linear: Return, centring: Centring = "action"
+) -> Certificate:
     """F(Q̂) + X_A − Q̂(A). The Taylor remainder is never negative: half of its bound is added."""
     remainder = _first_remainder(problem, around.second, around.second)
     between = around.second + 2.0 * linear.bias if centring == "action" else problem.action_gap + 2.0 * linear.bias
@@ -216,7 +218,7 @@ def first_order(problem: Problem, around: Reference, linear: Return, centring: C
 
 def second_order(
     problem: Problem,
-    around: Reference,
+    around: ReferenceMoments,
     linear: Return,
     quadratic: Return,
     pairs: Numbers,
@@ -269,7 +271,7 @@ def clipped(problem: Problem, level: Certificate, low: float, high: float) -> Ce
     )
 
 
-def clipped_reference(problem: Problem, around: Reference, low: float, high: float) -> Reference:
+def clipped_reference(problem: Problem, around: ReferenceMoments, low: float, high: float) -> ReferenceMoments:
     """A reference whose entries are clipped to [low, high].
 
     An entry moves away from Q only if Q is outside. The others come nearer, but not all by as much, so that the range
@@ -323,7 +325,7 @@ def certify(problem: Problem, levels: Sequence[Level]) -> list[Certificate]:
 
 def _certify(problem: Problem, level: Level, returns: Sequence[Return]) -> Certificate:
     if level.kind == "constant":
-        # A shift away from the middle, such as the printed answer 0, is so much more bias.
+        # A shift away from the middle, such as the printed answer 0, adds to the bias.
         middle = constant(problem)
         value = middle.low + level.shift
         return Certificate(middle.bias + abs(level.shift), 0.0, value, value, 0.0, level.shift)
@@ -336,21 +338,24 @@ def _certify(problem: Problem, level: Level, returns: Sequence[Return]) -> Certi
         proved = plug_in(problem, returns[level.reference], around)
         if level.clip is not None:
             proved = _clipped_entries(problem, proved, returns[level.reference], around, level.clip)
-    else:
-        assert level.linear is not None
-        linear = returns[level.linear]
-        if level.clip is not None:
-            around = clipped_reference(problem, around, *level.clip)
-        if level.kind == "order-1":
-            proved = first_order(problem, around, linear, level.centring)
-        else:
-            assert level.quadratic is not None
-            quadratic = returns[level.quadratic]
-            proved = second_order(problem, around, linear, quadratic, level.pairs, level.centring, level.equal_pairs)
-    return adjusted(problem, level, proved)
+        return _adjusted(problem, level, proved)
+    if level.clip is not None:
+        around = clipped_reference(problem, around, *level.clip)
+    return corrected(problem, level, around, returns)
 
 
-def adjusted(problem: Problem, level: Level, proved: Certificate) -> Certificate:
+def corrected(problem: Problem, level: Level, around: ReferenceMoments, returns: Sequence[Return]) -> Certificate:
+    """The certificate of a level of order 1 or 2 around a reference."""
+    assert level.linear is not None
+    linear = returns[level.linear]
+    if level.quadratic is None:
+        return _adjusted(problem, level, first_order(problem, around, linear, level.centring))
+    quadratic, centring = returns[level.quadratic], level.centring
+    proved = second_order(problem, around, linear, quadratic, level.pairs, centring, level.equal_pairs)
+    return _adjusted(problem, level, proved)
+
+
+def _adjusted(problem: Problem, level: Level, proved: Certificate) -> Certificate:
     """The certificate of a level with the shift and the clipping that it really has."""
     missing = level.shift - proved.shift
     proved = proved._replace(
@@ -360,7 +365,7 @@ def adjusted(problem: Problem, level: Level, proved: Certificate) -> Certificate
 
 
 def _clipped_entries(
-    problem: Problem, proved: Certificate, through: Return, around: Reference, clip: tuple[float, float]
+    problem: Problem, proved: Certificate, through: Return, around: ReferenceMoments, clip: tuple[float, float]
 ) -> Certificate:
     """A plug-in level whose reference has its entries clipped, where that can happen at all."""
     room = min(clip[1] - through.high, through.low - clip[0])

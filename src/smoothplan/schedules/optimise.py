@@ -8,7 +8,7 @@ a parent that averages pays for both. Then it chooses the root. It takes about a
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -16,63 +16,13 @@ import numpy as np
 from smoothplan import arguments, confidence, curvature
 from smoothplan.arguments import Ints, Numbers
 from smoothplan.schedules import level as arithmetic
-from smoothplan.schedules.level import Certificate, Level, Problem, Reference, Return
+from smoothplan.schedules.level import Certificate, Level, Problem, ReferenceMoments, Return
 from smoothplan.schedules.schedule import CERTAIN_SHARE, Schedule, repeats_needed, shared_reference, trimmed
 
-BIAS_RATIO = 0.85
-"""From one bias target to the next."""
-
-EXCHANGE_RATES = (0.02, 0.2, 2.0, 20.0)
-"""Weights of the variance that a return has anyway, against the variance of the level: low ones favour low variance."""
-
-SAMPLES = np.unique(np.round(np.concatenate([2.0 ** np.arange(0.0, 14.0, 0.25), 2.0 ** np.arange(14.0, 50.01)])))
-"""Returns per action that are tried in a reference."""
-
-ROOT_SAMPLES = np.unique(np.round(2.0 ** np.arange(2.0, 40.01, 0.25)))
-"""Returns per action that are tried in the root's reference, which is drawn only once."""
-
-PAIRS = (2, 3, 4, 6, 8, 12, 16, 32)
-"""Numbers of pairs that are tried in a quadratic term."""
-
-Table = TypeVar("Table", Certificate, Return, Reference)
-
-FINEST = 0.1
-"""The finest level biases a return by this fraction of ε: no schedule profits from less."""
-
-FINEST_CHILD = 0.2
-"""A linear child whose return's bias is below this fraction of the target is finer than is of use."""
-
-QUADRATIC_CHILDREN = 50
-"""How many levels are tried as children of a quadratic term: they are coarse, and the choice is not critical."""
-
-HOPELESS = 1e300
-"""Above this cost, where floats end, the search stops being careful: plug-in levels over the latest few, enough to
-state a price."""
-
-HOPELESS_ROWS = 8
-"""How many levels that search looks back."""
-
-WIDEST = 1e6
-"""Order-2 levels with a wider support than so many widths of the value interval are left out: a quadratic term squares
-the support of its child, and in the end the price of a mean depends on it more than on the variance."""
-
-MOST_TARGETS = 30_000
-"""Bias targets of a search, which takes ten or twenty seconds for so many. A discount of 0.999 needs 20,000 or more."""
-
-FRONTIER_STEP = 0.95
-"""A dearer reference is considered if its error is smaller by this factor."""
-
-RADIUS_RATIO = 0.95
-"""From one radius that is considered for a ladder to the next."""
-
-FINEST_RADIUS = 1e-12
-"""The finest radius of a ladder, in units of the width: where numbers end."""
-
 PRICE_GROWTH = 8.0
-"""From one rung of a ladder to the next the price grows at least so much: all coarser ones together cost a seventh."""
+"""From one rung of a ladder to the next the price grows by this factor at least: all coarser rungs cost a seventh."""
 
-EXPECTED_RUNGS = 8
-"""Over which δ is taken to be split before the number of rungs is known."""
+Table = TypeVar("Table", Certificate, Return, ReferenceMoments)
 
 
 @dataclass(frozen=True)
@@ -88,7 +38,7 @@ class _Candidates:
     pairs: int = 0
 
     def level(self, entry: int, skipped: int) -> Level:
-        """The level of one entry, where the table began after so many levels."""
+        """The level of one entry of a table from which the first `skipped` levels were left out."""
 
         def chosen(children: Ints | None) -> int | None:
             return None if children is None or children[entry] < 0 else int(children[entry]) + skipped
@@ -126,7 +76,7 @@ class Rung(NamedTuple):
 class _References:
     """References worth considering: none is both dearer and worse than another."""
 
-    certificate: Reference
+    certificate: ReferenceMoments
     level: Ints
     samples: Ints
 
@@ -176,7 +126,7 @@ def ladder(
     for wanted in _radii(problem.action_gap / 2.0, radius):
         with np.errstate(over="ignore", invalid="ignore"):
             returns = arithmetic.one_step(problem, _columns(table.down_to(_finest_bias(problem, wanted))[1]))
-            rung = _rung(returns, wanted, delta / EXPECTED_RUNGS)
+            rung = _rung(returns, wanted, delta / 8)  # over how many rungs δ is split is not known yet
         if found and (rung is None or not rung.price <= budget):
             break
         found.append(_reached(rung, wanted, returns))
@@ -188,17 +138,17 @@ def ladder(
 
 
 def _radii(widest: float, finest: float) -> list[float]:
-    """A geometric grid from below the widest radius to the finest."""
-    finest = max(finest, FINEST_RADIUS * (widest or 1.0))
+    """A geometric grid from below the widest radius to the finest; finer than 1e-12 of it is beyond numbers."""
+    finest = max(finest, 1e-12 * (widest or 1.0))
     if finest >= widest:
         return [finest]
-    count = math.ceil(math.log(widest / finest) / -math.log(RADIUS_RATIO))
+    count = math.ceil(math.log(widest / finest) / -math.log(0.95))  # steps of 5 %
     return [float(radius) for radius in np.geomspace(widest, finest, count + 1)[1:]]
 
 
 def _finest_bias(problem: Problem, radius: float) -> float:
-    """The finest bias of a level that is of use for a radius."""
-    return FINEST * radius / max(problem.discount, FINEST)
+    """The finest bias of a level that is of use: no schedule profits from a return biased by less than a tenth."""
+    return 0.1 * radius / max(problem.discount, 0.1)
 
 
 def _rung(returns: Return, radius: float, delta: float) -> Rung | None:
@@ -219,7 +169,7 @@ def _reached(rung: Rung | None, epsilon: float, returns: Return) -> Rung:
     if rung is None:
         raise ValueError(
             f"epsilon must be greater than {np.min(returns.bias):.3g}, the least bias of levels with up to "
-            f"{SAMPLES[-1]:.0e} returns per action, got {epsilon:g}"
+            f"{_sample_sizes()[-1]:.0e} returns per action, got {epsilon:g}"
         )
     return rung
 
@@ -231,8 +181,8 @@ class _Table:
         self._problem, self._order = problem, order
         self._levels = [Level("constant")]
         self._certificates = [arithmetic.constant(problem)]
-        # One step can shrink a bias by γ and no more, so the grid must not be coarser than that.
-        self._ratio = max(BIAS_RATIO, problem.discount**0.5)
+        # From one bias target to the next. One step can shrink a bias by γ and no more, so it must not be coarser.
+        self._ratio = max(0.85, problem.discount**0.5)
         self._target = self._certificates[0].bias * self._ratio
         self._counts: list[tuple[float, int]] = []  # target, and the number of levels once it was met
 
@@ -240,12 +190,13 @@ class _Table:
         """The levels for all targets of the grid that are not below the floor, and what is proved of them.
 
         Raises:
-            ValueError: there would be more than `MOST_TARGETS` of them.
+            ValueError: there would be too many of them.
         """
         self._check_length(floor)
         while self._target >= floor:
-            hopeless = self._certificates[-1].calls > HOPELESS
-            skipped = max(0, len(self._levels) - HOPELESS_ROWS) if hopeless else 0
+            # Where floats end, the search stops being careful: plug-in levels over the latest eight state a price.
+            hopeless = self._certificates[-1].calls > 1e300
+            skipped = max(0, len(self._levels) - 8) if hopeless else 0
             columns = _columns(self._certificates[skipped:])
             with np.errstate(over="ignore", invalid="ignore"):
                 found = list(_best(self._problem, columns, self._target, 0 if hopeless else self._order))
@@ -261,11 +212,12 @@ class _Table:
         if self._target < floor:
             return
         left = math.inf if self._ratio == 1.0 else math.log(floor / self._target) / math.log(self._ratio)
-        if len(self._counts) + left > MOST_TARGETS:
+        most = 30_000  # which takes ten or twenty seconds; a discount of 0.999 needs 20,000 or more
+        if len(self._counts) + left > most:
             raise ValueError(
                 f"discount must be smaller for a recursive schedule, got {self._problem.discount!r}: from a bias of "
                 f"{self._certificates[0].bias:.3g} to one of {floor:.3g} it would take {len(self._counts) + left:.2g} "
-                f"steps, more than {MOST_TARGETS:,}. Recursion is for short horizons: a smaller discount or a larger "
+                f"steps, more than {most:,}. Recursion is for short horizons: a smaller discount or a larger "
                 "epsilon would help, or a planner for long horizons, such as ReferenceCruiser"
             )
 
@@ -280,7 +232,8 @@ def _best(problem: Problem, table: Certificate, target: float, order: int) -> It
     found = list(_candidates(problem, table, target, order))
     everyday = ((problem.reward_range[1] - problem.reward_range[0] + problem.discount * problem.width) / 2.0) ** 2
     taken: set[tuple[float, float]] = set()
-    for rate in EXCHANGE_RATES:
+    # Weights of the variance that a return has anyway, against that of the level: low ones favour low variance.
+    for rate in (0.02, 0.2, 2.0, 20.0):
         best: tuple[float, _Candidates, int] | None = None
         for candidates in found:
             certificate = candidates.certificate
@@ -296,10 +249,16 @@ def _best(problem: Problem, table: Certificate, target: float, order: int) -> It
                 yield candidates, entry
 
 
+@cache
+def _sample_sizes() -> Ints:
+    """Returns per action that are tried in a reference."""
+    return np.unique(np.round(np.concatenate([2.0 ** np.arange(0.0, 14.0, 0.25), 2.0 ** np.arange(14.0, 50.01)])))
+
+
 def _candidates(problem: Problem, table: Certificate, target: float, order: int) -> Iterator[_Candidates]:
     """All levels with a bias of at most the target whose children are in the table."""
     returns = arithmetic.one_step(problem, table)
-    level, samples = _grid(np.arange(len(table.bias)), SAMPLES)
+    level, samples = _grid(np.arange(len(table.bias)), _sample_sizes())
     through = _rows(returns, level)
     around = arithmetic.reference(problem, through, samples)
     plug_in = arithmetic.plug_in(problem, through, around)
@@ -310,7 +269,8 @@ def _candidates(problem: Problem, table: Certificate, target: float, order: int)
         return
 
     references = _with_constant(problem, _frontier(around, level, samples))
-    useful = np.flatnonzero((returns.bias < target) & (returns.bias >= FINEST_CHILD * target))
+    # A linear child whose return is biased by less than a fifth of the target is finer than is of use.
+    useful = np.flatnonzero((returns.bias < target) & (returns.bias >= 0.2 * target))
     if problem.discount == 0.0:
         useful = np.zeros(1, dtype=np.int64)
     r, j = _grid(np.arange(len(references.level)), useful)
@@ -323,15 +283,17 @@ def _candidates(problem: Problem, table: Certificate, target: float, order: int)
     if order == 1:
         return
 
-    # What the quadratic term adds to the bias is known before the number of pairs is.
-    coarse = np.arange(0, len(table.bias), math.ceil(len(table.bias) / QUADRATIC_CHILDREN))
+    # About 50 levels are tried as children of the quadratic term: they are coarse, and the choice is not critical.
+    coarse = np.arange(0, len(table.bias), math.ceil(len(table.bias) / 50))
     r, j, k = _grid(np.arange(len(references.level)), useful, coarse)
-    for pairs in PAIRS:
+    for pairs in (2, 3, 4, 6, 8, 12, 16, 32):
         second = arithmetic.second_order(
             problem, _rows(references.certificate, r), _rows(returns, j), _rows(returns, k), pairs
         )
-        if pairs == PAIRS[0]:
-            reach = (second.bias <= target) & (second.high - second.low <= WIDEST * problem.width)
+        if pairs == 2:
+            # What the quadratic term adds to the bias is known before the number of pairs is. It squares the support of
+            # its child, on which the price of a mean depends in the end: levels with a very wide one are left out.
+            reach = (second.bias <= target) & (second.high - second.low <= 1e6 * problem.width)
             if not reach.any():
                 return
             r, j, k = r[reach], j[reach], k[reach]
@@ -350,7 +312,8 @@ def _root(problem: Problem, table: Certificate, epsilon: float, delta: float, or
         return plug_in, 1
 
     # Order 1 is enough here: the shared reference is drawn once, so making it precise costs next to nothing.
-    level, counts = _grid(np.arange(len(table.bias)), ROOT_SAMPLES)
+    tried = np.unique(np.round(2.0 ** np.arange(2.0, 40.01, 0.25)))  # returns per action in its reference
+    level, counts = _grid(np.arange(len(table.bias)), tried)
     around = shared_reference(problem, _rows(returns, level), counts, delta)
     references = _frontier(around, level, counts)
     r, j = _grid(np.arange(len(references.level)), np.flatnonzero(returns.bias < epsilon))
@@ -374,13 +337,13 @@ def _root(problem: Problem, table: Certificate, epsilon: float, delta: float, or
     return plug_in, 1
 
 
-def _frontier(around: Reference, level: Ints, samples: Ints) -> _References:
-    """Of all references those that are better than every cheaper one."""
+def _frontier(around: ReferenceMoments, level: Ints, samples: Ints) -> _References:
+    """Of all references those that are better than every cheaper one, by 5 % at least."""
     order = np.lexsort((around.second, around.calls))
     chosen: list[int] = []
     least = np.inf
     for row in order[np.flatnonzero(np.diff(np.minimum.accumulate(around.second[order]), prepend=np.inf) < 0.0)]:
-        if around.second[row] <= FRONTIER_STEP * least:
+        if around.second[row] <= 0.95 * least:
             chosen.append(int(row))
             least = around.second[row]
     rows = np.array(chosen, dtype=np.int64)
@@ -392,7 +355,7 @@ def _with_constant(problem: Problem, references: _References) -> _References:
     constant = arithmetic.constant_reference(problem)
     columns = zip(references.certificate, constant, strict=True)
     return _References(
-        Reference(*(np.append(np.broadcast_to(many, references.level.shape), one) for many, one in columns)),
+        ReferenceMoments(*(np.append(np.broadcast_to(many, references.level.shape), one) for many, one in columns)),
         np.append(references.level, -1),
         np.append(references.samples, 0),
     )

@@ -13,15 +13,6 @@ from smoothplan.curvature import SmoothCruiserConstants
 from smoothplan.schedules.level import Level, Problem
 from smoothplan.schedules.schedule import Schedule
 
-UNION_ROUNDS = 30
-"""Iterations for δ′; each changes only logarithms, so a handful settles it."""
-
-UNION_CALLS = 10**200
-"""δ is divided by no more than this: beyond it δ′ would underflow, and the price is beyond anyone's means anyway."""
-
-DEEPEST, DEEPEST_LADDER = 5_000, 600
-"""Levels below each other: of Sparse Sampling, and where every level has a reference with levels of its own."""
-
 
 def sparse_sampling(problem: Problem, epsilon: float, delta: float) -> Schedule:
     """Sparse Sampling with the depth and width of Kearns, Mansour and Ng (2002), Theorem 1.
@@ -33,7 +24,7 @@ def sparse_sampling(problem: Problem, epsilon: float, delta: float) -> Schedule:
     curvature.resolvable(epsilon, problem.values)
     accuracy = epsilon * (1.0 - gamma) ** 2 / 4.0
     bound = max(problem.values[1], largest / (1.0 - gamma), accuracy)
-    depth = max(1, math.ceil(_steps(problem, accuracy / bound, gamma, DEEPEST)))
+    depth = max(1, math.ceil(_steps(problem, accuracy / bound, gamma, most=5_000)))
     ratio = (bound / accuracy) ** 2
     logs = 2 * depth * math.log(problem.actions * depth * ratio) + math.log(max(largest, accuracy) / accuracy)
     width = max(1, math.ceil(ratio * logs))
@@ -105,7 +96,7 @@ class _Ladder:
     def schedule(self, epsilon: float, delta: float) -> Schedule:
         """The printed root: F of an estimate of Q to accuracy ε."""
         curvature.resolvable(epsilon, self.problem.values)
-        _steps(self.problem, epsilon / self.bound, self._step, DEEPEST_LADDER)
+        _steps(self.problem, epsilon / self.bound, self._step, most=600)  # each has a reference with levels of its own
         root = Level("plug-in", self.samples(epsilon), self._sample(epsilon / self._step))
         return Schedule(self.problem, (*self.levels, root), 1, epsilon, delta, early_stopping=False)
 
@@ -160,10 +151,14 @@ def _zero(problem: Problem) -> Level:
 
 
 def _with_union_bound(schedule: Callable[[float], Schedule], delta: float) -> Schedule:
-    """The schedule whose δ′ is δ divided by its own number of calls."""
+    """The schedule whose δ′ is δ divided by its own number of calls.
+
+    Each of the iterations changes only logarithms, so a handful settles it; 30 bound the time. δ is divided by no more
+    than 1e200, for δ′ must not underflow.
+    """
     result = schedule(delta)
-    for _ in range(UNION_ROUNDS):
-        updated = schedule(delta / min(max(result.calls, 1), UNION_CALLS))
+    for _ in range(30):
+        updated = schedule(delta / min(max(result.calls, 1), 10**200))
         if updated.calls == result.calls:
             break
         result = updated

@@ -14,13 +14,11 @@ from smoothplan.schedules.level import (
     Certificate,
     Level,
     Problem,
-    Reference,
+    ReferenceMoments,
     Return,
-    adjusted,
     certify,
-    first_order,
+    corrected,
     one_step,
-    second_order,
 )
 
 REFERENCE_SHARE = 0.05
@@ -36,12 +34,12 @@ ACTIONS_SHARE = 0.05
 ADAPTIVE_SHARE = 1.0 - REFERENCE_SHARE - CERTAIN_SHARE - ACTIONS_SHARE
 
 
-def shared_reference(problem: Problem, through: Return, samples: Numbers, delta: float) -> Reference:
+def shared_reference(problem: Problem, through: Return, samples: Numbers, delta: float) -> ReferenceMoments:
     """The root's reference: N returns per action, with range(Q̂ − Q) bounded with probability 1 − REFERENCE_SHARE·δ."""
     each = REFERENCE_SHARE * delta / problem.actions
     error = 2.0 * (confidence.bernstein_radius(through.variance, through.width, samples, each) + through.bias)
     calls = problem.actions * samples * through.calls
-    return Reference(deviation=0.0, noise_fourth=0.0, second=error, fourth=error, width=through.width, calls=calls)
+    return ReferenceMoments(0.0, 0.0, second=error, fourth=error, width=through.width, calls=calls)
 
 
 def repeats_needed(sample: Certificate, epsilon: Numbers, delta: float) -> Numbers:
@@ -121,17 +119,8 @@ class Schedule:
             through = returns[root.reference]
             return Certificate(through.bias, through.variance, through.low, through.high, through.calls)
         assert root.reference is not None
-        assert root.linear is not None
         around = shared_reference(problem, returns[root.reference], root.samples, self.delta)
-        if root.kind == "order-1":
-            proved = first_order(problem, around, returns[root.linear], root.centring)
-        else:
-            assert root.quadratic is not None
-            quadratic = returns[root.quadratic]
-            proved = second_order(
-                problem, around, returns[root.linear], quadratic, root.pairs, root.centring, root.equal_pairs
-            )
-        return adjusted(problem, root, proved)
+        return corrected(problem, root, around, returns)
 
     @cached_property
     def action_return(self) -> Return:
@@ -163,17 +152,13 @@ def trimmed(levels: list[Level]) -> tuple[Level, ...]:
     for row in range(len(levels) - 1, -1, -1):
         if row in needed:
             needed.update(levels[row].children)
-    number = {row: place for place, row in enumerate(sorted(needed))}
-
-    def renumbered(child: int | None) -> int | None:
-        return None if child is None else number[child]
-
+    number: dict[int | None, int | None] = {None: None} | {row: place for place, row in enumerate(sorted(needed))}
     return tuple(
         replace(
             levels[row],
-            reference=renumbered(levels[row].reference),
-            linear=renumbered(levels[row].linear),
-            quadratic=renumbered(levels[row].quadratic),
+            reference=number[levels[row].reference],
+            linear=number[levels[row].linear],
+            quadratic=number[levels[row].quadratic],
         )
         for row in sorted(needed)
     )

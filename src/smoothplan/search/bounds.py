@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from smoothplan.arguments import Floats
+from smoothplan.compiling import compiled
 from smoothplan.confidence.betting import mean_interval
 from smoothplan.confidence.kl import ball_maximum, ball_minimum, bernoulli_lower, bernoulli_upper
 from smoothplan.confidence.thresholds import categorical_threshold, share
@@ -22,7 +23,6 @@ from smoothplan.search.graph import (
     following,
     pair_at,
 )
-from smoothplan.streams import compiled
 
 FINE, TOO_MANY, VARIES = range(3)
 """What comes of recording an outcome: nothing wrong; more successors than there may be; a fixed reward that is not."""

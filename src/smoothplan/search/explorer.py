@@ -9,6 +9,7 @@ import numpy as np
 
 from smoothplan.arguments import Floats, Ints, frozen
 from smoothplan.backups import Backup, depends_on_state
+from smoothplan.compiling import compiled
 from smoothplan.engines.kernels import softmaxes
 from smoothplan.models.base import Oracle, States
 from smoothplan.models.calls import ModelError
@@ -33,7 +34,7 @@ from smoothplan.search.graph import (
 )
 from smoothplan.search.saved import Arrays, Readable, require
 from smoothplan.search.ugape import leaders
-from smoothplan.streams import CALLS, compiled
+from smoothplan.streams import CALLS
 
 FIRST_ROOM = 64
 """States that a new graph has room for."""

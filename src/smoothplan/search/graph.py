@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.arguments import Floats, Ints
+from smoothplan.compiling import compiled
 from smoothplan.engines.kernels import Softmaxes
-from smoothplan.streams import compiled
 
 PAIR = np.dtype(
     [

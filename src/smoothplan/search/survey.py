@@ -5,10 +5,11 @@ one follows estimates of the action values, and some curiosity.
 """
 
 from smoothplan.arguments import Floats
+from smoothplan.compiling import compiled
 from smoothplan.models.tabular import Tables
 from smoothplan.search.graph import ENDED, STATES, Graph, Rules
 from smoothplan.search.walk import IDLE, LONGEST, sampled_batch, seen_successor
-from smoothplan.streams import CALLS, Stream, compiled, uniform
+from smoothplan.streams import CALLS, Stream, uniform
 
 CURIOSITY = 0.2
 """The probability of a random action at a step of a walk."""

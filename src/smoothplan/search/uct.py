@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.arguments import Floats, Ints
+from smoothplan.compiling import compiled
 from smoothplan.models.tabular import Tables, draw
 from smoothplan.search.graph import enter_all, slot_of
-from smoothplan.streams import CALLS, Stream, compiled, uniform
+from smoothplan.streams import CALLS, Stream, uniform
 
 NOWHERE = -1
 """In place of a node: there is none."""

@@ -3,7 +3,7 @@
 import numpy as np
 
 from smoothplan.arguments import Floats
-from smoothplan.streams import compiled
+from smoothplan.compiling import compiled
 
 
 @compiled

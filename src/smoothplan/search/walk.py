@@ -8,12 +8,13 @@ focused walk may prefer a pair that is dear to sample once more; so repeated sam
 import math
 
 from smoothplan.arguments import Floats, Ints
+from smoothplan.compiling import compiled
 from smoothplan.engines.kernels import draw_action, draw_column, fill_frame
 from smoothplan.models.tabular import Tables, draw
 from smoothplan.search.bounds import FINE, back_up, record, refresh, slack, sweep, value_of
 from smoothplan.search.graph import DEBT, ENDED, ROUNDS, STATES, SWEPT, Graph, Rules, discovered, following, pair_at
 from smoothplan.search.ugape import leaders
-from smoothplan.streams import CALLS, Stream, compiled, uniform
+from smoothplan.streams import CALLS, Stream, uniform
 
 CONVERGED, PAUSED, FULL, BROKEN = range(4)
 """Why `explore` returned: the gap is within ε; enough for now; more room is needed; the model broke a promise."""
