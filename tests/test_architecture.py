@@ -35,7 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("plan",),
     ("planners",),
     ("defaults",),
-    ("acting", "unregularised"),
+    ("acting", "drawing", "unregularised"),
     ("findings",),
     ("experiments", "report"),
     ("specs",),

@@ -16,8 +16,8 @@ from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup, discrete_cost, line_cost
 from smoothplan.planners.gape import OTGapE
 from smoothplan.running.run import EngineName, Root
-from smoothplan.search import bounds, walk
-from smoothplan.search.explorer import FIRST_ROOM, Explorer, KeyedExplorer, TableExplorer
+from smoothplan.search import bounds, loop
+from smoothplan.search.explorer import FIRST_ROOM, Explorer
 from smoothplan.search.graph import ENDED, NOWHERE, PAIRS, ROUNDS, STATES, Graph, discovered, grown, new_graph, pair_at
 from smoothplan.search.ugape import ugape
 
@@ -202,7 +202,6 @@ def test_all_intervals_hold_and_never_widen(
     for seed, backup in enumerate(backups(model)):
         truth = exact(model, planner(backup))
         search = explorer(planner(backup), model, seed, engine)
-        assert isinstance(search, TableExplorer if engine == "compiled" else KeyedExplorer)
         looks = list(slices(search, 10_000 if engine == "compiled" else 400))
         assert all(holds(seen, truth) for seen in looks)
         assert all(nested(outer, inner) for outer, inner in pairwise(looks))
@@ -341,8 +340,8 @@ def test_the_wider_one_is_sampled() -> None:
     search = explorer(OTGapE(sp.HardMax(), 0.1), garnet(0, actions=3))
     search.graph.q_low[:3], search.graph.q_high[:3] = [0.0, 0.5, 0.0], [1.0, 0.9, 1.1]
     assert search.leaders[:2] == (1, 2)
-    assert walk.wider(search.graph, 1, 2) == 2
-    assert walk.wider(search.graph, 1, 1) == 1
+    search.explore(0.0, 1, 1)
+    assert search.graph.spent.tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize("backup", [sp.LogSumExp(0.5), by_state(7, 3)], ids=["log-sum-exp", "transport"])
@@ -352,14 +351,14 @@ def test_the_soft_walk_follows_the_gradient(backup: Backup) -> None:
     upper = np.array([0.3, 0.9, 0.5])
     search.graph.q_high[:3] = upper
     draws = [
-        walk.next_action(search.graph, search.rules, 0, 0, search.frames, search.oracle.stream) for _ in range(20_000)
+        loop.next_action(search.graph, search.rules, 0, 0, search.work.frames, search.oracle.stream) for _ in range(20_000)
     ]
     policy = backup.policy(upper[None], np.array([4]))[0]
     frequencies = np.bincount(draws, minlength=3) / 20_000
     assert (np.abs(frequencies - policy) < 5.0 * np.sqrt(policy * (1.0 - policy) / 20_000)).all()
     greedy = replace(OTGapE(backup, 0.1), walk="greedy")
     rules = explorer(greedy, garnet(0, actions=3)).rules
-    assert walk.next_action(search.graph, rules, 0, 0, search.frames, search.oracle.stream) == 1
+    assert loop.next_action(search.graph, rules, 0, 0, search.work.frames, search.oracle.stream) == 1
 
 
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
@@ -532,7 +531,7 @@ def test_an_interval_covers_what_has_not_been_seen(bound: int) -> None:
     reward = float(model.rewards[0, entry])
     span = np.array(sp.curvature.value_interval(model, sp.HardMax()))
     assert (low, high) == pytest.approx(tuple(reward + 0.6 * span))
-    assert bounds.slack(search.graph, search.rules, 0, 0, entry) == pytest.approx(
+    assert bounds.slack(search.graph, search.rules, entry, 0) == pytest.approx(
         0.0 if bound == 1 else 0.6 * (1.0 - math.exp(-search.graph.pairs[entry]["level"])) * (span[1] - span[0])
     )
 

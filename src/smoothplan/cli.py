@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import smoothplan
-from smoothplan import defaults, exact, specs
+from smoothplan import defaults, drawing, exact, specs
 from smoothplan.arguments import Floats, shown
 from smoothplan.backups import Backup
 from smoothplan.exact import Solution
@@ -31,7 +31,6 @@ from smoothplan.plan import PlanResult
 from smoothplan.running.progress import Runs
 from smoothplan.running.run import Identification, Planner
 from smoothplan.running.workers import ClusterError
-from smoothplan.search.explored import saved_kind
 
 ROWS = 20
 """States shown when nobody asks for particular ones."""
@@ -521,13 +520,13 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
     if options.graph is not None:
         if not isinstance(planner, smoothplan.OTGapE):
             raise ValueError("--graph needs a planner that explores a graph: ot-gape or mdp-gape")
-        saved_kind(options.graph)  # before the work, not after it
+        drawing.saved_kind(options.graph)  # before the work, not after it
     state = None if options.state is None else _state(options.state)
     result = smoothplan.plan(
         planner, model, state, max_calls=max_calls, max_seconds=options.max_seconds, **_run_options(options)
     )
     if options.graph is not None and result.identification is not None:
-        result.identification.graph.save(options.graph)
+        drawing.save(result.identification.graph, options.graph)
     root = model.initial_state if state is None else state
     price = planner.schedule(model).calls if isinstance(planner, Scheduled) else None
     if options.json:

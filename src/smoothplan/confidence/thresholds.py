@@ -48,7 +48,7 @@ def categorical_threshold(counts: Ints, bound: int, log_odds: float) -> float:
         if counts[i] > 0:
             total += counts[i]
             result += math.lgamma(weight) - _log_gamma(counts[i], weight)
-    return result + _log_gamma(total, 1.0)
+    return result + _log_gamma(int(total), 1.0)
 
 
 @compiled

@@ -5,13 +5,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from smoothplan import arguments, curvature
-from smoothplan.arguments import Floats, frozen
+from smoothplan.arguments import Floats
 from smoothplan.backups import Backup
 from smoothplan.models.base import GenerativeModel, Oracle, States
 from smoothplan.models.tabular import TabularModel
 from smoothplan.references.iteration import Chances, iterate
-from smoothplan.search import bounds
-from smoothplan.search.explorer import Explorer, Key, KeyedExplorer, TableExplorer
+from smoothplan.search.explorer import Explorer, Key
 from smoothplan.search.graph import NUMBERS, STATES
 from smoothplan.search.rules import rules_of
 from smoothplan.search.saved import Arrays, Readable, finite, piece, read_streams, require
@@ -96,11 +95,8 @@ class SharedReference:
             self._dtype = np.asarray(model.initial_state).dtype
         start = self._known(start[None], may_end=False)[0]
         oracle = Oracle(model, seed)
-        self._explorer: Explorer
-        if isinstance(model, TabularModel) and key is None:
-            self._explorer = TableExplorer(rules, oracle, backup, int(start), model)
-        else:
-            self._explorer = KeyedExplorer(rules, oracle, backup, start, key)
+        table = model if isinstance(model, TabularModel) and key is None else None
+        self._explorer = Explorer(rules, oracle, backup, start, table, key)
         self._low, self._high = rules.reward_low, rules.reward_low + rules.reward_width
         self._low += model.discount * self._span[0]  # the interval of any action value
         self._high += model.discount * self._span[1]
@@ -140,7 +136,7 @@ class SharedReference:
         while self.calls < until:
             before = self.calls
             self._hopes = self._iterated(self._hopes, self._high, WALK_ACCURACY, hopeful=True)
-            self._explorer.survey(frozen(self._hopes.q), start, min(until, int(FRESH * before) + LITTLE))
+            self._explorer.survey(self._hopes.q, start, min(until, int(FRESH * before) + LITTLE))
             if self.calls == before:
                 return
 
@@ -222,7 +218,7 @@ class SharedReference:
         enough = STALLED * (self._high - self._low)
         before = self._intervals()
         for _ in range(SWEEPS):
-            bounds.sweep(self._explorer.graph, self._explorer.rules, self._explorer.frames, self._explorer.room)
+            self._explorer.tighten()
             after = self._intervals()
             if np.abs(after - before).max() <= enough:
                 return
