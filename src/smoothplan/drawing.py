@@ -172,11 +172,8 @@ LETTER, LETTERS, WRAPPED = 6.8, 26, 160
 """Width of a letter in text of 11 pixels, in a wide font, and in bold text an eighth more; letters of the text beside a
 bar, and of a line above the columns, at most."""
 
-TRACK, GUTTER = 130.0, 90.0
+TRACK, GUTTER = 120.0, 90.0
 """Width of the scale of a block; space between columns."""
-
-REACH = TRACK + 8.0 + LETTER * LETTERS + 8.0
-"""From the left of a block to where lines leave it."""
 
 TALLEST, MOST_ROWS, MOST_RETURNS = 1500.0, 12, 40
 """A taller column shows fewer actions of each state; actions of a state, at most; dashed lines, at most."""
@@ -193,10 +190,11 @@ STYLE = """
 
 
 class _Block(NamedTuple):
-    """Where a state is drawn: the left end of its bar, the top of its rows, and the actions that are shown."""
+    """Where a state is drawn, and the actions that are shown."""
 
     node: Node
-    x: float
+    x: float  # the left end of its bars
+    side: float  # where lines leave it on the right
     top: float
     pairs: list[Pair]
     others: int  # actions that are not shown
@@ -227,7 +225,10 @@ def to_svg(graph: Explored, limit: int = SHOWN) -> str:
     head = textwrap.wrap(_clean(title(graph, len(chosen))), WRAPPED)
     notes = textwrap.wrap(LEGEND, WRAPPED)
     top = MARGIN + (len(head) + len(notes) + 3) * LINE
-    blocks, bottom = _blocks(graph, columns, top)
+    texts = [_rounded(graph.interval(node)) for node in chosen]
+    texts += [_row_text(graph, pair) for node in chosen for pair in graph.pairs(node)]
+    reach = TRACK + 20.0 + LETTER * max(map(len, texts))  # from the left of a block to its right side
+    blocks, bottom = _blocks(graph, columns, reach, top)
     bars = [graph.interval(node) for node in chosen]
     bars += [(pair.q[0], pair.q[1]) for block in blocks.values() for pair in block.pairs]
     scale = min(low for low, _ in bars), max(high for _, high in bars)
@@ -237,7 +238,7 @@ def to_svg(graph: Explored, limit: int = SHOWN) -> str:
     parts = [_text(MARGIN, MARGIN + i * LINE, line, "name") for i, line in enumerate(head)]
     parts += [_text(MARGIN, MARGIN + (len(head) + i) * LINE, line, "soft") for i, line in enumerate(notes)]
     for place, depth in enumerate(columns):
-        x = MARGIN + place * (REACH + GUTTER)
+        x = MARGIN + place * (reach + GUTTER)
         parts.append(_text(x, top - 2.0 * LINE, _step(graph, depth), "name"))
         parts.append(_text(x, top - LINE, f"{scale[0]:.3g}", "soft"))
         parts.append(_text(x + TRACK, top - LINE, f"{scale[1]:.3g}", "soft", "end"))
@@ -245,7 +246,7 @@ def to_svg(graph: Explored, limit: int = SHOWN) -> str:
     for block in blocks.values():
         parts += _rows(graph, block, scale)
     text = 2 * MARGIN + 1.13 * LETTER * max(map(len, head + notes))
-    width, height = math.ceil(max(MARGIN + len(columns) * (REACH + GUTTER), text)), math.ceil(bottom + MARGIN)
+    width, height = math.ceil(max(MARGIN + len(columns) * (reach + GUTTER), text)), math.ceil(bottom + MARGIN)
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     label = html.escape(" ".join(head))
     start = f'<svg xmlns="http://www.w3.org/2000/svg" class="explored" role="img" {size} aria-label="{label}">'
@@ -253,19 +254,20 @@ def to_svg(graph: Explored, limit: int = SHOWN) -> str:
     return "\n".join([start, f"<style>{STYLE}</style>", page, *parts, "</svg>"])
 
 
-def _blocks(graph: Explored, columns: dict[int, list[Node]], top: float) -> tuple[dict[Node, _Block], float]:
+def _blocks(
+    graph: Explored, columns: dict[int, list[Node]], reach: float, top: float
+) -> tuple[dict[Node, _Block], float]:
     """The blocks, those of a column ordered by where lines to them come from; and the lower end of the drawing."""
     sources: defaultdict[Node, list[float]] = defaultdict(list)  # the heights of the rows that lead to a node
     blocks: dict[Node, _Block] = {}
     bottom = top
     for place, nodes in enumerate(columns.values()):
         rows = min(max(int(TALLEST / (LINE * len(nodes))) - 3, 1), MOST_ROWS)
-        y = top
+        x, y = MARGIN + place * (reach + GUTTER), top
         for node in sorted(nodes, key=lambda node: np.mean(sources[node] or [0.0])):
             pairs = sorted(graph.pairs(node), key=lambda pair: -pair.samples)
             others = len(pairs) - rows if len(pairs) > rows + 1 else 0
-            block = _Block(node, MARGIN + place * (REACH + GUTTER), y, pairs[: len(pairs) - others], others)
-            blocks[node] = block
+            block = blocks[node] = _Block(node, x, x + reach, y, pairs[: len(pairs) - others], others)
             for number, pair in enumerate(block.pairs):
                 for successor, _ in pair.successors:
                     sources[graph.following(node, successor)].append(block.row(number))
@@ -276,23 +278,28 @@ def _blocks(graph: Explored, columns: dict[int, list[Node]], top: float) -> tupl
 
 def _rows(graph: Explored, block: _Block, scale: Interval) -> Iterator[str]:
     """The bars of a state and its actions, with what is written beside them."""
-    beside, side = block.x + TRACK + 8.0, block.x + REACH
+    beside = block.x + TRACK + 8.0
     details, interval = _details(graph, block.node), graph.interval(block.node)
-    name = _cut(_name(graph, block.node), int((REACH - 12.0) / (1.13 * LETTER)))
+    name = _cut(_name(graph, block.node), int((block.side - block.x) / (1.13 * LETTER)))
     yield _text(block.x, block.top + LINE - 5.0, name, "name", tooltip=details)
     yield from _bar(graph, block.x, block.value, interval, scale, 10.0, details)
     yield _text(beside, block.value + 4.0, _rounded(interval), "soft")
     for number, pair in enumerate(block.pairs):
-        y, action = block.row(number), _action(graph, pair)
-        details = f"{action}: {pair.samples} samples, value {pair.q}, reward {pair.reward}"
-        ended = sum(seen for successor, seen in pair.successors if successor == ENDED)
-        counted = f" ×{pair.samples:,}" + (f", end {ended / pair.samples:.0%}" if ended else "")
+        y, ended = block.row(number), any(successor == ENDED for successor, _ in pair.successors)
+        details = f"{_action(graph, pair)}: {pair.samples} samples, value {pair.q}, reward {pair.reward}"
         yield from _bar(graph, block.x, y, (pair.q[0], pair.q[1]), scale, 5.0, details)
-        yield _text(beside, y + 4.0, _cut(action, LETTERS - len(counted)) + counted, tooltip=details)
+        yield _text(beside, y + 4.0, _row_text(graph, pair), tooltip=details)
         if ended:
-            yield f'<rect x="{side - 4.0:.1f}" y="{y - 4.0:.1f}" width="8" height="8" fill="#59636e"/>'
+            yield f'<rect x="{block.side - 4.0:.1f}" y="{y - 4.0:.1f}" width="8" height="8" fill="#59636e"/>'
     if block.others:
         yield _text(beside, block.row(len(block.pairs)) + 4.0, f"{block.others} others", "soft")
+
+
+def _row_text(graph: Explored, pair: Pair) -> str:
+    """An action, its samples, and how often it ended the episode."""
+    ended = sum(seen for successor, seen in pair.successors if successor == ENDED)
+    counted = f" ×{pair.samples:,}" + (f", end {ended / pair.samples:.0%}" if ended else "")
+    return _cut(_action(graph, pair), LETTERS - len(counted)) + counted
 
 
 def _bar(
@@ -311,25 +318,30 @@ def _lines(graph: Explored, blocks: dict[Node, _Block]) -> list[str]:
     back: list[tuple[int, str]] = []
     for block in blocks.values():
         for number, pair in enumerate(block.pairs):
-            x, y = block.x + REACH, block.row(number)
+            y = block.row(number)
             for successor, seen in pair.successors:
-                target = blocks.get(graph.following(block.node, successor)) if successor != ENDED else None
-                tooltip = f"{_action(graph, pair)} at {_name(graph, block.node)}: {seen} of {pair.samples}"
-                attributes = f'stroke-width="{_thickness(graph, seen):.1f}"'
-                if target is not None and target.x > block.x:
-                    middle, to = (x + target.x) / 2, f"{target.x - 4.0:.1f} {target.value:.1f}"
-                    curve = f"M{x:.1f} {y:.1f}C{middle:.1f} {y:.1f} {middle:.1f} {target.value:.1f} {to}"
-                    ahead.append(f'<path d="{curve}" {attributes}>{_title(tooltip)}</path>')
-                elif target is not None:
-                    bend, end = x + 0.5 * GUTTER, target.x + REACH
-                    curve = f"M{x:.1f} {y:.1f}C{bend:.1f} {y:.1f} {end + 0.5 * GUTTER:.1f} {target.value:.1f} "
-                    curve += f"{end:.1f} {target.value:.1f}"
-                    line = f'<path class="return" d="{curve}" {attributes}>{_title(tooltip)}</path>'
-                    back.append((seen, line))
-                elif successor != ENDED:
-                    ahead.append(f'<path d="M{x:.1f} {y:.1f}h16" stroke-dasharray="2 3">{_title(tooltip)}</path>')
+                if successor == ENDED:
+                    continue
+                tooltip = _title(f"{_action(graph, pair)} at {_name(graph, block.node)}: {seen} of {pair.samples}")
+                width = f'stroke-width="{_thickness(graph, seen):.1f}"'
+                target = blocks.get(graph.following(block.node, successor))
+                if target is None:
+                    ahead.append(f'<path d="M{block.side:.1f} {y:.1f}h16" stroke-dasharray="2 3">{tooltip}</path>')
+                elif target.x > block.x:
+                    curve = _curve(block.side, y, target.x - 3.0, target.value)
+                    ahead.append(f'<path d="{curve}" {width}>{tooltip}</path>')
+                else:
+                    within = target.x == block.x  # a bend beside the column; otherwise from left to right, backwards
+                    curve = _curve(block.side if within else block.x - 3.0, y, target.side, target.value, 30.0 * within)
+                    back.append((seen, f'<path class="return" d="{curve}" {width}>{tooltip}</path>'))
     back.sort(key=lambda line: -line[0])
     return ahead + [line for _, line in back[:MOST_RETURNS]]
+
+
+def _curve(x: float, y: float, to_x: float, to_y: float, bend: float = 0.0) -> str:
+    """A path that leaves and arrives horizontally."""
+    middle = (x + to_x) / 2 + bend
+    return f"M{x:.1f} {y:.1f}C{middle:.1f} {y:.1f} {middle:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
 
 
 def _title(text: str) -> str:

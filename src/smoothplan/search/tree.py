@@ -200,7 +200,7 @@ def advance(
         if depth == 0:
             node, state = 0, root
             if calls >= me.until or tree.size[0] == len(tree.keys):
-                me.depth, me.chosen = 0, False
+                me.depth, me.rolled, me.chosen = 0, 0, False
                 return PAUSED if calls >= me.until else FULL
         if calls >= me.limit:
             return PAUSED  # what was begun counts for nothing
