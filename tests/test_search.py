@@ -351,7 +351,8 @@ def test_the_soft_walk_follows_the_gradient(backup: Backup) -> None:
     upper = np.array([0.3, 0.9, 0.5])
     search.graph.q_high[:3] = upper
     draws = [
-        loop.next_action(search.graph, search.rules, 0, 0, search.work.frames, search.oracle.stream) for _ in range(20_000)
+        loop.next_action(search.graph, search.rules, 0, 0, search.work.frames, search.oracle.stream)
+        for _ in range(20_000)
     ]
     policy = backup.policy(upper[None], np.array([4]))[0]
     frequencies = np.bincount(draws, minlength=3) / 20_000
