@@ -21,22 +21,28 @@ from smoothplan.confidence import ConfidenceSequence, bernstein_count, bernstein
 # The kernels on arrays
 
 
-@numba.vectorize
+def on_arrays(function: Callable[..., float]) -> Callable[..., Any]:
+    """A function of numbers for arrays. Not cached: a cache would not notice a new kernel."""
+    result: Callable[..., Any] = numba.vectorize(function)
+    return result
+
+
+@on_arrays
 def bernoulli_upper(p: float, level: float) -> float:
     return kl.bernoulli_upper(p, level)
 
 
-@numba.vectorize
+@on_arrays
 def bernoulli_lower(p: float, level: float) -> float:
     return kl.bernoulli_lower(p, level)
 
 
-@numba.vectorize
+@on_arrays
 def mean_lower(count: int, total: float, squares: float, least: float, most: float, log_odds: float) -> float:
     return betting.mean_lower(count, total, squares, least, most, log_odds + thresholds.LOG_2)
 
 
-@numba.vectorize
+@on_arrays
 def mean_upper(count: int, total: float, squares: float, least: float, most: float, log_odds: float) -> float:
     return betting.mean_upper(count, total, squares, least, most, log_odds + thresholds.LOG_2)
 
