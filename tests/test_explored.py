@@ -16,10 +16,9 @@ import pytest
 import smoothplan as sp
 from smoothplan import drawing
 from smoothplan.planners.gape import MDPGapE, OTGapE
-from smoothplan.running.run import Root
 from smoothplan.search.explored import Explored, Node, explored
-from smoothplan.search.explorer import Explorer
 from smoothplan.search.graph import STATES, new_graph
+from tests.common import begun
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = """<b a='1'>&amp;"]]>\\N \\" {x} // \x00\x1b[31m \ud800 \n -> é"""
@@ -311,8 +310,7 @@ def test_limit_is_a_whole_number(limit: Any) -> None:
 def test_a_snapshot_is_cheap_and_stays_as_it_is() -> None:
     """100,000 pairs take a few milliseconds; the limit allows for a busy machine."""
     model = sp.models.river_swim()
-    root = Root(model, 0, seed=0, max_calls=None, max_seconds=None, engine="auto", started=time.perf_counter())
-    explorer: Explorer = MDPGapE(epsilon=0.1)._explorer(root)
+    explorer = begun(MDPGapE(epsilon=0.1), model)
     explorer.graph = new_graph(explorer.rules, 50_000)
     explorer.graph.totals[STATES] = 50_000
     seconds = []

@@ -213,18 +213,6 @@ def test_a_round_that_is_cut_short_counts_for_nothing() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("loop", LOOPS)
-def test_the_same_seed_gives_the_same_bits(loop: Any, engine: EngineName) -> None:
-    model = ending(3, 0.8, 2)
-    one, again, other = (
-        content(sp.plan(sp.UCT(depth=5, loop=loop), model, 0, seed=seed, max_calls=600, engine=engine))
-        for seed in (3, 3, 4)
-    )
-    assert one == again
-    assert one["q"] != other["q"]
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("loop", LOOPS)
 def test_a_run_is_resumed_with_the_same_bits(
     loop: Any, engine: EngineName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
