@@ -19,7 +19,7 @@ from smoothplan.planners import slices
 from smoothplan.planners.baselines import MOST_DEPTH
 from smoothplan.planners.uct_run import UCTRun
 from smoothplan.running.run import EngineName, Root
-from smoothplan.search.tree import FIRST_ROOM, TreeSearch
+from smoothplan.search.tree import FIRST_NODES, TreeSearch
 from tests.common import Counter, content, ending, vectorised
 
 FALSE_ALARM = 1e-7
@@ -184,7 +184,7 @@ def test_compiled_and_python_grow_the_same_tree(loop: Any, rollout: Any) -> None
         for name in ("counts", "means", "least", "most"):
             assert np.array_equal(getattr(table.tree, name)[:size], getattr(twin.tree, name)[:size]), name
         assert np.array_equal(table.oracle.stream, twin.oracle.stream)
-    assert size > FIRST_ROOM or loop == "closed"  # there are no more than 12 · 6 + 1 of them
+    assert size > FIRST_NODES or loop == "closed"  # there are no more than 12 · 6 + 1 of them
 
 
 @pytest.mark.parametrize("limit", [0, 1, 6, 7, 500])

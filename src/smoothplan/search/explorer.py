@@ -16,13 +16,9 @@ from smoothplan.search import bounds, loop
 from smoothplan.search import saved as saving
 from smoothplan.search.graph import ENDED, OFFENCE, OFFENDER, STATES, Graph, Rules, discovered, grown, new_graph
 from smoothplan.search.saved import Arrays, Readable, require
-from smoothplan.search.ugape import leaders
 
 FIRST_ROOM = 64
 """States that a new graph has room for."""
-
-GROWTH = 1.2
-"""The factor by which the room of a full graph grows."""
 
 NO_TABLE = Tables(frozen(np.zeros(0, dtype=OUTCOME)), 1, 1)
 """In place of a table where a simulator is called."""
@@ -151,7 +147,7 @@ class Explorer:
         limit = until if limit is None else limit
         turn = self._begin(start=-1, until=min(until, limit))
         turn["epsilon"], turn["limit"], turn["rounds"] = epsilon, limit, rounds
-        return self._advance(np.zeros((0, self.rules.actions))) == loop.CONVERGED
+        return self._proceed(np.zeros((0, self.rules.actions))) == loop.CONVERGED
 
     def survey(self, q: Floats, start: int, until: int) -> None:
         """Samples for estimates, along walks that follow estimates. Statistics must be pooled over stages.
@@ -165,7 +161,7 @@ class Explorer:
             ModelError: as `explore`.
         """
         self._begin(start=start, until=until)
-        self._advance(q)
+        self._proceed(q)
 
     def _begin(self, start: int, until: int) -> Any:
         """A new turn: whatever an interrupted one has left behind is forgotten."""
@@ -173,12 +169,12 @@ class Explorer:
         self._turn["start"], self._turn["until"] = start, until
         return self._turn
 
-    def _advance(self, q: Floats) -> int:
+    def _proceed(self, q: Floats) -> int:
         """Select, sample, absorb: all in compiled code on a table; otherwise the samples are made here."""
         q = frozen(np.ascontiguousarray(q).view())
         successor = ENDED
         while True:
-            verdict = loop.advance(
+            verdict = loop.proceed(
                 self.graph, self.rules, self._tables, self._turn, self.work, q, successor, self.oracle.stream
             )
             if verdict == loop.SAMPLE:
@@ -238,12 +234,6 @@ class Explorer:
         return np.stack([self.graph.q_low[:actions], self.graph.q_high[:actions]], axis=1)
 
     @property
-    def leaders(self) -> tuple[int, int, float]:
-        """The root's best action, its challenger and the gap; see `ugape`."""
-        actions = self.rules.actions
-        return leaders(self.graph.q_low[:actions], self.graph.q_high[:actions])
-
-    @property
     def interval(self) -> tuple[float, float]:
         """The interval of the root's value."""
         return float(self.graph.low[0]), float(self.graph.high[0])
@@ -297,7 +287,7 @@ class Explorer:
         return discovered(self.graph, self.rules, number)
 
     def _grow(self) -> None:
-        room = int(GROWTH * len(self.graph.keys)) + self.rules.bound
+        room = int(1.2 * len(self.graph.keys)) + self.rules.bound  # little is left unused, and copies stay rare
         self.graph = grown(self.graph, self.rules, room)
         if self._backup is not None:
             more = np.zeros((room - len(self._weights), self._weights.shape[1]))

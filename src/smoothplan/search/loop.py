@@ -6,7 +6,7 @@ matters most. A trajectory follows the simulator and samples every pair on its w
 may prefer a pair that is expensive to sample again; so repeated samples are insured by trajectories. A survey samples
 for estimates instead of proofs: its walk follows estimates of the action values, with some random actions.
 
-*Sample*: a table is drawn from here; otherwise `advance` returns, and its caller asks the simulator.
+*Sample*: a table is drawn from here; otherwise `proceed` returns, and its caller asks the simulator.
 
 *Absorb*: the confidence sets of the pair, then the bounds of the states on the way to it.
 """
@@ -26,7 +26,7 @@ from smoothplan.search.ugape import leaders
 from smoothplan.streams import CALLS, Stream, compiled, uniform
 
 SAMPLE, PAUSED, CONVERGED, FULL, BROKEN = range(5)
-"""Why `advance` returned: the simulator is to be called; all that was asked for is done; the gap is within ε; more room
+"""Why `proceed` returned: the simulator is to be called; all that was asked for is done; the gap is within ε; more room
 is needed; an outcome contradicts what the model declares."""
 
 # The focus rule
@@ -84,7 +84,7 @@ TURN = np.dtype(
         ("sampled", np.int64),  # its action
         ("entry", np.int64),
         ("count", np.int64),  # samples to make
-        ("chosen", np.bool_),  # whether its outcomes are still to be absorbed
+        ("waiting", np.bool_),  # whether its outcomes are still to be absorbed
     ],
     align=True,
 )
@@ -208,7 +208,7 @@ def _curious_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: Str
 def select(
     graph: Graph, rules: Rules, tables: Tables, turn: NDArray[np.void], work: Workspace, q: Floats, stream: Stream
 ) -> int:
-    """Chooses a pair and the number of its samples, which may be none; `SAMPLE`, or another verdict of `advance`."""
+    """Chooses a pair and the number of its samples, which may be none; `SAMPLE`, or another verdict of `proceed`."""
     me = turn[0]
     calls = int(stream[CALLS])
     on_table = len(tables.outcomes) > 0  # a simulator's states get room where they are numbered
@@ -237,10 +237,10 @@ def select(
             # Room for all that a round may discover, so that no walk is cut short for lack of it.
             steps = rules.stages
             if rules.endless:
-                left = CUT * gap / (rules.span_high[0] - rules.span_low[0])  # where a walk ends, of all that can be
-                steps = (
-                    1 if left >= 1.0 or rules.discount == 0.0 else 2 + int(math.log(left) / math.log(rules.discount))
-                )
+                left = CUT * gap / (rules.span_high[0] - rules.span_low[0])  # the width where a walk ends, of all
+                steps = 1
+                if left < 1.0 and rules.discount > 0.0:
+                    steps = 2 + int(math.log(left) / math.log(rules.discount))
             unseen = len(tables.outcomes) // (tables.actions * tables.width) - int(graph.totals[STATES])
             if graph.totals[STATES] + max(rules.bound, min(steps, LONGEST, unseen)) > len(graph.keys):
                 return FULL
@@ -301,7 +301,7 @@ def absorb(graph: Graph, rules: Rules, turn: NDArray[np.void], work: Workspace, 
 
 
 @compiled
-def advance(
+def proceed(
     graph: Graph,
     rules: Rules,
     tables: Tables,
@@ -326,13 +326,13 @@ def advance(
     """
     me = turn[0]
     while True:
-        if me.chosen:
-            me.chosen = False
+        if me.waiting:
+            me.waiting = False
             absorb(graph, rules, turn, work, successor, stream)
         verdict = select(graph, rules, tables, turn, work, q, stream)
         if verdict != SAMPLE:
             return verdict
-        me.chosen = True
+        me.waiting = True
         if me.count > 0 and len(tables.outcomes) == 0:
             return SAMPLE
         for _ in range(me.count):

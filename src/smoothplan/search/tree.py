@@ -5,7 +5,7 @@ loop is a sequence of actions. A node is known by the number under which it was 
 adds one node at most, and ends with the return that it drew, discounted, in the mean of every pair that it passed.
 
 The loop is that of `smoothplan.search.loop`: select an action, sample it, absorb the outcome. On a table all of it is
-compiled; otherwise `advance` returns for every sample, and its caller asks the simulator.
+compiled; otherwise `proceed` returns for every sample, and its caller asks the simulator.
 """
 
 import math
@@ -24,11 +24,8 @@ from smoothplan.search.loop import FULL, PAUSED, SAMPLE
 from smoothplan.search.saved import Arrays, Readable, require
 from smoothplan.streams import CALLS, Stream, compiled, uniform
 
-FIRST_ROOM = 256
+FIRST_NODES = 256
 """Nodes that a new tree has room for."""
-
-GROWTH = 1.5
-"""The factor by which the room of a full tree grows."""
 
 TREE_TURN = np.dtype(
     [
@@ -42,7 +39,7 @@ TREE_TURN = np.dtype(
         ("node", np.int64),
         ("total", np.float64),  # what the rollout has returned
         ("weight", np.float64),  # the discount of its next reward
-        ("chosen", np.bool_),  # whether an outcome is still to be absorbed
+        ("waiting", np.bool_),  # whether an outcome is still to be absorbed
     ],
     align=True,
 )
@@ -92,7 +89,7 @@ def new_tree(rules: TreeRules, room: int, root: int) -> Tree:
 
 
 @compiled
-def chosen(tree: Tree, rules: TreeRules, node: int, stream: Stream) -> int:
+def ucb_action(tree: Tree, rules: TreeRules, node: int, stream: Stream) -> int:
     """An untried action at random, or else the one with the largest Q + c·w·√(log N / n).
 
     w is the range of the returns that were seen from the node on. Of equal bounds the one that was tried less often
@@ -120,7 +117,7 @@ def chosen(tree: Tree, rules: TreeRules, node: int, stream: Stream) -> int:
 
 
 @compiled
-def advance(
+def proceed(
     tree: Tree,
     rules: TreeRules,
     tables: Tables,
@@ -148,7 +145,7 @@ def advance(
     """
     me = turn[0]
     node, depth, rolled = me.node, me.depth, me.rolled
-    action, total, weight, waiting = me.action, me.total, me.weight, me.chosen
+    action, total, weight, waiting = me.action, me.total, me.weight, me.waiting
     on_table = len(tables.outcomes) > 0
     root = tree.keys[0] // rules.depth
     while True:
@@ -200,21 +197,21 @@ def advance(
         if depth == 0:
             node, state = 0, root
             if calls >= me.until or tree.size[0] == len(tree.keys):
-                me.depth, me.rolled, me.chosen = 0, 0, False
+                me.depth, me.rolled, me.waiting = 0, 0, False
                 return PAUSED if calls >= me.until else FULL
         if calls >= me.limit:
             return PAUSED  # what was begun counts for nothing
         if rolled > 0:
             action = int(uniform(stream) * rules.actions)
         else:
-            action = chosen(tree, rules, node, stream)
+            action = ucb_action(tree, rules, node, stream)
             path[depth, 0], path[depth, 1] = node, action
         waiting = True
 
         # Sample it.
         if not on_table:
             me.node, me.depth, me.rolled = node, depth, rolled
-            me.action, me.total, me.weight, me.chosen = action, total, weight, True
+            me.action, me.total, me.weight, me.waiting = action, total, weight, True
             return SAMPLE
         state, reward, end = draw(tables, state, action, stream)
 
@@ -238,7 +235,7 @@ class TreeSearch:
         self._root = np.asarray(root)[()]  # a number is a number, as successors are
         self._known = KnownStates(root, key) if table is None and not rules.open_loop else None
         self._first = 0 if table is None else int(root)  # the number of the root
-        self.tree = new_tree(rules, FIRST_ROOM, self._first)
+        self.tree = new_tree(rules, FIRST_NODES, self._first)
         self._turn = np.zeros(1, dtype=TREE_TURN)
         self._path = np.zeros((rules.depth, 2), dtype=np.int64)
         self._rewards = np.zeros(rules.depth)
@@ -255,9 +252,9 @@ class TreeSearch:
         state, number, reward, end = self._root, 0, 0.0, False
         steps, stream = (self._turn, self._path, self._rewards), self.oracle.stream
         while True:
-            verdict = advance(self.tree, self.rules, self._tables, *steps, number, reward, end, stream)
+            verdict = proceed(self.tree, self.rules, self._tables, *steps, number, reward, end, stream)
             if verdict == FULL:
-                self.tree = self._copied(int(GROWTH * len(self.tree.keys)), self.tree._asdict())
+                self.tree = self._copied(int(1.5 * len(self.tree.keys)), self.tree._asdict())
             elif verdict != SAMPLE:
                 return
             else:
@@ -309,7 +306,7 @@ class TreeSearch:
             keys = found["keys"] = saving.piece(arrays, "keys", np.int64, size)
             require(size > 0 and keys[0] == self.tree.keys[0], "'keys' must begin with the root")
             known = None if known is None else known.restored(arrays)
-        self.tree, self._known = self._copied(max(FIRST_ROOM, size), found), known
+        self.tree, self._known = self._copied(max(FIRST_NODES, size), found), known
         saving.set_streams(self.oracle, streams)
 
     def _copied(self, room: int, arrays: Readable) -> Tree:
