@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,10 @@ import numpy as np
 
 import smoothplan as sp
 from smoothplan.arguments import Floats
+from smoothplan.backups import line_cost
 from smoothplan.models.base import States
-from smoothplan.running.run import Identification
+from smoothplan.running.run import EngineName, Identification, Root
+from smoothplan.search.explorer import Explorer
 
 
 def ending(actions: int, discount: float, seed: int) -> sp.TabularModel:
@@ -72,6 +75,17 @@ def dense(model: sp.TabularModel) -> tuple[Floats, Floats, Floats]:
         rewards[place] += probability * table[s, a, b]
         ends[place] += probability * model.ends[s, a, b]
     return probabilities, rewards, ends
+
+
+def by_state(model: sp.TabularModel) -> sp.OptimalTransport:
+    """Optimal transport whose reference depends on the state."""
+    reference = np.random.default_rng(0).dirichlet(np.ones(model.actions), size=model.states)
+    return sp.OptimalTransport(cost=line_cost(model.actions), tau=1.0, lam=0.3, reference=reference)
+
+
+def begun(planner: sp.OTGapE, model: Any, engine: EngineName = "auto", state: Any = 0, seed: int = 1) -> Explorer:
+    """A search by bounds at its start."""
+    return planner._explorer(Root(model, state, seed, None, None, engine, time.perf_counter()))
 
 
 def vectorised(model: sp.TabularModel, step: Any = None) -> sp.VectorModel:

@@ -21,7 +21,7 @@ from smoothplan.backups import Backup, discrete_cost, line_cost
 from smoothplan.models.base import Oracle, States
 from smoothplan.planners.gape import MDPGapE, OTGapE, published_horizon
 from smoothplan.running.run import EngineName, Root
-from smoothplan.search.explorer import Explorer, TableExplorer
+from smoothplan.search.explorer import Explorer
 from smoothplan.search.graph import PAIRS
 from tests.common import Counter, content, identified, intervals_of, vectorised
 
@@ -203,7 +203,7 @@ def lottery(actions: int = 40, chance: float = 0.05) -> sp.TabularModel:
     return sp.TabularModel(probabilities, successors, rewards, discount=0.9, terminal=ends)
 
 
-class ForgetfulExplorer(TableExplorer):
+class ForgetfulExplorer(Explorer):
     """A search in which every pair spends δ as if it were the first one: there is no union over pairs."""
 
     def explore(self, epsilon: float, until: int, rounds: int, limit: int | None = None) -> bool:

@@ -1,6 +1,5 @@
-"""Searches and references that are saved and restored go on with the same bits; damaged arrays are refused."""
+"""Searches and references that are saved and restored go on with the same bits; arrays that do not fit are refused."""
 
-import time
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -10,17 +9,16 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.arguments import Floats, Ints
-from smoothplan.backups import line_cost
 from smoothplan.models.base import States
 from smoothplan.planners.gape import OTGapE
 from smoothplan.references import GridReference, SharedReference, default_reference
 from smoothplan.references.base import Savable
-from smoothplan.running.run import EngineName, Root
+from smoothplan.running.run import EngineName
 from smoothplan.search.explored import explored
-from smoothplan.search.explorer import FIRST_ROOM, Explorer, KeyedExplorer, TableExplorer
-from smoothplan.search.graph import DEBT, NOWHERE, STATES, Graph
+from smoothplan.search.explorer import Explorer
+from smoothplan.search.graph import DEBT, STATES, Graph
 from smoothplan.search.saved import Arrays
-from tests.common import ending, vectorised
+from tests.common import begun, by_state, ending, vectorised
 
 MANY = 10**9
 """More rounds than anybody makes."""
@@ -53,20 +51,8 @@ def same(one: Explorer, two: Explorer) -> bool:
         equal(*graphs)
         and equal(one.saved(), two.saved())
         and np.array_equal(one.rules.soft.weights, two.rules.soft.weights)
-        and (one.interval, one.leaders, one.bytes, one.oracle.calls)
-        == (two.interval, two.leaders, two.bytes, two.oracle.calls)
+        and (one.interval, one.bytes, one.oracle.calls) == (two.interval, two.bytes, two.oracle.calls)
     )
-
-
-def begun(planner: OTGapE, model: Any, engine: EngineName = "auto") -> Explorer:
-    """A search at its start."""
-    return planner._explorer(Root(model, 0, 1, None, None, engine, time.perf_counter()))
-
-
-def by_state(model: sp.TabularModel) -> sp.OptimalTransport:
-    """Optimal transport whose reference depends on the state."""
-    reference = np.random.default_rng(0).dirichlet(np.ones(model.actions), size=model.states)
-    return sp.OptimalTransport(cost=line_cost(model.actions), tau=1.0, lam=0.3, reference=reference)
 
 
 # Searches
@@ -107,19 +93,7 @@ def test_a_restored_search_goes_on_with_the_same_bits(
         assert same(fresh, undisturbed)
         if until in (9, 300):
             restored.append(fresh)
-    assert isinstance(undisturbed, TableExplorer if engine == "compiled" else KeyedExplorer)
     assert undisturbed.graph.totals[STATES] > 5
-
-
-def test_room_is_restored() -> None:
-    """Whenever a compiled search needs more of it, a new count of idle walks begins."""
-    model = sp.models.garnet(2000, 2, 2, 0.98, 2)
-    planner = OTGapE(sp.HardMax(), 0.0)
-    search, fresh = begun(planner, model), begun(planner, model)
-    search.explore(0.0, 10, MANY)
-    assert len(search.graph.keys) > FIRST_ROOM > search.graph.totals[STATES]
-    fresh.restore(search.saved())
-    assert len(fresh.graph.keys) == len(search.graph.keys)
 
 
 def test_what_is_saved_does_not_change() -> None:
@@ -148,9 +122,8 @@ def test_states_of_any_shape_and_a_simulator_that_draws_small_numbers() -> None:
     start = np.zeros((2, 1), dtype=np.float32)
     model = sp.VectorModel(step, actions=2, discount=0.5, reward_range=(0, 1), max_successors=2, initial_state=start)
     planner = OTGapE(sp.LogSumExp(0.1), 0.0)
-    root = Root(model, start, 1, None, None, "auto", time.perf_counter())
     for pause in range(30, 34):
-        search, fresh = planner._explorer(root), planner._explorer(root)
+        search, fresh = begun(planner, model, state=start), begun(planner, model, state=start)
         search.explore(0.0, pause, MANY)
         fresh.restore(copied(search.saved()))
         for one in (search, fresh):
@@ -169,29 +142,15 @@ def test_a_saved_search_is_small() -> None:
     assert size <= 24 * states + 136 * pairs + 200 < search.bytes
 
 
-def test_states_that_no_file_can_hold() -> None:
-    model = sp.VectorModel(
-        lambda states, actions, rng: (states, np.zeros(len(states))),
-        actions=2,
-        discount=0.5,
-        reward_range=(0, 1),
-        max_successors=1,
-        initial_state=1j,
-    )
-    root = Root(model, 1j, 1, None, None, "auto", time.perf_counter())
-    with pytest.raises(ValueError, match="states are made of numbers, got states of dtype complex128"):
-        OTGapE(sp.HardMax(), 0.0)._explorer(root).saved()
+# What does not fit
 
 
-# Damage
-
-
-def put(name: str, index: Any, value: Any, field: str | None = None) -> Callable[[Arrays], None]:
+def put(name: str, index: Any, value: Any) -> Callable[[Arrays], None]:
     """Changes a number in an array."""
 
     def change(arrays: Arrays) -> None:
         arrays[name] = arrays[name].copy()
-        (arrays[name] if field is None else arrays[name][field])[index] = value
+        arrays[name][index] = value
 
     return change
 
@@ -205,88 +164,44 @@ def remade(name: str, function: Callable[[Any], Any]) -> Callable[[Arrays], None
     return change
 
 
-def swapped(one: str, two: str) -> Callable[[Arrays], None]:
-    def change(arrays: Arrays) -> None:
-        arrays[one], arrays[two] = arrays[two], arrays[one]
-
-    return change
-
-
-DAMAGES: list[tuple[str, Callable[[Arrays], Any]]] = [
+MISFITS: list[tuple[str, Callable[[Arrays], Any]]] = [
     ("'hits' is missing", lambda arrays: arrays.pop("hits")),
     ("'low' must have shape", remade("low", lambda low: low[:-1])),
     ("'high' must have dtype float64", remade("high", lambda high: high.astype(np.float32))),
+    ("'q_low' must be finite", put("q_low", (0, 0), np.nan)),
     ("'pairs' must have dtype", remade("pairs", lambda pairs: pairs["count"])),
     ("'stream' must have shape", remade("stream", lambda stream: stream[:4])),
-    ("stuck at zero", put("stream", slice(0, 4), 0)),
-    ("too many calls", put("stream", 4, 2**63)),
     ("must be the state of a generator", put("generator", 4, 2)),
-    ("must be the state of a generator", put("generator", 5, 2**32)),
-    ("'room' must be one", put("room", 0, 2**40)),
-    ("'room' must be one", put("room", 0, 1)),
-    ("'room' must be one", put("room", 0, FIRST_ROOM + 1)),
-    ("'room' must be one", put("room", 0, -1)),
-    ("'entries' must grow", put("entries", 1, 0)),
+    ("'totals' and 'room' must be those", put("room", 0, 1)),
+    ("'totals' and 'room' must be those", put("totals", STATES, 2**31)),
     ("'entries' must be pairs", put("entries", -1, 2**40)),
-    ("'entries' must be pairs", put("entries", 0, -1)),
-    ("'pairs' must have been sampled", put("pairs", 0, 0, "count")),
-    ("'hits' must add up", put("pairs", 0, 2**40, "count")),
-    ("'pairs' must be finite", put("pairs", 0, np.nan, "level")),
-    ("'pairs' must be finite", put("pairs", 0, np.inf, "reward_high")),
-    ("'pairs' below zero", put("pairs", 0, -1.0, "total")),
-    ("must not be turned over", put("pairs", 0, 1e9, "reward_low")),
-    ("'first_low' and 'first_high'", put("pairs", 0, 1.5, "first_high")),
-    ("'least' and 'most'", put("pairs", 0, np.nan, "least")),
     ("'successors' must be known states", put("successors", (0, 0), 2**30)),
-    ("'successors' must be known states", put("successors", (0, 0), -3)),
-    ("'hits' must be those", put("successors", (0, 0), NOWHERE)),
-    ("'hits' must not be negative", put("hits", (0, 0), -1)),
-    ("'hits' must be those", put("hits", (0, 0), 0)),
-    ("'low' and 'high'", put("low", 0, np.nan)),
-    ("'low' and 'high'", put("high", 0, np.inf)),
-    ("'low' and 'high'", swapped("low", "high")),
-    ("'q_low' and 'q_high'", put("q_low", (0, 0), -1e9)),
-    ("'q_low' and 'q_high'", put("q_high", (0, 0), np.nan)),
-    ("'totals' must be those of", put("totals", STATES, 2**31)),
-    ("'totals' must be those of", put("totals", 1, 0)),
-    ("'totals' must not go beyond", put("totals", 2, -1)),
-    ("'totals' must not go beyond", put("totals", DEBT, 2**60)),
-    ("'totals' must name a pair", put("totals", 5, 2**40)),
-    ("'spent' must be parts", put("spent", 0, -1)),
-    ("'spent' must be parts", put("spent", 0, 2**62)),
-    ("'stake' must be finite", put("stake", 0, np.nan)),
-    ("more samples than there were calls", put("stream", 4, 499)),
 ]
 
-TABLE_DAMAGES: list[tuple[str, Callable[[Arrays], Any]]] = [
+TABLE_MISFITS: list[tuple[str, Callable[[Arrays], Any]]] = [
     ("'keys' must begin with the root", put("keys", 0, 5)),
     ("'keys' must be states", put("keys", 1, 12)),
-    ("'keys' must be states", put("keys", 1, -1)),
-    ("'keys' must differ", put("keys", 1, 0)),
-    ("'keys' must begin", remade("keys", lambda keys: keys[:0])),
-    ("'keys' is missing", swapped("states", "keys")),
+    ("'keys' is missing", lambda arrays: arrays.pop("keys")),
 ]
 
-KEYED_DAMAGES: list[tuple[str, Callable[[Arrays], Any]]] = [
+STATES_MISFITS: list[tuple[str, Callable[[Arrays], Any]]] = [
     ("'states' must begin with the root", put("states", 0, 5)),
     ("'states' must differ in their keys", put("states", 1, 0)),
-    ("'states' has one that is unknown: .* 99", put("states", 1, 99)),
     ("'states' must have dtype", remade("states", lambda states: states.astype(np.float64))),
-    ("'states' must have shape", remade("states", lambda states: states[:, None])),
 ]
 
 
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
-def test_damaged_searches_are_refused(engine: EngineName) -> None:
+def test_arrays_that_do_not_fit_are_refused(engine: EngineName) -> None:
     planner = OTGapE(by_state(MODELS["ending"]), 0.0)
     search = begun(planner, MODELS["ending"], engine)
     search.explore(0.0, 500, MANY)
     good = search.saved() | {"another name": np.zeros(3)}
     fresh = begun(planner, MODELS["ending"], engine)
     before = fresh.saved()
-    for complaint, damage in DAMAGES + (TABLE_DAMAGES if engine == "compiled" else KEYED_DAMAGES):
-        arrays: Any = dict(good) | ({"states": None} if engine == "compiled" else {})
-        damage(arrays)
+    for complaint, change in MISFITS + (TABLE_MISFITS if engine == "compiled" else STATES_MISFITS):
+        arrays = dict(good)
+        change(arrays)
         with pytest.raises(ValueError, match=complaint):
             fresh.restore(arrays)
         assert equal(fresh.saved(), before)
@@ -304,28 +219,6 @@ def test_a_search_of_another_kind_is_refused() -> None:
         search.explore(0.0, 100, MANY)
         with pytest.raises(ValueError, match="the saved arrays do not fit"):
             target.restore(search.saved())
-
-
-@pytest.mark.parametrize("options", [PLANNERS["focused"], PLANNERS["stage-wise trajectories"]])
-def test_any_damage_is_refused_or_harmless(options: dict[str, Any]) -> None:
-    """A search from a file with a few wrong bytes either does not begin, or goes on to its limit."""
-    planner = OTGapE(sp.LogSumExp(0.1), 0.0, **options)
-    search = begun(planner, MODELS["ending"])
-    search.explore(0.0, 200, MANY)
-    good, rng, refused = search.saved(), np.random.default_rng(0), 0
-    for _ in range(400):
-        name = str(rng.choice(list(good)))
-        data = np.frombuffer(good[name].tobytes(), dtype=np.uint8).copy()
-        data[rng.integers(len(data), size=rng.integers(1, 3))] = rng.integers(256)
-        fresh = begun(planner, MODELS["ending"])
-        try:
-            fresh.restore(good | {name: data.view(good[name].dtype).reshape(good[name].shape)})
-        except ValueError:
-            refused += 1
-            continue
-        fresh.explore(0.0, fresh.oracle.calls + 100, 1000)
-        assert np.isfinite(fresh.intervals).all()
-    assert refused > 100
 
 
 # Interruptions
@@ -369,35 +262,11 @@ def test_a_search_is_whole_wherever_its_simulator_is_interrupted(options: dict[s
         assert (snapshot.intervals[..., 0] <= snapshot.intervals[..., 1]).all()
         assert len(snapshot.states) == search.graph.totals[STATES]
         fresh = begun(planner, vectorised(table))
-        fresh.restore(copied(search.saved()))  # which checks that everything fits together
+        fresh.restore(copied(search.saved()))
         if last % 10 == 0:
             for one in (search, fresh):
                 one.explore(0.0, 400, MANY)
         assert same(search, fresh)
-
-
-@pytest.mark.parametrize("options", PLANNERS.values(), ids=PLANNERS.keys())
-def test_a_search_that_is_interrupted_again_and_again(options: dict[str, Any]) -> None:
-    table, rng = MODELS["large"], np.random.default_rng(1)
-    left: Arrays = {}
-
-    def step(states: States, actions: Ints, generator: np.random.Generator) -> Any:
-        if rng.random() < 0.2:
-            left.update(content(search.graph))
-            raise KeyboardInterrupt
-        return table.step(states, actions, generator)
-
-    planner = OTGapE(by_state(table), 0.0, **options)
-    search, fresh = (begun(planner, model) for model in (vectorised(table, step), vectorised(table)))
-    for _ in range(200):
-        try:
-            search.explore(0.0, 10_000, MANY)
-        except KeyboardInterrupt:
-            assert equal(content(search.graph), left)
-    assert search.graph.spent.sum() == search.oracle.calls
-    assert search.graph.totals[STATES] > 5
-    fresh.restore(search.saved())
-    assert same(search, fresh)
 
 
 # References
@@ -490,25 +359,17 @@ SHARED_DAMAGES: list[tuple[str, Callable[[Arrays], Any]]] = [
     ("'estimates_q' must be finite", put("estimates_q", (0, 0), np.nan)),
     ("'guess' must be finite", put("guess", 0, np.inf)),
     ("'up_to_date' must be numbers of calls", put("up_to_date", 0, 2**40)),
-    ("'up_to_date' must be numbers of calls", put("up_to_date", 0, -2)),
-    ("'successors' must be known", put("successors", (0, 0), 2**30)),
     ("'stream' must have dtype", remade("stream", lambda stream: stream.astype(np.int64))),
 ]
 
 GRID_DAMAGES: list[tuple[str, Callable[[Arrays], Any]]] = [
     ("'table' must have shape", put("shape", 0, 100)),
-    ("'table' must have shape", put("shape", slice(None), 2**32)),
     ("'shape' must be 2 at least", put("shape", 0, 1)),
     ("'table' must be finite", put("table", (0, 0), np.nan)),
     ("'samples' must be those", put("samples", 0, 0)),
-    ("'samples' must be those", put("samples", 0, 10**12)),
-    ("'box' must be finite", put("box", (0, 0), np.nan)),
     ("must be below the upper", put("grid", (0, 0), 1e9)),
-    ("'grid' must be inside", put("box", (0, 0), 1e9)),
     ("out of all proportion", put("grid", slice(None), [[-1.5e308], [1.5e308]])),
-    ("out of all proportion", put("grid", slice(None), [[0.0], [1e-310]])),
     ("'grid' must be inside", put("grid", (0, 0), -1e9)),
-    ("'box' must have shape", remade("box", lambda box: box[:, :0])),
     ("'generator' is missing", lambda arrays: arrays.pop("generator")),
 ]
 

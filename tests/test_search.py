@@ -1,9 +1,8 @@
 """The search by bounds: every interval of every state and pair that it discovers holds, at every look."""
 
 import math
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -13,13 +12,14 @@ from scipy.stats import binom
 
 import smoothplan as sp
 from smoothplan.arguments import Floats, Ints
-from smoothplan.backups import Backup, discrete_cost, line_cost
+from smoothplan.backups import Backup, discrete_cost
 from smoothplan.planners.gape import OTGapE
-from smoothplan.running.run import EngineName, Root
-from smoothplan.search import bounds, walk
-from smoothplan.search.explorer import FIRST_ROOM, Explorer, KeyedExplorer, TableExplorer
-from smoothplan.search.graph import ENDED, NOWHERE, PAIRS, ROUNDS, STATES, Graph, discovered, grown, new_graph, pair_at
+from smoothplan.running.run import EngineName
+from smoothplan.search import bounds, loop
+from smoothplan.search.explorer import FIRST_ROOM, Explorer
+from smoothplan.search.graph import NOWHERE, PAIRS, ROUNDS, STATES, Graph, discovered, grown, new_graph
 from smoothplan.search.ugape import ugape
+from tests.common import begun, by_state
 
 SURE = 1e-6
 """A δ at which no interval of the few hundred searches of this file fails: they raise a false alarm with probability
@@ -69,12 +69,6 @@ def tied(model: sp.TabularModel) -> sp.TabularModel:
     )
 
 
-def by_state(states: int, actions: int = 2, seed: int = 0) -> sp.OptimalTransport:
-    """Optimal transport whose reference depends on the state."""
-    reference = np.random.default_rng(seed).dirichlet(np.ones(actions), size=states)
-    return sp.OptimalTransport(cost=line_cost(actions), tau=1.0, lam=0.3, reference=reference)
-
-
 class Exact(NamedTuple):
     """The values that the intervals must contain, at each stage."""
 
@@ -100,12 +94,6 @@ def exact(model: sp.TabularModel, planner: OTGapE) -> Exact:
         values.insert(0, value)
         q.insert(0, action_values)
     return Exact(np.array(values), np.array(q))
-
-
-def explorer(planner: OTGapE, model: Any, seed: int = 0, engine: EngineName = "auto", state: int = 0) -> Explorer:
-    """A search at its start."""
-    root = Root(model, state, seed, None, None, engine, time.perf_counter())
-    return planner._explorer(root)
 
 
 class Look(NamedTuple):
@@ -189,7 +177,7 @@ MODELS: dict[str, sp.TabularModel] = {
 
 def backups(model: sp.TabularModel) -> list[Backup]:
     transport = sp.OptimalTransport(cost=discrete_cost(model.actions), tau=2.0, lam=0.05)
-    return [sp.HardMax(), sp.LogSumExp(0.2), transport, by_state(model.states, model.actions)]
+    return [sp.HardMax(), sp.LogSumExp(0.2), transport, by_state(model)]
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
@@ -201,8 +189,7 @@ def test_all_intervals_hold_and_never_widen(
     """All that was discovered, not the root only: a bound that is wrong deep down shows before it reaches the root."""
     for seed, backup in enumerate(backups(model)):
         truth = exact(model, planner(backup))
-        search = explorer(planner(backup), model, seed, engine)
-        assert isinstance(search, TableExplorer if engine == "compiled" else KeyedExplorer)
+        search = begun(planner(backup), model, engine, seed=seed)
         looks = list(slices(search, 10_000 if engine == "compiled" else 400))
         assert all(holds(seen, truth) for seen in looks)
         assert all(nested(outer, inner) for outer, inner in pairwise(looks))
@@ -219,7 +206,7 @@ def test_all_intervals_hold_and_never_widen(
 def test_intervals_shrink_to_the_truth(model: sp.TabularModel, sampling: Any) -> None:
     """The width falls nearly like 1/√n: no bound is left loose."""
     planner = OTGapE(sp.LogSumExp(0.5), 0.0, SURE, sampling=sampling)
-    search = explorer(planner, tied(model))
+    search = begun(planner, tied(model))
     widths = []
     for calls in (3000, 300_000):
         search.explore(0.0, calls, MANY)
@@ -234,7 +221,7 @@ def test_a_finite_problem_is_solved_to_the_end() -> None:
     model = tied(garnet(5, states=6, branching=1, kind="deterministic", discount=0.9))
     for counts in ("pooled", "stage-wise"):
         planner = OTGapE(sp.HardMax(), 0.0, horizon=5, tail="zero", counts=counts, sampling="trajectories")
-        search = explorer(planner, model)
+        search = begun(planner, model)
         search.explore(0.0, 5000, 10_000)
         best = exact(model, planner).q[0, 0].max()
         assert search.intervals.max(axis=0).tolist() == pytest.approx([best, best], abs=1e-12)
@@ -249,7 +236,7 @@ def failures(runs: int, planner: OTGapE, models: list[sp.TabularModel], calls: i
     count = 0
     for seed in range(runs):
         which = seed % len(models)
-        search = explorer(planner, models[which], seed)
+        search = begun(planner, models[which], seed=seed)
         search.explore(0.0, calls, MANY)
         count += not holds(look(search), truths[which])
     return count
@@ -260,7 +247,7 @@ def test_all_intervals_hold_at_once(sampling: Any) -> None:
     """In 200 searches each fails with probability δ = 0.3 at most; the test raises a false alarm once in 1e9."""
     models = [garnet(seed, states=8, branching=2 + seed % 2) for seed in range(5)]
     models += [ending(seed, states=8) for seed in range(5)]
-    backup = by_state(8)
+    backup = by_state(models[0])
     count = failures(200, OTGapE(backup, 0.0, 0.3, sampling=sampling), models, 400)
     assert binom.sf(count - 1, 200, 0.3) > 1e-9
 
@@ -271,7 +258,7 @@ def test_what_pairs_spend_adds_up_to_delta(kind: Any, branching: int) -> None:
     """Each pair spends a part of δ at its first sample, for each of the sets that it needs; all parts differ."""
     planner = OTGapE(sp.HardMax(), 0.0, 0.2, sampling="trajectories")
     model = garnet(1, states=40, actions=3, branching=branching, kind=kind)
-    search = explorer(planner, model)
+    search = begun(planner, model)
     search.explore(0.0, 20_000, MANY)
     pairs = search.graph.pairs[search.graph.pairs["count"] > 0]
     sets = (kind == "bernoulli") + (branching > 1)
@@ -286,7 +273,7 @@ def test_statistics_count_what_was_seen() -> None:
     for engine in ("compiled", "batched"):
         for counts, records in (("pooled", 1), ("stage-wise", 4)):
             planner = OTGapE(sp.HardMax(), 0.0, horizon=4, tail="zero", counts=counts, sampling="trajectories")  # type: ignore[arg-type]
-            search = explorer(planner, tied(garnet(1)), engine=engine)
+            search = begun(planner, tied(garnet(1)), engine=engine)
             search.explore(0.0, 2000, MANY)
             graph = search.graph
             pairs = graph.pairs
@@ -299,67 +286,45 @@ def test_statistics_count_what_was_seen() -> None:
             assert sampled.max() < graph.totals[STATES] <= 7
 
 
-def test_probabilities_are_those_of_the_model() -> None:
-    """After 10⁵ calls at every pair on the way, frequencies are right to a few standard deviations."""
-    model = ending(3)
-    search = explorer(OTGapE(sp.LogSumExp(1.0), 0.0, sampling="trajectories"), model)
-    search.explore(0.0, 100_000, MANY)
-    graph = search.graph
-    for number in range(graph.totals[STATES]):
-        state = search.state(number)
-        for action in range(2):
-            entry = pair_at(search.rules, number, 0, action)
-            count = graph.pairs[entry]["count"]
-            expected = {ENDED: 0.0}
-            for place in range(3):
-                end = bool(model.ends[state, action, place])
-                successor = ENDED if end else int(model.successors[state, action, place])
-                expected[successor] = expected.get(successor, 0.0) + float(model.probabilities[state, action, place])
-            for successor, hits in zip(graph.successors[entry].tolist(), graph.hits[entry].tolist(), strict=True):
-                if successor != NOWHERE:
-                    name = successor if successor == ENDED else search.state(successor)
-                    chance = expected[name]
-                    assert abs(hits / count - chance) < 6.0 * math.sqrt(chance * (1.0 - chance) / count) + 1e-12
-
-
 # The walk
 
 
 def test_leaders_are_found_by_their_definition() -> None:
     rng = np.random.default_rng(0)
-    search = explorer(OTGapE(sp.HardMax(), 0.1), garnet(0, actions=4))
     for _ in range(300):
         intervals = np.sort(rng.integers(0, 4, size=(4, 2)), axis=1).astype(float)
         low, high = intervals.T
-        search.graph.q_low[:4], search.graph.q_high[:4] = low, high
         best = int(np.lexsort((-high, -low))[0])
         challenger = int(np.where(np.arange(4) == best, -np.inf, high).argmax())
-        assert search.leaders == ugape(intervals) == (best, challenger, high[challenger] - low[best])
+        assert ugape(intervals) == (best, challenger, high[challenger] - low[best])
 
 
 def test_the_wider_one_is_sampled() -> None:
-    search = explorer(OTGapE(sp.HardMax(), 0.1), garnet(0, actions=3))
+    search = begun(OTGapE(sp.HardMax(), 0.1), garnet(0, actions=3))
     search.graph.q_low[:3], search.graph.q_high[:3] = [0.0, 0.5, 0.0], [1.0, 0.9, 1.1]
-    assert search.leaders[:2] == (1, 2)
-    assert walk.wider(search.graph, 1, 2) == 2
-    assert walk.wider(search.graph, 1, 1) == 1
+    assert ugape(search.intervals)[:2] == (1, 2)
+    search.explore(0.0, 1, 1)
+    assert search.graph.spent.tolist() == [0, 0, 1]
 
 
-@pytest.mark.parametrize("backup", [sp.LogSumExp(0.5), by_state(7, 3)], ids=["log-sum-exp", "transport"])
+@pytest.mark.parametrize(
+    "backup", [sp.LogSumExp(0.5), by_state(garnet(0, actions=3))], ids=["log-sum-exp", "transport"]
+)
 def test_the_soft_walk_follows_the_gradient(backup: Backup) -> None:
     """Frequencies of 20,000 actions, within 5 standard deviations."""
-    search = explorer(OTGapE(backup, 0.1), garnet(0, actions=3), state=4)
+    search = begun(OTGapE(backup, 0.1), garnet(0, actions=3), state=4)
     upper = np.array([0.3, 0.9, 0.5])
     search.graph.q_high[:3] = upper
     draws = [
-        walk.next_action(search.graph, search.rules, 0, 0, search.frames, search.oracle.stream) for _ in range(20_000)
+        loop.next_action(search.graph, search.rules, 0, 0, search.work.frames, search.oracle.stream)
+        for _ in range(20_000)
     ]
     policy = backup.policy(upper[None], np.array([4]))[0]
     frequencies = np.bincount(draws, minlength=3) / 20_000
     assert (np.abs(frequencies - policy) < 5.0 * np.sqrt(policy * (1.0 - policy) / 20_000)).all()
     greedy = replace(OTGapE(backup, 0.1), walk="greedy")
-    rules = explorer(greedy, garnet(0, actions=3)).rules
-    assert walk.next_action(search.graph, rules, 0, 0, search.frames, search.oracle.stream) == 1
+    rules = begun(greedy, garnet(0, actions=3)).rules
+    assert loop.next_action(search.graph, rules, 0, 0, search.work.frames, search.oracle.stream) == 1
 
 
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
@@ -375,7 +340,7 @@ def test_focused_walks_spend_calls_where_the_doubt_is(engine: EngineName) -> Non
         reward_kind="bernoulli",
         terminal=np.arange(4) == 3,
     )
-    search = explorer(OTGapE(sp.HardMax(), 0.0), model, engine=engine)
+    search = begun(OTGapE(sp.HardMax(), 0.0), model, engine=engine)
     search.explore(0.0, 600, MANY)
     counts = search.graph.pairs["count"][: 2 * search.graph.totals[STATES]].reshape(-1, 2)
     # Rewards of 0 always leave hardly any doubt, although nobody knows: they are half of the pairs at most.
@@ -385,7 +350,7 @@ def test_focused_walks_spend_calls_where_the_doubt_is(engine: EngineName) -> Non
 @pytest.mark.parametrize("seed", [2, 3, 4, 5])
 def test_short_walks_do_not_eat_up_the_calls(seed: int) -> None:
     """Most walks end at once, at pairs known well; the doubt is where the others lead. A million calls did not do."""
-    search = explorer(OTGapE(sp.LogSumExp(0.5), 1.0), tied(ending(seed)))
+    search = begun(OTGapE(sp.LogSumExp(0.5), 1.0), tied(ending(seed)))
     assert search.explore(1.0, 150_000, MANY)
 
 
@@ -398,7 +363,7 @@ def test_an_episode_has_as_many_steps_as_stages(engine: EngineName, counts: Any)
     """Also when a run looks at the clock in between, or needs room for more states than there were before."""
     model = tied(garnet(0, states=500, actions=3))
     planner = OTGapE(sp.HardMax(), 0.0, horizon=7, tail="zero", sampling="trajectories", counts=counts)
-    search = explorer(planner, model, engine=engine)
+    search = begun(planner, model, engine=engine)
     for calls in range(10, 2000, 11):
         search.explore(0.0, calls, MANY, 10**6)
         assert calls <= search.oracle.calls < calls + 7
@@ -422,7 +387,7 @@ def test_an_episode_ends_where_the_model_says() -> None:
     )
     planner = OTGapE(sp.HardMax(), 0.0, horizon=50, sampling="trajectories")
     for engine in ("compiled", "batched"):
-        search = explorer(planner, model, engine=engine)
+        search = begun(planner, model, engine=engine)
         search.explore(0.0, 100, MANY)
         assert (search.graph.totals[ROUNDS], search.graph.totals[STATES]) == (100, 1)
 
@@ -432,7 +397,7 @@ def test_an_episode_ends_where_the_model_says() -> None:
 
 def rules_of(actions: int = 2, horizon: int | None = None, counts: Any = "pooled") -> Any:
     planner = OTGapE(sp.HardMax(), 0.1, horizon=horizon, counts=counts)
-    return explorer(planner, garnet(0, actions=actions)).rules
+    return begun(planner, garnet(0, actions=actions)).rules
 
 
 def same(one: Graph, two: Graph, rules: Any) -> bool:
@@ -472,33 +437,12 @@ def test_states_are_found_again(keys: str) -> None:
     assert graph.totals[STATES] == 200
 
 
-@pytest.mark.parametrize("counts", ["pooled", "stage-wise"])
-def test_growing_loses_nothing(counts: Any) -> None:
-    planner = OTGapE(sp.LogSumExp(0.3), 0.0, horizon=4, counts=counts)
-    search = explorer(planner, garnet(0, states=50))
-    search.explore(0.0, 500, MANY)
-    larger = grown(search.graph, search.rules, 300)
-    assert same(search.graph, larger, search.rules)
-    np.testing.assert_array_equal(larger.totals, search.graph.totals)
-    np.testing.assert_array_equal(larger.spent, search.graph.spent)
-    assert (larger.pairs["count"].sum(), len(larger.keys)) == (500, 300)
-
-
-@dataclass
-class Roomy:
-    """A search that has had all the room it needs from the start."""
-
-    search: Explorer
-
-    def __post_init__(self) -> None:
-        self.search.graph = grown(self.search.graph, self.search.rules, 5000)
-
-
 def test_room_does_not_matter() -> None:
     """To the last bit: a search that grows finds what one with plenty of room finds."""
     model = garnet(0, states=3000, actions=3, kind="deterministic")
     for planner in (OTGapE(sp.LogSumExp(0.2), 0.0), OTGapE(sp.HardMax(), 0.0, horizon=5, sampling="trajectories")):
-        growing, roomy = explorer(planner, model), Roomy(explorer(planner, model)).search
+        growing, roomy = begun(planner, model), begun(planner, model)
+        roomy.graph = grown(roomy.graph, roomy.rules, 5000)
         for search in (growing, roomy):
             search.explore(0.0, 3000, MANY)
         assert growing.graph.totals[STATES] > 5 * FIRST_ROOM
@@ -509,8 +453,8 @@ def test_room_does_not_matter() -> None:
 def test_a_keyed_search_with_references_by_state_grows_too() -> None:
     """The table of references grows with the graph."""
     model = garnet(0, states=400, actions=3, kind="deterministic")
-    planner = OTGapE(by_state(400, 3), 0.0, SURE)
-    search = explorer(planner, model, engine="batched")
+    planner = OTGapE(by_state(model), 0.0, SURE)
+    search = begun(planner, model, engine="batched")
     truth = exact(model, planner)
     for calls in (100, 400, 1000):
         search.explore(0.0, calls, MANY)
@@ -525,14 +469,14 @@ def test_a_keyed_search_with_references_by_state_grows_too() -> None:
 def test_an_interval_covers_what_has_not_been_seen(bound: int) -> None:
     """After one sample, an unseen successor may be worth anything, and the reward too."""
     model = garnet(3, branching=bound, kind="deterministic")
-    search = explorer(OTGapE(sp.HardMax(), 0.0, 0.1), model)
+    search = begun(OTGapE(sp.HardMax(), 0.0, 0.1), model)
     search.explore(0.0, 1, MANY)
     entry = int(np.flatnonzero(search.graph.pairs["count"])[0])
     low, high = search.intervals[entry]
     reward = float(model.rewards[0, entry])
     span = np.array(sp.curvature.value_interval(model, sp.HardMax()))
     assert (low, high) == pytest.approx(tuple(reward + 0.6 * span))
-    assert bounds.slack(search.graph, search.rules, 0, 0, entry) == pytest.approx(
+    assert bounds.slack(search.graph, search.rules, entry, 0) == pytest.approx(
         0.0 if bound == 1 else 0.6 * (1.0 - math.exp(-search.graph.pairs[entry]["level"])) * (span[1] - span[0])
     )
 
@@ -541,10 +485,10 @@ def test_the_published_radii_are_narrower() -> None:
     """As printed, the radius of transitions knows neither δ nor how many pairs there are."""
     model = tied(garnet(1, kind="deterministic"))
     valid, printed = (
-        explorer(OTGapE(sp.HardMax(), 0.0, horizon=3, tail="zero", thresholds=thresholds), model)
+        begun(OTGapE(sp.HardMax(), 0.0, horizon=3, tail="zero", thresholds=thresholds), model)
         for thresholds in ("valid", "published")
     )
     for search in (valid, printed):
         search.explore(0.0, 1000, MANY)
-    widths = [np.diff(search.intervals, axis=1).sum() for search in (valid, printed)]
-    assert widths[1] < 0.8 * widths[0]
+    radii = [search.graph.pairs["level"] * search.graph.pairs["count"] for search in (valid, printed)]
+    assert 0.0 < radii[1].max() < 0.5 * radii[0][radii[0] > 0.0].min()

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import smoothplan
-from smoothplan import defaults, exact, specs
+from smoothplan import defaults, drawing, exact, specs
 from smoothplan.arguments import shown
 from smoothplan.backups import Backup, HardMax
 from smoothplan.exact import Solution
@@ -27,7 +27,6 @@ from smoothplan.models import GenerativeModel, SimulatorError, TabularModel
 from smoothplan.plan import PlanResult
 from smoothplan.running.run import Diagnosis, Estimate, Identification, Planner
 from smoothplan.running.workers import ClusterError
-from smoothplan.search.explored import saved_kind
 
 ROWS = 20
 """Rows of a table of states or episodes; `--json` has all of them."""
@@ -424,11 +423,11 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
     if options.graph is not None:
         if not isinstance(planner, smoothplan.OTGapE):
             raise ValueError("--graph needs a planner that explores a graph: ot-gape or mdp-gape")
-        saved_kind(options.graph)  # fails before the run, not after it
+        drawing.saved_kind(options.graph)  # fails before the run, not after it
     result = smoothplan.plan(planner, model, state, **_run_options(options) | {"max_calls": max_calls})
     details = result.details
     if options.graph is not None and isinstance(details, Identification):
-        details.graph.save(options.graph)
+        drawing.save(details.graph, options.graph)
     root = model.initial_state if state is None else state
     value = None if truth is None else float(truth.values[root])
     price = planner.schedule(model).calls if isinstance(planner, Scheduled) else None

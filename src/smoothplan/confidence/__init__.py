@@ -1,33 +1,9 @@
-"""Confidence: which means, probabilities and expectations are compatible with what was seen.
+"""Confidence: the means, probabilities and expectations that are compatible with what was seen.
 
-What is imported from here checks its arguments and takes arrays. Compiled code imports the scalar kernels of the same
-names from `smoothplan.confidence.kl`, `betting` and `thresholds`.
+`means` has the confidence sequence of a mean and Bernstein's inequality. `kl`, `betting` and `thresholds` are scalar
+kernels for compiled code, which check nothing.
 """
 
-from smoothplan.confidence.arrays import (
-    ball_maximum,
-    ball_minimum,
-    bernoulli_divergence,
-    bernoulli_lower,
-    bernoulli_upper,
-    categorical_threshold,
-    mean_interval,
-    share,
-    wager_regret,
-)
 from smoothplan.confidence.means import ConfidenceSequence, bernstein_count, bernstein_radius
 
-__all__ = [
-    "ConfidenceSequence",
-    "ball_maximum",
-    "ball_minimum",
-    "bernoulli_divergence",
-    "bernoulli_lower",
-    "bernoulli_upper",
-    "bernstein_count",
-    "bernstein_radius",
-    "categorical_threshold",
-    "mean_interval",
-    "share",
-    "wager_regret",
-]
+__all__ = ["ConfidenceSequence", "bernstein_count", "bernstein_radius"]

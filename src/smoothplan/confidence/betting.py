@@ -1,16 +1,17 @@
 """An interval for the mean of bounded variables that adapts to their variance, from five numbers per mean.
 
-Whoever bets a fraction b of his fortune that variables in [0, 1] have a mean above m multiplies it by 1 + b(X/m − 1)
-each time: if the mean is m, a martingale. Half of the first fortune is staked whole (b = 1) and the other half spread
-over all b as in Cover's universal portfolio; what makes either rich is not the mean. So the interval holds at all times
-at once. A reward that never varies leaves a width of about log(4/δ)/n; one that is 0 or 1, the Bernoulli interval.
+A bettor who stakes a fraction b of a fortune on variables in [0, 1] having a mean above m multiplies it by
+1 + b(X/m − 1) each time. If the mean is m, the fortune is a martingale. Half of the first fortune is staked whole
+(b = 1) and the other half spread over all b as in Cover's universal portfolio; an m against which either grows large is
+not the mean. So the interval holds at all times at once. For a reward that never varies its width is about log(4/δ)/n;
+for one that is 0 or 1 it is nearly the Bernoulli interval.
 
 The history is not kept. Given their number, mean, variance and least value a, the product of 1 + b(X/m − 1) is smallest
 when the variables take two values only, a and one above the mean: log(1 + b(x/m − 1)) lies above the parabola that
 touches it there and meets it at a. So the fortune is bounded from below by that of the two values, for which the best
 wager is known: its mean logarithm is a Bernoulli divergence. More variance, or a smaller mean, only lowers the bound.
 
-These are scalar kernels, for compiled code, and check nothing; `smoothplan.confidence` has them for arrays.
+These are scalar kernels for compiled code, which check nothing.
 """
 
 import math
@@ -19,13 +20,10 @@ from smoothplan.compiling import compiled
 from smoothplan.confidence.kl import bernoulli_lower
 from smoothplan.confidence.thresholds import LOG_2, wager_regret
 
-ROUNDING = 2.0**-53
+HALF_ULP = 2.0**-53
 """Relative error of one addition: that of a sum of n positive terms added up one by one is at most n times as large."""
 
-TINY = 1e-300
-"""Squares may be smaller than that and count as zero: the variance is taken larger by this."""
-
-SLACK = 1e-13
+OUTWARDS = 1e-13
 """The limits are moved outwards by this, relatively: more than rounding can have moved them inwards."""
 
 
@@ -51,9 +49,10 @@ def mean_lower(count: int, total: float, squares: float, least: float, most: flo
     """The lower end of such an interval; it alone fails with probability δ at most."""
     if count == 0:
         return 0.0
-    rounding = ROUNDING * (count + 8.0)
+    rounding = HALF_ULP * (count + 8.0)
     mean = min(max(total / count * (1.0 - rounding), least), most)
-    variance = max(0.0, squares / count - mean * mean) + 2.0 * rounding * squares / count + TINY
+    # Squares that underflow count as zero: 1e-300 is more than they can be.
+    variance = max(0.0, squares / count - mean * mean) + 2.0 * rounding * squares / count + 1e-300
     return _lowest_mean(count, mean, variance, least, most, log_odds)
 
 
@@ -62,13 +61,13 @@ def mean_upper(count: int, total: float, squares: float, least: float, most: flo
     """The upper end: the lower one of 1 − X."""
     if count == 0:
         return 1.0
-    rounding = ROUNDING * (count + 8.0)
+    rounding = HALF_ULP * (count + 8.0)
     mean = total / count
     # An error of the mean moves the mean square of 1 − X by twice as much.
     variance = max(0.0, squares / count - mean * mean) + 8.0 * rounding * mean
     mean = min(max(mean * (1.0 + rounding), least), most)
     low = _lowest_mean(count, 1.0 - mean, variance, 1.0 - most, 1.0 - least, log_odds)
-    return min(1.0, 1.0 - low + 2.0 * ROUNDING)
+    return min(1.0, 1.0 - low + 2.0 * HALF_ULP)
 
 
 @compiled
@@ -78,7 +77,7 @@ def _lowest_mean(count: int, mean: float, variance: float, least: float, most: f
     # Two values with this mean and variance, the lower one being the least that was seen.
     below = mean - least
     if below <= 0.0:
-        return least * math.exp(-level) * (1.0 - SLACK)
+        return least * math.exp(-level) * (1.0 - OUTWARDS)
     above = min(variance / below, most - mean)
     likely = below / (below + above)  # the share of the upper one
     # The best constant wager in hindsight, less what the portfolio may fall behind it.
@@ -88,4 +87,4 @@ def _lowest_mean(count: int, mean: float, variance: float, least: float, most: f
         staked = mean * math.exp((1.0 - likely) * math.log(least / mean) + likely * math.log1p(above / mean) - level)
         harmonic = least * ((mean + above) / (least + above))
         limit = max(limit, staked) if limit >= harmonic else staked
-    return min(limit, mean) * (1.0 - SLACK)
+    return min(limit, mean) * (1.0 - OUTWARDS)

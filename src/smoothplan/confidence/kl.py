@@ -1,4 +1,4 @@
-"""Kullback–Leibler bounds: which probabilities, and which expectations, are compatible with what was seen.
+"""Kullback–Leibler bounds: the probabilities, and the expectations, that are compatible with what was seen.
 
 All of them take a `level`: the largest divergence from the empirical distribution that is still believed, usually a
 threshold divided by the number of observations. Rounding is towards the safe side: bounds are met from outside.
@@ -6,7 +6,7 @@ threshold divided by the number of observations. Rounding is towards the safe si
 Divergences are sums of x − log(1+x), which is never negative, so that nothing cancels. With p and q summing to one,
 KL(p, q) = Σ p·(x − log(1+x)) at x = q/p − 1.
 
-These are scalar kernels, for compiled code, and check nothing; `smoothplan.confidence` has them for arrays.
+These are scalar kernels for compiled code, which check nothing.
 """
 
 import math
@@ -15,34 +15,25 @@ from smoothplan.arguments import Floats
 from smoothplan.compiling import compiled
 
 STEPS = 100
-"""Newton's method needs fewer than ten; this ends it in any case. Wherever it ends, the bound holds."""
+"""An upper limit for Newton's method, which needs fewer than ten. Wherever it ends, the bound holds."""
 
 ACCURATE = 1e-14
-"""Relative change at which Newton's method has done what double precision can."""
+"""Relative change at which Newton's method has reached double precision."""
 
-ROUNDING = 4e-14
-"""Relative error of a divergence, at most: levels are taken larger by this."""
+INFLATION = 4e-14
+"""Upper bound on the relative error of a computed divergence: levels are inflated by it."""
 
 ULP = 2.0**-52
 """Relative distance of neighbouring numbers."""
 
-SERIES = 0.1
-"""Below it x − log(1+x) is taken from its series."""
-
 TINY = 1e-300
-"""Probabilities below it count as zero: their logarithms are no more than 700 times as large."""
-
-NEAR = 1e-5
-"""Relative accuracy of ν: as a bound is smallest there, that of the bound is its square."""
-
-FARTHEST = -100.0
-"""log((ν − highest value)/(highest value − mean)), at least."""
+"""Probabilities below it count as zero."""
 
 
 @compiled
 def excess(x: float, ratio: float) -> float:
     """x − log(1+x) ≥ 0 to full relative accuracy, where `ratio` is 1+x."""
-    if abs(x) >= SERIES:
+    if abs(x) >= 0.1:  # below, the series has full accuracy
         return x - math.log(ratio)
     # log(1+x) = 2·artanh(r) with r = x/(2+x), and x − 2r = r·x.
     r = x / (2.0 + x)
@@ -69,7 +60,7 @@ def bernoulli_upper(p: float, level: float) -> float:
         return 1.0
     if level <= 0.0:
         return p
-    level *= 1.0 + ROUNDING
+    level *= 1.0 + INFLATION
     if p < TINY:
         return min(1.0, max(-math.expm1(-level), p) * (1.0 + ULP))
     # Three bounds that are never too small: kl ≥ 2(q−p)², kl ≥ (q−p)²/(2q), kl ≥ −entropy(p) − (1−p)·log(1−q).
@@ -95,7 +86,7 @@ def bernoulli_lower(p: float, level: float) -> float:
         return 0.0
     if level <= 0.0:
         return p
-    level *= 1.0 + ROUNDING
+    level *= 1.0 + INFLATION
     if p >= 1.0:
         return math.exp(-level) * (1.0 - ULP)
     # As above with the ends exchanged: kl ≥ 2(p−q)², kl ≥ (p−q)²/(2p), kl ≥ −entropy(p) − p·log(q).
@@ -147,7 +138,7 @@ def ball_maximum(shares: Floats, values: Floats, unseen: float, level: float) ->
         t = _multiplier(shares, values, mean, best, level)
     within = level + _dual(shares, values, mean, best, t)[0]
     gain = -(t + reach) * math.expm1(-within)
-    return min(best, mean + gain * (1.0 + ROUNDING) + 4.0 * ULP * size)
+    return min(best, mean + gain * (1.0 + INFLATION) + 4.0 * ULP * size)
 
 
 @compiled
@@ -186,7 +177,7 @@ def _multiplier(shares: Floats, values: Floats, mean: float, best: float, level:
             spread += shares[i] * ((values[i] - mean) / reach) ** 2
     # Far away the divergence is about spread/2 over the square of the distance; and at most four times that.
     far = math.sqrt(spread / (2.0 * level))
-    low, high = FARTHEST, math.log(2.0 * max(far, 1.0))
+    low, high = -100.0, math.log(2.0 * max(far, 1.0))  # exp(−100) is as good as 0
     x = min(max(math.log(max(far - 1.0, 0.1 * far)), low), high)
     for _ in range(STEPS):
         _, divergence, slope = _dual(shares, values, mean, best, reach * math.exp(x))
@@ -201,7 +192,7 @@ def _multiplier(shares: Floats, values: Floats, mean: float, best: float, level:
         following = x + step
         if not low < following < high:
             following = 0.5 * (low + high)
-        done = abs(following - x) <= NEAR
+        done = abs(following - x) <= 1e-5  # the bound is stationary in t: its own relative error is the square of this
         x = following
         if done:
             break

@@ -88,16 +88,13 @@ class ConfidenceSequence:
 
     def _deviation(self, count: int, total: float, squares: float, centre: float) -> float:
         """Σ(X − c)², from above: where the support is far from 0, rounding must not make it too small."""
+        rounding = 1e-12  # relative error of a sum of squares of a million terms in double precision
         largest = max(abs(self.low), abs(self.high))
-        return max(0.0, squares - 2.0 * centre * total + count * centre**2) + ROUNDING * count * largest**2
+        return max(0.0, squares - 2.0 * centre * total + count * centre**2) + rounding * count * largest**2
 
     def _tilt(self) -> float:
-        """λ = radius/variance in units of the width: the best tilt for stopping at the target radius."""
-        return min(MAX_TILT, self.target * (self.high - self.low) / self.variance)
+        """λ = radius/variance in units of the width: the best tilt for stopping at the target radius.
 
-
-MAX_TILT = 0.5
-"""Above it ψ(λ) grows quickly; far below it ψ(λ) ≈ λ²/2."""
-
-ROUNDING = 1e-12
-"""How far from the truth, relative to its terms, a sum of squares of a million terms may be in double precision."""
+        It is at most 1/2: above, ψ(λ) grows quickly; far below, ψ(λ) ≈ λ²/2.
+        """
+        return min(0.5, self.target * (self.high - self.low) / self.variance)

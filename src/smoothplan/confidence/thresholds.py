@@ -1,9 +1,9 @@
-"""Thresholds that hold at all times at once, and how δ is spent on things that are discovered one after another.
+"""Thresholds that hold at all times at once, and the shares of δ for things that are discovered one after another.
 
 Each is the logarithm of a mixture of likelihood ratios or wagers. A mixture is a martingale that starts at 1, so that
 by Ville's inequality it ever exceeds 1/δ with probability at most δ.
 
-These are scalar kernels, for compiled code, and check nothing; `smoothplan.confidence` has them for arrays.
+These are scalar kernels for compiled code, which check nothing.
 """
 
 import math
@@ -14,9 +14,6 @@ from smoothplan.compiling import compiled
 LOG_2 = math.log(2.0)
 HALF_LOG_PI = 0.5 * math.log(math.pi)
 HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
-
-LARGE = 1000.0
-"""From here on three terms of Stirling's series are exact in double precision."""
 
 
 @compiled
@@ -48,7 +45,7 @@ def categorical_threshold(counts: Ints, bound: int, log_odds: float) -> float:
         if counts[i] > 0:
             total += counts[i]
             result += math.lgamma(weight) - _log_gamma(counts[i], weight)
-    return result + _log_gamma(total, 1.0)
+    return result + _log_gamma(int(total), 1.0)
 
 
 @compiled
@@ -65,7 +62,7 @@ def _log_gamma(count: float, weight: float) -> float:
     """logΓ(n + w) − n·log(n) + n: of the order of log(n), and as accurate, where logΓ alone is of that of n·log(n)."""
     if count <= 0.0:
         return math.lgamma(weight)
-    if count < LARGE:
+    if count < 1000.0:  # above, three terms of Stirling's series are exact in double precision
         return math.lgamma(count + weight) - count * math.log(count) + count
     x = count + weight
     tail = 1.0 / (12.0 * x) - 1.0 / (360.0 * x * x * x)

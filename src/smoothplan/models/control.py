@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.arguments import Floats, Ints
-from smoothplan.models.base import States
 from smoothplan.compiling import compiled
+from smoothplan.models.base import States
 
 Stepped = tuple[States, Floats, NDArray[np.bool_]]
 

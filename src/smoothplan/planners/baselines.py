@@ -17,8 +17,7 @@ from smoothplan.running.run import Root, Run
 from smoothplan.schedules.level import Problem
 from smoothplan.search.explorer import Key
 from smoothplan.search.rules import spans
-from smoothplan.search.uct import Rules
-from smoothplan.search.uct_searches import KeyedSearch, Search, TableSearch
+from smoothplan.search.tree import TreeRules, TreeSearch
 
 MOST_DEPTH = 10_000
 """Of a tree: what lies beyond does not matter at any discount below 0.999."""
@@ -125,20 +124,20 @@ class UCT:
             )
         return depth
 
-    def _search(self, root: Root) -> Search:
+    def _search(self, root: Root) -> TreeSearch:
         oracle, rules = Oracle(root.model, root.seed), self._rules(root.model)
         if isinstance(root.model, TabularModel) and root.engine != "batched" and self.key is None:
-            return TableSearch(rules, oracle, root.state, root.model)
+            return TreeSearch(rules, oracle, root.state, root.model)
         if root.engine == "compiled":
             raise ValueError(
                 f"engine 'compiled' needs a TabularModel and no key, got {type(root.model).__name__}: use 'batched'"
             )
-        return KeyedSearch(rules, oracle, root.state, self.key)
+        return TreeSearch(rules, oracle, root.state, key=self.key)
 
-    def _rules(self, model: GenerativeModel) -> Rules:
+    def _rules(self, model: GenerativeModel) -> TreeRules:
         depth = self.depth_for(model)
         possible = spans(model, self.backup, depth, "zero")
-        return Rules(
+        return TreeRules(
             actions=model.actions,
             depth=depth,
             discount=model.discount,

@@ -19,7 +19,7 @@ from smoothplan.planners.slices import SLICE_CALLS, in_slices
 from smoothplan.running.run import Display, History, Identification, Root, Run, Status
 from smoothplan.running.workers import Workers
 from smoothplan.search.explored import explored
-from smoothplan.search.explorer import Explorer, Key, KeyedExplorer, TableExplorer
+from smoothplan.search.explorer import Explorer, Key
 from smoothplan.search.graph import PAIRS, ROUNDS, STATES, Rules
 from smoothplan.search.rules import MOST_STAGES, MOST_SUCCESSORS, rules_of, spans
 from smoothplan.search.saved import Arrays, Readable
@@ -118,12 +118,12 @@ class OTGapE:
         oracle = Oracle(root.model, root.seed)
         rules = self._rules(root.model)
         if isinstance(root.model, TabularModel) and root.engine != "batched" and self.key is None:
-            return TableExplorer(rules, oracle, self.backup, root.state, root.model)
+            return Explorer(rules, oracle, self.backup, root.state, root.model)
         if root.engine == "compiled":
             raise ValueError(
                 f"engine 'compiled' needs a TabularModel and no key, got {type(root.model).__name__}: use 'batched'"
             )
-        return KeyedExplorer(rules, oracle, self.backup, root.state, self.key)
+        return Explorer(rules, oracle, self.backup, root.state, key=self.key)
 
     def _rules(self, model: GenerativeModel) -> Rules:
         rules = rules_of(model, self.backup, self.delta, self.successors, self.horizon, self.tail)

@@ -8,7 +8,7 @@ from smoothplan.planners.slices import in_slices
 from smoothplan.running.run import Display, Planner, Root, Status
 from smoothplan.running.workers import Workers
 from smoothplan.search.saved import Arrays, Readable
-from smoothplan.search.uct_searches import Search
+from smoothplan.search.tree import TreeSearch
 
 
 class UCTRun:
@@ -19,7 +19,7 @@ class UCTRun:
     diagnosis = None
     q_intervals = None
 
-    def __init__(self, planner: Planner, root: Root, search: Search, by_visits: bool) -> None:
+    def __init__(self, planner: Planner, root: Root, search: TreeSearch, by_visits: bool) -> None:
         self._root, self._search, self._by_visits = root, search, by_visits
         self.epsilon, self.delta = planner.epsilon, planner.delta
         self.interval = curvature.value_interval(root.model, planner.backup)

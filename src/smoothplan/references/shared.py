@@ -5,14 +5,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from smoothplan import arguments, curvature
-from smoothplan.arguments import Floats, frozen
+from smoothplan.arguments import Floats
 from smoothplan.backups import Backup
 from smoothplan.models.base import GenerativeModel, Oracle, States
 from smoothplan.models.tabular import TabularModel
 from smoothplan.references.base import reason
 from smoothplan.references.iteration import Chances, iterate
-from smoothplan.search import bounds
-from smoothplan.search.explorer import Explorer, Key, KeyedExplorer, TableExplorer
+from smoothplan.search.explorer import Explorer, Key
 from smoothplan.search.graph import NUMBERS, STATES
 from smoothplan.search.rules import rules_of
 from smoothplan.search.saved import Arrays, Readable, finite, piece, read_streams, require
@@ -80,11 +79,8 @@ class SharedReference:
             self._dtype = np.asarray(model.initial_state).dtype
         start = self._known(start[None], may_end=False)[0]
         oracle = Oracle(model, seed) if oracle is None else oracle
-        self._explorer: Explorer
-        if isinstance(model, TabularModel) and key is None:
-            self._explorer = TableExplorer(rules, oracle, backup, int(start), model)
-        else:
-            self._explorer = KeyedExplorer(rules, oracle, backup, start, key)
+        table = model if isinstance(model, TabularModel) and key is None else None
+        self._explorer = Explorer(rules, oracle, backup, start, table, key)
         self._low, self._high = rules.reward_low, rules.reward_low + rules.reward_width
         self._low += model.discount * self._span[0]  # the interval of any action value
         self._high += model.discount * self._span[1]
@@ -118,7 +114,7 @@ class SharedReference:
             before = self.calls
             # What walks follow need not be accurate. It is computed anew when the calls have grown by a tenth.
             self._hopes = self._iterated(self._hopes, self._high, 1e-3, hopeful=True)
-            self._explorer.survey(frozen(self._hopes.q), start, min(until, int(1.1 * before) + 20))
+            self._explorer.survey(self._hopes.q, start, min(until, int(1.1 * before) + 20))
             if self.calls == before:
                 return
 
@@ -203,7 +199,7 @@ class SharedReference:
         enough = 1e-4 * (self._high - self._low)
         before = self._intervals()
         for _ in range(1000):
-            bounds.sweep(self._explorer.graph, self._explorer.rules, self._explorer.frames, self._explorer.room)
+            self._explorer.tighten()
             after = self._intervals()
             if np.abs(after - before).max() <= enough:
                 return

@@ -1,36 +1,25 @@
 """Intervals: of a pair's reward and transitions from what was seen, and of values from those of the successors."""
 
 import math
+from typing import Any
 
 import numpy as np
 
-from smoothplan.arguments import Floats
+from smoothplan.arguments import Floats, Ints
 from smoothplan.compiling import compiled
 from smoothplan.confidence.betting import mean_interval
 from smoothplan.confidence.kl import ball_maximum, ball_minimum, bernoulli_lower, bernoulli_upper
 from smoothplan.confidence.thresholds import categorical_threshold, share
 from smoothplan.engines.kernels import fill_frame, frame_value
-from smoothplan.search.graph import (
-    ENDED,
-    NOWHERE,
-    OFFENCE,
-    OFFENDER,
-    PAIRS,
-    ROUNDS,
-    STATES,
-    Graph,
-    Rules,
-    following,
-    pair_at,
-)
+from smoothplan.search.graph import ENDED, NOWHERE, OFFENCE, OFFENDER, PAIRS, ROUNDS, STATES, Graph, Rules, pair_at
 
-FINE, TOO_MANY, VARIES = range(3)
-"""What comes of recording an outcome: nothing wrong; more successors than there may be; a fixed reward that is not."""
+TOO_MANY, VARIES = range(2)
+"""What `Graph.totals[OFFENCE]` says: more successors than declared; a reward declared deterministic that varies."""
 
 
 @compiled
-def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float) -> int:
-    """Takes one outcome of a pair into account, except for its intervals."""
+def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float) -> bool:
+    """Counts one outcome of a pair; False where it contradicts what the model declares. `refresh` updates intervals."""
     pair = graph.pairs[entry]
     if pair.count == 0:
         # Pairs spend δ in the order of their first sample; reward and transitions share what a pair may spend.
@@ -41,13 +30,13 @@ def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float
             pair.reward_low = pair.reward_high = reward
     elif not rules.varying and reward != pair.reward_low:
         graph.totals[OFFENDER], graph.totals[OFFENCE] = entry, VARIES
-        return VARIES
+        return False
     place = 0
     while place < rules.bound and graph.successors[entry, place] not in (NOWHERE, successor):
         place += 1
     if place == rules.bound:
         graph.totals[OFFENDER], graph.totals[OFFENCE] = entry, TOO_MANY
-        return TOO_MANY
+        return False
     graph.successors[entry, place] = successor
     graph.hits[entry, place] += 1
     pair.count += 1
@@ -56,13 +45,23 @@ def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float
         pair.total += scaled
         pair.squares += scaled * scaled
         pair.least, pair.most = min(pair.least, scaled), max(pair.most, scaled)
-    return FINE
+    return True
+
+
+@compiled
+def record_all(graph: Graph, rules: Rules, entry: int, successors: Ints, rewards: Floats) -> bool:
+    """Counts outcomes [n] of a pair, up to the first that contradicts what the model declares; whether none does."""
+    for i in range(len(successors)):  # noqa: SIM110
+        if not record(graph, rules, entry, successors[i], rewards[i]):
+            return False
+    return True
 
 
 @compiled
 def refresh(graph: Graph, rules: Rules, entry: int) -> None:
     """The confidence sets of a pair after new outcomes."""
     pair = graph.pairs[entry]
+    # The mean reward.
     if rules.varying:
         if rules.published < 0.0:
             low, high = mean_interval(pair.count, pair.total, pair.squares, pair.least, pair.most, pair.log_odds)
@@ -72,6 +71,7 @@ def refresh(graph: Graph, rules: Rules, entry: int) -> None:
             low, high = bernoulli_lower(mean, level), bernoulli_upper(mean, level)
         pair.reward_low = max(pair.reward_low, rules.reward_low + rules.reward_width * low)
         pair.reward_high = max(pair.reward_low, min(pair.reward_high, rules.reward_low + rules.reward_width * high))
+    # The transitions: the radius of their ball, and the interval of the most frequent one's probability.
     if rules.bound == 1:
         pair.first_low = pair.first_high = 1.0
         return
@@ -89,7 +89,7 @@ def refresh(graph: Graph, rules: Rules, entry: int) -> None:
 
 
 @compiled
-def value_of(graph: Graph, rules: Rules, successor: int, stage: int) -> tuple[float, float]:
+def value_of(graph: Graph, rules: Rules, successor: Any, stage: int) -> tuple[float, float]:
     """The interval of a successor's value; `stage` is its own. What is not known yet may be anything."""
     if successor == ENDED:
         return 0.0, 0.0
@@ -100,16 +100,12 @@ def value_of(graph: Graph, rules: Rules, successor: int, stage: int) -> tuple[fl
 
 
 @compiled
-def action_interval(
-    graph: Graph, rules: Rules, state: int, stage: int, action: int, room: Floats
-) -> tuple[float, float]:
+def _action_interval(graph: Graph, rules: Rules, entry: int, later: int, room: Floats) -> tuple[float, float]:
     """The interval of an action value: the extreme rewards and transitions, at the bounds of the successors' values.
 
-    `room` [4, B] is overwritten.
+    `later` is the stage of the successors; `room` [4, B] is overwritten.
     """
-    entry = pair_at(rules, state, stage, action)
     pair = graph.pairs[entry]
-    later = following(rules, stage)
     first_low, first_high = value_of(graph, rules, graph.successors[entry, 0], later)
     if rules.bound <= 2:
         low, high = first_low, first_high
@@ -137,25 +133,25 @@ def back_up(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, 
     """Tightens the intervals of a state's actions and of its value. An interval never widens, nor turns over."""
     node = state * rules.stages + stage
     start = node * rules.actions
+    later = stage if rules.endless else stage + 1
     for action in range(rules.actions):
-        if graph.pairs[pair_at(rules, state, stage, action)].count > 0:
-            low, high = action_interval(graph, rules, state, stage, action, room)
+        sampled = pair_at(rules, state, stage, action)
+        if graph.pairs[sampled].count > 0:
+            low, high = _action_interval(graph, rules, sampled, later, room)
             entry = start + action
             graph.q_low[entry] = min(max(graph.q_low[entry], low), graph.q_high[entry])
             graph.q_high[entry] = max(min(graph.q_high[entry], high), graph.q_low[entry])
-    low = _aggregated(graph.q_low, start, graph.keys[state], rules, frames)
-    graph.low[node] = min(max(graph.low[node], low), graph.high[node])
-    high = _aggregated(graph.q_high, start, graph.keys[state], rules, frames)
-    graph.high[node] = max(min(graph.high[node], high), graph.low[node])
-
-
-@compiled
-def _aggregated(values: Floats, start: int, key: int, rules: Rules, frames: Floats) -> float:
-    """F of the action values from `start` on."""
+    # F of the lower bounds, then of the upper ones.
     for action in range(rules.actions):
-        frames[0, 0, action] = values[start + action]
+        frames[0, 0, action] = graph.q_low[start + action]
     fill_frame(frames, 0, rules.soft)
-    return frame_value(frames, 0, key, rules.soft)
+    low = frame_value(frames, 0, graph.keys[state], rules.soft)
+    graph.low[node] = min(max(graph.low[node], low), graph.high[node])
+    for action in range(rules.actions):
+        frames[0, 0, action] = graph.q_high[start + action]
+    fill_frame(frames, 0, rules.soft)
+    high = frame_value(frames, 0, graph.keys[state], rules.soft)
+    graph.high[node] = max(min(graph.high[node], high), graph.low[node])
 
 
 @compiled
@@ -167,14 +163,13 @@ def sweep(graph: Graph, rules: Rules, frames: Floats, room: Floats) -> None:
 
 
 @compiled
-def slack(graph: Graph, rules: Rules, state: int, stage: int, action: int) -> float:
+def slack(graph: Graph, rules: Rules, entry: int, later: int) -> float:
     """How far what is not known of a pair itself could move its value; samples of it reduce this and nothing else.
 
-    That is the width of its reward, and what its transitions may still shift times the range of what they lead to.
+    That is the width of its reward, and what its transitions may still shift times the range of what they lead to, at
+    the stage `later`.
     """
-    entry = pair_at(rules, state, stage, action)
     pair = graph.pairs[entry]
-    later = following(rules, stage)
     low, high = np.inf, -np.inf
     for place in range(rules.bound):
         below, above = value_of(graph, rules, graph.successors[entry, place], later)

@@ -1,4 +1,4 @@
-"""What a search has explored, for people and programs: a snapshot that turns into JSON, Graphviz text or a"""
+"""What a search has explored: a snapshot, which turns into JSON; `smoothplan.drawing` makes pictures of it."""
 
 import heapq
 import json
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count as ordinals
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,14 +14,9 @@ from numpy.typing import NDArray
 from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints, frozen
 from smoothplan.models.base import GenerativeModel
-from smoothplan.search.drawing import to_svg
-from smoothplan.search.explorer import Explorer, TableExplorer
+from smoothplan.search.explorer import Explorer
 from smoothplan.search.graph import ENDED, STATES
-from smoothplan.search.picture import Choice, Picture, Spot, cut, to_dot
 from smoothplan.search.ugape import ugape
-
-END = "end"
-"""In JSON, the successor that ends an episode."""
 
 
 class Node(NamedTuple):
@@ -40,16 +34,6 @@ class Pair(NamedTuple):
     reward: list[float]  # the interval of the mean reward
     q: list[float]  # the interval of the action value
     successors: list[tuple[int, int]]  # (number or ENDED, how often it was seen)
-
-
-def saved_kind(path: str | Path) -> str:
-    """The suffix of a file that `Explored.save` can write: .json, .dot or .svg, in a folder that exists."""
-    kind = Path(path).suffix.lower()
-    if kind not in (".json", ".dot", ".svg"):
-        raise ValueError(f"path must end in .json, .dot or .svg, got {str(path)!r}")
-    if not Path(path).parent.is_dir():
-        raise ValueError(f"path must be in a folder that exists, got {str(path)!r}")
-    return kind
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,6 +132,7 @@ class Explored:
         samples at its node, and the successor's share of the samples of the pair; that of a node, the largest of its
         paths. Reach does not grow along a path, so that what is returned hangs together.
         """
+        arguments.whole("limit", limit)
         chosen: dict[Node, None] = {}
         order = ordinals()
         waiting = [(-1.0, next(order), Node(0, 0))]
@@ -160,7 +145,7 @@ class Explored:
             total = sum(pair.samples for pair in pairs)
             for pair in pairs:
                 for number, seen in pair.successors:
-                    successor = self._following(node, number)
+                    successor = self.following(node, number)
                     if number != ENDED and successor not in chosen:
                         heapq.heappush(waiting, (self.discount * negative * seen / total, next(order), successor))
         return list(chosen)
@@ -185,29 +170,12 @@ class Explored:
         }
         return json.dumps(fields, allow_nan=False, default=str)
 
-    def to_dot(self, limit: int = 60) -> str:
-        """Graphviz text with the `limit` nodes of the largest reach, see `reached_most`."""
-        return to_dot(self._picture(limit))
-
-    def to_svg(self, limit: int = 60) -> str:
-        """A drawing of the `limit` nodes of the largest reach, see `reached_most`."""
-        return to_svg(self._picture(limit))
-
-    def _repr_svg_(self) -> str:
-        """How a notebook shows it."""
-        return self.to_svg()
-
-    def save(self, path: str | Path) -> None:
-        """Writes a file of the kind that its suffix says: .json, .dot or .svg."""
-        kind = saved_kind(path)
-        writers = {".json": self.to_json, ".dot": self.to_dot, ".svg": self.to_svg}
-        Path(path).write_text(writers[kind]() + "\n", encoding="utf-8")
-
     def _record(self, stage: int) -> int:
         """Where the statistics of a stage are, along R."""
         return stage if self.counts.shape[1] > 1 else 0
 
-    def _following(self, node: Node, number: int) -> Node:
+    def following(self, node: Node, number: int) -> Node:
+        """The node of a successor."""
         return Node(number, 0 if self.horizon is None else node.stage + 1)
 
     def _state_fields(self, node: Node) -> dict[str, Any]:
@@ -232,67 +200,10 @@ class Explored:
                 "reward": pair.reward,
                 "q": pair.q,
                 "successors": [
-                    {"state": END if number == ENDED else number, "count": seen, "share": seen / pair.samples}
+                    {"state": "end" if number == ENDED else number, "count": seen, "share": seen / pair.samples}
                     for number, seen in pair.successors
                 ],
             }
-
-    def _picture(self, limit: int) -> Picture:
-        chosen = self.reached_most(arguments.whole("limit", limit))
-        places = {node: place for place, node in enumerate(chosen)}
-        return Picture(
-            title=f"Root {cut(self._label(0), 60)}: {self._summary(len(chosen))}",
-            step="step" if self.horizon is None else "stage",
-            start=self.span[1] - self.span[0],
-            spots=tuple(self._spot(node, places) for node in chosen),
-        )
-
-    def _summary(self, shown: int) -> str:
-        """What there is, and how much of it a picture shows."""
-        reached = int((self.depths >= 0).sum())
-        what = "" if self.horizon is None else " states at a stage"
-        part = f"the {shown} of {reached}{what} that are reached most are shown, {reached - shown} are not"
-        return (
-            f"gap {self.gap:.4g}; {_amount(len(self.states), 'state')} and {_amount(self.pairs_sampled, 'pair')} "
-            f"discovered in {_amount(self.calls, 'call')}; {part if shown < reached else 'all shown'}"
-        )
-
-    def _spot(self, node: Node, places: dict[Node, int]) -> Spot:
-        choices = []
-        for pair in sorted(self.pairs(node), key=lambda pair: -pair.samples):
-            leads = [(places.get(self._following(node, number)), number, seen) for number, seen in pair.successors]
-            choices.append(
-                Choice(
-                    name=self.action_name(pair.action) or f"action {pair.action}",
-                    samples=pair.samples,
-                    reward=(pair.reward[0], pair.reward[1]),
-                    q=(pair.q[0], pair.q[1]),
-                    leads=tuple(
-                        (place, seen) for place, number, seen in leads if number != ENDED and place is not None
-                    ),
-                    ended=sum(seen for _, number, seen in leads if number == ENDED),
-                    hidden=sum(seen for place, number, seen in leads if number != ENDED and place is None),
-                )
-            )
-        return Spot(
-            name=self._label(node.number),
-            state=str(np.asarray(self.states[node.number]).tolist()),
-            depth=int(self.depths[node]),
-            interval=self.interval(node),
-            choices=tuple(choices),
-        )
-
-    def _label(self, number: int) -> str:
-        """A state in few words; pictures give it exactly where they have tooltips."""
-        state = np.asarray(self.states[number])
-        if state.shape:
-            parts = (f"{part:.3g}" if isinstance(part, float) else str(part) for part in state.ravel().tolist())
-            return f"({', '.join(parts)})"
-        return self.state_name(number) or f"state {state.item()}"
-
-
-def _amount(number: int, what: str) -> str:
-    return f"{number:,} {what}" + "s" * (number != 1)
 
 
 def explored(explorer: Explorer, model: GenerativeModel) -> Explored:
@@ -302,13 +213,12 @@ def explored(explorer: Explorer, model: GenerativeModel) -> Explored:
     records = stages if rules.stage_wise else 1
     pairs = size * records * actions
     nodes = size * stages
-    table = isinstance(explorer, TableExplorer)
 
     def both(low: Floats, high: Floats, *shape: int) -> Floats:
         return frozen(np.stack([low, high], axis=-1).reshape(*shape, 2))  # type: ignore[no-any-return]
 
     return Explored(
-        states=frozen(graph.keys[:size].copy()) if table else tuple(explorer.state(number) for number in range(size)),
+        states=explorer.states,
         intervals=both(graph.low[:nodes], graph.high[:nodes], size, stages),
         q=both(graph.q_low[: nodes * actions], graph.q_high[: nodes * actions], size, stages, actions),
         rewards=both(graph.pairs["reward_low"][:pairs], graph.pairs["reward_high"][:pairs], size, records, actions),

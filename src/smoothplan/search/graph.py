@@ -36,15 +36,9 @@ PAIR = np.dtype(
 NOWHERE, ENDED = -1, -2
 """In place of a successor: none yet, and the end of the episode, worth 0."""
 
-STATES, PAIRS, ROUNDS, SWEPT, DEBT, OFFENDER, OFFENCE = range(7)
-"""Places in `Graph.totals`: states discovered, pairs sampled, rounds, calls at the last sweep, what focused rounds owe
-to trajectories, the pair that broke a promise, and which."""
-
-NUMBERS = 7
-"""Length of `Graph.totals`."""
-
-LOAD = 2
-"""Slots of the hash table per state that there is room for, at least."""
+STATES, PAIRS, ROUNDS, SWEPT, DEBT, OFFENDER, OFFENCE, NUMBERS = range(8)
+"""Places in `Graph.totals`, and their number: states discovered, pairs sampled, rounds, calls at the last sweep, calls
+that focused rounds owe to trajectories, the pair whose outcome contradicts the model's declaration, and how."""
 
 
 class Graph(NamedTuple):
@@ -61,11 +55,11 @@ class Graph(NamedTuple):
     slots: NDArray[np.int32]  # hash table of states by key
     totals: Ints  # [NUMBERS]
     spent: Ints  # [K], simulator calls for each root action
-    stake: Floats  # [1], what is at stake on a focused walk: the largest of late
+    stake: Floats  # [1], the largest stake of recent focused walks, fading
 
 
 class Rules(NamedTuple):
-    """What does not change during a search."""
+    """What does not change during a search by bounds."""
 
     actions: int  # K
     bound: int  # B, the largest number of successors
@@ -85,20 +79,18 @@ class Rules(NamedTuple):
     focused: bool
 
 
-@compiled
 def records_of(rules: Rules) -> int:
     """R, the number of stages that have statistics of their own."""
     return rules.stages if rules.stage_wise else 1
 
 
-@compiled
-def following(rules: Rules, stage: int) -> int:
-    """The stage after a stage."""
-    return stage if rules.endless else stage + 1
+def empty_slots(room: int) -> NDArray[np.int32]:
+    """An empty hash table for `room` keys: a power of 2, and at most half full."""
+    return np.full(1 << (2 * room - 1).bit_length(), NOWHERE, dtype=np.int32)
 
 
 def new_graph(rules: Rules, room: int) -> Graph:
-    """An empty graph with room for so many states."""
+    """An empty graph with room for `room` states."""
     stages, records, actions, bound = rules.stages, records_of(rules), rules.actions, rules.bound
     return Graph(
         keys=np.zeros(room, dtype=np.int64),
@@ -109,7 +101,7 @@ def new_graph(rules: Rules, room: int) -> Graph:
         pairs=np.zeros(room * records * actions, dtype=PAIR),
         successors=np.full((room * records * actions, bound), NOWHERE, dtype=np.int32),
         hits=np.zeros((room * records * actions, bound), dtype=np.int64),
-        slots=np.full(1 << (LOAD * room - 1).bit_length(), NOWHERE, dtype=np.int32),
+        slots=empty_slots(room),
         totals=np.zeros(NUMBERS, dtype=np.int64),
         spent=np.zeros(actions, dtype=np.int64),
         stake=np.zeros(1),
@@ -122,19 +114,13 @@ def grown(graph: Graph, rules: Rules, room: int) -> Graph:
     for name in ("keys", "low", "high", "q_low", "q_high", "pairs", "successors", "hits", "totals", "spent", "stake"):
         old = getattr(graph, name)
         getattr(result, name)[: len(old)] = old
-    rehash(result)
+    enter_all(result.slots, result.keys, result.totals[STATES])
     return result
 
 
 @compiled
-def rehash(graph: Graph) -> None:
-    """Fills an empty hash table with the states that there are."""
-    enter_all(graph.slots, graph.keys, graph.totals[STATES])
-
-
-@compiled
 def enter_all(slots: NDArray[np.int32], keys: Ints, count: int) -> None:
-    """Fills an empty hash table with the numbers of the first so many keys."""
+    """Fills an empty hash table with the numbers of the first `count` keys."""
     for number in range(count):
         slots[slot_of(slots, keys, keys[number])] = number
 
@@ -162,13 +148,13 @@ def discovered(graph: Graph, rules: Rules, key: int) -> int:
     graph.keys[state] = key
     for stage in range(rules.stages):
         node = state * rules.stages + stage
-        later = following(rules, stage)
+        later = stage if rules.endless else stage + 1
         graph.low[node], graph.high[node] = rules.span_low[stage], rules.span_high[stage]
         for action in range(rules.actions):
             entry = node * rules.actions + action
             graph.q_low[entry] = rules.reward_low + rules.discount * rules.span_low[later]
             graph.q_high[entry] = rules.reward_low + rules.reward_width + rules.discount * rules.span_high[later]
-    records = rules.actions * records_of(rules)
+    records = rules.actions * (rules.stages if rules.stage_wise else 1)
     for entry in range(state * records, (state + 1) * records):
         pair = graph.pairs[entry]
         pair.reward_low, pair.reward_high = rules.reward_low, rules.reward_low + rules.reward_width
@@ -182,8 +168,3 @@ def pair_at(rules: Rules, state: int, stage: int, action: int) -> int:
     """The entry of the statistics of a pair."""
     record = state * rules.stages + stage if rules.stage_wise else state
     return record * rules.actions + action
-
-
-def used_bytes(graph: Graph) -> int:
-    """Memory of the arrays."""
-    return sum(array.nbytes for array in graph)

@@ -12,14 +12,10 @@ from smoothplan.models.base import GenerativeModel
 from smoothplan.search.graph import Rules
 
 MOST_STAGES = 100_000
-"""Of a search that tells stages apart: every state has bounds at each of them."""
+"""The largest horizon of a search that tells stages apart: every state has bounds at each stage."""
 
 MOST_SUCCESSORS = 100_000
-"""Of one state and action."""
-
-MOST_PLACES = 2**27
-"""As many states as one pair may have successors, with a place for each successor in the records of all their actions:
-the memory that a search needs at once, one and a half gigabytes."""
+"""The largest bound on the successors of one state and action."""
 
 
 def rules_of(
@@ -46,7 +42,9 @@ def rules_of(
             "successors must be given, for this model declares no max_successors: a bound on the different next "
             "states of one state and action"
         )
-    most = min(MOST_SUCCESSORS, math.isqrt(MOST_PLACES // model.actions))
+    # One pair may lead to B states, whose K actions have room for B successors each: B²·K places of 12 bytes. At most
+    # 2²⁷ of them are allowed, one and a half gigabytes.
+    most = min(MOST_SUCCESSORS, math.isqrt(2**27 // model.actions))
     arguments.whole("max_successors" if successors is None else "successors", bound, most=most)
     bounds = spans(model, backup, horizon, tail)
     low, high = model.reward_range

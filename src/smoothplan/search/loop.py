@@ -1,0 +1,344 @@
+"""The loop of a search by bounds: select a pair, sample it, absorb the outcomes.
+
+*Select*: UGapE at the root chooses an action; a walk along optimistic actions leads from there to the pair to sample.
+A focused walk follows the empirical model, which costs nothing, and chooses the pair on its way whose own uncertainty
+matters most. A trajectory follows the simulator and samples every pair on its way. Where states recur, a focused walk
+may prefer a pair that is expensive to sample again; so repeated samples are insured by trajectories. A survey samples
+for estimates instead of proofs: its walk follows estimates of the action values, with some random actions.
+
+*Sample*: a table is drawn from here; otherwise `proceed` returns, and its caller asks the simulator.
+
+*Absorb*: the confidence sets of the pair, then the bounds of the states on the way to it.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smoothplan.arguments import Floats, Ints
+from smoothplan.compiling import compiled
+from smoothplan.engines.kernels import draw_action, draw_column, fill_frame
+from smoothplan.models.tabular import Tables, draw
+from smoothplan.search.bounds import back_up, record, refresh, slack, sweep
+from smoothplan.search.graph import DEBT, ENDED, ROUNDS, STATES, SWEPT, Graph, Rules, discovered, pair_at
+from smoothplan.search.ugape import leaders
+from smoothplan.streams import CALLS, Stream, uniform
+
+SAMPLE, PAUSED, CONVERGED, FULL, BROKEN = range(5)
+"""Why `proceed` returned: the simulator is to be called; all that was asked for is done; the gap is within ε; more room
+is needed; an outcome contradicts what the model declares."""
+
+# The focus rule
+
+GROWTH = 0.2
+"""A pair is sampled again by this fraction of the samples that it has."""
+
+CUT = 0.2
+"""A walk ends where the width that is left, discounted, is below this fraction of the gap at the root."""
+
+LONGEST = 10_000
+"""Steps of a walk, at most: what lies beyond does not matter at any discount below 0.999."""
+
+TRIFLE = 0.2
+"""A walk whose largest stake is below this fraction of the recent largest leads to no sample: it was unlucky."""
+
+FADING = 0.95
+"""The recent largest stake fades by this factor with every walk."""
+
+IDLE = 100
+"""After this many walks without a sample, the end of the walk is sampled all the same, and a survey ends."""
+
+INSURED = 3
+"""For this many calls by which focused rounds repeat a pair, one call goes to trajectories."""
+
+SWEEP = 1.05
+"""Everything is backed up whenever the calls have grown by this factor, and by ten."""
+
+# The survey
+
+CURIOSITY = 0.2
+"""The probability of a random action at a step of a survey's walk."""
+
+FAR = 0.05
+"""A survey's walk ends where the discount leaves less than this."""
+
+TURN = np.dtype(
+    [
+        # What the caller asks for.
+        ("epsilon", np.float64),
+        ("until", np.int64),  # no round begins after this many calls in all
+        ("limit", np.int64),  # and no call is made after this many
+        ("rounds", np.int64),  # rounds that may still begin
+        ("start", np.int64),  # where the walks of a survey start; −1 for a search
+        # The round.
+        ("action", np.int64),  # at the root
+        ("gap", np.float64),  # at the root, when the round began
+        ("focused", np.bool_),
+        ("steps", np.int64),  # of the path, as far as it is to be backed up
+        ("weight", np.float64),  # the discount after these steps
+        ("idle", np.int64),  # walks in a row without a sample
+        # The pair to sample.
+        ("state", np.int64),
+        ("stage", np.int64),
+        ("sampled", np.int64),  # its action
+        ("entry", np.int64),
+        ("count", np.int64),  # samples to make
+        ("waiting", np.bool_),  # whether its outcomes are still to be absorbed
+    ],
+    align=True,
+)
+"""Where a search stands between two samples."""
+
+
+class Workspace(NamedTuple):
+    """Arrays that the kernels overwrite."""
+
+    frames: Floats  # [1, 1 + J, K + 1]
+    room: Floats  # [4, B]
+    path: Ints  # [.., 3], the states, stages and actions of a walk
+
+
+@compiled
+def next_action(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, stream: Stream) -> int:
+    """An action by ∇F(U), or the greedy one: argmax U."""
+    start = (state * rules.stages + stage) * rules.actions
+    soft = rules.soft.temperature > 0.0 and rules.soft_share > 0.0
+    if soft and (rules.soft_share >= 1.0 or uniform(stream) < rules.soft_share):
+        for action in range(rules.actions):
+            frames[0, 0, action] = graph.q_high[start + action]
+        fill_frame(frames, 0, rules.soft)
+        return draw_action(frames, 0, draw_column(graph.keys[state], rules.soft, stream), stream)
+    best = 0
+    for action in range(1, rules.actions):
+        if graph.q_high[start + action] > graph.q_high[start + best]:
+            best = action
+    return best
+
+
+@compiled
+def goes_on(graph: Graph, rules: Rules, successor: int, stage: int, steps: int, weight: float, gap: float) -> bool:
+    """Whether a walk that has come to a successor at a stage goes on from there."""
+    if successor == ENDED or stage == rules.stages or steps >= LONGEST:
+        return False
+    node = successor * rules.stages + stage
+    return not rules.endless or weight * (graph.high[node] - graph.low[node]) >= CUT * gap
+
+
+@compiled
+def seen_successor(graph: Graph, rules: Rules, entry: int, stream: Stream) -> int:
+    """A successor of a pair that was sampled, drawn as often as it was seen."""
+    level = uniform(stream) * graph.pairs[entry].count
+    branch = 0
+    while branch < rules.bound - 1 and level >= graph.hits[entry, branch]:
+        level -= graph.hits[entry, branch]
+        branch += 1
+    return int(np.int64(graph.successors[entry, branch]))  # for kernels that are compiled for one kind of integer
+
+
+@compiled
+def _focused_walk(graph: Graph, rules: Rules, turn: NDArray[np.void], work: Workspace, stream: Stream) -> bool:
+    """Fills the path; sets `steps` to end where it is to be sampled, or to all of it and returns False if nowhere."""
+    me, path = turn[0], work.path
+    state, stage, action, steps, weight = me.state, me.stage, me.sampled, 0, 1.0
+    place, stake = 0, -1.0
+    while True:
+        path[steps, 0], path[steps, 1], path[steps, 2] = state, stage, action
+        entry = pair_at(rules, state, stage, action)
+        stage = stage if rules.endless else stage + 1
+        here = weight * slack(graph, rules, entry, stage)
+        if here > stake:
+            place, stake = steps, here
+        steps += 1
+        if graph.pairs[entry].count == 0:
+            break
+        state = seen_successor(graph, rules, entry, stream)
+        weight *= rules.discount
+        if not goes_on(graph, rules, state, stage, steps, weight, me.gap):
+            break
+        action = next_action(graph, rules, state, stage, work.frames, stream)
+    # A trifle counts as nothing: a walk that ends early may meet only pairs that are known well.
+    graph.stake[0] = max(stake, FADING * graph.stake[0])
+    if stake > 0.0 and stake >= TRIFLE * graph.stake[0]:
+        me.steps = place + 1
+        return True
+    me.steps = steps
+    return bool(me.idle >= IDLE)
+
+
+@compiled
+def _curious_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: Stream) -> int:
+    """Where on a walk from a state to sample: the entry of a pair, or −1 if all that was met is known for certain.
+
+    It is a pair that was never sampled, or the one with the largest discount over the number of its samples. The
+    statistics must be pooled over stages. The walk follows the best action by q [n, K], which may lack the latest
+    states, and sometimes a random one.
+    """
+    certain = rules.bound == 1 and not rules.varying
+    state, weight = start, 1.0
+    chosen, stake = -1, 0.0
+    for _ in range(LONGEST):
+        # The action that was sampled least is a candidate.
+        first = state * rules.actions
+        least = 0
+        for action in range(1, rules.actions):
+            if graph.pairs[first + action].count < graph.pairs[first + least].count:
+                least = action
+        count = graph.pairs[first + least].count
+        if count == 0:
+            return first + least
+        if not certain and weight / count > stake:
+            chosen, stake = first + least, weight / count
+        # The action to follow.
+        best = 0
+        if state >= len(q) or uniform(stream) < CURIOSITY:
+            best = int(uniform(stream) * rules.actions)
+        else:
+            for action in range(1, rules.actions):
+                if q[state, action] > q[state, best]:
+                    best = action
+        state = seen_successor(graph, rules, first + best, stream)
+        weight *= rules.discount
+        if state == ENDED or weight < FAR:
+            break
+    return chosen
+
+
+@compiled
+def select(
+    graph: Graph, rules: Rules, tables: Tables, turn: NDArray[np.void], work: Workspace, q: Floats, stream: Stream
+) -> int:
+    """Chooses a pair and the number of its samples, which may be none; `SAMPLE`, or another verdict of `proceed`."""
+    me = turn[0]
+    calls = int(stream[CALLS])
+    on_table = len(tables.outcomes) > 0  # a simulator's states get room where they are numbered
+
+    if me.start >= 0:  # a survey
+        if calls >= me.until or me.idle >= IDLE:
+            return PAUSED
+        if on_table and graph.totals[STATES] + rules.bound > len(graph.keys):
+            return FULL
+        entry = _curious_walk(graph, rules, q, me.start, stream)
+        me.count = 0
+        if entry >= 0:
+            me.state, me.stage, me.sampled, me.entry = entry // rules.actions, 0, entry % rules.actions, entry
+            me.count = min(max(1, int(GROWTH * graph.pairs[entry].count)), me.until - calls)
+        return SAMPLE
+
+    if me.steps == 0:  # a new round
+        best, challenger, gap = leaders(graph.q_low[: rules.actions], graph.q_high[: rules.actions])
+        if me.rounds == 0:
+            return PAUSED
+        if gap <= me.epsilon:
+            return CONVERGED
+        if calls >= me.until:
+            return PAUSED
+        if on_table:
+            # Room for all that a round may discover, so that no walk is cut short for lack of it.
+            steps = rules.stages
+            if rules.endless:
+                left = CUT * gap / (rules.span_high[0] - rules.span_low[0])  # the width where a walk ends, of all
+                steps = 1
+                if left < 1.0 and rules.discount > 0.0:
+                    steps = 2 + int(math.log(left) / math.log(rules.discount))
+            unseen = len(tables.outcomes) // (tables.actions * tables.width) - int(graph.totals[STATES])
+            if graph.totals[STATES] + max(rules.bound, min(steps, LONGEST, unseen)) > len(graph.keys):
+                return FULL
+        # The best or the challenger, whichever has the wider interval.
+        wider = graph.q_high[best] - graph.q_low[best] >= graph.q_high[challenger] - graph.q_low[challenger]
+        me.action, me.gap, me.rounds = best if wider else challenger, gap, me.rounds - 1
+        me.focused = rules.focused and graph.totals[DEBT] <= 0
+        me.state, me.stage, me.sampled, me.weight, me.count = 0, 0, me.action, 1.0, 1
+        if me.focused:
+            found = _focused_walk(graph, rules, turn, work, stream)
+            last = me.steps - 1
+            me.state, me.stage, me.sampled = work.path[last, 0], work.path[last, 1], work.path[last, 2]
+            me.entry = pair_at(rules, me.state, me.stage, me.sampled)
+            me.count = min(max(1, int(GROWTH * graph.pairs[me.entry].count)), me.until - calls) if found else 0
+            return SAMPLE
+
+    # The next step of a trajectory.
+    work.path[me.steps, 0], work.path[me.steps, 1], work.path[me.steps, 2] = me.state, me.stage, me.sampled
+    me.entry = pair_at(rules, me.state, me.stage, me.sampled)
+    me.steps += 1
+    return SAMPLE
+
+
+@compiled
+def account(graph: Graph, turn: NDArray[np.void], calls: int) -> None:
+    """Charges calls to the round's action and to the debt to trajectories; the first of a focused round is free."""
+    me = turn[0]
+    if me.start < 0:
+        graph.spent[me.action] += calls
+        graph.totals[DEBT] += max(calls - 1, 0) if me.focused else -INSURED * calls
+
+
+@compiled
+def absorb(graph: Graph, rules: Rules, turn: NDArray[np.void], work: Workspace, successor: int, stream: Stream) -> None:
+    """Updates intervals after the pair's outcomes, of which `successor` is the last, were recorded."""
+    me = turn[0]
+    me.idle = 0 if me.count > 0 else me.idle + 1
+    if me.count > 0:
+        refresh(graph, rules, me.entry)
+    if me.start >= 0:
+        return
+    calls = int(stream[CALLS])
+    if not me.focused:  # a trajectory may go on
+        me.stage = me.stage if rules.endless else me.stage + 1
+        me.weight *= rules.discount
+        if calls < me.limit and goes_on(graph, rules, successor, me.stage, me.steps, me.weight, me.gap):
+            me.state = successor
+            me.sampled = next_action(graph, rules, successor, me.stage, work.frames, stream)
+            return
+    # The round is over: back up its path, the deepest state first, and now and then everything.
+    graph.totals[ROUNDS] += 1
+    for step in range(me.steps - 1, -1, -1):
+        back_up(graph, rules, work.path[step, 0], work.path[step, 1], work.frames, work.room)
+    me.steps = 0
+    if calls > SWEEP * graph.totals[SWEPT] + 10:
+        graph.totals[SWEPT] = calls
+        sweep(graph, rules, work.frames, work.room)
+
+
+@compiled
+def proceed(
+    graph: Graph,
+    rules: Rules,
+    tables: Tables,
+    turn: NDArray[np.void],
+    work: Workspace,
+    q: Floats,
+    successor: int,
+    stream: Stream,
+) -> int:
+    """Goes on with a search until one of the verdicts above.
+
+    Args:
+        graph: what was discovered.
+        rules: what is fixed.
+        tables: where to sample; an empty table has `SAMPLE` returned, and the caller records `turn.count` outcomes of
+            the pair `turn.entry` before the next call.
+        turn: [1] of `TURN`, what is asked for and where the search stands.
+        work: overwritten.
+        q: the estimates that a survey follows, [n, K], of the first n discovered states.
+        successor: the last of the outcomes that the caller has recorded.
+        stream: of the oracle.
+    """
+    me = turn[0]
+    while True:
+        if me.waiting:
+            me.waiting = False
+            absorb(graph, rules, turn, work, successor, stream)
+        verdict = select(graph, rules, tables, turn, work, q, stream)
+        if verdict != SAMPLE:
+            return verdict
+        me.waiting = True
+        if me.count > 0 and len(tables.outcomes) == 0:
+            return SAMPLE
+        for _ in range(me.count):
+            key, reward, end = draw(tables, graph.keys[me.state], me.sampled, stream)
+            successor = ENDED if end else discovered(graph, rules, key)
+            if not record(graph, rules, me.entry, successor, reward):
+                return BROKEN
+        account(graph, turn, me.count)
