@@ -19,7 +19,8 @@ from smoothplan.arguments import Floats
 from smoothplan.engines.base import Sums
 from smoothplan.engines.compiled_chains import TableChains, new_lanes
 from smoothplan.models.base import Oracle
-from smoothplan.planners.reference import ReferenceCruiser
+from smoothplan.planners.reference_cruiser import ReferenceCruiser
+from smoothplan.running.run import Diagnosis
 from smoothplan.references import TabularReference
 
 GOAL = 10.0
@@ -69,8 +70,8 @@ def main() -> None:
     backup = sp.LogSumExp(TEMPERATURE)
     table = reference(model, backup, options.seed)
     planner = ReferenceCruiser(backup, TabularReference(table), epsilon=0.5)
-    found = sp.plan(planner, model, STATE, seed=options.seed, max_calls=int(options.calls)).diagnosis
-    assert found is not None
+    found = sp.plan(planner, model, STATE, seed=options.seed, max_calls=int(options.calls)).details
+    assert isinstance(found, Diagnosis)
     assert found.pairs is not None
     horizon, pairs = found.horizon, found.pairs
     chains = TableChains(model, backup, table, float(np.mean(sp.curvature.value_interval(model, backup))))

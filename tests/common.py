@@ -65,8 +65,8 @@ def intervals_of(result: sp.PlanResult) -> Floats:
 
 def identified(result: sp.PlanResult) -> Identification:
     """How the best action was found, where one was looked for."""
-    assert result.identification is not None
-    return result.identification
+    assert isinstance(result.details, Identification)
+    return result.details
 
 
 def content(result: sp.PlanResult) -> dict[str, Any]:

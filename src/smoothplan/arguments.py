@@ -1,4 +1,7 @@
-"""Checks of arguments: each returns the value in its canonical type, or raises naming the argument and the value."""
+"""Checks of arguments: each returns the value in its canonical type, or raises naming the argument and the value.
+
+Also how numbers are written in messages: `shown`, `amount`, `scientific`.
+"""
 
 import math
 import operator
@@ -11,28 +14,41 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Numbers = Any
-"""A float, or an array of floats: formulas that a search evaluates for many candidates at once."""
+"""A float, or an array of floats where a formula is evaluated for many candidates at once."""
 
 SUM_TOLERANCE = 1e-9
-"""How far from one the sum of a probability vector may be: rounding, not error."""
+"""The most by which the sum of a probability vector may differ from one through rounding."""
 
 LARGEST = 1e30
-"""Values and accuracies are smaller: what is computed of them has fourth powers in it, over cubes of a temperature."""
+"""Values and accuracies are smaller, so that fourth powers of them over cubes of a temperature are finite."""
 
 LEAST_DELTA = 1e-100
-"""The least probability of failure that can be asked for: it is split over and over, and the parts must be floats."""
-
-LONGEST = 200
-"""Characters of a value that a message repeats."""
+"""The least probability of failure a planner accepts: it is split repeatedly, and the parts must not underflow."""
 
 
 def shown(value: Any) -> str:
     """A value in one short line, for a message."""
+    longest = 200  # characters: a message should fit on a screen
     try:
         text = " ".join((repr(value) if isinstance(value, float) else reprlib.repr(value)).split())
     except ValueError:  # Python does not print whole numbers of thousands of digits
         return f"a number of {value.bit_length():,} bits" if isinstance(value, int) else type(value).__name__
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return text if len(text) <= longest else f"{text[:longest]}…"
+
+
+def amount(count: int) -> str:
+    """A count, such as of simulator calls, in short.
+
+    >>> amount(1234567), amount(10**9)
+    ('1,234,567', '1.0e9')
+    """
+    return f"{count:,}" if count < 10**7 else scientific(count)
+
+
+def scientific(number: int) -> str:
+    """A whole number of any size in scientific notation."""
+    digits = int(math.log10(max(number, 1)))
+    return f"{number / 10**digits:.1f}e{digits}" if digits < 300 else f"1e{digits}"
 
 
 def number(
@@ -84,17 +100,17 @@ def fraction(name: str, value: Any) -> float:
 
 
 def failure(value: Any) -> float:
-    """δ, the probability of failure that somebody asks of a planner."""
+    """δ, the probability of failure that a planner may have."""
     return number("delta", fraction("delta", value), least=LEAST_DELTA)
 
 
 def accuracy(value: Any) -> float:
-    """ε, the accuracy that somebody asks of a planner: positive. How small it may be depends on the model."""
+    """ε, the accuracy asked of a planner: positive. How small it may be depends on the model."""
     return bounded("epsilon", positive("epsilon", value))
 
 
 def bounded(name: str, value: Any) -> float:
-    """A number from 0 to what can be computed with."""
+    """A number from 0 to `LARGEST`."""
     return number(name, number(name, value, least=0.0), below=LARGEST)
 
 
@@ -115,21 +131,21 @@ def whole(name: str, value: Any, *, least: int = 1, most: float = math.inf) -> i
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False, and nothing that merely counts as one of them."""
+    """True or False, but no other value that Python treats as one."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be true or false, got {shown(value)}")
     return bool(value)
 
 
 def numbers(name: str, values: ArrayLike) -> Floats:
-    """A float64 array, which may hold infinities and NaNs. Text that looks like a number is none, nor is None."""
+    """A float64 array, which may hold infinities and NaNs. Strings and None are refused."""
     try:
         raw = np.asarray(values)
         if raw.dtype.kind not in "biufO":
             raise TypeError
         if raw.dtype.kind == "O" and any(entry is None or isinstance(entry, str | bytes) for entry in raw.flat):
             raise TypeError
-        with np.errstate(over="ignore"):  # what no float64 can hold is infinite
+        with np.errstate(over="ignore"):  # numbers beyond float64 become infinite
             return np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{name} must be an array of numbers, got {shown(values)}") from None

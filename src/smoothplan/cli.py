@@ -25,11 +25,10 @@ from smoothplan.arguments import Floats, shown
 from smoothplan.backups import Backup
 from smoothplan.exact import Solution
 from smoothplan.findings import Findings
-from smoothplan.forecast import Scheduled
 from smoothplan.models import GenerativeModel, SimulatorError, TabularModel
 from smoothplan.plan import PlanResult
 from smoothplan.running.progress import Runs
-from smoothplan.running.run import Identification, Planner
+from smoothplan.running.run import Diagnosis, Estimate, Identification, Planner, Scheduled
 from smoothplan.running.workers import ClusterError
 from smoothplan.search.explored import saved_kind
 
@@ -526,8 +525,8 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
     result = smoothplan.plan(
         planner, model, state, max_calls=max_calls, max_seconds=options.max_seconds, **_run_options(options)
     )
-    if options.graph is not None and result.identification is not None:
-        result.identification.graph.save(options.graph)
+    if options.graph is not None and isinstance(result.details, Identification):
+        result.details.graph.save(options.graph)
     root = model.initial_state if state is None else state
     price = planner.schedule(model).calls if isinstance(planner, Scheduled) else None
     if options.json:
@@ -540,8 +539,8 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
         console.print(f"[bold]{name:<8}[/]{text} (chosen)", highlight=False)
     for name, text in _findings(model, result, price, None if truth is None else float(truth.values[root])):
         console.print(f"[bold]{name:<8}[/]{text}", highlight=False)
-    if result.identification is not None and result.q_intervals is not None:
-        console.print(_actions(model, result, result.identification, None if truth is None else truth.q[root]))
+    if isinstance(result.details, Identification):
+        console.print(_actions(model, result, result.details, None if truth is None else truth.q[root]))
 
 
 def _run_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -582,7 +581,7 @@ def _plan_unregularised(options: argparse.Namespace, console: Console) -> None:
     console.width = max(console.width, WIDE)
     low, high = found.interval
     regularised = "the regularised value"
-    sure = f"with probability at least {1 - found.regularised.delta:g}"
+    sure = _sure(found.regularised)
     lines = [("value", f"{found.value:.6g}, in [{low:.6g}, {high:.6g}] {sure}: the ordinary optimal value")]
     if truth is not None:
         lines.append(("exact", f"{truth:.6g}, {'inside' if low <= truth <= high else 'OUTSIDE'} the interval"))
@@ -597,24 +596,27 @@ def _plan_unregularised(options: argparse.Namespace, console: Console) -> None:
         console.print(f"  [bold]{name:<8}[/]{text}", highlight=False)
 
 
+def _sure(result: PlanResult) -> str:
+    """How sure the interval is, in words."""
+    if isinstance(result.details, Identification) and not result.details.certified:
+        return "(estimate: thresholds do not cover delta)"
+    return f"with probability at least {1 - result.delta:g}"
+
+
 def _findings(
     model: GenerativeModel, result: PlanResult, price: int | None, truth: float | None
 ) -> Iterator[tuple[str, str]]:
     """What a run found, line by line: a name and a text."""
     low, high = result.interval
-    found = result.identification
-    sure = f"with probability at least {1 - result.delta:g}"
-    if found is not None and not found.certified:
-        sure = "(estimate: thresholds do not cover delta)"
-    around = result.diagnosis
-    if around is not None and not around.certified:
+    details, sure = result.details, _sure(result)
+    if isinstance(details, Diagnosis) and not details.certified:
         yield (
             "value",
             f"{result.value:.6g} (estimate); at least {low:.6g} {sure}; at most {high:.6g}, by what is declared",
         )
-    elif result.truncation is not None:
-        noise = "" if result.standard_error is None else f" ± {result.standard_error:.2g} (one standard error)"
-        cut = f"truncated at depth {result.truncation.depth}: bias at most {result.truncation.bias:.2g}"
+    elif isinstance(details, Estimate):
+        noise = "" if details.standard_error is None else f" ± {details.standard_error:.2g} (one standard error)"
+        cut = f"truncated at depth {details.depth}: bias at most {details.bias:.2g}"
         yield "value", f"estimate {result.value:.6g}{noise}, {cut}; in [{low:.6g}, {high:.6g}], by what is declared"
     elif result.delta == 0.0 and low < high:  # no sample stands behind the interval
         yield "value", f"{result.value:.6g} (estimate); in [{low:.6g}, {high:.6g}], by what is declared"
@@ -623,12 +625,12 @@ def _findings(
     if truth is not None:
         yield "exact", f"{truth:.6g}, {'inside' if low <= truth <= high else 'OUTSIDE'} the interval"
     yield "action", "none, the state is terminal" if result.action is None else _choice(model, result)
-    if around is not None:
-        worst, best = around.policy_interval
+    if isinstance(details, Diagnosis):
+        worst, best = details.policy_interval
         yield "policy", f"of the reference: worth between {worst:.6g} and {best:.6g} {sure}"
-        yield "means", around.summary()
-    if found is not None:
-        within = f"within {found.gap:.4g} of the best" if found.gap > 0.0 else "the best"
+        yield "means", details.summary()
+    if isinstance(details, Identification):
+        within = f"within {details.gap:.4g} of the best" if details.gap > 0.0 else "the best"
         yield "gap", f"action {_names(model)[result.action or 0]} is {within} {sure}"
     promised = "" if price is None else f", forecast {price:,} at most"
     yield "calls", f"{result.calls:,}{promised}, {result.seconds:.2f} s"
@@ -665,7 +667,7 @@ def _choice(model: GenerativeModel, result: PlanResult) -> str:
     """The chosen action, and how the policy would play. Without an identification neither is certified."""
     names = _names(model)
     shares = ", ".join(f"{name} {share:.0%}" for name, share in zip(names, result.policy, strict=True))
-    estimate = " (estimate)" if result.identification is None else ""
+    estimate = "" if isinstance(result.details, Identification) else " (estimate)"
     return f"{names[result.action or 0]}{estimate}; policy {shares}"
 
 

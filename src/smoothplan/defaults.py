@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from smoothplan import curvature
-from smoothplan.arguments import Floats
+from smoothplan.arguments import Floats, amount
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport
-from smoothplan.forecast import amount
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.planners import ReferenceCruiser, SecondOrderSmoothCruiser
-from smoothplan.recursion import REFUSED_CALLS
+from smoothplan.running.run import REFUSED_CALLS
 
 BIAS = 1e-3
 """The bias of regularisation that is tolerated, as a fraction of the width of the value interval."""

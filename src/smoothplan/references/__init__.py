@@ -1,6 +1,13 @@
 """Where a reference Q̂ comes from when it is not recursion: a critic, a table, a grid, a shared memory of estimates."""
 
-from smoothplan.references.base import CriticReference, Improvable, Reference, TabularReference
+from smoothplan.references.base import (
+    CriticReference,
+    Improvable,
+    Reference,
+    Savable,
+    TabularReference,
+    TooFewCallsError,
+)
 from smoothplan.references.default import default_reference
 from smoothplan.references.grid import GridReference
 from smoothplan.references.shared import SharedReference
@@ -10,7 +17,9 @@ __all__ = [
     "GridReference",
     "Improvable",
     "Reference",
+    "Savable",
     "SharedReference",
     "TabularReference",
+    "TooFewCallsError",
     "default_reference",
 ]

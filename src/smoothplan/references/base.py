@@ -13,6 +13,10 @@ from smoothplan.models.base import States
 from smoothplan.search.saved import Arrays, Readable
 
 
+class TooFewCallsError(ValueError):
+    """A reference would take more simulator calls than there may be."""
+
+
 class Reference(Protocol):
     """Estimates Q̂ of the action values, at any state. This is all that a planner needs and all that a user must write.
 
@@ -32,7 +36,7 @@ class Improvable(Reference, Protocol):
         """Simulator calls made for it so far."""
 
     def improve(self, calls: int) -> None:
-        """Makes about so many more."""
+        """Makes at most that many more."""
 
 
 @runtime_checkable

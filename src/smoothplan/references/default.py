@@ -7,7 +7,8 @@ import numpy as np
 from smoothplan import arguments
 from smoothplan.backups import Backup
 from smoothplan.engines.grids import MOST_DIMENSIONS
-from smoothplan.models.base import GenerativeModel
+from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.references.base import TooFewCallsError
 from smoothplan.references.grid import GridReference, default_price
 from smoothplan.references.shared import SharedReference
 from smoothplan.search.saved import Readable
@@ -16,21 +17,17 @@ CALLS, COMPILED_CALLS = 100_000, 400_000
 """Simulator calls for a reference, about, and where the simulator is compiled."""
 
 
-class TooFewCallsError(ValueError):
-    """A reference would take more simulator calls than there may be."""
-
-
 def default_reference(
     model: GenerativeModel,
     backup: Backup,
     *,
     state: Any = None,
     calls: int = CALLS,
-    max_calls: int | None = None,
     seed: int = 0,
     saved: Readable | None = None,
+    oracle: Oracle | None = None,
 ) -> SharedReference | GridReference:
-    """A reference made from what the model is, by about so many simulator calls.
+    """A reference made from what the model is, by at most a number of simulator calls.
 
     States that are whole numbers, in any shape, get a `SharedReference`; vectors of up to six floats a `GridReference`
     over what walks from the initial state visit.
@@ -39,15 +36,15 @@ def default_reference(
         model: a simulator with an initial state.
         backup: F.
         state: what a shared reference starts from; the initial state by default.
-        calls: simulator calls; a grid makes as many as it needs, and is then improved by what is left.
-        max_calls: a limit, no smaller than `calls`, that is kept in any case.
+        calls: simulator calls, at most; a grid is improved by what it leaves over.
         seed: of the simulator calls.
         saved: what the method `saved` gave, of a reference that was made with the same arguments and perhaps improved
             since; this is it again, without any simulator call.
+        oracle: counts the calls, also where an error or a signal ends this; by default one of the seed.
 
     Raises:
         ValueError: neither suits the model, or what was saved does not; the message says what would help.
-        TooFewCallsError: a grid may take more than `max_calls`.
+        TooFewCallsError: a grid may take more calls.
     """
     if model.initial_state is None:
         raise ValueError(
@@ -60,7 +57,7 @@ def default_reference(
                 "this model declares no max_successors, without which a shared reference cannot bound its error: "
                 "declare it, build a SharedReference with successors=..., or give a critic"
             )
-        shared = SharedReference(model, backup, root=state, seed=seed)
+        shared = SharedReference(model, backup, root=state, seed=seed, oracle=oracle)
         if saved is not None:
             shared.restore(saved)
             return shared
@@ -68,13 +65,13 @@ def default_reference(
         return shared
     if start.dtype.kind == "f" and start.ndim == 1 and len(start) <= MOST_DIMENSIONS:
         if saved is not None:
-            return GridReference.build(model, backup, seed=seed, saved=saved)
-        if max_calls is not None and default_price(model) > max_calls:
+            return GridReference.build(model, backup, seed=seed, saved=saved, oracle=oracle)
+        if default_price(model) > calls:
             raise TooFewCallsError(
-                f"a grid may take {default_price(model)} simulator calls, more than max_calls={max_calls}: build a "
+                f"a grid may take {default_price(model)} simulator calls, more than calls={calls}: build a "
                 "GridReference with fewer cells"
             )
-        grid = GridReference.build(model, backup, seed=seed)
+        grid = GridReference.build(model, backup, seed=seed, oracle=oracle)
         if grid.calls < arguments.whole("calls", calls):
             grid.improve(calls - grid.calls)
         return grid

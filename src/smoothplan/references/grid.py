@@ -98,6 +98,7 @@ class GridReference:
         seed: int = 0,
         max_calls: int = 2_000_000,
         saved: Readable | None = None,
+        oracle: Oracle | None = None,
     ) -> "GridReference":
         """A reference built from simulator calls.
 
@@ -113,6 +114,7 @@ class GridReference:
             seed: of the simulator calls.
             max_calls: an error, before the calls are made, if the grid would take more.
             saved: what `saved` gave, of a reference that was built with the same arguments. It takes no simulator call.
+            oracle: makes and counts the simulator calls; by default one of the seed.
         """
         box = _Box.given(model, low, high, periodic)
         dimensions = box.dimensions
@@ -120,7 +122,7 @@ class GridReference:
         if samples is None:
             samples = 1 if model.max_successors == 1 else SAMPLES
         samples = arguments.whole("samples", samples)
-        oracle = Oracle(model, seed)
+        oracle = oracle or Oracle(model, seed)
         _check_price(counts, model.actions * samples, max_calls)
         if saved is not None:
             state = _read(saved, box, model)
@@ -164,7 +166,7 @@ class GridReference:
         return self.grid.at(self._box.wrapped(np.asarray(states)))
 
     def improve(self, calls: int, max_nodes: int = 200_000) -> None:
-        """Makes the grid finer, for about so many more simulator calls; hardly any if they are too few to help.
+        """Makes the grid finer, by at most a number of simulator calls; by none if they are too few to help.
 
         It does so twice, with half of the calls each. Where the box was found by walks, walks by the policy of Q̂ come
         first, and may enlarge it. Where successors are random, half of the growth goes into samples.
@@ -176,8 +178,11 @@ class GridReference:
         share = arguments.whole("calls", calls) / 2.0
         for _ in range(2):
             walks = 0 if self._box.closed else max(1, int(IMPROVEMENT * share / WALKS))
+            rest = share - walks * WALKS
+            if rest < self.nodes * self._model.actions * self.samples:
+                return
             self._look_around(walks)
-            self._refine(share - walks * WALKS, max_nodes)
+            self._refine(rest, max_nodes)
 
     def _look_around(self, steps: int) -> bool:
         """Walks by the policy of Q̂, which may enlarge the box; whether they did."""

@@ -61,6 +61,7 @@ class SharedReference:
             "bounds" samples as `OTGapE` does, from the root only.
         successors: a bound on the different next states of one (s, a); the model's own by default.
         key: what identifies a state, a function from a state to something hashable; by default the state itself.
+        oracle: makes and counts the simulator calls; by default one of the seed.
 
     >>> from smoothplan import HardMax, models
     >>> reference = SharedReference(models.chain(states=3), HardMax(), seed=1)
@@ -80,6 +81,7 @@ class SharedReference:
         sampling: Literal["walks", "bounds"] = "walks",
         successors: int | None = None,
         key: Key | None = None,
+        oracle: Oracle | None = None,
     ) -> None:
         if sampling not in ("walks", "bounds"):
             raise ValueError(f"sampling must be 'walks' or 'bounds', got {sampling!r}")
@@ -87,7 +89,8 @@ class SharedReference:
         self._span = curvature.value_interval(model, backup)
         if successors is not None:
             successors = arguments.whole("successors", successors)
-        rules = rules_of(model, backup, arguments.fraction("delta", delta), successors)
+        self.delta = arguments.fraction("delta", delta)
+        rules = rules_of(model, backup, self.delta, successors)
         if root is None and model.initial_state is None:
             raise ValueError("root must be given, for this model declares no initial_state")
         start = np.asarray(model.initial_state if root is None else root)
@@ -95,7 +98,7 @@ class SharedReference:
         if model.initial_state is not None and start.dtype.kind == np.asarray(model.initial_state).dtype.kind:
             self._dtype = np.asarray(model.initial_state).dtype
         start = self._known(start[None], may_end=False)[0]
-        oracle = Oracle(model, seed)
+        oracle = oracle or Oracle(model, seed)
         self._explorer: Explorer
         if isinstance(model, TabularModel) and key is None:
             self._explorer = TableExplorer(rules, oracle, backup, int(start), model)

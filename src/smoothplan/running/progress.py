@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
-from smoothplan.forecast import amount
+from smoothplan.arguments import amount
 
 if TYPE_CHECKING:
     import rich.progress
