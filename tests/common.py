@@ -10,20 +10,20 @@ import numpy as np
 import smoothplan as sp
 from smoothplan.arguments import Floats
 from smoothplan.models.base import States
-from smoothplan.running.run import Identification
+from smoothplan.running.run import Diagnosis, Identification
 
 
-def ending(actions: int, discount: float, seed: int) -> sp.TabularModel:
+def ending(actions: int, discount: float, seed: int, rewards: tuple[float, float] = (-1.0, 2.0)) -> sp.TabularModel:
     """Rewards of either sign that depend on the next state, and every fourth state terminal."""
     rng = np.random.default_rng(seed)
     shape = (12, actions, 3)
     return sp.TabularModel(
         rng.dirichlet(np.ones(3), size=shape[:2]),
         rng.integers(12, size=shape),
-        rng.uniform(-1.0, 2.0, size=shape),
+        rng.uniform(*rewards, size=shape),
         discount=discount,
         reward_kind="bounded",
-        reward_range=(-1.0, 2.0),
+        reward_range=rewards,
         terminal=np.arange(12) % 4 == 3,
     )
 
@@ -66,6 +66,12 @@ def intervals_of(result: sp.PlanResult) -> Floats:
 def identified(result: sp.PlanResult) -> Identification:
     """How the best action was found, where one was looked for."""
     assert isinstance(result.details, Identification)
+    return result.details
+
+
+def diagnosed(result: sp.PlanResult) -> Diagnosis:
+    """What chains say of a reference, where there is one."""
+    assert isinstance(result.details, Diagnosis)
     return result.details
 
 

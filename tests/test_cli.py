@@ -18,6 +18,7 @@ import pytest
 import smoothplan
 from smoothplan import cli, exact, specs
 from smoothplan.models import TabularModel
+from tests.common import identified
 
 MODULE = [sys.executable, "-m", "smoothplan.cli"]
 SCRIPT = [str(Path(sys.executable).with_name("smoothplan"))]
@@ -386,7 +387,7 @@ def test_a_best_action_comes_with_an_interval_for_each(command: Command) -> None
     *lines, heading, first, second = outcome.out.splitlines()
     texts = dict(line.split(maxsplit=1) for line in lines)
     assert list(texts) == ["value", "exact", "action", "gap", "calls", "status"]
-    gap = found["identification"]["gap"]
+    gap = found["details"]["gap"]
     assert texts["gap"] == f"action {found['action']} is within {gap:.4g} of the best with probability at least 0.95"
     assert "forecast" not in texts["calls"]
     assert "estimate" not in texts["action"]
@@ -394,7 +395,7 @@ def test_a_best_action_comes_with_an_interval_for_each(command: Command) -> None
     truth = exact.solve(_tabular(SMALL[1]), specs.build_backup(SMALL[3], 2)).q[0]
     for action, row in enumerate((first, second)):
         name, low, high, calls, value = row.split()
-        assert (name, int(calls.replace(",", ""))) == (str(action), found["identification"]["action_calls"][action])
+        assert (name, int(calls.replace(",", ""))) == (str(action), found["details"]["action_calls"][action])
         assert [float(low), float(high)] == pytest.approx(found["q_intervals"][action], rel=1e-5)
         assert float(value) == pytest.approx(truth[action], rel=1e-5)
 
@@ -403,8 +404,7 @@ def test_an_uncertified_best_action_is_called_an_estimate() -> None:
     model = specs.build_model(SMALL[1])
     planner = specs.build_planner("ot-gap-cruiser:epsilon=0.3", specs.build_backup(SMALL[3], model.actions))
     result = smoothplan.plan(planner, model, 0)
-    assert result.identification is not None
-    doubtful = replace(result, identification=replace(result.identification, certified=False, gap=-0.1))
+    doubtful = replace(result, details=replace(identified(result), certified=False, gap=-0.1))
     lines = dict(cli._findings(model, doubtful, None, None))
     assert lines["gap"] == f"action {result.action} is the best (estimate: thresholds do not cover delta)"
     assert "probability" not in lines["value"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import FrozenInstanceError, dataclass, replace
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ import smoothplan as sp
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, line_cost
 from smoothplan.engines.batched import BatchedEngine
-from smoothplan.planners.gapcruiser import CruiserRun
+from smoothplan.planners.gapcruiser import GapCruiserRun
 from smoothplan.running.progress import Silent
 from smoothplan.running.run import EngineName, Root
 from smoothplan.running.workers import Workers
@@ -44,8 +44,8 @@ def twins(gap: float) -> sp.TabularModel:
     return sp.TabularModel(probabilities, successors, rewards, discount=0.2, reward_kind="bernoulli")
 
 
-def started(planner: sp.OTGapCruiser, model: sp.GenerativeModel, max_calls: int | None = None) -> CruiserRun:
-    return planner.begin(Root(model, 0, 0, max_calls, None, "auto", time.perf_counter()))
+def started(planner: sp.OTGapCruiser, model: sp.GenerativeModel, max_calls: int | None = None) -> GapCruiserRun:
+    return cast(GapCruiserRun, planner.begin(Root(model, 0, 0, max_calls, None, "auto", time.perf_counter())))
 
 
 class Truth(NamedTuple):
@@ -157,11 +157,11 @@ def test_the_bias_of_the_levels_is_needed(backup: Backup) -> None:
     honest, careless = started(planner, model), started(planner, model)
     careless.stages = [stage._replace(through=stage.through._replace(bias=0.0)) for stage in careless.stages]
     for run in (honest, careless):
-        run.go(Workers(), Silent())
-        assert run.status == "converged"
-    assert (honest.q_intervals[:, 0] <= truth.q).all()
-    assert (truth.q <= honest.q_intervals[:, 1] + 1e-9).all()
-    assert (careless.q_intervals[:, 1] < truth.q - 0.01).all()
+        assert run.go(Workers(), Silent()) == "converged"
+    low, high = np.array([action.interval for action in honest.actions]).T
+    assert (low <= truth.q).all()
+    assert (truth.q <= high + 1e-9).all()
+    assert (np.array([action.interval[1] for action in careless.actions]) < truth.q - 0.01).all()
 
 
 # What a result says
@@ -200,7 +200,7 @@ def test_json_is_one_object_with_all_intervals() -> None:
     assert "NaN" not in text
     assert "Infinity" not in text
     assert fields["q_intervals"] == intervals_of(result).tolist()
-    found = fields["identification"]
+    found = fields["details"]
     assert sum(found["action_calls"]) == fields["calls"]
     assert found["history"][-1] == {"calls": fields["calls"], "intervals": fields["q_intervals"]}
     assert "graph" not in found
@@ -376,7 +376,7 @@ def test_what_has_no_variance_is_known_after_one_sample() -> None:
 def test_a_terminal_state_is_worth_nothing() -> None:
     result = sp.plan(sp.OTGapCruiser(SMOOTH, 0.01), ending(3, 0.95, 0), 3)
     assert (result.status, result.value, result.calls, result.action) == ("terminal", 0.0, 0, None)
-    assert (result.q_intervals, result.identification) == (None, None)
+    assert (result.q_intervals, result.details) == (None, None)
 
 
 # The price

@@ -263,7 +263,7 @@ def test_any_simulator_will_do(sampling: Any) -> None:
             assert valid(unknown, *truth(model, backup))
             assert unknown.calls == 150 or unknown.status == "converged"
             known = sp.plan(planner, model, seed=seed, max_calls=150, engine="batched")
-            assert content(known) | {"identification": None} == content(unknown) | {"identification": None}
+            assert content(known) | {"details": None} == content(unknown) | {"details": None}
 
 
 # Equivalences
@@ -280,7 +280,7 @@ def test_mdp_gape_is_the_hard_maximum(engine: EngineName, sampling: Any) -> None
     mdp = fields(MDPGapE(epsilon=0.05, sampling=sampling), engine, calls)
     assert mdp == fields(OTGapE(HARD, 0.05, sampling=sampling, walk="greedy"), engine, calls)
     assert mdp == fields(OTGapE(HARD, 0.05, sampling=sampling, walk="soft"), engine, calls)  # ∇max is greedy
-    assert mdp["identification"]["certified"] is True
+    assert mdp["details"]["certified"] is True
 
 
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
@@ -370,7 +370,7 @@ def test_the_fields_of_a_result_agree(engine: EngineName, max_calls: int) -> Non
     text = result.to_json()
     assert "NaN" not in text
     assert "Infinity" not in text
-    assert json.loads(text)["identification"]["history"][-1]["intervals"] == intervals_of(result).tolist()
+    assert json.loads(text)["details"]["history"][-1]["intervals"] == intervals_of(result).tolist()
 
 
 @pytest.mark.parametrize("engine", ["compiled", "batched"])

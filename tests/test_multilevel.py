@@ -16,8 +16,8 @@ from smoothplan.backups import Backup, line_cost
 from smoothplan.engines import multilevel
 from smoothplan.engines.multilevel import HIGHEST, LevelLaw, MultilevelEngine
 from smoothplan.models.base import Oracle
-from smoothplan.planners.baselines import MOST_NESTED
-from smoothplan.recursion import HopelessError
+from smoothplan.planners.multilevel import MOST_NESTED
+from smoothplan.running.run import Estimate, HopelessError
 from smoothplan.specs import build_planner
 
 from .common import Counter, content, ending, vectorised
@@ -26,6 +26,12 @@ FALSE_ALARM = 1e-6
 
 LSE = sp.LogSumExp(0.2)
 BATCHES = 64
+
+
+def estimated(result: sp.PlanResult) -> Estimate:
+    """What is particular to this planner."""
+    assert isinstance(result.details, Estimate)
+    return result.details
 
 
 def bernoulli(actions: int = 2, discount: float = 0.5, seed: int = 3) -> sp.TabularModel:
@@ -212,27 +218,22 @@ def test_a_run_ends_when_noise_and_bias_are_within_epsilon() -> None:
     model = bernoulli(discount=0.2)
     planner = sp.RandomizedMultilevel(LSE, 0.1)
     result = sp.plan(planner, model, 0, seed=1)
-    truncation, error = result.truncation, result.standard_error
-    assert truncation is not None
+    found, error = estimated(result), estimated(result).standard_error
     assert error is not None
     width = np.ptp(sp.curvature.value_interval(model, LSE))
-    assert truncation.depth == planner.depth_for(model) == 2
-    assert truncation.bias == pytest.approx(0.2**2 * width / 2.0)
-    assert 0.2 * width / 2.0 > 0.05 >= truncation.bias
-    assert truncation.bias + stats.norm.ppf(0.95) * error <= 0.1
+    assert found.depth == planner.depth_for(model) == 2
+    assert found.bias == pytest.approx(0.2**2 * width / 2.0)
+    assert 0.2 * width / 2.0 > 0.05 >= found.bias
+    assert found.bias + stats.norm.ppf(0.95) * error <= 0.1
     assert result.status == "completed"
     assert result.samples >= 256
     assert result.interval == sp.curvature.value_interval(model, LSE)
     assert result.q_intervals is None
     exact = sp.exact.solve(model, LSE)
-    assert abs(result.value - exact.values[0]) < truncation.bias + 6.0 * error
-    assert np.abs(result.q - exact.q[0]).max() < truncation.bias + 0.1
+    assert abs(result.value - exact.values[0]) < found.bias + 6.0 * error
+    assert np.abs(result.q - exact.q[0]).max() < found.bias + 0.1
     fields = json.loads(result.to_json())
-    assert fields["standard_error"] == error
-    assert fields["truncation"] == {"depth": 2, "bias": truncation.bias}
-    other = json.loads(sp.plan(sp.SparseSampling(LSE, 0.5), model, 0).to_json())
-    assert other["standard_error"] is None
-    assert other["truncation"] is None
+    assert fields["details"] == {"standard_error": error, "depth": 2, "bias": found.bias}
 
 
 def test_the_same_bits_whoever_does_the_work() -> None:
@@ -279,7 +280,7 @@ def test_a_limit_on_calls_is_kept(build: Any) -> None:
             assert counter.calls == result.calls <= limit
             assert result.status == "max_calls"
             if result.samples < 2:
-                assert result.standard_error is None
+                assert estimated(result).standard_error is None
             low, high = result.interval
             assert low <= result.value <= high
     assert result.samples > 0.3 * 30_000 / expected
@@ -290,8 +291,7 @@ def test_a_limit_on_calls_lowers_a_depth_that_nobody_asked_for() -> None:
     with pytest.raises(HopelessError, match=r"depth \d+ needs .*e\d\d simulator calls on average"):
         sp.plan(sp.RandomizedMultilevel(LSE, 0.1), model, 0)
     result = sp.plan(sp.RandomizedMultilevel(LSE, 0.1), model, 0, max_calls=30_000)
-    assert result.truncation is not None
-    assert result.truncation.depth == 2
+    assert estimated(result).depth == 2
     assert result.status == "max_calls"
     assert result.samples > 0
     deep = sp.plan(sp.RandomizedMultilevel(LSE, 0.1, depth=8), model, 0, max_calls=30_000)
@@ -315,7 +315,8 @@ def test_rewards_of_any_range() -> None:
     ]
     assert found[0].calls == found[1].calls
     assert found[1].value == pytest.approx(3.0 * found[0].value - 2.0, abs=1e-9)
-    assert found[1].standard_error == pytest.approx(3.0 * (found[0].standard_error or math.nan))
+    errors = [estimated(result).standard_error or math.nan for result in found]
+    assert errors[1] == pytest.approx(3.0 * errors[0])
 
 
 def test_what_cannot_be_planned_is_refused() -> None:
@@ -359,8 +360,7 @@ def test_depths_that_nobody_can_nest() -> None:
     sums = engine.roots(Oracle(chain, 0), 0, 2)
     assert engine.middle + sums.total / 2 == pytest.approx(truncated_value(chain, LSE, MOST_NESTED, 0))
     limited = sp.plan(planner, chain, 0, max_calls=640)
-    assert limited.truncation is not None
-    assert (limited.truncation.depth, limited.status) == (10, "max_calls")
+    assert (estimated(limited).depth, limited.status) == (10, "max_calls")
 
 
 def test_numbers_of_other_types_and_extreme_ones() -> None:
@@ -373,4 +373,4 @@ def test_numbers_of_other_types_and_extreme_ones() -> None:
     # z_{1−δ/2} is finite where 1 − δ/2 is 1 to the last digit.
     careful = sp.plan(sp.RandomizedMultilevel(LSE, 1.0, delta=1e-100, depth=1), model, 0)
     assert careful.status == "completed"
-    assert 21.2 * (careful.standard_error or math.inf) < 1.0
+    assert 21.2 * (estimated(careful).standard_error or math.inf) < 1.0

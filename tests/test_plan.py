@@ -20,8 +20,8 @@ import smoothplan as sp
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, line_cost
 from smoothplan.models.base import States
-from smoothplan.recursion import HEADROOM, REFUSED_CALLS
-from smoothplan.running.run import EngineName, History, Planner
+from smoothplan.planners.recursive import HEADROOM
+from smoothplan.running.run import REFUSED_CALLS, EngineName, History, Planner
 from smoothplan.search.ugape import ugape
 from tests.common import Counter, content, ending, vectorised
 
@@ -117,7 +117,7 @@ def test_the_fields_of_a_result_agree(name: str, engine: EngineName, max_calls: 
     else:
         assert result.q_intervals.shape == (model.actions, 2)
         assert (result.q_intervals[:, 0] <= result.q_intervals[:, 1]).all()
-    assert result.identification is None
+    assert result.details is None
     np.testing.assert_array_equal(result.policy, planner.backup.policy(result.q[None], np.zeros(1, dtype=np.int64))[0])
     assert (result.epsilon, result.delta, result.seed) == (planner.epsilon, 0.1, 3)
     assert result.seconds >= 0.0
@@ -274,23 +274,11 @@ def test_no_time_is_not_enough_for_much(engine: EngineName, workers: int) -> Non
     assert result.interval[0] <= exact_value(model, SMOOTH) <= result.interval[1]
 
 
-@dataclass
-class Interrupting(Counter):
-    """A simulator during whose work the user presses Ctrl-C."""
-
-    after: int = 0
-
-    def __call__(self, states: States, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
-        if self.calls >= self.after:
-            raise KeyboardInterrupt
-        return super().__call__(states, actions, rng)
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("after", [0, 1000, 60_000, 200_000])
 def test_an_interrupt_returns_what_there_is(after: int, workers: int) -> None:
     model = garnet()
-    interrupting = replace(vectorised(model), step=Interrupting(model, after=after))
+    interrupting = replace(vectorised(model), step=Counter(model, interrupted_after=after))
     result = sp.plan(second_order(0.01, 1e-6), interrupting, 0, workers=workers, pool="threads")
     assert result.status == "interrupted"
     assert result.calls <= after + 300_000

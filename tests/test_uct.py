@@ -15,9 +15,8 @@ from smoothplan import cli, curvature, specs
 from smoothplan.arguments import Floats
 from smoothplan.models.base import Oracle
 from smoothplan.models.tabular import draw
-from smoothplan.planners import slices
-from smoothplan.planners.baselines import MOST_DEPTH
-from smoothplan.planners.uct_run import UCTRun
+from smoothplan.planners import chunks
+from smoothplan.planners.uct import MOST_DEPTH, UCTRun
 from smoothplan.running.run import EngineName, Root
 from smoothplan.search.uct_searches import FIRST_ROOM, KeyedSearch, Search, TableSearch
 from tests.common import Counter, content, ending, vectorised
@@ -34,7 +33,7 @@ SEARCHES: dict[str, Any] = {"compiled": TableSearch, "batched": KeyedSearch}
 def begun(planner: sp.UCT, model: Any, engine: EngineName = "auto", state: Any = 0, seed: int = 1) -> Search:
     """A search at its start."""
     run = planner.begin(Root(model, state, seed, 1, None, engine, time.perf_counter()))
-    return cast(UCTRun, run)._search
+    return cast(UCTRun, run).search
 
 
 def finite_q(model: sp.TabularModel, depth: int) -> Floats:
@@ -235,8 +234,8 @@ def test_a_run_is_resumed_with_the_same_bits(
         planner = sp.UCT(depth=5, loop=loop)
         return sp.plan(planner, model, 0, max_calls=1_000, engine=engine, checkpoint=checkpoint)
 
-    monkeypatch.setattr(slices, "KEEP_SECONDS", 0.0)
-    monkeypatch.setattr(slices, "KEEP_SHARE", math.inf)
+    monkeypatch.setattr(chunks, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(chunks, "KEEP_SHARE", math.inf)
     starts: list[int] = []
     search: Callable[..., None] = kind.search
 
@@ -347,7 +346,7 @@ def test_it_claims_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     model = sp.models.garnet(10, 2, 2, 0.8, 1)
     result = sp.plan(sp.UCT(), model, 0, max_calls=1_000)
     assert result.interval == curvature.value_interval(model, HARD)
-    assert (result.delta, result.q_intervals, result.identification, result.diagnosis) == (0.0, None, None, None)
+    assert (result.delta, result.q_intervals, result.details) == (0.0, None, None)
     assert result.value == result.q[result.action]
     with pytest.raises(TypeError, match="UCT has no forecast: it goes on until a limit"):
         sp.forecast(sp.UCT(), model)

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import smoothplan as sp
-from smoothplan.forecast import amount
+from smoothplan.arguments import amount
 from smoothplan.running import progress
+from smoothplan.running.run import Identification
 
 HERE = Path(__file__).parent
 

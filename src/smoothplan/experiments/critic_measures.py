@@ -13,8 +13,8 @@ from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import garnet
 from smoothplan.plan import plan
 from smoothplan.planners.reference_cruiser import ReferenceCruiser
-from smoothplan.running.run import Diagnosis
 from smoothplan.references import TabularReference
+from smoothplan.running.run import Diagnosis
 from smoothplan.schedules.level import Problem
 
 MODEL: dict[str, Any] = {"states": 200, "actions": 4, "branching": 4, "reward_kind": "bernoulli"}

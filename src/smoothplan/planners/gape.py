@@ -97,7 +97,7 @@ class OTGapE:
         """A search that knows nothing but the root."""
         if root.max_calls is None and root.max_seconds is None:
             self._check_end(root.model)
-        return SearchRun(self, root, explorer_for(root, self._rules(root.model), self.backup, self.key))
+        return SearchRun(self, root, self._explorer(root))
 
     def _check_end(self, model: GenerativeModel) -> None:
         """Refuses a run without limits that might go on for ever."""
@@ -112,6 +112,9 @@ class OTGapE:
                     f"horizon must be longer where neither max_calls nor max_seconds is given, got {self.horizon}: "
                     f"what lies beyond may be worth {beyond:.2g}, and epsilon={self.epsilon:g} may never be reached"
                 )
+
+    def _explorer(self, root: Root) -> Explorer:
+        return explorer_for(root, self._rules(root.model), self.backup, self.key)
 
     def _rules(self, model: GenerativeModel) -> Rules:
         rules = rules_of(model, self.backup, self.delta, self.successors, self.horizon, self.tail)

@@ -106,9 +106,7 @@ class Preparation:
         around(self.reference)
 
     def _warn(self, reason: str) -> None:
-        self.warnings.append(
-            f"no reference was made, and all actions are taken to be alike: {reason}"
-        )
+        self.warnings.append(f"no reference was made, and all actions are taken to be alike: {reason}")
 
     def _improved(
         self, reference: Improvable, most: int, workers: Workers, around: Callable[[Reference], Sampling]
