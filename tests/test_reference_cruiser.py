@@ -7,6 +7,7 @@ test which passes once always passes.
 import json
 import math
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -739,6 +740,72 @@ def test_a_reference_is_made_from_where_one_plans() -> None:
     reference = run.preparation.reference
     assert isinstance(reference, SharedReference)
     assert reference._explorer.number(np.int64(7)) == 0
+
+
+class Greedy(TabularReference):
+    """Makes more calls than it may."""
+
+    calls = 0
+
+    def improve(self, calls: int) -> None:
+        """Makes one call too many."""
+        self.calls += calls + 1
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_limit_on_calls_is_hard_whatever_improves(order: int) -> None:
+    """Chains of 1,500 steps, so that looks at the policy between improvements are dear."""
+    model, backup = garnet(states=200, actions=4, discount=0.99), sp.LogSumExp(1.0)
+    for limit in (0, 10, 3_000, 100_000):
+        reference = SharedReference(model, backup)
+        planner = ReferenceCruiser(backup, reference, order=order, epsilon=0.5, improve=True)
+        result = sp.plan(planner, model, 0, max_calls=limit)
+        assert reference.calls <= result.calls <= limit
+    assert result.samples > 0
+    assert 20_000 < reference.calls < 50_000
+    with pytest.raises(ValueError, match=r"reference\.improve\(\d+\) must not make more than"):
+        sp.plan(replace(planner, reference=Greedy(np.zeros((200, 4)))), model, 0, max_calls=100_000)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_calls_are_exact_where_time_ends_the_preparation(given: bool) -> None:
+    table = garnet(discount=0.99)
+    counter = common.Counter(table)
+
+    def slow(states: States, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
+        time.sleep(1e-3)
+        return counter(states, actions, rng)
+
+    model, backup = common.vectorised(table, slow), sp.LogSumExp(1.0)
+    planner = ReferenceCruiser(backup, SharedReference(model, backup) if given else None, epsilon=0.1, improve=given)
+    result = sp.plan(planner, model, max_seconds=0.3)
+    assert (result.status, result.samples) == ("max_seconds", 0)
+    assert result.calls == counter.calls > 10
+
+
+def test_a_reference_that_is_not_made_is_missed_aloud() -> None:
+    model, backup = sp.models.mountain_car(discount=0.9), sp.LogSumExp(0.1)
+    for limit, reason in ((1, "max_calls=1 leaves no calls for it"), (40, "simulator calls")):
+        found = diagnosed(sp.plan(ReferenceCruiser(backup, epsilon=0.5), model, max_calls=limit))
+        (warning,) = found.warnings
+        assert re.match(f"no reference was made, and all actions are taken to be alike: .*{reason}", warning)
+        assert found.summary().startswith(warning)
+        assert found.to_fields()["warnings"] == (warning,)
+    assert diagnosed(sp.plan(ReferenceCruiser(backup, epsilon=0.5), garnet(), 0, max_calls=40)).warnings == ()
+
+
+def test_the_delta_of_a_shared_reference_is_added() -> None:
+    """An error range that a reference bounds with probability 1 − δ_ref makes the result hold with 1 − δ − δ_ref."""
+    model, backup = garnet(), sp.LogSumExp(1.0)
+    shared = SharedReference(model, backup, delta=0.05)
+    shared.improve(1_000)
+    for reference, error_range, expected in ((shared, 1.0, 0.05), (shared, None, 0.0), (None, 1.0, 0.0)):
+        table = TabularReference(shared.q(np.arange(12)))
+        planner = ReferenceCruiser(backup, reference or table, epsilon=0.5, error_range=error_range)
+        result = sp.plan(planner, model, 0, max_calls=20_000)
+        assert result.delta == pytest.approx(0.1 + expected)
+        assert diagnosed(result).reference_delta == expected
+        assert ("delta includes 0.05" in diagnosed(result).summary()) == (expected > 0.0)
 
 
 def test_a_grid_that_costs_too_much_is_not_made() -> None:

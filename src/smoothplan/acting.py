@@ -214,7 +214,8 @@ def act(
                 if number == 0 and record is not None:
                     _save(Path(record), player)
                 player.frames.clear()
-                brake.check()
+                if played[-1].end == "interrupted":
+                    return "interrupted"
             return "completed"
 
         end = until_stopped(play)
@@ -228,7 +229,7 @@ def act(
         calls=oracle.calls if actor is None else prepared + actor.calls,
         seconds=time.perf_counter() - started,
         seed=seed,
-        end="interrupted" if played and played[-1].end == "interrupted" else end,
+        end=end,
     )
 
 
