@@ -2,13 +2,10 @@
 
 import json
 import math
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import FrozenInstanceError, dataclass, replace
+from dataclasses import FrozenInstanceError, replace
 from functools import cache
-from itertools import count, pairwise, product
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -388,89 +385,7 @@ def test_history_is_nested(engine: EngineName, sampling: Any) -> None:
     assert np.diff(history[-1].intervals).max() < 0.8 * np.diff(history[0].intervals).max()
 
 
-@pytest.mark.parametrize("engine", ["compiled", "batched"])
-def test_the_seed_decides(engine: EngineName) -> None:
-    model, planner = garnet(0, states=50, actions=3), OTGapE(sp.LogSumExp(0.2), 0.0)
-    runs = [content(sp.plan(planner, model, seed=seed, max_calls=200, engine=engine)) for seed in (1, 1, 2, 3)]
-    assert runs[0] == runs[1]
-    assert len({run["value"] for run in runs}) == 3
-    assert runs[0] == content(sp.plan(planner, model, seed=1, max_calls=200, engine=engine, workers=2))
-
-
-def test_another_process_without_scipy_finds_the_same() -> None:
-    script = """
-import sys
-sys.modules["scipy"] = None
-import smoothplan as sp
-from smoothplan.planners.gape import OTGapE
-model = sp.models.garnet(states=50, actions=3, branching=3, discount=0.6, seed=2, reward_kind="bernoulli")
-print(sp.plan(OTGapE(sp.LogSumExp(0.2), 0.0), model, 0, seed=11, max_calls=2000).to_json())
-"""
-    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    elsewhere = json.loads(output)
-    del elsewhere["seconds"]
-    model = garnet(2, states=50, actions=3, branching=3, discount=0.6)
-    assert elsewhere == content(sp.plan(OTGapE(sp.LogSumExp(0.2), 0.0), model, 0, seed=11, max_calls=2000))
-
-
-def test_progress_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    planner = OTGapE(HARD, 0.2)
-    shown = sp.plan(planner, garnet(), 0, progress=True)
-    assert capsys.readouterr().out == ""
-    assert content(shown) == content(sp.plan(planner, garnet(), 0))
-
-
 # Why a run stops
-
-
-@pytest.mark.parametrize("engine", ["compiled", "batched"])
-@pytest.mark.parametrize("sampling", ["focused", "trajectories"])
-def test_no_time_is_not_enough_for_much(engine: EngineName, sampling: Any) -> None:
-    model = twins()
-    result = sp.plan(OTGapE(HARD, 0.01, SURE, sampling=sampling), model, max_seconds=0, engine=engine)
-    assert result.status == "max_seconds"
-    assert result.calls < 100
-    assert identified(result).rounds <= 1
-    assert valid(result, *truth(model, HARD))
-
-
-def test_a_limit_on_time_stops_a_slow_simulator() -> None:
-    model = twins()
-
-    def slow(states: States, actions: Any, rng: np.random.Generator) -> Any:
-        time.sleep(0.002 * len(actions))
-        return model.step(states, actions, rng)
-
-    result = sp.plan(OTGapE(HARD, 0.0, SURE), vectorised(model, slow), max_seconds=0.1)
-    assert result.status == "max_seconds"
-    assert result.seconds < 2.0
-    assert 5 <= result.calls <= 500
-
-
-@dataclass
-class Interrupting(Counter):
-    """A simulator during whose work the user presses Ctrl-C."""
-
-    after: int = 0
-
-    def __call__(self, states: States, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
-        if self.calls + len(actions) > self.after:
-            raise KeyboardInterrupt
-        return super().__call__(states, actions, rng)
-
-
-@pytest.mark.parametrize("sampling", ["focused", "trajectories"])
-@pytest.mark.parametrize("after", [0, 1, 10, 333])
-def test_an_interrupt_returns_what_there_is(sampling: Any, after: int) -> None:
-    model = twins()
-    planner = OTGapE(sp.LogSumExp(0.2), 0.001, SURE, sampling=sampling)
-    interrupting = Interrupting(model, after=after)
-    result = sp.plan(planner, vectorised(model, interrupting))
-    assert result.status == "interrupted"
-    assert interrupting.calls <= result.calls <= 2 * after + 1  # the calls that were under way are counted
-    assert identified(result).action_calls.sum() == result.calls
-    assert valid(result, *truth(model, planner.backup))
-    json.loads(result.to_json())
 
 
 def test_a_proof_ends_a_run_at_epsilon_zero() -> None:
@@ -771,17 +686,6 @@ def test_arguments_that_need_each_other() -> None:
         sp.plan(OTGapE(sp.OptimalTransport(cost=line_cost(3), tau=1.0, lam=0.1), 0.1), garnet(), max_calls=10)
     with pytest.raises(FrozenInstanceError):
         OTGapE(HARD, 0.1).epsilon = 0.2  # type: ignore[misc]
-
-
-def test_an_error_of_the_simulator_is_not_swallowed() -> None:
-    calls = count()
-
-    def step(states: States, actions: Any, rng: np.random.Generator) -> Any:
-        return states, np.full(len(states), 0.5 if next(calls) < 20 else 1.5)
-
-    model = sp.VectorModel(step, actions=2, discount=0.5, reward_range=(0, 1), max_successors=1, initial_state=0)
-    with pytest.raises(sp.ModelError, match=r"reward 1\.5 is outside the declared range"):
-        sp.plan(OTGapE(HARD, 0.0), model, max_calls=1000)
 
 
 # Prices

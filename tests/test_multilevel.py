@@ -236,17 +236,6 @@ def test_a_run_ends_when_noise_and_bias_are_within_epsilon() -> None:
     assert fields["details"] == {"standard_error": error, "depth": 2, "bias": found.bias}
 
 
-def test_the_same_bits_whoever_does_the_work() -> None:
-    model, planner = ending(2, 0.5, 4), sp.RandomizedMultilevel(LSE, 0.05, depth=2, base=2)
-    alone = content(sp.plan(planner, model, 0, seed=2))
-    assert alone["status"] == "completed"
-    for pool in ("threads", "processes"):
-        assert content(sp.plan(planner, model, 0, seed=2, workers=2, pool=pool)) == alone
-    limited = content(sp.plan(planner, model, 0, seed=2, max_calls=8_000))
-    assert limited["status"] == "max_calls"
-    assert content(sp.plan(planner, model, 0, seed=2, max_calls=8_000, workers=2, pool="threads")) == limited
-
-
 @pytest.mark.parametrize("limit", [None, 30_000])
 def test_a_run_that_was_interrupted_goes_on(limit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, planner = ending(2, 0.5, 4), sp.RandomizedMultilevel(LSE, 0.05, depth=2, base=2)

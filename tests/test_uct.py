@@ -213,18 +213,6 @@ def test_a_round_that_is_cut_short_counts_for_nothing() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("loop", LOOPS)
-def test_the_same_seed_gives_the_same_bits(loop: Any, engine: EngineName) -> None:
-    model = ending(3, 0.8, 2)
-    one, again, other = (
-        content(sp.plan(sp.UCT(depth=5, loop=loop), model, 0, seed=seed, max_calls=600, engine=engine))
-        for seed in (3, 3, 4)
-    )
-    assert one == again
-    assert one["q"] != other["q"]
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("loop", LOOPS)
 def test_a_run_is_resumed_with_the_same_bits(
     loop: Any, engine: EngineName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,17 +314,6 @@ def test_no_future_and_one_step(engine: EngineName) -> None:
         result = sp.plan(planner, model, 0, max_calls=900, engine=engine)
         assert np.abs(result.q - model.expected_rewards[0]).max() < 1.0
         assert result.action == model.expected_rewards[0].argmax()
-
-
-def test_a_terminal_root_and_a_limit_on_time() -> None:
-    model = ending(2, 0.9, 1)
-    assert sp.plan(sp.UCT(), model, 3, max_calls=10).status == "terminal"
-    for engine in ENGINES:
-        result = sp.plan(sp.UCT(), model, 0, max_seconds=0.02, engine=engine)
-        assert result.status == "max_seconds"
-    counter = Counter(model, interrupted_after=50)
-    stopped = sp.plan(sp.UCT(), vectorised(model, counter), 0, max_calls=100)
-    assert stopped.status == "interrupted"
 
 
 # What it claims
