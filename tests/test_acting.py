@@ -210,16 +210,16 @@ from smoothplan import acting
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores interrupts
 if sys.argv[1] == "preparing":
-    made = acting.make_reference
+    made = acting.default_reference
 
-    def slowly(model, backup, oracle, *arguments):
-        made(model, backup, oracle, *arguments)
+    def slowly(model, backup, oracle, **options):
+        made(model, backup, oracle=oracle, **options)
         print("running", flush=True)
         while True:
             oracle.sample([0], [0])
             time.sleep(0.01)
 
-    acting.make_reference = slowly
+    acting.default_reference = slowly
 else:
     class Shown(acting.Episodes):
         def over(self):

@@ -18,7 +18,7 @@ from smoothplan.backups import Backup
 from smoothplan.models.base import States
 from smoothplan.references import TabularReference
 from smoothplan.running.run import EngineName, Found, Identification, Planner, Status
-from tests.common import Counter, content, ending, vectorised
+from tests.common import Counter, content, ending, identified, vectorised
 
 SOFT, HARD = sp.LogSumExp(1.0), sp.HardMax()
 
@@ -66,7 +66,7 @@ def holds(result: sp.PlanResult, model: sp.TabularModel, backup: Backup) -> bool
     """Whether the intervals contain the truth."""
     solution = sp.exact.solve(model, backup, 1e-10)
     low, high = result.interval
-    inside = low - 1e-9 <= solution.values[0] <= high + 1e-9
+    inside = bool(low - 1e-9 <= solution.values[0] <= high + 1e-9)
     if result.q_intervals is not None:
         least, most = result.q_intervals.T
         inside &= bool(((least - 1e-9 <= solution.q[0]) & (solution.q[0] <= most + 1e-9)).all())
@@ -245,6 +245,46 @@ def test_a_terminal_state_is_worth_nothing(make: Callable[..., Planner]) -> None
     assert (result.status, result.action, result.q_intervals, result.details) == ("terminal", None, None, None)
     assert result.q.tolist() == [0.0, 0.0]
     json.loads(result.to_json())
+
+
+def test_rewards_that_never_differ_need_no_call() -> None:
+    model = sp.TabularModel(np.ones((1, 2, 1)), np.zeros((1, 2, 1), dtype=np.int64), [[2.0, 2.0]], discount=0.5)
+    planners: list[Planner] = [
+        sp.SparseSampling(HARD, 1e-9),
+        sp.OTGapE(HARD, 0.0),
+        sp.OTGapE(HARD, 0.0, rewards="bounded"),
+    ]
+    for planner in (*planners, sp.OTGapCruiser(HARD, 0.0), sp.OTGapCruiser(HARD, 1e-9)):
+        result = sp.plan(planner, model, max_calls=10)
+        assert (result.value, result.interval, result.calls, result.status) == (4.0, (4.0, 4.0), 0, "converged")
+
+
+def test_an_accuracy_that_needs_no_sample() -> None:
+    model = ending(2, 0.3, 1)
+    for name in ("sparse", "first order", "second order", "gape", "gap cruiser"):
+        planner = MAKERS[name](epsilon=100.0)
+        result = sp.plan(planner, model, 0)
+        assert (result.status, result.calls) == ("converged", 0)
+        assert result.interval == pytest.approx(sp.curvature.value_interval(model, planner.backup))
+        assert result.value == pytest.approx(sum(result.interval) / 2.0, abs=0.5)
+
+
+@pytest.mark.parametrize("kind", [sp.OTGapE, sp.OTGapCruiser])
+def test_the_best_action_may_be_proved(kind: Any) -> None:
+    """With ε = 0: at once where there is one action, else when its lower bound exceeds all other upper bounds."""
+    alone = sp.plan(kind(SOFT, 0.0), sp.models.garnet(6, 1, 2, 0.99, 0), 0, max_calls=10)
+    assert (alone.status, alone.action, alone.calls) == ("converged", 0, 0)
+    assert (identified(alone).challenger, identified(alone).gap) == (None, 0.0)
+    shape = (1, 2, 1)
+    coins = sp.TabularModel(
+        np.ones(shape), np.zeros(shape, dtype=np.int64), [[0.2, 0.8]], discount=0.0, reward_kind="bernoulli"
+    )
+    proved = sp.plan(kind(HARD, 0.0, SURE), coins, 0, max_calls=100_000)
+    assert (proved.status, proved.action) == ("converged", 1)
+    assert identified(proved).gap <= 0.0
+    assert proved.calls < 1_000
+    with pytest.raises(ValueError, match="epsilon must be greater than 0 where neither max_calls nor max_seconds"):
+        sp.plan(kind(HARD, 0.0), coins, 0)
 
 
 def test_errors_of_a_simulator_arrive_with_their_message(make: Callable[..., Planner]) -> None:

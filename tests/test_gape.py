@@ -20,7 +20,7 @@ from smoothplan.planners.gape import MDPGapE, OTGapE, published_horizon
 from smoothplan.running.run import EngineName, Root
 from smoothplan.search.explorer import Explorer, TableExplorer
 from smoothplan.search.graph import PAIRS
-from tests.common import Counter, content, identified, intervals_of, vectorised
+from tests.common import content, identified, intervals_of, vectorised
 
 SURE = 1e-7
 """A δ at which no interval of a few hundred fails."""
@@ -325,23 +325,6 @@ def test_the_published_algorithm() -> None:
 # What a run reports
 
 
-@pytest.mark.parametrize("sampling", ["focused", "trajectories"])
-@pytest.mark.parametrize("horizon", [None, 5])
-def test_every_call_is_counted_once(sampling: Any, horizon: int | None) -> None:
-    model = twins(actions=3)
-    planner = OTGapE(sp.LogSumExp(0.3), 0.0, SURE, sampling=sampling, horizon=horizon)
-    for calls in (0, 1, 2, 37, 400):
-        counter = Counter(model)
-        unknown = sp.plan(planner, vectorised(model, counter), max_calls=calls)
-        known = sp.plan(planner, model, max_calls=calls)
-        assert counter.calls == calls
-        for result in (unknown, known):
-            assert result.status == "max_calls"
-            assert result.calls == calls == identified(result).action_calls.sum()
-            assert result.samples <= calls
-            assert valid(result, *truth(model, planner.backup))
-
-
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
 @pytest.mark.parametrize("max_calls", [0, 3, 500])
 def test_the_fields_of_a_result_agree(engine: EngineName, max_calls: int) -> None:
@@ -350,24 +333,16 @@ def test_the_fields_of_a_result_agree(engine: EngineName, max_calls: int) -> Non
     result = sp.plan(planner, model, 0, seed=3, max_calls=max_calls, engine=engine)
     low, high = intervals_of(result).T
     found = identified(result)
-    assert found.challenger is not None
     assert low.max() == low[result.action]
+    assert found.challenger not in (None, result.action)
     assert found.gap == high[found.challenger] - low[result.action]
-    assert found.challenger != result.action
     np.testing.assert_allclose(result.q, (low + high) / 2.0)
     assert result.value == pytest.approx(sum(result.interval) / 2.0)
-    span = sp.curvature.value_interval(model, planner.backup)
-    assert span[0] <= result.interval[0] < result.interval[1] <= span[1] + ROUNDING
-    np.testing.assert_array_equal(result.policy, planner.backup.policy(result.q))
-    assert (result.epsilon, result.delta, result.seed) == (0.3, 0.2, 3)
     assert 1 <= found.states <= 6
     assert (found.pairs > 0) == (max_calls > 0)
     assert found.pairs <= 3 * found.states
     assert found.bytes > 0
-    text = result.to_json()
-    assert "NaN" not in text
-    assert "Infinity" not in text
-    assert json.loads(text)["details"]["history"][-1]["intervals"] == intervals_of(result).tolist()
+    assert json.loads(result.to_json())["details"]["history"][-1]["intervals"] == intervals_of(result).tolist()
 
 
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
@@ -388,31 +363,7 @@ def test_history_is_nested(engine: EngineName, sampling: Any) -> None:
 # Why a run stops
 
 
-def test_a_proof_ends_a_run_at_epsilon_zero() -> None:
-    """The best action is proved when its lower bound exceeds all other upper bounds."""
-    result = sp.plan(OTGapE(HARD, 0.0, SURE), bandit_of(0.2, 0.8), max_calls=100_000)
-    assert (result.status, result.action) == ("converged", 1)
-    assert identified(result).gap <= 0.0
-    assert result.calls < 1000
-
-
-def bandit_of(*chances: float) -> sp.TabularModel:
-    shape = (1, len(chances), 1)
-    return sp.TabularModel(
-        np.ones(shape), np.zeros(shape, dtype=np.int64), [list(chances)], discount=0.0, reward_kind="bernoulli"
-    )
-
-
 # Extreme models
-
-
-@pytest.mark.parametrize("engine", ["compiled", "batched"])
-def test_one_action_is_the_best_one(engine: EngineName) -> None:
-    model = garnet(actions=1)
-    result = sp.plan(OTGapE(HARD, 0.0), model, max_calls=100, engine=engine)
-    assert (result.status, result.action, result.calls) == ("converged", 0, 0)
-    assert (identified(result).challenger, identified(result).gap) == (None, 0.0)
-    assert valid(result, *truth(model, HARD))
 
 
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
@@ -462,13 +413,6 @@ def test_deterministic_models(engine: EngineName, sampling: Any, discount: float
                     assert close.status == "converged"
                     assert close.calls < 200
                     assert valid(close, *truth(problem, backup))
-
-
-def test_rewards_that_never_differ_need_no_call() -> None:
-    model = sp.TabularModel(np.ones((1, 2, 1)), np.zeros((1, 2, 1), dtype=np.int64), [[2.0, 2.0]], discount=0.5)
-    for rewards in ("declared", "bounded"):
-        result = sp.plan(OTGapE(HARD, 0.0, rewards=rewards), model, max_calls=10)
-        assert (result.status, result.calls, result.interval) == ("converged", 0, (4.0, 4.0))
 
 
 @pytest.mark.parametrize("rewards", [(-3.0, 7.0), (-5.0, -4.0), (100.0, 101.0), (0.0, 1e-6)])

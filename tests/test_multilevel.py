@@ -20,7 +20,7 @@ from smoothplan.planners.multilevel import MOST_NESTED
 from smoothplan.running.run import Estimate, HopelessError
 from smoothplan.specs import build_planner
 
-from .common import Counter, content, ending, vectorised
+from .common import content, ending
 
 FALSE_ALARM = 1e-6
 
@@ -257,24 +257,6 @@ def test_a_run_that_was_interrupted_goes_on(limit: int | None, tmp_path: Path, m
     assert content(sp.plan(planner, model, 0, max_calls=limit, checkpoint=tmp_path / "run")) == whole
 
 
-@pytest.mark.parametrize("build", [bernoulli, lambda: ending(2, 0.5, 4)])
-def test_a_limit_on_calls_is_kept(build: Any) -> None:
-    model = build()
-    planner = sp.RandomizedMultilevel(LSE, 0.001, depth=2)
-    expected = planner.expected_calls(model)
-    for limit in (0, 50, 1_000, 30_000):
-        for seed in range(2):
-            counter = Counter(model)
-            result = sp.plan(planner, vectorised(model, counter), 0, seed=seed, max_calls=limit)
-            assert counter.calls == result.calls <= limit
-            assert result.status == "max_calls"
-            if result.samples < 2:
-                assert estimated(result).standard_error is None
-            low, high = result.interval
-            assert low <= result.value <= high
-    assert result.samples > 0.3 * 30_000 / expected
-
-
 def test_a_limit_on_calls_lowers_a_depth_that_nobody_asked_for() -> None:
     model = bernoulli(discount=0.9)
     with pytest.raises(HopelessError, match=r"depth \d+ needs .*e\d\d simulator calls on average"):
@@ -316,8 +298,6 @@ def test_what_cannot_be_planned_is_refused() -> None:
             sp.RandomizedMultilevel(LSE, **({"epsilon": 0.1} | wrong))
     with pytest.raises(TypeError, match="has no forecast: its price depends on the variance"):
         sp.forecast(sp.RandomizedMultilevel(LSE, 0.1), bernoulli())
-    with pytest.raises(ValueError, match="engine must be"):
-        sp.plan(sp.RandomizedMultilevel(LSE, 0.1, depth=1), bernoulli(), 0, engine="compiled")
     planner = build_planner("randomized-multilevel:epsilon=0.1,depth=2,base=8", LSE)
     assert planner == sp.RandomizedMultilevel(LSE, 0.1, depth=2, base=8)
     assert sp.plan(planner, ending(2, 0.5, 4), 3).status == "terminal"

@@ -16,6 +16,7 @@ import smoothplan as sp
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, line_cost
 from smoothplan.models.base import States
+from smoothplan.planners.chunks import chunk_size
 from smoothplan.planners.recursive import HEADROOM
 from smoothplan.running.run import REFUSED_CALLS, History, Planner
 from smoothplan.search.ugape import ugape
@@ -92,12 +93,6 @@ def test_extreme_models(actions: int, discount: float) -> None:
             assert result.interval[0] <= exact_value(model, planner.backup, 3) <= result.interval[1]
 
 
-def test_rewards_that_never_differ_need_no_call() -> None:
-    model = sp.TabularModel([[[1.0]]], [[[0]]], [[2.0]], discount=0.5)
-    result = sp.plan(sp.SparseSampling(sp.HardMax(), epsilon=1e-9), model)
-    assert (result.value, result.interval, result.calls, result.status) == (4.0, (4.0, 4.0), 0, "converged")
-
-
 def test_a_large_offset_of_the_rewards_does_not_matter() -> None:
     """Rewards of 0 or 1 on top of 10⁸, where sums of squares have lost the variance. With δ = 1e-7 all hold."""
     plain = ending(2, 0.2, 1)
@@ -111,13 +106,6 @@ def test_a_large_offset_of_the_rewards_does_not_matter() -> None:
 
 
 # Why a run stops
-
-
-def test_an_accuracy_that_needs_no_sample() -> None:
-    result = sp.plan(second_order(10.0), garnet(), 0)
-    low, high = sp.curvature.value_interval(garnet(), SMOOTH)
-    assert (result.status, result.calls, result.interval) == ("converged", 0, (low, high))
-    assert result.value == pytest.approx((low + high) / 2.0)
 
 
 def test_more_calls_make_a_narrower_interval() -> None:
@@ -422,6 +410,20 @@ def test_a_history_stays_short_and_ends_in_the_present() -> None:
     assert all(earlier.calls < later.calls for earlier, later in pairwise(snapshots))
     assert snapshots[0].intervals[0, 0] == 0.0
     assert snapshots[-1].intervals[0, 0] == intervals[0, 0] > 1000.0
+
+
+@pytest.mark.parametrize("each", [1.0, 7.0, 1e6, math.inf])
+def test_chunks_are_neither_too_large_nor_too_many(each: float) -> None:
+    full, samples = 1 << 16, 10_000
+    most = max(1.0, full // each)
+    assert chunk_size(full, each) == most
+    assert chunk_size(full, each, max_calls=640) == max(1.0, 10 // each)
+    size = chunk_size(full, each, samples=samples, pieces=(4, 16))
+    assert 1 <= size <= min(most, samples / 4)
+    assert size == most or math.ceil(samples / size) <= 16 or size >= (full >> 5) // each
+    # A run starts with small chunks, and grows by an eighth at a time.
+    assert chunk_size(full, each, planned=0) == max(1.0, (full >> 9) // each)
+    assert chunk_size(full, each, planned=8_000) == max(1.0, 1_000 // each)
 
 
 # Early stopping

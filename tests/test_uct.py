@@ -187,19 +187,6 @@ def test_compiled_and_python_grow_the_same_tree(loop: Any, rollout: Any) -> None
     assert size > FIRST_ROOM or loop == "closed"  # there are no more than 12 · 6 + 1 of them
 
 
-@pytest.mark.parametrize("limit", [0, 1, 6, 7, 500])
-@pytest.mark.parametrize("loop", LOOPS)
-def test_calls_are_exact(loop: Any, limit: int) -> None:
-    model = ending(2, 0.9, 1)
-    counter = Counter(model)
-    planner = sp.UCT(depth=6, loop=loop)
-    results = [sp.plan(planner, each, 0, max_calls=limit) for each in (vectorised(model, counter), model)]
-    assert counter.calls == limit
-    for result in results:
-        assert (result.calls, result.status) == (limit, "max_calls")
-        assert result.samples <= limit
-
-
 def test_a_round_that_is_cut_short_counts_for_nothing() -> None:
     model = sp.models.garnet(10, 2, 2, 0.9, 1)
     for calls, rounds in ((9, 0), (10, 1), (19, 1), (20, 2)):

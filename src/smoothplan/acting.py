@@ -29,8 +29,7 @@ from smoothplan.models.gymnasium import Player, from_gymnasium
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.planners.engines import chains_for
-from smoothplan.planners.preparing import make_reference
-from smoothplan.references import Improvable, Reference
+from smoothplan.references import Improvable, Reference, default_reference
 from smoothplan.references.default import CALLS as GRID_CALLS
 from smoothplan.references.default import COMPILED_CALLS
 from smoothplan.running.progress import Episodes
@@ -206,7 +205,9 @@ def act(
             nonlocal actor, prepared
             known = reference
             if known is None:
-                known = make_reference(model, backup, oracle, None, reference_calls or _reference_calls(model))
+                known = default_reference(
+                    model, backup, calls=reference_calls or _reference_calls(model), oracle=oracle
+                )
             prepared = oracle.calls
             actor = Actor(model, backup, known, calls=calls, seconds=seconds, seed=seed, brake=brake)
             for number in range(episodes):

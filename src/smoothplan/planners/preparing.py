@@ -1,10 +1,9 @@
 """Preparing a reference: made from the simulator where none is given, and improved, within a hard budget of calls."""
 
 from collections.abc import Callable
-from typing import Any
 
 from smoothplan.backups import Backup
-from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.models.base import Oracle
 from smoothplan.models.jit import JitModel
 from smoothplan.planners.sampling import PILOT, AllAlike, Sampling
 from smoothplan.references import (
@@ -31,19 +30,6 @@ IMPROVEMENTS = 5
 """Steps in which a reference is improved, each twice as long as the one before."""
 
 
-def make_reference(
-    model: GenerativeModel, backup: Backup, oracle: Oracle, state: Any, calls: int, saved: Readable | None = None
-) -> SharedReference | GridReference:
-    """A reference made from the simulator, or from what was saved of it.
-
-    The oracle counts the calls, also where an error or a signal ends this.
-
-    Raises:
-        TooFewCallsError: the calls do not suffice.
-    """
-    return default_reference(model, backup, state=state, calls=calls, seed=oracle.seed, saved=saved, oracle=oracle)
-
-
 class Preparation:
     """The reference of a run, and how it came about. Its calls are exact whatever ends the preparation.
 
@@ -59,7 +45,7 @@ class Preparation:
         self._improve, self._make = improve, reference is None
         self.reference: Reference = AllAlike(root.model.actions) if reference is None else reference
         self._oracle = Oracle(root.model, root.seed)  # of a reference that is made
-        self._before = 0 if reference is None else getattr(reference, "calls", 0)  # of one that is given
+        self._before = self._own_calls()
         self._lesson_calls = 0
         self.lessons: list[Lesson] = []
         self.warnings: list[str] = []
@@ -67,8 +53,13 @@ class Preparation:
     @property
     def calls(self) -> int:
         """Simulator calls made in this run for the reference, and to see what its policy is worth."""
-        own = self._oracle.calls if self._make else getattr(self.reference, "calls", 0) - self._before
-        return int(own) + self._lesson_calls
+        return self._own_calls() - self._before + self._lesson_calls
+
+    def _own_calls(self) -> int:
+        """Simulator calls ever made for the reference, as far as this run may add to them."""
+        if self._make:
+            return self._oracle.calls
+        return self.reference.calls if self._improve and isinstance(self.reference, Improvable) else 0
 
     def go(self, workers: Workers, around: Callable[[Reference], Sampling]) -> None:
         """Makes and improves the reference; `around` begins to sample around one."""
@@ -89,7 +80,9 @@ class Preparation:
         root = self._root
 
         def make(saved: Readable | None = None) -> SharedReference | GridReference:
-            return make_reference(root.model, self._backup, self._oracle, root.state, calls, saved)
+            return default_reference(
+                root.model, self._backup, state=root.state, calls=calls, saved=saved, oracle=self._oracle
+            )
 
         def restore(saved: Readable) -> None:
             self.reference = make(saved)

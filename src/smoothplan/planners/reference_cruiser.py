@@ -107,10 +107,16 @@ class ReferenceRun:
 
     def go(self, workers: Workers, display: Display) -> Status:
         """Samples until the interval or the standard error is within ε, or a limit is reached."""
-        self.preparation.go(workers, self._around)
+
+        def around(reference: Reference) -> Sampling:
+            """Begins to sample around another reference, or around one that has changed."""
+            self.sampling = Sampling(*self._setting, reference, first=self.sampling.next_chunk)
+            display.update(self.preparation.calls, self._prover.proof(self.sampling).interval)
+            return self.sampling
+
+        self.preparation.go(workers, around)
         workers.brake.check()
         spent = self.preparation.calls
-        display.update(spent, self._prover.proof(self.sampling).interval)
         while chunks := self.sampling.next(spent):
             for chunk, outcome in workers.in_order(self.sampling.work, chunks):
                 self.sampling.book(chunk, outcome)
@@ -120,11 +126,6 @@ class ReferenceRun:
             elif (status := self._prover.reached(self.sampling)) is not None:
                 return status
         return "max_calls"
-
-    def _around(self, reference: Reference) -> Sampling:
-        """Begins to sample around another reference, or around one that has changed."""
-        self.sampling = Sampling(*self._setting, reference, first=self.sampling.next_chunk)
-        return self.sampling
 
     def found(self) -> Found:
         """What the samples prove so far."""
