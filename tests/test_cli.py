@@ -512,7 +512,7 @@ def test_short_horizons_are_planned_by_recursion_as_ever(command: Command) -> No
         "seconds": found["seconds"]
     }
     assert "chosen" not in found
-    assert "diagnosis" not in command("plan", *SMALL[:2]).out
+    assert "of the reference" not in command("plan", *SMALL[:2]).out
 
 
 def test_long_horizons_need_no_planner(command: Command) -> None:

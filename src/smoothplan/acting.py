@@ -49,21 +49,6 @@ many calls as for a plan."""
 LEARNING = 0.5
 """The part of a step's budget that goes into improving the reference."""
 
-LEFT = 0.01
-"""Chains of a decision are cut off where the discount has fallen to this: all alike, so that differences stay."""
-
-FIRST_RETURNS = 8
-"""Returns of each action to begin with; every further batch doubles them."""
-
-FEWEST = 8
-"""Returns of each action without which nothing is concluded."""
-
-SURPLUS = 1.1
-"""How much longer than so far further returns are taken to be, to stay within a limit."""
-
-LEAST_CALLS = 1_000
-"""Simulator calls of the first improvement, where there is a limit on time; the next ones double."""
-
 FALSE_ALARMS = 0.01
 """How often a choice may deviate from the reference's by noise alone."""
 
@@ -329,7 +314,7 @@ class Actor:
         """Improves the reference from a state, by a number of calls or until a part of the time is over."""
         start, before = time.perf_counter(), learner.calls
         enough = start + LEARNING * (until - start)
-        portion = LEAST_CALLS if calls == math.inf else int(calls)
+        portion = 1_000 if calls == math.inf else int(calls)  # where time is the limit; the next ones double
         try:
             while portion > 0:
                 reached = learner.calls
@@ -353,7 +338,7 @@ class Actor:
         oracle = Oracle(self.model, self._seed, self._chunks)
         self._chunks += 1
         counts, totals, squares = np.zeros(actions, dtype=np.int64), np.zeros(actions), np.zeros(actions)
-        batch, each, started = FIRST_RETURNS, float(horizon), time.perf_counter()
+        batch, each, started = 8, float(horizon), time.perf_counter()
         try:
             while True:
                 if calls < math.inf:
@@ -367,7 +352,7 @@ class Actor:
                     counts[action] += sums.samples
                     totals[action] += sums.total
                     squares[action] += sums.squares
-                each = SURPLUS * oracle.calls / int(counts.sum())
+                each = 1.1 * oracle.calls / int(counts.sum())  # further returns may be longer than those so far
                 batch = int(counts[0])
                 self._brake.check()
         finally:
@@ -394,7 +379,7 @@ def deviation(counts: Ints, totals: Floats, squares: Floats, best: int) -> int:
     >>> deviation(np.array([100, 100]), np.array([30.0, 60.0]), np.array([30.0, 60.0]), best=0)
     1
     """
-    if counts.min() < FEWEST:
+    if counts.min() < 8:  # too few for a conclusion
         return best
     means = totals / counts
     variance = float(np.maximum(squares - totals * means, 0.0).sum() / (counts - 1).sum())
@@ -411,7 +396,9 @@ def _learner(reference: Any) -> Learner | None:
 
 
 def _horizon(discount: float) -> int:
-    return 1 if discount <= LEFT else math.ceil(math.log(LEFT) / math.log(discount))
+    """Steps of a chain: all alike, so that differences stay."""
+    left = 0.01  # the discount at which chains are cut off
+    return 1 if discount <= left else math.ceil(math.log(left) / math.log(discount))
 
 
 def _pillow() -> Any:

@@ -14,20 +14,19 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from smoothplan import arguments
-from smoothplan.arguments import Floats, amount, scientific
+from smoothplan.arguments import Floats, scientific
 from smoothplan.backups import Backup
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.engines.base import Engine
 from smoothplan.models.base import GenerativeModel
 from smoothplan.planners.chunks import chunk_size
 from smoothplan.planners.engines import engine_for
-from smoothplan.planners.recursive import HEADROOM
+from smoothplan.planners.recursive import HEADROOM, hopeless
 from smoothplan.running.run import (
     REFUSED_CALLS,
     Display,
     Found,
     History,
-    HopelessError,
     Identification,
     Root,
     Run,
@@ -94,7 +93,9 @@ class OTGapCruiser:
                 )
             levels, rungs = self._ladder(problem, REFUSED_CALLS / (2.0 * problem.actions))
             if not within(rungs[-1].radius, self.epsilon / 2.0):
-                raise HopelessError(_refusal(problem, rungs))
+                calls = int(problem.actions * sum(rung.price for rung in rungs))
+                price = f"more than {scientific(REFUSED_CALLS)} simulator calls where actions are alike"
+                raise hopeless(price, 2.0 * rungs[-1].radius, calls if calls <= REFUSED_CALLS else 0)
         else:
             levels, rungs = self._ladder(problem, HEADROOM * budget)
         return GapCruiserRun(self, root, problem, [Stage.of(rung, self, root, problem, levels) for rung in rungs])
@@ -115,18 +116,6 @@ def _budget(root: Root) -> int | None:
     limits = [] if root.max_calls is None else [root.max_calls]
     limits += [] if root.max_seconds is None else [int(FASTEST * root.max_seconds)]
     return min(limits, default=None)
-
-
-def _refusal(problem: Problem, rungs: list[Rung]) -> str:
-    """Why a run is not started, with the accuracy at which it would be."""
-    price = problem.actions * sum(rung.price for rung in rungs)
-    message = (
-        f"this plan may need more than {scientific(REFUSED_CALLS)} simulator calls where actions are alike. "
-        "Recursion is for short horizons: a smaller discount, a larger epsilon or a higher temperature would help"
-    )
-    if price <= REFUSED_CALLS:
-        message += f" (at epsilon={2.0 * rungs[-1].radius:.3g} it is {amount(int(price))})"
-    return message + "; max_calls=N plans as accurately as N calls allow"
 
 
 class Stage(NamedTuple):

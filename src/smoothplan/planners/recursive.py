@@ -131,7 +131,10 @@ def begin(planner: Scheduled, root: Root) -> "ScheduleRun":
     """
     schedule = planner.schedule(root.model)
     if root.max_calls is None and schedule.calls > REFUSED_CALLS:
-        raise HopelessError(_refusal(planner, root.model, schedule))
+        # A tenth, for ε is rounded. A price of nothing is the middle of the value interval: no help to anyone.
+        finest = _finest(planner, root.model, schedule, REFUSED_CALLS // 10)
+        price = f"{scientific(schedule.calls)} simulator calls, more than {scientific(REFUSED_CALLS)}"
+        raise hopeless(price, finest.epsilon, finest.calls)
     if root.max_calls is not None and schedule.calls > HEADROOM * root.max_calls:
         schedule = _finest(planner, root.model, schedule, root.max_calls)
     engine = engine_for(root.engine, schedule, planner.backup, root.model)
@@ -153,17 +156,15 @@ def _finest(planner: Scheduled, model: GenerativeModel, dear: Schedule, max_call
     return best
 
 
-def _refusal(planner: Scheduled, model: GenerativeModel, schedule: Schedule) -> str:
-    """Why a run is not started, with the accuracy at which it would be."""
+def hopeless(price: str, epsilon: float, calls: int) -> HopelessError:
+    """Why a run is not started, with an accuracy at which it would be and its price, if that is more than nothing."""
     message = (
-        f"this plan may need {scientific(schedule.calls)} simulator calls, more than {scientific(REFUSED_CALLS)}. "
-        "Recursion is for short horizons: a smaller discount, a larger epsilon or a higher temperature would help"
+        f"this plan may need {price}. Recursion is for short horizons: a smaller discount, a larger epsilon or a "
+        "higher temperature would help"
     )
-    # A tenth, for ε is rounded. A price of nothing is the middle of the value interval: no help to anyone.
-    finest = _finest(planner, model, schedule, REFUSED_CALLS // 10)
-    if finest.calls > 0:
-        message += f" (at epsilon={finest.epsilon:.3g} it is {amount(finest.calls)})"
-    return message + "; max_calls=N plans as accurately as N calls allow"
+    if calls > 0:
+        message += f" (at epsilon={epsilon:.3g} it is {amount(calls)})"
+    return HopelessError(message + "; max_calls=N plans as accurately as N calls allow")
 
 
 class ScheduleRun:
