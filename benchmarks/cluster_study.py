@@ -28,7 +28,7 @@ from typing import NamedTuple
 import psutil
 
 import smoothplan as sp
-from smoothplan.recursion import engine_for
+from smoothplan.planners.engines import engine_for
 from smoothplan.running.cluster import ClusterPool, parcel_seconds
 from smoothplan.running.work import Chunk, Work
 from smoothplan.running.workers import AHEAD, BEHIND, Workers

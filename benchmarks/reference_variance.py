@@ -19,8 +19,9 @@ from smoothplan.compiling import compiled
 from smoothplan.engines.base import Sums
 from smoothplan.engines.compiled_chains import Sampler, TableChains, quadratic, walked
 from smoothplan.models.base import Oracle
-from smoothplan.planners.reference import ReferenceCruiser
+from smoothplan.planners.reference_cruiser import ReferenceCruiser
 from smoothplan.references import TabularReference
+from smoothplan.running.run import Diagnosis
 
 GOAL = 10.0
 """How many times fewer calls than naive choices need."""
@@ -85,8 +86,8 @@ def main() -> None:
     backup = sp.LogSumExp(TEMPERATURE)
     table = reference(model, backup, options.seed)
     planner = ReferenceCruiser(backup, TabularReference(table), epsilon=0.5)
-    found = sp.plan(planner, model, STATE, seed=options.seed, max_calls=int(options.calls)).diagnosis
-    assert found is not None
+    found = sp.plan(planner, model, STATE, seed=options.seed, max_calls=int(options.calls)).details
+    assert isinstance(found, Diagnosis)
     assert found.pairs is not None
     horizon, pairs = found.horizon, found.pairs
     chains = TableChains(model, backup, table, float(np.mean(sp.curvature.value_interval(model, backup))))

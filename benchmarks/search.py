@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import smoothplan as sp
 from smoothplan.experiments.throughput_contest import own_twin, plug_in_case, twin, workshop, write_data
-from smoothplan.running.run import Planner
+from smoothplan.running.run import Identification, Planner
 
 EPSILONS = (1.0, 0.5, 0.2)
 REPEATS = 5
@@ -62,8 +62,8 @@ def prices(models: list[sp.TabularModel]) -> None:
             for seed, model in enumerate(models):
                 planner = factory(model, epsilon)
                 result = sp.plan(planner, model, 0, seed=seed, max_calls=MAX_CALLS)
-                found, intervals = result.identification, result.q_intervals
-                assert found is not None
+                found, intervals = result.details, result.q_intervals
+                assert isinstance(found, Identification)
                 assert intervals is not None
                 truth = truths[SOFT if planner.backup is SOFT else HARD][seed]
                 missed += bool((intervals[:, 0] > truth + 1e-9).any() or (intervals[:, 1] < truth - 1e-9).any())

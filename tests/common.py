@@ -13,21 +13,21 @@ import smoothplan as sp
 from smoothplan.arguments import Floats
 from smoothplan.backups import line_cost
 from smoothplan.models.base import States
-from smoothplan.running.run import EngineName, Identification, Root
+from smoothplan.running.run import Diagnosis, EngineName, Identification, Root
 from smoothplan.search.explorer import Explorer
 
 
-def ending(actions: int, discount: float, seed: int) -> sp.TabularModel:
+def ending(actions: int, discount: float, seed: int, rewards: tuple[float, float] = (-1.0, 2.0)) -> sp.TabularModel:
     """Rewards of either sign that depend on the next state, and every fourth state terminal."""
     rng = np.random.default_rng(seed)
     shape = (12, actions, 3)
     return sp.TabularModel(
         rng.dirichlet(np.ones(3), size=shape[:2]),
         rng.integers(12, size=shape),
-        rng.uniform(-1.0, 2.0, size=shape),
+        rng.uniform(*rewards, size=shape),
         discount=discount,
         reward_kind="bounded",
-        reward_range=(-1.0, 2.0),
+        reward_range=rewards,
         terminal=np.arange(12) % 4 == 3,
     )
 
@@ -125,8 +125,14 @@ def intervals_of(result: sp.PlanResult) -> Floats:
 
 def identified(result: sp.PlanResult) -> Identification:
     """How the best action was found, where one was looked for."""
-    assert result.identification is not None
-    return result.identification
+    assert isinstance(result.details, Identification)
+    return result.details
+
+
+def diagnosed(result: sp.PlanResult) -> Diagnosis:
+    """What chains say of a reference, where there is one."""
+    assert isinstance(result.details, Diagnosis)
+    return result.details
 
 
 def content(result: sp.PlanResult) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """Playing real environments: budgets, ends, the rule of deviation, and that planning pays."""
 
 import json
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -197,6 +199,61 @@ def test_an_interrupt_ends_the_episode_and_keeps_the_rest(monkeypatch: pytest.Mo
     monkeypatch.setattr(Player, "move", move)
     result = sp.act("FrozenLake-v1", is_slippery=False, calls=1_000, episodes=5)
     assert [(episode.steps, episode.end) for episode in result.episodes] == [(6, "terminated"), (2, "interrupted")]
+
+
+PLAYING = """
+import signal
+import sys
+import time
+import smoothplan as sp
+from smoothplan import acting
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores interrupts
+if sys.argv[1] == "preparing":
+    made = acting.default_reference
+
+    def slowly(model, backup, oracle, **options):
+        made(model, backup, oracle=oracle, **options)
+        print("running", flush=True)
+        while True:
+            oracle.sample([0], [0])
+            time.sleep(0.01)
+
+    acting.default_reference = slowly
+else:
+    class Shown(acting.Episodes):
+        def over(self):
+            super().over()
+            print("running", flush=True)
+
+    acting.Episodes = Shown
+result = sp.act("FrozenLake-v1", map_name="8x8", calls=1_000, episodes=10_000, progress=True)
+print(result.to_json())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("stage", ["preparing", "playing"])
+def test_a_signal_returns_the_episodes_so_far(stage: str, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", PLAYING, stage]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "running\n"
+            process.send_signal(number)
+            *_, last = process.communicate(timeout=60)[0].splitlines()
+        finally:
+            process.kill()
+    result = json.loads(last)
+    assert (process.returncode, result["end"]) == (0, "interrupted")
+    ends = [episode["end"] for episode in result["episodes"]]
+    assert result["calls"] == result["reference_calls"] + sum(episode["calls"] for episode in result["episodes"])
+    if stage == "preparing":
+        assert (ends, result["mean"]) == ([], None)
+        assert result["calls"] >= 2_000
+    else:
+        assert len(ends) >= 1
+        assert "interrupted" not in ends[:-1]
 
 
 def test_progress_is_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

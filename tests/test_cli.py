@@ -18,7 +18,7 @@ import pytest
 import smoothplan
 from smoothplan import cli, exact, specs
 from smoothplan.models import TabularModel
-from smoothplan.running.run import Identification
+from tests.common import identified
 
 MODULE = [sys.executable, "-m", "smoothplan.cli"]
 SCRIPT = [str(Path(sys.executable).with_name("smoothplan"))]
@@ -389,8 +389,7 @@ def test_an_uncertified_best_action_is_called_an_estimate() -> None:
     model = specs.build_model(SMALL[1])
     planner = specs.build_planner("ot-gap-cruiser:epsilon=0.3", specs.build_backup(SMALL[3], model.actions))
     result = smoothplan.plan(planner, model, 0)
-    assert isinstance(result.details, Identification)
-    doubtful = replace(result, details=replace(result.details, certified=False, gap=-0.1))
+    doubtful = replace(result, details=replace(identified(result), certified=False, gap=-0.1))
     lines = dict(cli._findings(model, doubtful, None, None))
     assert lines["gap"] == f"action {result.action} is the best (estimate: thresholds do not cover delta)"
     assert "probability" not in lines["value"]
@@ -495,7 +494,7 @@ def test_short_horizons_are_planned_by_recursion_as_ever(command: Command) -> No
         "seconds": found["seconds"]
     }
     assert "chosen" not in found
-    assert "diagnosis" not in command("plan", *SMALL[:2]).out
+    assert "of the reference" not in command("plan", *SMALL[:2]).out
 
 
 def test_long_horizons_need_no_planner(command: Command) -> None:

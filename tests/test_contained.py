@@ -27,7 +27,7 @@ from smoothplan.engines.base import Sums
 from smoothplan.engines.chains import BatchedChains
 from smoothplan.models.base import reproduce
 from smoothplan.models.calls import Call
-from smoothplan.recursion import engine_for
+from smoothplan.planners.engines import engine_for
 from smoothplan.running import contained
 from smoothplan.running import worker as process
 from smoothplan.running.contained import ContainedWorker

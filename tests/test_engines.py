@@ -11,13 +11,14 @@ import pytest
 from scipy import stats
 
 import smoothplan as sp
-from smoothplan import confidence, recursion
+from smoothplan import confidence
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport
 from smoothplan.engines.base import Engine, Sums
 from smoothplan.engines.batched import BatchedEngine
 from smoothplan.engines.compiled import CompiledEngine
 from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.planners import recursive
 from smoothplan.running.run import Root, Run
 from smoothplan.schedules.level import Level, Problem
 from smoothplan.schedules.schedule import Schedule
@@ -432,7 +433,7 @@ class Given:
         return replace(self, given=replace(self.given, epsilon=epsilon))
 
     def begin(self, root: Root) -> Run:
-        return recursion.begin(self, root)
+        return recursive.begin(self, root)
 
 
 RUNS: dict[str, tuple[Callable[[Backup], Any], float]] = {

@@ -16,7 +16,7 @@ from smoothplan.experiments.throughput_contest import Plain, mean_and_error, own
 from smoothplan.experiments.throughput_growth import planned_here
 from smoothplan.findings import Claim, Evidence
 from smoothplan.models.base import Oracle
-from smoothplan.recursion import engine_for
+from smoothplan.planners.engines import engine_for
 
 TINY = Settings(
     repeats=1,

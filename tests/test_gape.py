@@ -2,13 +2,10 @@
 
 import json
 import math
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import FrozenInstanceError, dataclass, replace
+from dataclasses import FrozenInstanceError, replace
 from functools import cache
-from itertools import count, pairwise, product
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +20,7 @@ from smoothplan.planners.gape import MDPGapE, OTGapE, published_horizon
 from smoothplan.running.run import EngineName, Root
 from smoothplan.search.explorer import Explorer
 from smoothplan.search.graph import PAIRS
-from tests.common import Counter, content, identified, intervals_of, vectorised
+from tests.common import content, identified, intervals_of, vectorised
 
 SURE = 1e-7
 """A δ at which no interval of a few hundred fails."""
@@ -263,7 +260,7 @@ def test_any_simulator_will_do(sampling: Any) -> None:
             assert valid(unknown, *truth(model, backup))
             assert unknown.calls == 150 or unknown.status == "converged"
             known = sp.plan(planner, model, seed=seed, max_calls=150, engine="batched")
-            assert content(known) | {"identification": None} == content(unknown) | {"identification": None}
+            assert content(known) | {"details": None} == content(unknown) | {"details": None}
 
 
 # Equivalences
@@ -280,7 +277,7 @@ def test_mdp_gape_is_the_hard_maximum(engine: EngineName, sampling: Any) -> None
     mdp = fields(MDPGapE(epsilon=0.05, sampling=sampling), engine, calls)
     assert mdp == fields(OTGapE(HARD, 0.05, sampling=sampling, walk="greedy"), engine, calls)
     assert mdp == fields(OTGapE(HARD, 0.05, sampling=sampling, walk="soft"), engine, calls)  # ∇max is greedy
-    assert mdp["identification"]["certified"] is True
+    assert mdp["details"]["certified"] is True
 
 
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
@@ -328,23 +325,6 @@ def test_the_published_algorithm() -> None:
 # What a run reports
 
 
-@pytest.mark.parametrize("sampling", ["focused", "trajectories"])
-@pytest.mark.parametrize("horizon", [None, 5])
-def test_every_call_is_counted_once(sampling: Any, horizon: int | None) -> None:
-    model = twins(actions=3)
-    planner = OTGapE(sp.LogSumExp(0.3), 0.0, SURE, sampling=sampling, horizon=horizon)
-    for calls in (0, 1, 2, 37, 400):
-        counter = Counter(model)
-        unknown = sp.plan(planner, vectorised(model, counter), max_calls=calls)
-        known = sp.plan(planner, model, max_calls=calls)
-        assert counter.calls == calls
-        for result in (unknown, known):
-            assert result.status == "max_calls"
-            assert result.calls == calls == identified(result).action_calls.sum()
-            assert result.samples <= calls
-            assert valid(result, *truth(model, planner.backup))
-
-
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
 @pytest.mark.parametrize("max_calls", [0, 3, 500])
 def test_the_fields_of_a_result_agree(engine: EngineName, max_calls: int) -> None:
@@ -353,24 +333,16 @@ def test_the_fields_of_a_result_agree(engine: EngineName, max_calls: int) -> Non
     result = sp.plan(planner, model, 0, seed=3, max_calls=max_calls, engine=engine)
     low, high = intervals_of(result).T
     found = identified(result)
-    assert found.challenger is not None
     assert low.max() == low[result.action]
+    assert found.challenger not in (None, result.action)
     assert found.gap == high[found.challenger] - low[result.action]
-    assert found.challenger != result.action
     np.testing.assert_allclose(result.q, (low + high) / 2.0)
     assert result.value == pytest.approx(sum(result.interval) / 2.0)
-    span = sp.curvature.value_interval(model, planner.backup)
-    assert span[0] <= result.interval[0] < result.interval[1] <= span[1] + ROUNDING
-    np.testing.assert_array_equal(result.policy, planner.backup.policy(result.q))
-    assert (result.epsilon, result.delta, result.seed) == (0.3, 0.2, 3)
     assert 1 <= found.states <= 6
     assert (found.pairs > 0) == (max_calls > 0)
     assert found.pairs <= 3 * found.states
     assert found.bytes > 0
-    text = result.to_json()
-    assert "NaN" not in text
-    assert "Infinity" not in text
-    assert json.loads(text)["identification"]["history"][-1]["intervals"] == intervals_of(result).tolist()
+    assert json.loads(result.to_json())["details"]["history"][-1]["intervals"] == intervals_of(result).tolist()
 
 
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
@@ -388,116 +360,10 @@ def test_history_is_nested(engine: EngineName, sampling: Any) -> None:
     assert np.diff(history[-1].intervals).max() < 0.8 * np.diff(history[0].intervals).max()
 
 
-@pytest.mark.parametrize("engine", ["compiled", "batched"])
-def test_the_seed_decides(engine: EngineName) -> None:
-    model, planner = garnet(0, states=50, actions=3), OTGapE(sp.LogSumExp(0.2), 0.0)
-    runs = [content(sp.plan(planner, model, seed=seed, max_calls=200, engine=engine)) for seed in (1, 1, 2, 3)]
-    assert runs[0] == runs[1]
-    assert len({run["value"] for run in runs}) == 3
-    assert runs[0] == content(sp.plan(planner, model, seed=1, max_calls=200, engine=engine, workers=2))
-
-
-def test_another_process_without_scipy_finds_the_same() -> None:
-    script = """
-import sys
-sys.modules["scipy"] = None
-import smoothplan as sp
-from smoothplan.planners.gape import OTGapE
-model = sp.models.garnet(states=50, actions=3, branching=3, discount=0.6, seed=2, reward_kind="bernoulli")
-print(sp.plan(OTGapE(sp.LogSumExp(0.2), 0.0), model, 0, seed=11, max_calls=2000).to_json())
-"""
-    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    elsewhere = json.loads(output)
-    del elsewhere["seconds"]
-    model = garnet(2, states=50, actions=3, branching=3, discount=0.6)
-    assert elsewhere == content(sp.plan(OTGapE(sp.LogSumExp(0.2), 0.0), model, 0, seed=11, max_calls=2000))
-
-
-def test_progress_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    planner = OTGapE(HARD, 0.2)
-    shown = sp.plan(planner, garnet(), 0, progress=True)
-    assert capsys.readouterr().out == ""
-    assert content(shown) == content(sp.plan(planner, garnet(), 0))
-
-
 # Why a run stops
 
 
-@pytest.mark.parametrize("engine", ["compiled", "batched"])
-@pytest.mark.parametrize("sampling", ["focused", "trajectories"])
-def test_no_time_is_not_enough_for_much(engine: EngineName, sampling: Any) -> None:
-    model = twins()
-    result = sp.plan(OTGapE(HARD, 0.01, SURE, sampling=sampling), model, max_seconds=0, engine=engine)
-    assert result.status == "max_seconds"
-    assert result.calls < 100
-    assert identified(result).rounds <= 1
-    assert valid(result, *truth(model, HARD))
-
-
-def test_a_limit_on_time_stops_a_slow_simulator() -> None:
-    model = twins()
-
-    def slow(states: States, actions: Any, rng: np.random.Generator) -> Any:
-        time.sleep(0.002 * len(actions))
-        return model.step(states, actions, rng)
-
-    result = sp.plan(OTGapE(HARD, 0.0, SURE), vectorised(model, slow), max_seconds=0.1)
-    assert result.status == "max_seconds"
-    assert result.seconds < 2.0
-    assert 5 <= result.calls <= 500
-
-
-@dataclass
-class Interrupting(Counter):
-    """A simulator during whose work the user presses Ctrl-C."""
-
-    after: int = 0
-
-    def __call__(self, states: States, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
-        if self.calls + len(actions) > self.after:
-            raise KeyboardInterrupt
-        return super().__call__(states, actions, rng)
-
-
-@pytest.mark.parametrize("sampling", ["focused", "trajectories"])
-@pytest.mark.parametrize("after", [0, 1, 10, 333])
-def test_an_interrupt_returns_what_there_is(sampling: Any, after: int) -> None:
-    model = twins()
-    planner = OTGapE(sp.LogSumExp(0.2), 0.001, SURE, sampling=sampling)
-    interrupting = Interrupting(model, after=after)
-    result = sp.plan(planner, vectorised(model, interrupting))
-    assert result.status == "interrupted"
-    assert interrupting.calls <= result.calls <= 2 * after + 1  # the calls that were under way are counted
-    assert identified(result).action_calls.sum() == result.calls
-    assert valid(result, *truth(model, planner.backup))
-    json.loads(result.to_json())
-
-
-def test_a_proof_ends_a_run_at_epsilon_zero() -> None:
-    """The best action is proved when its lower bound exceeds all other upper bounds."""
-    result = sp.plan(OTGapE(HARD, 0.0, SURE), bandit_of(0.2, 0.8), max_calls=100_000)
-    assert (result.status, result.action) == ("converged", 1)
-    assert identified(result).gap <= 0.0
-    assert result.calls < 1000
-
-
-def bandit_of(*chances: float) -> sp.TabularModel:
-    shape = (1, len(chances), 1)
-    return sp.TabularModel(
-        np.ones(shape), np.zeros(shape, dtype=np.int64), [list(chances)], discount=0.0, reward_kind="bernoulli"
-    )
-
-
 # Extreme models
-
-
-@pytest.mark.parametrize("engine", ["compiled", "batched"])
-def test_one_action_is_the_best_one(engine: EngineName) -> None:
-    model = garnet(actions=1)
-    result = sp.plan(OTGapE(HARD, 0.0), model, max_calls=100, engine=engine)
-    assert (result.status, result.action, result.calls) == ("converged", 0, 0)
-    assert (identified(result).challenger, identified(result).gap) == (None, 0.0)
-    assert valid(result, *truth(model, HARD))
 
 
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
@@ -547,13 +413,6 @@ def test_deterministic_models(engine: EngineName, sampling: Any, discount: float
                     assert close.status == "converged"
                     assert close.calls < 200
                     assert valid(close, *truth(problem, backup))
-
-
-def test_rewards_that_never_differ_need_no_call() -> None:
-    model = sp.TabularModel(np.ones((1, 2, 1)), np.zeros((1, 2, 1), dtype=np.int64), [[2.0, 2.0]], discount=0.5)
-    for rewards in ("declared", "bounded"):
-        result = sp.plan(OTGapE(HARD, 0.0, rewards=rewards), model, max_calls=10)
-        assert (result.status, result.calls, result.interval) == ("converged", 0, (4.0, 4.0))
 
 
 @pytest.mark.parametrize("rewards", [(-3.0, 7.0), (-5.0, -4.0), (100.0, 101.0), (0.0, 1e-6)])
@@ -771,17 +630,6 @@ def test_arguments_that_need_each_other() -> None:
         sp.plan(OTGapE(sp.OptimalTransport(cost=line_cost(3), tau=1.0, lam=0.1), 0.1), garnet(), max_calls=10)
     with pytest.raises(FrozenInstanceError):
         OTGapE(HARD, 0.1).epsilon = 0.2  # type: ignore[misc]
-
-
-def test_an_error_of_the_simulator_is_not_swallowed() -> None:
-    calls = count()
-
-    def step(states: States, actions: Any, rng: np.random.Generator) -> Any:
-        return states, np.full(len(states), 0.5 if next(calls) < 20 else 1.5)
-
-    model = sp.VectorModel(step, actions=2, discount=0.5, reward_range=(0, 1), max_successors=1, initial_state=0)
-    with pytest.raises(sp.ModelError, match=r"reward 1\.5 is outside the declared range"):
-        sp.plan(OTGapE(HARD, 0.0), model, max_calls=1000)
 
 
 # Prices

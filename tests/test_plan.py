@@ -1,11 +1,7 @@
 """The driver: the same result for any number of threads, a valid interval whatever stops a run, errors that say why."""
 
-import json
 import math
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,10 +16,11 @@ import smoothplan as sp
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, line_cost
 from smoothplan.models.base import States
-from smoothplan.recursion import HEADROOM, REFUSED_CALLS
-from smoothplan.running.run import EngineName, History, Planner
+from smoothplan.planners.chunks import chunk_size
+from smoothplan.planners.recursive import HEADROOM
+from smoothplan.running.run import REFUSED_CALLS, History, Planner
 from smoothplan.search.ugape import ugape
-from tests.common import Counter, content, ending, vectorised
+from tests.common import content, ending, vectorised
 
 SMOOTH = sp.LogSumExp(1.0)
 
@@ -58,84 +55,17 @@ RUNS: dict[str, tuple[Planner, sp.TabularModel]] = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("engine", ["compiled", "batched"])
 @pytest.mark.parametrize("max_calls", [None, 3000])
-def test_the_result_does_not_depend_on_the_workers(name: str, engine: EngineName, max_calls: int | None) -> None:
+def test_the_result_does_not_depend_on_the_workers(name: str, max_calls: int | None) -> None:
     planner, model = RUNS[name]
     results = [
-        content(sp.plan(planner, model, 0, seed=5, workers=workers, engine=engine, pool="threads", max_calls=max_calls))
+        content(sp.plan(planner, model, 0, seed=5, workers=workers, engine="compiled", max_calls=max_calls))
         for workers in (2, 1, 3, 1, 2)
     ]
     assert all(result == results[0] for result in results)
 
 
-@pytest.mark.parametrize("engine", ["compiled", "batched"])
-def test_seeds_matter(engine: EngineName) -> None:
-    values = {sp.plan(second_order(0.1), garnet(), 0, seed=seed, engine=engine).value for seed in range(10)}
-    assert len(values) == 10
-
-
-@pytest.mark.parametrize("engine", ["compiled", "batched"])
-def test_another_process_finds_the_same(engine: EngineName) -> None:
-    script = f"""
-import smoothplan as sp
-model = sp.models.garnet(states=20, actions=2, branching=4, discount=0.2, seed=0, reward_kind="bernoulli")
-planner = sp.SecondOrderSmoothCruiser(sp.LogSumExp(1.0), epsilon=0.05, delta=0.1)
-print(sp.plan(planner, model, 0, seed=11, engine={engine!r}, workers=2, pool="threads").to_json())
-"""
-    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    elsewhere = json.loads(output)
-    del elsewhere["seconds"]
-    assert elsewhere == content(sp.plan(second_order(0.05), garnet(), 0, seed=11, engine=engine))
-
-
-def test_progress_changes_nothing_and_leaves_standard_output_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = sp.plan(second_order(0.1), garnet(), 0, progress=True)
-    assert capsys.readouterr().out == ""
-    assert content(shown) == content(sp.plan(second_order(0.1), garnet(), 0))
-
-
 # What a result says
-
-
-@pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("engine", ["compiled", "batched"])
-@pytest.mark.parametrize("max_calls", [None, 0, 50, 2000])
-def test_the_fields_of_a_result_agree(name: str, engine: EngineName, max_calls: int | None) -> None:
-    planner, model = RUNS[name]
-    result = sp.plan(planner, model, 0, seed=3, engine=engine, max_calls=max_calls)
-    low, high = sp.curvature.value_interval(model, planner.backup)
-    assert low <= result.interval[0] <= result.value <= result.interval[1] <= high
-    assert result.calls <= (sp.forecast(planner, model).calls if max_calls is None else max_calls)
-    assert result.samples <= result.calls
-    half_width = max(result.interval[1] - result.value, result.value - result.interval[0])
-    assert (result.status == "converged") <= (half_width <= planner.epsilon * (1.0 + 1e-8))
-    assert result.q.shape == result.policy.shape == (model.actions,)
-    assert result.action == result.q.argmax()
-    if result.q_intervals is None:
-        assert result.calls == 0
-    else:
-        assert result.q_intervals.shape == (model.actions, 2)
-        assert (result.q_intervals[:, 0] <= result.q_intervals[:, 1]).all()
-    assert result.identification is None
-    np.testing.assert_array_equal(result.policy, planner.backup.policy(result.q[None], np.zeros(1, dtype=np.int64))[0])
-    assert (result.epsilon, result.delta, result.seed) == (planner.epsilon, 0.1, 3)
-    assert result.seconds >= 0.0
-
-
-@pytest.mark.parametrize("max_calls", [None, 0, 2000])
-def test_json_is_one_object_that_round_trips(max_calls: int | None) -> None:
-    result = sp.plan(second_order(0.05), garnet(), 0, max_calls=max_calls)
-    text = result.to_json()
-    assert "NaN" not in text
-    assert "Infinity" not in text
-    fields = json.loads(text)
-    assert set(fields) == set(sp.PlanResult.__dataclass_fields__)
-    again = sp.PlanResult(**fields | {"interval": tuple(fields["interval"]), "q": np.array(fields["q"])})
-    assert again.interval == result.interval
-    np.testing.assert_array_equal(again.q, result.q)
-    assert again.q_intervals == (None if result.q_intervals is None else result.q_intervals.tolist())
-    assert again.value == result.value
 
 
 def test_the_default_state_is_the_initial_one() -> None:
@@ -163,12 +93,6 @@ def test_extreme_models(actions: int, discount: float) -> None:
             assert result.interval[0] <= exact_value(model, planner.backup, 3) <= result.interval[1]
 
 
-def test_rewards_that_never_differ_need_no_call() -> None:
-    model = sp.TabularModel([[[1.0]]], [[[0]]], [[2.0]], discount=0.5)
-    result = sp.plan(sp.SparseSampling(sp.HardMax(), epsilon=1e-9), model)
-    assert (result.value, result.interval, result.calls, result.status) == (4.0, (4.0, 4.0), 0, "converged")
-
-
 def test_a_large_offset_of_the_rewards_does_not_matter() -> None:
     """Rewards of 0 or 1 on top of 10⁸, where sums of squares have lost the variance. With δ = 1e-7 all hold."""
     plain = ending(2, 0.2, 1)
@@ -182,49 +106,6 @@ def test_a_large_offset_of_the_rewards_does_not_matter() -> None:
 
 
 # Why a run stops
-
-
-def test_converged() -> None:
-    result = sp.plan(second_order(0.05), garnet(), 0)
-    assert result.status == "converged"
-    assert result.interval[1] - result.interval[0] <= 0.1
-
-
-def test_an_accuracy_that_needs_no_sample() -> None:
-    result = sp.plan(second_order(10.0), garnet(), 0)
-    low, high = sp.curvature.value_interval(garnet(), SMOOTH)
-    assert (result.status, result.calls, result.interval) == ("converged", 0, (low, high))
-    assert result.value == pytest.approx((low + high) / 2.0)
-
-
-PLANNERS: list[Planner] = [
-    second_order(0.02),
-    sp.SmoothCruiser(SMOOTH, epsilon=0.02),
-    sp.SparseSampling(SMOOTH, epsilon=0.02),
-    sp.SecondOrderSmoothCruiser(SMOOTH, epsilon=0.02, variant="paper"),
-    sp.SmoothCruiser(SMOOTH, epsilon=0.02, variant="paper"),
-    sp.SparseSampling(SMOOTH, epsilon=0.02, variant="paper"),
-]
-
-
-@pytest.mark.parametrize("planner", PLANNERS, ids=lambda planner: f"{type(planner).__name__}-{planner.variant}")
-@pytest.mark.parametrize("max_calls", [0, 1, 2, 100, 1000, 20_000])
-def test_a_limit_on_calls_is_never_exceeded(planner: Planner, max_calls: int) -> None:
-    model = garnet()
-    value = exact_value(model, SMOOTH)
-    counter = Counter(model)
-    counting = replace(vectorised(model), step=counter)
-    surely = replace(planner, delta=1e-6)  # type: ignore[type-var]
-    for workers in (1, 2):
-        counter.calls = 0
-        result = sp.plan(surely, counting, 0, max_calls=max_calls, workers=workers, pool="threads")
-        assert result.calls <= max_calls
-        # What was under way when the run ended is within the limit too.
-        assert result.calls <= counter.calls <= max_calls
-        assert result.status in ("max_calls", "converged")
-        assert result.interval[0] <= value <= result.interval[1]
-        if workers == 1:
-            assert counter.calls == result.calls
 
 
 def test_more_calls_make_a_narrower_interval() -> None:
@@ -264,89 +145,6 @@ def test_a_schedule_somewhat_too_dear_is_tried() -> None:
     assert limit / 2 < stopped.calls <= limit
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("engine", ["compiled", "batched"])
-def test_no_time_is_not_enough_for_much(engine: EngineName, workers: int) -> None:
-    model = garnet()
-    result = sp.plan(second_order(0.01, 1e-6), model, 0, max_seconds=0, workers=workers, pool="threads", engine=engine)
-    assert result.status == "max_seconds"
-    assert result.samples < 100_000
-    assert result.interval[0] <= exact_value(model, SMOOTH) <= result.interval[1]
-
-
-@dataclass
-class Interrupting(Counter):
-    """A simulator during whose work the user presses Ctrl-C."""
-
-    after: int = 0
-
-    def __call__(self, states: States, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
-        if self.calls >= self.after:
-            raise KeyboardInterrupt
-        return super().__call__(states, actions, rng)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("after", [0, 1000, 60_000, 200_000])
-def test_an_interrupt_returns_what_there_is(after: int, workers: int) -> None:
-    model = garnet()
-    interrupting = replace(vectorised(model), step=Interrupting(model, after=after))
-    result = sp.plan(second_order(0.01, 1e-6), interrupting, 0, workers=workers, pool="threads")
-    assert result.status == "interrupted"
-    assert result.calls <= after + 300_000
-    assert (after > 0) == (result.calls > 0)
-    assert result.interval[0] <= exact_value(model, SMOOTH) <= result.interval[1]
-    assert result.interval[0] <= result.value <= result.interval[1]
-    json.loads(result.to_json())
-
-
-SLOW = """
-import signal, sys
-import numpy as np
-import smoothplan as sp
-
-# A shell that starts a job in the background has it ignore interrupts.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-said = []
-
-def step(states, actions, rng):
-    if not said:
-        said.append(True)
-        print("running", flush=True)
-    return states, (rng.random(len(states)) < 0.5).astype(float)
-
-model = sp.VectorModel(step, actions=2, discount=0.2, reward_range=(0, 1), terminates=False, initial_state=0.0)
-planner = sp.SecondOrderSmoothCruiser(sp.LogSumExp(1.0), epsilon=0.001, delta=1e-6)
-print(sp.plan(planner, model, workers=int(sys.argv[1]), pool="threads").to_json())
-"""
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_signal_returns_what_there_is(workers: int) -> None:
-    with subprocess.Popen([sys.executable, "-c", SLOW, str(workers)], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "running\n"
-            process.send_signal(signal.SIGINT)
-            output, _ = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    result = json.loads(output)
-    assert process.returncode == 0
-    assert result["status"] == "interrupted"
-    value = (0.5 + math.log(2.0)) / 0.8
-    assert result["interval"][0] <= value <= result["interval"][1]
-
-
-@pytest.mark.parametrize("discount", [0.3, 0.95])
-def test_a_terminal_state_is_worth_nothing(discount: float) -> None:
-    result = sp.plan(second_order(0.05), ending(2, discount, 0), 3)
-    assert (result.value, result.interval, result.calls) == (0.0, (0.0, 0.0), 0)
-    assert (result.status, result.action) == ("terminal", None)
-    assert result.q.tolist() == [0.0, 0.0]
-    json.loads(result.to_json())
-
-
 def test_a_published_schedule_runs_to_its_end() -> None:
     """It does not stop early; what is certified of it is less than what it promises, and the interval says so."""
     planner = sp.SecondOrderSmoothCruiser(SMOOTH, epsilon=0.3, delta=1e-6, variant="paper")
@@ -377,25 +175,16 @@ def test_a_hopeless_run_is_refused_with_numbers() -> None:
     assert price == pytest.approx(float(suggested[2].replace(",", "")), rel=0.5)  # epsilon is rounded
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_errors_of_a_simulator_arrive_with_their_message(workers: int) -> None:
-    def broken(states: States, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
-        raise OSError("the licence server is down")
+@pytest.mark.parametrize("reward", [1.5, np.nan])
+def test_a_reward_out_of_range_is_named(reward: float) -> None:
+    def step(states: States, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
+        return states, np.full(len(states), reward)
 
-    def greedy(states: States, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
-        return states, np.full(len(states), 1.5)
-
-    def undefined(states: States, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
-        return states, np.full(len(states), np.nan)
-
-    for step, error, message in (
-        (broken, sp.SimulatorError, "the simulator raised OSError: the licence server is down"),
-        (greedy, sp.ModelError, r"reward 1\.5 is outside the declared range \[0, 1\] \(state 7, action 0"),
-        (undefined, sp.ModelError, r"reward nan is outside the declared range"),
+    model = sp.VectorModel(step, actions=2, discount=0.2, reward_range=(0, 1), initial_state=7)
+    with pytest.raises(
+        sp.ModelError, match=rf"reward {reward} is outside the declared range \[0, 1\] \(state 7, action 0"
     ):
-        model = sp.VectorModel(step, actions=2, discount=0.2, reward_range=(0, 1), initial_state=7)
-        with pytest.raises(error, match=message):
-            sp.plan(second_order(0.05), model, workers=workers, pool="threads")
+        sp.plan(second_order(0.05), model)
 
 
 POINT = sp.VectorModel(
@@ -621,6 +410,20 @@ def test_a_history_stays_short_and_ends_in_the_present() -> None:
     assert all(earlier.calls < later.calls for earlier, later in pairwise(snapshots))
     assert snapshots[0].intervals[0, 0] == 0.0
     assert snapshots[-1].intervals[0, 0] == intervals[0, 0] > 1000.0
+
+
+@pytest.mark.parametrize("each", [1.0, 7.0, 1e6, math.inf])
+def test_chunks_are_neither_too_large_nor_too_many(each: float) -> None:
+    full, samples = 1 << 16, 10_000
+    most = max(1.0, full // each)
+    assert chunk_size(full, each) == most
+    assert chunk_size(full, each, max_calls=640) == max(1.0, 10 // each)
+    size = chunk_size(full, each, samples=samples, pieces=(4, 16))
+    assert 1 <= size <= min(most, samples / 4)
+    assert size == most or math.ceil(samples / size) <= 16 or size >= (full >> 5) // each
+    # A run starts with small chunks, and grows by an eighth at a time.
+    assert chunk_size(full, each, planned=0) == max(1.0, (full >> 9) // each)
+    assert chunk_size(full, each, planned=8_000) == max(1.0, 1_000 // each)
 
 
 # Early stopping

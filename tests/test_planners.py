@@ -3,7 +3,6 @@
 import math
 import re
 import unicodedata
-from dataclasses import FrozenInstanceError
 from typing import Any
 
 import numpy as np
@@ -42,14 +41,8 @@ def cruiser(request: pytest.FixtureRequest) -> type[Recursive]:
     ("options", "error", "message"),
     [
         ({"epsilon": 0.0}, ValueError, r"epsilon must be greater than 0, got 0\.0"),
-        ({"epsilon": -0.1}, ValueError, r"epsilon must be greater than 0, got -0\.1"),
-        ({"epsilon": math.nan}, ValueError, "epsilon must be finite, got nan"),
-        ({"epsilon": math.inf}, ValueError, "epsilon must be finite, got inf"),
-        ({"epsilon": "fine"}, TypeError, "epsilon must be a number, got 'fine'"),
         ({"epsilon": 0.1, "delta": 0.0}, ValueError, r"delta must be strictly between 0 and 1, got 0\.0"),
         ({"epsilon": 0.1, "delta": 1.0}, ValueError, r"delta must be strictly between 0 and 1, got 1\.0"),
-        ({"epsilon": 0.1, "delta": math.nan}, ValueError, "delta must be finite, got nan"),
-        ({"epsilon": 0.1, "delta": None}, TypeError, "delta must be a number, got None"),
         ({"epsilon": 0.1, "variant": "x"}, ValueError, "variant must be 'certified' or 'paper', got 'x'"),
         ({"epsilon": 0.1, "depth": 3}, TypeError, "unexpected keyword argument 'depth'"),
         ({}, TypeError, "missing 1 required positional argument: 'epsilon'"),
@@ -67,15 +60,6 @@ def test_the_hard_maximum_needs_sparse_sampling(smooth: type[Recursive]) -> None
     with pytest.raises(ValueError, match=rf"{smooth.__name__} needs a smooth backup, got HardMax\(\): use SparseSamp"):
         smooth(sp.HardMax(), epsilon=0.1)
     assert sp.SparseSampling(sp.HardMax(), epsilon=0.1).schedule(model()).problem.temperature == 0.0
-
-
-def test_planners_are_frozen_values(cruiser: type[Recursive]) -> None:
-    planner = cruiser(SMOOTH, epsilon=0.1)
-    with pytest.raises(FrozenInstanceError):
-        planner.epsilon = 0.2  # type: ignore[misc]
-    assert planner == cruiser(SMOOTH, 0.1, 0.1, "certified")
-    assert hash(planner) == hash(cruiser(SMOOTH, 0.1))
-    assert planner != cruiser(SMOOTH, epsilon=0.2)
 
 
 def test_another_accuracy_leaves_the_rest(cruiser: type[Recursive]) -> None:

@@ -15,9 +15,8 @@ from smoothplan import cli, curvature, specs
 from smoothplan.arguments import Floats
 from smoothplan.models.base import Oracle
 from smoothplan.models.tabular import draw
-from smoothplan.planners import slices
-from smoothplan.planners.baselines import MOST_DEPTH
-from smoothplan.planners.uct_run import UCTRun
+from smoothplan.planners import chunks
+from smoothplan.planners.uct import MOST_DEPTH, UCTRun
 from smoothplan.running.run import EngineName, Root
 from smoothplan.search.tree import FIRST_NODES, TreeSearch
 from tests.common import Counter, content, ending, vectorised
@@ -33,7 +32,7 @@ ENGINES: tuple[EngineName, ...] = ("compiled", "batched")
 def begun(planner: sp.UCT, model: Any, engine: EngineName = "auto", state: Any = 0, seed: int = 1) -> TreeSearch:
     """A search at its start."""
     run = planner.begin(Root(model, state, seed, 1, None, engine, time.perf_counter()))
-    return cast(UCTRun, run)._search
+    return cast(UCTRun, run).search
 
 
 def finite_q(model: sp.TabularModel, depth: int) -> Floats:
@@ -187,19 +186,6 @@ def test_compiled_and_python_grow_the_same_tree(loop: Any, rollout: Any) -> None
     assert size > FIRST_NODES or loop == "closed"  # there are no more than 12 · 6 + 1 of them
 
 
-@pytest.mark.parametrize("limit", [0, 1, 6, 7, 500])
-@pytest.mark.parametrize("loop", LOOPS)
-def test_calls_are_exact(loop: Any, limit: int) -> None:
-    model = ending(2, 0.9, 1)
-    counter = Counter(model)
-    planner = sp.UCT(depth=6, loop=loop)
-    results = [sp.plan(planner, each, 0, max_calls=limit) for each in (vectorised(model, counter), model)]
-    assert counter.calls == limit
-    for result in results:
-        assert (result.calls, result.status) == (limit, "max_calls")
-        assert result.samples <= limit
-
-
 def test_a_round_that_is_cut_short_counts_for_nothing() -> None:
     model = sp.models.garnet(10, 2, 2, 0.9, 1)
     for calls, rounds in ((9, 0), (10, 1), (19, 1), (20, 2)):
@@ -222,8 +208,8 @@ def test_a_run_is_resumed_with_the_same_bits(
         planner = sp.UCT(depth=5, loop=loop)
         return sp.plan(planner, model, 0, max_calls=1_000, engine=engine, checkpoint=checkpoint)
 
-    monkeypatch.setattr(slices, "KEEP_SECONDS", 0.0)
-    monkeypatch.setattr(slices, "KEEP_SHARE", math.inf)
+    monkeypatch.setattr(chunks, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(chunks, "KEEP_SHARE", math.inf)
     starts: list[int] = []
     search: Callable[..., None] = TreeSearch.search
 
@@ -305,17 +291,6 @@ def test_no_future_and_one_step(engine: EngineName) -> None:
         assert result.action == model.expected_rewards[0].argmax()
 
 
-def test_a_terminal_root_and_a_limit_on_time() -> None:
-    model = ending(2, 0.9, 1)
-    assert sp.plan(sp.UCT(), model, 3, max_calls=10).status == "terminal"
-    for engine in ENGINES:
-        result = sp.plan(sp.UCT(), model, 0, max_seconds=0.02, engine=engine)
-        assert result.status == "max_seconds"
-    counter = Counter(model, interrupted_after=50)
-    stopped = sp.plan(sp.UCT(), vectorised(model, counter), 0, max_calls=100)
-    assert stopped.status == "interrupted"
-
-
 # What it claims
 
 
@@ -323,7 +298,7 @@ def test_it_claims_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     model = sp.models.garnet(10, 2, 2, 0.8, 1)
     result = sp.plan(sp.UCT(), model, 0, max_calls=1_000)
     assert result.interval == curvature.value_interval(model, HARD)
-    assert (result.delta, result.q_intervals, result.identification, result.diagnosis) == (0.0, None, None, None)
+    assert (result.delta, result.q_intervals, result.details) == (0.0, None, None)
     assert result.value == result.q[result.action]
     with pytest.raises(TypeError, match="UCT has no forecast: it goes on until a limit"):
         sp.forecast(sp.UCT(), model)

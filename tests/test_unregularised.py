@@ -130,6 +130,31 @@ def test_a_planner_with_a_backup_of_its_own_is_refused() -> None:
         sp.plan_unregularised(sp.models.chain(discount=0.1), bias=0.1, planner=lambda _: own)
 
 
+def test_the_value_of_a_finite_problem_is_refused() -> None:
+    """The first three steps of this swim are worth 0.28 at most, and the value is 4.7."""
+    model = sp.models.river_swim()
+    with pytest.raises(ValueError, match="planner must plan for the discounted value, got tail='zero'"):
+        sp.plan_unregularised(
+            model, bias=0.1, planner=lambda F: sp.OTGapE(F, 0.0, horizon=3, tail="zero"), max_calls=10_000
+        )
+    found = sp.plan_unregularised(model, bias=0.1, planner=lambda F: sp.OTGapE(F, 0.0, horizon=3), max_calls=10_000)
+    assert found.certified
+    assert found.interval[0] <= exact.solve(model, sp.HardMax()).values[model.initial_state] <= found.interval[1]
+
+
+def test_what_rests_on_published_thresholds_is_an_estimate() -> None:
+    model = sp.models.river_swim()
+    for thresholds in ("valid", "published"):
+        found = sp.plan_unregularised(
+            model,
+            bias=0.1,
+            planner=lambda F, chosen=thresholds: sp.OTGapE(F, 0.0, thresholds=chosen, horizon=9),  # type: ignore[misc]
+            max_calls=1_000,
+        )
+        assert found.certified == (thresholds == "valid")
+        assert json.loads(found.to_json())["certified"] == found.certified
+
+
 # --- What is chosen where nobody says ---------------------------------------------------------------------------------
 
 

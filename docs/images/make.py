@@ -18,6 +18,7 @@ from typing import NamedTuple
 import smoothplan as sp
 from smoothplan.arguments import amount
 from smoothplan.running import progress
+from smoothplan.running.run import Identification
 
 HERE = Path(__file__).parent
 
@@ -215,9 +216,9 @@ def actions() -> str:
     exact = sp.exact.solve(model, sp.HardMax()).q[0]
     planner = sp.OTGapE(sp.HardMax(), epsilon=0.1, delta=0.1)
     result = sp.plan(planner, model, state=0)
-    assert result.identification is not None
+    assert isinstance(result.details, Identification)
     assert result.q_intervals is not None
-    history = result.identification.history
+    history = result.details.history
     parts: list[str] = []
     width, gap, left = 118.0, 16.0, 46.0
     high = float(max(snapshot.intervals[:, 1].max() for snapshot in history))
@@ -236,7 +237,7 @@ def actions() -> str:
         parts.append(text(x + width / 2, 292, bounds, "small", "middle"))
         if action == 0:
             parts += [text(x - 8, plot.y(tick) + 4, f"{tick:.0f}", "small", "end") for tick in (0.0, 1.0, 2.0, 3.0)]
-    gap_found = result.identification.gap
+    gap_found = result.details.gap
     said = (
         f"After {result.calls:,} simulator calls no other action can be better than action {result.action} by more "
         f"than {gap_found:.3f},"

@@ -38,9 +38,9 @@ from smoothplan.planners import (
     SmoothCruiser,
     SparseSampling,
 )
-from smoothplan.recursion import HopelessError
 from smoothplan.references import CriticReference, GridReference, SharedReference, TabularReference
 from smoothplan.running.checkpoint import CheckpointError, CheckpointWarning
+from smoothplan.running.run import HopelessError
 from smoothplan.running.workers import ClusterError
 from smoothplan.unregularised import UnregularisedResult, plan_unregularised
 

@@ -22,16 +22,18 @@ import numpy as np
 from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
+from smoothplan.brake import Brake, Stopped
 from smoothplan.defaults import entropy_backup
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.gymnasium import Player, from_gymnasium
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
-from smoothplan.planners.chains import chains_for
+from smoothplan.planners.engines import chains_for
 from smoothplan.references import Improvable, Reference, default_reference
+from smoothplan.references.default import CALLS as GRID_CALLS
 from smoothplan.references.default import COMPILED_CALLS
 from smoothplan.running.progress import Episodes
-from smoothplan.running.run import Root
+from smoothplan.running.run import Root, Status, until_stopped
 from smoothplan.schedules.level import Problem
 
 if TYPE_CHECKING:
@@ -41,35 +43,17 @@ CALLS, SLOW_CALLS = 20_000, 4_000
 """Simulator calls for a step, where nobody says; fewer where the simulator is Python, not a table or compiled."""
 
 REFERENCE_CALLS = 2_000
-"""Simulator calls for the first reference, about, which learns on the way. A grid on a compiled simulator does not, and
-is built in seconds: it has `COMPILED_CALLS`. (On another simulator it takes what it needs.)"""
+"""Simulator calls for the first reference, where it is shared and learns on the way. A grid does not learn: it has as
+many calls as for a plan."""
 
 LEARNING = 0.5
 """The part of a step's budget that goes into improving the reference."""
 
-LEFT = 0.01
-"""Chains of a decision are cut off where the discount has fallen to this: all alike, so that differences stay."""
-
-FIRST_RETURNS = 8
-"""Returns of each action to begin with; every further batch doubles them."""
-
-FEWEST = 8
-"""Returns of each action without which nothing is concluded."""
-
-SURPLUS = 1.1
-"""How much longer than so far further returns are taken to be, to stay within a limit."""
-
-LEAST_CALLS = 1_000
-"""Simulator calls of the first improvement, where there is a limit on time; the next ones double."""
-
 FALSE_ALARMS = 0.01
 """How often a choice may deviate from the reference's by noise alone."""
 
-ROUNDING = 1e-9
-"""A gain of this relative size may be one of rounding."""
-
 MAX_STEPS = 1000
-"""An episode that neither ends nor is cut off by the environment's own limit on time is given up after so many."""
+"""Steps after which an episode is given up that neither ends nor reaches the environment's own limit on time."""
 
 End = Literal["terminated", "truncated", "max_steps", "interrupted"]
 """Why an episode was over: it ended; by the environment's limit on time; by ours; by the user."""
@@ -79,7 +63,7 @@ class Learner(Improvable, Protocol):
     """A reference that more simulator calls from a state make better around it."""
 
     def improve(self, calls: int, state: Any = None) -> None:
-        """Makes about so many more from a state."""
+        """Makes at most that many more, from a state."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +87,12 @@ class ActResult:
     episodes: tuple[Episode, ...]
     discount: float
     backup: Backup
-    reference: Reference  # as it was at the end
+    reference: Reference | None  # as it was at the end; None if a signal came before it was made
     reference_calls: int  # simulator calls for it before the first step
     calls: int  # simulator calls in all
     seconds: float
     seed: int
+    end: Status  # "completed", or "interrupted" by Ctrl-C or SIGTERM
 
     @property
     def scores(self) -> Floats:
@@ -128,8 +113,9 @@ class ActResult:
     def to_json(self) -> str:
         """One JSON object."""
         fields = {name: getattr(self, name) for name in ("environment", "discount", "reference_calls", "calls")}
-        fields |= {"seconds": self.seconds, "seed": self.seed, "backup": repr(self.backup)}
-        fields |= {"reference": repr(self.reference), "mean": self.mean, "error": self.error}
+        fields |= {"seconds": self.seconds, "seed": self.seed, "end": self.end, "backup": repr(self.backup)}
+        fields |= {"reference": repr(self.reference), "error": self.error}
+        fields |= {"mean": self.mean if self.episodes else None}
         return json.dumps(fields | {"episodes": [asdict(episode) for episode in self.episodes]})
 
 
@@ -152,16 +138,18 @@ def act(
 ) -> ActResult:
     """Plays episodes of a Gymnasium environment, planning with its generative model at every step.
 
+    Ctrl-C and SIGTERM end it and return the episodes so far.
+
     The environment itself is stepped, with its own time limit and randomness; planning knows neither.
 
     Args:
         environment: an id such as "FrozenLake-v1", or an environment, which is then played itself.
         discount: γ of the planning.
-        backup: F, smooth; by default `LogSumExp` with so small a temperature that it hardly matters.
+        backup: F, smooth; by default `LogSumExp` with a temperature that hardly matters.
         reference: Q̂; by default it is made from the simulator, see `default_reference`. One with a method
             improve(calls, state) is improved at every state of the episode, which changes it.
-        reference_calls: simulator calls for the default reference before the first step, about: 2,000 by default, or
-            400,000 on a compiled simulator, whose reference does not learn on the way.
+        reference_calls: simulator calls for the default reference before the first step, at most: 2,000 by default; for
+            a grid, which does not learn on the way, 100,000, or 400,000 on a compiled simulator.
         calls: simulator calls for a step, about; 20,000 by default, 4,000 for a simulator that is not compiled. With 0
             the reference's own best action is taken.
         seconds: time for a step, instead of calls. The result then depends on the machine.
@@ -190,34 +178,52 @@ def act(
     model = from_gymnasium(environment, discount=discount, reward_range=reward_range, **options)
     player = Player(environment, frames=record is not None, **options)
     backup = backup or entropy_backup(model)
-    spent = 0
-    if reference is None:
-        reference_calls = reference_calls or (COMPILED_CALLS if isinstance(model, JitModel) else REFERENCE_CALLS)
-        reference = made = default_reference(model, backup, calls=reference_calls, seed=seed)
-        spent = made.calls
     if calls is None and seconds is None:
         calls = CALLS if isinstance(model, TabularModel | JitModel) else SLOW_CALLS
-    actor = Actor(model, backup, reference, calls=calls, seconds=seconds, seed=seed)
     played: list[Episode] = []
-    with Episodes(player.name, episodes) if progress else nullcontext() as display:
-        for number in range(episodes):
-            played.append(_play(player, actor, episode_seed(seed, number), max_steps, display))
-            if number == 0 and record is not None:
-                _save(Path(record), player)
-            player.frames.clear()
-            if played[-1].end == "interrupted":
-                break
+    actor: Actor | None = None
+    prepared = 0
+    with Brake().on_signals() as brake, Episodes(player.name, episodes) if progress else nullcontext() as display:
+        oracle = Oracle(model, seed)  # of the reference, where it is made
+
+        def play() -> Status:
+            nonlocal actor, prepared
+            known = reference
+            if known is None:
+                known = default_reference(
+                    model, backup, calls=reference_calls or _reference_calls(model), oracle=oracle
+                )
+            prepared = oracle.calls
+            actor = Actor(model, backup, known, calls=calls, seconds=seconds, seed=seed, brake=brake)
+            for number in range(episodes):
+                played.append(_play(player, actor, episode_seed(seed, number), max_steps, display))
+                if number == 0 and record is not None:
+                    _save(Path(record), player)
+                player.frames.clear()
+                if played[-1].end == "interrupted":
+                    return "interrupted"
+            return "completed"
+
+        end = until_stopped(play)
     return ActResult(
         environment=player.name,
         episodes=tuple(played),
         discount=model.discount,
         backup=backup,
-        reference=reference,
-        reference_calls=spent,
-        calls=spent + actor.calls,
+        reference=reference if actor is None else actor.reference,
+        reference_calls=oracle.calls if actor is None else prepared,
+        calls=oracle.calls if actor is None else prepared + actor.calls,
         seconds=time.perf_counter() - started,
         seed=seed,
+        end=end,
     )
+
+
+def _reference_calls(model: GenerativeModel) -> int:
+    """Simulator calls for a reference, where nobody says."""
+    if np.asarray(model.initial_state).dtype.kind != "f":
+        return REFERENCE_CALLS
+    return COMPILED_CALLS if isinstance(model, JitModel) else GRID_CALLS
 
 
 def episode_seed(seed: int, number: int) -> int:
@@ -226,6 +232,7 @@ def episode_seed(seed: int, number: int) -> int:
 
 
 def _play(player: Player, actor: "Actor", seed: int, max_steps: int, display: Episodes | None) -> Episode:
+    """Plays one episode, to its end or until a signal comes."""
     started, before, deviated = time.perf_counter(), actor.calls, actor.deviations
     score = discounted = 0.0
     end: End = "max_steps"
@@ -241,7 +248,7 @@ def _play(player: Player, actor: "Actor", seed: int, max_steps: int, display: Ep
             if move.terminated or move.truncated:
                 end = "terminated" if move.terminated else "truncated"
                 break
-    except KeyboardInterrupt:
+    except (Stopped, KeyboardInterrupt):
         end = "interrupted"
     if display is not None:
         display.over()
@@ -259,6 +266,7 @@ class Actor:
         calls: simulator calls for a choice; or
         seconds: time for one.
         seed: of the simulator calls.
+        brake: what stops it, between two batches of simulator calls.
     """
 
     def __init__(
@@ -270,12 +278,13 @@ class Actor:
         calls: int | None = None,
         seconds: float | None = None,
         seed: int = 0,
+        brake: Brake | None = None,
     ) -> None:
         if (calls is None) == (seconds is None):
             raise ValueError(f"either calls or seconds must be given, got {calls!r} and {seconds!r}")
         self.model, self.backup, self.reference = model, backup, reference
         self.calls, self.deviations = 0, 0
-        self._limit, self._seconds, self._seed = calls, seconds, seed
+        self._limit, self._seconds, self._seed, self._brake = calls, seconds, seed, brake or Brake()
         self._problem = Problem.of(model, backup)
         self._horizon = _horizon(model.discount)
         self._learner = _learner(reference)
@@ -287,6 +296,7 @@ class Actor:
             state = np.asarray(state, dtype=np.asarray(self.model.initial_state).dtype)
         if self._limit == 0 or self.model.actions == 1:
             return self._best(state)
+        self._brake.check()
         until = math.inf if self._seconds is None else time.perf_counter() + self._seconds
         left = math.inf if self._limit is None else float(self._limit)
         if self._learner is not None:
@@ -301,19 +311,21 @@ class Actor:
         return int(np.argmax(self.reference.q(np.asarray(state)[None])[0]))
 
     def _learn(self, learner: Learner, state: Any, calls: float, until: float) -> int:
-        """Improves the reference from a state, by so many calls or until a part of the time is over."""
+        """Improves the reference from a state, by a number of calls or until a part of the time is over."""
         start, before = time.perf_counter(), learner.calls
         enough = start + LEARNING * (until - start)
-        portion = LEAST_CALLS if calls == math.inf else int(calls)
-        while portion > 0:
-            reached = learner.calls
-            learner.improve(portion, state)
-            if calls < math.inf or learner.calls == reached or time.perf_counter() >= enough:
-                break
-            portion *= 2
-        spent = learner.calls - before
-        self.calls += spent
-        return spent
+        portion = 1_000 if calls == math.inf else int(calls)  # where time is the limit; the next ones double
+        try:
+            while portion > 0:
+                reached = learner.calls
+                learner.improve(portion, state)
+                if calls < math.inf or learner.calls == reached or time.perf_counter() >= enough:
+                    break
+                portion *= 2
+                self._brake.check()
+        finally:
+            self.calls += learner.calls - before
+        return learner.calls - before
 
     def _returns(self, state: Any, calls: float, until: float) -> tuple[Ints, Floats, Floats]:
         """Returns of every action, in batches that double: their numbers, sums and sums of squares, [K] each.
@@ -326,23 +338,25 @@ class Actor:
         oracle = Oracle(self.model, self._seed, self._chunks)
         self._chunks += 1
         counts, totals, squares = np.zeros(actions, dtype=np.int64), np.zeros(actions), np.zeros(actions)
-        batch, each, started = FIRST_RETURNS, float(horizon), time.perf_counter()
-        while True:
-            if calls < math.inf:
-                batch = min(batch, int((calls - oracle.calls) / (each * actions)))
-            now = time.perf_counter()
-            late = now + (now - started) * batch / max(int(counts[0]), 1) >= until
-            if batch < 1 or (late and counts[0] > 0):
-                break
-            for action in range(actions):
-                sums = chains.returns(oracle, state, action, batch, horizon)
-                counts[action] += sums.samples
-                totals[action] += sums.total
-                squares[action] += sums.squares
-            each = SURPLUS * oracle.calls / int(counts.sum())
-            batch = int(counts[0])
-        self.calls += oracle.calls
-        return counts, totals, squares
+        batch, each, started = 8, float(horizon), time.perf_counter()
+        try:
+            while True:
+                if calls < math.inf:
+                    batch = min(batch, int((calls - oracle.calls) / (each * actions)))
+                now = time.perf_counter()
+                late = now + (now - started) * batch / max(int(counts[0]), 1) >= until
+                if batch < 1 or (late and counts[0] > 0):
+                    return counts, totals, squares
+                for action in range(actions):
+                    sums = chains.returns(oracle, state, action, batch, horizon)
+                    counts[action] += sums.samples
+                    totals[action] += sums.total
+                    squares[action] += sums.squares
+                each = 1.1 * oracle.calls / int(counts.sum())  # further returns may be longer than those so far
+                batch = int(counts[0])
+                self._brake.check()
+        finally:
+            self.calls += oracle.calls
 
 
 def deviation(counts: Ints, totals: Floats, squares: Floats, best: int) -> int:
@@ -365,13 +379,13 @@ def deviation(counts: Ints, totals: Floats, squares: Floats, best: int) -> int:
     >>> deviation(np.array([100, 100]), np.array([30.0, 60.0]), np.array([30.0, 60.0]), best=0)
     1
     """
-    if counts.min() < FEWEST:
+    if counts.min() < 8:  # too few for a conclusion
         return best
     means = totals / counts
     variance = float(np.maximum(squares - totals * means, 0.0).sum() / (counts - 1).sum())
     errors = np.sqrt(variance * (1.0 / counts + 1.0 / counts[best]))
     gains = means - means[best] - NormalDist().inv_cdf(1.0 - FALSE_ALARMS / (len(counts) - 1)) * errors
-    gains[best] = ROUNDING * max(1.0, float(np.abs(means).max()))
+    gains[best] = 1e-9 * max(1.0, float(np.abs(means).max()))  # a smaller gain may be one of rounding
     return int(gains.argmax())
 
 
@@ -382,7 +396,9 @@ def _learner(reference: Any) -> Learner | None:
 
 
 def _horizon(discount: float) -> int:
-    return 1 if discount <= LEFT else math.ceil(math.log(LEFT) / math.log(discount))
+    """Steps of a chain: all alike, so that differences stay."""
+    left = 0.01  # the discount at which chains are cut off
+    return 1 if discount <= left else math.ceil(math.log(left) / math.log(discount))
 
 
 def _pillow() -> Any:

@@ -22,10 +22,9 @@ from smoothplan import defaults, drawing, exact, specs
 from smoothplan.arguments import shown
 from smoothplan.backups import Backup, HardMax
 from smoothplan.exact import Solution
-from smoothplan.forecast import Scheduled
 from smoothplan.models import GenerativeModel, SimulatorError, TabularModel
 from smoothplan.plan import PlanResult
-from smoothplan.running.run import Diagnosis, Estimate, Identification, Planner
+from smoothplan.running.run import Diagnosis, Estimate, Identification, Planner, Scheduled
 from smoothplan.running.workers import ClusterError
 
 ROWS = 20

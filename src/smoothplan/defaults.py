@@ -14,31 +14,13 @@ from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.planners import ReferenceCruiser, SecondOrderSmoothCruiser
-from smoothplan.recursion import REFUSED_CALLS
+from smoothplan.running.run import REFUSED_CALLS
 
 BIAS = 1e-3
 """The bias of regularisation that is tolerated, as a fraction of the width of the value interval."""
 
-ACCURACY = 1e-4
-"""The accuracy that is asked for, as such a fraction."""
-
-RECURSIVE_EPSILON, RECURSIVE_TEMPERATURE = 0.1, 1.0
-"""What recursion is tried with."""
-
-SURELY_LONG = 0.95
-"""From this discount on the price of recursion is beyond all limits, and takes long to compute,"""
-
-SURELY_WIDE = 10.0
-"""where values range over so many times the accuracy: the tree has 30 levels at least."""
-
 FAST_CALLS = 2_000_000
 """A limit on simulator calls that tables and compiled simulators reach in seconds."""
-
-SLOW_SECONDS = 5.0
-"""What other simulators may take, by their speed,"""
-
-SLOW_SAMPLE = 256
-"""measured on so many calls."""
 
 
 class Gap(NamedTuple):
@@ -92,9 +74,11 @@ def entropy_backup(model: GenerativeModel) -> Backup:
 
 def is_long(model: GenerativeModel) -> bool:
     """Whether the horizon is too long for recursion, which would refuse the model even at a coarse accuracy."""
-    if model.discount >= SURELY_LONG and width(model) >= SURELY_WIDE * RECURSIVE_EPSILON:
+    epsilon, temperature = 0.1, 1.0
+    # Values that range over ten times the accuracy take 30 levels here: a price beyond all limits, and long to compute.
+    if model.discount >= 0.95 and width(model) >= 10.0 * epsilon:
         return True
-    planner = SecondOrderSmoothCruiser(LogSumExp(RECURSIVE_TEMPERATURE, model.actions), RECURSIVE_EPSILON)
+    planner = SecondOrderSmoothCruiser(LogSumExp(temperature, model.actions), epsilon)
     try:
         return planner.schedule(model).calls > REFUSED_CALLS
     except ValueError:  # values are so large that this accuracy is out of reach
@@ -124,7 +108,7 @@ def choose(model: GenerativeModel, backup: Backup | None = None) -> Choice:
             f"lse:temperature={backup.temperature:.3g}, which adds at most {gap_of_values(model, backup).high:.3g} "
             f"to a value, {BIAS:.1%} of the range of all values"
         )
-    planner = ReferenceCruiser(backup, order=1, epsilon=ACCURACY * span)
+    planner = ReferenceCruiser(backup, order=1, epsilon=1e-4 * span)
     reasons["planner"] = (
         f"reference-cruiser:order=1,epsilon={planner.epsilon:.3g}, whose chains do not branch, for a horizon of about "
         f"{1.0 / (1.0 - model.discount):.3g} steps"
@@ -137,11 +121,11 @@ def _affordable(model: GenerativeModel) -> tuple[int, str]:
     """A limit on simulator calls, and why."""
     if isinstance(model, TabularModel | JitModel) or model.initial_state is None:
         return FAST_CALLS, f"{amount(FAST_CALLS)} simulator calls, which take seconds"
-    oracle = Oracle(model, 0)
-    states = np.repeat(np.asarray(model.initial_state)[None], SLOW_SAMPLE, axis=0)
+    oracle, sample = Oracle(model, 0), 256  # calls to measure the speed by
+    states = np.repeat(np.asarray(model.initial_state)[None], sample, axis=0)
     started = time.perf_counter()
-    oracle.sample(states, np.arange(SLOW_SAMPLE) % model.actions)
-    speed = SLOW_SAMPLE / max(time.perf_counter() - started, 1e-9)
-    # Rounded to a power of ten, so that a repetition has the same limit, unless the machine has changed a lot.
-    calls = min(FAST_CALLS, 10 ** round(math.log10(SLOW_SECONDS * speed)))
+    oracle.sample(states, np.arange(sample) % model.actions)
+    speed = sample / max(time.perf_counter() - started, 1e-9)
+    # Five seconds' worth, rounded to a power of ten: a repetition has the same limit, unless the machine has changed.
+    calls = min(FAST_CALLS, 10 ** round(math.log10(5.0 * speed)))
     return calls, f"{amount(calls)} simulator calls, for the simulator makes about {speed:,.0f} in a second"

@@ -4,33 +4,15 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Protocol, runtime_checkable
 
 from smoothplan.arguments import amount
 from smoothplan.models.base import GenerativeModel
-from smoothplan.running.run import Planner
+from smoothplan.running.run import Planner, Scheduled, within
 from smoothplan.schedules.schedule import Schedule
-
-MAX_ROWS = 30
-"""Levels shown in a table."""
 
 LEGEND = """\
 N: returns per action in the reference Q̂; n: pairs of returns in the quadratic term; "from": the level that the
 returns of the reference, the return X of the drawn action, and the pairs go through."""
-
-ROUNDING = 1e-9
-"""Relative slack when an error is compared with ε."""
-
-
-@runtime_checkable
-class Scheduled(Planner, Protocol):
-    """A planner whose price is known in advance: it runs a schedule."""
-
-    def schedule(self, model: GenerativeModel) -> Schedule:
-        """The table of levels that this planner runs on a model."""
-
-    def with_epsilon(self, epsilon: float) -> "Scheduled":
-        """The same planner for another accuracy."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +53,12 @@ class Forecast:
         The root's row is about one sample around the shared reference.
         """
         schedule = self.schedule
-        last = len(schedule.levels) - 1
+        last, shown = len(schedule.levels) - 1, 30  # rows that fit on a screen
         lines = [
             f"{'level':>5}  {'kind':<8} {'N':>9} {'n':>3}  {'Q̂ from':>6} {'X from':>6} {'pairs from':>10}  "
             f"{'bias':>9} {'deviation':>9}  {'calls':>9}"
         ]
-        for row in range(last, max(last - MAX_ROWS, -1), -1):
+        for row in range(last, max(last - shown, -1), -1):
             level = schedule.levels[row]
             proved = schedule.certificates[row] if row < last else schedule.sample
             calls = schedule.costs[row] if row < last else schedule.sample_calls or schedule.reference_calls
@@ -86,8 +68,8 @@ class Forecast:
                 f"{children[0]:>6} {children[1]:>6} {children[2]:>10}  "
                 f"{float(proved.bias):>9.3g} {math.sqrt(proved.variance):>9.3g}  {amount(calls):>9}"
             )
-        if last >= MAX_ROWS:
-            lines.append(f"       … and {last + 1 - MAX_ROWS} more levels")
+        if last >= shown:
+            lines.append(f"       … and {last + 1 - shown} more levels")
         lines.append(LEGEND)
         return "\n".join(lines)
 
@@ -123,7 +105,7 @@ class Forecast:
                 f"{amount(schedule.sample_calls)} calls"
             )
         parts.append(f"error at most {schedule.bias:.3g} bias + {schedule.noise:.3g} noise")
-        if schedule.bias + schedule.noise > schedule.epsilon * (1.0 + ROUNDING):
+        if not within(schedule.bias + schedule.noise, schedule.epsilon):
             parts.append(f"which does not confirm the epsilon of {schedule.epsilon:g} that the publication promises")
         if self.calls > 0:
             parts.append(f"halving epsilon costs 2^{self.exponent:.2f} times as much")

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any, get_args
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats
-from smoothplan.brake import Brake, Stopped
+from smoothplan.brake import Brake
 from smoothplan.models.base import GenerativeModel
 from smoothplan.models.calls import SimulatorError
 from smoothplan.models.tabular import TabularModel
@@ -19,44 +19,18 @@ from smoothplan.running.checkpoint import Journal
 from smoothplan.running.fingerprint import describe, fingerprint
 from smoothplan.running.hiring import PoolName, Terms
 from smoothplan.running.progress import Shown, display_for
-from smoothplan.running.run import (
-    Diagnosis,
-    EngineName,
-    Estimate,
-    Estimating,
-    Identification,
-    Planner,
-    Root,
-    Run,
-    Status,
-    Truncation,
-)
+from smoothplan.running.run import EngineName, Found, Planner, Root, Status, until_stopped
 from smoothplan.running.workers import ClusterError, Workers
 
 
 @dataclass(frozen=True, eq=False)
-class PlanResult:
+class PlanResult(Found):
     """What a run found. The interval contains the value with probability at least 1 − δ, whatever stopped the run."""
 
-    value: float
-    interval: tuple[float, float]
-    action: int | None  # the best action as far as the run knows; none at a terminal state
-    q: Floats  # estimates of the action values, [K]; no guarantee
-    q_intervals: Floats | None  # [K, 2], where there are any: all hold at once, and together with the interval
     policy: Floats  # ∇F(q), [K]
-    calls: int  # simulator calls
     seconds: float
     status: Status
-    samples: int  # root samples
-    epsilon: float
-    delta: float
     seed: int
-    identification: Identification | None = None  # what a run in search of the best action did
-    diagnosis: Diagnosis | None = None  # what a run around a reference says of it
-    standard_error: float | None = None  # of a value that is an estimate, around the value at a finite depth
-    truncation: Truncation | None = None  # that depth, and how far the value there may be from the value
-
-    details: Identification | Diagnosis | Estimate | None = None  # what is particular to the planner
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -64,17 +38,7 @@ class PlanResult:
         for name, value in fields.items():
             if isinstance(value, np.ndarray):
                 fields[name] = value.tolist()
-        if self.identification is not None:
-            fields["identification"] = self.identification.to_fields()
-        if self.diagnosis is not None:
-            fields["diagnosis"] = self.diagnosis.to_fields()
-        if self.truncation is not None:
-            fields["truncation"] = self.truncation._asdict()
-        if isinstance(self.details, Estimate):
-            fields["details"] = asdict(self.details)
-        elif self.details is not None:
-            fields["details"] = self.details.to_fields()
-        return json.dumps(fields)
+        return json.dumps(fields | {"details": None if self.details is None else self.details.to_fields()})
 
 
 def plan(
@@ -151,17 +115,14 @@ def plan(
         root = replace(root, model=simulator)
         run = planner.begin(root)
         try:
-            run.go(workers, display)
-        except Stopped as stopped:
-            run.status = stopped.reason
-        except KeyboardInterrupt:
-            run.status = "interrupted"
+            status = until_stopped(lambda: run.go(workers, display))
         except (SimulatorError, ClusterError) as error:
-            error.partial = _result(planner, root, run)
+            error.partial = _result(planner, root, run.found(), "interrupted")
             raise
-        display.update(run.calls, run.interval)
-        display.end(run.status)
-    return _result(planner, root, run)
+        found = run.found()
+        display.update(found.calls, found.interval)
+        display.end(status)
+    return _result(planner, root, found, status)
 
 
 def _identity(planner: Planner, root: Root) -> dict[str, str]:
@@ -172,50 +133,31 @@ def _identity(planner: Planner, root: Root) -> dict[str, str]:
     return {"version": version("smoothplan")} | described | limits
 
 
-def _result(planner: Planner, root: Root, run: Run) -> PlanResult:
-    q = run.q
+def _result(planner: Planner, root: Root, found: Found, status: Status) -> PlanResult:
     return PlanResult(
-        value=run.value,
-        interval=run.interval,
-        action=run.action,
-        q=q,
-        q_intervals=run.q_intervals,
-        policy=root.backed_up(planner.backup, q[None], "policy")[0],
-        calls=run.calls,
+        **{name: getattr(found, name) for name in found.__dataclass_fields__},
+        policy=root.backed_up(planner.backup, found.q[None], "policy")[0],
         seconds=time.perf_counter() - root.started,
-        status=run.status,
-        samples=run.samples,
-        epsilon=run.epsilon,
-        delta=run.delta,
+        status=status,
         seed=root.seed,
-        identification=run.identification,
-        diagnosis=run.diagnosis,
-        standard_error=run.standard_error if isinstance(run, Estimating) else None,
-        truncation=run.truncation if isinstance(run, Estimating) else None,
-        details=Estimate(run.standard_error, *run.truncation)
-        if isinstance(run, Estimating)
-        else run.identification or run.diagnosis,
     )
 
 
 def _worth_nothing(planner: Planner, root: Root) -> PlanResult:
     """The result at a terminal state."""
-    q = np.zeros(root.model.actions)
-    return PlanResult(
+    nothing = Found(
         value=0.0,
         interval=(0.0, 0.0),
         action=None,
-        q=q,
+        q=np.zeros(root.model.actions),
         q_intervals=None,
-        policy=root.backed_up(planner.backup, q[None], "policy")[0],
         calls=0,
-        seconds=time.perf_counter() - root.started,
-        status="terminal",
         samples=0,
         epsilon=planner.epsilon,
         delta=planner.delta,
-        seed=root.seed,
+        details=None,
     )
+    return _result(planner, root, nothing, "terminal")
 
 
 def _root_state(model: GenerativeModel, state: Any) -> Any:

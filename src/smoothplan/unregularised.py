@@ -12,7 +12,8 @@ from smoothplan.backups import Backup, HardMax
 from smoothplan.defaults import Choice, Gap, choose, gap_of_values, smooth_backup
 from smoothplan.models.base import GenerativeModel
 from smoothplan.plan import PlanResult, plan
-from smoothplan.running.run import Planner
+from smoothplan.planners.gape import OTGapE
+from smoothplan.running.run import Identification, Planner
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +21,8 @@ class UnregularisedResult:
     """What a plan with a smooth backup says of the ordinary optimal value, max over policies of the expected return."""
 
     value: float  # the regularised value, brought into the interval
-    interval: tuple[float, float]  # contains the ordinary optimal value with probability at least 1 − δ
+    interval: tuple[float, float]  # contains the ordinary optimal value with probability at least 1 − δ, if certified
+    certified: bool  # False where the planner's interval is an estimate: then so is this one
     gap: Gap  # contains the regularised value less the ordinary one, for certain
     bias: float  # what was tolerated
     backup: Backup
@@ -36,7 +38,7 @@ class UnregularisedResult:
     def to_json(self) -> str:
         """One JSON object."""
         fields = {"value": self.value, "interval": self.interval, "gap": self.gap, "bias": self.bias}
-        fields |= {"action": self.action, "backup": repr(self.backup)}
+        fields |= {"certified": self.certified, "action": self.action, "backup": repr(self.backup)}
         return json.dumps(fields | {"regularised": json.loads(self.regularised.to_json())})
 
 
@@ -66,6 +68,9 @@ def plan_unregularised(
         max_seconds: as for `plan`.
         **options: of `plan`: seed, workers, progress, engine.
 
+    Raises:
+        ValueError: the planner plans with another backup, or for another value than the discounted one.
+
     >>> from smoothplan import SecondOrderSmoothCruiser, models
     >>> model = models.garnet(states=20, actions=2, discount=0.1, seed=1)
     >>> found = plan_unregularised(model, 0, bias=0.2, planner=lambda F: SecondOrderSmoothCruiser(F, epsilon=0.1))
@@ -84,11 +89,17 @@ def plan_unregularised(
         made = planner(backup)
     if made.backup is not backup:
         raise ValueError(f"planner must plan with the backup that it is given, {backup!r}, got {made!r}")
+    if isinstance(made, OTGapE) and made.tail == "zero":
+        raise ValueError(
+            "planner must plan for the discounted value, got tail='zero', which is the value of the first "
+            f"{made.horizon} steps: use tail='honest'"
+        )
     result = plan(made, model, state, max_calls=max_calls, max_seconds=max_seconds, **options)
     gap = gap_of_values(model, backup)
     interval = _shifted(model, result, gap)
     value = min(max(result.value, interval[0]), interval[1])
-    return UnregularisedResult(value, interval, gap, bias, backup, made, result, choice)
+    certified = not isinstance(result.details, Identification) or result.details.certified
+    return UnregularisedResult(value, interval, certified, gap, bias, backup, made, result, choice)
 
 
 def _shifted(model: GenerativeModel, result: PlanResult, gap: Gap) -> tuple[float, float]:

@@ -12,8 +12,9 @@ from smoothplan.backups import Backup, LogSumExp
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import garnet
 from smoothplan.plan import plan
-from smoothplan.planners.reference import ReferenceCruiser
+from smoothplan.planners.reference_cruiser import ReferenceCruiser
 from smoothplan.references import TabularReference
+from smoothplan.running.run import Diagnosis
 from smoothplan.schedules.level import Problem
 
 MODEL: dict[str, Any] = {"states": 200, "actions": 4, "branching": 4, "reward_kind": "bernoulli"}
@@ -108,8 +109,8 @@ def sampled(s: Mapping[str, Any], seed: int, table: Floats) -> dict[str, Any]:
         error_range=s["error_range"],
     )
     result = plan(planner, model, STATE, seed=seed, max_calls=s["calls"])
-    found = result.diagnosis
-    assert found is not None
+    found = result.details
+    assert isinstance(found, Diagnosis)
     means = ChainMeans(model, backup, table).orders(found.horizon, Problem.of(model, backup).middle)
     estimate, error = (found.order_1, found.order_1_error) if s["order"] == 1 else (found.order_2, found.order_2_error)
     return {

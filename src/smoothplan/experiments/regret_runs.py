@@ -13,7 +13,7 @@ from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax
 from smoothplan.defaults import entropy_backup, width
 from smoothplan.experiments.base import Cell
-from smoothplan.forecast import Scheduled, forecast
+from smoothplan.forecast import forecast
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import REBOOT_COST, frozen_lake, garnet, sailing
 from smoothplan.plan import plan
@@ -27,7 +27,7 @@ from smoothplan.planners import (
     SmoothCruiser,
     SparseSampling,
 )
-from smoothplan.running.run import Planner
+from smoothplan.running.run import Identification, Planner, Scheduled
 
 DELTA = 0.1
 
@@ -210,11 +210,11 @@ def measure(cell: Cell) -> Mapping[str, Any]:
     assert result.action is not None
     loss = best - float(q[result.action])
     # The bounds of soft backups are about other action values than those that the regret is measured by.
-    found = result.identification if s["planner"] == "MDPGapE" else None
+    found = result.details if s["planner"] == "MDPGapE" else None
     return {
         "random": chance,
         "regret": loss if loss > 2.0 * SOLVED else 0.0,  # actions that are alike differ by rounding only
         "calls": result.calls,
         "informed": True,
-        "bound": None if found is None else max(found.gap, 0.0),
+        "bound": max(found.gap, 0.0) if isinstance(found, Identification) else None,
     }

@@ -29,7 +29,7 @@ from smoothplan.models.base import GenerativeModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import VectorModel
 from smoothplan.models.zoo import garnet
-from smoothplan.recursion import engine_for
+from smoothplan.planners.engines import engine_for
 from smoothplan.running.work import Chunk, Work
 from smoothplan.running.workers import Workers
 from smoothplan.schedules import Level, Problem, Schedule, optimised

@@ -28,7 +28,7 @@ from smoothplan.models.vector import VectorModel
 from smoothplan.models.zoo import garnet
 from smoothplan.plan import plan
 from smoothplan.planners import SecondOrderSmoothCruiser, SmoothCruiser
-from smoothplan.recursion import engine_for
+from smoothplan.planners.engines import engine_for
 from smoothplan.running.hiring import PoolName, Terms
 from smoothplan.running.work import Chunk, Work
 from smoothplan.running.workers import Workers

@@ -1,10 +1,11 @@
-"""Planners: frozen configurations that `plan` runs and, where the price is known in advance, `forecast` prices."""
+"""Planners: one file each, with its frozen configuration and its run. `plan` runs them; `forecast` prices schedules."""
 
-from smoothplan.planners.baselines import UCT, RandomizedMultilevel
 from smoothplan.planners.gapcruiser import OTGapCruiser
 from smoothplan.planners.gape import MDPGapE, OTGapE
+from smoothplan.planners.multilevel import RandomizedMultilevel
 from smoothplan.planners.recursive import SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
-from smoothplan.planners.reference import ReferenceCruiser
+from smoothplan.planners.reference_cruiser import ReferenceCruiser
+from smoothplan.planners.uct import UCT
 
 __all__ = [
     "UCT",

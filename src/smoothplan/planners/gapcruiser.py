@@ -1,8 +1,9 @@
 """OT-GapCruiser: the best action at the root, by UGapE over returns through certified levels.
 
 A return X = R + γ·Y(Z) through a level of bias b has a mean within γ·b of the action's value. So an interval for the
-mean, widened by that, is one for the value; it cannot become narrower than the bias, and as it shrinks the level is
-refined. A ladder of levels is made in advance, each rung the cheapest way to a radius.
+mean, widened by that, is one for the value. It cannot become narrower than the bias, so as it shrinks the level is
+refined. A ladder of levels is made in advance; a rung is a level with the number of returns through it that leads to
+one radius at the least price.
 """
 
 import math
@@ -13,13 +14,25 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from smoothplan import arguments
-from smoothplan.arguments import Floats, amount, scientific
+from smoothplan.arguments import Floats, scientific
 from smoothplan.backups import Backup
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.engines.base import Engine
 from smoothplan.models.base import GenerativeModel
-from smoothplan.recursion import HEADROOM, REFUSED_CALLS, ROUNDING, SMALL, HopelessError, action_values, engine_for
-from smoothplan.running.run import Display, History, Identification, Root, Status
+from smoothplan.planners.chunks import chunk_size
+from smoothplan.planners.engines import engine_for
+from smoothplan.planners.recursive import HEADROOM, hopeless
+from smoothplan.running.run import (
+    REFUSED_CALLS,
+    Display,
+    Found,
+    History,
+    Identification,
+    Root,
+    Run,
+    Status,
+    within,
+)
 from smoothplan.running.work import Chunk, Outcome, Work
 from smoothplan.running.workers import Workers
 from smoothplan.schedules.level import Level, Problem, Return
@@ -27,17 +40,11 @@ from smoothplan.schedules.optimise import Rung, ladder
 from smoothplan.schedules.schedule import Schedule, trimmed
 from smoothplan.search.ugape import ugape
 
-LOOKS = 64
-"""A batch is no less than this fraction of the samples that a rung may need,"""
-
-GROWTH = 16
-"""and no less than this fraction of the samples that the action has there."""
-
-PIECES = 8
-"""Chunks of a batch, unless they would be too small."""
+RUNG_SHARE, GROWTH = 1 / 64, 1 / 16
+"""A batch of returns is at least this share of the returns that its rung may need, and of those that the action has."""
 
 FASTEST = 10**9
-"""Simulator calls per second that no engine makes: what a limit on time can pay for, at most."""
+"""Simulator calls per second that no engine makes: a limit on time pays for no more."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,7 @@ class OTGapCruiser:
         if self.rewards not in ("declared", "bounded"):
             raise ValueError(f"rewards must be 'declared' or 'bounded', got {self.rewards!r}")
 
-    def begin(self, root: Root) -> "CruiserRun":
+    def begin(self, root: Root) -> Run:
         """A run that has not made any simulator call yet.
 
         Raises:
@@ -85,11 +92,13 @@ class OTGapCruiser:
                     "epsilon must be greater than 0 where neither max_calls nor max_seconds is given, got 0"
                 )
             levels, rungs = self._ladder(problem, REFUSED_CALLS / (2.0 * problem.actions))
-            if rungs[-1].radius > self.epsilon / 2.0 * (1.0 + ROUNDING):
-                raise HopelessError(_refusal(problem, rungs))
+            if not within(rungs[-1].radius, self.epsilon / 2.0):
+                calls = int(problem.actions * sum(rung.price for rung in rungs))
+                price = f"more than {scientific(REFUSED_CALLS)} simulator calls where actions are alike"
+                raise hopeless(price, 2.0 * rungs[-1].radius, calls if calls <= REFUSED_CALLS else 0)
         else:
             levels, rungs = self._ladder(problem, HEADROOM * budget)
-        return CruiserRun(self, root, problem, [Stage.of(rung, self, root, problem, levels) for rung in rungs])
+        return GapCruiserRun(self, root, problem, [Stage.of(rung, self, root, problem, levels) for rung in rungs])
 
     def _problem(self, model: GenerativeModel) -> Problem:
         problem = Problem.of(model, self.backup)
@@ -107,18 +116,6 @@ def _budget(root: Root) -> int | None:
     limits = [] if root.max_calls is None else [root.max_calls]
     limits += [] if root.max_seconds is None else [int(FASTEST * root.max_seconds)]
     return min(limits, default=None)
-
-
-def _refusal(problem: Problem, rungs: list[Rung]) -> str:
-    """Why a run is not started, with the accuracy at which it would be."""
-    price = problem.actions * sum(rung.price for rung in rungs)
-    message = (
-        f"this plan may need more than {scientific(REFUSED_CALLS)} simulator calls where actions are alike. "
-        "Recursion is for short horizons: a smaller discount, a larger epsilon or a higher temperature would help"
-    )
-    if price <= REFUSED_CALLS:
-        message += f" (at epsilon={2.0 * rungs[-1].radius:.3g} it is {amount(int(price))})"
-    return message + "; max_calls=N plans as accurately as N calls allow"
 
 
 class Stage(NamedTuple):
@@ -162,142 +159,109 @@ class Action:
         return min(max(mean, low), high)
 
 
-@dataclass
-class CruiserRun:
-    """The state of a run: what is known of each root action."""
+class GapCruiserRun:
+    """A run of OT-GapCruiser: what is known of each root action."""
 
-    planner: OTGapCruiser
-    root: Root
-    problem: Problem
-    stages: list[Stage]
-    status: Status = "converged"
-    samples: int = 0
-    rounds: int = 0
-    chunks: int = 0
-    actions: list[Action] = field(init=False)
-    history: History = field(default_factory=History)
-    diagnosis: None = None
+    def __init__(self, planner: OTGapCruiser, root: Root, problem: Problem, stages: list[Stage]) -> None:
+        self._planner, self._root, self._problem, self.stages = planner, root, problem, stages
+        self.actions = [Action(problem.action_values) for _ in range(problem.actions)]
+        self._rounds = self._samples = 0
+        self._chunks = 0  # made, which is the number of the next
+        self._history = History()
+        self._work = [Work(stage.engine, root.model, root.state, root.seed, stage.schedule) for stage in stages]
 
-    def __post_init__(self) -> None:
-        self.actions = [Action(action_values(self.problem)) for _ in range(self.problem.actions)]
-        at = self.root.model, self.root.state, self.root.seed
-        self._work = [Work(stage.engine, *at, stage.schedule) for stage in self.stages]
-
-    def go(self, workers: Workers, display: Display) -> None:
+    def go(self, workers: Workers, display: Display) -> Status:
         """Samples the wider of the best action and its challenger, until the gap is within ε or a limit is reached."""
         while True:
-            self.history.add(self.calls, self.q_intervals)
-            best, challenger, gap = ugape(self.q_intervals)
-            if challenger is None or gap <= self.epsilon * (1.0 + ROUNDING):
-                self.status = "converged"
-                return
-            action = max(best, challenger, key=lambda a: self.actions[a].radius)
-            tasks = list(self._tasks(action))
-            if not tasks:
-                self.status = "max_calls"
-                return
-            self.rounds += 1
-            for task, outcome in workers.in_order(self._work[self.actions[action].stage], tasks):
-                self._book(task, outcome)
-                display.update(self.calls, self.interval)
+            intervals = self._intervals()
+            self._history.add(self._calls(), intervals)
+            best, challenger, gap = ugape(intervals)
+            if challenger is None or within(gap, self._planner.epsilon):
+                return "converged"
+            number = max(best, challenger, key=lambda action: self.actions[action].radius)
+            chunks = list(self._batch(number))
+            if not chunks:
+                return "max_calls"
+            self._rounds += 1
+            for chunk, outcome in workers.in_order(self._work[self.actions[number].stage], chunks):
+                self._book(chunk, outcome)
+                display.update(self._calls(), self._interval())
 
-    def _tasks(self, number: int) -> Iterator[Chunk]:
+    def found(self) -> Found:
+        """F of the estimates, and the action with the largest lower bound."""
+        intervals, (low, high) = self._intervals(), self._interval()
+        best, challenger, gap = ugape(intervals)
+        q = np.array([action.estimate for action in self.actions])
+        value = float(self._root.backed_up(self._planner.backup, q[None])[0])
+        return Found(
+            value=min(max(value, low), high),
+            interval=(low, high),
+            action=best,
+            q=q,
+            q_intervals=intervals,
+            calls=self._calls(),
+            samples=self._samples,
+            epsilon=self._planner.epsilon,
+            delta=self._planner.delta,
+            details=Identification(
+                gap=gap,
+                challenger=challenger,
+                action_calls=np.array([action.calls for action in self.actions]),
+                rounds=self._rounds,
+                history=self._history.until(self._calls(), intervals),
+            ),
+        )
+
+    def _calls(self) -> int:
+        return sum(action.calls for action in self.actions)
+
+    def _intervals(self) -> Floats:
+        """Of the action values, [K, 2]."""
+        return np.array([action.interval for action in self.actions])
+
+    def _interval(self) -> tuple[float, float]:
+        """F of the lower and of the upper bounds, for F is monotone."""
+        low, high = self._root.backed_up(self._planner.backup, self._intervals().T)
+        return max(float(low), self._problem.values[0]), min(float(high), self._problem.values[1])
+
+    def _batch(self, number: int) -> Iterator[Chunk]:
         """The next batch of returns of an action, in chunks; nothing where the limit does not allow one."""
         action = self.actions[number]
         while self._worth_refining(action):
             action.stage += 1
         stage = self.stages[action.stage]
         have = action.means[action.stage].count if action.stage in action.means else 0
-        count = math.ceil(max(stage.rung.samples / LOOKS, have / GROWTH))
-        if self.root.max_calls is not None:
-            count = min(count, (self.root.max_calls - self.calls) // stage.calls)
-        # Enough for a few workers, unless chunks would be too small to be worth it.
-        most, least = stage.engine.chunk_calls // stage.calls, (stage.engine.chunk_calls >> SMALL) // stage.calls
-        size = max(1, min(most, max(math.ceil(count / PIECES), least)))
+        count = math.ceil(max(RUNG_SHARE * stage.rung.samples, GROWTH * have))
+        if self._root.max_calls is not None:
+            count = min(count, (self._root.max_calls - self._calls()) // stage.calls)
+        size = chunk_size(stage.engine.chunk_calls, stage.calls, samples=count)
         for start in range(0, count, size):
             samples = min(size, count - start)
-            yield Chunk(self.chunks, "returns", (number, samples), samples, number)
-            self.chunks += 1
+            yield Chunk(self._chunks, "returns", (number, samples), samples, number)
+            self._chunks += 1
 
     def _worth_refining(self, action: Action) -> bool:
         """Whether an action has got from its level what that is for, and can pay for the next."""
         if action.stage == len(self.stages) - 1:
             return False
         here, finer = self.stages[action.stage].rung, self.stages[action.stage + 1].rung
-        remaining = math.inf if self.root.max_calls is None else self.root.max_calls - self.calls
+        limit = self._root.max_calls
+        remaining = math.inf if limit is None else limit - self._calls()
         return action.radius <= here.radius and finer.price <= HEADROOM * remaining
 
-    def _book(self, task: Chunk, outcome: Outcome) -> None:
+    def _book(self, chunk: Chunk, outcome: Outcome) -> None:
         """Takes a chunk into account: the action's interval shrinks to what its returns allow, and never widens."""
-        action = self.actions[task.action]
+        action = self.actions[chunk.action]
         rung, through, *_ = self.stages[action.stage]
         if action.stage not in action.means:
-            delta = self.delta / (self.problem.actions * len(self.stages))
-            action.means[action.stage] = ConfidenceSequence(
-                float(through.low), float(through.high), delta, rung.radius - float(through.bias)
-            )
+            delta = self._planner.delta / (self._problem.actions * len(self.stages))
+            target = rung.radius - float(through.bias)
+            action.means[action.stage] = ConfidenceSequence(float(through.low), float(through.high), delta, target)
         mean = action.means[action.stage]
-        sums = outcome.sums
-        mean.update(*sums)
+        mean.update(*outcome.sums)
         # Returns without variance are all alike.
         low, high = (mean.mean, mean.mean) if through.variance == 0.0 else mean.interval
-        action.interval = (
-            max(action.interval[0], low - float(through.bias)),
-            min(action.interval[1], high + float(through.bias)),
-        )
+        bias = float(through.bias)
+        action.interval = max(action.interval[0], low - bias), min(action.interval[1], high + bias)
         action.calls += outcome.calls
-        self.samples += sums.samples
-
-    @property
-    def epsilon(self) -> float:
-        """How far from optimal the action may be."""
-        return self.planner.epsilon
-
-    @property
-    def delta(self) -> float:
-        """The probability that any interval fails."""
-        return self.planner.delta
-
-    @property
-    def calls(self) -> int:
-        """Simulator calls made."""
-        return sum(action.calls for action in self.actions)
-
-    @property
-    def q(self) -> Floats:
-        """Estimates of the action values, [K]."""
-        return np.array([action.estimate for action in self.actions])
-
-    @property
-    def q_intervals(self) -> Floats:
-        """Intervals of the action values, [K, 2]."""
-        return np.array([action.interval for action in self.actions])
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """F of the lower and of the upper bounds, for F is monotone."""
-        low, high = self.root.backed_up(self.planner.backup, self.q_intervals.T)
-        return max(float(low), self.problem.values[0]), min(float(high), self.problem.values[1])
-
-    @property
-    def value(self) -> float:
-        """F of the estimates, within the interval."""
-        low, high = self.interval
-        return min(max(float(self.root.backed_up(self.planner.backup, self.q[None])[0]), low), high)
-
-    @property
-    def action(self) -> int:
-        """The action with the largest lower bound."""
-        return ugape(self.q_intervals)[0]
-
-    @property
-    def identification(self) -> Identification:
-        """How the best action was found."""
-        _, challenger, gap = ugape(self.q_intervals)
-        return Identification(
-            gap=gap,
-            challenger=challenger,
-            action_calls=np.array([action.calls for action in self.actions]),
-            rounds=self.rounds,
-            history=self.history.until(self.calls, self.q_intervals),
-        )
+        self._samples += outcome.sums.samples

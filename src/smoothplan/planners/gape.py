@@ -11,12 +11,11 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from smoothplan import arguments, curvature
-from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax
-from smoothplan.models.base import GenerativeModel, Oracle
-from smoothplan.models.tabular import TabularModel
-from smoothplan.planners.slices import SLICE_CALLS, in_slices
-from smoothplan.running.run import Display, History, Identification, Root, Run, Status
+from smoothplan.models.base import GenerativeModel
+from smoothplan.planners.chunks import SLICE_CALLS, in_slices
+from smoothplan.planners.engines import explorer_for
+from smoothplan.running.run import Display, Found, History, Identification, Root, Run, Status
 from smoothplan.running.workers import Workers
 from smoothplan.search.explored import explored
 from smoothplan.search.explorer import Explorer, Key
@@ -115,15 +114,7 @@ class OTGapE:
                 )
 
     def _explorer(self, root: Root) -> Explorer:
-        oracle = Oracle(root.model, root.seed)
-        rules = self._rules(root.model)
-        if isinstance(root.model, TabularModel) and root.engine != "batched" and self.key is None:
-            return Explorer(rules, oracle, self.backup, root.state, root.model)
-        if root.engine == "compiled":
-            raise ValueError(
-                f"engine 'compiled' needs a TabularModel and no key, got {type(root.model).__name__}: use 'batched'"
-            )
-        return Explorer(rules, oracle, self.backup, root.state, key=self.key)
+        return explorer_for(root, self._rules(root.model), self.backup, self.key)
 
     def _rules(self, model: GenerativeModel) -> Rules:
         rules = rules_of(model, self.backup, self.delta, self.successors, self.horizon, self.tail)
@@ -180,87 +171,66 @@ def published_horizon(epsilon: float, discount: float) -> int:
 
 
 class SearchRun:
-    """A run of OT-GapE: slices of the search, with a look at the clock in between."""
-
-    status: Status = "converged"
-    diagnosis = None
+    """A run of OT-GapE: the search in slices, with a look at the clock in between."""
 
     def __init__(self, planner: OTGapE, root: Root, explorer: Explorer) -> None:
-        self._root, self._explorer = root, explorer
-        self._certified = planner.thresholds == "valid"
+        self._planner, self._root, self.explorer = planner, root, explorer
         self._history = History()
-        self.epsilon, self.delta = planner.epsilon, planner.delta
 
-    def go(self, workers: Workers, display: Display) -> None:
+    def go(self, workers: Workers, display: Display) -> Status:
         """Searches until the gap is within ε or a limit is reached. Rounds build on each other: one worker does all."""
-        converged = in_slices(self, self._explore, self._root.max_calls, workers, display)
-        self.status = "converged" if converged else "max_calls"
-
-    def _explore(self, until: int, limit: int) -> bool:
-        converged = self._explorer.explore(self.epsilon, until, SLICE_CALLS, limit)
-        self._history.add(self.calls, self._explorer.intervals)
-        return converged
-
-    def saved(self) -> Arrays:
-        """The search as arrays, for a checkpoint."""
-        return self._explorer.saved() | self._history.saved()
-
-    def restore(self, arrays: Readable) -> None:
-        """Takes on the search that was saved."""
-        self._history.restore(arrays, self._root.model.actions)
-        self._explorer.restore(arrays)
+        return "converged" if in_slices(self, self._root.max_calls, workers, display) else "max_calls"
 
     @property
     def calls(self) -> int:
         """Simulator calls made."""
-        return self._explorer.oracle.calls
-
-    @property
-    def samples(self) -> int:
-        """Samples of the root's own pairs."""
-        return int(self._explorer.graph.pairs["count"][: self._root.model.actions].sum())
+        return self.explorer.oracle.calls
 
     @property
     def interval(self) -> tuple[float, float]:
         """The interval of the root's value."""
-        return self._explorer.interval
+        return self.explorer.interval
 
-    @property
-    def value(self) -> float:
-        """The middle of the interval."""
-        low, high = self.interval
-        return (low + high) / 2.0
+    def explore(self, until: int, limit: int) -> bool:
+        """Searches until a number of calls is made; whether the gap is within ε."""
+        converged = self.explorer.explore(self._planner.epsilon, until, SLICE_CALLS, limit)
+        self._history.add(self.calls, self.explorer.intervals)
+        return converged
 
-    @property
-    def q(self) -> Floats:
-        """The middles of the intervals of the action values, [K]."""
-        return np.asarray(self._explorer.intervals.mean(axis=1))
+    def saved(self) -> Arrays:
+        """The search as arrays, for a checkpoint."""
+        return self.explorer.saved() | self._history.saved()
 
-    @property
-    def q_intervals(self) -> Floats:
-        """The intervals of the action values, [K, 2]."""
-        return self._explorer.intervals
+    def restore(self, arrays: Readable) -> None:
+        """Takes on the search that was saved."""
+        self._history.restore(arrays, self._root.model.actions)
+        self.explorer.restore(arrays)
 
-    @property
-    def action(self) -> int:
-        """The best action: the one with the largest lower bound."""
-        return ugape(self._explorer.intervals)[0]
-
-    @property
-    def identification(self) -> Identification:
-        """What the search did."""
-        intervals = self._explorer.intervals
-        _, challenger, gap = ugape(intervals)
-        graph = self._explorer.graph
-        return Identification(
-            gap=gap,
-            challenger=challenger,
-            action_calls=graph.spent.copy(),
-            rounds=int(graph.totals[ROUNDS]),
-            history=self._history.until(self.calls, intervals),
-            certified=self._certified,
-            states=int(graph.totals[STATES]),
-            pairs=int(graph.totals[PAIRS]),
-            bytes=self._explorer.bytes,
-            graph=explored(self._explorer, self._root.model),
+    def found(self) -> Found:
+        """The middles of the intervals, and the action with the largest lower bound."""
+        explorer, graph = self.explorer, self.explorer.graph
+        intervals = explorer.intervals
+        best, challenger, gap = ugape(intervals)
+        return Found(
+            value=sum(self.interval) / 2.0,
+            interval=self.interval,
+            action=best,
+            q=np.asarray(intervals.mean(axis=1)),
+            q_intervals=intervals,
+            calls=self.calls,
+            samples=int(graph.pairs["count"][: self._root.model.actions].sum()),  # of the root's own pairs
+            epsilon=self._planner.epsilon,
+            delta=self._planner.delta,
+            details=Identification(
+                gap=gap,
+                challenger=challenger,
+                action_calls=graph.spent.copy(),
+                rounds=int(graph.totals[ROUNDS]),
+                history=self._history.until(self.calls, intervals),
+                certified=self._planner.thresholds == "valid",
+                states=int(graph.totals[STATES]),
+                pairs=int(graph.totals[PAIRS]),
+                bytes=explorer.bytes,
+                graph=explored(explorer, self._root.model),
+            ),
         )

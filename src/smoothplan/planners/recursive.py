@@ -1,16 +1,44 @@
-"""The recursive planners: which levels they allow, and how they are printed."""
+"""The recursive planners: the levels that each allows, and the run of a schedule.
 
+A recursive planner estimates a value by sampling the values of successors, which it estimates in the same way down to
+a fixed depth. What its schedule costs is known in advance, so a run that would be hopeless is refused, and a limit on
+calls chooses the most accurate schedule that it can pay for.
+"""
+
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
-from smoothplan import arguments, recursion
+import numpy as np
+
+from smoothplan import arguments
+from smoothplan.arguments import Floats, amount, scientific
 from smoothplan.backups import Backup
+from smoothplan.confidence import ConfidenceSequence
+from smoothplan.engines.base import Engine
 from smoothplan.models.base import GenerativeModel
-from smoothplan.running.run import Root, Run
+from smoothplan.planners.chunks import chunk_size
+from smoothplan.planners.engines import engine_for
+from smoothplan.running.run import REFUSED_CALLS, Display, Found, HopelessError, Root, Run, Scheduled, Status, within
+from smoothplan.running.work import Chunk, Outcome, Work
+from smoothplan.running.workers import Workers
 from smoothplan.schedules import published
-from smoothplan.schedules.level import Problem
+from smoothplan.schedules.level import Level, Problem
 from smoothplan.schedules.optimise import optimised
-from smoothplan.schedules.schedule import Schedule
+from smoothplan.schedules.schedule import ACTIONS_SHARE, ADAPTIVE_SHARE, Schedule
+
+HEADROOM = 4
+"""A schedule may cost this much more than the limit on calls and still be tried, for most runs stop early."""
+
+BISECTIONS = 12
+"""Of the range of log ε, in search of a schedule that a number of calls can pay for."""
+
+PIECES = (64, 256)
+"""Chunks of a stage of a run, the fewest and the most: a run looks at its interval after each."""
+
+TINY = 1e-12
+"""Stands in for a target radius that is zero or negative, where a schedule promises no ε."""
 
 Variant = Literal["certified", "paper"]
 """The optimised schedule of certified levels, or the algorithm and the constants as published."""
@@ -50,7 +78,7 @@ class _Recursive:
 
     def begin(self, root: Root) -> Run:
         """A run of the schedule."""
-        return recursion.begin(self, root)
+        return begin(self, root)
 
 
 class SparseSampling(_Recursive):
@@ -93,3 +121,214 @@ class SecondOrderSmoothCruiser(_Recursive):
 
     order = 2
     published = staticmethod(published.second_order_smooth_cruiser)
+
+
+def begin(planner: Scheduled, root: Root) -> "ScheduleRun":
+    """A run of the planner's schedule, or of a coarser one where the limit on calls leaves that no chance.
+
+    Raises:
+        HopelessError: the forecast exceeds `REFUSED_CALLS` and there is no limit on calls.
+    """
+    schedule = planner.schedule(root.model)
+    if root.max_calls is None and schedule.calls > REFUSED_CALLS:
+        # A tenth, for ε is rounded. A price of nothing is the middle of the value interval: no help to anyone.
+        finest = _finest(planner, root.model, schedule, REFUSED_CALLS // 10)
+        price = f"{scientific(schedule.calls)} simulator calls, more than {scientific(REFUSED_CALLS)}"
+        raise hopeless(price, finest.epsilon, finest.calls)
+    if root.max_calls is not None and schedule.calls > HEADROOM * root.max_calls:
+        schedule = _finest(planner, root.model, schedule, root.max_calls)
+    engine = engine_for(root.engine, schedule, planner.backup, root.model)
+    return ScheduleRun(schedule, planner.backup, root, engine, planner.epsilon)
+
+
+def _finest(planner: Scheduled, model: GenerativeModel, dear: Schedule, max_calls: int) -> Schedule:
+    """The most accurate schedule found within a number of calls, where that of the planner is not."""
+    low, high = dear.epsilon, dear.problem.width / 2.0
+    # The middle of the value interval is always within reach.
+    best = Schedule(dear.problem, (Level("constant"),), 1, high, dear.delta)
+    for _ in range(BISECTIONS if low < high else 0):
+        middle = math.sqrt(low * high)
+        schedule = planner.with_epsilon(middle).schedule(model)
+        if schedule.calls <= max_calls:
+            best, high = schedule, middle
+        else:
+            low = middle
+    return best
+
+
+def hopeless(price: str, epsilon: float, calls: int) -> HopelessError:
+    """Why a run is not started, with an accuracy at which it would be and its price, if that is more than nothing."""
+    message = (
+        f"this plan may need {price}. Recursion is for short horizons: a smaller discount, a larger epsilon or a "
+        "higher temperature would help"
+    )
+    if calls > 0:
+        message += f" (at epsilon={epsilon:.3g} it is {amount(calls)})"
+    return HopelessError(message + "; max_calls=N plans as accurately as N calls allow")
+
+
+class ScheduleRun:
+    """A run of a schedule: its samples at the root and the interval that they prove.
+
+    Args:
+        schedule: what to run; a limit on calls may have led to a coarser one than ε asks for.
+        backup: F.
+        root: where to run it.
+        engine: interprets the schedule.
+        epsilon: what was asked for.
+    """
+
+    def __init__(self, schedule: Schedule, backup: Backup, root: Root, engine: Engine, epsilon: float) -> None:
+        self.schedule, self.engine = schedule, engine
+        self._backup, self._root, self._epsilon = backup, root, epsilon
+        self._calls = self._samples = 0
+        self._chunks = 0  # made, which is the number of the next
+        self._planned = 0  # simulator calls of these chunks, at most
+        self._exhausted = False  # whether a chunk did not fit into the limit on calls
+        self._interval = schedule.problem.values
+        self._q_intervals: Floats = np.tile(schedule.problem.action_values, (schedule.problem.actions, 1))
+        self._actions: list[ConfidenceSequence] = []  # returns of each action
+        self._mean: ConfidenceSequence | None = None  # samples around the reference
+        if schedule.root.kind != "constant":
+            self._actions = self._action_sequences()
+
+    def _action_sequences(self) -> list[ConfidenceSequence]:
+        schedule, through = self.schedule, self.schedule.action_return
+        if schedule.root.kind == "plug-in":
+            share, target = ADAPTIVE_SHARE, schedule.epsilon - schedule.bias
+        else:
+            # Tuned to the standard deviation of a reference entry.
+            share, target = ACTIONS_SHARE, math.sqrt(through.variance / schedule.root.samples)
+        count = schedule.problem.actions
+        each = float(through.low), float(through.high), share * schedule.delta / count, max(target, TINY)
+        return [ConfidenceSequence(*each) for _ in range(count)]
+
+    def go(self, workers: Workers, display: Display) -> Status:
+        """Samples until the interval is within ε, the schedule is done, or the limit on calls is reached."""
+        display.expect(self.schedule.calls)
+        stages = {"constant": [], "plug-in": [self._action_chunks]}.get(
+            self.schedule.root.kind, [self._action_chunks, self._value_chunks]
+        )
+        work = Work(self.engine, self._root.model, self._root.state, self._root.seed, self.schedule)
+        for stage in stages:
+            for chunk, outcome in workers.in_order(work, stage()):
+                self._book(chunk, outcome)
+                display.update(self._calls, self._interval)
+                if self.schedule.early_stopping and self._precise():
+                    return "converged"
+            if self._exhausted:
+                return "max_calls"
+        self._certain()
+        if self._precise():
+            return "converged"
+        return "max_calls" if self.schedule.epsilon > self._epsilon else "completed"
+
+    def found(self) -> Found:
+        """What the samples prove so far."""
+        return Found(
+            value=self._value(),
+            interval=self._interval,
+            action=int(self._q().argmax()),
+            q=self._q(),
+            q_intervals=self._q_intervals if self._actions else None,
+            calls=self._calls,
+            samples=self._samples,
+            epsilon=self._epsilon,
+            delta=self.schedule.delta,
+            details=None,
+        )
+
+    def _action_chunks(self) -> Iterator[Chunk]:
+        """Returns of all actions, a chunk of each in turn."""
+        actions, left = self.schedule.problem.actions, self.schedule.root.samples
+        each = self.schedule.reference_calls // (actions * left)
+        while left > 0 and not self._exhausted:
+            count = min(left, self._size(self.schedule.root.samples, each * actions))
+            for action in range(actions):
+                yield from self._admitted("returns", (action, count), count, each, action)
+            left -= count
+
+    def _value_chunks(self) -> Iterator[Chunk]:
+        """Samples of the value around the reference, which is complete by now."""
+        schedule, left = self.schedule, self.schedule.repeats
+        target = max(schedule.epsilon - schedule.bias, TINY)
+        ends = float(schedule.sample.low), float(schedule.sample.high)
+        self._mean = ConfidenceSequence(*ends, ADAPTIVE_SHARE * schedule.delta, target)
+        while left > 0 and not self._exhausted:
+            count = min(left, self._size(schedule.repeats, schedule.sample_calls))
+            yield from self._admitted("values", (self._q(), count), count, schedule.sample_calls)
+            left -= count
+
+    def _size(self, samples: int, each: int) -> int:
+        limit, planned = self._root.max_calls, self._planned
+        return chunk_size(
+            self.engine.chunk_calls, each, samples=samples, pieces=PIECES, planned=planned, max_calls=limit
+        )
+
+    def _admitted(
+        self, method: Literal["returns", "values"], call: tuple[object, ...], count: int, each: int, action: int = 0
+    ) -> Iterator[Chunk]:
+        """The chunk, if the calls that it may need are within the limit; otherwise the run is over."""
+        self._planned += count * each
+        self._exhausted |= self._root.max_calls is not None and self._planned > self._root.max_calls
+        if not self._exhausted:
+            yield Chunk(self._chunks, method, call, count, action)
+            self._chunks += 1
+
+    def _book(self, chunk: Chunk, outcome: Outcome) -> None:
+        """Takes a chunk into account and tightens the interval."""
+        self._calls += outcome.calls
+        self._samples += outcome.sums.samples
+        if chunk.method == "values":
+            assert self._mean is not None
+            self._mean.update(*outcome.sums)
+            self._tighten(*self._mean.interval)
+        else:
+            self._actions[chunk.action].update(*outcome.sums)
+            if chunk.action == len(self._actions) - 1:
+                intervals = np.array([action.interval for action in self._actions])
+                self._tighten_by_actions(intervals[:, 0], intervals[:, 1])
+
+    def _certain(self) -> None:
+        """The bound that was certified in advance, once all samples are in."""
+        noise = self.schedule.noise
+        if self.schedule.root.kind == "plug-in":
+            self._tighten_by_actions(self._q() - noise, self._q() + noise)
+        elif self._mean is not None:
+            self._tighten(self._mean.mean - noise, self._mean.mean + noise)
+
+    def _tighten_by_actions(self, low: Floats, high: Floats) -> None:
+        """An interval for every action's mean return gives one for the value, for F is monotone."""
+        bias = float(self.schedule.action_return.bias)
+        low, high = low - bias, high + bias
+        known = self._q_intervals
+        self._q_intervals = np.stack([np.maximum(known[:, 0], low), np.minimum(known[:, 1], high)], axis=1)
+        ends = self._root.backed_up(self._backup, np.stack([low, high]))
+        self._intersect(float(ends[0]), float(ends[1]))
+
+    def _tighten(self, low: float, high: float) -> None:
+        self._intersect(low - self.schedule.bias, high + self.schedule.bias)
+
+    def _intersect(self, low: float, high: float) -> None:
+        self._interval = max(self._interval[0], low), min(self._interval[1], high)
+
+    def _precise(self) -> bool:
+        (low, high), value = self._interval, self._value()
+        return within(max(high - value, value - low), self._epsilon)
+
+    def _q(self) -> Floats:
+        """The mean return of each action, [K]: the reference of the samples of the value."""
+        if not self._actions:
+            return np.full(self.schedule.problem.actions, sum(self.schedule.problem.action_values) / 2.0)
+        return np.array([action.mean for action in self._actions])
+
+    def _value(self) -> float:
+        """The point estimate, within the interval."""
+        low, high = self._interval
+        if self._mean is not None and self._mean.count > 0:
+            estimate = self._mean.mean
+        elif self._actions and self._actions[-1].count > 0:
+            estimate = float(self._root.backed_up(self._backup, self._q()[None])[0])
+        else:
+            estimate = (low + high) / 2.0
+        return min(max(estimate, low), high)

@@ -70,7 +70,8 @@ class SharedReference:
         self._span = curvature.value_interval(model, backup)
         if successors is not None:
             successors = arguments.whole("successors", successors)
-        rules = rules_of(model, backup, arguments.fraction("delta", delta), successors)
+        self.delta = arguments.fraction("delta", delta)
+        rules = rules_of(model, backup, self.delta, successors)
         if root is None and model.initial_state is None:
             raise ValueError("root must be given, for this model declares no initial_state")
         start = np.asarray(model.initial_state if root is None else root)

@@ -1,7 +1,7 @@
-"""A run at the root: where it starts, what `plan` drives and reads, and what a best-action run reports."""
+"""The one shape of a run: where it starts, what drives it, and the record of what it found."""
 
-import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -9,24 +9,35 @@ import numpy as np
 
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
+from smoothplan.brake import Stopped
 from smoothplan.models.base import GenerativeModel
 from smoothplan.running.workers import Workers
+from smoothplan.schedules.schedule import Schedule
 from smoothplan.search.saved import Arrays, Readable, finite, piece
 
 Status = Literal["converged", "completed", "max_calls", "max_seconds", "interrupted", "terminal"]
-"""Why a run stopped: within ε; at the end of a planner that promises no ε; by a limit; at a state worth 0."""
+"""Why a run ended: within ε; at the end of a planner that promises no ε; by a limit; at a state worth 0."""
 
 EngineName = Literal["auto", "compiled", "batched"]
 
-HISTORY_RATIO = 1.15
-"""From the calls of one snapshot to those of the next, at least: 200 snapshots reach beyond 10¹² calls."""
+REFUSED_CALLS = 10**11
+"""A run that may need more simulator calls than this is not started unless the user limits calls or time."""
+
+
+class HopelessError(ValueError):
+    """The run may need more simulator calls than anyone would want to pay for."""
+
+
+def within(error: float, epsilon: float) -> bool:
+    """Whether an error is at most ε, up to rounding."""
+    return error <= epsilon * (1.0 + 1e-9)
 
 
 class Display(Protocol):
-    """Where a run shows how far it is."""
+    """A progress display."""
 
     def expect(self, calls: int) -> None:
-        """Takes note of the calls that the run may make, at most."""
+        """Takes note of the largest number of calls that the run may make."""
 
     def update(self, calls: int, interval: tuple[float, float]) -> None:
         """Shows the calls made and the interval."""
@@ -45,7 +56,7 @@ class Root:
     started: float  # on the clock of time.perf_counter
 
     def late(self, share: float) -> bool:
-        """Whether so much of the time that a run may take is over."""
+        """Whether this share of the time limit has passed."""
         return self.max_seconds is not None and time.perf_counter() - self.started > share * self.max_seconds
 
     def backed_up(self, backup: Backup, q: Floats, method: Literal["value", "policy"] = "value") -> Floats:
@@ -56,7 +67,7 @@ class Root:
 
 
 class Snapshot(NamedTuple):
-    """What was known after so many simulator calls."""
+    """What was known after a number of simulator calls."""
 
     calls: int
     intervals: Floats  # of the action values, [K, 2]
@@ -64,13 +75,13 @@ class Snapshot(NamedTuple):
 
 @dataclass
 class History:
-    """Snapshots of a run, geometrically thinned."""
+    """Snapshots of a run, geometrically thinned: 200 of them reach beyond 10¹² calls."""
 
     snapshots: list[Snapshot] = field(default_factory=list)
 
     def add(self, calls: int, intervals: Floats) -> None:
-        """Keeps a snapshot, unless the one before is too close."""
-        if not self.snapshots or calls >= max(HISTORY_RATIO * self.snapshots[-1].calls, 1):
+        """Keeps a snapshot, unless the calls have grown by less than 15% since the one before."""
+        if not self.snapshots or calls >= max(1.15 * self.snapshots[-1].calls, 1):
             self.snapshots.append(Snapshot(calls, intervals.copy()))
 
     def saved(self) -> Arrays:
@@ -81,7 +92,7 @@ class History:
         }
 
     def restore(self, arrays: Readable, actions: int) -> None:
-        """Takes on the snapshots of another history; ValueError if they cannot be any."""
+        """Takes on saved snapshots; ValueError if the arrays are not a history."""
         calls = piece(arrays, "history", np.dtype(np.int64), None)
         intervals = finite(arrays, "history_intervals", len(calls), actions, 2)
         self.snapshots = [Snapshot(int(count), ends.copy()) for count, ends in zip(calls, intervals, strict=True)]
@@ -94,18 +105,18 @@ class History:
 
 @dataclass(frozen=True, eq=False)
 class Identification:
-    """What a run in search of the best action did."""
+    """Details of a gap planner: how the best action was identified."""
 
     gap: float  # U(challenger) − L(best): the action is this close to optimal with probability at least 1 − δ
-    challenger: int | None  # none where there is one action only
+    challenger: int | None  # None where there is only one action
     action_calls: Ints  # simulator calls for each root action, [K]
     rounds: int  # or episodes
     history: tuple[Snapshot, ...]
-    certified: bool = True  # whether the guarantee covers δ
+    certified: bool = True  # False where the thresholds do not cover δ: the intervals are then estimates
     states: int = 0  # discovered and kept
     pairs: int = 0
     bytes: int = 0  # of memory for them
-    graph: Any = None  # what was discovered, where something was: see `search.explored.Explored`
+    graph: Any = None  # what was discovered, if anything: see `search.explored.Explored`
 
     def to_fields(self) -> dict[str, Any]:
         """Everything but the graph, for JSON."""
@@ -115,7 +126,7 @@ class Identification:
 
 
 class Budget(NamedTuple):
-    """What one part of a run costs and how much it varies, and the part of the simulator calls that it gets."""
+    """The price and the variance of one part of a run, and its share of the simulator calls."""
 
     calls: float  # of one sample, on average
     variance: float  # of one sample
@@ -123,7 +134,7 @@ class Budget(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """What the policy of a reference was worth after so many simulator calls."""
+    """The value of a reference's policy after a number of simulator calls."""
 
     calls: int
     value: float
@@ -132,7 +143,7 @@ class Lesson(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """What the chains say of the reference. Errors are standard errors; the interval is certified."""
+    """Details of `ReferenceCruiser`: what the chains say of the reference. Errors are standard errors."""
 
     reference: float  # F(Q̂) at the root
     order_1: float  # the value of the policy ∇F(Q̂)
@@ -142,122 +153,75 @@ class Diagnosis:
     order_2_error: float | None
     certified: bool  # whether the value is certified, or an estimate
     horizon: int
-    truncation: float  # the most that may be lost where chains are cut off
+    truncation: float  # the largest loss where chains are cut off
     pairs: int | None
     budgets: dict[str, Budget]
     learning: tuple[Lesson, ...]  # how the reference was improved
-
-    @property
-    def least_error_range(self) -> float | None:
-        """An error range that the reference must have somewhere, by what order 2 adds to order 1 (an estimate)."""
-        return None if self.order_2 is None else self._scale * math.sqrt(max(self.order_2 - self.order_1, 0.0))
-
-    _scale: float = 0.0  # √(8η(1−γ))
+    least_error_range: float | None  # estimate: the reference has an error range of at least this at some state
+    reference_delta: float  # part of the result's δ: the probability that the error range of the reference fails
+    warnings: tuple[str, ...]  # what the user must know, such as that no reference could be made
 
     def summary(self) -> str:
         """The diagnosis in words."""
         lines = [
+            *self.warnings,
             f"the reference claims {self.reference:.4g}",
             f"its policy is worth {self.order_1:.4g} ± {self.order_1_error:.2g}",
         ]
         if self.order_2 is not None:
             lines.append(f"with the quadratic correction {self.order_2:.4g} ± {self.order_2_error:.2g}")
             lines.append(f"so its error ranges over at least {self.least_error_range:.2g} somewhere (estimate)")
+        if self.reference_delta > 0.0:
+            lines.append(f"delta includes {self.reference_delta:g} for the error range of the reference")
         return "; ".join(lines)
 
     def to_fields(self) -> dict[str, Any]:
         """For JSON."""
-        fields = asdict(self) | {"least_error_range": self.least_error_range}
-        fields.pop("_scale")
-        fields["learning"] = [lesson._asdict() for lesson in self.learning]
+        fields = asdict(self) | {"learning": [lesson._asdict() for lesson in self.learning]}
         return fields | {"budgets": {name: budget._asdict() for name, budget in self.budgets.items()}}
-
-
-class Truncation(NamedTuple):
-    """Where a run cuts the future off, and by how much the value there may be off because of that."""
-
-    depth: int
-    bias: float
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value that is an estimate around the value at a finite depth."""
+    """Details of `RandomizedMultilevel`: its value is an estimate of the value at a finite depth."""
 
-    standard_error: float | None
+    standard_error: float | None  # around the value at that depth; None where there are too few samples
     depth: int
-    bias: float
+    bias: float  # the largest distance between the value at that depth and the value
+
+    def to_fields(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a run has found so far. The interval contains the value with probability at least 1 − δ at any time."""
+
+    value: float  # the point estimate, within the interval
+    interval: tuple[float, float]
+    action: int | None  # the best action as far as the run knows; None at a terminal state
+    q: Floats  # estimates of the action values, [K]; no guarantee
+    q_intervals: Floats | None  # [K, 2], where there are any: all hold at once, and together with the interval
+    calls: int  # simulator calls made
+    samples: int  # root samples
+    epsilon: float  # the accuracy wanted
+    delta: float  # the probability that an interval fails
+    details: Identification | Diagnosis | Estimate | None  # what is particular to the planner
 
 
 class Run(Protocol):
-    """The state of a run: what has been sampled and what it proves. Valid whenever the run stops."""
+    """A run of a planner at a root. What it has found is valid whenever it ends."""
 
-    status: Status
-    """Why it stopped; whoever stops it says so."""
-
-    @property
-    def calls(self) -> int:
-        """Simulator calls made."""
-
-    @property
-    def samples(self) -> int:
-        """Root samples taken."""
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Contains the value of the root with probability at least 1 − δ."""
-
-    @property
-    def value(self) -> float:
-        """The point estimate, within the interval."""
-
-    @property
-    def q(self) -> Floats:
-        """Estimates of the action values, [K]."""
-
-    @property
-    def q_intervals(self) -> Floats | None:
-        """Intervals of the action values, [K, 2], where there are any: all hold at once, and with `interval`."""
-
-    @property
-    def action(self) -> int:
-        """The best action as far as the run knows."""
-
-    @property
-    def epsilon(self) -> float:
-        """The accuracy wanted."""
-
-    @property
-    def delta(self) -> float:
-        """The probability that an interval fails."""
-
-    @property
-    def identification(self) -> Identification | None:
-        """What a run in search of the best action did; None for others."""
-
-    @property
-    def diagnosis(self) -> Diagnosis | None:
-        """What a run around a reference says of it; None for others."""
-
-    def go(self, workers: Workers, display: Display) -> None:
-        """Samples until the run is within ε or a limit on calls is reached.
+    def go(self, workers: Workers, display: Display) -> Status:
+        """Samples until the run is within ε or a limit on calls is reached; returns why it ended.
 
         Raises:
-            Stopped: time is up, or the user wants it to end. The run is valid as it is.
+            Stopped: time is up, or the user wants it to end.
         """
 
-
-@runtime_checkable
-class Estimating(Protocol):
-    """What a run has beside, whose value is an estimate around the value at a finite depth."""
-
-    @property
-    def standard_error(self) -> float | None:
-        """The standard error of the value around the value at that depth; None where there are too few samples."""
-
-    @property
-    def truncation(self) -> Truncation:
-        """The depth, and its bias."""
+    def found(self) -> Found:
+        """What has been found so far. It may be called at any time."""
 
 
 class Planner(Protocol):
@@ -277,3 +241,24 @@ class Planner(Protocol):
 
     def begin(self, root: Root) -> Run:
         """A run that has not made any simulator call yet."""
+
+
+@runtime_checkable
+class Scheduled(Planner, Protocol):
+    """A planner whose price is known in advance: it runs a schedule."""
+
+    def schedule(self, model: GenerativeModel) -> Schedule:
+        """The table of levels that this planner runs on a model."""
+
+    def with_epsilon(self, epsilon: float) -> "Scheduled":
+        """The same planner for another accuracy."""
+
+
+def until_stopped(go: Callable[[], Status]) -> Status:
+    """Runs to the end, or until the brake or Ctrl-C stops it; returns why it ended."""
+    try:
+        return go()
+    except Stopped as stopped:
+        return stopped.reason
+    except KeyboardInterrupt:
+        return "interrupted"

@@ -71,6 +71,12 @@ class Problem:
         return self.values[1] - self.values[0]
 
     @property
+    def action_values(self) -> tuple[float, float]:
+        """An interval that contains every action value."""
+        low, high = self.reward_range
+        return low + self.discount * self.values[0], high + self.discount * self.values[1]
+
+    @property
     def differing(self) -> float:
         """The largest probability that two actions drawn from one distribution differ, 1 − 1/K."""
         return 1.0 - 1.0 / self.actions

@@ -1,4 +1,4 @@
-"""ReferenceCruiser: long horizons, by chains around a reference Q̂ that does not recurse.
+"""ReferenceCruiser: long horizons, by chains around a reference, an estimate Q̂ of the action values at any state.
 
 Order-1 chains follow the policy ∇F(Q̂) and evaluate exactly that policy, so that they bound the optimal value from below
 whatever Q̂ is. Order 2 adds the quadratic term of the Taylor model, estimated from pairs of such chains at one random
@@ -10,13 +10,16 @@ from typing import ClassVar
 
 from smoothplan import arguments, curvature
 from smoothplan.backups import Backup
-from smoothplan.planners.chain_run import ChainRun
+from smoothplan.planners.preparing import Preparation
+from smoothplan.planners.proving import Prover
+from smoothplan.planners.sampling import Cut, Sampling
 from smoothplan.references import Improvable, Reference
-from smoothplan.running.run import Root
+from smoothplan.running.run import Display, Found, Root, Run, Status
+from smoothplan.running.workers import Workers
 from smoothplan.schedules.level import Problem
 
 LONGEST_CHAIN, MOST_PAIRS = 10**8, 10**6
-"""Steps of a chain, of which the fastest engine makes so many in seconds; and pairs of chains in a correction."""
+"""Steps of a chain, which take the fastest engine seconds; and pairs of chains in a correction."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +27,8 @@ class ReferenceCruiser:
     """Plans around a reference, along chains that do not branch.
 
     What is proved: the lower end of the interval bounds the optimal regularised value from below, for any reference
-    whatever, and the policy's interval in the diagnosis contains the value of the policy ∇F(Q̂). With `error_range` the
-    interval bounds the optimal value from both sides. Without it, the value at order 2 is an estimate.
+    whatever, and the policy's interval in `result.details` contains the value of the policy ∇F(Q̂). With `error_range`
+    the interval bounds the optimal value from both sides. Without it, the value at order 2 is an estimate.
 
     A run has converged where the interval is within ε of the value, if `error_range` is given; else, where the policy's
     interval is (order 1), or where the noise of the estimate is, at the level δ (order 2). Where a short horizon or a
@@ -44,7 +47,8 @@ class ReferenceCruiser:
         pairs: pairs of chains in a correction; chosen from a pilot by default.
         error_range: a bound on range(Q̂_s − Q_s) = max_a − min_a at every state, where one is known; of the improved
             reference, if it is improved. Where chains refute it, the result is as if it had not been given, and
-            `diagnosis.certified` is False.
+            `details.certified` is False. A range that a `SharedReference` bounds holds with a probability of its own,
+            1 − δ_ref; the result's delta is then δ + δ_ref.
         improve: whether a part of the calls goes into improving the reference first, which changes it.
     """
 
@@ -78,14 +82,51 @@ class ReferenceCruiser:
         if self.pairs is not None:
             object.__setattr__(self, "pairs", arguments.whole("pairs", self.pairs, least=2, most=MOST_PAIRS))
 
-    def begin(self, root: Root) -> "ChainRun":
+    def begin(self, root: Root) -> Run:
         """A run that has not made any simulator call yet."""
         problem = Problem.of(root.model, self.backup)
         curvature.resolvable(self.epsilon, problem.values)
-        run = ChainRun(self, root, problem)
-        if run.horizon > LONGEST_CHAIN:
+        cut = Cut.of(self, problem)
+        if cut.horizon > LONGEST_CHAIN:
             raise ValueError(
                 f"discount must be smaller where no horizon is given, got {problem.discount!r}: for "
-                f"epsilon={self.epsilon:g} chains would have {run.horizon:.2g} steps, more than {LONGEST_CHAIN:,}"
+                f"epsilon={self.epsilon:g} chains would have {cut.horizon:.2g} steps, more than {LONGEST_CHAIN:,}"
             )
-        return run
+        return ReferenceRun(self, root, problem, cut)
+
+
+class ReferenceRun:
+    """A run around a reference: it is prepared, samples are drawn around it, and they prove something."""
+
+    def __init__(self, planner: ReferenceCruiser, root: Root, problem: Problem, cut: Cut) -> None:
+        self._setting = planner, root, problem, cut
+        self.preparation = Preparation(root, planner.backup, planner.reference, planner.improve)
+        self._prover = Prover(*self._setting)
+        # Chunk 0 is for references: what a chain draws must not depend on what made its reference.
+        self.sampling = Sampling(*self._setting, self.preparation.reference, first=1)
+
+    def go(self, workers: Workers, display: Display) -> Status:
+        """Samples until the interval or the standard error is within ε, or a limit is reached."""
+
+        def around(reference: Reference) -> Sampling:
+            """Begins to sample around another reference, or around one that has changed."""
+            self.sampling = Sampling(*self._setting, reference, first=self.sampling.next_chunk)
+            display.update(self.preparation.calls, self._prover.proof(self.sampling).interval)
+            return self.sampling
+
+        self.preparation.go(workers, around)
+        workers.brake.check()
+        spent = self.preparation.calls
+        while chunks := self.sampling.next(spent):
+            for chunk, outcome in workers.in_order(self.sampling.work, chunks):
+                self.sampling.book(chunk, outcome)
+                display.update(spent + self.sampling.calls, self._prover.proof(self.sampling).interval)
+            if not self.sampling.budgets:
+                self.sampling.split(spent)
+            elif (status := self._prover.reached(self.sampling)) is not None:
+                return status
+        return "max_calls"
+
+    def found(self) -> Found:
+        """What the samples prove so far."""
+        return self._prover.found(self.sampling, self.preparation)

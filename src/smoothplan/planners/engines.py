@@ -1,0 +1,139 @@
+"""Which engine runs a plan, for every family of planners: the compiled one where it serves, else one for any simulator."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeGuard
+
+import numpy as np
+
+from smoothplan import arguments, curvature
+from smoothplan.arguments import Floats
+from smoothplan.backups import Backup, depends_on_state
+from smoothplan.engines.base import Engine
+from smoothplan.engines.batched import BatchedEngine
+from smoothplan.engines.chains import BatchedChains, Chains, checked_references
+from smoothplan.engines.compiled import CompiledEngine
+from smoothplan.engines.compiled_chains import TableChains
+from smoothplan.engines.jitted_chains import JittedChains
+from smoothplan.engines.steps import serves
+from smoothplan.models.base import GenerativeModel, Oracle, States
+from smoothplan.models.jit import JitModel
+from smoothplan.models.tabular import TabularModel
+from smoothplan.references import GridReference, Reference
+from smoothplan.running.run import EngineName, Root
+from smoothplan.schedules.level import Problem
+from smoothplan.schedules.schedule import Schedule
+from smoothplan.search.explorer import Explorer, Key
+from smoothplan.search.graph import Rules
+from smoothplan.search.tree import TreeRules, TreeSearch
+
+
+def engine_for(name: EngineName, schedule: Schedule, backup: Backup, model: GenerativeModel) -> Engine:
+    """The engine for a schedule."""
+    if isinstance(model, TabularModel) and name != "batched":
+        return CompiledEngine(schedule, backup, model)
+    refuse_compiled(name, "a TabularModel", model)
+    return BatchedEngine(schedule, backup)
+
+
+def explorer_for(root: Root, rules: Rules, backup: Backup, key: Key | None) -> Explorer:
+    """The search by bounds."""
+    return Explorer(rules, Oracle(root.model, root.seed), backup, root.state, _searched_table(root, key), key)
+
+
+def tree_search_for(root: Root, rules: TreeRules, key: Key | None) -> TreeSearch:
+    """The tree search of UCT."""
+    return TreeSearch(rules, Oracle(root.model, root.seed), root.state, _searched_table(root, key), key)
+
+
+def _searched_table(root: Root, key: Key | None) -> TabularModel | None:
+    """The table that a compiled search draws from; None where the simulator is called."""
+    if isinstance(root.model, TabularModel) and root.engine != "batched" and key is None:
+        return root.model
+    refuse_compiled(root.engine, "a TabularModel and no key", root.model)
+    return None
+
+
+class ChainsFound(NamedTuple):
+    """An engine for chains around a reference."""
+
+    engine: Chains
+    advantages: tuple[float, float]  # bounds of F(Q̂) − Q̂(a), and of 0
+
+
+def chains_for(
+    root: Root, backup: Backup, reference: Reference, problem: Problem, gap: float | None = None
+) -> ChainsFound:
+    """The engine for chains around a reference.
+
+    An action of the reference that is further than `gap` below the best, `likely_gap` by default, is raised to there.
+    """
+    model, tail = root.model, problem.middle
+    gap = likely_gap(backup, problem) if gap is None else gap
+    at = conditioned(reference, gap, problem.actions)
+    if isinstance(model, TabularModel) and root.engine != "batched":
+        states = np.flatnonzero(~model.terminal)
+        table = np.zeros((model.states, problem.actions))
+        table[states] = at(states).shifted
+        advantages = backup.value(table[states], states)[:, None] - table[states]
+        bounds = min(float(advantages.min(initial=0.0)), 0.0), max(float(advantages.max(initial=0.0)), 0.0)
+        return ChainsFound(TableChains(model, backup, table, tail), bounds)
+    lowest = min(curvature.gap_to_hard_max(backup, problem.actions)[0], 0.0)  # F(Q̂) − Q̂(a) ≥ F(Q̂) − max Q̂
+    if root.engine != "batched" and isinstance(reference, GridReference) and _compiles(model, backup, reference):
+        nodes = reference.grid.table
+        table = np.maximum(nodes - nodes.max(axis=1, keepdims=True), -gap)
+        # Interpolation does not widen a range.
+        bounds = lowest, max(problem.at_zero[1] - float(table.min()), 0.0)
+        return ChainsFound(JittedChains(model, backup, reference.grid._replace(table=table), tail), bounds)
+    refuse_compiled(
+        root.engine,
+        "a TabularModel, or a JitModel with vectors of float64 for states, a GridReference without periodic axes and "
+        "a backup that does not depend on the state",
+        model,
+        reference,
+        backup,
+    )
+    engine = BatchedChains(model, backup, lambda states: at(states).shifted, tail)
+    return ChainsFound(engine, (lowest, max(problem.at_zero[1] + gap, 0.0)))
+
+
+def likely_gap(backup: Backup, problem: Problem) -> float:
+    """How far below the best an action may be for its probability to matter; no further than any action can be.
+
+    Actions that are together less likely than 1e-12 need not be told apart.
+    """
+    spread = float(np.ptp(backup.shifts(problem.actions), axis=0).max())
+    return min(problem.action_gap, spread + backup.temperature * math.log(problem.actions / 1e-12))
+
+
+class Conditioned(NamedTuple):
+    """A reference at n states, reduced to what a policy depends on."""
+
+    shifted: Floats  # action values less that of the best action, and none too far below, [n, K]
+    top: Floats  # the value of the best action, [n]
+
+
+def conditioned(reference: Reference, gap: float, actions: int) -> Callable[[States], Conditioned]:
+    """A reference of which only differences are left, for a policy depends on nothing else, and they are not rounded.
+
+    No action is further than `gap` below the best: that does not enlarge range(Q̂ − Q) if range(Q) ≤ gap.
+    """
+
+    def at(states: States) -> Conditioned:
+        values = checked_references(arguments.numbers("reference.q(states)", reference.q(states)), states, actions)
+        top = values.max(axis=1)
+        return Conditioned(np.maximum(values - top[:, None], -gap), top)
+
+    return at
+
+
+def _compiles(model: Any, backup: Backup, reference: GridReference) -> TypeGuard[JitModel]:
+    """Whether chains of compiled simulator calls are possible."""
+    return isinstance(model, JitModel) and not reference.periodic and serves(model) and not depends_on_state(backup)
+
+
+def refuse_compiled(name: EngineName, needed: str, *given: Any) -> None:
+    """The error for a compiled engine that cannot serve; nothing where it was not asked for."""
+    if name == "compiled":
+        kinds = ", ".join(type(thing).__name__ for thing in given)
+        raise ValueError(f"engine 'compiled' needs {needed}, got {kinds}: use 'batched'")

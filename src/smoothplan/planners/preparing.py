@@ -1,0 +1,148 @@
+"""Preparing a reference: made from the simulator where none is given, and improved, within a hard budget of calls."""
+
+from collections.abc import Callable
+
+from smoothplan.backups import Backup
+from smoothplan.models.base import Oracle
+from smoothplan.models.jit import JitModel
+from smoothplan.planners.sampling import PILOT, AllAlike, Sampling
+from smoothplan.references import (
+    GridReference,
+    Improvable,
+    Reference,
+    Savable,
+    SharedReference,
+    TooFewCallsError,
+    default_reference,
+)
+from smoothplan.references.default import CALLS, COMPILED_CALLS
+from smoothplan.running.run import Lesson, Root
+from smoothplan.running.workers import Workers
+from smoothplan.search.saved import Readable
+
+REFERENCE_SHARE = 0.5
+"""The part of the limit on calls, and of that on time, for making and improving a reference, at most."""
+
+LESSON_SHARE = 0.2
+"""The part of the calls of all improvements for chains that show what each has brought."""
+
+IMPROVEMENTS = 5
+"""Steps in which a reference is improved, each twice as long as the one before."""
+
+
+class Preparation:
+    """The reference of a run, and how it came about. Its calls are exact whatever ends the preparation.
+
+    Args:
+        root: of the run, with its limits.
+        backup: F.
+        reference: what was given; None for one that is made from the simulator.
+        improve: whether it is improved, where it can be.
+    """
+
+    def __init__(self, root: Root, backup: Backup, reference: Reference | None, improve: bool) -> None:
+        self._root, self._backup = root, backup
+        self._improve, self._make = improve, reference is None
+        self.reference: Reference = AllAlike(root.model.actions) if reference is None else reference
+        self._oracle = Oracle(root.model, root.seed)  # of a reference that is made
+        self._before = self._own_calls()
+        self._lesson_calls = 0
+        self.lessons: list[Lesson] = []
+        self.warnings: list[str] = []
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made in this run for the reference, and to see what its policy is worth."""
+        return self._own_calls() - self._before + self._lesson_calls
+
+    def _own_calls(self) -> int:
+        """Simulator calls ever made for the reference, as far as this run may add to them."""
+        if self._make:
+            return self._oracle.calls
+        return self.reference.calls if self._improve and isinstance(self.reference, Improvable) else 0
+
+    def go(self, workers: Workers, around: Callable[[Reference], Sampling]) -> None:
+        """Makes and improves the reference; `around` begins to sample around one."""
+        most = COMPILED_CALLS if isinstance(self._root.model, JitModel) else CALLS
+        if self._make:
+            self._made(most, workers, around)
+        if self._improve and isinstance(self.reference, Improvable):
+            self._improved(self.reference, most, workers, around)
+
+    def _left(self) -> int | None:
+        """Simulator calls that the preparation may still make; None for no limit."""
+        limit = self._root.max_calls
+        return None if limit is None else int(REFERENCE_SHARE * limit) - self.calls
+
+    def _made(self, most: int, workers: Workers, around: Callable[[Reference], Sampling]) -> None:
+        left = self._left()
+        calls = most if left is None else min(most, left)
+        root = self._root
+
+        def make(saved: Readable | None = None) -> SharedReference | GridReference:
+            return default_reference(
+                root.model, self._backup, state=root.state, calls=calls, saved=saved, oracle=self._oracle
+            )
+
+        def restore(saved: Readable) -> None:
+            self.reference = make(saved)
+
+        if calls < 1:
+            self._warn(f"max_calls={root.max_calls} leaves no calls for it")
+        elif not workers.recall("reference", restore):
+            try:
+                self.reference = made = make()
+            except TooFewCallsError as error:
+                self._warn(str(error))
+            else:
+                workers.keep("reference", made.saved)
+        around(self.reference)
+
+    def _warn(self, reason: str) -> None:
+        self.warnings.append(f"no reference was made, and all actions are taken to be alike: {reason}")
+
+    def _improved(
+        self, reference: Improvable, most: int, workers: Workers, around: Callable[[Reference], Sampling]
+    ) -> None:
+        """Improves a reference step by step, with a look at what its policy is worth after each."""
+        left, saved = self._left(), 0
+        lesson = None if left is None else int(LESSON_SHARE * left / IMPROVEMENTS)
+        most = most if left is None or lesson is None else min(most, left - IMPROVEMENTS * lesson)
+        for step in range(IMPROVEMENTS):
+            done, enough = f"reference, improved {step}", f"reference, not improved {step}"
+            # A run that is resumed goes the way that it went before, whatever the time is now.
+            if workers.has(enough) or (self._root.late(REFERENCE_SHARE) and not workers.has(done)):
+                workers.keep(enough, dict)
+                return
+            saved += most * 2**step // (2**IMPROVEMENTS - 1)
+            if saved > 0 and (made := self._step(reference, saved, workers, done)) > 0:
+                saved = max(0, saved - made)
+                self._learn(around(reference), lesson, workers)
+
+    def _step(self, reference: Improvable, calls: int, workers: Workers, name: str) -> int:
+        """Improves the reference by a number of calls, at most; the calls that it made."""
+        before = reference.calls
+        if not (isinstance(reference, Savable) and workers.recall(name, reference.restore)):
+            reference.improve(calls)
+            made = reference.calls - before
+            if self._root.max_calls is not None and made > calls:
+                raise ValueError(
+                    f"reference.improve({calls}) must not make more than {calls} simulator calls under a limit on "
+                    f"calls, but {reference!r} made {made}"
+                )
+            workers.keep(name, reference.saved if isinstance(reference, Savable) else dict)
+        return reference.calls - before
+
+    def _learn(self, sampling: Sampling, calls: int | None, workers: Workers) -> None:
+        """Finds out by a few chains what the policy of the reference is worth now.
+
+        They go into no interval, so that nobody can choose between the intervals of several references.
+        """
+        count = PILOT if calls is None else min(PILOT, calls // sampling.horizon)
+        if count < 2:
+            return
+        chunks, mean = sampling.trial(count)
+        for _, outcome in workers.in_order(sampling.work, chunks):
+            self._lesson_calls += outcome.calls
+            mean.sequence.update(*outcome.sums[:3])
+        self.lessons.append(Lesson(self.calls, mean.estimate, mean.error))
