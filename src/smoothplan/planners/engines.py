@@ -1,4 +1,4 @@
-"""Which engine runs a plan, for every family of planners: the compiled one where it serves, else one for any simulator."""
+"""Which engine runs a plan, for each family of planners: a compiled one where it serves, else one for any simulator."""
 
 import math
 from collections.abc import Callable
