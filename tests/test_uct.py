@@ -162,9 +162,9 @@ class Twin(TreeSearch):
 
     tables: Any = None
 
-    def _step(self, state: Any, action: int) -> tuple[Any, float, bool]:
-        number, reward, end = draw(self.tables, int(state), action, self.oracle.stream)
-        return np.int64(number), reward, end
+    def _step(self, states: Any, action: int) -> tuple[Any, float, bool]:
+        number, reward, end = draw(self.tables, int(states[0]), action, self.oracle.stream)
+        return np.array([number]), reward, end
 
 
 @pytest.mark.parametrize("rollout", ["random", "none"])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from smoothplan.arguments import Floats, Ints
 from smoothplan.compiling import compiled
-from smoothplan.models.base import Oracle
+from smoothplan.models.base import Oracle, States
 from smoothplan.models.tabular import Tables, TabularModel, draw
 from smoothplan.search import saved as saving
 from smoothplan.search.explorer import NO_TABLE, Key, KnownStates
@@ -30,9 +30,6 @@ FIRST_NODES = 256
 
 TREE_TURN = np.dtype(
     [
-        # What the caller asks for.
-        ("until", np.int64),  # no round begins after this many calls in all
-        ("limit", np.int64),  # and no call is made after this many
         # The round.
         ("action", np.int64),  # to sample next
         ("depth", np.int64),  # of the path in the tree
@@ -41,6 +38,9 @@ TREE_TURN = np.dtype(
         ("total", np.float64),  # what the rollout has returned
         ("weight", np.float64),  # the discount of its next reward
         ("waiting", np.bool_),  # whether an outcome is still to be absorbed
+        # What the caller asks for.
+        ("until", np.int64),  # no round begins after this many calls in all
+        ("limit", np.int64),  # and no call is made after this many
     ],
     align=True,
 )
@@ -121,7 +121,8 @@ def ucb_action(tree: Tree, rules: TreeRules, node: int, stream: Stream) -> int:
 def proceed(
     tree: Tree,
     rules: TreeRules,
-    tables: Tables,
+    outcomes: NDArray[np.void],
+    width: int,
     turn: NDArray[np.void],
     path: Ints,
     rewards: Floats,
@@ -135,7 +136,7 @@ def proceed(
     Args:
         tree: what is known.
         rules: what is fixed.
-        tables: where to sample; an empty table has `SAMPLE` returned.
+        outcomes, width: of the `Tables` to sample from; without any outcomes, `SAMPLE` is returned.
         turn: [1] of `TREE_TURN`, what is asked for and where the search stands.
         path: [D, 2], the nodes and the actions of the round.
         rewards: [D], of these steps.
@@ -147,7 +148,7 @@ def proceed(
     me = turn[0]
     node, depth, rolled = me.node, me.depth, me.rolled
     action, total, weight, waiting = me.action, me.total, me.weight, me.waiting
-    on_table = len(tables.outcomes) > 0
+    tables = Tables(outcomes, rules.actions, width)
     root = tree.keys[0] // rules.depth
     while True:
         if waiting:  # absorb the outcome
@@ -210,7 +211,7 @@ def proceed(
         waiting = True
 
         # Sample it.
-        if not on_table:
+        if len(outcomes) == 0:
             me.node, me.depth, me.rolled = node, depth, rolled
             me.action, me.total, me.weight, me.waiting = action, total, weight, True
             return SAMPLE
@@ -233,7 +234,7 @@ class TreeSearch:
     ) -> None:
         self.rules, self.oracle = rules, oracle
         self._tables = NO_TABLE if table is None else table.tables
-        self._root = np.asarray(root)[()]  # a number is a number, as successors are
+        self._root = np.asarray(root)[None]
         self._known = KnownStates(root, key) if table is None and not rules.open_loop else None
         self._first = 0 if table is None else int(root)  # the number of the root
         self.tree = new_tree(rules, FIRST_NODES, self._first)
@@ -250,25 +251,27 @@ class TreeSearch:
         """
         self._turn[:] = np.zeros(1, dtype=TREE_TURN)
         self._turn["until"], self._turn["limit"] = min(until, limit), limit
-        state, number, reward, end = self._root, 0, 0.0, False
-        steps, stream = (self._turn, self._path, self._rewards), self.oracle.stream
+        states, number, reward, end = self._root, 0, 0.0, False
+        work = self._tables.outcomes, self._tables.width, self._turn, self._path, self._rewards
+        stream = self.oracle.stream
+        known, last = self._known, self.rules.depth - 1
         while True:
-            verdict = proceed(self.tree, self.rules, self._tables, *steps, number, reward, end, stream)
+            verdict = proceed(self.tree, self.rules, *work, number, reward, end, stream)
             if verdict == FULL:
                 self.tree = self._copied(int(1.5 * len(self.tree.keys)), self.tree._asdict())
             elif verdict != SAMPLE:
                 return
             else:
-                _, _, action, depth, rolled, *_ = self._turn[0].item()
-                state, reward, end = self._step(state if depth else self._root, action)
-                if self._known is not None and not (rolled or end or depth + 1 == self.rules.depth):
-                    number = self._known.find(state)
-                    number = self._known.add(state) if number < 0 else number
+                action, depth, rolled = self._turn[0].item()[:3]
+                states, reward, end = self._step(states if depth else self._root, action)
+                if known is not None and not (rolled or end or depth == last):
+                    number = known.find(states[0])
+                    number = known.add(states[0]) if number < 0 else number
 
-    def _step(self, state: Any, action: int) -> tuple[Any, float, bool]:
-        """One simulator call."""
-        answer = self.oracle.sample(np.asarray(state)[None], np.array([action]))
-        return answer.next_states[0], float(answer.rewards[0]), bool(answer.terminals[0])
+    def _step(self, states: States, action: int) -> tuple[States, float, bool]:
+        """One simulator call, at states [1, ...]."""
+        answer = self.oracle.sample(states, np.array([action]))
+        return answer.next_states, float(answer.rewards[0]), bool(answer.terminals[0])
 
     @property
     def counts(self) -> Ints:
