@@ -202,20 +202,16 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--seed", type=int, default=0, help="the same seed gives the same result (default: %(default)s)")
     plan.add_argument("--max-calls", type=int, metavar="N", help="stop before more than N simulator calls")
     plan.add_argument("--max-seconds", type=float, metavar="T", help="stop after about T seconds")
-    plan.add_argument("--workers", type=int, default=1, metavar="N", help="how many work (default: %(default)s)")
     plan.add_argument(
-        "--pool",
-        choices=("auto", "threads", "processes"),
-        default="auto",
-        help="threads suit compiled engines, processes simulators in Python; by default what suits",
-    )
-    plan.add_argument(
-        "--cluster", metavar="WHERE", help="a Dask cluster that does the work: local, or tcp://host:port of a scheduler"
+        "--workers",
+        type=_workers,
+        default=1,
+        metavar="N|ADDRESS",
+        help="a number of threads or processes, or the tcp://host:port of a Dask scheduler (default: %(default)s)",
     )
     plan.add_argument("--checkpoint", metavar="FILE", help="keep what is done there, and go on where it ends")
-    plan.add_argument(
-        "--simulator-timeout", type=float, metavar="T", help="a call of the simulator may take so many seconds"
-    )
+    plan.add_argument("--chunk-seconds", type=float, metavar="T", help="seconds that one chunk of samples may take")
+    plan.add_argument("--worker-memory", type=int, metavar="BYTES", help="bytes that a worker process may use")
     plan.add_argument(
         "--failure",
         metavar="FILE",
@@ -544,10 +540,15 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
         console.print(_actions(model, result, result.identification, None if truth is None else truth.q[root]))
 
 
+def _workers(text: str) -> int | str:
+    """A number of workers, or the address of a scheduler."""
+    return text if "://" in text else int(text)
+
+
 def _run_options(options: argparse.Namespace) -> dict[str, Any]:
     wanted = "none" if options.quiet else options.progress
     live = wanted == "live" or (wanted == "auto" and sys.stderr.isatty())
-    names = ("seed", "workers", "pool", "cluster", "checkpoint", "simulator_timeout", "engine")
+    names = ("seed", "workers", "checkpoint", "chunk_seconds", "worker_memory", "engine")
     return {name: getattr(options, name) for name in names} | {"progress": "json" if wanted == "json" else live}
 
 

@@ -29,7 +29,6 @@ from smoothplan.models.zoo import garnet
 from smoothplan.plan import plan
 from smoothplan.planners import SecondOrderSmoothCruiser, SmoothCruiser
 from smoothplan.recursion import engine_for
-from smoothplan.running.hiring import PoolName, Terms
 from smoothplan.running.work import Chunk, Work
 from smoothplan.running.workers import Workers
 
@@ -57,7 +56,7 @@ class Shared(NamedTuple):
 
     model: GenerativeModel
     state: Any
-    pool: PoolName
+    pool: str
 
 
 def shared_case(name: str) -> Shared:
@@ -107,7 +106,7 @@ def speed_ups(pool: str, workers: int, repeats: int, seconds: float) -> list[Spe
     job = Job(case)
     tasks = job.tasks(seconds, CHUNK_SECONDS)
     with ExitStack() as stack:
-        alone, together = (stack.enter_context(Workers(Terms(count, case.pool).hire)) for count in (1, workers))
+        alone, together = (stack.enter_context(Workers(count)) for count in (1, workers))
         for workers in (alone, together):
             list(workers.in_order(job.work, tasks[: WARM_CHUNKS * workers]))
 

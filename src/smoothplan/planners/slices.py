@@ -52,7 +52,7 @@ def in_slices(
         display: where to show how far it is.
     """
     limit = ENDLESS if max_calls is None else min(max_calls, ENDLESS)
-    if not workers.recall("search", run.restore) and workers.journal is not None:
+    if not workers.recall("search", run.restore) and workers.checkpoint is not None:
         run.saved()  # what cannot be saved is refused before the work, not after
     next_keep = time.perf_counter() + KEEP_SECONDS
     while True:
