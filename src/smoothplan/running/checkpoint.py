@@ -12,11 +12,13 @@ the disk and moved into the file once a second. SQLite checks its log, not its p
 and the table `seal` has the sum of them all: a damaged file is an error, never a wrong result.
 """
 
+import ctypes
 import io
 import json
 import os
 import sqlite3
 import time
+import weakref
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -86,6 +88,7 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
             self._database.close()
             raise
         self.chunks = len(self._facts)  # in the file
+        _OPEN.add(self)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -169,7 +172,8 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
                 raise CheckpointError(f"checkpoint {self._shown} cannot be opened: there is no directory {path.parent}")
             if path.exists() and not path.is_file():
                 raise CheckpointError(f"checkpoint {self._shown} cannot be opened: it is not an ordinary file")
-            # Signals may move a run's end to another thread, which then closes it.
+            if path.exists() and 0 < path.stat().st_size < 512:  # which SQLite takes for an empty one
+                raise CheckpointError(f"{self._shown} is not a checkpoint of smoothplan; it is left as it is")
             return sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
 
     def _lock(self) -> None:
@@ -283,8 +287,25 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
             if code == sqlite3.SQLITE_CORRUPT:
                 raise self._damaged(str(error)) from error
             raise CheckpointError(f"checkpoint {self._shown} cannot be {what}: {error}") from error
-        except (OSError, MemoryError) as error:
+        except CheckpointError:
+            raise
+        except (OSError, ValueError, MemoryError) as error:
             raise CheckpointError(f"checkpoint {self._shown} cannot be {what}: {error}") from error
+
+
+_OPEN: "weakref.WeakSet[Checkpoint]" = weakref.WeakSet()
+
+
+def _leave_to_the_parent() -> None:
+    """In a forked child: nothing may close the connection, for SQLite would remove the log of the parent."""
+    for found in list(_OPEN):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(found._database))
+        found._database = sqlite3.connect(":memory:")
+        found._database.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 def _checksum(*fields: Any) -> int:
