@@ -1,8 +1,8 @@
 """Dask computes the chunks of a run: in processes on this machine, or on a cluster.
 
 Dask moves batches, restarts workers that die, and gives their batches to others. Where the scheduler itself goes away,
-batches wait for it to come back, for a while, and are sent again. A batch whose process died is sent again chunk by
-chunk, with notes of every simulator call: a process that dies twice at the same call was killed by the simulator.
+batches wait for it to come back, for a while, and are sent again. A batch whose process died is sent again with notes of
+every simulator call: a process that dies twice at the same call was killed by the simulator.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ COUNT_SECONDS = 2.0
 FETCH_SECONDS = 2.0
 """How long an answer may take that should be there."""
 
-NOTE_SECONDS = 5.0
+NOTE_SECONDS = 3.0
 """How long to look for the note of a process that died on another machine, whose nanny may be busy."""
 
 WARM_UP = 10.0
@@ -63,6 +63,8 @@ class _Ticket:
     error: BaseException | None = None  # of the chunk at the end
     future: Any = None  # Dask's
     key: str = ""
+    noting: bool = False  # whether simulator calls are noted,
+    split: int = 0  # and before which chunk a process died: those before it are computed first
     attempts: int = 0  # without progress
     last: tuple[Any, ...] | None = None  # where the process died last time
 
@@ -99,6 +101,7 @@ class DaskPool:
         self._leaving = contextlib.ExitStack()
         self._works: dict[Work, Any] = {}  # Dask's futures of what was shipped
         self._sent: list[_Ticket] = []
+        self._suspect: _Ticket | None = None  # whose process died: it is computed again before anything else
         self._counted = 0  # threads of workers,
         self._counted_at = self._seen_at = 0.0  # when they were counted, and when there were any
         try:
@@ -231,6 +234,8 @@ class DaskPool:
         """Sends a batch that is not on its way, and takes in one that is back."""
         ticket: _Ticket = batch.ticket
         if ticket.future is None:
+            if self._suspect not in (None, ticket):
+                return  # it would only die with the other
             self._submit(batch)
         if ticket.future.status not in ("finished", "error", "cancelled"):
             return
@@ -240,6 +245,7 @@ class DaskPool:
             ticket.future = None
             ticket.attempts += 1
             if isinstance(lost, self._distributed.KilledWorker):
+                self._suspect = self._suspect or ticket
                 self._blame(batch)
             if ticket.attempts >= ATTEMPTS:
                 first = batch.chunks[len(ticket.outcomes)]
@@ -252,12 +258,13 @@ class DaskPool:
             problem.__cause__ = failed
             ticket.future, ticket.end, ticket.error = None, len(ticket.outcomes), problem
         else:
-            ticket.future, ticket.attempts, ticket.last = None, 0, None
+            ticket.future, ticket.attempts = None, 0
             ticket.outcomes += outcomes
             if error is not None:
                 ticket.end, ticket.error = len(ticket.outcomes), error
         if len(ticket.outcomes) >= ticket.end:
             batch.done = Done(ticket.outcomes, ticket.error)
+            self._suspect = None if self._suspect is ticket else self._suspect
 
     def _submit(self, batch: Batch) -> None:
         import dask
@@ -270,19 +277,20 @@ class DaskPool:
                 shipped = self._client.submit(Shipped, data, key=key, pure=False)
             self._works[batch.work] = data, shipped
         ticket: _Ticket = batch.ticket
-        careful = ticket.attempts > 0
         ticket.key = f"smoothplan-{uuid.uuid4().hex}"
-        order = Order(ticket.key, version("smoothplan"), careful or self._seconds is not None, self._seconds, WARM_UP)
-        todo = batch.chunks[len(ticket.outcomes) : ticket.end][: 1 if careful else None]
+        ticket.noting |= ticket.attempts > 0 or self._seconds is not None
+        order = Order(ticket.key, version("smoothplan"), ticket.noting, self._seconds, WARM_UP)
+        start = len(ticket.outcomes)
+        todo = batch.chunks[start : min(ticket.split, ticket.end) if ticket.split > start else ticket.end]
         ticket.future = self._client.submit(compute, shipped, todo, order, key=ticket.key, pure=False)
 
     def _blame(self, batch: Batch) -> None:
         """The process of a batch has died: finds out whether the simulator killed it."""
         ticket: _Ticket = batch.ticket
-        note = self._note(ticket.key, batch.work.seed)
+        note = self._note(ticket.key, batch.work.seed) if ticket.noting else None
         if note is None:
-            ticket.last = None
             return
+        ticket.split = [chunk.number for chunk in batch.chunks].index(note.chunk)
         events = self._client.get_events("worker-restart-memory") or ()
         sizes = [event["rss"] for _, event in events if event.get("pid") == note.pid]
         here = ("memory", note.chunk) if sizes else ("call", note.chunk, note.number)
@@ -302,8 +310,7 @@ class DaskPool:
             error.add_note(f"in a worker process:\n{note.late.rstrip()}")
         if batch.work.compiled:
             error.add_note("compiled code cannot be watched: engine='batched' tells the very call")
-        numbers = [chunk.number for chunk in batch.chunks]
-        ticket.end, ticket.error, ticket.attempts = numbers.index(note.chunk), error, 0
+        ticket.end, ticket.error = ticket.split, error
 
     def _note(self, key: str, seed: int) -> Note | None:
         """What a process that died has left behind: on this machine, or where a nanny finds it."""
