@@ -1,4 +1,4 @@
-"""Runs whose workers, scheduler or client are killed at random moments, and compared with an undisturbed run.
+"""Runs whose workers, scheduler, client or checkpoint are hurt at random moments, compared with an undisturbed run.
 
     python -m tests.faults --kills 50 --seed 0
 
@@ -11,8 +11,10 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -21,89 +23,88 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.running.work import Chunk, Outcome, Work
-from smoothplan.running.workers import ClusterError
 
 LONG = 300.0
 """Seconds to wait for what must happen, on a machine with other things to do."""
 
-SURVIVAL = 15.0
-"""Seconds within which every process of ours must have ended after its client was killed, on a busy machine."""
-
 ENDING = 15.0
-"""Seconds within which a client must end after a signal, on a busy machine."""
+"""Seconds within which a client, and every process of a client that was killed, must have ended, on a busy machine."""
 
-MARK, CALLS = "SMOOTHPLAN_FAULTS", "SMOOTHPLAN_CALLS"
-"""Environment variables: whose process it is; the folder in which simulators count their calls."""
+MARK, CALLS, BROKEN = "SMOOTHPLAN_FAULTS", "SMOOTHPLAN_CALLS", "SMOOTHPLAN_BROKEN"
+"""Environment variables: whose process it is; where simulators count their calls; what is wrong with a simulator."""
 
-ALLOWED = "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES"
+GONE, REFUSED, NAMED = 3, 4, 5
+"""Exit statuses of a client: its cluster is gone; its checkpoint is refused; its simulator failed, and is named."""
 
-TASKS = "tasks done here:"
 
-GONE = 3
-"""The exit status of a client whose cluster is gone."""
+def note_calls(count: int) -> None:
+    """Writes down how many simulator calls are made, by process."""
+    if folder := os.environ.get("SMOOTHPLAN_CALLS"):
+        with open(f"{folder}/{os.getpid()}", "a") as log:  # noqa: PTH123 (fast)
+            log.write(f"{count}\n")
 
 
 def drift(states: Any, actions: Any, rng: np.random.Generator) -> tuple[Any, Any]:
-    """A slow simulator, which writes down how many calls it makes, by process."""
-    if folder := os.environ.get("SMOOTHPLAN_CALLS"):
-        with open(f"{folder}/{os.getpid()}", "a") as log:  # noqa: PTH123 (fast)
-            log.write(f"{len(actions)}\n")
+    """A slow simulator, which may be broken: then it hangs, or eats memory, at a rare draw."""
+    note_calls(len(actions))
+    broken, eaten = os.environ.get("SMOOTHPLAN_BROKEN"), []
     moved = states.copy()
     for row, action in enumerate(actions.tolist()):
-        moved[row] += 0.1 * (2 * action - 1) + sum(rng.random() for _ in range(24)) / 24 - 0.5
+        luck = sum(rng.random() for _ in range(24)) / 24 - 0.5
+        moved[row] += 0.1 * (2 * action - 1) + luck
+        while broken and luck > 0.2:
+            if broken == "eats":
+                eaten.append(np.ones(1 << 20))
+            else:
+                time.sleep(1.0)
     return moved, np.exp(-(moved[:, 0] ** 2))
 
 
-@dataclass(frozen=True)
-class Case:
-    """What is run."""
-
-    planner: Any
-    model: Any
-    max_calls: int
-
-
-def _slow(planner: Any, calls: float) -> Case:
-    model = sp.VectorModel(drift, actions=2, discount=0.5, reward_range=(0, 1), terminates=False, initial_state=[0.0])
-    return Case(planner, model, int(calls))
+def ring(states: Any, actions: Any, rng: np.random.Generator) -> tuple[Any, Any]:
+    """A slow simulator of few states."""
+    note_calls(len(actions))
+    moved = states.copy()
+    for row, action in enumerate(actions.tolist()):
+        luck = sum(rng.random() for _ in range(24)) / 24
+        moved[row] = (moved[row] + (action if luck < 0.5 else 1)) % 5
+    return moved, (moved == 3) * 1.0
 
 
 SOFT = sp.LogSumExp(0.5)
-
-
-def case(name: str, size: float = 1.0) -> Case:
-    """A case by name; larger ones make more simulator calls."""
-    match name:
-        case "python":
-            return _slow(sp.SecondOrderSmoothCruiser(SOFT, epsilon=0.01, delta=0.1), 250_000 * size)
-        case "gap":
-            return _slow(sp.OTGapCruiser(SOFT, epsilon=0.01, delta=0.1), 150_000 * size)
-        case "reference":
-            return _slow(sp.ReferenceCruiser(SOFT, epsilon=0.001, delta=0.1, improve=True), 250_000 * size)
-        case "compiled":
-            table = sp.models.garnet(states=50, actions=2, branching=4, discount=0.5, seed=1, reward_kind="bernoulli")
-            planner = sp.SecondOrderSmoothCruiser(SOFT, epsilon=0.001, delta=0.1)
-            return Case(planner, table, int(60_000_000 * size))
-        case "search":
-            table = sp.models.garnet(states=20_000, actions=3, branching=3, discount=0.9, seed=1)
-            return Case(sp.OTGapE(SOFT, epsilon=0.0, delta=0.1), table, int(250_000 * size))
-    raise ValueError(f"no case {name!r}")
+DECLARED: dict[str, Any] = {"actions": 2, "discount": 0.5, "reward_range": (0, 1), "terminates": False}
 
 
 def go(name: str, size: float = 1.0, **options: Any) -> sp.PlanResult:
-    """Runs a case."""
-    chosen = case(name, size)
-    return sp.plan(chosen.planner, chosen.model, max_calls=chosen.max_calls, **options)
+    """Runs a case by name; larger ones make more simulator calls."""
+    planner: Any
+    model: Any = sp.VectorModel(drift, **DECLARED, initial_state=[0.0])
+    match name:
+        case "python":
+            planner, calls = sp.SecondOrderSmoothCruiser(SOFT, epsilon=0.01, delta=0.1), 250_000 * size
+        case "gap":
+            planner, calls = sp.OTGapCruiser(SOFT, epsilon=0.01, delta=0.1), 150_000 * size
+        case "reference":
+            model = sp.VectorModel(ring, **DECLARED, initial_state=0, max_successors=2)
+            reference = sp.SharedReference(model, SOFT, seed=1)
+            planner, calls = sp.ReferenceCruiser(SOFT, reference, epsilon=1e-4, delta=0.1, improve=True), 250_000 * size
+        case "compiled":
+            model = sp.models.garnet(states=50, actions=2, branching=4, discount=0.5, seed=1, reward_kind="bernoulli")
+            planner, calls = sp.SecondOrderSmoothCruiser(SOFT, epsilon=0.001, delta=0.1), 60_000_000 * size
+        case "search":
+            model = sp.models.garnet(states=20_000, actions=3, branching=3, discount=0.9, seed=1)
+            planner, calls = sp.OTGapE(SOFT, epsilon=0.0, delta=0.1), 250_000 * size
+        case _:
+            raise ValueError(f"no case {name!r}")
+    found = sp.plan(planner, model, max_calls=int(calls), **options)
+    if name == "reference" and found.status == "max_calls":
+        assert reference.calls > 1000  # otherwise nothing was improved
+    return found
 
 
 def content(text: str) -> dict[str, Any]:
@@ -113,34 +114,19 @@ def content(text: str) -> dict[str, Any]:
     return found
 
 
-def marked(token: str) -> list[int]:
-    """The processes that have a mark, which children inherit."""
+def marked(token: str, program: bytes = b"") -> list[int]:
+    """The processes that have a mark, which children inherit, and that run a program."""
     found = []
     for place in Path("/proc").iterdir():
         with suppress(OSError):
-            if place.name.isdigit() and f"{MARK}={token}\0".encode() in (place / "environ").read_bytes():
+            ours = place.name.isdigit() and f"{MARK}={token}\0".encode() in (place / "environ").read_bytes()
+            if ours and program in (place / "cmdline").read_bytes():
                 found.append(int(place.name))
     return found
 
 
-def contained(token: str) -> list[int]:
-    """Those of them that run simulators."""
-    found = []
-    for pid in marked(token):
-        with suppress(OSError):
-            if b"smoothplan.running.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
-
-
-def children(pid: int) -> list[int]:
-    """The processes that a process has started and that are alive."""
-    found: list[int] = []
-    with suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):
-                found += map(int, (thread / "children").read_text().split())
-    return found
+WORKER = b"spawn_main"
+"""In the command of a worker, which its nanny has spawned."""
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> bool:
@@ -160,12 +146,6 @@ def wait_until(true: Callable[[], Any], seconds: float = LONG) -> bool:
             return False
         time.sleep(0.02)
     return True
-
-
-def survivors(token: str) -> int:
-    """The processes with a mark that still run simulators, after a while."""
-    wait_until(lambda: not contained(token), SURVIVAL)
-    return len(contained(token))
 
 
 def free_port() -> int:
@@ -191,37 +171,25 @@ class Cluster:
         self._folder, self._allowed_failures = folder, allowed_failures
         self._stack = ExitStack()
         self._scheduler = self._start_scheduler()
-        try:
-            for _ in range(workers):
-                self.add_worker()
-        except BaseException:
-            self.close()
-            raise
+        for _ in range(workers):
+            self.add_worker()
 
-    def add_worker(self, *options: str) -> "subprocess.Popen[bytes]":
-        """Starts a worker, with a nanny that starts it again if it dies, and waits until it is there."""
-        common = ("--nthreads", "1", "--no-dashboard", "--local-directory", str(self._folder))
-        nanny = self._start("distributed.cli.dask_worker", self.address, *common, *options)
-        self.nannies.append(nanny)
-        return nanny
-
-    def kill_worker(self, nanny: "subprocess.Popen[bytes]") -> bool:
-        """Kills a worker, not its nanny; whether there was one."""
-        return any(kill(pid) for pid in children(nanny.pid) if pid in _workers())
+    def add_worker(self) -> None:
+        """Starts a worker, with a nanny that starts it again if it dies."""
+        options = ("--nthreads", "1", "--no-dashboard", "--local-directory", str(self._folder))
+        self.nannies.append(self._start("distributed.cli.dask_worker", self.address, *options))
 
     def kill_nanny(self, nanny: "subprocess.Popen[bytes]") -> None:
-        """Kills a worker together with its nanny."""
-        os.killpg(nanny.pid, signal.SIGKILL)
-        nanny.wait()
+        """Kills a nanny, with its worker."""
         self.nannies.remove(nanny)
+        _end(nanny)
 
     def kill_scheduler(self) -> None:
-        """Kills the scheduler. Workers end with it: theirs is gone."""
-        os.killpg(self._scheduler.pid, signal.SIGKILL)
-        self._scheduler.wait()
+        """Kills it. Its workers notice."""
+        _end(self._scheduler)
 
     def restart(self) -> None:
-        """Starts a scheduler at the same address, and as many workers as there were."""
+        """Starts another scheduler at the same address, with new workers."""
         self._scheduler = self._start_scheduler()
         for nanny in list(self.nannies):
             self.kill_nanny(nanny)
@@ -230,9 +198,7 @@ class Cluster:
     def close(self) -> None:
         """Kills everything."""
         for process in (*self.nannies, self._scheduler):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            _end(process)
         self._stack.close()
 
     def _start_scheduler(self) -> "subprocess.Popen[bytes]":
@@ -241,30 +207,27 @@ class Cluster:
 
     def _start(self, module: str, *arguments: str) -> "subprocess.Popen[bytes]":
         log = self._stack.enter_context((self._folder / "cluster.log").open("ab"))
+        allowed = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": str(self._allowed_failures)}
         return subprocess.Popen(
             [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=os.environ | {MARK: self.token, CALLS: str(self._folder), ALLOWED: str(self._allowed_failures)},
+            env=os.environ | allowed | {MARK: self.token, CALLS: str(self._folder)},
             start_new_session=True,
         )
 
 
-def _workers() -> set[int]:
-    """The processes that a nanny, or anyone else, has spawned."""
-    found = set()
-    for place in Path("/proc").iterdir():
-        with suppress(OSError):
-            if place.name.isdigit() and b"spawn_main" in (place / "cmdline").read_bytes():
-                found.add(int(place.name))
-    return found
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 class Client:
     """A program that plans, in a process of its own."""
 
-    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, options: dict[str, Any], broken: str = "") -> None:
         self.token = uuid.uuid4().hex
         self._output, self._errors = folder / f"{self.token}.out", folder / f"{self.token}.err"
         with self._output.open("wb") as output, self._errors.open("wb") as errors:
@@ -273,7 +236,7 @@ class Client:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
-                env=os.environ | {MARK: self.token, CALLS: str(folder)},
+                env=os.environ | {MARK: self.token, CALLS: str(folder), BROKEN: broken},
             )
 
     @property
@@ -291,27 +254,15 @@ class Client:
         """What it wrote to standard error."""
         return self._errors.read_text()
 
-    @property
-    def tasks(self) -> int:
-        """How many it did in its own process, by the end."""
-        return int(self.errors.rpartition(TASKS)[2])
-
     def wait(self) -> int:
         """Waits for its end; its exit status."""
         return self.process.wait(LONG)
 
-    def wait_for(self, true: Callable[[], Any]) -> None:
-        """Waits until something is true, or it has ended."""
-        wait_until(lambda: self.ended or true())
-
     def left(self) -> int:
         """The processes of this client that outlive it for too long; they are ended here."""
         self.process.wait(LONG)
-        wait_until(lambda: not marked(self.token), SURVIVAL)
-        found = marked(self.token)
-        for pid in found:
-            kill(pid)
-        return len(found)
+        wait_until(lambda: not marked(self.token), ENDING)
+        return sum(map(kill, marked(self.token)))
 
 
 @dataclass
@@ -319,16 +270,15 @@ class Row:
     """What became of a scenario."""
 
     scenario: str
-    kills: int = 0
+    kills: int = 0  # or other harm
     late: int = 0  # kills that came when the run was over
     resumed: int = 0  # runs that found something in their checkpoint
-    found: int = 0  # chunks in there, in all
-    again: int = 0  # simulator calls for chunks that were in there; or chunks, where calls are not known
+    refused: int = 0  # damaged checkpoints, and failing simulators, that were named
+    again: int = 0  # simulator calls for chunks that were in a checkpoint
     left: int = 0  # processes that outlived their client
     runs: int = 0  # that came to their end,
     equal: int = 0  # and with the bits of an undisturbed run
-    slowest: float = 0.0  # seconds that a client took to end when it was told to
-    seconds: float = 0.0  # in all
+    seconds: float = 0.0
     trouble: list[str] = field(default_factory=list)
 
     @property
@@ -364,13 +314,15 @@ class Harness:
             self._truths[name] = content(go(name, self.size).to_json())
         return self._truths[name]
 
-    def client(self, name: str, **options: Any) -> Client:
+    def client(self, name: str, broken: str = "", **options: Any) -> Client:
         """Starts a client."""
-        return Client(self.folder, {"name": name, "size": self.size} | options)
+        return Client(self.folder, {"name": name, "size": self.size} | options, broken)
 
     def checkpoint(self) -> Path:
-        """A place for a new one."""
-        return self.folder / f"{uuid.uuid4().hex}.checkpoint"
+        """A place for a new one, in a folder of its own."""
+        place = self.folder / uuid.uuid4().hex
+        place.mkdir()
+        return place / "run.ckpt"
 
     def pause(self, least: float, most: float, client: Client) -> None:
         """Waits for a random time, unless the client ends first."""
@@ -388,92 +340,53 @@ class Harness:
 
     def calls(self) -> int:
         """Simulator calls that were made so far, by any process."""
-        return sum(
-            int(line)
-            for place in self.folder.iterdir()
-            if place.name.isdigit()
-            for line in place.read_text().split("\n")[:-1]
-        )
+        logs = [place.read_text().split("\n")[:-1] for place in self.folder.iterdir() if place.name.isdigit()]
+        return sum(int(line) for lines in logs for line in lines)
 
 
-def facts(checkpoint: Path) -> dict[int, int]:
-    """The chunks of a checkpoint, with their simulator calls."""
-    found = {}
+def chunks(checkpoint: Path) -> dict[int, int]:
+    """The chunks of a checkpoint that nobody has open, with their simulator calls; the file stays as it is."""
+    with tempfile.TemporaryDirectory() as folder, suppress(sqlite3.Error):
+        for file in checkpoint.parent.glob(f"{checkpoint.name}*"):
+            shutil.copy(file, folder)
+        connection = sqlite3.connect(Path(folder) / checkpoint.name)
+        try:
+            return dict(connection.execute("SELECT number, calls FROM chunks"))
+        finally:
+            connection.close()
+    return {}
+
+
+def progress(checkpoint: Path) -> Any:
+    """Something that changes with a checkpoint; a database that is locked cannot be asked."""
+    files = sorted(checkpoint.parent.iterdir())
     with suppress(OSError):
-        for line in checkpoint.read_bytes().splitlines(keepends=True):
-            if line.endswith(b"}\n") and b'{"chunk":' in line[:40]:
-                fact = json.loads(line.partition(b" ")[2])
-                found[fact["chunk"]] = fact["calls"]
-    return found
+        return [(file.name, file.stat().st_mtime_ns) for file in files]
+    return None
 
 
-def snapshots(checkpoint: Path) -> tuple[int, int]:
-    """How many snapshots a checkpoint has, and something that changes with them."""
-    with suppress(OSError):
-        data = checkpoint.read_bytes()
-        return data.count(b' {"snapshot":'), len(data) if b' {"snapshot":' in data else 0
-    return 0, 0
+def kill_workers(name: str, kind: str) -> Callable[[Harness, Row, int], None]:
+    """Workers of Dask are killed: of a client, of a cluster, or of a cluster with their nannies."""
 
+    def scenario(harness: Harness, row: Row, kills: int) -> None:
+        while row.kills < kills and row.late < kills:
+            client = harness.client(name, workers=2 if kind == "local" else harness.cluster.address)
+            token = client.token if kind == "local" else harness.cluster.token
+            wait_until(lambda: client.ended or marked(token, WORKER))
+            harness.pause(1.0, 5.0, client)
+            while row.kills < kills and not client.ended:
+                victims = marked(token, WORKER)
+                if kind == "nannies":
+                    harness.cluster.kill_nanny(harness.random.choice(harness.cluster.nannies))
+                    harness.cluster.add_worker()
+                    row.kills += 1
+                elif victims:
+                    row.kills += kill(harness.random.choice(victims))
+                harness.pause(1.0, 4.0, client)
+            row.late += client.ended
+            harness.finish(row, name, client)
 
-def kill_workers(harness: Harness, row: Row, kills: int) -> None:
-    """Worker processes of a pool are killed."""
-    while row.kills < kills and row.late < kills:
-        client = harness.client("python", workers=2, pool="processes")
-        client.wait_for(partial(contained, client.token))
-        while row.kills < kills:
-            harness.pause(0.8, 2.5, client)
-            victims = contained(client.token)
-            if client.ended:
-                row.late += 1
-                break
-            if victims:
-                row.kills += kill(harness.random.choice(victims))
-        harness.finish(row, "python", client)
-
-
-def kill_cluster_workers(harness: Harness, row: Row, kills: int) -> None:
-    """Workers of a cluster are killed by themselves, and are started again by their nannies."""
-    _disturb_cluster(harness, row, kills, lambda nanny: int(harness.cluster.kill_worker(nanny)))
-
-
-def kill_nannies(harness: Harness, row: Row, kills: int) -> None:
-    """Workers of a cluster are killed with their nannies, while others go on; later, new ones join."""
-
-    def strike(nanny: "subprocess.Popen[bytes]") -> int:
-        harness.cluster.kill_nanny(nanny)
-        harness.cluster.add_worker()
-        return 1
-
-    _disturb_cluster(harness, row, kills, strike)
-
-
-def kill_contained(harness: Harness, row: Row, kills: int) -> None:
-    """Processes of our own on the workers of a cluster are killed."""
-
-    def strike(_: Any) -> int:
-        victims = contained(harness.cluster.token)
-        return int(bool(victims) and kill(harness.random.choice(victims)))
-
-    _disturb_cluster(harness, row, kills, strike, names=("python",))
-
-
-def _disturb_cluster(
-    harness: Harness,
-    row: Row,
-    kills: int,
-    strike: Callable[["subprocess.Popen[bytes]"], int],
-    names: tuple[str, ...] = ("python", "compiled"),
-) -> None:
-    cluster = harness.cluster
-    while row.kills < kills and row.late < kills:
-        name = harness.random.choice(names)
-        client = harness.client(name, cluster=cluster.address)
-        harness.pause(1.0, 5.0, client)
-        while row.kills < kills and not client.ended:
-            row.kills += strike(harness.random.choice(cluster.nannies))
-            harness.pause(1.0, 4.0, client)
-        row.late += client.ended
-        harness.finish(row, name, client)
+    return scenario
 
 
 def kill_scheduler(harness: Harness, row: Row, kills: int) -> None:
@@ -481,57 +394,56 @@ def kill_scheduler(harness: Harness, row: Row, kills: int) -> None:
     cluster = harness.cluster
     while row.kills < kills and row.late < kills:
         checkpoint = harness.checkpoint()
-        client = harness.client("python", cluster=cluster.address, checkpoint=str(checkpoint))
-        client.wait_for(partial(facts, checkpoint))
-        harness.pause(0.0, 2.0, client)
+        client = harness.client("python", workers=cluster.address, checkpoint=str(checkpoint))
+        wait_until(lambda: client.ended or progress(checkpoint))
+        harness.pause(0.0, 4.0, client)
         row.late += client.ended
         row.kills += not client.ended
         cluster.kill_scheduler()
         harness.pause(0.0, 3.0, client)
         cluster.restart()
         if client.wait() == GONE:  # which is honest, but what is done must not be lost
-            row.resumed += 1
-            row.found += len(facts(checkpoint))
-            client = harness.client("python", cluster=cluster.address, checkpoint=str(checkpoint))
+            row.resumed += bool(chunks(checkpoint))
+            client = harness.client("python", workers=cluster.address, checkpoint=str(checkpoint))
         harness.finish(row, "python", client)
 
 
 def kill_client(
-    name: str, number: int = signal.SIGKILL, cut: bool = False, shared: bool = False, **options: Any
+    name: str, number: int = signal.SIGKILL, damage: bool = False, shared: bool = False, workers: int = 1
 ) -> Callable[[Harness, Row, int], None]:
     """A client is killed, or told to end, and resumed, until it has come to its end.
 
     Args:
         name: of the case.
         number: of the signal.
-        cut: whether the checkpoint loses its tail in between.
-        shared: whether the cluster of the harness does the work.
-        **options: of the run.
+        damage: whether the checkpoint is cut or overwritten in between.
+        shared: whether the cluster of the harness computes.
+        workers: of the run, otherwise.
     """
 
     def scenario(harness: Harness, row: Row, kills: int) -> None:
-        chosen = options | ({"cluster": harness.cluster.address} if shared else {})
-        tokens = [harness.cluster.token] if shared else []
+        where = harness.cluster.address if shared else workers
         while row.kills < kills and row.late < kills:
             checkpoint = harness.checkpoint()
             while True:
-                before, saved, calls = facts(checkpoint), snapshots(checkpoint), harness.calls()
-                row.resumed += bool(before or saved[0])
-                row.found += len(before)
-                client = harness.client(name, checkpoint=str(checkpoint), **chosen)
-                if row.kills >= kills or not _strike(harness, row, client, checkpoint, number):
+                before, calls = chunks(checkpoint), harness.calls()
+                row.resumed += checkpoint.exists()
+                client = harness.client(name, checkpoint=str(checkpoint), workers=where)
+                struck = row.kills < kills and _strike(harness, row, client, checkpoint, number)
+                if damage and client.wait() == REFUSED:
+                    row.refused += 1
+                    shutil.rmtree(checkpoint.parent)
+                    checkpoint.parent.mkdir()
+                    continue
+                if not struck:
                     break
                 if number != signal.SIGKILL:
                     _check_farewell(row, client)
                 row.left += client.left()
-                row.left += sum(map(survivors, tokens))
-                if cut:
-                    _cut_tail(harness, checkpoint)
+                if damage:
+                    _damage(harness, checkpoint)
             harness.finish(row, name, client)
-            row.left += sum(map(survivors, tokens))
-            if client.process.returncode == 0:
-                row.again += max(client.tasks - (len(facts(checkpoint)) - len(before)), 0)
-            if name == "python":
+            if name == "python" and not shared:  # a cluster goes on for a moment
                 needed = harness.truth(name)["calls"] - sum(before.values())
                 row.again += max(harness.calls() - calls - needed, 0)
 
@@ -540,14 +452,14 @@ def kill_client(
 
 def _strike(harness: Harness, row: Row, client: Client, checkpoint: Path, number: int) -> bool:
     """Sends a signal to a client, mostly when it has got on a little; whether it was in time."""
-    before = len(facts(checkpoint)), snapshots(checkpoint)
+    before = progress(checkpoint)
     if harness.random.random() < 0.2 and number == signal.SIGKILL:
         harness.pause(0.0, 3.0, client)
     else:
-        wait_until(lambda: client.ended or (len(facts(checkpoint)), snapshots(checkpoint)) != before)
-        harness.pause(0.0, 1.5, client)
+        wait_until(lambda: client.ended or progress(checkpoint) != before)
+        harness.pause(0.0, 3.0, client)
     if client.ended:
-        row.late += 1
+        row.late += client.process.returncode == 0
         return False
     row.kills += kill(client.process.pid, number)
     return True
@@ -555,48 +467,71 @@ def _strike(harness: Harness, row: Row, client: Client, checkpoint: Path, number
 
 def _check_farewell(row: Row, client: Client) -> None:
     """A client that was told to end does so soon, with a valid result."""
-    started = time.monotonic()
     try:
         status = client.process.wait(ENDING)
     except subprocess.TimeoutExpired:
         row.trouble.append(f"still there {ENDING:g} s after a signal")
         client.process.kill()
         return
-    if status < 0 and client.output.endswith("}\n"):  # the run was over, and had said what it found
+    if status < 0 and (client.output.endswith("}\n") or not client.errors):  # it had not begun, or was over
         row.kills, row.late = row.kills - 1, row.late + 1
-        return
-    row.slowest = max(row.slowest, time.monotonic() - started)
-    if status != 0 or content(client.output)["status"] not in ("interrupted", "max_calls"):
+    elif status != 0 or content(client.output)["status"] not in ("interrupted", "max_calls"):
         row.trouble.append(f"after a signal: exit status {status}, {client.output[-100:]!r}, {client.errors[-300:]!r}")
 
 
-def _cut_tail(harness: Harness, checkpoint: Path) -> None:
-    """Takes bytes from the end of a checkpoint, but leaves its header."""
-    if checkpoint.exists():
-        data = checkpoint.read_bytes()
-        most = min(500, len(data) - len(data.partition(b"\n")[0]) - 1)
-        if most > 0:
-            os.truncate(checkpoint, len(data) - harness.random.randint(1, most))
+def _damage(harness: Harness, checkpoint: Path) -> None:
+    """Cuts a file of a checkpoint off, or overwrites a part of it."""
+    files = [file for file in checkpoint.parent.iterdir() if file.stat().st_size]
+    if files:
+        file, rng = harness.random.choice(files), harness.random
+        data = bytearray(file.read_bytes())
+        place = rng.randrange(len(data))
+        if rng.random() < 0.5:
+            del data[place:]
+        else:
+            data[place : place + 100] = rng.randbytes(len(data[place : place + 100]))
+        file.write_bytes(data)
+
+
+def break_simulator(broken: str, message: str, **options: Any) -> Callable[[Harness, Row, int], None]:
+    """A simulator hangs or eats memory: it is named, and what was done before is not done again when it is mended."""
+
+    def scenario(harness: Harness, row: Row, kills: int) -> None:
+        for _ in range(kills):
+            checkpoint = harness.checkpoint()
+            client = harness.client("python", broken, workers=2, checkpoint=str(checkpoint), **options)
+            status = client.wait()
+            row.kills += 1
+            row.refused += status == NAMED
+            if status != NAMED or message not in client.errors or "seed 0, chunk" not in client.errors:
+                row.trouble.append(f"exit status {status}: {client.errors[-300:]!r}")
+            row.left += client.left()
+            row.resumed += bool(chunks(checkpoint))
+            harness.finish(row, "python", harness.client("python", workers=2, checkpoint=str(checkpoint)))
+
+    return scenario
 
 
 SCENARIOS: dict[str, tuple[float, Callable[[Harness, Row, int], None]]] = {
-    "workers of a process pool": (6, kill_workers),
-    "workers of a cluster": (5, kill_cluster_workers),
-    "workers with their nannies": (3, kill_nannies),
-    "simulators on a cluster": (3, kill_contained),
+    "workers on this machine": (6, kill_workers("python", "local")),
+    "workers of a cluster": (4, kill_workers("python", "cluster")),
+    "workers, compiled": (2, kill_workers("compiled", "cluster")),
+    "workers with their nannies": (3, kill_workers("python", "nannies")),
     "the scheduler": (3, kill_scheduler),
-    "client, threads": (5, kill_client("compiled", workers=2)),
-    "client, processes": (4, kill_client("python", workers=2, pool="processes")),
+    "client, threads": (4, kill_client("compiled", workers=2)),
+    "client, processes": (5, kill_client("python", workers=2)),
     "client, one worker": (3, kill_client("gap")),
-    "client, cluster": (4, kill_client("python", shared=True)),
-    "client, local cluster": (2, kill_client("python", cluster="local", workers=2)),
+    "client, cluster": (3, kill_client("python", shared=True)),
     "client, a search": (4, kill_client("search")),
     "client, around a reference": (4, kill_client("reference", workers=2)),
-    "client, checkpoint cut": (3, kill_client("python", cut=True, workers=2)),
-    "SIGTERM, threads": (1, kill_client("compiled", signal.SIGTERM, workers=2)),
-    "SIGINT, processes": (1, kill_client("python", signal.SIGINT, workers=2)),
+    "client, checkpoint damaged": (6, kill_client("gap", damage=True)),
+    "client, search damaged": (3, kill_client("search", damage=True)),
+    "SIGTERM, threads": (2, kill_client("compiled", signal.SIGTERM, workers=2)),
+    "SIGINT, processes": (2, kill_client("python", signal.SIGINT, workers=2)),
     "SIGTERM, cluster": (1, kill_client("python", signal.SIGTERM, shared=True)),
     "SIGINT, a search": (1, kill_client("search", signal.SIGINT)),
+    "a simulator hangs": (1, break_simulator("hangs", "took longer than chunk_seconds=5 s", chunk_seconds=5.0)),
+    "a simulator eats memory": (1, break_simulator("eats", "needs more memory", worker_memory=1_000_000_000)),
 }
 """Scenarios, with their shares of the kills."""
 
@@ -613,7 +548,7 @@ def harness(seed: int, size: float = 1.0) -> Iterator[Harness]:
 
 
 def run(found: Harness, scenario: str, kills: int) -> Row:
-    """Runs a scenario with so many kills."""
+    """Runs a scenario with a number of kills."""
     row = Row(scenario)
     started = time.monotonic()
     SCENARIOS[scenario][1](found, row, kills)
@@ -621,17 +556,16 @@ def run(found: Harness, scenario: str, kills: int) -> Row:
     return row
 
 
-HEADS = ("scenario", "kills", "late", "resumed", "found again", "done again", "left", "runs", "equal", "slowest", "s")
+HEADS = ("scenario", "kills", "late", "resumed", "refused", "again", "left", "runs", "equal", "seconds")
 
 
 def line(row: Row) -> str:
     """A row of the table."""
-    slowest = f"{row.slowest:.1f}" if row.slowest else ""
-    cells = (row.scenario, row.kills, row.late, row.resumed, row.found, row.again, row.left, row.runs, row.equal)
-    return _line((*cells, slowest, f"{row.seconds:.0f}")) + "".join(f"\n    {text}" for text in row.trouble)
+    cells = [getattr(row, head) for head in HEADS]
+    return _line([*cells[:-1], f"{row.seconds:.0f}"]) + "".join(f"\n    {text}" for text in row.trouble)
 
 
-def _line(cells: tuple[Any, ...]) -> str:
+def _line(cells: Any) -> str:
     return f"{cells[0]:<28}" + "".join(
         f"{cell:>{len(head) + 2}}" for cell, head in zip(cells[1:], HEADS[1:], strict=True)
     )
@@ -648,40 +582,34 @@ def main() -> int:
     options = parser.parse_args()
     if options.child is not None:
         return _child(**options.child)
-    started = time.monotonic()
-    chosen = {name: share for name, (share, _) in SCENARIOS.items() if options.only in name}
     whole = sum(share for share, _ in SCENARIOS.values())
     print(f"seed {options.seed}\n{_line(HEADS)}", flush=True)
     rows = []
     with harness(options.seed, options.size) as found:
-        for name, share in chosen.items():
-            rows.append(run(found, name, max(1, math.ceil(options.kills * share / whole))))
-            print(line(rows[-1]), flush=True)
-    total = Row("all", seconds=time.monotonic() - started)
-    for name in ("kills", "late", "resumed", "found", "again", "left", "runs", "equal"):
-        setattr(total, name, sum(getattr(row, name) for row in rows))
+        for name, (share, _) in SCENARIOS.items():
+            if options.only in name:
+                rows.append(run(found, name, max(1, math.ceil(options.kills * share / whole))))
+                print(line(rows[-1]), flush=True)
+    print(line(Row("all", *(sum(getattr(row, head) for row in rows) for head in HEADS[1:]))))
     good = all(row.good for row in rows)
-    print(f"{line(total)}\n{'all equal' if good else 'DIFFERENT'}")
+    print("all equal" if good else "DIFFERENT")
     return 0 if good else 1
 
 
 def _child(**options: Any) -> int:
-    """A client: plans, and prints what it has; to standard error, how many tasks were done in this process."""
+    """A client: plans, and prints what it has."""
     # A shell that starts a job in the background has it ignore interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    tasks, really = count(), Work.__call__
-
-    def counted(work: Work, task: Chunk) -> Outcome:
-        next(tasks)
-        return really(work, task)
-
+    errors: dict[type[Exception], int] = {
+        sp.ClusterError: GONE,
+        sp.CheckpointError: REFUSED,
+        sp.SimulatorError: NAMED,
+    }
     try:
-        with mock.patch.object(Work, "__call__", counted):
-            print(go(**options).to_json())
-    except ClusterError as error:
+        print(go(**options).to_json())
+    except tuple(errors) as error:
         print(error, file=sys.stderr)
-        return GONE
-    print(f"{TASKS} {next(tasks)}", file=sys.stderr)
+        return errors[type(error)]
     return 0
 
 

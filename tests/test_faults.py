@@ -3,16 +3,17 @@
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from .faults import Harness, facts, harness, line, run
+from .faults import SCENARIOS, Harness, harness, line, run
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="it looks at processes in /proc"),
     pytest.mark.xdist_group("faults"),  # one harness serves all
 ]
+
+EVERY_DAY = {"workers on this machine", "client, around a reference", "client, checkpoint damaged"}
 
 
 @pytest.fixture(scope="module")
@@ -22,25 +23,10 @@ def small() -> Iterator[Harness]:
 
 
 @pytest.mark.parametrize(
-    "scenario",
-    [
-        "workers of a process pool",
-        pytest.param("workers with their nannies", marks=pytest.mark.full),
-        pytest.param("client, threads", marks=pytest.mark.full),
-        "client, checkpoint cut",
-        pytest.param("SIGTERM, threads", marks=pytest.mark.full),
-    ],
+    "scenario", [pytest.param(name, marks=() if name in EVERY_DAY else pytest.mark.full) for name in SCENARIOS]
 )
 def test_the_bits_of_an_undisturbed_run(small: Harness, scenario: str) -> None:
-    """Whoever is killed; nothing that is in a checkpoint is done again, and no process is left behind."""
+    """Whatever is killed; nothing that is in a checkpoint is done again, and no process is left behind."""
     row = run(small, scenario, 1)
     print(line(row))
     assert row.good, line(row)
-
-
-def test_chunks_in_a_checkpoint_are_counted(tmp_path: Path) -> None:
-    """Lines that are torn or of another kind are none."""
-    file = tmp_path / "some"
-    assert facts(file) == {}
-    file.write_text('0 {"smoothplan checkpoint":1}\n1 {"chunk":3,"calls":5}\n2 {"snapshot":"a"}\n3 {"chunk":4,"cal')
-    assert facts(file) == {3: 5}

@@ -1,6 +1,7 @@
-"""A crew: outcomes in the order of the tasks, tasks pulled lazily, abandoned on closing, stopped by a brake."""
+"""Workers: outcomes in the order of the chunks, chunks pulled lazily, abandoned on closing, stopped by a brake."""
 
 import os
+import pickle
 import signal
 import threading
 import time
@@ -14,13 +15,12 @@ import smoothplan as sp
 from smoothplan import brake
 from smoothplan.brake import Brake, Stopped
 from smoothplan.engines.base import Sums
-from smoothplan.running.hiring import Terms
-from smoothplan.running.work import Chunk, Outcome, Work
-from smoothplan.running.workers import AHEAD, BEHIND, Pool, ThreadPool, Workers
-
-WORKERS = (1, 2, 3, 8)
+from smoothplan.running.work import Batch, Chunk, Outcome, Work
+from smoothplan.running.workers import AHEAD, BEHIND, ThreadPool, Workers
 
 MODEL = sp.models.chain(states=3)
+
+any_number = pytest.mark.parametrize("count", [1, 2, 3, 8])
 
 
 class Engine:
@@ -37,41 +37,33 @@ class Engine:
         return Sums(number, float(number * number), 0.0)
 
 
-def nothing(number: int) -> None:
-    pass
-
-
-def work(run: Callable[[int], Any] = nothing) -> Work:
+def work(run: Callable[[int], Any] = lambda number: None) -> Work:
     return Work(Engine(run), MODEL, 0, 0)
 
 
-def tasks(numbers: Iterable[int]) -> Iterator[Chunk]:
+def chunks(numbers: Iterable[int]) -> Iterator[Chunk]:
     return (Chunk(number, "values", (number,), 1) for number in numbers)
-
-
-def hire(crew: int) -> Callable[[Work], Pool | None]:
-    return Terms(crew).hire
 
 
 def numbers(outcomes: Iterable[tuple[Chunk, Outcome]]) -> list[int]:
     """The numbers in the order in which they came, each checked against its square."""
     found = []
-    for task, outcome in outcomes:
-        assert outcome.sums == (task.number, float(task.number**2), 0.0)
-        found.append(task.number)
+    for chunk, outcome in outcomes:
+        assert outcome.sums == (chunk.number, float(chunk.number**2), 0.0)
+        found.append(chunk.number)
     return found
 
 
-@pytest.mark.parametrize("crew", WORKERS)
-@pytest.mark.parametrize("count", [0, 1, 2, 50])
-def test_outcomes_come_in_the_order_of_the_tasks(crew: int, count: int) -> None:
-    with Workers(hire(crew)) as crew:
-        assert numbers(crew.in_order(work(), tasks(range(count)))) == list(range(count))
-        assert numbers(crew.in_order(work(), tasks(range(count)))) == list(range(count))
+@any_number
+@pytest.mark.parametrize("length", [0, 1, 2, 50])
+def test_outcomes_come_in_the_order_of_the_chunks(count: int, length: int) -> None:
+    with Workers(count) as workers:
+        assert numbers(workers.in_order(work(), chunks(range(length)))) == list(range(length))
+        assert numbers(workers.in_order(work(), chunks(range(length)))) == list(range(length))
 
 
-def test_a_late_task_does_not_overtake() -> None:
-    """The first task waits for the second to be done; still it is handed back first."""
+def test_a_late_chunk_does_not_overtake() -> None:
+    """The first chunk waits for the second to be done; still it is handed back first."""
     done = threading.Event()
 
     def run(number: int) -> None:
@@ -80,8 +72,8 @@ def test_a_late_task_does_not_overtake() -> None:
         if number == 1:
             done.set()
 
-    with Workers(hire(2)) as crew:
-        assert numbers(crew.in_order(work(run), tasks(range(5)))) == [0, 1, 2, 3, 4]
+    with Workers(2) as workers:
+        assert numbers(workers.in_order(work(run), chunks(range(5)))) == [0, 1, 2, 3, 4]
 
 
 def counted(pulled: list[int]) -> Iterator[int]:
@@ -94,61 +86,68 @@ def counted(pulled: list[int]) -> Iterator[int]:
 
 
 class OneByOne(ThreadPool):
-    """Parcels of one task each, however fast they are."""
+    """Batches of one chunk each, however fast they are."""
 
-    parcel_seconds = 0.0
+    batch_seconds = 0.0
 
 
-@pytest.mark.parametrize("crew", WORKERS)
-def test_tasks_are_pulled_no_further_ahead_than_needed(crew: int) -> None:
+def served_by(pool: ThreadPool) -> Workers:
+    workers = Workers(2)
+    workers._pool, workers._started = pool, True
+    return workers
+
+
+@any_number
+def test_chunks_are_pulled_no_further_ahead_than_needed(count: int) -> None:
     pulled: list[int] = []
-    with Workers(lambda _: OneByOne(crew)) as crew:
-        for received, _ in enumerate(crew.in_order(work(), tasks(counted(pulled)))):
-            assert len(pulled) - received <= BEHIND * crew
+    with served_by(OneByOne(count)) as workers:
+        for received, _ in enumerate(workers.in_order(work(), chunks(counted(pulled)))):
+            assert len(pulled) - received <= BEHIND * count + 1
             if received == 30:
                 break
 
 
-@pytest.mark.parametrize("crew", WORKERS)
-def test_no_more_is_under_way_than_workers_need(crew: int) -> None:
-    """While the first task is held up, no more than a few others are begun."""
+@any_number
+def test_no_more_is_under_way_than_workers_need(count: int) -> None:
+    """While the first chunks are held up, no more than a few others are begun."""
     release, begun = threading.Event(), []
 
     def run(number: int) -> None:
         begun.append(number)
-        if number < crew:
+        if number < count:
             assert release.wait(60)
 
     pulled: list[int] = []
     threading.Timer(0.2, release.set).start()
-    with Workers(lambda _: OneByOne(crew)) as crew:
-        next(iter(crew.in_order(work(run), tasks(counted(pulled)))))
-        assert len(begun) <= len(pulled) <= BEHIND * crew + AHEAD * crew + 1
+    with served_by(OneByOne(count)) as workers:
+        next(iter(workers.in_order(work(run), chunks(counted(pulled)))))
+        assert len(begun) <= len(pulled) <= BEHIND * count + AHEAD * count + 1
 
 
-@pytest.mark.parametrize(("seconds", "count", "together"), [(0.0, 3_000, True), (0.15, 5, False)])
-def test_fast_tasks_travel_together_and_slow_ones_alone(seconds: float, count: int, together: bool) -> None:
+@pytest.mark.parametrize(("seconds", "length", "together"), [(0.0, 3_000, True), (0.15, 5, False)])
+def test_fast_chunks_are_sent_together_and_slow_ones_alone(seconds: float, length: int, together: bool) -> None:
     sizes: list[int] = []
 
     class Noting(ThreadPool):
-        parcel_seconds = 0.1
+        batch_seconds = 0.1
 
-        def submit(self, work: Work, tasks: Any) -> Any:
-            sizes.append(len(tasks))
-            return super().submit(work, tasks)
+        def send(self, batch: Batch) -> None:
+            sizes.append(len(batch.chunks))
+            super().send(batch)
 
-    with Workers(lambda _: Noting(1)) as crew:
-        assert len(numbers(crew.in_order(work(lambda _: time.sleep(seconds)), tasks(range(count))))) == count
+    with served_by(Noting(1)) as workers:
+        found = workers.in_order(work(lambda _: time.sleep(seconds)), chunks(range(length)))
+        assert len(numbers(found)) == length
     assert sizes[0] == 1
     assert (max(sizes) > 10) == together
 
 
-@pytest.mark.parametrize("crew", [2, 3, 8])
-def test_closing_leaves_no_thread_and_starts_nothing_more(crew: int) -> None:
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_closing_leaves_no_thread_and_starts_nothing_more(count: int) -> None:
     ran: list[int] = []
     before = threading.active_count()
-    with Workers(lambda _: OneByOne(crew)) as crew:
-        outcomes = crew.in_order(work(ran.append), tasks(counted([])))
+    with served_by(OneByOne(count)) as workers:
+        outcomes = workers.in_order(work(ran.append), chunks(counted([])))
         for _ in range(3):
             next(outcomes)
     finished = len(ran)
@@ -157,46 +156,46 @@ def test_closing_leaves_no_thread_and_starts_nothing_more(crew: int) -> None:
     assert len(ran) == finished
 
 
-@pytest.mark.parametrize("crew", WORKERS)
-def test_an_error_arrives_at_its_turn(crew: int) -> None:
+@any_number
+def test_an_error_arrives_at_its_turn(count: int) -> None:
     def run(number: int) -> None:
         if number == 5:
-            raise ValueError("task 5")
+            raise ValueError("chunk 5")
 
-    with Workers(hire(crew)) as crew:
-        outcomes = crew.in_order(work(run), tasks(range(1000)))
-        assert [next(outcomes)[0].chunk for _ in range(5)] == [0, 1, 2, 3, 4]
-        with pytest.raises(ValueError, match="task 5"):
+    with Workers(count) as workers:
+        outcomes = workers.in_order(work(run), chunks(range(1000)))
+        assert [next(outcomes)[0].number for _ in range(5)] == [0, 1, 2, 3, 4]
+        with pytest.raises(ValueError, match="chunk 5"):
             next(outcomes)
 
 
-@pytest.mark.parametrize("crew", WORKERS)
-def test_an_interrupt_in_a_simulator_stops_the_run(crew: int) -> None:
+@any_number
+def test_an_interrupt_in_a_simulator_stops_the_run(count: int) -> None:
     def run(number: int) -> None:
         if number == 5:
             raise KeyboardInterrupt
 
-    with Workers(hire(crew)) as crew, pytest.raises(Stopped) as stopped:
-        numbers(crew.in_order(work(run), tasks(range(1000))))
+    with Workers(count) as workers, pytest.raises(Stopped) as stopped:
+        numbers(workers.in_order(work(run), chunks(range(1000))))
     assert stopped.value.reason == "interrupted"
 
 
-@pytest.mark.parametrize("crew", WORKERS)
-def test_an_error_in_making_tasks_arrives(crew: int) -> None:
+@any_number
+def test_an_error_in_making_chunks_arrives(count: int) -> None:
     def some() -> Iterator[Chunk]:
-        yield from tasks([0])
-        raise RuntimeError("no more tasks")
+        yield from chunks([0])
+        raise RuntimeError("no more chunks")
 
-    with Workers(hire(crew)) as crew, pytest.raises(RuntimeError, match="no more tasks"):
-        numbers(crew.in_order(work(), some()))
+    with Workers(count) as workers, pytest.raises(RuntimeError, match="no more chunks"):
+        numbers(workers.in_order(work(), some()))
 
 
-@pytest.mark.parametrize("crew", WORKERS)
-def test_a_brake_stops_between_tasks_and_while_waiting(crew: int) -> None:
+@any_number
+def test_a_brake_stops_between_chunks_and_while_waiting(count: int) -> None:
     pulled = Brake()
-    with Workers(hire(crew), brake=pulled) as crew:
-        outcomes = crew.in_order(work(), tasks(counted([])))
-        assert [next(outcomes)[0].chunk for _ in range(8)] == list(range(8))
+    with Workers(count, brake=pulled) as workers:
+        outcomes = workers.in_order(work(), chunks(counted([])))
+        assert [next(outcomes)[0].number for _ in range(8)] == list(range(8))
         pulled.pull()
         with pytest.raises(Stopped):
             next(outcomes)
@@ -209,11 +208,26 @@ def test_time_is_up_while_everyone_waits() -> None:
         assert release.wait(60)
 
     late = Brake(time.perf_counter() + 0.1)
-    with Workers(hire(2), brake=late) as crew:
+    with Workers(2, brake=late) as workers:
         with pytest.raises(Stopped) as stopped:
-            numbers(crew.in_order(work(run), tasks(range(10))))
+            numbers(workers.in_order(work(run), chunks(range(10))))
         assert stopped.value.reason == "max_seconds"
         release.set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"workers": 0}, "workers must be"),
+        ({"workers": 1.5}, "workers must be"),
+        ({"chunk_seconds": 0}, "chunk_seconds must be"),
+        ({"worker_memory": 0}, "worker_memory must be"),
+        ({"workers": "tcp://127.0.0.1:1", "worker_memory": 10**9}, "give `dask worker` its --memory-limit"),
+    ],
+)
+def test_arguments_are_checked(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        Workers(**arguments)
 
 
 def simulator(run: Callable[[], None]) -> sp.VectorModel:
@@ -301,16 +315,47 @@ def test_oracles_of_other_threads_know_no_brake_of_this_one() -> None:
     assert brake.current.get() is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"crew": 0}, "crew must be"),
-        ({"pool": "fork"}, "pool must be auto, threads or processes, got 'fork'"),
-        ({"simulator_timeout": 0}, "simulator_timeout"),
-        ({"simulator_timeout": 1, "pool": "threads"}, "simulator_timeout needs pool='processes'"),
-        ({"worker_memory": 0}, "worker_memory"),
-    ],
-)
-def test_terms_are_checked(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Terms(**arguments)
+@pytest.mark.usefixtures("usual_signals")
+def test_a_call_that_takes_too_long_is_interrupted() -> None:
+    """Even where a simulator catches what it can; a call in time is not, and neither is what comes after it."""
+
+    def stubborn() -> None:
+        for _ in range(3):
+            try:
+                time.sleep(60)
+            except TimeoutError:
+                continue
+        raise TimeoutError("at last")
+
+    states = np.array([[0.5]])
+    with Brake(call_seconds=0.1).on_signals():
+        sp.Oracle(simulator(lambda: None), 0).sample(states, [0])
+        with pytest.raises(sp.SimulatorError, match=r"a call took longer than chunk_seconds=0.1 s \(state \[0.5\]"):
+            sp.Oracle(simulator(lambda: time.sleep(60)), 0).sample(states, [0])
+        with pytest.raises(sp.SimulatorError, match="at last"):
+            sp.Oracle(simulator(stubborn), 0).sample(states, [0])
+        time.sleep(0.2)
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+
+
+def test_a_limit_that_cannot_be_kept_is_refused() -> None:
+    """In another thread no signal arrives."""
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            with Brake(call_seconds=0.1).on_signals():
+                sp.Oracle(simulator(lambda: None), 0).sample(np.array([[0.5]]), [0])
+        except ValueError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert "chunk_seconds cannot limit simulator calls of this planner here" in str(errors[0])
+
+
+def test_a_brake_stops_nothing_in_another_process() -> None:
+    pulled = Brake()
+    pulled.pull()
+    pickle.loads(pickle.dumps(pulled)).check()

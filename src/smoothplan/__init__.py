@@ -39,7 +39,7 @@ from smoothplan.planners import (
     SparseSampling,
 )
 from smoothplan.references import CriticReference, GridReference, SharedReference, TabularReference
-from smoothplan.running.checkpoint import CheckpointError, CheckpointWarning
+from smoothplan.running.checkpoint import CheckpointError
 from smoothplan.running.run import HopelessError
 from smoothplan.running.workers import ClusterError
 from smoothplan.unregularised import UnregularisedResult, plan_unregularised
@@ -50,7 +50,6 @@ __all__ = [
     "UCT",
     "ActResult",
     "CheckpointError",
-    "CheckpointWarning",
     "ClusterError",
     "CriticReference",
     "Forecast",

@@ -15,7 +15,12 @@ from typing import Any, Literal
 
 Reason = Literal["max_seconds", "interrupted"]
 
-USUAL: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+ALARM = getattr(signal, "SIGALRM", 0)
+"""The signal of the interval timer, where there is one."""
+
+USUAL: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL} | (
+    {ALARM: signal.SIG_DFL} if ALARM else {}
+)
 """What signals do where nobody has said otherwise."""
 
 PATIENCE = 0.05
@@ -35,10 +40,13 @@ class Brake:
 
     Args:
         deadline: when, on the clock of `time.perf_counter`; None for never.
+        call_seconds: seconds that one simulator call in this thread may take, within `on_signals`. It is then
+            interrupted by a `TimeoutError`, unless it holds the interpreter lock.
     """
 
-    def __init__(self, deadline: float | None = None) -> None:
-        self.deadline = deadline
+    def __init__(self, deadline: float | None = None, call_seconds: float | None = None) -> None:
+        self.deadline, self.call_seconds = deadline, call_seconds
+        self._timed = False  # whether calls can be interrupted
         self._pulled = threading.Event()
         self._in_simulator = False  # whether the main thread may be stopped right where it is
 
@@ -60,14 +68,24 @@ class Brake:
     def around_simulator(self) -> Iterator[None]:
         """A simulator call, which a signal may end at once: nothing depends on it yet."""
         self.check()
+        if self.call_seconds is not None and not self._timed:
+            raise ValueError(
+                "chunk_seconds cannot limit simulator calls of this planner here: they are made in a thread other than "
+                "the main one, or SIGALRM is in use"
+            )
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         self._in_simulator = True
+        if self.call_seconds is not None:
+            # Again and again, for a simulator may catch the first one.
+            signal.setitimer(signal.ITIMER_REAL, self.call_seconds, self.call_seconds)
         try:
             yield
         finally:
             self._in_simulator = False
+            if self.call_seconds is not None:
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     @contextmanager
     def on_signals(self) -> Iterator["Brake"]:
@@ -80,7 +98,8 @@ class Brake:
         if threading.current_thread() is threading.main_thread():
             ours = [number for number, handler in USUAL.items() if signal.getsignal(number) == handler]
         for number in ours:
-            signal.signal(number, self._on_signal)
+            signal.signal(number, self._on_alarm if number == ALARM else self._on_signal)
+        self._timed = ALARM in ours
         before = current.set(self)
         try:
             yield self
@@ -88,6 +107,13 @@ class Brake:
             current.reset(before)
             for number in ours:
                 signal.signal(number, USUAL[number])
+
+    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        if self._in_simulator:
+            raise TimeoutError(f"a call took longer than chunk_seconds={self.call_seconds:g} s")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Brake, ()  # in another process it stops nothing
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._pulled.is_set():

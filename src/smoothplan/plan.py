@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, get_args
 
@@ -15,9 +15,8 @@ from smoothplan.brake import Brake
 from smoothplan.models.base import GenerativeModel
 from smoothplan.models.calls import SimulatorError
 from smoothplan.models.tabular import TabularModel
-from smoothplan.running.checkpoint import Journal
+from smoothplan.running.checkpoint import Checkpoint
 from smoothplan.running.fingerprint import describe, fingerprint
-from smoothplan.running.hiring import PoolName, Terms
 from smoothplan.running.progress import Shown, display_for
 from smoothplan.running.run import EngineName, Found, Planner, Root, Status, until_stopped
 from smoothplan.running.workers import ClusterError, Workers
@@ -49,11 +48,9 @@ def plan(
     seed: int = 0,
     max_calls: int | None = None,
     max_seconds: float | None = None,
-    workers: int = 1,
-    pool: PoolName = "auto",
-    cluster: Any = None,
+    workers: Any = 1,
     checkpoint: str | os.PathLike[str] | None = None,
-    simulator_timeout: float | None = None,
+    chunk_seconds: float | None = None,
     worker_memory: int | None = None,
     progress: Shown = False,
     engine: EngineName = "auto",
@@ -64,18 +61,17 @@ def plan(
         planner: what to run.
         model: the simulator.
         state: where to plan; the model's initial state by default.
-        seed: the same seed gives the same result, whoever does the work, and however often it was resumed.
+        seed: the same seed gives the same result, for any number of workers, and however often it was resumed.
         max_calls: a limit on simulator calls. Giving one also allows a run whose forecast is hopeless.
         max_seconds: a limit on time. What is under way then is abandoned.
-        workers: how many do the work at a time, on this machine.
-        pool: "threads", which suit compiled engines, or "processes", which suit simulators in Python and contain them;
-            by default what suits the engine. One worker means this thread, unless processes are asked for.
-        cluster: a Dask cluster that does the work instead: "local", the address of a scheduler, or a client. With
-            "local", the number of its processes is `workers`, or that of the processors if it is 1.
+        workers: a number: threads for compiled engines, processes of Dask for simulators in Python; 1 is this thread.
+            Or the address of a Dask scheduler ("tcp://..."), or a Dask client.
         checkpoint: a file. What is done is written there, and a run that finds its own file goes on where that ends.
-        simulator_timeout: seconds that one call of the model's step may take; longer ones are an error. Needs
-            processes, and starts them even for one worker.
-        worker_memory: bytes that a worker process may grow by; a fair part of the machine's memory by default.
+        chunk_seconds: seconds that one chunk of samples may take; a longer one is an error that names the call. Chunks
+            are then computed in processes of Dask, even with one worker. Planners that call the simulator in this
+            process, one call after the other, have each call limited instead.
+        worker_memory: bytes that a process on this machine may use; a fair share of the machine's memory by default.
+            Giving it also has chunks computed in processes.
         progress: True to show the shrinking interval, speed and time left on standard error, "json" for JSON lines.
         engine: "compiled" for tabular and jitted models, "batched" for any; by default whichever is faster.
 
@@ -83,11 +79,10 @@ def plan(
         HopelessError: the run may need too many simulator calls and no `max_calls` is given.
         SimulatorError: the simulator failed or broke what it declares. It names the call, which `reproduce` makes
             again, and has the result so far as `partial`.
-        CheckpointError: the file is in use, is of another run, or cannot be written.
+        CheckpointError: the file is in use, of another run, damaged, or cannot be written.
         ClusterError: the cluster is gone. Finished work is in the checkpoint, if there is one.
     """
     started = time.perf_counter()
-    terms = Terms(workers, pool, cluster, simulator_timeout, worker_memory)
     if engine not in get_args(EngineName):
         raise ValueError(f"engine must be auto, compiled or batched, got {engine!r}")
     root = Root(
@@ -102,17 +97,15 @@ def plan(
     display = display_for(progress, epsilon=planner.epsilon, max_calls=root.max_calls, max_seconds=root.max_seconds)
     if isinstance(model, TabularModel) and bool(model.terminal[root.state]):
         return _worth_nothing(planner, root)
-    journal = None if checkpoint is None else Journal.open(checkpoint, _identity(planner, root))
-    brake = Brake(None if root.max_seconds is None else started + root.max_seconds)
-    with (
-        brake.on_signals(),
-        Workers(terms.hire, journal, brake, display.note) as workers,
-        display,
-        terms.model(model, root.seed) as simulator,
-    ):
-        if journal is not None and not journal.is_new:
-            display.note(f"resumed from {checkpoint}: {journal.facts} chunks are done")
-        root = replace(root, model=simulator)
+    brake = Brake(None if root.max_seconds is None else started + root.max_seconds, chunk_seconds)
+    work_force = Workers(
+        workers, chunk_seconds=chunk_seconds, worker_memory=worker_memory, brake=brake, announce=display.note
+    )
+    if checkpoint is not None:
+        work_force.checkpoint = Checkpoint(checkpoint, _identity(planner, root))
+    with brake.on_signals(), work_force as workers, display:
+        if workers.checkpoint is not None and not workers.checkpoint.is_new:
+            display.note(f"resumed from {checkpoint}: {workers.checkpoint.chunks} chunks are done")
         run = planner.begin(root)
         try:
             status = until_stopped(lambda: run.go(workers, display))

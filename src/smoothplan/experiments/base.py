@@ -1,5 +1,6 @@
 """What an experiment is, and how one is run: cells, one row on disk for each, and the findings of all rows."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -21,7 +22,6 @@ from typing import IO, Any, Generic, Literal, NamedTuple, Self, TypeVar
 import smoothplan.findings.figures as pictures
 from smoothplan.findings import Evidence, Findings
 from smoothplan.findings.files import write_whole
-from smoothplan.running.locks import lock
 
 Scale = Literal["quick", "full"]
 """Minutes, or a night."""
@@ -149,7 +149,7 @@ def _rows(experiment: Experiment[Any], cells: Sequence[Cell], file: Path, told: 
 def _lock(out: IO[str]) -> None:
     """Keeps other processes from adding the same rows to a file, for as long as it is open."""
     try:
-        lock(out)
+        fcntl.flock(out.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ValueError(f"{out.name} is in use: another process is adding rows to it") from None
     except OSError:

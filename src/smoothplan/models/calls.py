@@ -138,14 +138,17 @@ class RowError(Exception):
 
 
 class Watcher(Protocol):
-    """Someone who wants to know of every call before it is made."""
+    """Is told of every call before it is made."""
 
     def __call__(self, states: NDArray[Any], actions: Ints, rng: np.random.Generator) -> None:
-        """A batch is about to be stepped, or one row of it."""
+        """A batch is about to be stepped."""
+
+    def row(self, row: int) -> None:
+        """A row of that batch is about to be stepped."""
 
 
 watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
-"""Who watches the simulator calls of this thread."""
+"""What watches the simulator calls of this thread."""
 
 
 def _index(value: Any) -> int | None:

@@ -50,7 +50,7 @@ def one_by_one(step: ScalarStep, states: States, actions: Ints, rng: np.random.G
     watching, answers = watcher.get(), []
     for row, (state, action) in enumerate(zip(states, actions, strict=True)):
         if watching is not None:
-            watching(states[row : row + 1], actions[row : row + 1], rng)
+            watching.row(row)
         try:
             answers.append(step(state, int(action), rng))
         except (Exception, SystemExit) as error:

@@ -1,45 +1,42 @@
-"""A Dask cluster does the tasks of a run: one on this machine, or any that is there.
+"""Dask computes the chunks of a run: in processes on this machine, or on a cluster.
 
-Dask moves parcels and survives machines that go away: it does a parcel again whose worker died. What a simulator in
-Python does to its process is contained, as on this machine: Dask's worker hands it to a process of our own. Where the
-scheduler itself goes away, parcels wait for it to come back, for a while, and are sent again.
-
-One thread talks to Dask. It never waits long, and nobody waits for it but `close`.
+Dask moves batches, restarts workers that die, and gives their batches to others. Where the scheduler itself goes away,
+batches wait for it to come back, for a while, and are sent again. A batch whose process died is sent again with notes of
+every simulator call: a process that dies twice at the same call was killed by the simulator.
 """
 
 import contextlib
+import importlib
+import io
 import logging
 import os
-import pickle
-import queue
 import signal
 import subprocess
+import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
-from functools import cached_property
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
-from smoothplan import brake
-from smoothplan.brake import PATIENCE
-from smoothplan.running.contained import ContainedWorker, command
-from smoothplan.running.packing import unpack
-from smoothplan.running.processes import default_memory
-from smoothplan.running.work import Chunk, Delivery, Packed, Work
-from smoothplan.running.worker import die_with_parent
+from smoothplan.brake import Brake
+from smoothplan.models.calls import SimulatorError
+from smoothplan.running.fingerprint import is_installed
+from smoothplan.running.remote import Note, Order, Shipped, compute, read_note
+from smoothplan.running.work import Batch, Done, Outcome, Work
 from smoothplan.running.workers import ClusterError
 
 CONNECT_SECONDS = 30.0
-"""How long a scheduler may take to answer, and the first worker to appear; and to come back after it went away."""
+"""How long a scheduler may take to answer, and the first worker to appear."""
 
 LOST_SECONDS = 120.0
-"""How long parcels wait for workers, after all have gone."""
+"""How long batches wait for workers, after all have gone."""
 
 COUNT_SECONDS = 2.0
 """How often the workers are counted: they may come and go."""
@@ -47,101 +44,92 @@ COUNT_SECONDS = 2.0
 FETCH_SECONDS = 2.0
 """How long an answer may take that should be there."""
 
+NOTE_SECONDS = 3.0
+"""How long to look for the note of a process that died on another machine, whose nanny may be busy."""
+
+WARM_UP = 10.0
+"""Seconds that the first chunk in a process may take beyond `chunk_seconds`: it may load or compile something."""
+
 ATTEMPTS = 20
-"""Times that a parcel is sent, at most. Each time, Dask itself gives up after its worker died four times."""
-
-LEAST_PARCEL = 1.0
-"""Seconds that a parcel should take, at least."""
-
-PARCELS_PER_SECOND = 100.0
-"""That all workers together should finish, at most: a fraction of what a scheduler can handle."""
-
-IDLE_SECONDS = 5.0
-"""A process of our own on a worker ends when nobody has needed it for so long."""
-
-LOOK_SECONDS = 0.25
-"""How often someone looks whether the task of such a process is still wanted: its run may be over, or killed."""
-
-LARGE = "distributed.admin.large-graph-warning-threshold"
-"""Dask warns of large tasks; a model with a large table makes one, once."""
+"""Times that a batch is sent without any progress."""
 
 
 @dataclass(eq=False)
-class _Parcel:
-    """Tasks on their way, and whom to tell of them."""
+class _Ticket:
+    """A batch on its way."""
 
-    packed: Packed
-    tasks: bytes
-    outcome: "Future[Delivery]"
-    attempts: int = 0
-    sent: Any = None  # Dask's future
+    end: int  # chunks to compute; fewer than there are once one of them is known to fail
+    outcomes: list[Outcome] = field(default_factory=list)
+    error: BaseException | None = None  # of the chunk at the end
+    future: Any = None  # Dask's
+    key: str = ""
+    noting: bool = False  # whether simulator calls are noted,
+    split: int = 0  # and before which chunk a process died: those before it are computed first
+    attempts: int = 0  # without progress
+    last: tuple[Any, ...] | None = None  # where the process died last time
 
 
-def parcel_seconds(workers: int) -> float:
-    """How long a parcel should take, so that so many workers do not overwhelm their scheduler and the client.
+def batch_seconds(workers: int) -> float:
+    """How long a batch should take: a second, or more where a hundred batches a second would keep a scheduler busy.
 
-    >>> parcel_seconds(2), parcel_seconds(10_000)
+    >>> batch_seconds(2), batch_seconds(10_000)
     (1.0, 100.0)
     """
-    return max(LEAST_PARCEL, workers / PARCELS_PER_SECOND)
+    return max(1.0, workers / 100)
 
 
-class ClusterPool:
-    """The workers of a Dask cluster.
+class DaskPool:
+    """The workers of Dask.
 
     Args:
-        cluster: "local", the address of a scheduler, or a client.
-        workers: processes of a local cluster; those of this machine's processors if it is 1.
-        contained: whether simulators run in processes of our own.
-        timeout: see `ContainedWorker`.
-        memory: see `ContainedWorker`.
+        where: a number of processes on this machine, the address of a scheduler, a client, or a cluster.
+        brake: what stops the run.
+        chunk_seconds: seconds that one chunk may take.
+        memory: bytes that a process on this machine may use.
     """
 
     def __init__(
-        self,
-        cluster: Any,
-        workers: int = 1,
-        *,
-        contained: bool = False,
-        timeout: float | None = None,
-        memory: int | None = None,
+        self, where: Any, brake: Brake, chunk_seconds: float | None = None, memory: int | None = None
     ) -> None:
-        self._distributed = _library()
-        self._how = contained, timeout, memory
+        try:
+            import distributed
+        except ImportError:
+            needs = f"workers={where!r} needs" if chunk_seconds is None else "chunk_seconds needs"
+            raise ImportError(f'{needs} Dask for this simulator: pip install "smoothplan[dask]"') from None
+        self._distributed: Any = distributed
+        self._brake, self._seconds, self._memory = brake, chunk_seconds, memory
         self._leaving = contextlib.ExitStack()
-        self._closed = threading.Event()
-        self._new: queue.SimpleQueue[_Parcel | None] = queue.SimpleQueue()
-        self._open: list[_Parcel] = []
-        self._works: dict[str, Any] = {}  # Dask's futures of works, by digest
+        self._works: dict[Work, Any] = {}  # Dask's futures of what was shipped
+        self._sent: list[_Ticket] = []
+        self._suspect: _Ticket | None = None  # whose process died: it is computed again before anything else
         self._counted = 0  # threads of workers,
         self._counted_at = self._seen_at = 0.0  # when they were counted, and when there were any
-        self._thread = threading.Thread(target=self._serve, name="smoothplan-cluster", daemon=True)
         try:
-            self._client = self._connected(cluster, workers)
+            self._client = self._connected(where)
             self._await_workers()
         except BaseException:
             self._leaving.close()
             raise
-        self._thread.start()
 
-    def _connected(self, cluster: Any, workers: int) -> Any:
+    def _connected(self, where: Any) -> Any:
         distributed = self._distributed
-        if isinstance(cluster, distributed.Client):
-            if cluster.asynchronous:
-                raise TypeError("cluster must not be an asynchronous client")
-            if cluster.status != "running":
-                raise ClusterError(f"the client in cluster={cluster!r} is not connected")
-            self._where = str(cluster.scheduler.address)
-            return cluster
-        if cluster == "local":
-            cluster = self._leaving.enter_context(_local(distributed, workers if workers > 1 else os.cpu_count() or 1))
-        elif not isinstance(cluster, str | distributed.deploy.Cluster):
-            raise TypeError(f"cluster must be 'local', the address of a Dask scheduler or a client, got {cluster!r}")
-        self._where = cluster if isinstance(cluster, str) else cluster.scheduler_address
+        self._is_local = isinstance(where, int)
+        if isinstance(where, distributed.Client):
+            if where.asynchronous:
+                raise TypeError("workers must not be an asynchronous client")
+            if where.status != "running":
+                raise ClusterError(f"the client in workers={where!r} is not connected")
+            self._where = str(where.scheduler.address)
+            return where
+        if self._is_local:
+            where = self._leaving.enter_context(_local(distributed, where, self._memory))
+        elif not isinstance(where, str | distributed.deploy.Cluster):
+            raise TypeError(f"workers must be a number, the address of a Dask scheduler or a client, got {where!r}")
+        self._where = where if isinstance(where, str) else where.scheduler_address
         try:
-            client = distributed.Client(cluster, timeout=CONNECT_SECONDS, set_as_default=False)
+            client = distributed.Client(where, timeout=CONNECT_SECONDS, set_as_default=False)
         except (OSError, ValueError) as error:
-            raise ClusterError(f"no Dask scheduler answers at cluster={self._where!r}: {error}") from error
+            raise ClusterError(f"no Dask scheduler answers at workers={self._where!r}: {error}") from error
         self._leaving.callback(_leave, client)
         return client
 
@@ -150,17 +138,13 @@ class ClusterPool:
         while not self._count():
             if time.monotonic() > end:
                 raise ClusterError(f"the cluster at {self._where} has no workers: start some with `dask worker`")
-            current = brake.current.get()
-            if current is not None:
-                current.check()
-            time.sleep(PATIENCE)
-        self._check_versions()
-
-    def _check_versions(self) -> None:
-        """Raises where a worker cannot know what it is asked for; one that is unable to answer now may be later."""
+            self._brake.check()
+            time.sleep(0.02)
+        if self._is_local:
+            return
         mine = version("smoothplan")
         answers: dict[str, Any] = {}
-        with contextlib.suppress(OSError, TimeoutError):
+        with contextlib.suppress(OSError, TimeoutError):  # who is unable to answer now may be able to work later
             answers = self._client.run(version, "smoothplan", on_error="return", callback_timeout=CONNECT_SECONDS)
         for worker, found in answers.items():
             if isinstance(found, PackageNotFoundError):
@@ -169,9 +153,14 @@ class ClusterPool:
                 raise ClusterError(f"the worker at {worker} has smoothplan {found}: install version {mine} there")
 
     @property
-    def parcel_seconds(self) -> float:
-        """How long a parcel should take, with as many workers as there are."""
-        return parcel_seconds(self.workers)
+    def workers(self) -> int:
+        """How many batches are computed at a time, as of late."""
+        return max(self._counted, 1)
+
+    @property
+    def batch_seconds(self) -> float:
+        """How long a batch should take, with as many workers as there are."""
+        return batch_seconds(self.workers)
 
     @property
     def note(self) -> str | None:
@@ -180,59 +169,47 @@ class ClusterPool:
         dashboard = "" if link is None else f", dashboard at {link}"
         return f"{self.workers} worker{'s' * (self.workers > 1)} at {self._where}{dashboard}"
 
-    @property
-    def workers(self) -> int:
-        """How many parcels are done at a time, as of late."""
-        return max(self._counted, 1)
+    def send(self, batch: Batch) -> None:
+        """Sends a batch.
 
-    def submit(self, work: Work, tasks: Sequence[Chunk]) -> "Future[Delivery]":
-        """Does tasks somewhere."""
-        parcel = _Parcel(work.packed, pickle.dumps(tuple(tasks)), Future())
-        self._new.put(parcel)
-        return parcel.outcome
+        Raises:
+            TypeError: the simulator holds something that cannot be sent to another process.
+        """
+        if batch.work not in self._works:
+            self._works[batch.work] = pack(batch.work), None
+        batch.ticket = _Ticket(len(batch.chunks))
+        self._sent.append(batch.ticket)
+        self.wait([batch], 0.0)
 
-    def close(self) -> None:
-        """Abandons what is under way. A cluster of our own is taken down; others are left as they were."""
-        self._closed.set()
-        self._new.put(None)
-        with self._leaving:
-            self._thread.join()
+    def wait(self, batches: Sequence[Batch], seconds: float) -> None:
+        """Waits until one of these batches is done, but no longer than that.
 
-    def _serve(self) -> None:
-        """Sends parcels and takes them in, until the pool is closed or the cluster is gone."""
-        error: ClusterError | None = None
+        Raises:
+            ClusterError: the cluster is gone.
+        """
+        end = time.monotonic() + seconds
         try:
-            while not self._closed.is_set():
-                self._take(PATIENCE)
+            while True:
                 self._check()
                 if self._client.status == "running":
-                    self._open = [parcel for parcel in self._open if not self._is_back(parcel)]
-        except ClusterError as problem:
-            error = problem
-        except Exception as problem:  # of whatever kind Dask raises
-            error = ClusterError(f"the cluster at {self._where} is gone: {type(problem).__name__}: {problem}")
-            error.__cause__ = problem
-        for sent in [*self._works.values(), *(parcel.sent for parcel in self._open)]:
-            if sent is not None:
-                with contextlib.suppress(Exception):  # the client may be closed
-                    sent.release()
-        while not self._closed.is_set() or not self._new.empty() or self._open:
-            for parcel in self._open:
-                if error is None:
-                    parcel.outcome.cancel()
-                else:
-                    parcel.outcome.set_exception(error)
-            self._open = []
-            self._take(PATIENCE)
+                    for batch in batches:
+                        self._advance(batch)
+                if any(batch.done is not None for batch in batches) or time.monotonic() >= end:
+                    break
+                time.sleep(0.005)
+        except ClusterError:
+            raise
+        except Exception as error:  # of whatever kind Dask raises
+            raise ClusterError(f"the cluster at {self._where} is gone: {type(error).__name__}: {error}") from error
+        self._sent = [ticket for ticket in self._sent if ticket.future is not None]
 
-    def _take(self, patience: float) -> None:
-        """Takes in what is to be sent; waits a little for the first."""
-        with contextlib.suppress(queue.Empty):
-            parcel = self._new.get(timeout=patience)
-            while True:
-                if parcel is not None:
-                    self._open.append(parcel)
-                parcel = self._new.get_nowait()
+    def close(self) -> None:
+        """Abandons what is under way. Processes of our own are ended; a cluster is left as it was."""
+        with self._leaving:
+            for future in [*(found for _, found in self._works.values()), *(ticket.future for ticket in self._sent)]:
+                if future is not None:
+                    with contextlib.suppress(Exception):  # the client may be closed
+                        future.release()
 
     def _check(self) -> None:
         """Raises where there is no hope left; counts the workers now and then."""
@@ -247,61 +224,109 @@ class ClusterPool:
     def _count(self) -> int:
         """Counts the workers, by their threads; as many as before where the scheduler does not answer."""
         with contextlib.suppress(OSError, TimeoutError):
-            client = self._client
-            self._counted = sum(client.nthreads(callback_timeout=FETCH_SECONDS).values())
+            self._counted = sum(self._client.nthreads(callback_timeout=FETCH_SECONDS).values())
         self._counted_at = time.monotonic()
         if self._counted:
             self._seen_at = self._counted_at
         return self._counted
 
-    def _is_back(self, parcel: _Parcel) -> bool:
-        """Sends a parcel that is not on its way, and hands over one that is back; whether it is done with."""
-        if parcel.sent is None:
-            self._send(parcel)
-        if parcel.sent.status not in ("finished", "error", "cancelled"):
-            return False
+    def _advance(self, batch: Batch) -> None:
+        """Sends a batch that is not on its way, and takes in one that is back."""
+        ticket: _Ticket = batch.ticket
+        if ticket.future is None:
+            if self._suspect not in (None, ticket):
+                return  # it would only die with the other
+            self._submit(batch)
+        if ticket.future.status not in ("finished", "error", "cancelled"):
+            return
         try:
-            delivery = parcel.sent.result(timeout=FETCH_SECONDS)
-        except (self._distributed.KilledWorker, CancelledError) as error:  # it is lost
-            if parcel.attempts >= ATTEMPTS:
-                problem = ClusterError(f"a task was lost {ATTEMPTS} times at {self._where}: {error}")
-                parcel.outcome.set_exception(problem)
-                return True
-            parcel.sent = None  # to be sent again
-            return False
-        except ClusterError as error:
-            parcel.outcome.set_exception(error)
-        except Exception as error:
-            if isinstance(error, OSError) and parcel.sent.status != "error":
-                return False  # whoever has it does not answer; Dask may know of another, or do it again
-            problem = ClusterError(f"a worker at {self._where} cannot do its task: {type(error).__name__}: {error}")
-            problem.__cause__ = error
-            parcel.outcome.set_exception(problem)
+            outcomes, error = ticket.future.result(timeout=FETCH_SECONDS)
+        except (self._distributed.KilledWorker, CancelledError) as lost:
+            ticket.future = None
+            ticket.attempts += 1
+            if isinstance(lost, self._distributed.KilledWorker):
+                self._suspect = self._suspect or ticket
+                self._blame(batch)
+            if ticket.attempts >= ATTEMPTS:
+                first = batch.chunks[len(ticket.outcomes)]
+                what = f"chunk {first.number} (seed {batch.work.seed}) was lost {ATTEMPTS} times at {self._where}"
+                ticket.end, ticket.error = len(ticket.outcomes), ClusterError(f"{what}: {lost}")
+        except Exception as failed:
+            if isinstance(failed, OSError) and ticket.future.status != "error":
+                return  # whoever has it does not answer; Dask may know of another, or compute it again
+            problem = ClusterError(f"a worker at {self._where} cannot compute: {type(failed).__name__}: {failed}")
+            problem.__cause__ = failed
+            ticket.future, ticket.end, ticket.error = None, len(ticket.outcomes), problem
         else:
-            parcel.outcome.set_result(delivery)
-        return True
+            ticket.future, ticket.attempts = None, 0
+            ticket.outcomes += outcomes
+            if error is not None:
+                ticket.end, ticket.error = len(ticket.outcomes), error
+        if len(ticket.outcomes) >= ticket.end:
+            batch.done = Done(ticket.outcomes, ticket.error)
+            self._suspect = None if self._suspect is ticket else self._suspect
 
-    def _send(self, parcel: _Parcel) -> None:
-        client, digest = self._client, parcel.packed.digest
-        # The work is the result of a task, so that Dask makes it again where those who have it go away.
-        work = self._works.get(digest)
-        if work is None or work.status in ("cancelled", "error"):
-            import dask
+    def _submit(self, batch: Batch) -> None:
+        import dask
 
-            with dask.config.set({LARGE: "1TB"}):
+        data, shipped = self._works[batch.work]
+        # The work is the result of a task, so that Dask makes it again where the workers that have it go away.
+        if shipped is None or shipped.status in ("cancelled", "error"):
+            with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
                 key = f"smoothplan-work-{uuid.uuid4().hex}"
-                work = self._works[digest] = client.submit(Shipped, *parcel.packed, key=key, pure=False)
-        parcel.attempts += 1
-        key = f"smoothplan-{uuid.uuid4().hex}"
-        parcel.sent = client.submit(do, work, version("smoothplan"), parcel.tasks, *self._how, key=key, pure=False)
+                shipped = self._client.submit(Shipped, data, key=key, pure=False)
+            self._works[batch.work] = data, shipped
+        ticket: _Ticket = batch.ticket
+        ticket.key = f"smoothplan-{uuid.uuid4().hex}"
+        ticket.noting |= ticket.attempts > 0 or self._seconds is not None
+        order = Order(ticket.key, version("smoothplan"), ticket.noting, self._seconds, WARM_UP)
+        start = len(ticket.outcomes)
+        todo = batch.chunks[start : min(ticket.split, ticket.end) if ticket.split > start else ticket.end]
+        ticket.future = self._client.submit(compute, shipped, todo, order, key=ticket.key, pure=False)
 
+    def _blame(self, batch: Batch) -> None:
+        """The process of a batch has died: finds out whether the simulator killed it."""
+        ticket: _Ticket = batch.ticket
+        note = self._note(ticket.key, batch.work.seed) if ticket.noting else None
+        if note is None:
+            return
+        ticket.split = [chunk.number for chunk in batch.chunks].index(note.chunk)
+        events = self._client.get_events("worker-restart-memory") or ()
+        sizes = [event["rss"] for _, event in events if event.get("pid") == note.pid]
+        here = ("memory", note.chunk) if sizes else ("call", note.chunk, note.number)
+        again, ticket.last = here == ticket.last, here
+        if not (note.late or again):
+            return
+        if note.late:
+            what = f"a chunk took longer than chunk_seconds={self._seconds:g} s"
+        elif sizes:
+            limit = "" if self._memory is None else f"worker_memory={self._memory}, "
+            what = f"the simulator needs more memory than its process may have ({limit}{sizes[-1]} bytes in use)"
+        else:
+            what = "the simulator ended its process, by a crash or an exit"
+        where = f"in chunk {note.chunk} of compiled code, which begins at" if batch.work.compiled else "at"
+        error = SimulatorError(f"{what} ({where} {note.call.place()})", note.call)
+        if note.late:
+            error.add_note(f"in a worker process:\n{note.late.rstrip()}")
+        if batch.work.compiled:
+            error.add_note("compiled code cannot be watched: engine='batched' tells the very call")
+        ticket.end, ticket.error = ticket.split, error
 
-def _library() -> Any:
-    try:
-        import distributed
-    except ImportError:
-        raise ImportError('cluster needs Dask: pip install "smoothplan[dask]"') from None
-    return distributed
+    def _note(self, key: str, seed: int) -> Note | None:
+        """What a process that died has left behind: on this machine, or where a nanny finds it."""
+        note = read_note(key, seed)
+        end = time.monotonic() + (0.0 if self._is_local else NOTE_SECONDS)
+        while note is None and time.monotonic() < end:
+            self._brake.check()
+            answers: dict[str, Any] = {}
+            with contextlib.suppress(OSError, TimeoutError, ValueError):
+                answers = self._client.run(
+                    read_note, key, seed, nanny=True, on_error="return", callback_timeout=FETCH_SECONDS
+                )
+            found = [answer for answer in answers.values() if isinstance(answer, Note)]
+            note = max(found, key=lambda entry: entry.time) if found else None
+            time.sleep(0.2)
+        return note
 
 
 def _leave(client: Any) -> None:
@@ -311,131 +336,122 @@ def _leave(client: Any) -> None:
 
 
 @contextlib.contextmanager
-def _local(distributed: Any, workers: int) -> Iterator[Any]:
-    """A scheduler in this process, and workers that end with it. They know nothing of the user's own script."""
+def _local(distributed: Any, workers: int, memory: int | None) -> Iterator[Any]:
+    """A scheduler in this process, and workers that end with it. They do not import the user's own script.
+
+    A process that uses more than its share of the memory is ended; there is nothing to be gained by pausing it.
+    """
+    import dask
+
     with (
         tempfile.TemporaryDirectory(prefix="smoothplan-", ignore_cleanup_errors=True) as folder,
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),  # we send a batch again, and more carefully
         distributed.LocalCluster(
             n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL
         ) as cluster,
         contextlib.ExitStack() as started,
     ):
-        options = ["--nthreads", "1", "--no-dashboard", "--local-directory", folder]
+        limit = "auto" if memory is None else str(memory)
         for _ in range(workers):
+            options = ["--nthreads", "1", "--memory-limit", limit, "--no-dashboard", "--local-directory", folder]
             started.enter_context(_local_worker([cluster.scheduler_address, *options]))
         yield cluster
 
 
 @contextlib.contextmanager
-def _local_worker(arguments: list[str]) -> Iterator[None]:
+def _local_worker(options: list[str]) -> Iterator[None]:
     """A worker of Dask, with the nanny that starts it again if it dies; both end with this process."""
-    lifeline, ours = os.pipe()
+    memory = {f"DASK_DISTRIBUTED__WORKER__MEMORY__{name}": "False" for name in ("TARGET", "SPILL", "PAUSE")}
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", "from smoothplan.running.remote import serve; serve()", *options],
+        stdin=subprocess.PIPE,  # which is closed when this process ends, in whatever way
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | memory | {"PYTHONPATH": path},
+        start_new_session=True,
+    )
     try:
-        process = subprocess.Popen(
-            command(__name__, lifeline=lifeline, parent=os.getpid(), arguments=arguments),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=(lifeline,),
-            start_new_session=True,
-        )
-        try:
-            yield
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        yield
     finally:
-        os.close(lifeline)
-        os.close(ours)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
-def serve(lifeline: int, parent: int, arguments: list[str]) -> None:
-    """A worker of Dask in this process that ends when the other end of a pipe is closed, with its children."""
-    from distributed.cli.dask_worker import main
+def pack(work: Work) -> bytes:
+    """Work in bytes, for another process.
 
-    os.set_inheritable(lifeline, False)
-    die_with_parent(lifeline, parent)
-    main(arguments)
+    Functions and classes from scripts, notebooks and modules that are not installed travel by value, with the globals
+    that they use; everything from installed packages is imported on the other side.
 
-
-# What follows runs on the workers.
-
-
-class Shipped:
-    """Work on a worker: unpacked once, in bytes where it travels on. Dask forgets it when its run is over."""
-
-    def __init__(self, digest: str, data: bytes) -> None:
-        self.packed = Packed(digest, data)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Shipped, tuple(self.packed)
-
-    @cached_property
-    def work(self) -> Work:
-        """The work itself."""
-        return unpack(self.packed.data)
+    Raises:
+        TypeError: something in it cannot be copied, such as a lock.
+    """
+    stream = io.BytesIO()
+    try:
+        with _local_modules_by_value():
+            _pickler()(stream).dump(work)
+    except Exception as error:  # objects of users may refuse in any way
+        raise TypeError(
+            f"this simulator cannot be sent to other processes: {error}; keep what cannot be copied out of it, create "
+            "it on first use, or use workers=1"
+        ) from error
+    return stream.getvalue()
 
 
-def do(shipped: Shipped, wanted: str, tasks: bytes, contained: bool, timeout: float | None, memory: int | None) -> Any:
-    """Does tasks on a worker."""
-    if version("smoothplan") != wanted:
-        raise ClusterError(f"a worker has smoothplan {version('smoothplan')}: install version {wanted} there")
-    todo: tuple[Chunk, ...] = pickle.loads(tasks)
-    return _contained(timeout, memory).run(shipped.packed, todo) if contained else shipped.work.each(todo)
+@cache
+def _pickler() -> Any:
+    import cloudpickle
+    from numba.core.dispatcher import Dispatcher
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        """Leaves out what our own classes derive from the rest; knows compiled functions of packages by name."""
+
+        def reducer_override(self, value: Any) -> Any:
+            kind: Any = type(value)
+            if isinstance(value, Dispatcher):
+                name, module = value.__qualname__, sys.modules.get(value.__module__)
+                if is_installed(value.__module__) and getattr(module, name, None) is value:
+                    return _imported, (value.__module__, name)
+            derived = _derived(kind) if kind.__module__.partition(".")[0] == "smoothplan" else ()
+            if derived and kind.__getstate__ is object.__getstate__:
+                return _new, (kind,), {name: item for name, item in vars(value).items() if name not in derived}
+            return super().reducer_override(value)
+
+    return Pickler
 
 
-Place = tuple[int, float | None, int | None]
-"""Of a process of our own: the thread whose tasks it does, and its limits."""
-
-_kept: dict[Place, "_Kept"] = {}
-_guard = threading.Lock()
+def _imported(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
 
 
-def _contained(timeout: float | None, memory: int | None) -> "_Kept":
-    """The process that belongs to this thread, claimed for its present task."""
-    from distributed import get_worker
-
-    place = threading.get_ident(), timeout, memory
-    with _guard:
-        kept = _kept.get(place)
-        if kept is None:
-            kept = _kept[place] = _Kept(place)
-        kept.dask = get_worker()
-        kept.key = kept.dask.get_current_task()
-        return kept
+def _new(kind: Any) -> Any:
+    return kind.__new__(kind)
 
 
-class _Kept:
-    """A process of our own, until its task is no longer wanted or nobody has needed it for a while."""
+@cache
+def _derived(kind: Any) -> frozenset[str]:
+    """The cached properties of a class."""
+    return frozenset(n for base in kind.__mro__ for n, v in vars(base).items() if isinstance(v, cached_property))
 
-    def __init__(self, place: Place) -> None:
-        _, timeout, memory = self._place = place
-        self._worker = ContainedWorker(timeout, default_memory(os.cpu_count() or 1) if memory is None else memory)
-        self.dask: Any = None
-        self.key: Any = None  # of the task, if there is one
-        self._left = time.monotonic()
-        threading.Thread(target=self._watch, name="smoothplan-kept", daemon=True).start()
 
-    def run(self, packed: Packed, tasks: Sequence[Chunk]) -> Delivery:
-        """Does tasks."""
-        try:
-            return self._worker.run(packed, tasks)
-        finally:
-            with _guard:
-                self.key, self._left = None, time.monotonic()
+@contextlib.contextmanager
+def _local_modules_by_value() -> Iterator[None]:
+    """Has the picklers copy what is from modules that are not installed, in place of its name."""
+    import cloudpickle
+    import numba.cloudpickle  # a copy of its own, for the functions that Numba compiles
 
-    def _watch(self) -> None:
-        while True:
-            time.sleep(LOOK_SECONDS)
-            with _guard:
-                if not self._needed():
-                    del _kept[self._place]
-                    break
-        self._worker.close()
-
-    def _needed(self) -> bool:
-        if self.key is None:
-            return time.monotonic() - self._left < IDLE_SECONDS
-        task = self.dask.state.tasks.get(self.key)
-        return task is not None and task.state != "cancelled"
+    modules = [
+        module
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType) and name != "__main__" and name == getattr(module, "__name__", None)
+        if getattr(module, "__file__", None) and not is_installed(name)
+    ]
+    with contextlib.ExitStack() as registered:
+        for pickler in (cloudpickle, numba.cloudpickle):
+            for module in modules:
+                if module.__name__ not in pickler.list_registry_pickle_by_value():
+                    pickler.register_pickle_by_value(module)
+                    registered.callback(pickler.unregister_pickle_by_value, module)
+        yield

@@ -1,8 +1,9 @@
-"""What a run hands out: work, which is an engine at a root, and tasks, which are chunks of it."""
+"""What a run hands out: work, which is an engine at a root, and chunks of it."""
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -28,7 +29,7 @@ SUMS: dict[Method, type[Sums] | type[PairSums] | type[RootSums]] = {
 
 
 class Chunk(NamedTuple):
-    """A chunk of samples: what an engine is asked for."""
+    """A number of samples at the root, drawn from one random stream: what an engine is asked for."""
 
     number: int  # of its stream
     method: Method
@@ -38,37 +39,30 @@ class Chunk(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a task."""
+    """What a chunk brought."""
 
     sums: Sums | PairSums | RootSums
     calls: int  # simulator calls
     seconds: float  # that it took
 
 
-class Delivery(NamedTuple):
-    """What became of a few tasks: outcomes up to the first that failed, and why it did."""
+class Done(NamedTuple):
+    """What became of a batch: the outcomes up to the first chunk that failed, and why that failed."""
 
     outcomes: list[Outcome]
     error: BaseException | None = None
 
 
-class Packed(NamedTuple):
-    """Work in bytes, to be sent to another process."""
-
-    digest: str
-    data: bytes
-
-
 @dataclass(frozen=True, eq=False)
 class Work:
-    """An engine at a root. What a task gives depends on nothing else, whoever does it.
+    """An engine at a root. The outcome of a chunk depends on nothing else, wherever it is computed.
 
     Args:
         engine: an `Engine`, or `Chains`.
         model: the simulator.
         state: the root.
         seed: of the run.
-        about: tells it from other work of the same run, and from what another run did under the same numbers.
+        about: distinguishes it from other work of the same run, and of other runs with the same chunk numbers.
     """
 
     engine: Any
@@ -77,45 +71,47 @@ class Work:
     seed: int
     about: Any = None
 
-    def __call__(self, task: Chunk) -> Outcome:
-        """Does a task."""
+    def __call__(self, chunk: Chunk) -> Outcome:
+        """Computes a chunk."""
         started = time.perf_counter()
-        oracle = Oracle(self.model, self.seed, task.number)
-        found = getattr(self.engine, task.method)(oracle, self.state, *task.arguments)
-        sums = SUMS[task.method](*(value.item() if isinstance(value, np.generic) else value for value in found))
+        oracle = Oracle(self.model, self.seed, chunk.number)
+        found = getattr(self.engine, chunk.method)(oracle, self.state, *chunk.arguments)
+        sums = SUMS[chunk.method](*(value.item() if isinstance(value, np.generic) else value for value in found))
         return Outcome(sums, oracle.calls, time.perf_counter() - started)
 
-    def asked(self, task: Chunk) -> str:
+    def each(
+        self, chunks: Iterable[Chunk], around: Callable[[Chunk], AbstractContextManager[Any]] = nullcontext
+    ) -> Done:
+        """Computes chunks one after the other, each within a context, up to the first that fails."""
+        outcomes = []
+        for chunk in chunks:
+            try:
+                with around(chunk):
+                    outcomes.append(self(chunk))
+            except (Exception, KeyboardInterrupt) as error:
+                return Done(outcomes, error)
+        return Done(outcomes)
+
+    def asked(self, chunk: Chunk) -> str:
         """A digest of what is asked for, the same in every process."""
-        plain = [value.tolist() if isinstance(value, np.ndarray) else value for value in task.arguments]
-        return blake2b(json.dumps([self._about, task.method, plain]).encode(), digest_size=8).hexdigest()
+        plain = [value.tolist() if isinstance(value, np.ndarray) else value for value in chunk.arguments]
+        return blake2b(json.dumps([self._about, chunk.method, plain]).encode(), digest_size=8).hexdigest()
 
     @cached_property
     def _about(self) -> str:
         return fingerprint(self.about)  # which takes a while, and only checkpoints need it
 
-    def each(self, tasks: Sequence[Chunk]) -> Delivery:
-        """Does tasks one after the other, up to the first that fails."""
-        outcomes = []
-        for task in tasks:
-            try:
-                outcomes.append(self(task))
-            except Exception as error:
-                return Delivery(outcomes, error)
-        return Delivery(outcomes)
-
     @property
     def compiled(self) -> bool:
-        """Whether threads can share it: compiled code runs side by side, a simulator in Python does not."""
+        """Whether threads can share it: compiled code runs in parallel, a simulator in Python does not."""
         return bool(self.engine.compiled)
 
-    @cached_property
-    def packed(self) -> Packed:
-        """This work in bytes, with whatever the simulator needs that was not imported from an installed package.
 
-        Raises:
-            PackingError: it cannot be sent anywhere.
-        """
-        from smoothplan.running.packing import pack  # which needs this module
+@dataclass(eq=False)
+class Batch:
+    """Chunks that are sent together, and what became of them."""
 
-        return pack(self)
+    work: Work
+    chunks: list[Chunk]
+    done: Done | None = None
+    ticket: Any = None  # what the pool knows of it

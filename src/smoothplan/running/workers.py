@@ -1,34 +1,29 @@
-"""A workers does the tasks of a run, in any order, and hands the outcomes back in the order of the tasks.
+"""Computes the chunks of a run, in any order, and returns the outcomes in the order of the chunks.
 
-A run decides by outcomes, one after the other, so what it finds does not depend on who did which task, or when: chunk c
-draws from stream c, tasks are made before their outcomes are known, and an outcome may come from a checkpoint. Tasks
-are sent in parcels that take long enough to be worth sending, by the pace of those before.
+A run decides by outcomes, one after the other. Chunk c draws from stream c, and chunks are made before their outcomes
+are known, so what a run finds does not depend on where or when a chunk was computed; an outcome may also come from a
+checkpoint. Other threads and processes get chunks in batches that take long enough to be worth sending, by the measured
+seconds per chunk.
 """
 
-import queue
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from contextvars import copy_context
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-from smoothplan import brake
+from smoothplan import arguments, brake
 from smoothplan.brake import PATIENCE, Brake, Stopped
-from smoothplan.running.checkpoint import CheckpointError, Journal
-from smoothplan.running.records import Fact
-from smoothplan.running.work import SUMS, Chunk, Delivery, Method, Outcome, Work
+from smoothplan.running.checkpoint import Checkpoint, CheckpointError, Fact
+from smoothplan.running.work import SUMS, Batch, Chunk, Done, Method, Outcome, Work
 from smoothplan.search.saved import Arrays, Readable
 
 AHEAD = 2
-"""Parcels under way per worker: one running, one waiting."""
+"""Batches under way per worker: one running, one waiting."""
 
 BEHIND = 16
-"""Parcels per worker that may be done before their turn, while one that is slow holds them up."""
-
-STEADY = 0.5
-"""The weight of the latest parcel in the pace."""
+"""Batches per worker that may be done before their turn, while a slow one holds them up."""
 
 
 class ClusterError(RuntimeError):
@@ -42,31 +37,34 @@ class ClusterError(RuntimeError):
 
 
 class Pool(Protocol):
-    """Those who do tasks."""
+    """Threads, or processes."""
 
     @property
     def note(self) -> str | None:
-        """What the user may want to know of them."""
+        """What the user may want to know of it."""
 
     @property
     def workers(self) -> int:
-        """How many tasks are done at a time."""
+        """How many batches are computed at a time."""
 
     @property
-    def parcel_seconds(self) -> float:
-        """How long a parcel should take: much longer than it takes to send it."""
+    def batch_seconds(self) -> float:
+        """How long a batch should take: much longer than it takes to send it."""
 
-    def submit(self, work: Work, tasks: Sequence[Chunk]) -> "Future[Delivery]":
-        """Does tasks, some time."""
+    def send(self, batch: Batch) -> None:
+        """Starts a batch, some time."""
+
+    def wait(self, batches: Sequence[Batch], seconds: float) -> None:
+        """Waits until one of these batches is done, but no longer than that."""
 
     def close(self) -> None:
-        """Abandons what is not done. Nobody is left behind."""
+        """Abandons what is not done. No thread and no process is left behind."""
 
 
 class ThreadPool:
-    """Threads: for compiled engines, which run side by side."""
+    """Threads: for compiled engines, which release the interpreter lock."""
 
-    parcel_seconds = 0.05
+    batch_seconds = 0.05
     note = None
 
     def __init__(self, workers: int) -> None:
@@ -74,11 +72,19 @@ class ThreadPool:
         self._brake = Brake()
         self._threads = ThreadPoolExecutor(workers)
 
-    def submit(self, work: Work, tasks: Sequence[Chunk]) -> "Future[Delivery]":
-        """Does tasks in one of the threads, unless the pool is closed first."""
+    def send(self, batch: Batch) -> None:
+        """Computes a batch in one of the threads, unless the pool is closed first."""
         context = copy_context()
         context.run(brake.current.set, self._brake)
-        return self._threads.submit(context.run, work.each, tasks)
+        batch.ticket = self._threads.submit(context.run, batch.work.each, batch.chunks)
+
+    def wait(self, batches: Sequence[Batch], seconds: float) -> None:
+        """Waits until one of these batches is done, but no longer than that."""
+        wait([batch.ticket for batch in batches], seconds, FIRST_COMPLETED)
+        for batch in batches:
+            if batch.ticket.done() and not batch.ticket.cancelled():
+                error = batch.ticket.exception()
+                batch.done = batch.ticket.result() if error is None else Done([], error)
 
     def close(self) -> None:
         """Waits for compiled chunks, which are short; other simulators are stopped at their next call."""
@@ -86,186 +92,189 @@ class ThreadPool:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
-@dataclass(eq=False)
-class _Parcel:
-    """Tasks that travel together, and what became of them."""
-
-    work: Work
-    tasks: list[Chunk]
-    future: "Future[Delivery] | None" = None
-    delivery: Delivery | None = None
-
-
 class Workers(AbstractContextManager["Workers"]):
-    """Does the tasks of a run.
+    """Computes the chunks of a run.
 
     Args:
-        hire: from the first work to those who do it all; None for nobody else, in the thread that asks.
-        journal: where outcomes are written down before they count, and looked up.
+        workers: a number of threads or processes on this machine, the address of a Dask scheduler, or a Dask client. One
+            worker is this thread.
+        chunk_seconds: seconds that one chunk may take. Chunks are then computed in processes, which can be ended.
+        worker_memory: bytes that a process on this machine may use; a fair share of the machine's memory by default.
+        checkpoint: where outcomes are written before they count, and looked up.
         brake: what stops the run.
         announce: shows what the user may want to know.
     """
 
     def __init__(
         self,
-        hire: Callable[[Work], Pool | None] = lambda work: None,
-        journal: Journal | None = None,
+        workers: Any = 1,
+        *,
+        chunk_seconds: float | None = None,
+        worker_memory: int | None = None,
+        checkpoint: Checkpoint | None = None,
         brake: Brake | None = None,
         announce: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.journal = journal
+        # A client is told by its own library, when work begins.
+        self._wanted = arguments.whole("workers", workers) if isinstance(workers, int | float) else workers
+        self._seconds = None if chunk_seconds is None else arguments.positive("chunk_seconds", chunk_seconds)
+        self._memory = None if worker_memory is None else arguments.whole("worker_memory", worker_memory)
+        if worker_memory is not None and not isinstance(self._wanted, int):
+            raise ValueError("worker_memory is for processes on this machine: give `dask worker` its --memory-limit")
+        self.checkpoint = checkpoint
         self.brake = brake or Brake()
-        self._hire, self._announce = hire, announce
-        self._hired = False
+        self._announce = announce
+        self._started = False
         self._pool: Pool | None = None
-        self._arrivals: queue.SimpleQueue[_Parcel] = queue.SimpleQueue()
-        self._under_way = 0  # parcels
-        self._pace: dict[Method, float] = {}  # seconds of a task
+        self._under_way: list[Batch] = []
+        self._pace: dict[Method, float] = {}  # seconds of a chunk
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Abandons what is under way; what is done by now is written down."""
+        """Abandons what is under way; what is done by now is written to the checkpoint."""
         try:
             if self._pool is not None:
-                self._pool.close()
-            self._take_in()
+                try:
+                    self._receive(0.0)
+                finally:
+                    self._pool.close()
         finally:
-            if self.journal is not None:
-                self.journal.close()
+            if self.checkpoint is not None:
+                self.checkpoint.close()
 
-    def in_order(self, work: Work, tasks: Iterable[Chunk]) -> Generator[tuple[Chunk, Outcome], None, None]:
-        """Does tasks and yields each with its outcome, in their order. Tasks are asked for as they are needed.
+    def in_order(self, work: Work, chunks: Iterable[Chunk]) -> Generator[tuple[Chunk, Outcome], None, None]:
+        """Computes chunks and yields each with its outcome, in their order. Chunks are asked for as they are needed.
 
         Raises:
             Stopped: the brake was pulled, or time is up.
-            SimulatorError: a simulator failed; the outcomes before its task have been yielded.
+            SimulatorError: a simulator failed; the outcomes before its chunk have been yielded.
+            ClusterError: the cluster is gone.
         """
-        if not self._hired:
-            self._pool, self._hired = self._hire(work), True
+        if not self._started:
+            self._pool, self._started = self._pool_for(work), True
             if self._pool is not None and self._pool.note is not None:
                 self._announce(self._pool.note)
         pool = self._pool
-        for task, outcome in self._here(work, tasks) if pool is None else self._elsewhere(pool, work, tasks):
-            yield task, outcome
+        for chunk, outcome in self._here(work, chunks) if pool is None else self._elsewhere(pool, work, chunks):
+            yield chunk, outcome
             self.brake.check()
 
-    def _here(self, work: Work, tasks: Iterable[Chunk]) -> Iterator[tuple[Chunk, Outcome]]:
-        for task in tasks:
-            outcome = self._known(work, task)
+    def _pool_for(self, work: Work) -> Pool | None:
+        """Threads or processes for this work, and all that comes after it; None for this thread alone."""
+        limited = self._seconds is not None or self._memory is not None
+        if isinstance(self._wanted, int) and not limited:
+            if self._wanted == 1:
+                return None
+            if work.compiled:
+                return ThreadPool(self._wanted)
+        from smoothplan.running.cluster import DaskPool  # Dask may not be installed
+
+        return DaskPool(self._wanted, self.brake, self._seconds, self._memory)
+
+    def _here(self, work: Work, chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, Outcome]]:
+        for chunk in chunks:
+            outcome = self._known(work, chunk)
             if outcome is None:
                 try:
-                    outcome = work(task)
+                    outcome = work(chunk)
                 except KeyboardInterrupt:
                     raise Stopped("interrupted") from None
-                self._write_down(work, [task], [outcome])
-            yield task, outcome
+                self._write(work, [chunk], [outcome])
+            yield chunk, outcome
 
-    def _elsewhere(self, pool: Pool, work: Work, tasks: Iterable[Chunk]) -> Iterator[tuple[Chunk, Outcome]]:
-        parcels = self._parcels(pool, work, tasks)
-        waiting: deque[_Parcel] = deque()
+    def _elsewhere(self, pool: Pool, work: Work, chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, Outcome]]:
+        batches = self._batches(pool, work, chunks)
+        waiting: deque[Batch] = deque()  # in their order, done or not
         more = True
         while True:
-            while more and self._under_way < AHEAD * pool.workers and len(waiting) < BEHIND * pool.workers:
-                parcel = next(parcels, None)
-                more = parcel is not None
-                if parcel is not None:
-                    self._send(pool, parcel)
-                    waiting.append(parcel)
+            while more and len(self._under_way) < AHEAD * pool.workers and len(waiting) < BEHIND * pool.workers:
+                batch = next(batches, None)
+                more = batch is not None
+                if batch is not None:
+                    waiting.append(batch)
+                    if batch.done is None:
+                        pool.send(batch)
+                        self._under_way.append(batch)
             if not waiting:
                 return
             first = waiting.popleft()
-            while first.delivery is None:
+            while first.done is None:
                 self.brake.check()
-                self._take_in(PATIENCE)
-            outcomes, error = first.delivery
-            yield from zip(first.tasks, outcomes, strict=False)
-            if isinstance(error, KeyboardInterrupt):
+                self._receive(PATIENCE)
+            yield from zip(first.chunks, first.done.outcomes, strict=False)
+            if isinstance(first.done.error, KeyboardInterrupt):
                 raise Stopped("interrupted")
-            if error is not None:
-                raise error
+            if first.done.error is not None:
+                raise first.done.error
 
-    def _parcels(self, pool: Pool, work: Work, tasks: Iterable[Chunk]) -> Iterator[_Parcel]:
-        """Tasks in parcels; those whose outcome is known make one of their own, which is done."""
-        parcel: list[Chunk] = []
+    def _batches(self, pool: Pool, work: Work, chunks: Iterable[Chunk]) -> Iterator[Batch]:
+        """Chunks in batches; one whose outcome is known makes a batch of its own, which is done."""
+        batch: list[Chunk] = []
         expected = 0.0
-        for task in tasks:
-            outcome = self._known(work, task)
+        for chunk in chunks:
+            outcome = self._known(work, chunk)
             if outcome is None:
-                parcel.append(task)
-                # The pace is not known before the first parcel is back.
-                expected += self._pace.get(task.method, pool.parcel_seconds)
-            if parcel and (outcome is not None or expected >= pool.parcel_seconds):
-                yield _Parcel(work, parcel)
-                parcel, expected = [], 0.0
+                batch.append(chunk)
+                # The first batches have one chunk each, until the first one is back.
+                expected += self._pace.get(chunk.method, pool.batch_seconds)
+            if batch and (outcome is not None or expected >= pool.batch_seconds):
+                yield Batch(work, batch)
+                batch, expected = [], 0.0
             if outcome is not None:
-                yield _Parcel(work, [task], delivery=Delivery([outcome]))
-        if parcel:
-            yield _Parcel(work, parcel)
+                yield Batch(work, [chunk], Done([outcome]))
+        if batch:
+            yield Batch(work, batch)
 
-    def _send(self, pool: Pool, parcel: _Parcel) -> None:
-        if parcel.delivery is None:
-            parcel.future = pool.submit(parcel.work, parcel.tasks)
-            self._under_way += 1
-            parcel.future.add_done_callback(lambda _: self._arrivals.put(parcel))
-
-    def _take_in(self, patience: float = 0.0) -> None:
-        """Writes down what has arrived, whoever's turn it is; waits a little for the first."""
-        try:
-            parcel = self._arrivals.get(timeout=patience) if patience else self._arrivals.get_nowait()
-            while True:
-                self._receive(parcel)
-                parcel = self._arrivals.get_nowait()
-        except queue.Empty:
+    def _receive(self, patience: float) -> None:
+        """Waits a little, and takes in the batches that are done, whichever's turn it is."""
+        if self._pool is None or not self._under_way:
             return
+        self._pool.wait(self._under_way, patience)
+        arrived = [batch for batch in self._under_way if batch.done is not None]
+        self._under_way = [batch for batch in self._under_way if batch.done is None]
+        for batch in arrived:
+            assert batch.done is not None
+            self._write(batch.work, batch.chunks, batch.done.outcomes)
+            for chunk, outcome in zip(batch.chunks, batch.done.outcomes, strict=False):
+                before = self._pace.get(chunk.method, outcome.seconds)
+                self._pace[chunk.method] = 0.5 * (outcome.seconds + before)  # follows a change within a few chunks
+        if self.checkpoint is not None:
+            self.checkpoint.sync_if_due()
 
-    def _receive(self, parcel: _Parcel) -> None:
-        future = parcel.future
-        assert future is not None
-        self._under_way -= 1
-        if future.cancelled():
-            return  # abandoned
-        error = future.exception()
-        delivery = Delivery([], error) if error is not None else future.result()
-        self._write_down(parcel.work, parcel.tasks, delivery.outcomes)
-        for task, outcome in zip(parcel.tasks, delivery.outcomes, strict=False):
-            before = self._pace.get(task.method, outcome.seconds)
-            self._pace[task.method] = STEADY * outcome.seconds + (1.0 - STEADY) * before
-        parcel.delivery = delivery
-
-    def _known(self, work: Work, task: Chunk) -> Outcome | None:
-        """The outcome of a task that was done before the run was resumed."""
-        fact = None if self.journal is None else self.journal.find(task.number, work.asked(task))
+    def _known(self, work: Work, chunk: Chunk) -> Outcome | None:
+        """The outcome of a chunk that was computed before the run was resumed."""
+        fact = None if self.checkpoint is None else self.checkpoint.find(chunk.number, work.asked(chunk))
         if fact is None:
             return None
         try:
-            sums = SUMS[task.method](*fact.numbers)  # type: ignore[arg-type]
+            sums = SUMS[chunk.method](*fact.numbers)  # type: ignore[arg-type]
         except TypeError:
-            raise CheckpointError(f"chunk {task.number} of the checkpoint has {len(fact.numbers)} numbers") from None
+            raise CheckpointError(f"chunk {chunk.number} of the checkpoint has {len(fact.numbers)} numbers") from None
         return Outcome(sums, fact.calls, 0.0)
 
-    def _write_down(self, work: Work, tasks: Sequence[Chunk], outcomes: Sequence[Outcome]) -> None:
-        if self.journal is not None and outcomes:
-            done = zip(tasks, outcomes, strict=False)
-            self.journal.add((task.number, Fact(work.asked(task), tuple(o.sums), o.calls)) for task, o in done)
+    def _write(self, work: Work, chunks: Sequence[Chunk], outcomes: Sequence[Outcome]) -> None:
+        if self.checkpoint is not None and outcomes:
+            done = zip(chunks, outcomes, strict=False)
+            self.checkpoint.add((chunk.number, Fact(work.asked(chunk), tuple(o.sums), o.calls)) for chunk, o in done)
 
     def has(self, name: str) -> bool:
         """Whether something of that name was kept."""
-        return self.journal is not None and self.journal.has(name)
+        return self.checkpoint is not None and self.checkpoint.has(name)
 
     def recall(self, name: str, restore: Callable[[Readable], object]) -> bool:
         """Restores something from what was kept before the run was resumed; whether there was anything."""
-        arrays = None if self.journal is None else self.journal.snapshot(name)
+        arrays = None if self.checkpoint is None else self.checkpoint.snapshot(name)
         if arrays is None:
             return False
         try:
             restore(arrays)
             return True
         except ValueError as error:
-            raise CheckpointError(f"the checkpoint has a {name} that nobody can go on with: {error}") from error
+            raise CheckpointError(f"the checkpoint has a {name} that does not fit: {error}") from error
 
     def keep(self, name: str, saved: Callable[[], Arrays]) -> None:
-        """Writes arrays down, in the place of earlier ones of that name, if there is a journal."""
-        if self.journal is not None:
-            self.journal.keep(name, saved())
+        """Writes arrays to the checkpoint, if there is one, in place of earlier ones of that name."""
+        if self.checkpoint is not None:
+            self.checkpoint.keep(name, saved())
