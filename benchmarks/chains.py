@@ -27,7 +27,10 @@ from smoothplan.engines.compiled_chains import Lanes, Policy, TableChains, new_l
 from smoothplan.engines.grids import Grid, grid_nodes, make_grid
 from smoothplan.engines.jitted_chains import JittedChains
 from smoothplan.engines.kernels import Softmaxes
-from smoothplan.experiments.throughput_contest import (
+from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.models.tabular import Tables
+from smoothplan.streams import Stream, compiled
+from studies.contest import (
     Measurement,
     add,
     compile_program,
@@ -35,11 +38,8 @@ from smoothplan.experiments.throughput_contest import (
     own_twin,
     plug_in_case,
 )
-from smoothplan.experiments.throughput_contest import twin as recursive_twin
-from smoothplan.experiments.throughput_contest import write_data as write_case
-from smoothplan.models.base import GenerativeModel, Oracle
-from smoothplan.models.tabular import Tables
-from smoothplan.streams import Stream, compiled
+from studies.contest import twin as recursive_twin
+from studies.contest import write_data as write_case
 
 REPEATS = 15
 SECONDS = 0.1
@@ -166,7 +166,7 @@ def print_table(title: str, found: dict[str, list[Measurement]], same: bool = Tr
 
 def run_tables(folder: Path) -> None:
     """Chains on tables beside their twin."""
-    program = compile_program(Path(__file__).with_name("chain_twin.cpp"), folder)
+    program = compile_program("chain_twin.cpp")
     if program is None:
         raise SystemExit("the twin is a program in C++, and there is no compiler")
     for case in cases():

@@ -416,8 +416,8 @@ def cells(settings: Settings) -> Iterator[Cell]:
         for size in settings.sizes:
             instances = {"kind": kind, "actions": actions, "size": size, "count": settings.remainders}
             yield Cell({"part": "remainder", **instances}, seed)
-    varied_settings = (("bernoulli", "deterministic"), settings.centring_errors, range(settings.instances))
-    for rewards_kind, error, instance, subtracted in product(*varied_settings, ("action", "policy")):
+    choices = (("bernoulli", "deterministic"), settings.centring_errors, range(settings.instances))
+    for rewards_kind, error, instance, subtracted in product(*choices, ("action", "policy")):
         centred = {"centring": subtracted, "rewards": rewards_kind, "error": error}
         yield Cell({"part": "centring", **centred, "samples": settings.centred_samples}, seed + instance)
 

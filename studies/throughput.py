@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import math
 import os
 import statistics
@@ -134,9 +135,10 @@ def started(pool: str, count: int) -> Iterator[Any]:
     if pool == "threads":
         yield count
         return
-    import distributed
+    from distributed import Client, LocalCluster
 
-    with distributed.Client(n_workers=count, threads_per_worker=1, dashboard_address=None) as client:
+    options: dict[str, Any] = {"n_workers": count, "threads_per_worker": 1, "silence_logs": logging.CRITICAL}
+    with LocalCluster(dashboard_address="127.0.0.1:0", **options) as cluster, Client(cluster) as client:
         yield client
 
 

@@ -128,10 +128,8 @@ def test_every_example_of_the_guide_works(command: Command, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)  # one saves a file
     options = r"(?: +--\w+(?: +[^-\s]\S*)?)*"
     examples = re.findall(rf"smoothplan (\w+{options})", cli.GUIDE.replace("\\\n", ""))
-    assert len(examples) == 12
+    assert len(examples) == 10
     for example in examples:
-        if example in ("experiment", "report"):  # minutes; they have tests of their own
-            continue
         outcome = command(*example.split())
         assert (outcome.status, outcome.err) == (0, ""), example
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from smoothplan.findings import Findings
 
 import smoothplan
 from smoothplan import cli
 from smoothplan.experiments import EXPERIMENTS
-from smoothplan.findings import Findings
 
 ROOT = Path(__file__).parent.parent
 DOCS, SOURCE = ROOT / "docs", ROOT / "src" / "smoothplan"

@@ -9,14 +9,12 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 import smoothplan
@@ -24,11 +22,9 @@ from smoothplan import defaults, exact, specs
 from smoothplan.arguments import Floats, shown
 from smoothplan.backups import Backup
 from smoothplan.exact import Solution
-from smoothplan.findings import Findings
 from smoothplan.forecast import Scheduled
 from smoothplan.models import GenerativeModel, SimulatorError, TabularModel
 from smoothplan.plan import PlanResult
-from smoothplan.running.progress import Runs
 from smoothplan.running.run import Identification, Planner
 from smoothplan.running.workers import ClusterError
 from smoothplan.search.explored import saved_kind
@@ -53,8 +49,6 @@ A model, a backup or a planner is named by a spec, name:key=value,...
   smoothplan plan --model river-swim --bias 0.5        the ordinary optimal value, by smooth planning
   smoothplan act --env FrozenLake-v1,map_name=8x8 --calls 2000
                                                        plays an episode, planning at every step
-  smoothplan experiment all --quick --out evidence     checks the claims of the theory, in ten minutes; then
-  smoothplan report evidence                           makes one page of what was found
   smoothplan models                                    the models, their options and defaults
   smoothplan solve --model river-swim                  exact optimal values of every state
   smoothplan solve --model river-swim --backup hard-max --backup lse:temperature=0.1 \\
@@ -248,7 +242,6 @@ def _parser() -> argparse.ArgumentParser:
     again.set_defaults(command=_reproduce)
 
     _add_act(commands)
-    _add_evidence(commands)
     for kind, registry in (("model", specs.MODELS), ("backup", specs.BACKUPS), ("planner", specs.PLANNERS)):
         listing = commands.add_parser(f"{kind}s", help=f"list the {kind}s, their options and defaults")
         listing.add_argument("--json", action="store_true", help="print one JSON object")
@@ -345,96 +338,6 @@ def _act(options: argparse.Namespace, console: Console) -> None:
         console.print(f"[bold]{title:<11}[/]{text}", highlight=False)
     if options.record is not None:
         console.print(f"[bold]{'animation':<11}[/]{options.record}", highlight=False)
-
-
-def _add_evidence(commands: Any) -> None:
-    experiment = commands.add_parser(
-        "experiment",
-        help="check the claims of the paper, and ours",
-        description="Runs experiments, which check claims. Each writes DIR/NAME/rows.jsonl, one JSON object per run, "
-        "findings.json and its figures; `smoothplan report DIR` makes a page of them. An interrupted one goes on where "
-        "it stopped, when the same command is given again. Without a name: lists them. The exit status is 0 if all "
-        "claims hold, 1 if one fails (all is written then, too), 2 if an experiment could not be run.",
-    )
-    experiment.add_argument("names", nargs="*", metavar="NAME", help="one or more, or all")
-    scale = experiment.add_mutually_exclusive_group()
-    scale.add_argument("--quick", dest="scale", action="store_const", const="quick", help="minutes (the default)")
-    scale.add_argument("--full", dest="scale", action="store_const", const="full", help="hours: for a night")
-    experiment.add_argument("--out", metavar="DIR", help="where rows, findings and figures go; needed with a NAME")
-    experiment.add_argument("--quiet", action="store_true", help="no progress on standard error")
-    experiment.add_argument("--json", action="store_true", help="print one JSON object")
-    experiment.set_defaults(command=_experiment, scale="quick")
-
-    page = commands.add_parser(
-        "report",
-        help="one page from the findings of experiments",
-        description="Writes what the experiments in DIR found as one HTML page that needs no network.",
-    )
-    page.add_argument("folder", metavar="DIR", help="where `smoothplan experiment --out DIR` wrote")
-    page.add_argument("--out", metavar="FILE", help="the page (default: DIR/report.html)")
-    page.set_defaults(command=_report)
-
-
-def _experiment(options: argparse.Namespace, console: Console) -> int:
-    """Runs experiments. Returns 1 if a claim fails, so that scripts see it, else 0."""
-    from smoothplan import experiments  # which load much that no other command needs
-
-    known = experiments.EXPERIMENTS
-    if not options.names:
-        _list_experiments(known, options, console)
-        return 0
-    for name in options.names:
-        if name not in (*known, "all"):
-            raise ValueError(f"unknown experiment {shown(name)}: choose from {', '.join(known)}, or all")
-    names = list(known) if "all" in options.names else list(dict.fromkeys(options.names))
-    if not options.out:
-        raise ValueError("--out DIR is needed: where rows, findings and figures go")
-    found = []
-    for name in names:
-        with nullcontext() if options.quiet or not sys.stderr.isatty() else Runs(name) as line:
-            told = None if line is None else line.update
-            found.append(experiments.run(known[name], options.scale, Path(options.out), told))
-        if not options.json:
-            _print_claims(console, found[-1], Path(options.out) / name)
-    claims = [claim for findings in found for claim in findings.evidence.claims]
-    failing = sum(not claim.holds for claim in claims)
-    if options.json:
-        fields = [json.loads(findings.to_json()) for findings in found]
-        print(json.dumps({"failing": failing, "experiments": fields}))
-    elif failing:
-        console.print(f"[red]FAILS[/]: {failing} of {len(claims)} claims", highlight=False)
-    return 1 if failing else 0
-
-
-def _list_experiments(known: Mapping[str, Any], options: argparse.Namespace, console: Console) -> None:
-    if options.json:
-        print(json.dumps({"experiments": {name: entry.question for name, entry in known.items()}}))
-        return
-    table = Table("experiment", "its question", box=None, pad_edge=False)
-    for name, entry in known.items():
-        table.add_row(f"[bold]{name}[/]", entry.question)
-    console.print(table)
-
-
-def _print_claims(console: Console, findings: Findings, folder: Path) -> None:
-    console.width = max(console.width, WIDE)
-    console.print(f"[bold]{findings.experiment}[/]  {findings.title}", highlight=False)
-    for claim in findings.evidence.claims:
-        mark = "[green]holds[/]" if claim.holds else "[red]FAILS[/]"
-        console.print(f"  {mark}  {escape(claim.verdict)}", highlight=False)
-    runs = f"{findings.rows} runs, {findings.seconds:.0f} s"
-    console.print(f"  {runs}; rows, findings and figures are in {escape(str(folder))}", highlight=False)
-
-
-def _report(options: argparse.Namespace, console: Console) -> None:
-    from smoothplan import experiments, report
-
-    file = report.write(
-        Path(options.folder),
-        None if options.out is None else Path(options.out),
-        order=tuple(experiments.EXPERIMENTS),
-    )
-    console.print(f"wrote {escape(str(file))}: open it in any browser", highlight=False, soft_wrap=True)
 
 
 ENDS = {

@@ -1,8 +1,7 @@
-"""The experiment on exponents: end to end in small, and that wrong exponents are called wrong."""
+"""The study of exponents: end to end in small, and that wrong exponents are called wrong."""
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +9,12 @@ import pytest
 
 from smoothplan import exact
 from smoothplan.backups import LogSumExp
-from smoothplan.experiments import exponents
-from smoothplan.experiments.base import Cell, Row, run
-from smoothplan.experiments.exponents import FIRST, MULTILEVEL, SECOND, SPARSE
-from smoothplan.experiments.fits import exponent_beside_logs, power_law
 from smoothplan.models.zoo import garnet
+from studies import exponents
+from studies.base import Cell, Row
+from studies.exponents import FIRST, MULTILEVEL, SECOND, SPARSE
+from studies.fits import exponent_beside_logs, power_law
+from tests.studied import small_run
 
 TINY = exponents.Settings(
     forecasts=(1e-3, 8e-4, 6e-4),
@@ -54,12 +54,10 @@ def failing(made: list[Row]) -> set[str]:
     return {claim.quantity for claim in exponents.evidence(exponents.QUICK, made).claims if not claim.holds}
 
 
-def test_the_experiment_runs(tmp_path: Path) -> None:
-    findings = run(replace(exponents.EXPERIMENT, quick=TINY), "quick", tmp_path)
+def test_it_runs(tmp_path: Path) -> None:
+    findings = small_run(exponents.STUDY, TINY, tmp_path)[1]
     assert findings.rows == 3 * 3 + 4 * 2 * 2
-    assert len(findings.evidence.tables[0].rows) == 4
-    for figure in findings.evidence.figures:
-        assert (tmp_path / "exponents" / f"{figure.name}.png").stat().st_size > 0
+    assert [len(figure.series) for figure in findings.evidence.figures] == [5, 6, 5]
     fine = [claim for claim in findings.evidence.claims if claim.quantity.startswith("exponent of the forecast")]
     assert len(fine) == 2
 

@@ -1,4 +1,4 @@
-"""The experiment on gaps: it runs to the end, and a wrong exponent or wrong answers do not pass."""
+"""The study of gaps: it runs to the end, and a wrong exponent or wrong answers do not pass."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 import smoothplan as sp
-from smoothplan.experiments import Cell, Row, gap, gap_runs, run
+from studies import gap
+from studies.base import Cell, Row
+from tests.studied import small_run
 
-TINY = gap_runs.Settings(
+TINY = gap.Settings(
     instances=1,
     roots=2,
     epsilons=(1.0, 0.5),
@@ -18,40 +20,36 @@ TINY = gap_runs.Settings(
     search_scales=(0.32, 0.16),
     cruiser_scales=(0.32, 0.16),
     ladder_scales=(2.0**-7, 2.0**-8),
+    states=200,
+    refusal_calls=1_000,
 )
 PLANTED = replace(TINY, roots=8, search_scales=(0.32, 0.16, 0.08, 0.04), cruiser_scales=(0.32, 0.16, 0.08, 0.04, 0.02))
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gap_runs, "STATES", 200)
-    monkeypatch.setattr(gap_runs, "REFUSAL_CALLS", 1_000)
-
-
 def test_it_runs_to_the_end(tmp_path: Path) -> None:
-    findings = run(replace(gap.EXPERIMENT, quick=TINY), "quick", tmp_path)
-    assert findings.rows == len(list(gap.EXPERIMENT.cells(TINY)))
+    rows, findings = small_run(gap.STUDY, TINY, tmp_path)
+    assert len(rows) == len(list(gap.cells(TINY)))
     claims = {claim.quantity: claim for claim in findings.evidence.claims}
     assert claims[gap.WRONG].measured == 0.0
     assert any("refused" in note and "short horizons" in note for note in findings.evidence.notes)
-    for name in ("gap-fresh", "gap-twins-gap", "gap-twins-accuracy"):
-        assert (tmp_path / "gap" / f"{name}.png").exists()
+    names = [figure.name for figure in findings.evidence.figures]
+    assert names == ["gap-fresh", "gap-twins-gap", "gap-twins-accuracy"]
 
 
 @pytest.mark.parametrize("difference", [0.0, 0.1])
 @pytest.mark.parametrize("backup", [sp.HardMax(), sp.LogSumExp(1.0)])
 def test_twins_differ_by_the_gap(difference: float, backup: Any) -> None:
-    best, other = sp.exact.solve(gap_runs.twins(difference), backup).q[0]
+    best, other = sp.exact.solve(gap.twins(difference), backup).q[0]
     assert best - other == pytest.approx(difference, abs=1e-12)
 
 
 def planted(exponents: dict[str, float], regret: Callable[[Cell], float] = lambda cell: 0.0) -> dict[str, bool]:
     """Whether each claim holds where calls follow such exponents, on models ("garnet") and by planner (twins)."""
     rows = []
-    for cell in gap_runs.cells(PLANTED):
+    for cell in gap.cells(PLANTED):
         s = cell.settings
         if s["family"] in ("ladder", "refusal"):
-            rows.append(Row(s, cell.seed, gap_runs.measure(cell), 0.0))
+            rows.append(Row(s, cell.seed, gap.measure(cell), 0.0))
             continue
         fresh = s["family"] == "garnet"
         scale = s["epsilon"] if fresh else s["scale"]

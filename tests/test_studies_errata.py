@@ -1,29 +1,27 @@
-"""The experiment on the errata: end to end in small, and that the printed version is not mistaken for the truth."""
+"""The study of the errata: end to end in small, and that the printed version is not mistaken for the truth."""
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from smoothplan import exact
 from smoothplan.backups import LogSumExp
-from smoothplan.experiments import errata
-from smoothplan.experiments.base import Row, run
-from smoothplan.experiments.errata_evidence import predicted_exponent, prices
-from smoothplan.experiments.errata_measures import (
+from smoothplan.models.zoo import garnet
+from smoothplan.schedules.level import Problem
+from studies import errata
+from studies.base import Row
+from studies.errata import predicted_exponent, prices
+from studies.errata_measures import (
     attained_remainders,
     clipping_bias,
     ladder_price,
     level_field,
     log_price,
 )
-from smoothplan.findings import Evidence
-from smoothplan.models.zoo import garnet
-from smoothplan.schedules.level import Problem
+from studies.findings import Findings
+from tests.studied import Change, changed, small_run
 
 TINY = errata.Settings(
     discounts=(0.1, 0.2),
@@ -41,17 +39,8 @@ TINY = errata.Settings(
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Row], Evidence]:
-    """A small run: its folder, its rows and what they show."""
-    out = tmp_path_factory.mktemp("errata")
-    kept: list[Row] = []
-
-    def evidence(settings: errata.Settings, rows: Any) -> Evidence:
-        kept.extend(rows)
-        return errata.evidence(settings, rows)
-
-    findings = run(replace(errata.EXPERIMENT, quick=TINY, evidence=evidence), "quick", out)
-    return out / "errata", kept, findings.evidence
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Row], Findings]:
+    return small_run(errata.STUDY, TINY, tmp_path_factory.mktemp("errata"))
 
 
 def failing(rows: list[Row]) -> set[str]:
@@ -59,47 +48,36 @@ def failing(rows: list[Row]) -> set[str]:
     return {claim.statement for claim in errata.evidence(TINY, rows).claims if not claim.holds}
 
 
-def changed(
-    rows: list[Row], part: str, change: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
-) -> Any:
-    """The rows, those of a part with other results."""
-    return [
-        row if row.settings["part"] != part else row._replace(result={**row.result, **change(row.settings, row.result)})
-        for row in rows
-    ]
-
-
-def test_the_experiment_runs(small: tuple[Path, list[Row], Evidence]) -> None:
-    folder, rows, evidence = small
+def test_it_runs(small: tuple[list[Row], Findings]) -> None:
+    rows, evidence = small[0], small[1].evidence
     assert len(rows) == len(list(errata.cells(TINY)))
     assert {figure.name for figure in evidence.figures} == {
         f"errata-{name}" for name in ("prices", "clipping", "remainders", "centring")
     }
-    for figure in evidence.figures:
-        assert (folder / f"{figure.name}.png").stat().st_size > 0
     # What needs no long range of ε, and no many samples, holds in small too.
     sure = ("All", "That bound", "The Taylor", "B =", "[(r_lo", "The printed bound", "Sampled", "Without clipping")
     for claim in evidence.claims:
         assert claim.holds or not claim.statement.startswith(sure), claim.verdict
 
 
-def test_wrong_results_are_found(small: tuple[Path, list[Row], Evidence]) -> None:
+@pytest.mark.parametrize(
+    ("part", "change", "statements", "count"),
+    [
+        ("clip", lambda s, r: {"bias": s["error"] ** 3, "exact": s["error"] ** 3}, ("Clipped",), 1),
+        ("clip", lambda s, r: {"exact": s["error"] ** 2}, ("Without", "Sampled"), 2),
+        ("values", lambda s, r: {"largest": r["high"] + 0.1}, ("[(r_lo",), 1),
+        ("values", lambda s, r: {"largest": r["printed"]}, ("B =",), 1),
+        ("remainder", lambda s, r: {"first": 1.01, "second": 1.01}, ("The Taylor",), 2),
+        ("remainder", lambda s, r: {"first": 0.9, "second": 0.9}, ("That bound",), 2),
+        ("centring", lambda s, r: {"variance": 0.2}, ("X_A", "Where rewards", "The difference"), 3),
+    ],
+)
+def test_what_is_wrong_is_noticed(
+    small: tuple[list[Row], Findings], part: str, change: Change, statements: tuple[str, ...], count: int
+) -> None:
     """A bias that vanishes under clipping, a value outside, a remainder above its bound, centrings that are alike."""
-    rows = small[1]
-    vanishing = changed(rows, "clip", lambda s, r: {"bias": s["error"] ** 3, "exact": s["error"] ** 3})
-    assert {claim for claim in failing(vanishing) if claim.startswith("Clipped")}
-    quadratic = changed(rows, "clip", lambda s, r: {"exact": s["error"] ** 2})
-    assert {claim for claim in failing(quadratic) if claim.startswith(("Without", "Sampled"))}
-    outside = changed(rows, "values", lambda s, r: {"largest": r["high"] + 0.1})
-    assert {claim for claim in failing(outside) if claim.startswith("[(r_lo")}
-    inside = changed(rows, "values", lambda s, r: {"largest": r["printed"]})
-    assert {claim for claim in failing(inside) if claim.startswith("B =")}
-    above = changed(rows, "remainder", lambda s, r: {"first": 1.01, "second": 1.01})
-    assert len({claim for claim in failing(above) if claim.startswith("The Taylor")}) == 2
-    loose = changed(rows, "remainder", lambda s, r: {"first": 0.9, "second": 0.9})
-    assert len({claim for claim in failing(loose) if claim.startswith("That bound")}) == 2
-    alike = changed(rows, "centring", lambda s, r: {"variance": 0.2})
-    assert len({claim for claim in failing(alike) if claim.startswith(("X_A", "Where rewards", "The difference"))}) == 3
+    wrong = failing(changed(small[0], change, part=part))
+    assert len({statement for statement in wrong if statement.startswith(statements)}) == count
 
 
 def price_rows(exponents: Mapping[str, Callable[[float], float]]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""The experiment on regret: its table of SysAdmin, its roots, its claims."""
+"""The study of regret: its table of SysAdmin, its roots, its claims."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,27 +9,26 @@ import scipy.stats
 
 import smoothplan as sp
 from smoothplan.defaults import width
-from smoothplan.experiments import Cell, Row, regret, regret_runs, run
+from studies import regret
+from studies.base import Cell, Row
+from tests.studied import small_run
 
 MACHINES = 4
-TINY = regret_runs.Settings(
-    sizes=(("garnet", 20), ("frozen_lake", 4)), pairs=2, budgets=(100, 1_000), slow_budget=1_000
-)
+TINY = regret.Settings(sizes=(("garnet", 20), ("frozen_lake", 4)), pairs=2, budgets=(100, 1_000), slow_budget=1_000)
 
 FALSE_ALARM = 1e-6
 
 
 def test_it_runs_to_the_end(tmp_path: Path) -> None:
-    findings = run(replace(regret.EXPERIMENT, quick=TINY), "quick", tmp_path)
-    assert findings.rows == 2 * 2 * 2 * len(regret_runs.PLANNERS)
-    assert [len(table.rows) for table in findings.evidence.tables] == [9, 9, 8]
-    assert (tmp_path / "regret" / "regret-frozen-lake.png").exists()
+    findings = small_run(regret.STUDY, TINY, tmp_path)[1]
+    assert findings.rows == 2 * 2 * 2 * len(regret.PLANNERS)
+    assert [len(figure.series) for figure in findings.evidence.figures] == [9, 9]
 
 
 @pytest.mark.parametrize("seed", [0])
 def test_sysadmin_is_the_one_of_the_zoo(seed: int) -> None:
     """A χ² test for each of some pairs; together they raise a false alarm with probability 1e-6."""
-    table, simulator = regret_runs.sysadmin(MACHINES), sp.models.sysadmin(MACHINES)
+    table, simulator = regret.sysadmin(MACHINES), sp.models.sysadmin(MACHINES)
     assert (table.actions, table.discount, table.reward_range) == (
         simulator.actions,
         simulator.discount,
@@ -58,7 +57,7 @@ def test_sysadmin_is_the_one_of_the_zoo(seed: int) -> None:
 def test_roots_leave_something_to_choose_and_hide_the_order_of_actions(name: str, size: int) -> None:
     orders = set()
     for seed in range(4):
-        model, root, q = regret_runs.task(name, size, seed)
+        model, root, q = regret.task(name, size, seed)
         assert not model.terminal[root]
         solved = sp.exact.solve(model, sp.HardMax()).q
         assert solved[root] == pytest.approx(q, abs=1e-6)
@@ -70,16 +69,16 @@ def test_roots_leave_something_to_choose_and_hide_the_order_of_actions(name: str
 
 def test_who_cannot_start_chooses_at_random() -> None:
     cell = Cell({"model": "sailing", "size": 3, "planner": "SparseSampling", "budget": 10}, 0)
-    result = regret_runs.measure(cell)
+    result = regret.measure(cell)
     assert not result["informed"]
     assert result["regret"] == result["random"] > 0.0
     assert result["calls"] == 0
 
 
 def test_recursion_gets_the_finest_accuracy_that_it_can_pay_for() -> None:
-    accuracy = regret_runs.affordable("SparseSampling", "garnet", 20, 1_000)
+    accuracy = regret.affordable("SparseSampling", "garnet", 20, 1_000)
     assert accuracy is not None
-    model = regret_runs.build("garnet", 20, 0)
+    model = regret.build("garnet", 20, 0)
     calls = [
         sp.forecast(sp.SparseSampling(sp.HardMax(), share * accuracy * width(model)), model).calls
         for share in (1.0, 0.9)
@@ -89,7 +88,7 @@ def test_recursion_gets_the_finest_accuracy_that_it_can_pay_for() -> None:
 
 def planted(share: dict[str, float], bound: float) -> list[bool]:
     """Verdicts where planners are left with such a share of a random choice's regret, 1, at their largest budget."""
-    settings = replace(regret_runs.QUICK, pairs=3)
+    settings = replace(regret.QUICK, pairs=3)
     rows = [
         Row(
             cell.settings,
@@ -102,7 +101,7 @@ def planted(share: dict[str, float], bound: float) -> list[bool]:
             },
             1.0,
         )
-        for cell in regret_runs.cells(settings)
+        for cell in regret.cells(settings)
     ]
     return [claim.holds for claim in regret.evidence(settings, rows).claims]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
+from studies.findings.figures import COLOURS
 
 from smoothplan import report
-from smoothplan.findings import Axis, Evidence, Figure, Series
-from smoothplan.findings.figures import COLOURS
+from studies.findings import Axis, Evidence, Figure, Series
 from tests.browser import Watched, launched
 from tests.samples import BARE, CLAIMS, EVIL, FIGURES, FULL, ROWS, X, put
 

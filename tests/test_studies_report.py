@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from smoothplan.report import colours, page
+from studies.findings.figures import COLOURS
 
 from smoothplan import report
-from smoothplan.findings import Evidence, figures
-from smoothplan.findings.figures import COLOURS
-from smoothplan.report import colours, page
+from studies.findings import Evidence, figures
 from tests.samples import BARE, FIGURES, FULL, ROWS, put
 
 

@@ -1,26 +1,20 @@
-"""The experiment `critic`: a small run whose claims hold, and claims that notice what is wrong."""
-
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+"""The study `critic`: a small run whose claims hold, and claims that notice what is wrong."""
 
 import numpy as np
 import pytest
 
 from smoothplan import exact
 from smoothplan.backups import LogSumExp
-from smoothplan.experiments import Row, run
-from smoothplan.experiments.critic import EXPERIMENT, Settings, evidence, most_misses
-from smoothplan.experiments.critic_measures import ChainMeans, critic
-from smoothplan.findings import Findings
 from smoothplan.models.zoo import garnet
+from studies.base import Row
+from studies.critic import STUDY, ChainMeans, Settings, critic, most_misses
+from studies.findings import Findings
+from tests.studied import Change, changed, small_run, verdict
 
 TINY = Settings(
-    worlds=((0.99, 0.3),),
+    problems=((0.99, 0.3),),
     ranges=(0.005, 0.02, 0.25),
-    table_worlds=((0.99, 0.3),),
+    table_problems=((0.99, 0.3),),
     table_range=0.25,
     models=1,
     sampled_range=0.25,
@@ -30,35 +24,21 @@ TINY = Settings(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("critic")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Row], Findings]:
+    return small_run(STUDY, TINY, tmp_path_factory.mktemp("critic"))
 
 
-@pytest.fixture(scope="module")
-def findings(folder: Path) -> Findings:
-    return run(replace(EXPERIMENT, quick=TINY), "quick", folder)
-
-
-@pytest.fixture(scope="module")
-def rows(folder: Path, findings: Findings) -> list[Row]:
-    lines = (folder / "critic" / "rows.jsonl").read_text("utf-8").splitlines()
-    return [Row(*(json.loads(line)[name] for name in Row._fields)) for line in lines]
-
-
-def test_it_runs(folder: Path, findings: Findings) -> None:
+def test_it_runs(small: tuple[list[Row], Findings]) -> None:
     """The seed is fixed, so that what holds once always holds."""
-    assert all(claim.holds for claim in findings.evidence.claims), [c.verdict for c in findings.evidence.claims]
-    assert len(findings.evidence.claims) == 8
-    assert all((folder / "critic" / f"{figure.name}.svg").exists() for figure in findings.evidence.figures)
-
-
-Change = Callable[[Row, dict[str, Any]], Mapping[str, Any]]
+    claims = small[1].evidence.claims
+    assert all(claim.holds for claim in claims), [claim.verdict for claim in claims]
+    assert len(claims) == 8
 
 
 def scaled(order: int, power: float) -> Change:
     """Errors of an order that grow by another power of r."""
     names = [f"order_{order}_{end}" for end in ("low", "high")]
-    return lambda row, r: {n: r[n] * (row.settings["error_range"] / 0.02) ** power for n in names}
+    return lambda s, r: {n: r[n] * (s["error_range"] / 0.02) ** power for n in names}
 
 
 @pytest.mark.parametrize(
@@ -74,12 +54,9 @@ def scaled(order: int, power: float) -> Change:
         ("sampled", lambda _, r: {"mean": r["estimate"] + 10.0 * r["noise"]}, "standard errors"),
     ],
 )
-def test_what_is_wrong_is_noticed(rows: list[Row], kind: str, change: Change, quantity: str) -> None:
-    wrong = [
-        r._replace(result={**r.result, **change(r, dict(r.result))}) if r.settings["kind"] == kind else r for r in rows
-    ]
-    assert [c.holds for c in evidence(TINY, rows).claims if quantity in c.quantity] == [True]
-    assert [c.holds for c in evidence(TINY, wrong).claims if quantity in c.quantity] == [False]
+def test_what_is_wrong_is_noticed(small: tuple[list[Row], Findings], kind: str, change: Change, quantity: str) -> None:
+    assert verdict(small[1].evidence, quantity)
+    assert not verdict(STUDY.evidence(TINY, changed(small[0], change, kind=kind)), quantity)
 
 
 def test_chains_without_sampling() -> None:
