@@ -9,12 +9,18 @@
   const darkWanted = matchMedia("(prefers-color-scheme: dark)");
   const mode = () => root.style.colorScheme || (darkWanted.matches ? "dark" : "light");
   const dragmode = matchMedia("(pointer: coarse)").matches ? false : "zoom"; // on a phone, a drag scrolls the page
-  const config = { responsive: true, displaylogo: false, typesetMath: false, toImageButtonOptions: { format: "svg" } };
+  const config = { displaylogo: false, showTips: false, typesetMath: false, toImageButtonOptions: { format: "svg" } };
+
+  const drawn = () => boxes.filter((box) => "drawn" in box.dataset);
+  const printing = () => "printing" in root.dataset;
+  const size = (box) => ({ width: printing() ? 640 : box.clientWidth, height: box.clientHeight }); // 640: a sheet of paper
 
   function draw(box) {
     const { data, layout } = JSON.parse(document.getElementById(`${box.id}-data`).textContent);
     box.querySelector(".waiting")?.remove();
-    Plotly.newPlot(box, data, { ...layout, dragmode, template: templates[mode()] }, config);
+    Plotly.react(box, data, { ...layout, ...size(box), dragmode, template: templates[mode()] }, config);
+    // The box says what the figure shows; a screen reader has no use for the drawing, nor for Plotly's scratch pad.
+    for (const part of [...box.children, document.getElementById("js-plotly-tester")]) part?.setAttribute("aria-hidden", "true");
     for (const button of box.closest("figure").querySelectorAll("[data-initial]"))
       button.setAttribute("aria-pressed", button.dataset.initial);
     box.dataset.drawn = "";
@@ -22,7 +28,7 @@
 
   function recolour() {
     theme.setAttribute("aria-pressed", mode() === "dark");
-    for (const box of boxes.filter((each) => "drawn" in each.dataset)) Plotly.relayout(box, { template: templates[mode()] });
+    for (const box of drawn()) Plotly.relayout(box, { ...size(box), template: templates[mode()] });
   }
 
   function zoomed(box, factor) {
@@ -61,11 +67,13 @@
   addEventListener("beforeprint", () => {
     chosen = root.style.colorScheme;
     root.style.colorScheme = "light";
+    root.dataset.printing = "";
     for (const box of boxes.filter((each) => !("drawn" in each.dataset))) draw(box);
     recolour();
   });
   addEventListener("afterprint", () => {
     root.style.colorScheme = chosen;
+    delete root.dataset.printing;
     recolour();
   });
   theme.setAttribute("aria-pressed", mode() === "dark");
@@ -78,5 +86,11 @@
     },
     { rootMargin: "100%" },
   );
-  for (const box of boxes) sight.observe(box);
+  const resized = new ResizeObserver(() => {
+    for (const box of drawn()) if (box.clientWidth !== box._fullLayout.width) Plotly.relayout(box, size(box));
+  });
+  for (const box of boxes) {
+    sight.observe(box);
+    resized.observe(box);
+  }
 })();

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from html import escape
 from importlib.metadata import distribution
@@ -142,12 +143,12 @@ def _template(colours: Sequence[str], ink: str, paper: str, rule: str) -> Any:
     """What all figures have in common, for a light or a dark page."""
     import plotly.graph_objects as go
 
-    axis = {"gridcolor": rule, "linecolor": ink, "showline": True, "ticks": "outside", "automargin": True}
-    axis |= {"zeroline": False, "exponentformat": "power"}
+    axis = {"gridcolor": rule, "linecolor": ink, "showline": True, "ticks": "outside", "zeroline": False}
+    axis |= {"exponentformat": "power"}
     layout = {
         "colorway": colours, "paper_bgcolor": paper, "plot_bgcolor": paper, "xaxis": axis, "yaxis": axis,
         "font": {"color": ink, "family": "system-ui, sans-serif", "size": 13},
-        "margin": {"l": 10, "r": 10, "t": 30, "b": 10}, "showlegend": False, "hovermode": "closest",
+        "margin": {"l": 65, "r": 12, "t": 30, "b": 35}, "showlegend": False, "hovermode": "closest",
         "hoverlabel": {"namelength": -1},
     }  # fmt: skip
     bars = [{"error_y": {"color": ink}}]
@@ -159,13 +160,15 @@ def _drawing(figure: Figure) -> Any:
     import plotly.graph_objects as go
 
     named = _named(figure)
-    return go.Figure(
-        [_trace(series, place, named) for place, series in enumerate(figure.series)],
-        {
-            "xaxis": {"type": "category"} if named else _scale(figure.x, [x for s in figure.series for x in s.x]),
-            "yaxis": _scale(figure.y, [y for s in figure.series for y in s.y]),
-        },
-    ).to_plotly_json()
+    y = _scale(figure.y, [y for series in figure.series for y in series.y])
+    layout = {"xaxis": _scale(figure.x, [x for series in figure.series for x in series.x]), "yaxis": y}
+    if named:
+        names = list(dict.fromkeys(_number(x) for series in figure.series for x in series.x))
+        short = ["<br>".join(map(escape, textwrap.wrap(name, 15, max_lines=2, placeholder=" …"))) for name in names]
+        ticks = {"tickvals": names, "ticktext": short, "autotickangles": [0, 90]}  # upright where there is no room
+        layout |= {"xaxis": {"type": "category", **ticks}, "margin": {"b": 115}}
+    traces = [_trace(series, place, named) for place, series in enumerate(figure.series)]
+    return go.Figure(traces, layout).to_plotly_json()
 
 
 def _named(figure: Figure) -> bool:
@@ -193,7 +196,7 @@ def _trace(series: Series, place: int, named: bool) -> Any:
 
 def _scale(axis: Axis, values: Sequence[Any]) -> dict[str, Any]:
     """A linear or logarithmic axis; one without very large or small numbers has them written out."""
-    plain = all(value == 0 or 1e-3 <= abs(value) < 1e6 for value in values)
+    plain = all(isinstance(value, str) or value == 0 or 1e-3 <= abs(value) < 1e6 for value in values)
     return {"type": "log" if axis.log else "linear"} | ({"tickformat": ",~g"} if plain else {})
 
 

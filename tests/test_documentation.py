@@ -9,7 +9,6 @@ import io
 import os
 import pkgutil
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -18,18 +17,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from smoothplan.findings import Findings
 
 import smoothplan
 from smoothplan import cli
-from smoothplan.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).parent.parent
 DOCS, SOURCE = ROOT / "docs", ROOT / "src" / "smoothplan"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 MODULES = [module.name for module in pkgutil.walk_packages(smoothplan.__path__, "smoothplan.")]
 PICTURES = sorted((DOCS / "images").glob("*.svg"))
-GALLERY = DOCS / "gallery"
 
 LARGEST_PICTURE = 100_000
 """Bytes: a picture must not make a page slow."""
@@ -134,8 +130,7 @@ def test_citations_name_this_version() -> None:
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
     listed = set(re.findall(r": (\S+\.md)$", navigation, flags=re.MULTILINE))
-    there = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
-    assert not {page for page in there - listed if not page.startswith("gallery/")}
+    assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
 
 
 def resolved(path: str) -> Any:
@@ -206,21 +201,10 @@ def test_the_site_asks_for_nothing_from_elsewhere() -> None:
     assert "- javascripts/iframe-worker.js" in settings
 
 
-def test_the_gallery_shows_the_findings_beside_it() -> None:
-    """The page is what its script makes of the findings, every claim holds, and the report is of the same runs."""
-    page = runpy.run_path(str(GALLERY / "page.py"))
-    assert page["gallery"]() == (DOCS / "gallery.md").read_text("utf-8")
-    report = (GALLERY / "report.html").read_text("utf-8")
-    for name in EXPERIMENTS:
-        findings = Findings.from_json((GALLERY / name / "findings.json").read_text("utf-8"))
-        assert all(claim.holds for claim in findings.evidence.claims), name
-        assert findings.version in report
-
-
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
     silenced = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=silenced, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-    for page in ("index.html", "tutorial.html", "gallery.html", "gallery/report.html", "reference/planners.html"):
+    for page in ("index.html", "tutorial.html", "studies.html", "reference/planners.html"):
         assert (tmp_path / "site" / page).stat().st_size > 0
