@@ -14,32 +14,14 @@ from studies.errata_measures import (
     centring_variance,
     clipping_bias,
     log_price,
+    predicted_exponent,
+    printed_epsilons,
     value_bounds,
 )
 from studies.findings import Axis, Claim, Evidence, Figure, Series
 from studies.fits import exponent_beside_logs, mean_interval, power_law
 
-PROMISING = 0.3
-"""Certified exponents are claimed for discounts up to this: see the notes."""
-
 CLIPPINGS = {"none": "not clipped", "values": "clipped to the value interval", "printed": "clipped to [0, B]"}
-
-REFINED = 0.1
-"""References with errors up to this are good: what remains of a bias there is constant."""
-
-SHORT = 0.1
-"""Errors up to so many temperatures are short: remainders are nearly what their leading derivative makes them."""
-
-ROUNDING = 1e-5
-"""Of a remainder, relative."""
-
-
-def predicted_exponent(discount: float) -> float:
-    """Of the printed price: T(ε) ≥ 5·T(ε/√γ) makes a sample cost ε^(−2·log 5/log(1/γ)), if not ε^−1; the root, ε^−2.
-
-    A printed second-order sample has five children at accuracy ε/√γ: one for the linear term, four for the quadratic.
-    """
-    return 2.0 + max(1.0, 2.0 * math.log(5.0) / math.log(1.0 / discount))
 
 
 def prices(rows: Sequence[Row]) -> Evidence:
@@ -57,7 +39,7 @@ def prices(rows: Sequence[Row]) -> Evidence:
             if variant == "certified":
                 plain.append(float(np.polyfit(np.log(inverse), logs, 1)[0]))
     predicted = [predicted_exponent(discount) for discount in discounts]
-    promising = [e for d, e in zip(discounts, fits["certified"], strict=True) if d <= PROMISING]
+    promising = [e for d, e in zip(discounts, fits["certified"], strict=True) if d <= 0.3]
     claims = [
         Claim(
             statement="With all five children at ε/√γ the exponent is 2 + max(1, 2·log 5/log(1/γ)), not 3.",
@@ -80,7 +62,7 @@ def prices(rows: Sequence[Row]) -> Evidence:
         ),
         Claim(
             statement="Certified schedules have the exponent 3.",
-            quantity=f"largest deviation of the certified price's exponent from 3, over γ ≤ {PROMISING:g}",
+            quantity="largest deviation of the certified price's exponent from 3, over γ ≤ 0.3",
             theory="0",
             measured=max(abs(e - 3.0) for e in promising),
             stated=(0.0, 0.3),
@@ -92,20 +74,20 @@ def prices(rows: Sequence[Row]) -> Evidence:
         name="errata-prices",
         title="The exponent of the second-order price against γ",
         caption="As printed the exponent leaves 3 from γ = 1/25 on and explodes; with coarser pairs it stays. "
-        f"Certified schedules, ε from {certified[0]:g} to {certified[-1]:g}, are near 3 for γ ≤ {PROMISING:g} only; "
+        f"Certified schedules, ε from {certified[0]:g} to {certified[-1]:g}, are near 3 for γ ≤ 0.3 only; "
         "the notes say why.",
         x=Axis("discount γ"),
         y=Axis("exponent of 1/ε", log=True),
         series=[
             Series("printed", discounts, fits["printed"]),
             Series("printed, pairs mended", discounts, fits["mended"]),
-            Series("certified", [d for d in discounts if d <= PROMISING], promising),
+            Series("certified", [d for d in discounts if d <= 0.3], promising),
             Series("certified, plain slope", discounts, plain),
             Series("2 + max(1, 2·log 5/log(1/γ))", discounts, predicted, look="dashed"),
         ],
     )
     note = (
-        f"Certified schedules for γ > {PROMISING:g} do not show the exponent 3 at any ε that was tried: a quadratic "
+        "Certified schedules for γ > 0.3 do not show the exponent 3 at any ε that was tried: a quadratic "
         "term squares the support of its child, supports enter the certified noise of a mean, and the search leaves "
         "out levels whose support is too wide. Prices there are beyond anyone's means in any case."
     )
@@ -130,7 +112,7 @@ def clipping(rows: Sequence[Row]) -> Evidence:
         low = [max(m - n, m / 10.0) for m, n in zip(measured, noise, strict=True)]  # the axis has no 0
         high = [m + n for m, n in zip(measured, noise, strict=True)]
         series.append(Series(name, errors, measured, low, high))
-    good = [k for k, error in enumerate(errors) if error <= REFINED]
+    good = [k for k, error in enumerate(errors) if error <= 0.1]  # what remains of a bias there is constant
 
     def slope(numbers: Sequence[float]) -> float:
         return power_law([errors[k] for k in good], [[numbers[k]] for k in good]).slope
@@ -140,7 +122,7 @@ def clipping(rows: Sequence[Row]) -> Evidence:
     claims = [
         Claim(
             statement="Without clipping, the bias of a second-order sample is cubic in the error of its reference.",
-            quantity=f"slope of the computed bias against the error, errors ≤ {REFINED:g}",
+            quantity="slope of the computed bias against the error, errors ≤ 0.1",
             theory="3",
             measured=slope(means["none"][0]),
             stated=(2.7, 3.3),
@@ -148,7 +130,7 @@ def clipping(rows: Sequence[Row]) -> Evidence:
         ),
         Claim(
             statement="Clipped to the value interval, it does not vanish, however good the reference is.",
-            quantity=f"slope of the measured bias against the error, errors ≤ {REFINED:g}",
+            quantity="slope of the measured bias against the error, errors ≤ 0.1",
             theory="0: what is cut off an O(1) noise is O(1)",
             measured=slope(means["values"][1]),
             stated=(-0.3, 0.3),
@@ -212,7 +194,9 @@ def values(rows: Sequence[Row]) -> Evidence:
 def remainders(rows: Sequence[Row]) -> Evidence:
     """How much of the bounds on Taylor remainders is attained."""
     found = where(rows, part="remainder")
-    short = [row for row in found if row.settings["size"] <= SHORT and row.settings["kind"] == "entropy"]
+    # Errors of a tenth of the temperature are short: remainders are nearly what their leading derivative makes them.
+    short = [row for row in where(found, kind="entropy") if row.settings["size"] <= 0.1]
+    most = 1.0 + 1e-5  # with room for rounding
     claims = []
     for order, name, bound in ((1, "first", "range(Δ)²/(8η)"), (2, "second", "(√3/108)·range(Δ)³/η²")):
         largest = max(float(row.result[name]) for row in found)
@@ -223,16 +207,15 @@ def remainders(rows: Sequence[Row]) -> Evidence:
                 quantity=f"largest remainder of order {order}, in units of its bound",
                 theory="at most 1",
                 measured=largest,
-                stated=(0.0, 1.0 + ROUNDING),
+                stated=(0.0, most),
                 reason="proved; with room for rounding, where remainders of 1e-8 are differences of numbers like 1",
             ),
             Claim(
                 statement=f"That bound of order {order} is sharp.",
-                quantity=f"least attained part of the bound of order {order}, over entropy backups, "
-                f"range(Δ) ≤ {SHORT:g}·η",
+                quantity=f"least attained part of the bound of order {order}, over entropy backups, range(Δ) ≤ 0.1·η",
                 theory="1 in the limit of short errors",
                 measured=least,
-                stated=(0.98, 1.0 + ROUNDING),
+                stated=(0.98, most),
                 reason="thousands of random references and errors come within 1 % of the best; along an error of a "
                 "tenth of η the derivative changes by 1 % or less",
             ),
@@ -243,7 +226,7 @@ def remainders(rows: Sequence[Row]) -> Evidence:
             quantity="largest attained part of the printed bound",
             theory="√3/108·2^(3/2)/(1/4) = 0.18 at most, as range(Δ) ≤ √2·‖Δ‖₂",
             measured=max(float(row.result["printed_second"]) for row in found),
-            stated=(0.0, math.sqrt(3.0) / 108.0 * 2.0**1.5 * 4.0 + ROUNDING),
+            stated=(0.0, math.sqrt(3.0) / 108.0 * 2.0**1.5 * 4.0 + 1e-5),
             reason="by the sharp bound",
         )
     )
@@ -383,13 +366,6 @@ FULL = Settings(
     centred_samples=2_000_000,
     instances=40,
 )
-
-
-def printed_epsilons(discount: float, finest: float) -> list[float]:
-    """About one for each factor of ten, from 0.01 on. Their ratio is a power of √γ, for prices rise in such steps."""
-    steps = max(1, round(2.0 * math.log(10.0) / math.log(1.0 / discount)))
-    ratio = discount ** (steps / 2.0)
-    return [0.01 * ratio**k for k in range(math.floor(math.log(finest / 0.01) / math.log(ratio)) + 1)]
 
 
 def cells(settings: Settings) -> Iterator[Cell]:

@@ -35,6 +35,21 @@ def log_price(variant: Variant, discount: float, epsilon: float, temperature: fl
     return math.log(forecast(SecondOrderSmoothCruiser(backup, epsilon, delta, name), model).calls)
 
 
+def predicted_exponent(discount: float) -> float:
+    """Of the printed price: T(ε) ≥ 5·T(ε/√γ) makes a sample cost ε^(−2·log 5/log(1/γ)), if not ε^−1; the root, ε^−2.
+
+    A printed second-order sample has five children at accuracy ε/√γ: one for the linear term, four for the quadratic.
+    """
+    return 2.0 + max(1.0, 2.0 * math.log(5.0) / math.log(1.0 / discount))
+
+
+def printed_epsilons(discount: float, finest: float) -> list[float]:
+    """About one for each factor of ten, from 0.01 on. Their ratio is a power of √γ, for prices rise in such steps."""
+    steps = max(1, round(2.0 * math.log(10.0) / math.log(1.0 / discount)))
+    ratio = discount ** (steps / 2.0)
+    return [0.01 * ratio**k for k in range(math.floor(math.log(finest / 0.01) / math.log(ratio)) + 1)]
+
+
 def ladder_price(problem: Problem, epsilon: float, delta: float, *, coarse_pairs: bool) -> float:
     """log of the calls of the printed algorithm; with coarse pairs if its quadratic term is given what it tolerates.
 

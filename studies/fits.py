@@ -46,7 +46,7 @@ def power_law(x: Sequence[float], samples: Sequence[Sequence[float]], mean: Mean
     2.0
     """
     if len(x) != len(samples) or len(x) < 2:
-        raise ValueError(f"samples must be as many as x, and at least 2, got {len(samples)} and {len(x)}")
+        raise ValueError(f"samples and x must have the same length, at least 2, got {len(samples)} and {len(x)}")
     places = np.log(x)
     logs = [np.log(np.asarray(group, dtype=float)) for group in samples]
     if not all(len(group) and np.isfinite(group).all() for group in logs):
@@ -86,7 +86,7 @@ def exponent_beside_logs(x: Sequence[float], logs: Sequence[float]) -> float:
     3.0
     """
     if len(x) != len(logs) or len(x) < 3:
-        raise ValueError(f"logs must be as many as x, and at least 3, got {len(logs)} and {len(x)}")
+        raise ValueError(f"logs and x must have the same length, at least 3, got {len(logs)} and {len(x)}")
     if min(x) <= 1.0:
         raise ValueError(f"x must be greater than 1, got {list(x)}")
     places = np.log(x)

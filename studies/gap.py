@@ -288,7 +288,7 @@ def _search_claim(varied: str, planner: str, points: Points) -> Claim:
         error=fit.error,
         stated=(1.8, 2.4),
         reason="thresholds that hold at all times grow with log n, which doubles over this range: up to 0.2; calls of "
-        "single runs scatter by a factor of 1.5, which moves a slope over so many runs by up to 0.2",
+        "single runs scatter by a factor of 1.5, which moves a slope over these runs by up to 0.2",
     )
 
 

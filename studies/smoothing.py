@@ -278,7 +278,10 @@ def _transfer_claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _range_claims(rows: Sequence[Row], searched: Sequence[Row]) -> list[Claim]:
-    over = [_beyond(r.result) for r in rows]
+    over = [
+        max(r["range_low"] - r["hard_low"], r["hard_high"] - r["range_high"]) / r["hard_bound"]
+        for r in (row.result for row in rows)
+    ]
     spans = [
         (r.result["hard_high"] - r.result["hard_low"]) / (r.result["range_high"] - r.result["range_low"])
         for r in searched
@@ -303,17 +306,12 @@ def _range_claims(rows: Sequence[Row], searched: Sequence[Row]) -> list[Claim]:
     ]
 
 
-def _beyond(result: Mapping[str, float]) -> float:
-    excess = max(result["range_low"] - result["hard_low"], result["hard_high"] - result["range_high"])
-    return float(excess / result["hard_bound"])
-
-
 def _entropy_claim(rows: Sequence[Row]) -> Claim:
     return Claim(
         statement="Without costs (C ≡ 0) the transport backup is the entropy backup.",
         quantity="largest difference of their optimal values with C ≡ 0",
         theory="0",
-        measured=max(r.result["entropy_gap"] for r in rows if r.settings["costs"] == "zero"),
+        measured=max(r.result["entropy_gap"] for r in where(rows, costs="zero")),
         stated=(0.0, 2.0 * TOLERANCE),
         reason="each of two solutions is within its tolerance",
     )

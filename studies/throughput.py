@@ -168,7 +168,8 @@ def speed_ups(pool: str, workers: int, repeats: int, seconds: float) -> dict[str
         for _ in range(repeats):
             ratios.append(seconds_of(pool, alone, calls) / seconds_of(pool, together, calls))
             bare.append(bare_seconds(1) / bare_seconds(workers))
-    return {"speed_ups": ratios, "bare": bare, "processors": processors()}
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {"speed_ups": ratios, "bare": bare, "processors": usable}
 
 
 def bare_seconds(workers: int) -> float:
@@ -178,11 +179,6 @@ def bare_seconds(workers: int) -> float:
     with ThreadPoolExecutor(workers) as threads:
         list(threads.map(lambda each: hashlib.blake2b(each).digest(), data))
     return time.perf_counter() - begun
-
-
-def processors() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # Sizes of a model, and memory

@@ -245,7 +245,7 @@ def test_a_slope_and_its_interval() -> None:
     ("x", "samples"), [([1.0], [[1.0]]), ([1.0, 2.0], [[1.0]]), ([1.0, 2.0], [[1.0], []]), ([1.0, 2.0], [[1.0], [0.0]])]
 )
 def test_bad_samples_are_refused(x: list[float], samples: list[list[float]]) -> None:
-    with np.errstate(divide="ignore"), pytest.raises(ValueError, match="samples must be"):
+    with np.errstate(divide="ignore"), pytest.raises(ValueError, match=r"samples (and x )?must"):
         power_law(x, samples)
 
 

@@ -12,13 +12,15 @@ from smoothplan.models.zoo import garnet
 from smoothplan.schedules.level import Problem
 from studies import errata
 from studies.base import Row
-from studies.errata import predicted_exponent, prices
+from studies.errata import prices
 from studies.errata_measures import (
     attained_remainders,
     clipping_bias,
     ladder_price,
     level_field,
     log_price,
+    predicted_exponent,
+    printed_epsilons,
 )
 from studies.findings import Findings
 from tests.studied import Change, changed, small_run
@@ -111,7 +113,7 @@ def test_the_recursion_for_prices_is_the_printed_schedule(discount: float) -> No
     """Unmended it must agree with the forecast, up to what rounding accuracies to a grid costs."""
     model = garnet(states=10, actions=2, branching=2, discount=discount, reward_kind="bernoulli")
     problem = Problem.of(model, LogSumExp(1.0))
-    for epsilon in errata.printed_epsilons(discount, 1e-6):
+    for epsilon in printed_epsilons(discount, 1e-6):
         ours = ladder_price(problem, epsilon, 0.1, coarse_pairs=False)
         assert ours == pytest.approx(log_price("printed", discount, epsilon, 1.0, 0.1), abs=1.0)
         assert ladder_price(problem, epsilon, 0.1, coarse_pairs=True) < ours
