@@ -16,6 +16,7 @@ from smoothplan.models.zoo import garnet
 from smoothplan.plan import plan
 from smoothplan.planners.reference import ReferenceCruiser
 from smoothplan.references import TabularReference
+from smoothplan.running.run import Diagnosis
 from smoothplan.schedules.level import Problem
 from studies.base import Cell, Row, Study, where
 from studies.findings import Axis, Claim, Evidence, Figure, Series, Table
@@ -110,7 +111,7 @@ def sampled(s: Mapping[str, Any], seed: int, table: Floats) -> dict[str, Any]:
     )
     result = plan(planner, model, 0, seed=seed, max_calls=s["calls"])
     found = result.diagnosis
-    assert found is not None
+    assert isinstance(found, Diagnosis)
     means = ChainMeans(model, backup, table).orders(found.horizon, Problem.of(model, backup).middle)
     estimate, error = (found.order_1, found.order_1_error) if s["order"] == 1 else (found.order_2, found.order_2_error)
     return {

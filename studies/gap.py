@@ -16,7 +16,7 @@ from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import garnet
 from smoothplan.plan import plan
 from smoothplan.planners import MDPGapE, OTGapCruiser, OTGapE
-from smoothplan.running.run import Planner
+from smoothplan.running.run import Identification, Planner
 from smoothplan.schedules.level import Problem
 from smoothplan.schedules.optimise import PRICE_GROWTH, ladder
 from studies.base import Cell, Row, Study, where
@@ -180,7 +180,7 @@ def _run(planner: Planner, model: TabularModel, root: int, q: Floats, cell: Cell
 def _refusal(planner: Planner, model: TabularModel, max_calls: int) -> dict[str, Any]:
     """What is said where nobody limits the calls; how much the action may be worse than the best with a limit."""
     limited = plan(planner, model, 0, max_calls=max_calls).identification
-    assert limited is not None
+    assert isinstance(limited, Identification)
     try:
         plan(planner, model, 0)
     except sp.HopelessError as error:

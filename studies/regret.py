@@ -26,7 +26,7 @@ from smoothplan.planners import (
     SmoothCruiser,
     SparseSampling,
 )
-from smoothplan.running.run import Planner
+from smoothplan.running.run import Identification, Planner
 from studies.base import Cell, Row, Study, where
 from studies.findings import Axis, Claim, Evidence, Figure, Series, Table
 
@@ -199,13 +199,13 @@ def measure(cell: Cell) -> Mapping[str, Any]:
     assert result.action is not None
     loss = best - float(q[result.action])
     # The bounds of soft backups are about other action values than those that the regret is measured by.
-    found = result.identification if s["planner"] == "MDPGapE" else None
+    found = result.identification
     return {
         "random": chance,
         "regret": loss if loss > 2.0 * SOLVED else 0.0,  # actions that are alike differ by rounding only
         "calls": result.calls,
         "informed": True,
-        "bound": None if found is None else max(found.gap, 0.0),
+        "bound": max(found.gap, 0.0) if s["planner"] == "MDPGapE" and isinstance(found, Identification) else None,
     }
 
 
