@@ -14,7 +14,7 @@ from smoothplan.backups import Backup, LogSumExp
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import garnet
 from smoothplan.plan import plan
-from smoothplan.planners.reference import ReferenceCruiser
+from smoothplan.planners import ReferenceCruiser
 from smoothplan.references import TabularReference
 from smoothplan.running.run import Diagnosis
 from smoothplan.schedules.level import Problem

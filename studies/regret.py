@@ -12,7 +12,7 @@ from smoothplan import exact
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax
 from smoothplan.defaults import entropy_backup, width
-from smoothplan.forecast import Scheduled, forecast
+from smoothplan.forecast import forecast
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import REBOOT_COST, frozen_lake, garnet, sailing
 from smoothplan.plan import plan
@@ -35,7 +35,8 @@ DELTA = 0.1
 SOLVED = 1e-8
 """How accurately Q is known."""
 
-RECURSIVE = {
+Recursive = SparseSampling | SmoothCruiser | SecondOrderSmoothCruiser
+RECURSIVE: dict[str, type[Recursive]] = {
     "SparseSampling": SparseSampling,
     "SmoothCruiser": SmoothCruiser,
     "SecondOrderSmoothCruiser": SecondOrderSmoothCruiser,
@@ -149,7 +150,7 @@ def affordable(planner: str, name: str, size: int, calls: int) -> float | None:
     return found
 
 
-def _recursive(planner: str, model: TabularModel, accuracy: float) -> Scheduled:
+def _recursive(planner: str, model: TabularModel, accuracy: float) -> Recursive:
     backup: Backup = HardMax() if planner == "SparseSampling" else entropy_backup(model)
     return RECURSIVE[planner](backup, accuracy * width(model), DELTA)
 
