@@ -282,7 +282,7 @@ def _speed_claims(rates: Mapping[str, Rates]) -> Iterator[Claim]:
             TWIN,
             0.5,
             "compiled engine is fast beside a",
-            "160 to 189 of the twin's 232 million calls a second",
+            "160 to 189 of the twin's 232 million a second",
         ),
         (COMPILED, PLAIN, 30.0, "compiled engine is fast beside", "160 to 1"),
         (BATCHED, PLAIN, 4.0, "batched engine with NumPy is fast beside", "40 to 1, and simulators differ"),
