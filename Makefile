@@ -39,33 +39,29 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "The documentation is in site/: open site/index.html"
 
-# The experiments behind the gallery of the documentation, made again from the start: ten minutes.
-gallery: $(VENV)/.docs
-	rm -f docs/gallery/*/*.*
-	$(BIN)/smoothplan experiment all --quick --out docs/gallery || test $$? = 1 # a claim that fails is shown, too
-	$(BIN)/smoothplan report docs/gallery
-	$(BIN)/python docs/gallery/page.py
+# The evidence, into docs/gallery/: open docs/gallery/report.html. Ten minutes; an interrupted one goes on where it
+# stopped. `make docs` takes it into the site.
+gallery: $(VENV)/.dev
+	$(BIN)/python -m studies run all --quick --out docs/gallery || test $$? = 1 # a claim that fails is shown, too
+	$(BIN)/python -m studies report docs/gallery
 
-# A Chromium for the tests of pages.
-browser:
-	@if [ "$$SMOOTHPLAN_NO_BROWSER" = 1 ] || [ -n "$$SMOOTHPLAN_CHROMIUM" ]; then exit 0; fi; \
-	for name in chromium chromium-browser google-chrome google-chrome-stable chrome; do \
-		if command -v $$name >/dev/null; then exit 0; fi; \
-	done; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "Installing Chromium for the tests of pages (once) ..."; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
-	else \
-		echo "The tests of pages need Chromium: install it (Debian: apt-get install chromium), name it in" \
-			"SMOOTHPLAN_CHROMIUM, or leave them out by SMOOTHPLAN_NO_BROWSER=1" >&2; exit 1; \
-	fi
+# A Chromium for the tests of pages: one that is there, else apt's where we are root, else Playwright's own. Where none can
+# be had those tests are skipped, and the end of `make test` says so.
+browser: $(VENV)/.dev
+	@$(BIN)/python -m tests.browser 2>/dev/null || { \
+		echo "Installing a browser for the tests of pages (once) ..."; \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; \
+		fi >/dev/null 2>&1; \
+		$(BIN)/python -m tests.browser 2>/dev/null || timeout 300 $(BIN)/playwright install chromium >/dev/null 2>&1; \
+		$(BIN)/python -m tests.browser || echo "Going on without: tests of pages will be skipped"; }
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 benchmarks: $(VENV)/.dev
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in benchmarks/*.py; do echo "== $$script"; PYTHONPATH=. $(BIN)/python $$script || exit 1; done
 
 # Some systems split `venv` from Python: there, virtualenv is fetched into a folder of our own.
 $(VENV)/.made:
@@ -91,4 +87,4 @@ $(VENV)/.docs: $(VENV)/.core
 
 clean:
 	rm -rf $(VENV) site .bootstrap .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src studies tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

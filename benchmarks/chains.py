@@ -25,7 +25,8 @@ from smoothplan.engines.chains import BatchedChains, Chains
 from smoothplan.engines.compiled_chains import TableChains
 from smoothplan.engines.grids import Grid, grid_nodes, make_grid
 from smoothplan.engines.jitted_chains import JittedChains
-from smoothplan.experiments.throughput_contest import (
+from smoothplan.models.base import GenerativeModel, Oracle
+from studies.contest import (
     Measurement,
     add,
     compile_program,
@@ -33,9 +34,8 @@ from smoothplan.experiments.throughput_contest import (
     own_twin,
     plug_in_case,
 )
-from smoothplan.experiments.throughput_contest import twin as recursive_twin
-from smoothplan.experiments.throughput_contest import write_data as write_case
-from smoothplan.models.base import GenerativeModel, Oracle
+from studies.contest import twin as recursive_twin
+from studies.contest import write_data as write_case
 
 REPEATS = 15
 SECONDS = 0.1
@@ -162,7 +162,7 @@ def print_table(title: str, found: dict[str, list[Measurement]], same: bool = Tr
 
 def run_tables(folder: Path) -> None:
     """Chains on tables beside their twin."""
-    program = compile_program(Path(__file__).with_name("chain_twin.cpp"), folder)
+    program = compile_program("chain_twin.cpp")
     if program is None:
         raise SystemExit("the twin is a program in C++, and there is no compiler")
     for case in cases():

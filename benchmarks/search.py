@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 import smoothplan as sp
-from smoothplan.experiments.throughput_contest import own_twin, plug_in_case, twin, workshop, write_data
 from smoothplan.running.run import Identification, Planner
+from studies.contest import own_twin, plug_in_case, twin, workshop, write_data
 
 EPSILONS = (1.0, 0.5, 0.2)
 REPEATS = 5

@@ -1,59 +1,71 @@
-"""A headless Chromium for tests of pages: found on this machine, and watched for what a page may not do."""
+"""A headless Chromium for tests of pages: found on this machine, and watched for what a page may not do.
+
+`python -m tests.browser` tells whether there is one: exit status 0 if it can be started, or is not wanted.
+"""
 
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Error, Page, Playwright, sync_playwright
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-
-ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+NO_BROWSER = "tests of pages need a Chromium"
+"""How the reason of a skipped test starts."""
 
 PATIENCE = 60.0
 """Seconds until something that must happen is given up: many times what a busy machine needs."""
 
-OUR_OWN = ("file:", "data:", "blob:")
-"""Addresses that leave no trace outside the machine."""
 
-
-def chromium() -> str:
-    """The program. Where there is none the test fails, unless the environment has SMOOTHPLAN_NO_BROWSER=1."""
-    found = os.environ.get("SMOOTHPLAN_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-    if found is not None:
-        return found
-    if os.environ.get("SMOOTHPLAN_NO_BROWSER") == "1":
-        pytest.skip("no browser, and SMOOTHPLAN_NO_BROWSER=1")
-    pytest.fail(
-        f"tests of pages need a Chromium, and none of {', '.join(NAMES)} is on the path: install one (Debian: apt-get "
-        "install chromium), name it in SMOOTHPLAN_CHROMIUM, or leave these tests out by SMOOTHPLAN_NO_BROWSER=1",
-        pytrace=False,
+@contextmanager
+def _launch(playwright: Playwright, program: str) -> Iterator[Browser]:
+    quiet = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
+    browser = playwright.chromium.launch(
+        executable_path=program, args=[*quiet, "--disable-component-update", "--disable-sync"]
     )
+    try:
+        yield browser
+    finally:
+        browser.close()
+
+
+@cache
+def chromium() -> tuple[str | None, str]:
+    """The first Chromium that can be started, or None; and why there is none."""
+    if os.environ.get("SMOOTHPLAN_NO_BROWSER") == "1":
+        return None, f"{NO_BROWSER}, which SMOOTHPLAN_NO_BROWSER=1 forbids"
+    wanted = os.environ.get("SMOOTHPLAN_CHROMIUM")
+    with sync_playwright() as playwright:
+        names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+        own = shutil.which(playwright.chromium.executable_path)  # Playwright's, if it is installed
+        found = [wanted] if wanted else list(filter(None, [*map(shutil.which, names), own]))
+        failures = []
+        for program in found:
+            try:
+                with _launch(playwright, program):
+                    return program, ""
+            except Error as error:
+                failures.append(f"{program} cannot be started: {str(error).splitlines()[0]}")
+    if wanted:
+        raise RuntimeError(f"SMOOTHPLAN_CHROMIUM: {failures[0]}")
+    why = "; ".join(failures) or "none was found"
+    return None, f"{NO_BROWSER}, and {why}: `playwright install chromium`, or on Debian apt-get, installs one"
 
 
 @contextmanager
 def launched() -> Iterator[Browser]:
-    """A browser, closed at the end."""
-    program = chromium()
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=list(ARGUMENTS))
-        try:
-            yield browser
-        finally:
-            browser.close()
+    """A browser, closed at the end. Where there is none the test is skipped."""
+    program, reason = chromium()
+    if program is None:
+        pytest.skip(reason)
+    with sync_playwright() as playwright, _launch(playwright, program) as browser:
+        yield browser
 
 
 class Watched:
@@ -76,7 +88,7 @@ class Watched:
         self.page.goto(file.as_uri())
 
     def _note_request(self, address: str) -> None:
-        if not address.startswith(OUR_OWN):
+        if not address.startswith(("file:", "data:", "blob:")):  # which leave no trace outside the machine
             self.faults.append(f"request: {address}")
 
     def ask(self, script: str, *arguments: Any) -> Any:
@@ -89,3 +101,9 @@ class Watched:
         while not condition():
             assert time.monotonic() < end, f"it did not happen that {what}; faults: {self.faults}"
             self.page.wait_for_timeout(20)
+
+
+if __name__ == "__main__":
+    found, why_not = chromium()
+    if found is None and os.environ.get("SMOOTHPLAN_NO_BROWSER") != "1":
+        sys.exit(why_not)

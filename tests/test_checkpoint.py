@@ -155,7 +155,9 @@ def test_objects_are_refused(path: Path) -> None:
 def test_a_foreign_identity_is_named(path: Path) -> None:
     write(path)
     other = IDENTITY | {"seed": "1", "model": "x" * 100}
-    message = rf"run\.ckpt is of another model: there chain, here {'x' * 40}…{'x' * 20}; of another seed: there 0, here 1$"
+    message = (
+        rf"run\.ckpt is of another model: there chain, here {'x' * 40}…{'x' * 20}; of another seed: there 0, here 1$"
+    )
     with pytest.raises(CheckpointError, match=message):
         Checkpoint(path, other)
     with pytest.raises(CheckpointError, match="is of another engine: there nothing, here batched"):
@@ -295,7 +297,9 @@ def test_a_row_with_a_wrong_checksum_and_a_missing_row(path: Path) -> None:
         with sqlite3.connect(path) as other:
             other.execute(change)
         other.close()
-        with pytest.raises(CheckpointError, match=r"is damaged \((the checksum of chunk 0 does not fit|rows are missing)"):
+        with pytest.raises(
+            CheckpointError, match=r"is damaged \((the checksum of chunk 0 does not fit|rows are missing)"
+        ):
             Checkpoint(path, IDENTITY)
 
 

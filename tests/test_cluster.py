@@ -24,7 +24,7 @@ from smoothplan.running.remote import Order, Shipped, compute
 from smoothplan.running.workers import ClusterError
 
 from .common import content, ending
-from .faults import ring, Cluster, free_port, wait_until
+from .faults import Cluster, free_port, ring, wait_until
 
 DaskClient: Any = distributed.Client
 """Parts of it have no types."""
@@ -161,7 +161,9 @@ print(sp.plan(planner, model, max_calls=60_000, workers=eval(sys.argv[1])).to_js
 def test_a_script_without_a_guard(cluster: Cluster, tmp_path: Path) -> None:
     """What it and its modules define travels with the work; only its own line is on standard output."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    (tmp_path / "helper.py").write_text("def move(states, actions, s):\n    return states + s * (2 * actions[:, None] - 1)\n")
+    (tmp_path / "helper.py").write_text(
+        "def move(states, actions, s):\n    return states + s * (2 * actions[:, None] - 1)\n"
+    )
     found = []
     for where in ("1", repr(cluster.address), "2"):
         command = [sys.executable, "-W", "error", str(tmp_path / "script.py"), where]

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from smoothplan.running.packing import PackingError
 
 import smoothplan as sp
 from smoothplan.cli import main
 from smoothplan.running import worker
 from smoothplan.running.checkpoint import CheckpointError, CheckpointWarning
-from smoothplan.running.packing import PackingError
 from tests.common import content
 
 SMOOTH = sp.LogSumExp(0.5)

@@ -88,9 +88,7 @@ class DaskPool:
         memory: bytes that a process on this machine may use.
     """
 
-    def __init__(
-        self, where: Any, brake: Brake, chunk_seconds: float | None = None, memory: int | None = None
-    ) -> None:
+    def __init__(self, where: Any, brake: Brake, chunk_seconds: float | None = None, memory: int | None = None) -> None:
         try:
             import distributed
         except ImportError:
