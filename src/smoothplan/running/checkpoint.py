@@ -190,9 +190,7 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
         if application != (APPLICATION,):
             raise CheckpointError(f"{self._shown} is not a checkpoint of smoothplan; it is left as it is")
         if version != (FORMAT,):
-            raise CheckpointError(
-                f"checkpoint {self._shown} has format {version[0]}, and this version reads {FORMAT}"
-            )
+            raise CheckpointError(f"checkpoint {self._shown} has format {version[0]}, and this version reads {FORMAT}")
         return False
 
     def _create(self, identity: dict[str, str]) -> None:
