@@ -1,13 +1,13 @@
-"""How far a cluster would scale, from 10 to 10,000 workers: a simulation, from what one parcel costs when measured.
+"""How far a cluster would scale, from 10 to 10,000 workers: a simulation, from what one batch costs when measured.
 
 Measured, on a real Dask scheduler with real workers on this machine: the processor time of the scheduler and of the
-client for one parcel that has nothing to do, and the time of a trip there and back. Simulated: a run of many equal
-parcels. The client writes down and books one parcel at a time; the scheduler handles one event at a time (a parcel that
-is sent, and one that is done); a worker does one parcel and has another waiting; it fails at random, which loses what
+client for one batch that has nothing to do, and the time of a trip there and back. Simulated: a run of many equal
+batches. The client writes down and books one batch at a time; the scheduler handles one event at a time (a batch that
+is sent, and one that is done); a worker does one batch and has another waiting; it fails at random, which loses what
 it has (the scheduler sends that to another), and comes back after a while. Everything else is taken to be free: the
 network in particular. What is reported is the useful work, as a share of what the workers could have done.
 
-A run books parcels in order, so the simulation also holds them back while one that was lost is done again.
+A run books batches in order, so the simulation also holds them back while one that was lost is done again.
 Usage: python benchmarks/cluster_study.py [worker-hours between two failures of one worker]
 """
 
@@ -28,16 +28,16 @@ from typing import NamedTuple
 import psutil
 
 import smoothplan as sp
-from smoothplan.planners.engines import engine_for
-from smoothplan.running.cluster import ClusterPool, parcel_seconds
+from smoothplan.recursion import engine_for
+from smoothplan.running.cluster import DaskPool, batch_seconds
 from smoothplan.running.work import Chunk, Work
 from smoothplan.running.workers import AHEAD, BEHIND, Workers
 
 WORKERS = (10, 30, 100, 300, 1_000, 3_000, 10_000)
 SECONDS = (0.5, 1.0, 5.0, 20.0, 60.0)
-"""Of a parcel."""
+"""Of a batch."""
 
-PARCELS = 20
+BATCHES = 20
 """That each worker would do, if there were no waiting."""
 
 HOURS = 200.0
@@ -50,15 +50,15 @@ NOTICED = 30.0
 """Seconds until the scheduler knows that a worker failed whose connection did not break."""
 
 MEASURED = 3_000
-"""Parcels by which the costs are measured."""
+"""Batches by which the costs are measured."""
 
 
 class Costs(NamedTuple):
-    """Seconds for one parcel."""
+    """Seconds for one batch."""
 
     client: float
     scheduler: float
-    trip: float  # of an empty parcel, there and back
+    trip: float  # of an empty batch, there and back
 
 
 @contextlib.contextmanager
@@ -96,27 +96,28 @@ def cpu(pid: int) -> float:
 
 
 def measured() -> Costs:
-    """What a parcel costs here."""
+    """What a batch costs here."""
     model = sp.models.chain(states=3, discount=0.1)
     planner = sp.SmoothCruiser(sp.LogSumExp(1.0), epsilon=0.1)
     work = Work(engine_for("compiled", planner.schedule(model), planner.backup, model), model, 0, 0)
 
-    class Tiny(ClusterPool):
-        """Sends every task alone."""
+    class Tiny(DaskPool):
+        """Sends every chunk alone."""
 
-        parcel_seconds = 0.0
+        batch_seconds = 0.0
 
-    def tasks(count: int) -> list[Chunk]:
-        return [Chunk(chunk, "returns", (0, 1), 1) for chunk in range(count)]
+    def chunks(count: int) -> list[Chunk]:
+        return [Chunk(number, "returns", (0, 1), 1) for number in range(count)]
 
-    with cluster(2) as (address, scheduler), Workers(lambda _: Tiny(address)) as workers:
+    with cluster(2) as (address, scheduler), Workers(address) as workers:
+        workers._pool, workers._started = Tiny(address, work, workers.brake), True
         trips = []
-        for task in tasks(100):
+        for chunk in chunks(100):
             started = time.perf_counter()
-            list(workers.in_order(work, [task]))
+            list(workers.in_order(work, [chunk]))
             trips.append(time.perf_counter() - started)
         before = cpu(os.getpid()), cpu(scheduler)
-        list(workers.in_order(work, tasks(MEASURED)))
+        list(workers.in_order(work, chunks(MEASURED)))
         spent = cpu(os.getpid()) - before[0], cpu(scheduler) - before[1]
     return Costs(spent[0] / MEASURED, spent[1] / MEASURED, sorted(trips)[len(trips) // 2])
 
@@ -145,19 +146,19 @@ class Outcome(NamedTuple):
 
 
 def simulated(workers: int, seconds: float, costs: Costs, hours: float, seed: int = 0) -> Outcome:
-    """A run of many parcels. Events are (time, kind, worker, parcel), in order of time."""
+    """A run of many batches. Events are (time, kind, worker, batch), in order of time."""
     rng = random.Random(seed)
-    parcels = workers * PARCELS
+    batches = workers * BATCHES
     client, scheduler = Server(), Server()
     events: list[tuple[float, int, str, int, int]] = []
     count = 0
 
-    def at(when: float, kind: str, worker: int = -1, parcel: int = -1) -> None:
+    def at(when: float, kind: str, worker: int = -1, batch: int = -1) -> None:
         nonlocal count
         count += 1
-        heapq.heappush(events, (when, count, kind, worker, parcel))
+        heapq.heappush(events, (when, count, kind, worker, batch))
 
-    held: list[list[int]] = [[] for _ in range(workers)]  # parcels of a worker, the first under way
+    held: list[list[int]] = [[] for _ in range(workers)]  # batches of a worker, the first under way
     epochs = [0] * workers  # failures so far: what was begun before one is lost
     idle = list(range(workers)) * AHEAD  # places that are free
     rng.shuffle(idle)
@@ -179,20 +180,20 @@ def simulated(workers: int, seconds: float, costs: Costs, hours: float, seed: in
 
     def send(now: float) -> None:
         nonlocal sent
-        while sent < parcels and sent - booked < BEHIND * workers and sent - len(done) < AHEAD * workers:
-            at(client.serve(now, costs.client / 2.0), "sent", parcel=sent)
+        while sent < batches and sent - booked < BEHIND * workers and sent - len(done) < AHEAD * workers:
+            at(client.serve(now, costs.client / 2.0), "sent", batch=sent)
             sent += 1
 
     send(0.0)
-    while booked < parcels:
-        clock, _, kind, worker, parcel = heapq.heappop(events)
+    while booked < batches:
+        clock, _, kind, worker, batch = heapq.heappop(events)
         name, _, epoch = kind.partition(" ")
         stale = bool(epoch) and int(epoch) != epochs[worker]
         if name == "sent" or (name == "arrive" and stale):
-            pending.append(parcel)
+            pending.append(batch)
             assign(clock)
         elif name == "arrive":
-            held[worker].append(parcel)
+            held[worker].append(batch)
             if len(held[worker]) == 1:
                 begin(clock, worker)
         elif name == "done" and not stale:
@@ -200,10 +201,10 @@ def simulated(workers: int, seconds: float, costs: Costs, hours: float, seed: in
             idle.append(worker)
             if held[worker]:
                 begin(clock, worker)
-            at(client.serve(scheduler.serve(clock, costs.scheduler / 2.0), costs.client / 2.0), "back", parcel=parcel)
+            at(client.serve(scheduler.serve(clock, costs.scheduler / 2.0), costs.client / 2.0), "back", batch=batch)
             assign(clock)
         elif name == "back":
-            done.add(parcel)
+            done.add(batch)
             while booked in done:
                 booked += 1
             send(clock)
@@ -213,31 +214,31 @@ def simulated(workers: int, seconds: float, costs: Costs, hours: float, seed: in
             idle = [other for other in idle if other != worker]
             lost, held[worker] = held[worker], []
             for entry in lost:
-                at(clock + NOTICED, "sent", parcel=entry)
+                at(clock + NOTICED, "sent", batch=entry)
             at(clock + AWAY, "return", worker)
         elif name == "return":
             idle.extend([worker] * AHEAD)
             at(clock + rng.expovariate(rate), "fail", worker)
             assign(clock)
-    return Outcome(parcels * seconds / (workers * clock), client.busy / clock, scheduler.busy / clock, failures)
+    return Outcome(batches * seconds / (workers * clock), client.busy / clock, scheduler.busy / clock, failures)
 
 
 def main() -> None:
     """Measures, simulates and prints."""
     hours = float(sys.argv[1]) if len(sys.argv) > 1 else HOURS
     costs = measured()
-    print(f"measured for one parcel: client {1e3 * costs.client:.2f} ms, scheduler {1e3 * costs.scheduler:.2f} ms of")
+    print(f"measured for one batch: client {1e3 * costs.client:.2f} ms, scheduler {1e3 * costs.scheduler:.2f} ms of")
     print(f"processor time, {1e3 * costs.trip:.1f} ms there and back; a failure every {hours:g} worker-hours")
     print(f"\n{'':>8}" + "".join(f"{f'{seconds:g} s':>9}" for seconds in SECONDS) + f"{'ours':>9}   busy with ours")
-    print(f"{'workers':>8}{'share of the work that the workers could have done, by the length of a parcel':>30}")
+    print(f"{'workers':>8}{'share of the work that the workers could have done, by the length of a batch':>30}")
     for workers in WORKERS:
-        outcomes = [simulated(workers, seconds, costs, hours) for seconds in (*SECONDS, parcel_seconds(workers))]
+        outcomes = [simulated(workers, seconds, costs, hours) for seconds in (*SECONDS, batch_seconds(workers))]
         shares = "".join(f"{outcome.share:>9.1%}" for outcome in outcomes)
         ours = outcomes[-1]
-        busy = f"client {ours.client:.0%}, scheduler {ours.scheduler:.0%}; parcels of {parcel_seconds(workers):g} s"
+        busy = f"client {ours.client:.0%}, scheduler {ours.scheduler:.0%}; batches of {batch_seconds(workers):g} s"
         print(f"{workers:>8}{shares}   {busy}; {ours.failures} failures", flush=True)
     for name, cost in (("client", costs.client), ("scheduler", costs.scheduler)):
-        print(f"the {name} is busy all the time from {1.0 / cost:,.0f} workers on with parcels of 1 s")
+        print(f"the {name} is busy all the time from {1.0 / cost:,.0f} workers on with batches of 1 s")
 
 
 if __name__ == "__main__":

