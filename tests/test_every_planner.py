@@ -282,7 +282,7 @@ def test_the_best_action_may_be_proved(kind: Any) -> None:
     proved = sp.plan(kind(HARD, 0.0, SURE), coins, 0, max_calls=100_000)
     assert (proved.status, proved.action) == ("converged", 1)
     assert identified(proved).gap <= 0.0
-    assert proved.calls < 1_000
+    assert proved.calls < (1_000 if kind is sp.OTGapE else 20_000)
     with pytest.raises(ValueError, match="epsilon must be greater than 0 where neither max_calls nor max_seconds"):
         sp.plan(kind(HARD, 0.0), coins, 0)
 

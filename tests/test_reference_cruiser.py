@@ -764,6 +764,7 @@ def test_calls_are_exact_where_time_ends_the_preparation(given: bool) -> None:
         return counter(states, actions, rng)
 
     model, backup = common.vectorised(table, slow), sp.LogSumExp(1.0)
+    sp.plan(ReferenceCruiser(backup, epsilon=0.1), common.vectorised(table), max_calls=200)  # compiles
     planner = ReferenceCruiser(backup, SharedReference(model, backup) if given else None, epsilon=0.1, improve=given)
     result = sp.plan(planner, model, max_seconds=0.3)
     assert (result.status, result.samples) == ("max_seconds", 0)

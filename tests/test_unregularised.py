@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
-from smoothplan import curvature, exact
+from smoothplan import cli, curvature, exact
 from smoothplan.backups import discrete_cost, line_cost, ring_cost
 from smoothplan.defaults import Gap, choose, entropy_backup, gap_of_values, is_long, smooth_backup, width
 
@@ -142,7 +142,7 @@ def test_the_value_of_a_finite_problem_is_refused() -> None:
     assert found.interval[0] <= exact.solve(model, sp.HardMax()).values[model.initial_state] <= found.interval[1]
 
 
-def test_what_rests_on_published_thresholds_is_an_estimate() -> None:
+def test_what_rests_on_published_thresholds_is_an_estimate(capsys: pytest.CaptureFixture[str]) -> None:
     model = sp.models.river_swim()
     for thresholds in ("valid", "published"):
         found = sp.plan_unregularised(
@@ -153,6 +153,12 @@ def test_what_rests_on_published_thresholds_is_an_estimate() -> None:
         )
         assert found.certified == (thresholds == "valid")
         assert json.loads(found.to_json())["certified"] == found.certified
+        planner = f"ot-gape:epsilon=0.5,horizon=9,thresholds={thresholds}"
+        command = ["plan", "--model", "river-swim", "--bias", "0.1", "--max-calls", "1000", "--planner", planner]
+        assert cli.main(command) == 0
+        line = capsys.readouterr().out.splitlines()[0]
+        assert ("with probability at least 0.9: the ordinary optimal value" in line) == found.certified
+        assert ("(estimate: thresholds do not cover delta)" in line) == (not found.certified)
 
 
 # --- What is chosen where nobody says ---------------------------------------------------------------------------------
