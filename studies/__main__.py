@@ -4,9 +4,9 @@ import argparse
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.markup import escape
@@ -119,13 +119,14 @@ def _run(options: argparse.Namespace, console: Console) -> int:
 def _shown_run(name: str, scale: Scale, out: Path, quiet: bool) -> Findings:
     """Runs a study, with a progress bar on standard error."""
     study = studies.load(name)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
     texts = TextColumn("{task.fields[settings]}")
     with Progress(*columns, texts, console=Console(stderr=True), disable=quiet, transient=True) as bar:
         task = bar.add_task(name, total=None, settings="")
 
-        def update(done: int, total: int, settings: object) -> None:
-            bar.update(task, completed=done, total=total, settings=escape(str(settings))[:60])
+        def update(done: int, total: int, settings: Mapping[str, Any]) -> None:
+            now = ", ".join(str(value) for value in settings.values())
+            bar.update(task, completed=done, total=total, settings=escape(now[:36]))
 
         return run(study, scale, out, update)
 
