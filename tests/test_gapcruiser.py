@@ -209,6 +209,7 @@ def test_json_is_one_object_with_all_intervals() -> None:
 # Reproducibility
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
 @pytest.mark.parametrize("max_calls", [None, 30_000])
 def test_the_result_does_not_depend_on_the_workers(
@@ -221,7 +222,7 @@ def test_the_result_does_not_depend_on_the_workers(
         monkeypatch.setattr(kind, "chunk_calls", 300)
     planner, model = sp.OTGapCruiser(SMOOTH, epsilon=0.06), garnet()
     results = [
-        content(sp.plan(planner, model, 0, seed=5, workers=workers, engine=engine, pool="threads", max_calls=max_calls))
+        content(sp.plan(planner, model, 0, seed=5, workers=workers, engine=engine, max_calls=max_calls))
         for workers in (2, 1, 3, 1)
     ]
     assert all(result == results[0] for result in results)
@@ -254,6 +255,7 @@ def test_a_jitted_simulator() -> None:
 # Why a run stops
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("max_calls", [0, 1, 2, 3, 100, 1000, 20_000])
 @pytest.mark.parametrize("epsilon", [0.0, 0.01])
 def test_a_limit_on_calls_is_never_exceeded(max_calls: int, epsilon: float) -> None:
@@ -262,21 +264,20 @@ def test_a_limit_on_calls_is_never_exceeded(max_calls: int, epsilon: float) -> N
     for workers in (1, 2):
         counter = Counter(model)
         planner = sp.OTGapCruiser(SMOOTH, epsilon, SURE)
-        result = sp.plan(planner, vectorised(model, counter), 0, max_calls=max_calls, workers=workers, pool="threads")
+        result = sp.plan(planner, vectorised(model, counter), 0, max_calls=max_calls, workers=workers)
         assert result.status == "max_calls"
         assert result.calls == counter.calls <= max_calls
         assert result.calls >= 0.9 * max_calls
         assert holds(result, truth)
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("after", [0, 100, 3000, 100_000])
 def test_an_interrupt_returns_what_there_is(after: int, workers: int) -> None:
     model = twins(0.0)
     counter = Counter(model, interrupted_after=after)
-    result = sp.plan(
-        sp.OTGapCruiser(SMOOTH, 0.02, SURE), vectorised(model, counter), 0, workers=workers, pool="threads"
-    )
+    result = sp.plan(sp.OTGapCruiser(SMOOTH, 0.02, SURE), vectorised(model, counter), 0, workers=workers)
     assert result.status == "interrupted"
     assert (after > 0) == (result.calls > 0)
     assert result.calls == identified(result).action_calls.sum() <= counter.calls

@@ -239,11 +239,10 @@ def test_the_same_bits_whoever_does_the_work() -> None:
     model, planner = ending(2, 0.5, 4), sp.RandomizedMultilevel(LSE, 0.05, depth=2, base=2)
     alone = content(sp.plan(planner, model, 0, seed=2))
     assert alone["status"] == "completed"
-    for pool in ("threads", "processes"):
-        assert content(sp.plan(planner, model, 0, seed=2, workers=2, pool=pool)) == alone
+    assert content(sp.plan(planner, model, 0, seed=2, workers=2)) == alone
     limited = content(sp.plan(planner, model, 0, seed=2, max_calls=8_000))
     assert limited["status"] == "max_calls"
-    assert content(sp.plan(planner, model, 0, seed=2, max_calls=8_000, workers=2, pool="threads")) == limited
+    assert content(sp.plan(planner, model, 0, seed=2, max_calls=8_000, workers=2)) == limited
 
 
 @pytest.mark.parametrize("limit", [None, 30_000])

@@ -57,13 +57,14 @@ RUNS: dict[str, tuple[Planner, sp.TabularModel]] = {
 }
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
 @pytest.mark.parametrize("max_calls", [None, 3000])
 def test_the_result_does_not_depend_on_the_workers(name: str, engine: EngineName, max_calls: int | None) -> None:
     planner, model = RUNS[name]
     results = [
-        content(sp.plan(planner, model, 0, seed=5, workers=workers, engine=engine, pool="threads", max_calls=max_calls))
+        content(sp.plan(planner, model, 0, seed=5, workers=workers, engine=engine, max_calls=max_calls))
         for workers in (2, 1, 3, 1, 2)
     ]
     assert all(result == results[0] for result in results)
@@ -75,13 +76,14 @@ def test_seeds_matter(engine: EngineName) -> None:
     assert len(values) == 10
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
 def test_another_process_finds_the_same(engine: EngineName) -> None:
     script = f"""
 import smoothplan as sp
 model = sp.models.garnet(states=20, actions=2, branching=4, discount=0.2, seed=0, reward_kind="bernoulli")
 planner = sp.SecondOrderSmoothCruiser(sp.LogSumExp(1.0), epsilon=0.05, delta=0.1)
-print(sp.plan(planner, model, 0, seed=11, engine={engine!r}, workers=2, pool="threads").to_json())
+print(sp.plan(planner, model, 0, seed=11, engine={engine!r}, workers=2).to_json())
 """
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     elsewhere = json.loads(output)
@@ -207,6 +209,7 @@ PLANNERS: list[Planner] = [
 ]
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("planner", PLANNERS, ids=lambda planner: f"{type(planner).__name__}-{planner.variant}")
 @pytest.mark.parametrize("max_calls", [0, 1, 2, 100, 1000, 20_000])
 def test_a_limit_on_calls_is_never_exceeded(planner: Planner, max_calls: int) -> None:
@@ -217,7 +220,7 @@ def test_a_limit_on_calls_is_never_exceeded(planner: Planner, max_calls: int) ->
     surely = replace(planner, delta=1e-6)  # type: ignore[type-var]
     for workers in (1, 2):
         counter.calls = 0
-        result = sp.plan(surely, counting, 0, max_calls=max_calls, workers=workers, pool="threads")
+        result = sp.plan(surely, counting, 0, max_calls=max_calls, workers=workers)
         assert result.calls <= max_calls
         # What was under way when the run ended is within the limit too.
         assert result.calls <= counter.calls <= max_calls
@@ -264,11 +267,12 @@ def test_a_schedule_somewhat_too_dear_is_tried() -> None:
     assert limit / 2 < stopped.calls <= limit
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
 def test_no_time_is_not_enough_for_much(engine: EngineName, workers: int) -> None:
     model = garnet()
-    result = sp.plan(second_order(0.01, 1e-6), model, 0, max_seconds=0, workers=workers, pool="threads", engine=engine)
+    result = sp.plan(second_order(0.01, 1e-6), model, 0, max_seconds=0, workers=workers, engine=engine)
     assert result.status == "max_seconds"
     assert result.samples < 100_000
     assert result.interval[0] <= exact_value(model, SMOOTH) <= result.interval[1]
@@ -286,12 +290,13 @@ class Interrupting(Counter):
         return super().__call__(states, actions, rng)
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("after", [0, 1000, 60_000, 200_000])
 def test_an_interrupt_returns_what_there_is(after: int, workers: int) -> None:
     model = garnet()
     interrupting = replace(vectorised(model), step=Interrupting(model, after=after))
-    result = sp.plan(second_order(0.01, 1e-6), interrupting, 0, workers=workers, pool="threads")
+    result = sp.plan(second_order(0.01, 1e-6), interrupting, 0, workers=workers)
     assert result.status == "interrupted"
     assert result.calls <= after + 300_000
     assert (after > 0) == (result.calls > 0)
@@ -317,13 +322,12 @@ def step(states, actions, rng):
 
 model = sp.VectorModel(step, actions=2, discount=0.2, reward_range=(0, 1), terminates=False, initial_state=0.0)
 planner = sp.SecondOrderSmoothCruiser(sp.LogSumExp(1.0), epsilon=0.001, delta=1e-6)
-print(sp.plan(planner, model, workers=int(sys.argv[1]), pool="threads").to_json())
+print(sp.plan(planner, model).to_json())
 """
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_signal_returns_what_there_is(workers: int) -> None:
-    with subprocess.Popen([sys.executable, "-c", SLOW, str(workers)], stdout=subprocess.PIPE, text=True) as process:
+def test_a_signal_returns_what_there_is() -> None:
+    with subprocess.Popen([sys.executable, "-c", SLOW], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "running\n"
@@ -377,6 +381,7 @@ def test_a_hopeless_run_is_refused_with_numbers() -> None:
     assert price == pytest.approx(float(suggested[2].replace(",", "")), rel=0.5)  # epsilon is rounded
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_errors_of_a_simulator_arrive_with_their_message(workers: int) -> None:
     def broken(states: States, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
@@ -395,7 +400,7 @@ def test_errors_of_a_simulator_arrive_with_their_message(workers: int) -> None:
     ):
         model = sp.VectorModel(step, actions=2, discount=0.2, reward_range=(0, 1), initial_state=7)
         with pytest.raises(error, match=message):
-            sp.plan(second_order(0.05), model, workers=workers, pool="threads")
+            sp.plan(second_order(0.05), model, workers=workers)
 
 
 POINT = sp.VectorModel(

@@ -593,6 +593,7 @@ def settings() -> list[tuple[str, ReferenceCruiser, GenerativeModel, EngineName]
     ]
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("setting", settings(), ids=lambda setting: setting[0])
 def test_limits_on_calls_are_kept_and_threads_change_nothing(
     setting: tuple[str, ReferenceCruiser, GenerativeModel, EngineName],
@@ -601,8 +602,7 @@ def test_limits_on_calls_are_kept_and_threads_change_nothing(
     values = sp.curvature.value_interval(model, planner.backup)
     for limit in (0, 1, 40, 300, 2_000, 7_500, 60_000, 400_000):
         one, two = (
-            sp.plan(planner, model, seed=3, max_calls=limit, engine=engine, workers=workers, pool="threads")
-            for workers in (1, 2)
+            sp.plan(planner, model, seed=3, max_calls=limit, engine=engine, workers=workers) for workers in (1, 2)
         )
         assert content(one) == content(two)
         assert one.calls <= limit
