@@ -289,8 +289,8 @@ class DaskPool:
             what = f"the simulator needs more memory than its process may have ({limit}{sizes[-1]} bytes in use)"
         else:
             what = "the simulator ended its process, by a crash or an exit"
-        where = f"in chunk {note.chunk} of compiled code, which begins at" if batch.work.compiled else "at"
-        error = SimulatorError(f"{what} ({where} {note.call.place()})", note.call)
+        where = "somewhere in compiled code, which begins with " if batch.work.compiled else ""
+        error = SimulatorError(f"{what} ({where}{note.call.place()})", note.call)
         if note.late:
             error.add_note(f"in a worker process:\n{note.late.rstrip()}")
         if batch.work.compiled:
