@@ -10,9 +10,9 @@ import time
 from typing import Any
 
 import numpy as np
+from smoothplan.recursion import engine_for
 
 import smoothplan as sp
-from smoothplan.recursion import engine_for
 from smoothplan.running.work import Chunk, Work
 from smoothplan.running.workers import Workers
 
@@ -68,7 +68,9 @@ def main() -> None:
             timed(one, job, todo[:3])
             found = [timed(one, job, todo) for _ in range(REPEATS)]
         cost = statistics.median(whole / inside - 1.0 for whole, inside in found)
-        print(f"{f'Dask, chunks of a second, {name}: overhead':<44}{cost:>10.1%}   goal {OVERHEAD_GOAL:.0%}", flush=True)
+        print(
+            f"{f'Dask, chunks of a second, {name}: overhead':<44}{cost:>10.1%}   goal {OVERHEAD_GOAL:.0%}", flush=True
+        )
     for name, job in jobs.items():
         todo = chunks(job, 0.1, round(10 * seconds))
         with Workers(1) as one, Workers(2) as two:

@@ -146,8 +146,7 @@ def seconds_of(pool: str, workers: Any, max_calls: int) -> float:
     """The time of a plan that ends at a number of calls, far from its accuracy."""
     model, state = shared_case(pool)
     planner = sp.SmoothCruiser(sp.LogSumExp(1.0), epsilon=1e-4)
-    who = {"workers": workers} if isinstance(workers, int) else {"cluster": workers}
-    return sp.plan(planner, model, state, max_calls=max_calls, **who).seconds
+    return sp.plan(planner, model, state, max_calls=max_calls, workers=workers).seconds
 
 
 def calls_for(pool: str, workers: Any, seconds: float) -> int:

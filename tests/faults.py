@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,10 @@ class Client:
         """Waits for its end; its exit status."""
         return self.process.wait(LONG)
 
+    def wait_for(self, true: Callable[[], Any]) -> None:
+        """Waits until something is true, or it has ended."""
+        wait_until(lambda: self.ended or true())
+
     def left(self) -> int:
         """The processes of this client that outlive it for too long; they are ended here."""
         self.process.wait(LONG)
@@ -372,7 +377,7 @@ def kill_workers(name: str, kind: str) -> Callable[[Harness, Row, int], None]:
         while row.kills < kills and row.late < kills:
             client = harness.client(name, workers=2 if kind == "local" else harness.cluster.address)
             token = client.token if kind == "local" else harness.cluster.token
-            wait_until(lambda: client.ended or marked(token, WORKER))
+            client.wait_for(partial(marked, token, WORKER))
             harness.pause(1.0, 5.0, client)
             while row.kills < kills and not client.ended:
                 victims = marked(token, WORKER)
@@ -395,7 +400,7 @@ def kill_scheduler(harness: Harness, row: Row, kills: int) -> None:
     while row.kills < kills and row.late < kills:
         checkpoint = harness.checkpoint()
         client = harness.client("python", workers=cluster.address, checkpoint=str(checkpoint))
-        wait_until(lambda: client.ended or progress(checkpoint))
+        client.wait_for(partial(progress, checkpoint))
         harness.pause(0.0, 4.0, client)
         row.late += client.ended
         row.kills += not client.ended
@@ -456,7 +461,7 @@ def _strike(harness: Harness, row: Row, client: Client, checkpoint: Path, number
     if harness.random.random() < 0.2 and number == signal.SIGKILL:
         harness.pause(0.0, 3.0, client)
     else:
-        wait_until(lambda: client.ended or progress(checkpoint) != before)
+        client.wait_for(lambda: progress(checkpoint) != before)
         harness.pause(0.0, 3.0, client)
     if client.ended:
         row.late += client.process.returncode == 0

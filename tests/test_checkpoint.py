@@ -296,9 +296,7 @@ def test_a_row_with_a_wrong_checksum_and_a_missing_row(path: Path) -> None:
         with sqlite3.connect(path) as other:
             other.execute(change)
         other.close()
-        with pytest.raises(
-            CheckpointError, match=r"is damaged \((the checksum of chunk 0|rows are missing)"
-        ):
+        with pytest.raises(CheckpointError, match=r"is damaged \((the checksum of chunk 0|rows are missing)"):
             Checkpoint(path, IDENTITY)
 
 

@@ -242,30 +242,6 @@ def test_another_version_on_a_worker_that_joined_later() -> None:
         compute(Shipped(b""), [], Order("", "0.0.0", False, None, 0.0))
 
 
-@full
-@pytest.mark.parametrize(
-    ("asked", "message"), [("no-such-package", "no smoothplan: install"), ("numpy", r"smoothplan \d+\..*: install")]
-)
-def test_a_worker_with_something_else_installed(tmp_path: Path, asked: str, message: str) -> None:
-    """It answers for another package when it is asked for ours."""
-    program = (
-        "import importlib.metadata as here; find = here.version; "
-        f"here.version = lambda name: find(name if name != 'smoothplan' else {asked!r}); "
-        "from distributed.cli.dask_worker import main; main()"
-    )
-    empty = Cluster(tmp_path, workers=0)
-    options = ("--no-nanny", "--no-dashboard", "--local-directory", str(tmp_path))
-    command = [sys.executable, "-c", program, empty.address, *options]
-    worker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        with pytest.raises(ClusterError, match=f"the worker at .* has {message} version"):
-            plan("ending", workers=empty.address)
-    finally:
-        worker.kill()
-        worker.wait()
-        empty.close()
-
-
 def _raise(rng: np.random.Generator) -> None:
     if rng.random() < RARE:
         raise ZeroDivisionError("an unlucky draw")

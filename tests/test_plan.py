@@ -54,6 +54,7 @@ RUNS: dict[str, tuple[Planner, sp.TabularModel]] = {
 }
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("max_calls", [None, 3000])
 def test_the_result_does_not_depend_on_the_workers(name: str, max_calls: int | None) -> None:

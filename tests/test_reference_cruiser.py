@@ -584,6 +584,7 @@ def settings() -> list[tuple[str, ReferenceCruiser, GenerativeModel, EngineName]
     ]
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("setting", settings(), ids=lambda setting: setting[0])
 def test_limits_on_calls_are_kept_and_threads_change_nothing(
     setting: tuple[str, ReferenceCruiser, GenerativeModel, EngineName],

@@ -90,18 +90,3 @@ def compiled(
         return numba.njit(cache=True, nogil=True, error_model="numpy", **options)
 
     return cast(Function, Compiled(function, decorator, signature))
-
-
-def broadcast(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of numbers that broadcasts over arrays, compiled and cached on disk.
-
-    It must be one of its own that calls the kernel: Numba's caches tell functions apart by the place where they are
-    written, so that a process that found this one in place of the kernel itself would crash.
-    """
-
-    def decorator() -> Any:
-        import numba
-
-        return numba.vectorize(cache=True)
-
-    return Compiled(function, decorator)

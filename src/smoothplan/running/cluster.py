@@ -1,8 +1,8 @@
 """Dask computes the chunks of a run: in processes on this machine, or on a cluster.
 
 Dask moves batches, restarts workers that die, and gives their batches to others. Where the scheduler itself goes away,
-batches wait for it to come back, for a while, and are sent again. A batch whose process died is sent again with notes of
-every simulator call: a process that dies twice at the same call was killed by the simulator.
+batches wait for it to come back, for a while, and are sent again. A batch whose process died is sent again with notes
+of every simulator call: a process that dies twice at the same call was killed by the simulator.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -102,7 +102,6 @@ class DaskPool:
         self._leaving = contextlib.ExitStack()
         self._works: dict[Work, Any] = {work: (pack(work), None)}  # in bytes, and Dask's futures of them
         self._sent: list[_Ticket] = []
-        self._suspect: _Ticket | None = None  # whose process died: it is computed again before anything else
         self._counted = 0  # threads of workers,
         self._counted_at = self._seen_at = 0.0  # when they were counted, and when there were any
         try:
@@ -141,17 +140,6 @@ class DaskPool:
                 raise ClusterError(f"the cluster at {self._where} has no workers: start some with `dask worker`")
             self._brake.check()
             time.sleep(0.02)
-        if self._is_local:
-            return
-        mine = version("smoothplan")
-        answers: dict[str, Any] = {}
-        with contextlib.suppress(OSError, TimeoutError):  # who is unable to answer now may be able to work later
-            answers = self._client.run(version, "smoothplan", on_error="return", callback_timeout=CONNECT_SECONDS)
-        for worker, found in answers.items():
-            if isinstance(found, PackageNotFoundError):
-                raise ClusterError(f"the worker at {worker} has no smoothplan: install version {mine} there")
-            if isinstance(found, str) and found != mine:
-                raise ClusterError(f"the worker at {worker} has smoothplan {found}: install version {mine} there")
 
     @property
     def workers(self) -> int:
@@ -235,8 +223,6 @@ class DaskPool:
         """Sends a batch that is not on its way, and takes in one that is back."""
         ticket: _Ticket = batch.ticket
         if ticket.future is None:
-            if self._suspect not in (None, ticket):
-                return  # it would only die with the other
             self._submit(batch)
         if ticket.future.status not in ("finished", "error", "cancelled"):
             return
@@ -246,7 +232,6 @@ class DaskPool:
             ticket.future = None
             ticket.attempts += 1
             if isinstance(lost, self._distributed.KilledWorker):
-                self._suspect = self._suspect or ticket
                 self._blame(batch)
             if ticket.attempts >= ATTEMPTS:
                 first = batch.chunks[len(ticket.outcomes)]
@@ -254,7 +239,7 @@ class DaskPool:
                 ticket.end, ticket.error = len(ticket.outcomes), ClusterError(f"{what}: {lost}")
         except Exception as failed:
             if isinstance(failed, OSError) and ticket.future.status != "error":
-                return  # whoever has it does not answer; Dask may know of another, or compute it again
+                return  # the worker that has it does not answer; Dask may know of another, or compute it again
             problem = ClusterError(f"a worker at {self._where} cannot compute: {type(failed).__name__}: {failed}")
             problem.__cause__ = failed
             ticket.future, ticket.end, ticket.error = None, len(ticket.outcomes), problem
@@ -265,7 +250,6 @@ class DaskPool:
                 ticket.end, ticket.error = len(ticket.outcomes), error
         if len(ticket.outcomes) >= ticket.end:
             batch.done = Done(ticket.outcomes, ticket.error)
-            self._suspect = None if self._suspect is ticket else self._suspect
 
     def _submit(self, batch: Batch) -> None:
         import dask
@@ -305,8 +289,8 @@ class DaskPool:
             what = f"the simulator needs more memory than its process may have ({limit}{sizes[-1]} bytes in use)"
         else:
             what = "the simulator ended its process, by a crash or an exit"
-        where = f"in chunk {note.chunk} of compiled code, which begins at" if batch.work.compiled else "at"
-        error = SimulatorError(f"{what} ({where} {note.call.place()})", note.call)
+        where = "somewhere in compiled code, which begins with " if batch.work.compiled else ""
+        error = SimulatorError(f"{what} ({where}{note.call.place()})", note.call)
         if note.late:
             error.add_note(f"in a worker process:\n{note.late.rstrip()}")
         if batch.work.compiled:

@@ -17,20 +17,11 @@ import struct
 import sys
 import sysconfig
 import threading
+import types
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
-from types import (
-    BuiltinFunctionType,
-    CodeType,
-    FunctionType,
-    GetSetDescriptorType,
-    MappingProxyType,
-    MemberDescriptorType,
-    MethodType,
-    ModuleType,
-)
 from typing import Any
 
 import numpy as np
@@ -38,21 +29,17 @@ import numpy as np
 DEEPEST = 150
 """Things in things in things, at most."""
 
-BEHAVIOUR = (
-    inspect.CO_VARARGS
-    | inspect.CO_VARKEYWORDS
-    | inspect.CO_GENERATOR
-    | inspect.CO_COROUTINE
-    | inspect.CO_ASYNC_GENERATOR
-)
+BEHAVIOUR = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
 """The flags of code that matter to what it does."""
 
 BOOKKEEPING = frozenset(
-    ("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__", "__slotnames__", "__repr__")
-    + ("__replace__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__")
-    + ("__type_params__", "__firstlineno__", "__static_attributes__", "__match_args__", "__parameters__")
-    + ("__orig_bases__", "__dataclass_params__", "__dataclass_fields__", "__abstractmethods__", "_abc_impl")
-    + ("_is_protocol", "__protocol_attrs__", "__non_callable_proto_members__")
+    [
+        *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__", "__slotnames__", "__repr__"),
+        *("__replace__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
+        *("__type_params__", "__firstlineno__", "__static_attributes__", "__match_args__", "__parameters__"),
+        *("__orig_bases__", "__dataclass_params__", "__dataclass_fields__", "__abstractmethods__", "_abc_impl"),
+        *("_is_protocol", "__protocol_attrs__", "__non_callable_proto_members__"),
+    ]
 )
 """Attributes of a class that do not matter to what its objects do."""
 
@@ -62,7 +49,7 @@ WRAPPERS: dict[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel"),
     functools.cached_property: ("func",),
     functools._lru_cache_wrapper: ("__wrapped__",),
-    MethodType: ("__func__", "__self__"),
+    types.MethodType: ("__func__", "__self__"),
 }
 """What wraps functions, and the attributes that hold them."""
 
@@ -120,16 +107,16 @@ class _Walk:
             return kind.__name__, *map(self.digest, thing)
         if kind is set or kind is frozenset:
             return "set", *sorted(map(self.digest, thing))
-        if kind is dict or kind is MappingProxyType:
+        if kind is dict or kind is types.MappingProxyType:
             entries = sorted(((self.digest(key), value) for key, value in thing.items()), key=lambda entry: entry[0])
             return "dict", *(part for key, value in entries for part in (key, self.digest(value)))
-        if isinstance(thing, FunctionType):
+        if isinstance(thing, types.FunctionType):
             return self._function(thing)
-        if isinstance(thing, CodeType):
+        if isinstance(thing, types.CodeType):
             return self._code(thing)
-        if isinstance(thing, BuiltinFunctionType):
+        if isinstance(thing, types.BuiltinFunctionType):
             owner = thing.__self__
-            return "builtin", _name(thing), b"" if isinstance(owner, ModuleType) else self.digest(owner)
+            return "builtin", _name(thing), b"" if isinstance(owner, types.ModuleType) else self.digest(owner)
         if kind in WRAPPERS:
             return kind.__name__, *(self.digest(getattr(thing, name)) for name in WRAPPERS[kind])
         if kind is np.ndarray or isinstance(thing, np.generic):
@@ -145,7 +132,7 @@ class _Walk:
         else:
             yield array.tobytes()
 
-    def _function(self, function: FunctionType) -> Iterator[Any]:
+    def _function(self, function: types.FunctionType) -> Iterator[Any]:
         yield from ("function", _name(function))
         if not is_installed(_module(function)):
             yield self.digest(function.__code__)
@@ -161,16 +148,16 @@ class _Walk:
 
     def _global(self, value: Any, mentioned: frozenset[str]) -> bytes:
         """The digest of a global; of a module of one's own, what the code mentions of it."""
-        if not isinstance(value, ModuleType) or is_installed(value.__name__):
+        if not isinstance(value, types.ModuleType) or is_installed(value.__name__):
             return self.digest(value)
         parts: list[Any] = ["module", value.__name__]
         for name in sorted(mentioned & vars(value).keys()):
             inside = vars(value)[name]
-            below = isinstance(inside, ModuleType) and inside.__name__.startswith(value.__name__ + ".")
+            below = isinstance(inside, types.ModuleType) and inside.__name__.startswith(value.__name__ + ".")
             parts += [name, self._global(inside, mentioned) if below else self.digest(inside)]
         return _hash(*parts)
 
-    def _code(self, code: CodeType) -> Iterator[Any]:
+    def _code(self, code: types.CodeType) -> Iterator[Any]:
         """What code says, without what its names stand for."""
         arguments = code.co_argcount + code.co_kwonlyargcount
         yield from ("code", code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
@@ -191,7 +178,9 @@ class _Walk:
         if not is_installed(_module(kind)):
             yield from map(self.digest, (*kind.__bases__, type(kind)))
             for name, value in sorted(vars(kind).items()):
-                if name not in BOOKKEEPING and not isinstance(value, MemberDescriptorType | GetSetDescriptorType):
+                if name not in BOOKKEEPING and not isinstance(
+                    value, types.MemberDescriptorType | types.GetSetDescriptorType
+                ):
                     yield from (name, self.digest(value))
 
     def _object(self, thing: Any) -> Iterator[Any]:
@@ -199,7 +188,7 @@ class _Walk:
         kind: Any = type(thing)
         yield from ("object", self.digest(kind))
         compiled = inspect.getattr_static(thing, "py_func", None)
-        if isinstance(compiled, FunctionType):  # Numba's
+        if isinstance(compiled, types.FunctionType):  # Numba's
             yield from map(self.digest, (compiled, inspect.getattr_static(thing, "targetoptions", None)))
         elif is_dataclass(thing) and "__dataclass_fields__" in vars(kind):
             for field in fields(thing):
@@ -269,7 +258,7 @@ def _atom(thing: Any) -> bytes | None:
         return _hash(kind.__name__, struct.pack("<2d", thing.real, thing.imag))
     if isinstance(thing, np.dtype):
         return _hash("dtype", _dtype(thing))
-    if isinstance(thing, ModuleType):
+    if isinstance(thing, types.ModuleType):
         return _hash("module", _library(thing.__name__))
     return None
 
@@ -278,14 +267,14 @@ def _dtype(dtype: np.dtype[Any]) -> str:
     return repr(dtype) if dtype.names is not None or dtype.kind == "T" else dtype.str
 
 
-def _names(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
     """The globals that code names, and all names that it mentions."""
     named, mentioned = set(), set(code.co_names)
     for instruction in dis.get_instructions(code):
         if instruction.opname == "LOAD_NAME" or "GLOBAL" in instruction.opname:
             named.add(instruction.argval)
     for constant in code.co_consts:
-        if isinstance(constant, CodeType):
+        if isinstance(constant, types.CodeType):
             inside = _names(constant)
             named |= inside[0]
             mentioned |= inside[1]

@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -91,7 +91,7 @@ def compute(shipped: Shipped, chunks: list[Chunk], order: Order) -> Done:
     watch = _Watch(work, order)
     before = watcher.set(watch)
     try:
-        with _one_limited if order.chunk_seconds is not None else suppress():
+        with _one_limited if order.chunk_seconds is not None else nullcontext():
 
             @contextmanager
             def around(chunk: Chunk) -> Iterator[None]:

@@ -96,8 +96,8 @@ class Workers(AbstractContextManager["Workers"]):
     """Computes the chunks of a run.
 
     Args:
-        workers: a number of threads or processes on this machine, the address of a Dask scheduler, or a Dask client. One
-            worker is this thread.
+        workers: a number of threads or processes on this machine, where 1 is this thread; the address of a Dask
+            scheduler; or a Dask client.
         chunk_seconds: seconds that one chunk may take. Chunks are then computed in processes, which can be ended.
         worker_memory: bytes that a process on this machine may use; a fair share of the machine's memory by default.
         checkpoint: where outcomes are written before they count, and looked up.
