@@ -111,9 +111,9 @@ class Counter:
     interrupted_after: float = math.inf
 
     def __call__(self, states: States, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
-        if self.calls >= self.interrupted_after:
+        before, self.calls = self.calls, self.calls + len(actions)
+        if before >= self.interrupted_after:
             raise KeyboardInterrupt
-        self.calls += len(actions)
         return self.model.step(states, actions, rng)
 
 

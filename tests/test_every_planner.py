@@ -152,12 +152,15 @@ def test_a_limit_on_time_stops_a_slow_simulator(make: Callable[..., Planner]) ->
     planner = make(epsilon=0.001, delta=SURE)
     model = model_for(planner)
 
+    counter = Counter(model)
+
     def slow(states: States, actions: Any, rng: np.random.Generator) -> Any:
         time.sleep(0.002)
-        return model.step(states, actions, rng)
+        return counter(states, actions, rng)
 
     result = sp.plan(planner, vectorised(model, slow), max_seconds=0.1, max_calls=10**8)
     assert result.status == "max_seconds"
+    assert result.calls == counter.calls  # of chunks that were under way, too
     assert result.seconds < 5.0
     assert holds(result, model, planner.backup)
 
@@ -169,6 +172,7 @@ def test_an_interrupt_returns_what_there_is(make: Callable[..., Planner], after:
     counter = Counter(model, interrupted_after=after)
     result = sp.plan(planner, vectorised(model, counter), max_calls=10**7)
     assert result.status == "interrupted"
+    assert result.calls == counter.calls
     assert holds(result, model, planner.backup)
     assert result.interval[0] <= result.value <= result.interval[1]
     json.loads(result.to_json())
@@ -301,6 +305,7 @@ def test_errors_of_a_simulator_arrive_with_their_message(make: Callable[..., Pla
     with pytest.raises(sp.SimulatorError, match="the simulator raised OSError: the licence server is down") as caught:
         sp.plan(planner, vectorised(model, breaking), max_calls=10**6)
     assert caught.value.partial.status == "interrupted"
+    assert caught.value.partial.calls > counter.calls > 500  # the call that failed was made, too
     assert holds(caught.value.partial, model, planner.backup)
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any, get_args
 
@@ -18,7 +18,7 @@ from smoothplan.models.tabular import TabularModel
 from smoothplan.running.checkpoint import Checkpoint
 from smoothplan.running.fingerprint import describe, fingerprint
 from smoothplan.running.progress import Shown, display_for
-from smoothplan.running.run import EngineName, Found, Planner, Root, Status, until_stopped
+from smoothplan.running.run import EngineName, Found, Planner, Root, Run, Status, until_stopped
 from smoothplan.running.workers import ClusterError, Workers
 
 
@@ -110,9 +110,9 @@ def plan(
         try:
             status = until_stopped(lambda: run.go(workers, display))
         except (SimulatorError, ClusterError) as error:
-            error.partial = _result(planner, root, run.found(), "interrupted")
+            error.partial = _result(planner, root, _counted(run, workers), "interrupted")
             raise
-        found = run.found()
+        found = _counted(run, workers)
         display.update(found.calls, found.interval)
         display.end(status)
     return _result(planner, root, found, status)
@@ -124,6 +124,12 @@ def _identity(planner: Planner, root: Root) -> dict[str, str]:
     described = {name: f"{describe(thing)} ({fingerprint(thing)})" for name, thing in things.items()}
     limits = {"seed": str(root.seed), "max_calls": str(root.max_calls), "engine": root.engine}
     return {"version": version("smoothplan")} | described | limits
+
+
+def _counted(run: Run, workers: Workers) -> Found:
+    """What a run found, where calls include those of a chunk that was stopped under way."""
+    found = run.found()
+    return replace(found, calls=found.calls + workers.abandoned)
 
 
 def _result(planner: Planner, root: Root, found: Found, status: Status) -> PlanResult:

@@ -71,10 +71,14 @@ class Work:
     seed: int
     about: Any = None
 
-    def __call__(self, chunk: Chunk) -> Outcome:
-        """Computes a chunk."""
+    def oracle(self, chunk: Chunk) -> Oracle:
+        """The oracle of a chunk, which counts its simulator calls even if an error ends it."""
+        return Oracle(self.model, self.seed, chunk.number)
+
+    def __call__(self, chunk: Chunk, oracle: Oracle | None = None) -> Outcome:
+        """Computes a chunk, with its oracle if the caller has it."""
         started = time.perf_counter()
-        oracle = Oracle(self.model, self.seed, chunk.number)
+        oracle = oracle or self.oracle(chunk)
         found = getattr(self.engine, chunk.method)(oracle, self.state, *chunk.arguments)
         sums = SUMS[chunk.method](*(value.item() if isinstance(value, np.generic) else value for value in found))
         return Outcome(sums, oracle.calls, time.perf_counter() - started)

@@ -103,6 +103,9 @@ class Workers(AbstractContextManager["Workers"]):
         checkpoint: where outcomes are written before they count, and looked up.
         brake: what stops the run.
         announce: shows what the user may want to know.
+
+    Attributes:
+        abandoned: simulator calls of a chunk that was stopped, or failed, in this thread. They are part of no outcome.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class Workers(AbstractContextManager["Workers"]):
             raise ValueError("worker_memory is for processes on this machine: give `dask worker` its --memory-limit")
         self.checkpoint = checkpoint
         self.brake = brake or Brake()
+        self.abandoned = 0
         self._announce = announce
         self._started = False
         self._pool: Pool | None = None
@@ -178,10 +182,14 @@ class Workers(AbstractContextManager["Workers"]):
         for chunk in chunks:
             outcome = self._known(work, chunk)
             if outcome is None:
+                oracle = work.oracle(chunk)
                 try:
-                    outcome = work(chunk)
-                except KeyboardInterrupt:
-                    raise Stopped("interrupted") from None
+                    outcome = work(chunk, oracle)
+                except BaseException as error:
+                    self.abandoned += oracle.calls
+                    if isinstance(error, KeyboardInterrupt):
+                        raise Stopped("interrupted") from None
+                    raise
                 self._write(work, [chunk], [outcome])
             yield chunk, outcome
 
