@@ -219,7 +219,7 @@ def test_the_command_line_writes_down_a_failing_call(
     assert json.loads(capsys.readouterr().out)["terminals"] == [False]
     Path("other.json").write_text("[1, 2]")
     assert main(["reproduce", "other.json"]) == 2
-    assert "other.json is not what a plan wrote down" in capsys.readouterr().err
+    assert "other.json is not a failing simulator call saved by a plan" in capsys.readouterr().err
 
 
 def test_progress_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
