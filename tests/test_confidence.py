@@ -513,17 +513,19 @@ def exact_fortune(values: Sequence[Fraction], repeats: Sequence[int], m: Decimal
     count = sum(repeats)
     first = sum((c * x for x, c in zip(values, repeats, strict=True)), Fraction(0)) / count
     second = sum((c * x * x for x, c in zip(values, repeats, strict=True)), Fraction(0)) / count
-    mean, square, least, most = (
-        Decimal(x.numerator) / Decimal(x.denominator) for x in (first, second, min(values), max(values))
+    # In fractions until nothing cancels any more: the variance of numbers within 1e-77 of 1 has no digit among the 80.
+    below, most = first - min(values), max(values) - first
+    above = min((second - first * first) / below, most) if below > 0 else Fraction(0)
+    share = below / (below + above) if below > 0 else Fraction(1)
+    mean, least, upper, likely = (
+        Decimal(x.numerator) / Decimal(x.denominator) for x in (first, min(values), first + above, share)
     )
-    upper = min(mean + (square - mean * mean) / (mean - least), most) if mean > least else mean
-    likely = (mean - least) / (upper - least) if upper > least else Decimal(1)
 
     def logarithm(b: Decimal) -> Decimal:
-        below, above = 1 + b * (least / m - 1), 1 + b * (upper / m - 1)
+        lower, higher = 1 + b * (least / m - 1), 1 + b * (upper / m - 1)
         if likely == 1:
-            return count * above.ln()
-        return count * (likely * above.ln() + (1 - likely) * below.ln()) if below > 0 else Decimal("-inf")
+            return count * higher.ln()
+        return count * (likely * higher.ln() + (1 - likely) * lower.ln()) if lower > 0 else Decimal("-inf")
 
     # The best wager makes the derivative zero; in any case it is a wager, so that the fortune is no less.
     b = Decimal(1) if m <= least else min(Decimal(1), (mean - m) * m / ((m - least) * (upper - m)))
@@ -547,6 +549,8 @@ def check_rounding(values: Sequence[float], repeats: Sequence[int], interval: tu
 @example([0.3] * 20 + [0.3 + 1e-11], 3.0)
 @example([1.0 - 1e-9, 1.0 - 5e-10], 20.0)
 @example([0.0, 1e-200], 0.0)
+@example([0.0, 0.0, 3.989242850492787e-70], 0.0)
+@example([0.0, 0.0, 0.0, 1.5e-16], 20.0)
 def test_the_interval_is_rounded_outwards(values: list[float], log_odds: float) -> None:
     check_rounding(values, [1] * len(values), mean_interval(*moments(np.array(values)), log_odds), log_odds)
 
