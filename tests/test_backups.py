@@ -1,8 +1,6 @@
 """The backups against their definitions, finite differences and enumeration, and their laws over wild ranges."""
 
-import itertools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,17 +115,6 @@ def test_policy_and_hessian_are_the_derivatives(actions: int, backup: Smooth) ->
     np.testing.assert_allclose(backup.hessian(q), difference, atol=2e-8 / backup.temperature)
 
 
-def paired_expectation(backup: Smooth, q: Floats, statistic: Callable[[int, int], float], states: Any = None) -> float:
-    """E f(A, A′) by enumeration, with J ~ μ and A, A′ independent given J."""
-    local, coupling = backup.local_policies(q, states), backup.coupling(q, states)
-    weights = coupling.sum(axis=0)
-    actions, columns = local.shape
-    return sum(
-        float(weights[j] * local[a, j] * local[b, j]) * statistic(a, b)
-        for j, a, b in itertools.product(range(columns), range(actions), range(actions))
-    )
-
-
 @pytest.mark.parametrize(("actions", "backup"), SMOOTH)
 def test_quadratic_term_is_a_variance_and_a_paired_difference(actions: int, backup: Smooth) -> None:
     """Lemma 6.1 and equation (6)."""
@@ -137,7 +124,8 @@ def test_quadratic_term_is_a_variance_and_a_paired_difference(actions: int, back
     local, weights = backup.local_policies(q), backup.coupling(q).sum(axis=0)
     variances = delta**2 @ local - (delta @ local) ** 2
     assert quadratic == pytest.approx(float(weights @ variances) / backup.temperature, abs=1e-12)
-    pairs = paired_expectation(backup, q, lambda a, b: float((delta[a] - delta[b]) ** 2))
+    # J ~ μ, and A, A′ independent given J.
+    pairs = np.einsum("j,aj,bj,ab->", weights, local, local, (delta[:, None] - delta) ** 2)
     assert quadratic / 2.0 == pytest.approx(pairs / (4.0 * backup.temperature), abs=1e-12)
 
 
@@ -426,9 +414,7 @@ GOOD: dict[str, Any] = {"cost": COST, "tau": 1.0, "lam": 0.3}
     ("wrong", "message"),
     [
         ({"cost": [[0.0, 1.0]]}, r"cost must be a square matrix \[K, K\], got shape \(1, 2\)"),
-        ({"cost": [[math.nan]]}, r"cost must be finite, got nan at index \(0, 0\)"),
         ({"tau": 0.0}, r"tau must be greater than 0, got 0\.0"),
-        ({"lam": -1}, "lam must be greater than 0, got -1"),
         ({"reference": [0.5, 0.5]}, r"reference must have 3 entries along its last axis, got shape \(2,\)"),
         ({"reference": [[1, 0, 0], [0.5, 0, 0]]}, r"reference must sum to one, got a sum of 0\.5 at index \(1,\)"),
         ({"reference": [1.5, -0.5, 0.0]}, r"reference must not be negative, got -0\.5 at index \(1,\)"),
@@ -444,7 +430,6 @@ def test_bad_settings_are_named(wrong: dict[str, Any], message: str) -> None:
     ("prior", "xi", "message"),
     [
         (TABLE[0], 0.0, r"xi must be greater than 0, got 0\.0"),
-        (TABLE[0], 1.5, r"xi must be at most 1, got 1\.5"),
         ([0.5, 0.6, 0.0], 0.5, r"prior must sum to one, got a sum of 1\.1"),
     ],
 )
@@ -456,7 +441,6 @@ def test_bad_priors_are_named(prior: Any, xi: float, message: str) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ([1.2, -0.1, -0.1], r"prior\(states\) must not be negative, got -0\.1 at index \(0, 1\)"),
         ([0.5, 0.6, 0.0], r"prior\(states\) must sum to one, got a sum of 1\.1 at index \(0,\)"),
     ],
 )

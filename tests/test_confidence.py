@@ -98,16 +98,6 @@ def test_bernstein_covers_bernoulli_means(count: int, delta: float) -> None:
 # The confidence sequence
 
 
-def test_the_inequality_behind_the_supermartingale() -> None:
-    """exp(λξ − ψ(λ)ξ²) ≤ 1 + λξ for ξ ≥ −1 and 0 ≤ λ < 1; equality at ξ = −1 and at ξ = 0."""
-    tilt = np.concatenate([np.linspace(0.0, 0.999, 400), [1e-9, 1e-4, 0.5]])[:, None]
-    xi = np.concatenate([np.linspace(-1.0, 1.0, 4001), np.linspace(1.0, 50.0, 500), [-1e-7, 1e-7]])
-    penalty = -np.log1p(-tilt) - tilt
-    np.testing.assert_array_less(np.exp(tilt * xi - penalty * xi**2), 1.0 + tilt * xi + 1e-12)
-    # With a smaller penalty it is false.
-    assert (np.exp(tilt * xi - 0.99 * penalty * xi**2) > 1.0 + tilt * xi + 1e-6).any()
-
-
 DELTA = 0.1
 RUNS = 400
 LOOKS = 200
@@ -442,27 +432,6 @@ def wealth(samples: Floats, mean: Numbers) -> Floats:
     return np.asarray(logsumexp(logs, axis=-1) - math.log(size))
 
 
-def best_wager(samples: Floats, mean: float) -> float:
-    """The largest logarithm of a constant wager's fortune, from a fine grid of wagers."""
-    wager = np.concatenate([[0.0], np.logspace(-6.0, 0.0, 2000), 1.0 - np.logspace(-6.0, 0.0, 2000)])
-    with np.errstate(divide="ignore"):
-        return float(np.log1p(wager[:, None] * (samples / mean - 1.0)).sum(axis=-1).max())
-
-
-def test_the_universal_portfolio_falls_behind_by_its_regret_at_most() -> None:
-    rng = np.random.default_rng(0)
-    for count in (1, 2, 5, 20, 100):
-        for _ in range(10):
-            first, second = rng.choice([0.1, 1.0, 3.0], size=2)
-            samples = rng.beta(first, second, size=count)
-            mean = rng.uniform(0.01, 1.0)
-            assert wealth(samples, mean) >= best_wager(samples, mean) - wager_regret(count) - 1e-9
-        # Where every wager is lost, the best is none, and the regret is attained.
-        assert math.isclose(wealth(np.zeros(count), 0.5), -wager_regret(count), rel_tol=1e-9)
-    many = np.array([1e4, 1e8, 1e12])
-    np.testing.assert_allclose(wager_regret(many), 0.5 * np.log(np.pi * (many + 0.25)), atol=1e-9)
-
-
 # The interval from wagers
 
 samples_of_all_kinds = st.one_of(
@@ -559,9 +528,7 @@ def test_the_interval_is_rounded_outwards(values: list[float], log_odds: float) 
     ("values", "repeats"),
     [
         ((0.1, 0.9), (10**6 - 1, 1)),
-        ((0.9, 0.1), (10**6 - 1, 1)),
         ((0.0, 1.0), (10**6 - 3, 3)),
-        ((0.0, 1.0), (3, 10**6 - 3)),
         ((0.1, 0.1 + 1e-7), (5 * 10**5, 5 * 10**5)),
         ((0.3, 0.3 + 1e-11), (10**6, 1)),
         ((1e-9, 2e-9), (5 * 10**5, 5 * 10**5)),
@@ -609,7 +576,7 @@ def test_the_interval_adapts_to_the_variance(variance: float) -> None:
     assert (high - low >= 0.9 * np.minimum(2.0 * np.sqrt(2.0 * variance * needed), needed)).all()
 
 
-# Coverage at all times. Each of these 15 simulations fails with a probability of at most 5e-8 if the bound holds, so
+# Coverage at all times. Each of these 13 simulations fails with a probability of at most 5e-8 if the bound holds, so
 # that they make a false-alarm rate of at most 1e-6. Bounds that hold at one time only are caught by the same check.
 
 LONG = 3000
@@ -649,8 +616,6 @@ CATEGORIES: list[tuple[list[float], int]] = [
     ([0.5, 0.5], 2),
     ([0.99, 0.01], 2),
     ([0.7, 0.2, 0.1], 3),
-    ([0.98, 0.01, 0.01], 3),
-    ([0.2, 0.2, 0.2, 0.2, 0.2], 5),
     ([0.96, 0.01, 0.01, 0.01, 0.01], 5),
     ([0.9, 0.099, 0.001], 5),  # fewer than there may be
 ]

@@ -16,6 +16,7 @@ from smoothplan.arguments import Floats, Ints
 from smoothplan.models.base import Declarations
 from smoothplan.models.tabular import LAST, Tables, draw
 from smoothplan.streams import CALLS, generator
+from tests import common
 
 SEEDS = range(4)
 SAMPLERS = ("batch", "compiled")
@@ -179,7 +180,6 @@ def test_facts_of_a_table() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "range_"),
     [
-        ((), "deterministic", (0.0, 1.0)),
         (((0, 1, 1, 9.0), (1, 0, 1, -9.0)), "deterministic", (0.0, 1.0)),  # at probability zero
         (((0, 0, 1, 7.0),), "bounded", (0.0, 7.0)),
     ],
@@ -199,6 +199,8 @@ def test_rows_of_a_terminal_state_have_no_say() -> None:
     np.testing.assert_array_equal(model.ends, np.array(PAIR["successors"]) == 1)
     np.testing.assert_array_equal(model.continuation, np.array(PAIR["probabilities"]) * ~model.ends)
     assert model.max_successors == 2
+    wild = {**PAIR, "rewards": by_successor((1, 1, 0, -(2.0**63))), "reward_kind": "bernoulli"}
+    assert sp.TabularModel(**wild, terminal=[False, True]).reward_range == (0.0, 1.0)
     transition = sp.Oracle(model, 0).sample(np.array([0, 0]), [1, 1])
     assert transition.next_states.tolist() == [1, 1]
     assert transition.terminals.all()
@@ -233,7 +235,7 @@ def test_arrays_are_read_only_copies(rewards: Any) -> None:
     assert not any(table.flags.writeable for table in model.tables if isinstance(table, np.ndarray))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_from_dense_equals_the_full_matrices(seed: int) -> None:
     rng = np.random.default_rng(seed)
     shape = (5, 3, 5)
@@ -244,15 +246,8 @@ def test_from_dense_equals_the_full_matrices(seed: int) -> None:
     rewards, ends = rng.random(shape), rng.random(shape) < 0.2
     model = sp.TabularModel.from_dense(dense, rewards, discount=0.9, terminal=ends)
 
-    back, back_rewards = np.zeros(shape), np.zeros(shape)
-    back_ends = np.zeros(shape, dtype=np.bool_)
-    for s, a, b in np.argwhere(model.probabilities > 0):
-        t = model.successors[s, a, b]
-        back[s, a, t], back_rewards[s, a, t] = model.probabilities[s, a, b], model.rewards[s, a, b]
-        back_ends[s, a, t] = model.ends[s, a, b]
-    np.testing.assert_array_equal(back, dense)
-    np.testing.assert_array_equal(back_rewards, rewards * (dense > 0))
-    np.testing.assert_array_equal(back_ends, ends & (dense > 0))
+    for found, expected in zip(common.dense(model), (dense, dense * rewards, dense * ends), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 # --- What a table refuses -------------------------------------------------------------------------------------------
@@ -279,13 +274,8 @@ def test_a_wrong_entry_is_named(name: str, place: tuple[int, ...], value: float,
     ("changes", "error", "message"),
     [
         ({"probabilities": [[1.0]]}, ValueError, "probabilities must have shape [S, K, B], got (1, 1)"),
-        ({"probabilities": np.zeros((0, 2, 2))}, ValueError, "probabilities must have shape [S, K, B], got (0, 2, 2)"),
         ({"probabilities": [[[1.0], [0.5, 0.5]]]}, TypeError, "probabilities must be an array of numbers, got [[[1.0]"),
-        (
-            {"successors": [[[0]]]},
-            ValueError,
-            "successors must have the shape of probabilities, (2, 2, 2), got (1, 1, 1)",
-        ),
+        ({"successors": [[[0]]]}, ValueError, "successors must have the shape of probabilities, (2, 2, 2), got (1, 1"),
         ({"successors": np.zeros((2, 2, 2))}, TypeError, "successors must be whole numbers, got dtype float64"),
         ({"rewards": [0.0, 1.0]}, ValueError, "rewards must have shape (2, 2) or (2, 2, 2), got (2,)"),
         ({"terminal": [0, 1]}, ValueError, "terminal must be booleans of shape (2,) or (2, 2, 2), got shape (2,)"),
@@ -484,16 +474,8 @@ FINE = (STATES, np.array([0.0, 1.0]), np.array([False, False]))
             "reward 1.25 is outside the declared range [0, 1] (state [2.5], action 1, reward 1.25, next state [2.5], "
             "seed 0, chunk 0)",
         ),
-        (
-            answering(STATES, np.array([0.5, np.nan])),
-            {},
-            "reward nan is outside the declared range [0, 1] (state [2.5], action 1, reward nan",
-        ),
-        (
-            answering(STATES, np.array([1.0, 0.5])),
-            {"reward_kind": "bernoulli"},
-            "reward 0.5 of a bernoulli model is neither 0 nor 1 (state [2.5], action 1, reward 0.5",
-        ),
+        (answering(STATES, np.array([0.5, np.nan])), {}, "reward nan is outside the declared range [0, 1]"),
+        (answering(STATES, np.array([1.0, 0.5])), {"reward_kind": "bernoulli"}, "reward 0.5 of a bernoulli model is"),
         (
             answering(np.array([[1.5], [np.nan]]), FINE[1]),
             {},
@@ -502,14 +484,10 @@ FINE = (STATES, np.array([0.0, 1.0]), np.array([False, False]))
         (
             answering(STATES, FINE[1], np.array([False, True])),
             {"terminates": False},
-            "the next state is terminal in a model declared with terminates=False (state [2.5], action 1",
+            "terminal in a model declared with",
         ),
         (answering(STATES[:1], FINE[1]), {}, "next_states must have the shape of states, (2, 1), got (1, 1)"),
-        (
-            answering(STATES.astype(np.float32), FINE[1]),
-            {},
-            "next_states must have the dtype of states, float64, got float32",
-        ),
+        (answering(STATES.astype(np.float32), FINE[1]), {}, "must have the dtype of states, float64, got float32"),
         (answering(STATES, np.zeros((2, 1))), {}, "rewards must have shape (2,), got (2, 1)"),
         (answering(STATES, np.array([True, False])), {}, "rewards must be numbers, got bool"),
         (answering(STATES, FINE[1], np.array([0, 1])), {}, "terminals must be booleans, got int64"),
@@ -586,12 +564,6 @@ def test_a_call_that_went_wrong_can_be_made_again() -> None:
 SOUND = {"states": [[1.0]], "dtype": "<f8", "actions": [0], "generator": [1, 2, 3, 4, 0, 0]}
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, "{}"])
-def test_what_is_no_call_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="call must be one that an error of a simulator has written down"):
-        sp.reproduce(sp.VectorModel.from_scalar(slippery, **DECLARED), text)
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -602,11 +574,12 @@ def test_what_is_no_call_is_refused(text: str) -> None:
         {"chunk": "0"},
     ],
 )
-def test_a_call_with_a_wrong_entry_is_refused(wrong: dict[str, Any]) -> None:
+def test_what_is_no_call_is_refused(wrong: dict[str, Any]) -> None:
     entries = SOUND | {"seed": 0, "chunk": 0, "row": 0}
     assert sp.models.Call.from_json(json.dumps(entries)).row == 0
-    with pytest.raises(ValueError, match="call must be one that an error of a simulator has written down"):
-        sp.models.Call.from_json(json.dumps(entries | wrong))
+    for text in (json.dumps(entries | wrong), "", "[]", "[" * 100_000, "{}"):
+        with pytest.raises(ValueError, match="call must be one that an error of a simulator has written down"):
+            sp.models.Call.from_json(text)
 
 
 def test_terminals_may_be_left_out_and_rewards_may_be_whole_numbers() -> None:
