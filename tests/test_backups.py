@@ -23,6 +23,7 @@ from smoothplan.backups import (
     line_cost,
     ring_cost,
 )
+from tests.naive import Mixture
 
 Smooth = LogSumExp | OptimalTransport
 
@@ -76,15 +77,10 @@ def test_value_and_offset_are_the_definition(actions: int, tau: float, lam: floa
 
 @pytest.mark.parametrize(("actions", "backup"), SMOOTH)
 def test_closed_form_by_hand(actions: int, backup: Smooth) -> None:
-    q = np.linspace(-1.0, 1.5, actions) ** 2
-    eta = backup.temperature
-    if isinstance(backup, LogSumExp):
-        expected = eta * math.log(sum(math.exp(x / eta) for x in q))
-    else:
-        mu, shift = backup.reference_at(), backup.tau * backup.cost
-        columns = [math.log(sum(math.exp((q[i] - shift[i, j]) / eta) for i in range(actions))) for j in range(actions)]
-        expected = eta * sum(mu[j] * columns[j] for j in range(actions))
-    assert float(backup.value(q)) == pytest.approx(expected, rel=1e-13, abs=1e-13)
+    q = (np.linspace(-1.0, 1.5, actions) ** 2).tolist()
+    written_out = Mixture.at(backup, 0, actions)
+    assert float(backup.value(q)) == pytest.approx(written_out.value(q), rel=1e-13, abs=1e-13)
+    np.testing.assert_allclose(backup.policy(q), written_out.policy(q), atol=1e-13)
 
 
 @pytest.mark.parametrize("actions", [1, 2, 5])
@@ -334,23 +330,18 @@ def test_constants_of_the_hard_maximum_and_of_log_sum_exp() -> None:
         _ = LogSumExp(0.5).at_zero
 
 
-def test_constants_of_a_single_reference() -> None:
+def test_constants_of_references() -> None:
     np.testing.assert_array_equal(OptimalTransport(cost=COST, tau=1.0, lam=0.3).reference_at(), [1 / 3] * 3)
-    backup = OptimalTransport(cost=COST, tau=2.0, lam=0.25, reference=[0.5, 0.5, 0.0])
-    assert backup.temperature == 0.5
-    assert backup.actions == 3
-    assert backup.offset == pytest.approx(0.5 * (1.0 + math.log(2)))
-    assert backup.at_zero == pytest.approx(float(backup.value(np.zeros(3))))
-    assert backup.at_zero_range(3) == pytest.approx((backup.at_zero, backup.at_zero))
-
-
-def test_constants_of_a_table_of_references() -> None:
     backup = OptimalTransport(cost=COST, tau=2.0, lam=0.25, reference=TABLE)
+    assert (backup.temperature, backup.actions) == (0.5, 3)
     entropies = [-sum(p * math.log(p) for p in row if p > 0) for row in TABLE]
     np.testing.assert_allclose(backup.offset, 0.5 * (1.0 + np.array(entropies)))
     values = backup.value(np.zeros((3, 3)), np.arange(3))
     np.testing.assert_allclose(backup.at_zero, values)
     assert backup.at_zero_range(3) == pytest.approx((values.min(), values.max()))
+    for row, offset, value in zip(TABLE, np.asarray(backup.offset), values, strict=True):
+        single = OptimalTransport(cost=COST, tau=2.0, lam=0.25, reference=row)
+        assert (single.offset, single.at_zero, *single.at_zero_range(3)) == pytest.approx((offset, value, value, value))
 
 
 def test_a_function_ranges_over_all_references() -> None:

@@ -120,7 +120,7 @@ class Weather(OwnGenerator):
         (
             altered(lambda s, r, t: (np.sign(s), r, t)),
             {"max_successors": 3},
-            "4 different next states, more than max_successors=3, at state [",
+            "4 different next states, more than max_succ",
         ),
     ],
 )

@@ -286,8 +286,6 @@ def test_bernoulli_limits_are_met_from_outside(p: float, level: float) -> None:
 
 def test_bernoulli_limits_at_the_ends() -> None:
     level = np.array([0.0, 1e-15, 1e-3, 1.0, 50.0, math.inf])
-    np.testing.assert_allclose(bernoulli_upper(0.0, level), -np.expm1(-level), rtol=1e-11)
-    np.testing.assert_allclose(bernoulli_lower(1.0, level), np.exp(-level), rtol=1e-11)
     assert (bernoulli_upper(1.0, level) == 1.0).all()
     assert (bernoulli_lower(0.0, level) == 0.0).all()
     assert (bernoulli_upper([0.0, 0.3, 1.0], 0.0) == [0.0, 0.3, 1.0]).all()
@@ -519,7 +517,7 @@ def check_rounding(values: Sequence[float], repeats: Sequence[int], interval: tu
 @example([1.0 - 1e-9, 1.0 - 5e-10], 20.0)
 @example([0.0, 1e-200], 0.0)
 @example([0.0, 0.0, 3.989242850492787e-70], 0.0)
-@example([0.0, 0.0, 0.0, 1.5e-16], 20.0)
+@example([0.0] * 99 + [1.5e-16], 3.0)  # the upper limit was 1e-13
 def test_the_interval_is_rounded_outwards(values: list[float], log_odds: float) -> None:
     check_rounding(values, [1] * len(values), mean_interval(*moments(np.array(values)), log_odds), log_odds)
 

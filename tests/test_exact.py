@@ -15,6 +15,7 @@ from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, line_cost
 from smoothplan.models import TabularModel
 from tests.common import TABLES, dense
+from tests.naive import Mixture
 
 
 def backups(actions: int, states: int) -> list[Backup]:
@@ -49,21 +50,6 @@ def policy_values(model: TabularModel, policy: Floats, backup: Backup) -> Floats
 # Closed forms
 
 
-def hand_value(backup: Backup, rewards: list[float]) -> float:
-    """F(r), written out."""
-    if isinstance(backup, HardMax):
-        return max(rewards)
-    eta = backup.temperature
-    if isinstance(backup, LogSumExp):
-        return eta * math.log(sum(math.exp(r / eta) for r in rewards))
-    assert isinstance(backup, OptimalTransport)
-    mu, shift = backup.reference_at(), backup.tau * backup.cost
-    return sum(
-        float(mu[j]) * eta * math.log(sum(math.exp((r - shift[i, j]) / eta) for i, r in enumerate(rewards)))
-        for j in range(len(rewards))
-    )
-
-
 @pytest.mark.parametrize("discount", [0.0, 0.3, 0.9])
 @pytest.mark.parametrize(
     "backup",
@@ -77,7 +63,7 @@ def test_two_states_that_alternate_by_hand(backup: Backup, discount: float) -> N
     """Both actions lead to the other state, so V(s) = f_s + γV(1−s) with f_s = F(r_s)."""
     rewards = [[0.2, 0.9], [-1.0, 0.4]]
     model = TabularModel(np.ones((2, 2, 1)), [[[1], [1]], [[0], [0]]], rewards, discount=discount)
-    first, second = (hand_value(backup, row) for row in rewards)
+    first, second = (Mixture.at(backup, 0, 2).value(row) for row in rewards)
     expected = np.array([first + discount * second, second + discount * first]) / (1.0 - discount**2)
     solution = exact.solve(model, backup, 1e-9)
     np.testing.assert_allclose(solution.values, expected, atol=1e-9)

@@ -61,12 +61,9 @@ CODE = [
     "__import__('os').environ.__setitem__('CANARY', '1')",
     "open('{canary}', 'w')",
     "$(touch {canary})",
-    "; touch {canary}",
     "!!python/object/apply:os.system ['touch {canary}']",
     "cos\nsystem\n(S'touch {canary}'\ntR.",
-    "{0.__class__.__mro__}",
     "%(name)s%n%s%s%s%s",
-    "../../../../etc/passwd",
     "antigravity:Foo-v0",
     "canary_module:Foo-v0",
 ]
@@ -325,12 +322,6 @@ def test_what_is_no_array_of_numbers(values: Any) -> None:
         arguments.numbers("x", values)
 
 
-@pytest.mark.filterwarnings("error")
-def test_a_distribution_that_overflows() -> None:
-    with pytest.raises(ValueError, match="x must sum to one, got a sum of inf"):
-        arguments.distributions("x", [1e308, 1e308], 2)
-
-
 # Tables
 
 numbers: st.SearchStrategy[Any] = st.sampled_from(
@@ -440,6 +431,7 @@ def test_a_step_with_an_action_outside_the_table_is_refused(action: int) -> None
     model = sp.models.chain(2)
     with pytest.raises(sp.ModelError, match=f"action {action} is not one of the model's actions 0..1"):
         model.step(np.array([0, 1]), np.array([0, action]), np.random.default_rng(0))
-    for actions in (np.array([0.0]), np.array([0, 0]), np.array([0], dtype=np.uint64)):
+    wrong: list[Any] = [np.array([0.0]), np.array([0, 0]), np.array([0], dtype=np.uint64)]
+    for actions in wrong:
         with pytest.raises(sp.ModelError, match=r"actions must be int64 \(1,\), got dtype"):
             model.step(np.array([0]), actions, np.random.default_rng(0))
