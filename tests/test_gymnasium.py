@@ -16,14 +16,10 @@ from smoothplan.models import gymnasium as door
 from smoothplan.models.gymnasium import Player
 
 TABLES: list[tuple[str, dict[str, Any]]] = [
-    *(
-        ("FrozenLake-v1", {"map_name": name, "is_slippery": slippery})
-        for name in ("4x4", "8x8")
-        for slippery in (True, False)
-    ),
+    ("FrozenLake-v1", {"map_name": "4x4", "is_slippery": False}),
+    ("FrozenLake-v1", {"map_name": "8x8", "is_slippery": True}),
     ("Taxi-v4", {}),
     ("Taxi-v4", {"is_rainy": True}),
-    ("CliffWalking-v1", {}),
     ("CliffWalking-v1", {"is_slippery": True}),
 ]
 CLASSIC = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1"]
@@ -105,11 +101,9 @@ def test_classic_control_steps_as_the_environment_does(
     [
         ("CartPole-v1", {}, "deterministic", (1.0, 1.0)),
         ("CartPole-v1", {"sutton_barto_reward": True}, "deterministic", (-1.0, 0.0)),
-        ("MountainCar-v0", {}, "deterministic", (-1.0, -1.0)),
         ("Acrobot-v1", {}, "deterministic", (-1.0, 0.0)),
         ("FrozenLake-v1", {}, "bounded", (0.0, 1.0)),
         ("FrozenLake-v1", {"is_slippery": False}, "deterministic", (0.0, 1.0)),
-        ("CliffWalking-v1", {}, "deterministic", (-100.0, -1.0)),
         ("Taxi-v4", {}, "deterministic", (-10.0, 20.0)),
     ],
 )
@@ -130,12 +124,6 @@ def test_stepping_into_the_end_again_pays_again() -> None:
     assert oracle.calls == 12
 
 
-def test_a_terminal_state_of_a_table_is_not_stepped_from() -> None:
-    model = from_gymnasium("FrozenLake-v1")
-    with pytest.raises(sp.ModelError, match="state 15 is terminal and cannot be stepped from"):
-        sp.Oracle(model, 0).sample(np.array([15]), [0])
-
-
 def test_the_users_environment_is_not_touched() -> None:
     mine, twin = gymnasium.make("CartPole-v1"), gymnasium.make("CartPole-v1")
     for environment in (mine, twin):
@@ -151,37 +139,25 @@ def test_the_users_environment_is_not_touched() -> None:
         assert one[1:] == two[1:]
 
 
-def test_an_environment_and_its_id_give_the_same_model() -> None:
-    one = from_gymnasium(gymnasium.make("FrozenLake-v1", map_name="8x8"))
-    two = from_gymnasium("FrozenLake-v1", map_name="8x8")
-    assert isinstance(one, sp.TabularModel)
-    assert isinstance(two, sp.TabularModel)
-    for name in ("probabilities", "successors", "rewards", "ends"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
-
-
 @pytest.mark.parametrize(
     ("name", "attribute", "value"),
     [
         ("CartPole-v1", "x_threshold", 5.0),
-        ("CartPole-v1", "kinematics_integrator", "other"),
         ("MountainCar-v0", "force", 0.01),
-        ("Acrobot-v1", "MAX_VEL_1", 99.0),
         ("Acrobot-v1", "book_or_nips", "nips"),
     ],
 )
-def test_a_changed_environment_has_no_twin(name: str, attribute: str, value: Any) -> None:
+def test_a_changed_environment_has_no_twin(
+    name: str, attribute: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not even where playing side by side would hardly show it."""
     changed = gymnasium.make(name)
     setattr(changed.unwrapped, attribute, value)
     assert isinstance(from_gymnasium(changed), sp.VectorModel)
     assert isinstance(from_gymnasium(gymnasium.make(name)), sp.JitModel)
     assert isinstance(from_gymnasium("CartPole-v1", sutton_barto_reward=True), sp.VectorModel)
-
-
-def test_a_twin_that_does_not_agree_is_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "TWIN_ERROR", -1.0)
-    assert isinstance(from_gymnasium("MountainCar-v0"), sp.VectorModel)
+    monkeypatch.setattr(door, "TWIN_ERROR", -1.0)  # a twin that does not agree is not handed out
+    assert isinstance(from_gymnasium(gymnasium.make(name)), sp.VectorModel)
 
 
 def test_a_twin_has_the_same_declarations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,10 +269,7 @@ class Numbered(Line):
         return self.state, self.reward(), False, False, {}
 
 
-OWN = [Line, InPlace, Single, Careless, Numbered]
-
-
-@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("kind", [Line, InPlace, Single, Careless, Numbered])
 def test_an_environment_with_noise_agrees_draw_by_draw(kind: type[Line]) -> None:
     model = from_gymnasium(kind(), reward_range=(0, 1))
     assert (model.reward_kind, model.reward_range, model.max_successors) == ("bounded", (0.0, 1.0), None)
@@ -333,28 +306,11 @@ def test_threads_and_pickled_copies_draw_alike(source: Any) -> None:
     copied = pickle.loads(pickle.dumps(model))
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(run, range(8)))
-    for results in (found, [run(chunk, copied) for chunk in range(8)]):
-        for one, two in zip(results, expected, strict=True):
-            for a, b in zip(one, two, strict=True):
-                for x, y in zip(a, b, strict=True):
-                    np.testing.assert_array_equal(x, y)
+    np.testing.assert_equal(found, expected)
+    np.testing.assert_equal([run(chunk, copied) for chunk in range(8)], expected)
 
 
 # --- Refusals -------------------------------------------------------------------------------------------------------
-
-
-class Tiring(Line):
-    """Pays less with every step since the reset: a hidden counter."""
-
-    count = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        self.count = 0
-        return super().reset(seed=seed)
-
-    def reward(self) -> float:
-        self.count += 1
-        return 1.0 / self.count
 
 
 class Ageing(Line):
@@ -386,51 +342,18 @@ class Labelled(Line):
         return self.state, 0.0, False, False, {}
 
 
-class Uneven(Labelled):
-    """Its state is no array."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.state = [[1.0], [2.0, 3.0]]
-        return self.state, {}
-
-
-class Stateless(Line):
-    """Hides its state under another name."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.place, self.state = self.state, None
-        return self.place, {}
-
-
-class Doubled(gymnasium.RewardWrapper[Any, Any]):
-    """Doubles the reward."""
-
-    def reward(self, reward: Any) -> Any:
-        return 2 * reward
-
-
 @pytest.mark.parametrize(
     ("environment", "arguments", "error", "message"),
     [
         ("Pendulum-v1", {}, ValueError, "Pendulum-v1 cannot be made a generative model: its actions are a Box"),
         ("Blackjack-v1", {}, ValueError, "it has neither a transition table (P) nor an assignable state"),
         ("Taxi-v4", {"fickle_passenger": True}, ValueError, "its fickle passenger changes the destination by a hidden"),
-        ("NoSuchLake-v1", {}, ValueError, "gymnasium cannot make 'NoSuchLake-v1' with {}: "),
         ("CartPole-v1", {"wheels": 3}, ValueError, "gymnasium cannot make 'CartPole-v1' with {'wheels': 3}: "),
-        ("FrozenLake-v1", {"map_name": "9x9"}, ValueError, "cannot make 'FrozenLake-v1' with {'map_name': '9x9'}: "),
-        ("CartPole-v1", {"discount": 1.0}, ValueError, "discount must be at least 0 and below 1, got 1.0"),
         ("FrozenLake-v1", {"reward_range": (0, 0.5)}, ValueError, "the reward 1.0 of state 14, action "),
-        ("CartPole-v1", {"reward_range": (0, 0.5)}, ValueError, "reward 1.0 is outside the declared range [0, 0.5]"),
         (Line(), {}, ValueError, "reward_range must be given: the rewards of Line are not known to smoothplan"),
         (Line(), {"noise": 1, "size": 2}, TypeError, "options ['noise', 'size'] go with an id, not with an environm"),
-        (Tiring(), {"reward_range": (0, 1)}, ValueError, "Tiring cannot be made a generative model: it keeps more"),
         (Ageing(), {"reward_range": (0, 1)}, ValueError, "Ageing cannot be made a generative model: it keeps more"),
         (Labelled(), {"reward_range": (0, 1)}, ValueError, "its state is not an array of numbers but array(['a']"),
-        (Uneven(), {"reward_range": (0, 1)}, ValueError, "its state is not an array of numbers but [[1.0], [2.0, 3"),
-        (Stateless(), {"reward_range": (0, 1)}, ValueError, "neither a transition table (P) nor an assignable state"),
-        (Doubled(Line()), {"reward_range": (0, 2)}, ValueError, "its wrapper Doubled may change what a step does"),
         (
             gymnasium.wrappers.TransformReward(gymnasium.make("CartPole-v1"), lambda reward: 2 * float(reward)),
             {},

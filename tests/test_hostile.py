@@ -34,7 +34,7 @@ FAST = 5.0
 fuzzed = settings(
     derandomize=True,
     deadline=None,
-    max_examples=80,
+    max_examples=100,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture],
 )
 """The same examples in every run, whatever the machine is doing."""
@@ -60,76 +60,25 @@ CODE = [
     "__import__('os').system('touch {canary}')",
     "__import__('os').environ.__setitem__('CANARY', '1')",
     "open('{canary}', 'w')",
-    "exec(\"open('{canary}', 'w')\")",
-    "[__import__('pathlib').Path('{canary}').touch()]",
     "$(touch {canary})",
-    "`touch {canary}`",
-    "; touch {canary}",
-    "| touch {canary}",
     "!!python/object/apply:os.system ['touch {canary}']",
     "cos\nsystem\n(S'touch {canary}'\ntR.",
-    "{0.__class__.__mro__}",
-    "{self.__init__.__globals__}",
     "%(name)s%n%s%s%s%s",
-    "%s" * 50,
-    "{}" * 50,
-    "${jndi:ldap://localhost/x}",
-    "../../../../etc/passwd",
-    "file:///etc/passwd",
-    "\\\\server\\share",
-    "os:Foo-v0",
     "antigravity:Foo-v0",
     "canary_module:Foo-v0",
 ]
 """Text that would do something, were it evaluated, formatted, loaded or handed to a shell."""
 
 NASTY = [
-    "",
-    "\0",
-    "\x1b[31m",
-    "\r\n",
-    "\u2028",
-    "\u202e",
-    "\ud800",
-    "\ufeff",
-    "é" * 1000,
+    *("", "\0", "\x1b[31m", "\r\n", "\u2028", "\ud800"),
     "x" * 100_000,
     "[" * 100_000,
-    "]" * 100_000,
     "[" * 900 + "]" * 900,
     "," * 100_000,
-    "=" * 100_000,
-    ":" * 100_000,
     "9" * 100_000,
-    "[" + "9" * 400 + "]",
     "[[" + "9" * 4_000 + ",0],[0,0]]",
-    "[" + "9" * 5_000 + "]",
     "[" + "0," * 40_000 + "0]",
-    "1e400",
-    "-1e400",
-    "nan",
-    "inf",
-    "-0",
-    "1e-320",
-    "1e308",
-    "1000000000000",
-    "1e12",
-    "1e300",
-    "999999999999999999",
-    "-999999999999999999",
-    "0x10",
-    "1_000",
-    "٣",
-    "²",
-    "none",
-    "true",
-    "[]",
-    "[[]]",
-    "[null]",
-    '["a"]',
-    '[{"a":[1]}]',
-    "[NaN]",
-    "[Infinity,-Infinity]",
+    *("1e400", "nan", "inf", "1e-320", "1e12", "9" * 18, "0x10", "٣", "none", "[]", "[null]", '["a"]', "[NaN]"),
 ]
 
 KEYS = sorted(
@@ -156,26 +105,6 @@ hostile_specs = st.one_of(
         "{}:{}={},{}={}".format, st.sampled_from(NAMES), st.sampled_from(KEYS), values, st.sampled_from(KEYS), values
     ),
 )
-VALID = [
-    "garnet:states=20,actions=3,branching=2,discount=0.5,seed=7,reward_kind=bernoulli",
-    "frozen-lake:map_name=8x8,slippery=false",
-    "inventory:capacity=3,mean_demand=1.5",
-    "ot:tau=1,lam=0.1,cost=[[0,1],[1,0]],reference=[0.5,0.5]",
-    "lse:temperature=0.5",
-    "second-order:epsilon=0.1,delta=0.05",
-    "ot-gape:epsilon=0.1,horizon=5",
-]
-
-
-@st.composite
-def mutated(draw: Any) -> str:
-    """A valid spec with a few characters cut out, doubled or replaced."""
-    text: str = draw(st.sampled_from(VALID))
-    for _ in range(draw(st.integers(1, 4))):
-        place, length = draw(st.integers(0, len(text))), draw(st.integers(0, 5))
-        middle = draw(st.sampled_from(["", ",", "=", ":", "[", "]", "-", "e9", "0", "9" * 30, ".", "\0", "é"]) | texts)
-        text = text[:place] + middle + text[place + length :]
-    return text
 
 
 @pytest.fixture
@@ -219,21 +148,6 @@ def test_hostile_specs(untouched: Path, text: str) -> None:
     _build_all(text.replace("{canary}", str(untouched)))
 
 
-@fuzzed
-@given(mutated())
-def test_mutated_specs(untouched: Path, text: str) -> None:
-    _build_all(text)
-
-
-@pytest.mark.parametrize("text", CODE)
-def test_code_in_every_place_of_a_spec(untouched: Path, text: str) -> None:
-    code = text.replace("{canary}", str(untouched))
-    for spec in (code, f"gym:{code}", f"gym:environment={code}", f"gym:CartPole-v1,{code}", f"gym:X-v0,env_id={code}"):
-        assert _outcome(lambda spec=spec: specs.build_model(spec)) is None  # type: ignore[misc]
-    for spec in (f"{code}:states=5", f"chain:{code}", f"chain:{code}=5", f"chain:states={code}", f"ot:cost={code}"):
-        _build_all(spec)
-
-
 @pytest.mark.parametrize("spec", ["{}", "environment={}", "GymV26Environment-v0,env_id={}", "a/{}", "{},discount=0.9"])
 @pytest.mark.parametrize("module", ["canary_module", "canary_module:canary_module", ".canary_module", "antigravity"])
 def test_a_spec_imports_no_module(untouched: Path, spec: str, module: str) -> None:
@@ -257,21 +171,13 @@ def test_the_canary_is_alive(untouched: Path) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        "garnet:states=1000000000000",
-        "garnet:states=1e12",
         "garnet:states=1e300",
-        "garnet:actions=1e12",
         "garnet:states=1e6,actions=1e6",
         "garnet:states=100000,branching=100000",
-        "garnet:states=10000,branching=10000,actions=1",
-        "chain:states=1e12",
         "river-swim:states=1e12",
         "two-room:size=1e6",
-        "sailing:size=1e6",
         "inventory:capacity=316,max_order=316",
-        "inventory:capacity=1e12",
         "sysadmin:machines=1e9",
-        "sysadmin:machines=1e300",
     ],
 )
 def test_absurd_sizes_are_refused_at_once(spec: str) -> None:
@@ -281,22 +187,12 @@ def test_absurd_sizes_are_refused_at_once(spec: str) -> None:
     assert time.perf_counter() - started < FAST
 
 
-def test_a_cost_for_absurdly_many_actions_is_refused() -> None:
-    for cost in ("line", "ring", "discrete", "zero"):
-        with pytest.raises(ValueError, match="is for at most 5,000 actions, got a model with 1,000,000"):
-            specs.build_backup(f"ot:cost={cost}", 1_000_000)
-
-
 def test_large_sizes_are_not() -> None:
+    with pytest.raises(ValueError, match="is for at most 5,000 actions, got a model with 1,000,000"):
+        specs.build_backup("ot:cost=line", 1_000_000)
     assert zoo.garnet(states=200_000, actions=2, branching=4).states == 200_000
     assert zoo.inventory(capacity=100, max_order=5).states == 101
     assert zoo.sysadmin(machines=1_000).actions == 1_001
-
-
-def test_a_long_list_takes_linear_time() -> None:
-    started = time.perf_counter()
-    assert len(specs.parse("ot:" + "x," * 200_000 + "x").positional) == 200_001
-    assert time.perf_counter() - started < FAST
 
 
 # The command line
@@ -305,8 +201,8 @@ SMALL = "river-swim:discount=0.3"
 LIMITS = ("--max-calls=50", "--max-seconds=1", "--quiet")
 
 
-def _refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
-    """One line on standard error and exit status 2; or a result."""
+def _answered(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """A result; or exit status 2 and the one line on standard error that is returned."""
     started = time.perf_counter()
     try:
         status = cli.main(arguments)
@@ -319,32 +215,21 @@ def _refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> None:
         assert captured.out == ""
         assert captured.err.startswith("smoothplan")
         assert len(captured.err.splitlines()) == 1
+    return captured.err if status == 2 else ""
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("text", [*CODE, *NASTY], ids=lambda text: text[:9])
 def test_hostile_command_lines(untouched: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     text = text.replace("{canary}", str(untouched))
-    for option in ("model", "backup"):
-        rest = () if option == "model" else (f"--model={SMALL}",)
-        _refused(capsys, "solve", f"--{option}={text}", *rest)
-    _refused(capsys, "solve", f"--model=garnet:states={text}")
-    _refused(capsys, "solve", f"--model={SMALL}", f"--backup=ot:cost={text}")
-    _refused(capsys, "plan", f"--model={SMALL}", f"--planner={text}", *LIMITS)
-    _refused(capsys, "plan", f"--model={SMALL}", f"--planner=second-order:epsilon=0.1,variant={text}", *LIMITS)
-    _refused(capsys, "plan", f"--model={SMALL}", "--planner=second-order:epsilon=0.5", f"--state={text}", *LIMITS)
-    _refused(capsys, "act", f"--env={text}")
-
-
-def _complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line with which a command is refused, and soon."""
-    started = time.perf_counter()
-    assert cli.main(arguments) == 2
-    assert time.perf_counter() - started < FAST
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert len(captured.err.splitlines()) == 1
-    return captured.err
+    for model in (text, f"gym:{text}", f"gym:X-v0,env_id={text}", f"chain:{text}=5", f"garnet:states={text}"):
+        _answered(capsys, "solve", f"--model={model}")
+    _answered(capsys, "solve", f"--model={SMALL}", f"--backup={text}")
+    _answered(capsys, "solve", f"--model={SMALL}", f"--backup=ot:cost={text}")
+    _answered(capsys, "plan", f"--model={SMALL}", f"--planner={text}", *LIMITS)
+    _answered(capsys, "plan", f"--model={SMALL}", f"--planner=second-order:epsilon=0.1,variant={text}", *LIMITS)
+    _answered(capsys, "plan", f"--model={SMALL}", "--planner=second-order:epsilon=0.5", f"--state={text}", *LIMITS)
+    _answered(capsys, "act", f"--env={text}")
 
 
 FINEST = r"epsilon must be at least \S+, 1e-12 of the largest possible value, .*, got"
@@ -357,36 +242,24 @@ SIZE = r"reward_range must lead to values whose size is 0 or from 1e-30 to 1e\+3
     ("planner", "backup", "complaint"),
     [
         ("second-order:epsilon=1e-320", "lse", f"{FINEST} 9.99989e-321"),
-        ("smooth-cruiser:epsilon=1e-320", "lse", f"{FINEST} 9.99989e-321"),
         ("sparse-sampling:epsilon=1e-30", "hard-max", f"{FINEST} 1e-30"),
-        ("second-order:epsilon=1e-320,variant=paper", "lse", f"{FINEST} 9.99989e-321"),
-        ("smooth-cruiser:epsilon=1e-320,variant=paper", "lse", f"{FINEST} 9.99989e-321"),
-        ("sparse-sampling:epsilon=1e-320,variant=paper", "lse", f"{FINEST} 9.99989e-321"),
         ("reference-cruiser:epsilon=1e-320", "lse", f"{FINEST} 9.99989e-321"),
         ("sparse-sampling:epsilon=1e-11", "hard-max", r"epsilon must be greater than 1.\d+e-09, the least bias of .*"),
         ("second-order:epsilon=1e308", "lse", r"epsilon must be below 1e\+30, got 1e\+308"),
-        ("ot-gape:epsilon=1e30", "lse", r"epsilon must be below 1e\+30, got 1e\+30"),
         ("second-order:epsilon=0.1", "lse:temperature=1e-320", f"{COLDEST} 9.99989e-321"),
-        ("second-order:epsilon=0.1", "ot:tau=1e-320", f"{COLDEST} 9.98013e-322"),
-        ("ot-gape:epsilon=0.1", "lse:temperature=1e-13", f"{COLDEST} 1e-13"),
-        ("reference-cruiser:epsilon=0.1", "lse:temperature=1e-13", f"{COLDEST} 1e-13"),
         ("second-order:epsilon=0.1", "lse:temperature=1e100", f"{SIZE} .*temperature of 1e\\+100 it is .*e\\+99"),
-        ("second-order:epsilon=0.1,delta=1e-320", "lse", "delta must be at least 1e-100, got 1e-320"),
-        ("ot-gape:epsilon=0.1,delta=1e-101", "lse", "delta must be at least 1e-100, got 1e-101"),
         ("ot-gap-cruiser:epsilon=0.1,delta=1e-101", "lse", "delta must be at least 1e-100, got 1e-101"),
-        ("reference-cruiser:epsilon=0.1,delta=1e-101", "lse", "delta must be at least 1e-100, got 1e-101"),
         ("reference-cruiser:epsilon=0.1,error_range=1e308", "lse", r"error_range must be below 1e\+30, got 1e\+308"),
         ("reference-cruiser:epsilon=0.1,horizon=1e9", "lse", "horizon must be at most 100,000,000, got 1000000000.0"),
         ("reference-cruiser:epsilon=0.1,pairs=1e300", "lse", r"pairs must be at most 1,000,000, got 1e\+300"),
         ("ot-gape:epsilon=0.1,horizon=1e9", "lse", "horizon must be at most 100,000, got 1000000000.0"),
-        ("ot-gape:epsilon=0.1,successors=1e300", "lse", r"successors must be at most 100,000, got 1e\+300"),
         ("ot-gape:epsilon=0.1,successors=1e5", "lse", "successors must be at most 8,192, got 100000"),
     ],
 )
 def test_a_planner_of_absurd_numbers(
     capsys: pytest.CaptureFixture[str], planner: str, backup: str, complaint: str
 ) -> None:
-    message = _complaint(capsys, "plan", f"--model={SMALL}", f"--planner={planner}", f"--backup={backup}", *LIMITS)
+    message = _answered(capsys, "plan", f"--model={SMALL}", f"--planner={planner}", f"--backup={backup}", *LIMITS)
     assert re.fullmatch(f"smoothplan: error: {complaint}\n", message), message
 
 
@@ -394,34 +267,21 @@ def test_a_planner_of_absurd_numbers(
     ("model", "planner", "complaint"),
     [
         ("inventory:price=1e300", "second-order:epsilon=0.1", rf"{SIZE} \(-2.5, 1e\+301\): .*"),
-        ("inventory:price=1e300", "ot-gape:epsilon=0.1", rf"{SIZE} \(-2.5, 1e\+301\): .*"),
         ("inventory:price=1e300", "reference-cruiser:epsilon=0.1", rf"{SIZE} \(-2.5, 1e\+301\): .*"),
         ("river-swim:discount=0.99999999999999", "second-order:epsilon=0.1", f"{FINEST} 0.1"),
         ("river-swim:discount=0.9999999", "second-order:epsilon=0.1", "discount must be smaller .*, got 0.9999999: .*"),
-        ("river-swim:discount=0.9999999", "smooth-cruiser:epsilon=9", "discount must be smaller .*, got 0.9999999: .*"),
         ("river-swim:discount=0.9999999", "ot-gap-cruiser:epsilon=1", "discount must be smaller .*, got 0.9999999: .*"),
-        (
-            "river-swim:discount=0.9999999",
-            "reference-cruiser:epsilon=0.1",
-            "discount .*, got 0.9999999: .* more than 100,000,000",
-        ),
-        *(
-            (
-                "river-swim:discount=0.999",
-                f"{name}:epsilon=0.1,variant=paper",
-                "discount must be smaller .*, got 0.999: .*",
-            )
-            for name in ("sparse-sampling", "smooth-cruiser", "second-order")
-        ),
+        ("river-swim:discount=0.9999999", "reference-cruiser:epsilon=0.1", "discount .*: .* more than 100,000,000"),
+        ("river-swim:discount=0.999", "second-order:epsilon=0.1,variant=paper", "discount must .*, got 0.999: .*"),
     ],
 )
 def test_a_model_of_absurd_numbers(
     capsys: pytest.CaptureFixture[str], model: str, planner: str, complaint: str
 ) -> None:
-    message = _complaint(capsys, "plan", f"--model={model}", f"--planner={planner}", *LIMITS)
+    message = _answered(capsys, "plan", f"--model={model}", f"--planner={planner}", *LIMITS)
     assert re.fullmatch(f"smoothplan: error: {complaint}\n", message), message
     if specs.parse(planner).name in ("sparse-sampling", "smooth-cruiser", "second-order"):
-        assert _complaint(capsys, "forecast", f"--model={model}", f"--planner={planner}") == message
+        assert _answered(capsys, "forecast", f"--model={model}", f"--planner={planner}") == message
 
 
 @pytest.mark.full
@@ -449,9 +309,6 @@ def test_numbers_at_the_limits_are_fine() -> None:
 def test_a_number_that_no_float_can_hold(value: Any) -> None:
     with pytest.raises(ValueError, match=r"x must be finite, got .+"):
         arguments.number("x", value)
-
-
-def test_a_whole_number_too_long_to_print() -> None:
     with pytest.raises(ValueError, match="x must be at most 5, got a number of 16,610 bits"):
         arguments.whole("x", 10**5000, most=5)
 
@@ -465,41 +322,25 @@ def test_what_is_no_array_of_numbers(values: Any) -> None:
         arguments.numbers("x", values)
 
 
-@pytest.mark.filterwarnings("error")
-def test_a_distribution_that_overflows() -> None:
-    with pytest.raises(ValueError, match="x must sum to one, got a sum of inf"):
-        arguments.distributions("x", [1e308, 1e308], 2)
-
-
 # Tables
 
-DTYPES: list[Any] = [
-    np.float64,
-    np.float32,
-    np.float16,
-    np.longdouble,
-    np.int8,
-    np.int64,
-    np.uint8,
-    np.uint64,
-    np.bool_,
-    np.complex128,
-    np.object_,
-    "U5",
-    "S5",
-    "M8[s]",
-    "m8[s]",
-    [("a", np.float64)],
-]
-FINE = [0.0, -0.0, 1.0, 0.5, 0.25, 1.0 / 3.0, 5e-324, True]
-ALMOST_ONE = [1.0 - 1e-10, 1.0 + 1e-10, 1.0 + 1e-8]
 numbers: st.SearchStrategy[Any] = st.sampled_from(
-    [*FINE, *ALMOST_ONE, 1e-310, -5e-324, -1.0, 2.0, np.nan, np.inf, 1e308, -1e308, 10**400, None, "1", b"1", 1j, [1.0]]
+    [0.0, 0.5, 1.0, 5e-324, True, 1.0 + 1e-8, -5e-324, -1.0, 2.0, np.nan, np.inf, -1e308, 10**400, None, "1", 1j, [1.0]]
 )
 targets: st.SearchStrategy[Any] = st.sampled_from(
     [0, 0, 0, 1, 1, 2, 3, -1, -(2**63), 2**63 - 1, 2**63, 2**64 - 1, 10**30, 0.0, 1.5, np.nan, "0", None, True]
 )
-sizes = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 5))
+
+
+LAYOUTS: list[Callable[[Any], Any]] = [
+    np.ascontiguousarray,
+    np.asfortranarray,
+    lambda values: np.repeat(values, 2, axis=0)[::2],  # strided
+    lambda values: values.astype(values.dtype.newbyteorder()),
+    lambda values: values.astype(object) if values.dtype.kind == "f" else values.astype(np.uint64),
+    lambda values: values.tolist(),
+]
+"""Ways to hold the same numbers."""
 
 
 @st.composite
@@ -513,74 +354,18 @@ def proper(draw: Any) -> dict[str, Any]:
     probabilities = weights / weights.sum(axis=-1, keepdims=True)
     probabilities *= 1.0 + draw(st.sampled_from([0.0, 0.0, 9e-10, -9e-10]))
     probabilities[probabilities == 0.0] = draw(st.sampled_from([0.0, -0.0]))
-    kind = draw(st.sampled_from(["deterministic", "bernoulli", "bounded"]))
+    kind, layout = draw(st.sampled_from(["deterministic", "bernoulli", "bounded"])), draw(st.sampled_from(LAYOUTS))
     rewards = rng.random((states, actions, width)[: draw(st.sampled_from([2, 3]))])
     rewards = np.round(rewards) if draw(st.booleans()) else rewards
     terminal = draw(st.sampled_from([None, rng.random(states) < 0.3, rng.random(probabilities.shape) < 0.3]))
     return {
-        "probabilities": draw(layouts(probabilities)),
-        "successors": draw(layouts(rng.integers(states, size=probabilities.shape))),
-        "rewards": draw(layouts(rewards if kind == "bernoulli" else rewards * draw(st.sampled_from([1.0, -3.0, 1e6])))),
+        "probabilities": layout(probabilities),
+        "successors": layout(rng.integers(states, size=probabilities.shape)),
+        "rewards": layout(rewards if kind == "bernoulli" else rewards * draw(st.sampled_from([1.0, -3.0, 1e6]))),
         "discount": draw(st.sampled_from([0.0, 5e-324, 0.5, 0.9])),
         "reward_kind": kind,
         "terminal": terminal,
     }
-
-
-@st.composite
-def layouts(draw: Any, values: Any) -> Any:
-    """The same numbers in another layout."""
-    kind = draw(st.sampled_from(["C", "F", "strided", "reversed", "read-only", "list", "object", "swapped"]))
-    match kind:
-        case "F":
-            return np.asfortranarray(values)
-        case "strided":
-            return np.repeat(values, 2, axis=0)[::2]
-        case "reversed":
-            return np.ascontiguousarray(values[::-1])[::-1]
-        case "read-only":
-            copy = values.copy()
-            copy.flags.writeable = False
-            return copy
-        case "list":
-            return values.tolist()
-        case "object":
-            return values.astype(object) if values.dtype.kind == "f" else values.astype(np.uint64)
-        case "swapped":
-            return values.astype(values.dtype.newbyteorder())
-    return values
-
-
-@st.composite
-def hostile_arrays(draw: Any, entries: Any, fitting: tuple[int, ...] = (2, 1, 2)) -> Any:
-    """Nested lists of anything, or an array of any dtype; often of the shape that fits."""
-    shape = draw(st.just(fitting) | sizes | st.lists(st.integers(0, 3), max_size=4).map(tuple))
-    if draw(st.booleans()):
-        array = np.zeros(shape, dtype=draw(st.sampled_from(DTYPES)))
-        if array.dtype.kind in "fiub" and array.ndim and array.size:
-            array[..., draw(st.integers(0, shape[-1] - 1))] = 1
-        return array
-    if draw(st.integers(0, 5)) == 0:
-        return draw(entries | st.sampled_from([[[[1.0], [0.5, 0.5]]], [[1.0], 2.0], "text", object(), {}, 5, None]))
-
-    def nested(dimensions: tuple[int, ...]) -> Any:
-        return [nested(dimensions[1:]) for _ in range(dimensions[0])] if dimensions else draw(entries)
-
-    return nested(shape)
-
-
-wrong_declarations = st.fixed_dictionaries(
-    {},
-    optional={
-        "discount": st.sampled_from([1, 1.0, -0.1, np.nan, np.inf, -np.inf, "0.5", None, True, [0.5], 1j, 1.0 + 1e-16]),
-        "reward_kind": st.sampled_from(["", "random", 5, None, ["bounded"]]),
-        "reward_range": st.sampled_from([(1, 0), (0,), (0, 1, 2), (np.nan, 1), (0, np.inf), 5, "ab", {}, (None, 1)]),
-        "terminal": st.sampled_from([5, "ab", [0, 1], [[True], [False, True]], [True] * 9, np.zeros((2, 2, 2, 2)), {}]),
-        "initial_state": st.sampled_from([-1, 99, 2**70, 0.5, "0", None, True, [0], np.nan]),
-        "state_names": st.sampled_from([[], "x" * 50, 5, object(), ["a"] * 50]),
-        "action_names": st.sampled_from([[], "x" * 50, 5, object(), ["a"] * 50]),
-    },
-)
 
 
 def _examine(model: sp.TabularModel) -> None:
@@ -604,12 +389,6 @@ def _examine(model: sp.TabularModel) -> None:
             assert reached in allowed
             assert low <= reward <= high
             assert ended in (False, True)
-        outcomes = model.tables.outcomes.reshape(model.states, model.actions, -1)[state, action]
-        assert outcomes["threshold"][-1] == 2**64 - 1
-        last = int(np.argmax(outcomes["threshold"] == 2**64 - 1))
-        assert (np.diff(outcomes["threshold"][: last + 1].astype(np.float64)) >= 0.0).all()
-        for end in outcomes["successor"][: last + 1]:
-            assert (~end if end < 0 else end) in allowed
     if np.abs(model.rewards).max() <= 1e7 and model.discount <= 0.99:
         assert np.isfinite(exact.solve(model, sp.HardMax(), 1e-3).values).all()
         assert np.isfinite(exact.solve(model, sp.LogSumExp(0.1), 1e-3).values).all()
@@ -622,15 +401,6 @@ def test_a_proper_table_works_in_any_layout(table: dict[str, Any]) -> None:
 
 
 @fuzzed
-@given(proper(), st.sampled_from(["probabilities", "successors", "rewards"]), st.data())
-def test_one_hostile_array(table: dict[str, Any], name: str, data: st.DataObject) -> None:
-    hostile = data.draw(hostile_arrays(targets if name == "successors" else numbers, np.shape(table[name])))
-    model = _outcome(lambda: sp.TabularModel(**{**table, name: hostile}))
-    if model is not None:
-        _examine(model)
-
-
-@fuzzed
 @given(proper(), st.sampled_from(["probabilities", "successors", "rewards"]), numbers | targets, st.integers(0, 999))
 def test_one_hostile_entry(table: dict[str, Any], name: str, entry: Any, place: int) -> None:
     values = np.array(table[name]).astype(object)
@@ -640,37 +410,15 @@ def test_one_hostile_entry(table: dict[str, Any], name: str, entry: Any, place: 
         _examine(model)
 
 
-@fuzzed
-@given(proper(), wrong_declarations.filter(bool))
-def test_wrong_declarations(table: dict[str, Any], declarations: dict[str, Any]) -> None:
-    assert _outcome(lambda: sp.TabularModel(**{**table, **declarations})) is None
-
-
-@fuzzed
-@given(
-    hostile_arrays(st.sampled_from(FINE)) | hostile_arrays(numbers),
-    hostile_arrays(numbers, (2, 1)),
-    st.sampled_from([None, [True], [[[True]]], [[True], []], 5]),
-)
-def test_hostile_dense_tables(probabilities: Any, rewards: Any, terminal: Any) -> None:
-    model = _outcome(lambda: sp.TabularModel.from_dense(probabilities, rewards, discount=0.5, terminal=terminal))
-    if model is not None:
-        _examine(model)
-
-
 outcomes = st.tuples(
     numbers | st.just(1.0), targets, numbers, st.sampled_from([False, True, 0, 1, "no", None, np.True_])
 )
 entries = st.lists(outcomes, max_size=3) | st.just([(1.0, 0, 0.0, False)])
-anything = st.sampled_from([5, None, "text", {}, {0: {0: [(1.0, 0, 0.0, False)]}}, (1.0, 0, 0.0), [(1.0, 0)], object()])
+anything = st.sampled_from([5, None, "text", {}, (1.0, 0, 0.0), [(1.0, 0)], object()])
 
 
 @fuzzed
-@given(
-    st.lists(st.lists(entries | anything, max_size=2) | anything, max_size=3)
-    | anything
-    | st.lists(st.lists(entries, min_size=1, max_size=1), min_size=1, max_size=3)
-)
+@given(st.lists(st.lists(entries | anything, min_size=1, max_size=2) | anything, max_size=3) | anything)
 def test_hostile_outcomes(table: Any) -> None:
     model = _outcome(lambda: sp.TabularModel.from_outcomes(table, discount=0.5))
     if model is not None:
@@ -683,20 +431,7 @@ def test_a_step_with_an_action_outside_the_table_is_refused(action: int) -> None
     model = sp.models.chain(2)
     with pytest.raises(sp.ModelError, match=f"action {action} is not one of the model's actions 0..1"):
         model.step(np.array([0, 1]), np.array([0, action]), np.random.default_rng(0))
-
-
-@pytest.mark.parametrize(
-    "actions", [np.array([0.0]), np.array([0, 0]), np.array([[0]]), np.array([0], dtype=np.uint64)]
-)
-def test_actions_must_match_the_states(actions: Any) -> None:
-    with pytest.raises(sp.ModelError, match=r"actions must be int64 \(1,\), got dtype"):
-        sp.models.chain(2).step(np.array([0]), actions, np.random.default_rng(0))
-
-
-def test_rewards_of_terminal_states_may_be_anything() -> None:
-    table = {
-        "probabilities": [[[0.3, 0.6, 0.1]]] * 2,
-        "successors": [[[0, 1, 1]]] * 2,
-        "rewards": [[0.5], [-(2.0**63)]],
-    }
-    _examine(sp.TabularModel(**table, discount=0.5, reward_kind="bernoulli", terminal=[False, True]))  # type: ignore[arg-type]
+    wrong: list[Any] = [np.array([0.0]), np.array([0, 0]), np.array([0], dtype=np.uint64)]
+    for actions in wrong:
+        with pytest.raises(sp.ModelError, match=r"actions must be int64 \(1,\), got dtype"):
+            model.step(np.array([0]), actions, np.random.default_rng(0))

@@ -16,6 +16,7 @@ from smoothplan.arguments import Floats, Ints
 from smoothplan.models.base import Declarations
 from smoothplan.models.tabular import LAST, Tables, draw
 from smoothplan.streams import CALLS, generator
+from tests import common
 
 SEEDS = range(4)
 SAMPLERS = ("batch", "compiled")
@@ -179,7 +180,6 @@ def test_facts_of_a_table() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "range_"),
     [
-        ((), "deterministic", (0.0, 1.0)),
         (((0, 1, 1, 9.0), (1, 0, 1, -9.0)), "deterministic", (0.0, 1.0)),  # at probability zero
         (((0, 0, 1, 7.0),), "bounded", (0.0, 7.0)),
     ],
@@ -199,6 +199,8 @@ def test_rows_of_a_terminal_state_have_no_say() -> None:
     np.testing.assert_array_equal(model.ends, np.array(PAIR["successors"]) == 1)
     np.testing.assert_array_equal(model.continuation, np.array(PAIR["probabilities"]) * ~model.ends)
     assert model.max_successors == 2
+    wild = {**PAIR, "rewards": by_successor((1, 1, 0, -(2.0**63))), "reward_kind": "bernoulli"}
+    assert sp.TabularModel(**wild, terminal=[False, True]).reward_range == (0.0, 1.0)
     transition = sp.Oracle(model, 0).sample(np.array([0, 0]), [1, 1])
     assert transition.next_states.tolist() == [1, 1]
     assert transition.terminals.all()
@@ -218,23 +220,22 @@ def test_terminal_transitions_make_the_states_terminal_that_are_entered_in_no_ot
     np.testing.assert_array_equal(model.ends, successors == 1)
 
 
-@pytest.mark.parametrize(
-    "name", ["probabilities", "successors", "rewards", "terminal", "ends", "continuation", "expected_rewards"]
-)
 @pytest.mark.parametrize("rewards", [PAIR["rewards"], by_successor((0, 0, 1, 7.0))])
-def test_arrays_are_read_only_copies(name: str, rewards: Any) -> None:
+def test_arrays_are_read_only_copies(rewards: Any) -> None:
+    names = ("probabilities", "successors", "rewards", "terminal", "ends", "continuation", "expected_rewards")
     given: dict[str, Any] = {key: np.array(value) for key, value in {**PAIR, "rewards": rewards}.items()}
     model = sp.TabularModel(**given)
-    before = getattr(model, name).copy()
-    with pytest.raises(ValueError, match="read-only"):
-        getattr(model, name)[0] = 0
+    before = {name: getattr(model, name).copy() for name in names}
     for key in ("probabilities", "successors", "rewards"):
         given[key][:] = 0
-    np.testing.assert_array_equal(getattr(model, name), before)
+    for name in names:
+        with pytest.raises(ValueError, match="read-only"):
+            getattr(model, name)[0] = 0
+        np.testing.assert_array_equal(getattr(model, name), before[name])
     assert not any(table.flags.writeable for table in model.tables if isinstance(table, np.ndarray))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_from_dense_equals_the_full_matrices(seed: int) -> None:
     rng = np.random.default_rng(seed)
     shape = (5, 3, 5)
@@ -245,15 +246,8 @@ def test_from_dense_equals_the_full_matrices(seed: int) -> None:
     rewards, ends = rng.random(shape), rng.random(shape) < 0.2
     model = sp.TabularModel.from_dense(dense, rewards, discount=0.9, terminal=ends)
 
-    back, back_rewards = np.zeros(shape), np.zeros(shape)
-    back_ends = np.zeros(shape, dtype=np.bool_)
-    for s, a, b in np.argwhere(model.probabilities > 0):
-        t = model.successors[s, a, b]
-        back[s, a, t], back_rewards[s, a, t] = model.probabilities[s, a, b], model.rewards[s, a, b]
-        back_ends[s, a, t] = model.ends[s, a, b]
-    np.testing.assert_array_equal(back, dense)
-    np.testing.assert_array_equal(back_rewards, rewards * (dense > 0))
-    np.testing.assert_array_equal(back_ends, ends & (dense > 0))
+    for found, expected in zip(common.dense(model), (dense, dense * rewards, dense * ends), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 # --- What a table refuses -------------------------------------------------------------------------------------------
@@ -263,14 +257,10 @@ def test_from_dense_equals_the_full_matrices(seed: int) -> None:
     ("name", "place", "value", "message"),
     [
         ("probabilities", (1, 1, 0), 0.2, "the probabilities of state 1, action 1 sum to 0.95, not to one"),
-        ("probabilities", (0, 1, 1), 1e-8, "the probabilities of state 0, action 1 sum to 1.00000001, not to one"),
         ("probabilities", (1, 1, 0), -0.25, "probability -0.25 of state 1, action 1 is not a probability"),
         ("probabilities", (1, 0, 0), np.nan, "probability nan of state 1, action 0 is not a probability"),
-        ("probabilities", (0, 0, 0), np.inf, "probability inf of state 0, action 0 is not a probability"),
         ("successors", (1, 0, 0), 2, "successor 2 of state 1, action 0 is not one of the states 0..1"),
-        ("successors", (0, 1, 1), -1, "successor -1 of state 0, action 1 is not one of the states 0..1"),
         ("rewards", (0, 1), np.nan, "the reward of state 0, action 1 is nan"),
-        ("rewards", (1, 0), -np.inf, "the reward of state 1, action 0 is -inf"),
     ],
 )
 def test_a_wrong_entry_is_named(name: str, place: tuple[int, ...], value: float, message: str) -> None:
@@ -284,29 +274,12 @@ def test_a_wrong_entry_is_named(name: str, place: tuple[int, ...], value: float,
     ("changes", "error", "message"),
     [
         ({"probabilities": [[1.0]]}, ValueError, "probabilities must have shape [S, K, B], got (1, 1)"),
-        ({"probabilities": np.zeros((0, 2, 2))}, ValueError, "probabilities must have shape [S, K, B], got (0, 2, 2)"),
         ({"probabilities": [[[1.0], [0.5, 0.5]]]}, TypeError, "probabilities must be an array of numbers, got [[[1.0]"),
-        ({"probabilities": [[["a"]]]}, TypeError, "probabilities must be an array of numbers, got [[['a']]]"),
-        (
-            {"successors": [[[0]]]},
-            ValueError,
-            "successors must have the shape of probabilities, (2, 2, 2), got (1, 1, 1)",
-        ),
+        ({"successors": [[[0]]]}, ValueError, "successors must have the shape of probabilities, (2, 2, 2), got (1, 1"),
         ({"successors": np.zeros((2, 2, 2))}, TypeError, "successors must be whole numbers, got dtype float64"),
-        ({"successors": [[[0], [0, 1]]]}, TypeError, "successors must be an array of whole numbers, got [[[0], [0, 1]"),
         ({"rewards": [0.0, 1.0]}, ValueError, "rewards must have shape (2, 2) or (2, 2, 2), got (2,)"),
-        ({"rewards": [["a"]]}, TypeError, "rewards must be an array of numbers, got [['a']]"),
         ({"terminal": [0, 1]}, ValueError, "terminal must be booleans of shape (2,) or (2, 2, 2), got shape (2,)"),
-        ({"terminal": [True]}, ValueError, "terminal must be booleans of shape (2,) or (2, 2, 2), got shape (1,)"),
-        ({"discount": 1.0}, ValueError, "discount must be at least 0 and below 1, got 1.0"),
-        ({"reward_kind": "gaussian"}, ValueError, "reward_kind must be one of deterministic, bernoulli, bounded, got"),
         ({"reward_range": (1, 0)}, ValueError, "reward_range must have low ≤ high, got (1, 0)"),
-        ({"reward_range": 1.0}, ValueError, "reward_range must be a pair (low, high), got 1.0"),
-        (
-            {"reward_range": (0, 0.6)},
-            sp.ModelError,
-            "the reward 1.0 of state 1, action 0 is outside the range [0, 0.6]",
-        ),
         (
             {"reward_range": (0.1, 1), "rewards": by_successor((0, 0, 0, 0.2), (1, 1, 1, 0.05), (0, 0, 1, 0.3))},
             sp.ModelError,
@@ -317,14 +290,8 @@ def test_a_wrong_entry_is_named(name: str, place: tuple[int, ...], value: float,
             sp.ModelError,
             "the mean reward 1.5 of state 0, action 1 is outside the range [0, 1]",
         ),
-        (
-            {"reward_kind": "bernoulli", "reward_range": (0, 2)},
-            ValueError,
-            "reward_range must be (0, 1) for bernoulli rewards, got (0, 2)",
-        ),
         ({"initial_state": 2}, ValueError, "initial_state must be in 0..1, got 2"),
         ({"state_names": ["a"]}, ValueError, "state_names must have 2 entries, got 1"),
-        ({"action_names": "abc"}, ValueError, "action_names must have 2 entries, got 3"),
     ],
 )
 def test_a_wrong_table_is_refused(changes: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -336,11 +303,9 @@ def test_a_wrong_table_is_refused(changes: dict[str, Any], error: type[Exception
     ("probabilities", "rewards", "message"),
     [
         ([[[1.0, -0.5]], [[0.0, 1.0]]], [[0.0], [0.0]], "probability -0.5 of state 0, action 0 is not a probability"),
-        ([[[1.0, 0.0]], [[np.nan, 1.0]]], [[0.0], [0.0]], "probability nan of state 1, action 0 is not a probability"),
         ([[[1.0, 0.0]], [[0.0, 0.0]]], [[0.0], [0.0]], "the probabilities of state 1, action 0 sum to 0, not to one"),
         ([[[1.0]], [[1.0]]], [[0.0], [0.0]], "probabilities must have shape [S, K, S], got (2, 1, 1)"),
         ([[[1.0, 0.0]], [[0.0, 1.0]]], [[[0.0, 0.0]]], "rewards must have shape (2, 1) or (2, 1, 2), got (1, 1, 2)"),
-        ([[[1.0, 0.0]], [[0.0, 1.0]]], [[0.0], [np.nan]], "the reward of state 1, action 0 is nan"),
     ],
 )
 def test_a_wrong_dense_table_is_refused(probabilities: Any, rewards: Any, message: str) -> None:
@@ -352,16 +317,11 @@ def test_a_wrong_dense_table_is_refused(probabilities: Any, rewards: Any, messag
     ("states", "actions", "message"),
     [
         ([0, 2], [0, 0], "state 2 is not one of the model's states 0..1"),
-        ([-1, 0], [0, 0], "state -1 is not one of the model's states 0..1"),
         ([0, 1], [0, 0], "state 1 is terminal and cannot be stepped from"),
         ([0.0], [0], "states must be int64 [n], got dtype float64 and shape (1,)"),
-        ([[0]], [0], "states must be int64 [n], got dtype int64 and shape (1, 1)"),
         ([0, 0], [0, 2], "actions must be in 0..1, got 2"),
-        ([0], [-1], "actions must be in 0..1, got -1"),
         ([0], [0.0], "whole-numbered actions [n] must match, got shapes (1,) and (1,), actions of dtype float64"),
-        ([0], [True], "actions of dtype bool"),
         ([0, 0], [0], "must match, got shapes (2,) and (1,)"),
-        ([[0]], [[0]], "must match, got shapes (1, 1) and (1, 1)"),
         (0, 0, "must match, got shapes () and ()"),
     ],
 )
@@ -400,12 +360,8 @@ BATCHES = (1, 7, 0, 100, 3)
 @pytest.mark.parametrize("form", ["vector", "scalar"])
 def test_every_row_of_every_batch_is_counted(form: str) -> None:
     counting = Counting()
-    model = (
-        sp.VectorModel(counting, **DECLARED)
-        if form == "vector"
-        else sp.VectorModel.from_scalar(counting.scalar, **DECLARED)
-    )
-    oracle = sp.Oracle(model, seed=0)
+    vector, scalar = sp.VectorModel(counting, **DECLARED), sp.VectorModel.from_scalar(counting.scalar, **DECLARED)
+    oracle = sp.Oracle(vector if form == "vector" else scalar, seed=0)
     for size in BATCHES:
         oracle.sample(np.zeros((size, 2)), np.zeros(size, dtype=np.int64))
         assert oracle.calls == counting.rows
@@ -476,11 +432,8 @@ def test_a_single_number_is_a_state() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"actions": 0}, ValueError, "actions must be at least 1, got 0"),
         ({"discount": 1}, ValueError, "discount must be at least 0 and below 1, got 1"),
         ({"reward_range": (2, 1)}, ValueError, "reward_range must have low ≤ high, got (2, 1)"),
-        ({"reward_range": (0, 1, 2)}, ValueError, "reward_range must be a pair (low, high), got (0, 1, 2)"),
-        ({"reward_range": (np.nan, 1)}, ValueError, "reward_range[0] must be finite, got nan"),
         ({"reward_kind": "normal"}, ValueError, "reward_kind must be one of deterministic, bernoulli, bounded"),
         (
             {"reward_kind": "bernoulli", "reward_range": (0, 2)},
@@ -489,6 +442,7 @@ def test_a_single_number_is_a_state() -> None:
         ),
         ({"max_successors": 0}, ValueError, "max_successors must be at least 1, got 0"),
         ({"terminates": 1}, TypeError, "terminates must be true or false, got 1"),
+        ({"step": 3}, TypeError, "step must be a function of (states, actions, rng), got 3"),
     ],
 )
 @pytest.mark.parametrize("kind", [sp.VectorModel, sp.JitModel])
@@ -496,13 +450,7 @@ def test_a_wrong_declaration_is_refused(
     kind: Any, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):
-        kind(Counting(), **{**DECLARED, **changes})
-
-
-@pytest.mark.parametrize("kind", [sp.VectorModel, sp.JitModel])
-def test_a_step_must_be_callable(kind: Any) -> None:
-    with pytest.raises(TypeError, match=re.escape("step must be a function of (states, actions, rng), got 3")):
-        kind(3, **DECLARED)
+        kind(**{"step": Counting(), **DECLARED, **changes})
 
 
 # --- What the oracle refuses of a simulator -------------------------------------------------------------------------
@@ -526,53 +474,24 @@ FINE = (STATES, np.array([0.0, 1.0]), np.array([False, False]))
             "reward 1.25 is outside the declared range [0, 1] (state [2.5], action 1, reward 1.25, next state [2.5], "
             "seed 0, chunk 0)",
         ),
-        (
-            answering(STATES, np.array([-1, 0])),
-            {},
-            "reward -1 is outside the declared range [0, 1] (state [1.5], action 0, reward -1",
-        ),
-        (
-            answering(STATES, np.array([0.5, np.nan])),
-            {},
-            "reward nan is outside the declared range [0, 1] (state [2.5], action 1, reward nan",
-        ),
-        (
-            answering(STATES, np.array([1.0, 0.5])),
-            {"reward_kind": "bernoulli"},
-            "reward 0.5 of a bernoulli model is neither 0 nor 1 (state [2.5], action 1, reward 0.5",
-        ),
+        (answering(STATES, np.array([0.5, np.nan])), {}, "reward nan is outside the declared range [0, 1]"),
+        (answering(STATES, np.array([1.0, 0.5])), {"reward_kind": "bernoulli"}, "reward 0.5 of a bernoulli model is"),
         (
             answering(np.array([[1.5], [np.nan]]), FINE[1]),
             {},
             "the next state is not finite (state [2.5], action 1, reward 1.0, next state [nan], seed 0, chunk 0)",
         ),
         (
-            answering(np.array([[-np.inf], [1.0]]), FINE[1]),
-            {},
-            "the next state is not finite (state [1.5], action 0, reward 0.0, next state [-inf], seed 0, chunk 0)",
-        ),
-        (
             answering(STATES, FINE[1], np.array([False, True])),
             {"terminates": False},
-            "the next state is terminal in a model declared with terminates=False (state [2.5], action 1",
+            "terminal in a model declared with",
         ),
         (answering(STATES[:1], FINE[1]), {}, "next_states must have the shape of states, (2, 1), got (1, 1)"),
-        (answering(STATES[:, 0], FINE[1]), {}, "next_states must have the shape of states, (2, 1), got (2,)"),
-        (
-            answering(STATES.astype(np.float32), FINE[1]),
-            {},
-            "next_states must have the dtype of states, float64, got float32",
-        ),
+        (answering(STATES.astype(np.float32), FINE[1]), {}, "must have the dtype of states, float64, got float32"),
         (answering(STATES, np.zeros((2, 1))), {}, "rewards must have shape (2,), got (2, 1)"),
-        (answering(STATES, 0.5), {}, "rewards must have shape (2,), got ()"),
-        (answering(STATES, np.array(["0", "1"])), {}, "rewards must be numbers, got <U1"),
         (answering(STATES, np.array([True, False])), {}, "rewards must be numbers, got bool"),
-        (answering(STATES, np.array([None, 0.0])), {}, "rewards must be numbers, got object"),
         (answering(STATES, FINE[1], np.array([0, 1])), {}, "terminals must be booleans, got int64"),
-        (answering(STATES, FINE[1], True), {}, "terminals must have shape (2,), got ()"),
-        (answering(STATES), {}, "step must return (next_states, rewards, terminals), got tuple"),
         (answering(*FINE, {}), {}, "step must return (next_states, rewards, terminals), got tuple"),
-        (lambda s, a, rng: [s, FINE[1]], {}, "step must return (next_states, rewards, terminals), got list"),
         (lambda s, a, rng: None, {}, "step must return (next_states, rewards, terminals), got NoneType: None"),
     ],
 )
@@ -587,17 +506,12 @@ def _add_in_place(states: Any, actions: Ints, rng: np.random.Generator) -> tuple
     return states, np.zeros(len(actions))
 
 
-def _assign_in_place(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
-    states[0] = 1.0
-    return states, np.zeros(len(actions))
-
-
 def _swap_actions(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
     actions[:] = 0
     return states, np.zeros(len(actions))
 
 
-@pytest.mark.parametrize("step", [_add_in_place, _assign_in_place, _swap_actions])
+@pytest.mark.parametrize("step", [_add_in_place, _swap_actions])
 def test_the_oracle_does_not_let_a_simulator_change_its_arguments(step: Any) -> None:
     states = STATES.copy()
     with pytest.raises(sp.ModelError, match="must not change its arguments"):
@@ -650,32 +564,22 @@ def test_a_call_that_went_wrong_can_be_made_again() -> None:
 SOUND = {"states": [[1.0]], "dtype": "<f8", "actions": [0], "generator": [1, 2, 3, 4, 0, 0]}
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, "{}", "null", '"' + "x" * (1 << 24) + '"'])
-def test_what_is_no_call_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="call must be one that an error of a simulator has written down"):
-        sp.reproduce(sp.VectorModel.from_scalar(slippery, **DECLARED), text)
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
         {"dtype": "O"},
-        {"dtype": "f8, O"},
         {"actions": [0, 1]},
-        {"actions": []},
         {"generator": [1, 2, 3, 4, 2, 0]},
-        {"generator": [-1, 2, 3, 4, 0, 0]},
         {"row": 9},
-        {"seed": -1},
         {"chunk": "0"},
-        {"states": [[1.0], [1.0, 2.0]]},
     ],
 )
-def test_a_call_with_a_wrong_entry_is_refused(wrong: dict[str, Any]) -> None:
+def test_what_is_no_call_is_refused(wrong: dict[str, Any]) -> None:
     entries = SOUND | {"seed": 0, "chunk": 0, "row": 0}
     assert sp.models.Call.from_json(json.dumps(entries)).row == 0
-    with pytest.raises(ValueError, match="call must be one that an error of a simulator has written down"):
-        sp.models.Call.from_json(json.dumps(entries | wrong))
+    for text in (json.dumps(entries | wrong), "", "[]", "[" * 100_000, "{}"):
+        with pytest.raises(ValueError, match="call must be one that an error of a simulator has written down"):
+            sp.models.Call.from_json(text)
 
 
 def test_terminals_may_be_left_out_and_rewards_may_be_whole_numbers() -> None:
@@ -755,10 +659,6 @@ def _two_results(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[
     return states.copy(), np.zeros(len(actions))
 
 
-def _whole_rewards(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, Any, Any]:
-    return states.copy(), np.zeros(len(actions), dtype=np.int64), np.zeros(len(actions), dtype=np.bool_)
-
-
 def _objects(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, Any, Any]:
     return sorted(states, key=str), np.zeros(len(actions)), np.zeros(len(actions), dtype=np.bool_)
 
@@ -769,7 +669,6 @@ def _objects(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any,
         (_writes, "Numba cannot compile step for states of type .*Cannot modify readonly array"),
         (_objects, "Numba cannot compile step for states of type"),
         (_two_results, r"step must return \(next_states, rewards, terminals\) of type .*, got "),
-        (_whole_rewards, r"step must return \(next_states, rewards, terminals\) of type .*, got .*int64"),
     ],
 )
 def test_jit_refuses_a_wrong_step_at_once(step: Any, message: str) -> None:

@@ -2,10 +2,7 @@
 
 import io
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -83,18 +80,12 @@ def test_speed_is_recent_and_falls_while_nothing_happens() -> None:
         ({}, None),
         ({"max_calls": 5000}, 40.0),
         ({"max_calls": 500}, 0.0),  # it is beyond its limit
-        ({"max_calls": 10**400}, None),
         # After 1,000 calls half the width is 0.5: a tenth of it takes a hundred times the calls.
         ({"epsilon": 0.05}, 990.0),
-        ({"epsilon": 0.5}, 0.0),
-        ({"epsilon": 0.0}, None),
         ({"max_seconds": 60.0}, 50.0),
-        ({"max_seconds": 5.0}, 0.0),
         ({"max_calls": 5000, "epsilon": 0.25}, 30.0),
-        ({"max_calls": 2000, "epsilon": 0.25}, 10.0),
         ({"max_calls": 5000, "epsilon": 0.05, "max_seconds": 30.0}, 20.0),
         ({"resumed": 9000, "epsilon": 0.25}, 300.0),  # resumed calls narrowed the interval too
-        ({"speed": 0.0, "max_calls": 5000, "epsilon": 0.1}, None),
     ],
 )
 def test_time_left_is_the_least_that_is_known(known: dict[str, Any], left: float | None) -> None:
@@ -113,14 +104,6 @@ def test_no_time_left_too_soon_or_without_a_speed_or_an_interval() -> None:
         pace.update(calls, (-np.inf, np.inf))
     assert pace.calls_per_second == 20.0
     assert pace.seconds_left is None
-
-
-def test_the_smallest_limit_counts() -> None:
-    pace = Pace(max_calls=100)
-    pace.expect(10**400)
-    assert pace.at_most_calls == 100
-    pace.expect(7)
-    assert pace.at_most_calls == 7
 
 
 # JSON lines
@@ -176,23 +159,19 @@ def test_the_last_line_is_written_whatever_happens(
     assert [(line["calls"], line["status"]) for line in lines] == [(5, "running"), (6, status)]
 
 
-def test_a_run_without_an_update_has_a_last_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with display_for("json", clock=FakeClock()):
-        pass
-    (line,) = _lines(capsys)
-    assert line["status"] == "ended"
-    assert line["interval"] is None
-    assert line["at_most_calls"] is None
-
-
-def test_numbers_that_json_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
-    with display_for("json", clock=FakeClock()) as display:
+def test_the_smallest_limit_counts_and_json_has_no_infinity(capsys: pytest.CaptureFixture[str]) -> None:
+    with display_for("json", clock=FakeClock(), max_calls=10**400) as display:
         display.expect(10**5000)
         calls: Any = np.int64(5)
         display.update(calls, (-np.inf, np.float64(2.0)))
     first, last = _lines(capsys)
     assert first["interval"] == last["interval"] == [None, 2.0]
     assert first["at_most_calls"] is None
+    with display_for("json", max_calls=100, clock=FakeClock()) as display:
+        display.expect(10**400)
+        display.expect(7)
+    (line,) = _lines(capsys)
+    assert (line["status"], line["interval"], line["at_most_calls"]) == ("ended", None, 7)
 
 
 # The live line
@@ -216,6 +195,19 @@ def test_nothing_of_the_live_line_stays_but_notes(capsys: pytest.CaptureFixture[
 class Terminal(io.StringIO):
     """A file that claims to be a terminal."""
 
+    @classmethod
+    def shown(cls, monkeypatch: pytest.MonkeyPatch, columns: int) -> "Terminal":
+        """One in place of standard error."""
+        terminal = cls()
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setattr("sys.stderr", terminal)
+        return terminal
+
+    def text(self) -> str:
+        """What was written to it, without control sequences."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.getvalue())
+
     def isatty(self) -> bool:
         return True
 
@@ -228,44 +220,30 @@ class Terminal(io.StringIO):
     ],
 )
 def test_the_live_line(monkeypatch: pytest.MonkeyPatch, columns: int, parts: list[str]) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setenv("TERM", "xterm")
-    terminal, clock = Terminal(), FakeClock()
-    monkeypatch.setattr("sys.stderr", terminal)
+    terminal, clock = Terminal.shown(monkeypatch, columns), FakeClock()
     with display_for(True, title="{planning}", max_calls=5000, clock=clock) as display:
         for second in range(11):
             clock.now = 1000.0 + second
             display.update(100 * second, (0.25, 1.25))
         assert isinstance(display, Live)
         display._bar.refresh()
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
-    assert [part for part in parts if part not in shown] == []
+    assert [part for part in parts if part not in terminal.text()] == []
 
 
 def test_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("TERM", "xterm")
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
+    terminal = Terminal.shown(monkeypatch, 200)
     with Episodes("Lake{0}-v1", 3) as display:
         display.update(2.5, 7)
         display.over()
         display._bar.refresh()
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
-    assert "playing Lake{0}-v1" in shown
-    assert "1 of 3 episodes score 2.5 after 7 steps" in shown
+    assert "playing Lake{0}-v1" in terminal.text()
+    assert "1 of 3 episodes score 2.5 after 7 steps" in terminal.text()
 
 
 # Which display
 
 
-def test_displays_by_argument() -> None:
-    assert isinstance(display_for(False), Silent)
-    assert isinstance(display_for(True), Live)
-    assert isinstance(display_for("json"), Lines)
-
-
-@pytest.mark.parametrize("progress", [None, 1, 0, "", "live", "JSON", b"json", [], np.array(["json", "json"])])
+@pytest.mark.parametrize("progress", [None, 1, "live", np.array(["json", "json"])])
 def test_another_argument_is_refused(progress: Any) -> None:
     with pytest.raises(ValueError, match='progress must be True, False or "json", got'):
         display_for(progress)
@@ -282,20 +260,16 @@ def _use(display: Silent | Live | Lines) -> None:
 
 
 class Broken(io.StringIO):
-    """A pipe without a reader."""
+    """A terminal that was closed."""
+
+    def isatty(self) -> bool:
+        return True
 
     def write(self, text: str) -> int:
         raise BrokenPipeError
 
     def flush(self) -> None:
         raise BrokenPipeError
-
-
-class BrokenTerminal(Broken):
-    """A terminal that was closed."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def _closed() -> io.StringIO:
@@ -305,10 +279,11 @@ def _closed() -> io.StringIO:
 
 
 @pytest.mark.parametrize("progress", [True, "json"])
-@pytest.mark.parametrize("file", [None, _closed(), Broken(), BrokenTerminal()], ids=["none", "closed", "pipe", "gone"])
+@pytest.mark.parametrize("file", [None, _closed(), Broken()], ids=["none", "closed", "pipe"])
 def test_a_display_without_standard_error(monkeypatch: pytest.MonkeyPatch, progress: Any, file: Any) -> None:
     monkeypatch.setattr("sys.stderr", file)
     with display_for(progress) as display:
+        assert isinstance(display, Live if progress is True else Lines)
         _use(display)
     with Episodes("Lake-v1", 3) as episodes:
         episodes.update(1.0, 1)
@@ -329,29 +304,3 @@ def test_a_display_that_loses_standard_error(monkeypatch: pytest.MonkeyPatch) ->
             _use(display)
             file.close()
             _use(display)
-
-
-def test_rich_is_loaded_only_for_a_live_line() -> None:
-    code = (
-        "import sys, smoothplan\n"
-        "from smoothplan.running.progress import display_for\n"
-        "for progress in (False, 'json', True):\n"
-        "    with display_for(progress): pass\n"
-        "    print('rich' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split() == ["False", "False", "True"]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="closes a descriptor by the shell")
-def test_a_process_without_standard_error() -> None:
-    code = (
-        "from smoothplan.running.progress import display_for\n"
-        "for progress in (True, 'json'):\n"
-        "    with display_for(progress) as display:\n"
-        "        display.note('a note'); display.update(5, (0.0, 1.0))\n"
-        "print('done')"
-    )
-    shell = f'"{sys.executable}" -c "{code}" 2>&-'
-    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "done\n"

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from smoothplan import models, specs
 from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, discrete_cost, line_cost, ring_cost
@@ -23,28 +21,19 @@ def _only_value(text: str) -> Any:
     ("text", "value"),
     [
         ("5", 5),
-        ("-3", -3),
         ("+7", 7),
-        ("0.25", 0.25),
         (".5", 0.5),
-        ("5.0", 5.0),
         ("1e5", 100_000.0),
-        ("-2E3", -2000.0),
-        ("1.5e1", 15.0),
         ("1e-3", 0.001),
         ("1e400", float("inf")),
         ("true", True),
         ("False", False),
         ("none", None),
-        ("[]", []),
         ("[1,2.5]", [1, 2.5]),
         ("[[0,1],[1,0]]", [[0, 1], [1, 0]]),
         ("8x8", "8x8"),
-        ("ring", "ring"),
         ("a=b", "a=b"),
-        ("a:b", "a:b"),
         ("", ""),
-        ("é", "é"),
     ],
 )
 def test_values(text: str, value: Any) -> None:
@@ -57,7 +46,6 @@ def test_values(text: str, value: Any) -> None:
     ("text", "spec"),
     [
         ("chain", Spec("chain", (), {})),
-        ("chain:", Spec("chain", (), {})),
         ("two-room:size=3", Spec("two-room", (), {"size": 3})),
         ("gym:Taxi-v4,discount=0.9", Spec("gym", ("Taxi-v4",), {"discount": 0.9})),
         ("lse:0.5", Spec("lse", (0.5,), {})),
@@ -72,40 +60,19 @@ def test_specs(text: str, spec: Spec) -> None:
     ("text", "complaint"),
     [
         ("", "a spec is name:key=value"),
-        (":states=5", "a spec is name:key=value"),
         ("a b", "a spec is name:key=value"),
-        ("chain\n", "a spec is name:key=value"),
         ("chain:,", "expected key=value, got ''"),
-        ("chain:states=5,", "expected key=value, got ''"),
         ("chain:states=5,slip", "expected key=value, got 'slip'"),
         ("chain:states=5,states=6", "states is given twice"),
         ("chain:=5", "'' is not a name of an option"),
         ("chain: states=5", "' states' is not a name of an option"),
-        ("chain:2x=5", "'2x' is not a name of an option"),
         ("ot:cost=[[0,1],[1,0]", "is not a list of numbers"),
-        ("ot:cost=[0;1]", "is not a list of numbers"),
         ("ot:cost=[a,b]", "is not a list of numbers"),
-        ("ot:cost=[1]2", "is not a list of numbers"),
     ],
 )
 def test_errors_of_the_grammar(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=re.escape(complaint)):
         parse(text)
-
-
-plain = st.none() | st.booleans() | st.integers(-(10**17), 10**17) | st.floats(allow_nan=False, allow_infinity=False)
-
-
-@given(
-    st.dictionaries(st.from_regex(r"[A-Za-z_]\w*", fullmatch=True), plain | st.lists(plain.filter(bool)), max_size=4)
-)
-def test_what_is_written_is_read(options: dict[str, Any]) -> None:
-    """Python's own way to write numbers, constants and lists comes back as it was."""
-
-    def written(value: Any) -> str:
-        return str(value).replace("True", "true").replace("False", "false")
-
-    assert parse("name:" + ",".join(f"{key}={written(value)}" for key, value in options.items())).options == options
 
 
 REQUIRED = {"gym": "gym:FrozenLake-v1"}
@@ -141,9 +108,6 @@ def test_a_model_honours_its_options() -> None:
     assert (model.states, model.actions, model.discount, model.reward_kind) == (10, 3, 0.5, "bernoulli")
     for name in ("probabilities", "successors", "rewards"):
         np.testing.assert_array_equal(getattr(model, name), getattr(same, name))
-
-
-def test_underscores_and_positional_values_will_do() -> None:
     assert repr(build_model("two_room:3")) == repr(build_model("two-room:size=3"))
 
 
@@ -172,37 +136,23 @@ def test_backups_honour_their_options() -> None:
     np.testing.assert_array_equal(backup.reference_at(), [0.25, 0.75])
 
 
-@pytest.mark.parametrize(
-    ("cost", "matrix"),
-    [
-        ("line", line_cost(4)),
-        ("ring", ring_cost(4)),
-        ("discrete", discrete_cost(4)),
-        ("zero", np.zeros((4, 4))),
-        ("[[0,1,2,3],[1,0,1,2],[2,1,0,1],[3,2,1,0]]", 3 * line_cost(4)),
-    ],
-)
-def test_costs(cost: str, matrix: Any) -> None:
-    backup = build_backup(f"ot:cost={cost}", 4)
-    assert isinstance(backup, OptimalTransport)
-    np.testing.assert_allclose(backup.cost, matrix, atol=1e-15)
+def test_costs() -> None:
+    named = {"line": line_cost(3), "ring": ring_cost(3), "discrete": discrete_cost(3), "zero": np.zeros((3, 3))}
+    for cost, matrix in (named | {"[[0,1,2],[1,0,1],[2,1,0]]": 2 * line_cost(3)}).items():
+        backup = build_backup(f"ot:cost={cost}", 3)
+        assert isinstance(backup, OptimalTransport)
+        np.testing.assert_allclose(backup.cost, matrix, atol=1e-15)
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("nowhere", "unknown model 'nowhere': choose from garnet, chain, two-room"),
-        ("hard-max", "unknown model 'hard-max'"),
         ("chain:length=5", "model chain has no option 'length': choose from states, discount, slip"),
-        ("chain:3,states=4", "multiple values for argument 'states'"),
-        ("chain:1,2,3,4", "too many positional arguments"),
         ("gym", "missing a required argument: 'environment'"),
         ("chain:states=five", "states must be a whole number, got 'five'"),
-        ("chain:discount=low", "discount must be a number, got 'low'"),
-        ("chain:discount=1", "discount must be at least 0 and below 1, got 1"),
         ("garnet:reward_kind=gaussian", "reward_kind must be one of deterministic, bernoulli, bounded, got 'gaussian'"),
         ("frozen-lake:slippery=2", "slippery must be true or false, got 2"),
-        ("frozen-lake:map_name=9x9", "map_name"),
         ("gym:7", "environment must be an id"),
     ],
 )
@@ -215,20 +165,11 @@ def test_wrong_models(text: str, complaint: str) -> None:
     ("text", "complaint"),
     [
         ("max", "unknown backup 'max': choose from hard-max, lse, ot"),
-        ("chain", "unknown backup 'chain'"),
-        ("hard-max:tau=1", "backup hard-max has no option 'tau': choose from none"),
-        ("lse:tau=1", "backup lse has no option 'tau': choose from temperature"),
-        ("lse:actions=2", "backup lse has no option 'actions'"),
         ("ot:eta=1", "backup ot has no option 'eta': choose from tau, lam, cost, reference"),
-        ("lse:1,2", "too many positional arguments"),
-        ("lse:temperature=hot", "temperature must be a number, got 'hot'"),
         ("lse:temperature=0", "temperature must be greater than 0, got 0"),
         ("ot:cost=square", "cost must be a matrix or one of line, ring, discrete, zero, got 'square'"),
-        ("ot:cost=3", "cost must be a square matrix"),
         ("ot:cost=[[0,1],[1]]", "cost must be an array of numbers"),
         ("ot:cost=[[0,1,1],[1,0,1],[1,1,0]]", "cost must be a matrix for the model's 2 actions, got one for 3"),
-        ("ot:reference=uniform", "reference must be an array of numbers, got 'uniform'"),
-        ("ot:cost=[[0]],reference=[0.5,0.5]", "reference must have 1 entries"),
     ],
 )
 def test_wrong_backups(text: str, complaint: str) -> None:

@@ -52,11 +52,6 @@ def test_bracketed_by_the_unregularised_cost(seed: int, actions: int, zeros: int
 
 
 @pytest.mark.parametrize("lam", [1e-3, 0.2, 50.0])
-def test_one_action_has_one_coupling(lam: float) -> None:
-    assert float(transport_cost([1.0], [1.0], [[0.7]], lam)) == pytest.approx(0.7 - lam)
-
-
-@pytest.mark.parametrize("lam", [1e-3, 0.2, 50.0])
 @pytest.mark.parametrize("action", range(4))
 def test_a_certain_action_has_one_coupling(action: int, lam: float) -> None:
     _, reference, cost = instance(0, 4)
@@ -91,15 +86,6 @@ def test_a_batch_is_the_same_as_one_by_one(shape: tuple[int, ...]) -> None:
         assert float(batch[index]) == pytest.approx(float(alone), abs=1e-11)
 
 
-def test_batches_broadcast() -> None:
-    rng = np.random.default_rng(4)
-    policies, references = rng.dirichlet(np.ones(3), size=(5, 1)), rng.dirichlet(np.ones(3), size=2)
-    cost = rng.normal(size=(3, 3))
-    grid = transport_cost(policies, references, cost, 0.2)
-    assert grid.shape == (5, 2)
-    assert float(grid[3, 1]) == pytest.approx(float(transport_cost(policies[3, 0], references[1], cost, 0.2)))
-
-
 def test_entropy_of_known_distributions() -> None:
     values = entropy(np.array([[0.25] * 4, [1.0, 0, 0, 0], [0.5, 0.5, 0, 0]]))
     np.testing.assert_allclose(values, [math.log(4), 0.0, math.log(2)], rtol=1e-15)
@@ -111,12 +97,9 @@ HALF, COST = [0.5, 0.5], [[0.0, 1.0], [1.0, 0.0]]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([0.5, 0.6], HALF, COST, 1.0), r"policy must sum to one, got a sum of 1\.1"),
         (([[0.5, 0.5], [0.4, 0.4]], HALF, COST, 1.0), r"policy must sum to one, got a sum of 0\.8 at index \(1,\)"),
         (([1.5, -0.5], HALF, COST, 1.0), r"policy must not be negative, got -0\.5 at index \(1,\)"),
         ((HALF, [1.0], COST, 1.0), r"reference must have 2 entries along its last axis, got shape \(1,\)"),
-        ((HALF, HALF, [[0.0, 1.0]], 1.0), r"cost must be a square matrix \[K, K\], got shape \(1, 2\)"),
-        ((HALF, HALF, [[0.0, math.inf], [1.0, 0.0]], 1.0), r"cost must be finite, got inf at index \(0, 1\)"),
         ((HALF, HALF, COST, 0.0), r"lam must be greater than 0, got 0\.0"),
         (([HALF] * 3, [HALF] * 2, COST, 1.0), r"policy of shape \(3, 2\) does not align with reference .* \(2, 2\)"),
     ],

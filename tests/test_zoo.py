@@ -20,10 +20,8 @@ FALSE_ALARM = 1e-6 / len(SEEDS)
 
 MODELS: dict[str, Callable[[], sp.GenerativeModel]] = {
     "garnet": zoo.garnet,
-    "garnet, one successor": lambda: zoo.garnet(states=3, actions=1, branching=1),
     "garnet, bernoulli": lambda: zoo.garnet(reward_kind="bernoulli", sparsity=0.5),
     "chain": zoo.chain,
-    "chain, sure": lambda: zoo.chain(states=2, slip=0.0),
     "river_swim": zoo.river_swim,
     "two_room": zoo.two_room,
     "two_room, smallest": lambda: zoo.two_room(size=1, slip=0.0),
@@ -46,23 +44,12 @@ def test_every_model_passes_the_check(name: str) -> None:
 @pytest.mark.parametrize(
     ("build", "error", "message"),
     [
-        (
-            lambda: zoo.garnet(states=3, branching=4),
-            ValueError,
-            "branching must be at most the number of states, 3, got 4",
-        ),
-        (lambda: zoo.garnet(states=0), ValueError, "states must be at least 1, got 0"),
+        (lambda: zoo.garnet(3, branching=4), ValueError, "branching must be at most the number of states, 3, got 4"),
         (lambda: zoo.garnet(sparsity=1.5), ValueError, "sparsity must be at most 1, got 1.5"),
-        (lambda: zoo.garnet(seed=-1), ValueError, "seed must be at least 0, got -1"),
         (lambda: zoo.chain(states=1), ValueError, "states must be at least 2, got 1"),
-        (lambda: zoo.chain(slip=-0.1), ValueError, "slip must be at least 0, got -0.1"),
-        (lambda: zoo.river_swim(discount=1.0), ValueError, "discount must be at least 0 and below 1, got 1.0"),
-        (lambda: zoo.two_room(slip=1.1), ValueError, "slip must be at most 1, got 1.1"),
         (lambda: zoo.two_room(size=0), ValueError, "size must be at least 1, got 0"),
         (lambda: zoo.frozen_lake("9x9"), ValueError, "map_name must be one of 4x4, 8x8, got '9x9'"),
         (lambda: zoo.frozen_lake(slippery="no"), TypeError, "slippery must be true or false, got 'no'"),  # type: ignore[arg-type]
-        (lambda: zoo.sailing(size=1), ValueError, "size must be at least 2, got 1"),
-        (lambda: zoo.inventory(mean_demand=0), ValueError, "mean_demand must be greater than 0, got 0"),
         (lambda: zoo.inventory(price=np.nan), ValueError, "price must be finite, got nan"),
         (lambda: zoo.sysadmin(machines=2), ValueError, "machines must be at least 3, got 2"),
     ],

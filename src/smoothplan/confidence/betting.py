@@ -86,5 +86,6 @@ def _lowest_mean(count: int, mean: float, variance: float, least: float, most: f
         # Below the harmonic mean it is to stake everything, which the other half of the fortune has done.
         staked = mean * math.exp((1.0 - likely) * math.log(least / mean) + likely * math.log1p(above / mean) - level)
         harmonic = least * ((mean + above) / (least + above))
-        limit = max(limit, staked) if limit >= harmonic else staked
+        # The comparison must not be decided by rounding, as it would be where all that was seen is nearly the same.
+        limit = max(limit, staked) if limit * (1.0 - OUTWARDS) >= harmonic else staked
     return min(limit, mean) * (1.0 - OUTWARDS)
