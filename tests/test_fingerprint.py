@@ -1,6 +1,6 @@
 """Fingerprints: the same in every process, another one wherever something else may happen."""
 
-import importlib
+import importlib.resources
 import json
 import os
 import re
@@ -175,6 +175,14 @@ def test_what_does_not_matter() -> None:
     assert fingerprint(np.arange(12)[::2]) == fingerprint(np.arange(0, 12, 2))
     assert fingerprint(np.asfortranarray(np.eye(3) + 1)) == fingerprint(np.eye(3) + 1)
     assert fingerprint({frozenset({"a", "b"}), "c"}) == fingerprint({"c", frozenset({"b", "a"})})
+
+
+def test_what_a_library_s_function_has_cached_does_not_matter() -> None:
+    """`functools.singledispatch` keeps the types that it has met in a closure."""
+    importlib.resources.as_file._clear_cache()  # type: ignore[attr-defined]
+    before = fingerprint(importlib.resources.as_file)
+    with importlib.resources.as_file(Path(__file__)):
+        assert fingerprint(importlib.resources.as_file) == before
 
 
 def test_it_comes_to_an_end() -> None:
