@@ -10,9 +10,9 @@ import time
 from typing import Any
 
 import numpy as np
-from smoothplan.recursion import engine_for
 
 import smoothplan as sp
+from smoothplan.planners.engines import engine_for
 from smoothplan.running.work import Chunk, Work
 from smoothplan.running.workers import Workers
 
