@@ -79,84 +79,28 @@ def loop(value: int) -> list[Any]:
     return result
 
 
-def jitted(gain: float) -> Any:
-    return numba.njit(closure(gain))
-
-
-DIFFERENT: list[Callable[[], Any]] = [
-    lambda: None,
-    lambda: True,
-    lambda: 1,
-    lambda: 1.0,
-    lambda: 0.0,
-    lambda: -0.0,
-    lambda: float("nan"),
-    lambda: "1",
-    lambda: b"1",
-    lambda: Path("1"),
-    lambda: (1,),
-    lambda: [1],
-    lambda: [[1]],
-    lambda: [1, 2],
-    lambda: [2, 1],
-    lambda: {1, 2},
-    lambda: {1: 2},
-    lambda: {2: 1},
-    lambda: {"1": 2},
-    lambda: range(3),
-    lambda: np.float64(1.0),
-    lambda: np.float32(1.0),
-    lambda: np.dtype(np.int64),
-    lambda: np.array(1.0),
-    lambda: np.array([1.0]),
-    lambda: np.array([[1.0]]),
-    lambda: np.array([1], dtype=np.int64),
-    lambda: np.array([1], dtype=np.int32),
-    lambda: np.array([1.0, 2.0]),
-    lambda: np.arange(6).reshape(2, 3),
-    lambda: np.arange(6).reshape(2, 3).T,
-    lambda: np.array(["a", "b"]),
-    lambda: np.array(["a", "b"], dtype=object),
-    lambda: np.array([(1, 0.5)], dtype=[("a", np.int8), ("b", np.float64)]),
-    lambda: Gain(1.0),
-    lambda: Gain(2.0),
-    lambda: Gain(1.0, "b"),
-    lambda: Plain(1),
-    lambda: Plain(2),
-    lambda: Plain(Plain(1)),
-    lambda: Chosen(1),
-    lambda: Chosen(2),
-    lambda: Gain,
-    lambda: Plain,
-    lambda: len,
-    lambda: np.exp,
-    lambda: np.log,
-    lambda: np.linalg.norm,
-    lambda: np,
-    lambda: Gain(1.0).__call__,
-    lambda: Gain(2.0).__call__,
-    lambda: closure(1.0),
-    lambda: closure(2.0),
-    lambda: closure(closure(1.0)),
-    lambda: partial(closure, 1.0),
-    lambda: partial(closure, 2.0),
-    lambda: partial(closure, gain=1.0),
-    lambda: jitted(1.0),
-    lambda: jitted(2.0),
-    lambda: generator(0),
-    lambda: generator(1),
-    lambda: generator(0).random,
-    lambda: threading.Lock(),
-    lambda: loop(1),
-    lambda: loop(2),
-    lambda: nested(DEEPEST // 2),
-    lambda: nested(DEEPEST // 2 + 1),
-]
-"""Each of these does something different. They are made anew every time, in case identity matters."""
+def different() -> list[Any]:
+    """Things of which each does something different, made anew in case identity matters."""
+    pair = np.dtype([("a", np.int8), ("b", np.float64)])
+    return [
+        *(None, True, 1, 1.0, 0.0, -0.0, float("nan"), "1", b"1", Path("1"), range(3)),
+        *((1,), [1], [[1]], [1, 2], [2, 1], {1, 2}, {1: 2}, {2: 1}, {"1": 2}),
+        *(np.float64(1.0), np.float32(1.0), np.dtype(np.int64), np.array(1.0), np.array([1.0]), np.array([[1.0]])),
+        *(np.array([1], dtype=kind) for kind in (np.int64, np.int32, object)),
+        *(np.array([1.0, 2.0]), np.arange(6).reshape(2, 3), np.arange(6).reshape(2, 3).T),
+        *(np.array(["a", "b"]), np.array(["a", "b"], dtype=object), np.array([(1, 0.5)], dtype=pair)),
+        *(Gain(1.0), Gain(2.0), Gain(1.0, "b"), Plain(1), Plain(2), Plain(Plain(1)), Chosen(1), Chosen(2)),
+        *(Gain, Plain, len, np.exp, np.log, np.linalg.norm, np),
+        *(Gain(1.0).__call__, Gain(2.0).__call__, closure(1.0), closure(2.0), closure(closure(1.0))),
+        *(partial(closure, 1.0), partial(closure, 2.0), partial(closure, gain=1.0)),
+        *(numba.njit(closure(1.0)), numba.njit(closure(2.0))),
+        *(generator(0), generator(1), generator(0).random, threading.Lock()),
+        *(loop(1), loop(2), nested(DEEPEST // 2), nested(DEEPEST // 2 + 1)),
+    ]
 
 
 def test_different_things_differ_and_the_same_do_not() -> None:
-    first, second = ([fingerprint(make()) for make in DIFFERENT] for _ in range(2))
+    first, second = ([fingerprint(thing) for thing in different()] for _ in range(2))
     assert first == second
     assert all(re.fullmatch("[0-9a-f]{32}", entry) for entry in first)
     assert len(set(first)) == len(first), [k for k, entry in enumerate(first) if first.index(entry) != k]
@@ -480,11 +424,11 @@ def test_a_large_model_takes_no_time() -> None:
 
 
 def test_descriptions_are_short_and_have_no_addresses() -> None:
-    for make in DIFFERENT:
-        text = describe(make())
+    for thing, again in zip(different(), different(), strict=True):
+        text = describe(thing)
         assert 0 < len(text) <= 200
         assert "0x" not in text
-        assert text == describe(make())
+        assert text == describe(again)
     assert describe(sp.LogSumExp(1.0)) == repr(sp.LogSumExp(1.0))
     assert describe(np.zeros((1000, 3))) == "array of shape (1000, 3) and dtype float64"
     assert describe("x" * 1000) == "'" + "x" * 198 + "…"
