@@ -116,7 +116,7 @@ def in_the_plane(model: sp.TabularModel) -> sp.VectorModel:
 class Counter:
     """A simulator that counts its calls, threads and all, a whole batch at a time; and is interrupted after many."""
 
-    model: sp.TabularModel
+    model: sp.TabularModel | sp.VectorModel
     calls: int = 0
     interrupted_after: float = math.inf
 

@@ -351,7 +351,6 @@ RUNS: dict[str, tuple[Callable[[Backup], Any], float]] = {
     "second": (lambda backup: sp.SecondOrderSmoothCruiser(backup, epsilon=0.03), 0.2),
     "printed sparse": (lambda backup: sp.SparseSampling(backup, epsilon=2.0, variant="paper"), 0.2),
     "printed first": (lambda backup: sp.SmoothCruiser(backup, epsilon=1.0, variant="paper"), 0.2),
-    "printed first, deep": (lambda backup: sp.SmoothCruiser(backup, epsilon=2.7, variant="paper"), 0.5),
     "printed second": (lambda backup: sp.SecondOrderSmoothCruiser(backup, epsilon=0.1, variant="paper"), 0.2),
 }
 

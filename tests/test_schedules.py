@@ -218,9 +218,10 @@ def test_hopeless_discounts_have_a_price(discount: float, order: int) -> None:
         assert all(schedule.bias < schedule.epsilon for schedule in schedules)
 
 
-@pytest.mark.parametrize(
-    "printed", [published.sparse_sampling, published.smooth_cruiser, published.second_order_smooth_cruiser]
-)
+PUBLISHED = (published.sparse_sampling, published.smooth_cruiser, published.second_order_smooth_cruiser)
+
+
+@pytest.mark.parametrize("printed", PUBLISHED)
 def test_published_schedules_have_a_price_at_any_discount(
     printed: Callable[[Problem, float, float], Schedule],
 ) -> None:
@@ -232,7 +233,7 @@ def test_published_schedules_have_a_price_at_any_discount(
 
 
 def test_published_schedules_refuse_what_their_constants_do_not_cover() -> None:
-    for printed in (published.sparse_sampling, published.smooth_cruiser, published.second_order_smooth_cruiser):
+    for printed in PUBLISHED:
         with pytest.raises(ValueError, match="reward_range"):
             printed(entropy_problem(rewards=(-1.0, 1.0)), 0.1, 0.1)
         with pytest.raises(ValueError, match="discount"):

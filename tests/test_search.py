@@ -29,7 +29,7 @@ ROUNDING = 1e-9
 """What the exact solver and rounding are allowed."""
 
 MANY = 10**9
-"""More rounds than anybody makes."""
+"""More rounds than any search makes."""
 
 
 def garnet(
@@ -135,7 +135,7 @@ def nested(outer: Look, inner: Look) -> bool:
 
 
 def slices(search: Explorer, calls: int, growth: float = 1.3) -> Iterator[Look]:
-    """Looks at a search that goes on for so many calls."""
+    """Looks at a search while it makes `calls` calls."""
     yield look(search)
     until = 0
     while until < calls:

@@ -114,5 +114,4 @@ def test_a_power_law_of_root_mean_squares() -> None:
     assert power_law([1.0, 2.0, 4.0], samples, "square").slope == pytest.approx(1.0)
     assert power_law([1.0, 2.0, 4.0], samples, "square").intercept == pytest.approx(math.log(math.sqrt(12.5)))
     samples[2].append(1e-9)
-    assert power_law([1.0, 2.0, 4.0], samples, "square").slope == pytest.approx(1.0, abs=0.2)
-    assert power_law([1.0, 2.0, 4.0], samples).slope < 0.0
+    assert power_law([1.0, 2.0, 4.0], samples).slope < 0.0 < power_law([1.0, 2.0, 4.0], samples, "square").slope

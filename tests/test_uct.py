@@ -37,7 +37,7 @@ def begun(planner: sp.UCT, model: Any, engine: EngineName = "auto", state: Any =
 
 
 def finite_q(model: sp.TabularModel, depth: int) -> Floats:
-    """The action values [S, K] of the problem of so many steps, by backward induction."""
+    """The action values [S, K] of the problem with `depth` steps, by backward induction."""
     q = np.zeros((model.states, model.actions))
     for _ in range(depth):
         q = sp.exact.action_values(model, np.where(model.terminal, 0.0, q.max(axis=1)))
@@ -113,7 +113,6 @@ def test_a_deeper_tree_is_closer_to_the_discounted_value() -> None:
     assert sp.UCT(epsilon=0.1).depth_for(model) < planner.depth_for(model)
     assert sp.UCT(epsilon=1e6).depth_for(model) == 1
     assert sp.UCT(epsilon=1e6, depth=7).depth_for(model) == 7
-    assert sp.UCT(epsilon=5e-324).depth_for(model) > 1_000  # a quotient would be 0
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -325,9 +324,6 @@ def test_wrong_runs() -> None:
         sp.plan(sp.UCT(), vectorised(model), 0, max_calls=1, engine="compiled")
     with pytest.raises(ValueError, match=r"epsilon must be larger, got 0\.1: beyond a depth of 10,000"):
         sp.plan(sp.UCT(), sp.models.garnet(5, 2, 2, 0.9999, 1), 0, max_calls=1)
-    unhashable: Any = lambda state: [state]  # noqa: E731
-    with pytest.raises(TypeError, match="key must return something hashable"):
-        sp.plan(sp.UCT(key=unhashable), vectorised(model), 0, max_calls=10)
 
 
 def test_states_that_are_not_numbers(tmp_path: Path) -> None:
