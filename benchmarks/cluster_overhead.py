@@ -10,9 +10,9 @@ import time
 from typing import Any
 
 import numpy as np
-from smoothplan.recursion import engine_for
 
 import smoothplan as sp
+from smoothplan.planners.engines import engine_for
 from smoothplan.running.work import Chunk, Work
 from smoothplan.running.workers import Workers
 
@@ -41,7 +41,7 @@ def work(compiled: bool) -> Work:
 
 
 def chunks(job: Work, seconds: float, count: int) -> list[Chunk]:
-    """A number of chunks that take about so long each."""
+    """`count` chunks that take about `seconds` each."""
     samples = 1
     while job(Chunk(0, "returns", (0, samples), samples)).seconds < 0.1 * seconds:
         samples *= 2

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-from smoothplan.recursion import engine_for
 
 import smoothplan as sp
+from smoothplan.planners.engines import engine_for
 from smoothplan.running.cluster import DaskPool, batch_seconds
 from smoothplan.running.work import Chunk, Work
 from smoothplan.running.workers import AHEAD, BEHIND, Workers

@@ -75,7 +75,7 @@ class Case(NamedTuple):
 
 
 def finite_q(model: sp.TabularModel, depth: int) -> Floats:
-    """The action values [S, K] of the problem of so many steps, by backward induction."""
+    """The action values [S, K] of the problem with `depth` steps, by backward induction."""
     q = np.zeros((model.states, model.actions))
     for _ in range(depth):
         q = sp.exact.action_values(model, q.max(axis=1))
@@ -137,7 +137,7 @@ class BudgetError(Exception):
 
 
 class Simulator(pomdp_py.BlackboxModel):  # type: ignore[misc]
-    """A table as the rival calls it, so many times at most."""
+    """A table as the rival calls it, with a limit on calls."""
 
     def __init__(self, model: sp.TabularModel, budget: int, seed: int) -> None:
         self.calls, self._budget = 0, budget
@@ -263,6 +263,6 @@ if __name__ == "__main__":
     ours()(case("garnet", 0), BUDGETS[0], 0)  # compiles
     ours(loop="open")(case("garnet", 0), BUDGETS[0], 0)
     chosen = [budget for budget in BUDGETS if budget <= options.most]
-    print(f"{'regret after so many calls':<26}" + "".join(f"{budget:>20,}" for budget in chosen))
+    print(f"{'regret after n calls, n =':<26}" + "".join(f"{budget:>20,}" for budget in chosen))
     for model in options.models:
         compare(model, options.seeds, chosen)

