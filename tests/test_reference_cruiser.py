@@ -36,6 +36,7 @@ from smoothplan.running.workers import Workers
 from smoothplan.schedules.level import Problem
 from tests import common
 from tests.common import content, diagnosed
+from tests.naive import ChainMeans
 
 FALSE_ALARM = 1e-6
 """How often a statistical check fails though everything is right."""
@@ -80,59 +81,14 @@ def ranged(noise: Floats) -> Floats:
     return np.asarray((noise - noise.min(axis=1, keepdims=True)) / np.ptp(noise, axis=1)[:, None] - 0.5)
 
 
-# Exact values by linear algebra
-
-
-@dataclass
-class Exact:
-    """What chains around a table have for means, without sampling."""
-
-    model: sp.TabularModel
-    backup: Backup
-    table: Floats
-
-    def __post_init__(self) -> None:
-        states = np.arange(self.model.states)
-        self.policy = self.backup.policy(self.table, states)
-        self.steps = np.zeros((len(states), len(states)))
-        moves = self.policy[:, :, None] * self.model.continuation
-        np.add.at(self.steps, (states[:, None, None], self.model.successors), moves)
-        self.steps[self.model.terminal] = 0.0
-        advantage = self.backup.value(self.table, states) - (self.policy * self.table).sum(axis=1)
-        self.gain = self._alive((self.policy * self.model.expected_rewards).sum(axis=1) + advantage)
-
-    def _alive(self, values: Floats) -> Floats:
-        return np.where(self.model.terminal, 0.0, values)
-
-    def summed(self, each: Floats, horizon: int | None = None, tail: float = 0.0) -> Floats:
-        """Σ γ^t each(s_t) along chains, of infinite or of given length."""
-        discount = self.model.discount
-        if horizon is None:
-            return np.asarray(np.linalg.solve(np.eye(len(each)) - discount * self.steps, each), dtype=np.float64)
-        result = self._alive(np.full(len(each), tail))
-        for _ in range(horizon):
-            result = each + discount * self.steps @ result
-        return result
-
-    def action_values(self, values: Floats) -> Floats:
-        future = np.einsum("skb,skb->sk", self.model.continuation, values[self.model.successors])
-        return np.asarray(self.model.expected_rewards + self.model.discount * future)
-
-    def orders(self, horizon: int | None = None, tail: float = 0.0) -> tuple[Floats, Floats]:
-        """Means of orders 1 and 2: the value of the policy, and with quadratic terms of returns through such values."""
-        first = self.summed(self.gain, horizon, tail)
-        through = first if horizon is None else self.summed(self.gain, horizon - 1, tail)
-        error = self.action_values(through) - self.table
-        hessian = self.backup.hessian(self.table, np.arange(self.model.states))
-        quadratic = self._alive(0.5 * np.einsum("si,sij,sj->s", error, hessian, error))
-        return first, first + self.summed(quadratic, horizon)
+# Biases, by linear algebra
 
 
 def exact_errors(model: sp.TabularModel, backup: Backup, noise: Floats, size: float) -> tuple[Floats, Floats, Floats]:
     """V less what Q̂ = Q + size·noise says itself, and at orders 1 and 2, [S] each."""
     solution = solved(model, backup)
     table = solution.q + size * noise
-    first, second = Exact(model, backup, table).orders()
+    first, second = ChainMeans(model, backup, table).orders()
     claim = np.where(model.terminal, 0.0, backup.value(table, np.arange(model.states)))
     return solution.values - claim, solution.values - first, solution.values - second
 
@@ -226,7 +182,7 @@ def test_sampled_means_are_the_exact_ones(case: tuple[sp.TabularModel, Backup, E
     planner = ReferenceCruiser(backup, TabularReference(table), epsilon=1e-3, horizon=15, pairs=16)
     calls = 20_000_000 if engine == "auto" else 2_000_000
     found = diagnosed(sp.plan(planner, model, 0, max_calls=calls, engine=engine))
-    first, second = Exact(model, backup, table).orders(15, Problem.of(model, backup).middle)
+    first, second = ChainMeans(model, backup, table).orders(15, Problem.of(model, backup).middle)
     assert abs(found.order_1 - first[0]) < 5.3 * found.order_1_error
     assert found.order_2 is not None
     assert found.order_2_error is not None
@@ -270,7 +226,7 @@ def missed(planner: ReferenceCruiser, model: sp.TabularModel, **options: Any) ->
     problem = Problem.of(model, backup)
     gap = problem.action_gap if planner.error_range is not None else likely_gap(backup, problem)
     table = conditioned(planner.reference, gap, model.actions)(np.arange(model.states)).shifted
-    policy = Exact(model, backup, table).orders()[0][state]
+    policy = ChainMeans(model, backup, table).orders()[0][state]
     assert result.q_intervals is not None
     low, high = result.interval
     value, q, slack = solution.values[state], solution.q[state], 1e-8
@@ -333,7 +289,7 @@ def test_what_is_booked_for_a_cut_is_enough() -> None:
         best = solved(model, backup).values
         for table in hostile(model, backup, 0):
             at = conditioned(TabularReference(table), likely_gap(backup, problem), model.actions)
-            exact = Exact(model, backup, at(np.arange(model.states)).shifted)
+            exact = ChainMeans(model, backup, at(np.arange(model.states)).shifted)
             policy = exact.orders()[0]
             means = exact.orders(horizon, problem.middle)[0]
             missing = np.where(model.terminal, 0.0, policy - means)
@@ -411,7 +367,7 @@ def test_chains_that_refute_an_error_range_take_its_place() -> None:
     """With δ = 1e-9 no interval fails, so that what is refuted is the error range."""
     model, backup = garnet(discount=0.7), sp.LogSumExp(0.2)
     q = solved(model, backup).q
-    exact = Exact(model, backup, -q)
+    exact = ChainMeans(model, backup, -q)
     policy = exact.orders()[0]
     state = int((backup.value(exact.action_values(policy)) - policy).argmax())  # where one step shows it
     for order in (1, 2):
