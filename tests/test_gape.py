@@ -498,7 +498,7 @@ def test_bad_arguments_are_named(name: str, value: Any) -> None:
 
 def limited(model: sp.GenerativeModel, **options: Any) -> int:
     """The calls of a run with at most 1000 of them."""
-    return sp.plan(OTGapE(**{"backup": HARD, "epsilon": 0.1} | options), model, max_calls=1000).calls
+    return sp.plan(replace(OTGapE(HARD, 0.1), **options), model, max_calls=1000).calls
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_a_periodic_axis_closes() -> None:
 
 def test_an_axis_along_which_nothing_moves_has_a_width() -> None:
     start = np.zeros(2, dtype=np.float32)
-    model = simulated(lambda s, a, rng: (s + np.float32([1.0, 0.0]), np.zeros(len(s))), initial_state=start)
+    model = simulated(lambda s, a, rng: (s + np.array([1.0, 0.0], np.float32), np.zeros(len(s))), initial_state=start)
     reference = GridReference.build(model, HardMax(), cells=4)
     np.testing.assert_allclose([reference.grid.low[1], reference.grid.high[1]], [-0.0005, 0.0005])
     assert reference.q(np.zeros((2, 2), dtype=np.float32)).shape == (2, 1)
