@@ -178,13 +178,9 @@ def test_engines_agree_between_the_nodes(backup: Backup) -> None:
     found = []
     for engine in engines:
         oracle, state = Oracle(model, 5), model.initial_state
-        found.append(
-            [
-                engine.values(oracle, state, 20_000, 30),
-                engine.returns(oracle, state, 2, 20_000, 30),
-                Sums(*engine.corrections(oracle, state, 20_000, 4, 30)[:3]),
-            ]
-        )
+        corrections = Sums(*engine.corrections(oracle, state, 20_000, 4, 30)[:3])
+        returns = engine.returns(oracle, state, 2, 20_000, 30)
+        found.append([engine.values(oracle, state, 20_000, 30), returns, corrections])
     for one, two in zip(*found, strict=True):
         spread = sum(sums.squares / sums.samples - (sums.total / sums.samples) ** 2 for sums in (one, two))
         assert abs(one.total - two.total) / 20_000 <= DEVIATIONS * math.sqrt(spread / 20_000)

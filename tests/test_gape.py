@@ -332,7 +332,7 @@ def noisy_walk(states: States, actions: Any, rng: np.random.Generator) -> Any:
     return moved, np.clip(np.round(states[:, 0], 1), 0.0, 1.0)
 
 
-def noisy_model(**declarations: Any) -> sp.VectorModel:
+def noisy_model(step: Any = noisy_walk, **declarations: Any) -> sp.VectorModel:
     declared: dict[str, Any] = {
         "actions": 2,
         "discount": 0.7,
@@ -342,7 +342,7 @@ def noisy_model(**declarations: Any) -> sp.VectorModel:
         "terminates": False,
         "initial_state": [0.5],
     }
-    return sp.VectorModel(noisy_walk, **declared | declarations)
+    return sp.VectorModel(step, **declared | declarations)
 
 
 def test_a_key_tells_states_apart() -> None:
@@ -373,10 +373,7 @@ def test_the_two_zeros_are_one_state() -> None:
     def step(states: States, actions: Any, rng: np.random.Generator) -> Any:
         return np.where(rng.random(len(states)) < 0.5, 0.0, -0.0), np.zeros(len(states))
 
-    model = sp.VectorModel(
-        step, actions=2, discount=0.5, reward_range=(0, 1), max_successors=1, terminates=False, initial_state=0.0
-    )
-    result = sp.plan(OTGapE(HARD, 0.0), model, max_calls=50)
+    result = sp.plan(OTGapE(HARD, 0.0), noisy_model(step, max_successors=1, initial_state=0.0), max_calls=50)
     assert identified(result).states == 1
 
 
@@ -391,16 +388,7 @@ def test_a_deterministic_reward_that_varies(successors: int) -> None:
     def step(states: States, actions: Any, rng: np.random.Generator) -> Any:
         return rng.integers(successors, size=len(states)), rng.random(len(states))
 
-    model = sp.VectorModel(
-        step,
-        actions=2,
-        discount=0.5,
-        reward_range=(0, 1),
-        reward_kind="deterministic",
-        max_successors=successors,
-        terminates=False,
-        initial_state=0,
-    )
+    model = noisy_model(step, max_successors=successors, initial_state=0)
     with pytest.raises(
         sp.ModelError, match=r"a reward declared deterministic was 0\.\d+, .* at state [01], action [01]"
     ):

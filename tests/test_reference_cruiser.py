@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise, product
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -367,26 +368,19 @@ def test_the_default_horizon_costs_a_small_part_of_epsilon(
 # Supports
 
 
-class Line:
+def line(terminates: bool = True) -> sp.VectorModel:
     """A point on a line with two actions, which may fall off its left end."""
 
-    def __init__(self, terminates: bool = True) -> None:
-        def step(states: States, actions: Any, rng: Any) -> tuple[Any, Any, Any]:
-            moved = states + 0.2 * (2.0 * actions - 1.0)[:, None] + 0.1 * rng.random(len(states))[:, None]
-            moved = np.minimum(moved, 1.0)
-            ends = moved[:, 0] < -0.5
-            if not terminates:
-                moved, ends = np.maximum(moved, -0.5), np.zeros(len(moved), dtype=np.bool_)
-            return moved, np.where(moved[:, 0] > 0.0, 0.5, -1.0), ends
+    def step(states: States, actions: Any, rng: Any) -> tuple[Any, Any, Any]:
+        moved = states + 0.2 * (2.0 * actions - 1.0)[:, None] + 0.1 * rng.random(len(states))[:, None]
+        moved = np.minimum(moved, 1.0)
+        ends = moved[:, 0] < -0.5
+        if not terminates:
+            moved, ends = np.maximum(moved, -0.5), np.zeros(len(moved), dtype=np.bool_)
+        return moved, np.where(moved[:, 0] > 0.0, 0.5, -1.0), ends
 
-        self.model = sp.VectorModel(
-            step,
-            actions=2,
-            discount=0.8,
-            reward_range=(-1.0, 0.5),
-            terminates=terminates,
-            initial_state=np.zeros(1),
-        )
+    declared: dict[str, Any] = {"reward_range": (-1.0, 0.5), "terminates": terminates, "initial_state": np.zeros(1)}
+    return sp.VectorModel(step, actions=2, discount=0.8, **declared)
 
 
 def signs(states: States) -> Floats:
@@ -403,8 +397,8 @@ def test_samples_lie_in_the_supports() -> None:
     worlds: list[tuple[GenerativeModel, Any]] = [
         (ending(actions=2), 0),
         (garnet(actions=2, discount=0.9), 0),
-        (Line().model, np.zeros(1)),
-        (Line(terminates=False).model, np.zeros(1)),
+        (line(), np.zeros(1)),
+        (line(terminates=False), np.zeros(1)),
         (cart, cart.initial_state),
     ]
     seen = set()
@@ -483,7 +477,7 @@ def settings() -> list[tuple[str, ReferenceCruiser, GenerativeModel, EngineName]
         ("table, order 1", ReferenceCruiser(backup, table, epsilon=0.2, order=1), model, "compiled"),
         ("known error", ReferenceCruiser(backup, table, epsilon=0.2, error_range=1.0), model, "compiled"),
         ("batched", ReferenceCruiser(backup, table, epsilon=0.5), model, "batched"),
-        ("critic", ReferenceCruiser(sp.LogSumExp(0.1), CriticReference(signs), epsilon=0.5), Line().model, "auto"),
+        ("critic", ReferenceCruiser(sp.LogSumExp(0.1), CriticReference(signs), epsilon=0.5), line(), "auto"),
         ("grid", ReferenceCruiser(sp.LogSumExp(0.1), grid, epsilon=2.0), cart, "compiled"),
     ]
 
@@ -740,13 +734,6 @@ def test_invalid_arguments(options: dict[str, Any], error: type[Exception], mess
 
 @pytest.mark.parametrize("engine", ["auto", "batched"])
 def test_wrong_references_are_named(engine: EngineName) -> None:
-    class Says:
-        def __init__(self, q: Any) -> None:
-            self._q = q
-
-        def q(self, states: States) -> Any:
-            return self._q
-
     for q, error, message in (
         (np.zeros((1, 2)), ValueError, "the reference of 1 states must have shape (1, 3), got (1, 2)"),
         (np.zeros(3), ValueError, "must have shape (1, 3), got (3,)"),
@@ -754,8 +741,9 @@ def test_wrong_references_are_named(engine: EngineName) -> None:
         ([[0.0, math.nan, 0.0]], ValueError, "the reference must be finite, got nan (state 0, action 1)"),
         ("nothing", TypeError, "reference.q(states) must be an array of numbers, got 'nothing'"),
     ):
+        reference: Any = SimpleNamespace(q=lambda states, q=q: q)
         with pytest.raises(error, match=re.escape(message)):
-            sp.plan(ReferenceCruiser(sp.LogSumExp(0.3), Says(q), epsilon=0.1), garnet(), 0, engine=engine)
+            sp.plan(ReferenceCruiser(sp.LogSumExp(0.3), reference, epsilon=0.1), garnet(), 0, engine=engine)
 
 
 def test_the_summary_reads_well() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,7 +14,6 @@ from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, line_cost
 from smoothplan.engines.kernels import softmaxes
 from smoothplan.models.base import GenerativeModel, Oracle, States
-from smoothplan.models.calls import ModelError
 from smoothplan.references import (
     CriticReference,
     GridReference,
@@ -28,7 +27,7 @@ from smoothplan.references import (
 from smoothplan.references.iteration import Chances, iterate
 from smoothplan.search.graph import Rules
 from smoothplan.search.rules import rules_of
-from tests.common import vectorised
+from tests.common import ending, vectorised
 
 BACKUPS: list[Backup] = [
     HardMax(),
@@ -74,26 +73,6 @@ def test_a_critic_is_any_function() -> None:
     assert reference.q(np.zeros((0, 2))).shape == (0, 3)
 
 
-@pytest.mark.parametrize(
-    ("answer", "complaint"),
-    [
-        ([[0.0, np.nan], [0.0, 0.0]], r"the critic returned nan for action 1 at state \[1.0, 2.0\]"),
-        ([[0.0, 0.0], [-np.inf, 0.0]], r"the critic returned -inf for action 0 at state \[3.0, 4.0\]"),
-        ([[0.0, 0.0]], r"shape \[2, K\] for 2 states, got shape \(1, 2\); the first state is \[1.0, 2.0\]"),
-        ([0.0, 0.0], r"got shape \(2,\)"),
-        ("nothing", "the critic's answer must be an array of numbers"),
-    ],
-)
-def test_a_wrong_answer_of_a_critic_names_the_state(answer: Any, complaint: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=complaint):
-        CriticReference(lambda states: answer).q(np.array([[1.0, 2.0], [3.0, 4.0]]))
-
-
-def test_a_critic_must_be_a_function() -> None:
-    with pytest.raises(TypeError, match="function must be a function"):
-        CriticReference(np.zeros((2, 2)))  # type: ignore[arg-type]
-
-
 def test_a_table_is_what_was_given() -> None:
     solution = exact.solve(sp.models.garnet(states=6, actions=2, branching=2, discount=0.5, seed=1), HardMax())
     reference = TabularReference.from_solution(solution)
@@ -101,47 +80,22 @@ def test_a_table_is_what_was_given() -> None:
     assert not reference.table.flags.writeable
 
 
-@pytest.mark.parametrize(
-    ("states", "complaint"),
-    [
-        (np.array([0, 5]), "state 5 is not one of the table's states 0..1"),
-        (np.array([-1]), "state -1"),
-        (np.array([0.0]), "whole numbers"),
-        (np.array([[0]]), "shape"),
-    ],
-)
-def test_a_table_refuses_unknown_states(states: States, complaint: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=complaint):
-        TabularReference(np.zeros((2, 2))).q(states)
-
-
-def test_a_table_has_two_axes_and_finite_numbers() -> None:
-    with pytest.raises(ValueError, match=r"q must be a table \[S, K\]"):
-        TabularReference(np.zeros(3))
-    with pytest.raises(ValueError, match=r"nan at index \(0, 0\)"):
-        TabularReference([[np.nan]])
-
-
 # Value iteration.
 
 
 @pytest.mark.parametrize("backup", BACKUPS)
-@pytest.mark.parametrize("terminal", [False, True])
-def test_value_iteration_agrees_with_the_exact_solver(backup: Backup, terminal: bool) -> None:
-    model = sp.models.garnet(states=30, actions=3, branching=4, discount=0.9, seed=3)
-    if terminal:
-        ends = np.arange(30) >= 27
-        model = sp.TabularModel(model.probabilities, model.successors, model.rewards, discount=0.9, terminal=ends)
+@pytest.mark.parametrize("model", [sp.models.garnet(states=30, actions=3, discount=0.9, seed=3), ending(3, 0.9, 3)])
+def test_value_iteration_agrees_with_the_exact_solver(backup: Backup, model: sp.TabularModel) -> None:
     width = model.probabilities.shape[2]
     chances = Chances(
         rewards=np.where(model.terminal[:, None], 0.0, model.expected_rewards).reshape(-1),
         chances=np.where(model.terminal[:, None, None], 0.0, model.continuation).reshape(-1, width),
         successors=model.successors.reshape(-1, width),
-        rows=np.arange(30),
+        rows=np.arange(model.states),
         discount=0.9,
-        soft=softmaxes(backup, 3, 30),
+        soft=softmaxes(backup, 3, model.states),
     )
-    q, values = np.zeros((30, 3)), np.zeros(30)
+    q, values = np.zeros((model.states, 3)), np.zeros(model.states)
     iterate(chances, q, values, 1e-7)
     # A state that ends is worth F(0) to the iteration, and nobody looks.
     solution = exact.solve(model, backup, 1e-9)
@@ -259,41 +213,6 @@ def test_a_grid_depends_on_its_seed_only() -> None:
     assert not np.array_equal(first.grid.low, third.grid.low)
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"low": [0.0], "high": [0.0]}, "low must be below high, got 0 and 0 along axis 0"),
-        ({"low": [0.0, 1.0]}, r"low must have shape \(1,\), got \(2,\)"),
-        ({"cells": 0}, "cells must be at least 1"),
-        ({"cells": [2, 2]}, "cells must be a whole number or 1 of them"),
-        ({"samples": 0}, "samples must be at least 1"),
-        ({"cells": 50, "max_calls": 100}, "may take 268 simulator calls, more than the 100 that are allowed"),
-        ({"periodic": [0]}, "low and high must be given where axes are periodic"),
-        ({"low": [0.0], "high": [1.0], "periodic": [1]}, "periodic must be at most 0"),
-    ],
-)
-def test_wrong_grids(options: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        GridReference.build(line(), HardMax(), **options)
-
-
-def test_models_without_a_grid() -> None:
-    with pytest.raises(ValueError, match="vectors of floats, got dtype int8"):
-        GridReference.build(sp.models.sysadmin(4), HardMax())
-    with pytest.raises(ValueError, match="declares no initial_state"):
-        GridReference.build(line(initial_state=None), HardMax())
-    with pytest.raises(ValueError, match="1 to 6 numbers, got 7"):
-        GridReference.build(line(initial_state=np.zeros(7)), HardMax())
-
-
-def test_states_of_another_shape() -> None:
-    reference = GridReference.build(line(), HardMax(), low=[-1.0], high=[1.0], cells=4)
-    with pytest.raises(ValueError, match=r"states must have shape \[n, 1\], got \(2, 2\)"):
-        reference.q(np.zeros((2, 2)))
-    with pytest.raises(ValueError, match="nan at index"):
-        reference.q(np.array([[np.nan]]))
-
-
 # Shared references.
 
 RUNS = 200
@@ -358,13 +277,12 @@ def test_hope_for_what_may_follow_leads_upstream() -> None:
     assert reference.states == model.states
 
 
-def test_bounds_on_the_error_hold() -> None:
-    """If each run fails with probability δ, more failures than this have probability 1e-6."""
+def test_bounds_on_the_error_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If each run fails with probability δ, more failures than this have probability 1e-6.
+
+    Bounds that spend too much are caught: intervals for δ = e¹⁰ in place of 0.05.
+    """
     assert _failures(delta=0.05) <= stats.binom.isf(FALSE_ALARM, RUNS, 0.05)
-
-
-def test_bounds_that_spend_too_much_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same test with intervals for δ = e¹⁰ in place of 0.05."""
     honest = rules_of
 
     def broken(*arguments: Any) -> Rules:
@@ -434,36 +352,6 @@ def test_a_shared_reference_depends_on_its_seed_and_its_calls() -> None:
         found.append(reference.q(np.arange(table.states)))
     np.testing.assert_array_equal(found[0], found[1])
     assert not np.array_equal(found[0], found[2])
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"root": 9}, "state 9 is not one of the model's states 0..4"),
-        ({"delta": 0.0}, "delta must be strictly between 0 and 1"),
-        ({"successors": 0}, "successors must be at least 1"),
-    ],
-)
-def test_wrong_shared_references(options: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        SharedReference(small(), HardMax(), **options)
-
-
-def test_what_a_shared_reference_needs() -> None:
-    table = small()
-    with pytest.raises(ValueError, match="root must be given"):
-        SharedReference(replace(vectorised(table), initial_state=None), HardMax())
-    with pytest.raises(ValueError, match="successors must be given"):
-        SharedReference(replace(vectorised(table), max_successors=None), HardMax())
-    with pytest.raises(ModelError, match="more than 1 different next states"):
-        SharedReference(replace(vectorised(table), max_successors=1), HardMax()).improve(1000)
-    with pytest.raises(ValueError, match="calls must be at least 1"):
-        SharedReference(table, HardMax()).improve(0)
-    with pytest.raises(TypeError, match="whole numbers"):
-        SharedReference(table, HardMax()).q(np.array([0.5]))
-    lake = sp.models.frozen_lake()
-    with pytest.raises(ValueError, match="state 15 is terminal"):
-        SharedReference(lake, HardMax()).improve(5, state=15)
 
 
 # The default.
@@ -536,10 +424,68 @@ def test_calls_are_known_where_the_making_is_interrupted(fail_at: int) -> None:
     np.testing.assert_array_equal(given.q(np.zeros((1, 2))), own.q(np.zeros((1, 2))))
 
 
-def test_what_has_no_default() -> None:
-    with pytest.raises(ValueError, match=r"dtype float64 and shape \(7,\).*Give a critic"):
-        default_reference(line(initial_state=np.zeros(7)), HardMax())
-    with pytest.raises(ValueError, match="declares no max_successors"):
-        default_reference(sp.models.sysadmin(4), HardMax())
-    with pytest.raises(ValueError, match="declares no initial_state"):
-        default_reference(line(initial_state=None), HardMax())
+# Misuse.
+
+
+def told(answer: Any) -> Floats:
+    """What a critic says of two states."""
+    return CriticReference(lambda states: answer).q(np.array([[1.0, 2.0], [3.0, 4.0]]))
+
+
+def on_grid(states: Any = (), **options: Any) -> Floats:
+    """A grid on the line, asked for states."""
+    return GridReference.build(line(), HardMax(), **options).q(np.asarray(states))
+
+
+def in_common(improve: int = 5, at: Any = None, table: Any = None, **options: Any) -> None:
+    """A shared reference that is improved."""
+    SharedReference(table or small(), HardMax(), **options).improve(improve, **({} if at is None else {"state": at}))
+
+
+BOX: dict[str, Any] = {"low": [-1.0], "high": [1.0], "cells": 4}
+HIDDEN = vectorised(small())
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        (lambda: told([[0.0, np.nan], [0.0, 0.0]]), r"the critic returned nan for action 1 at state \[1.0, 2.0\]"),
+        (lambda: told([[0.0, 0.0], [-np.inf, 0.0]]), r"the critic returned -inf for action 0 at state \[3.0, 4.0\]"),
+        (lambda: told([[0.0, 0.0]]), r"for 2 states, got shape \(1, 2\); the first state is \[1.0, 2.0\]"),
+        (lambda: told("nothing"), "the critic's answer must be an array of numbers"),
+        (lambda: CriticReference(cast(Any, np.zeros((2, 2)))), "function must be a function"),
+        (lambda: TabularReference(np.zeros((2, 2))).q(np.array([0, 5])), "state 5 is not one of the table's states"),
+        (lambda: TabularReference(np.zeros((2, 2))).q(np.array([-1])), "state -1"),
+        (lambda: TabularReference(np.zeros((2, 2))).q(np.array([0.0])), "whole numbers"),
+        (lambda: TabularReference(np.zeros(3)), r"q must be a table \[S, K\]"),
+        (lambda: TabularReference([[np.nan]]), r"nan at index \(0, 0\)"),
+        (lambda: on_grid(low=[0.0], high=[0.0]), "low must be below high, got 0 and 0 along axis 0"),
+        (lambda: on_grid(low=[0.0, 1.0]), r"low must have shape \(1,\), got \(2,\)"),
+        (lambda: on_grid(cells=0), "cells must be at least 1"),
+        (lambda: on_grid(cells=[2, 2]), "cells must be a whole number or 1 of them"),
+        (lambda: on_grid(samples=0), "samples must be at least 1"),
+        (lambda: on_grid(cells=50, max_calls=100), "may take 268 simulator calls, more than the 100 that are allowed"),
+        (lambda: on_grid(periodic=[0]), "low and high must be given where axes are periodic"),
+        (lambda: on_grid(**BOX, periodic=[1]), "periodic must be at most 0"),
+        (lambda: on_grid(np.zeros((2, 2)), **BOX), r"states must have shape \[n, 1\], got \(2, 2\)"),
+        (lambda: on_grid([[np.nan]], **BOX), "nan at index"),
+        (lambda: GridReference.build(sp.models.sysadmin(4), HardMax()), "vectors of floats, got dtype int8"),
+        (lambda: GridReference.build(line(initial_state=None), HardMax()), "declares no initial_state"),
+        (lambda: GridReference.build(line(initial_state=np.zeros(7)), HardMax()), "1 to 6 numbers, got 7"),
+        (lambda: in_common(root=9), "state 9 is not one of the model's states 0..4"),
+        (lambda: in_common(delta=0.0), "delta must be strictly between 0 and 1"),
+        (lambda: in_common(successors=0), "successors must be at least 1"),
+        (lambda: in_common(table=replace(HIDDEN, initial_state=None)), "root must be given"),
+        (lambda: in_common(table=replace(HIDDEN, max_successors=None)), "successors must be given"),
+        (lambda: in_common(1000, table=replace(HIDDEN, max_successors=1)), "more than 1 different next states"),
+        (lambda: in_common(0), "calls must be at least 1"),
+        (lambda: in_common(at=15, table=sp.models.frozen_lake()), "state 15 is terminal"),
+        (lambda: SharedReference(small(), HardMax()).q(np.array([0.5])), "whole numbers"),
+        (lambda: default_reference(line(initial_state=np.zeros(7)), HardMax()), r"shape \(7,\).*Give a critic"),
+        (lambda: default_reference(sp.models.sysadmin(4), HardMax()), "declares no max_successors"),
+        (lambda: default_reference(line(initial_state=None), HardMax()), "declares no initial_state"),
+    ],
+)
+def test_misuse_is_named(call: Callable[[], Any], complaint: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=complaint):
+        call()
