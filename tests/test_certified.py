@@ -405,18 +405,6 @@ LARGE = 400_000
 """Samples, after which by Hoeffding's inequality the mean of variables of width one is known to within 0.006."""
 
 
-def fine_table(problem: Problem, samples: int = 60) -> tuple[Level, ...]:
-    """An order-1 and an order-2 level around a good reference, with small certified biases."""
-    return with_own_shifts(
-        problem,
-        (
-            Level("constant"),
-            Level("order-1", samples=samples, reference=0, linear=0),
-            Level("order-2", samples=samples, reference=0, linear=0, quadratic=0, pairs=2),
-        ),
-    )
-
-
 def mean_of(model: sp.TabularModel, backup: Backup, levels: Sequence[Level], row: int, state: int) -> float:
     """The mean of many samples of a level at a state."""
     engine = CompiledEngine(rooted(Problem.of(model, backup), levels, row), backup, model)
@@ -432,7 +420,14 @@ def test_clipping_to_the_value_range_is_caught() -> None:
     model, backup, state = random_model(4, actions=2, discount=0.02, kind="bernoulli"), LogSumExp(1.0), 1
     problem = Problem.of(model, backup)
     value = float(sp.exact.solve(model, backup).values[state])
-    levels = fine_table(problem)
+    levels = with_own_shifts(
+        problem,
+        (
+            Level("constant"),
+            Level("order-1", samples=60, reference=0, linear=0),
+            Level("order-2", samples=60, reference=0, linear=0, quadratic=0, pairs=2),
+        ),
+    )
     printed = (0.0, 1.0 / (1.0 - model.discount))
     radius = math.sqrt(math.log(2.0 / FALSE_ALARM) / (2.0 * LARGE))
     for row in (1, 2):

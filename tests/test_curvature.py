@@ -255,7 +255,13 @@ def test_transfer_at_the_backup_level(which: int, actions: int) -> None:
 @pytest.mark.parametrize("actions", [1, 2, 5])
 def test_gap_to_hard_max_is_sharp(actions: int) -> None:
     table = transports(actions, 30)
-    candidates: list[tuple[Backup, int]] = [(LogSumExp(0.3), 1), (table[0], 1), (table[1], 1), (table[2], 30)]
+    candidates: list[tuple[Backup, int]] = [
+        (HardMax(), 1),
+        (LogSumExp(0.3), 1),
+        (table[0], 1),
+        (table[1], 1),
+        (table[2], 30),
+    ]
     for backup, states in candidates:
         low, high = curvature.gap_to_hard_max(backup, actions)
         peaks = 1e3 * np.eye(actions)
@@ -277,12 +283,6 @@ def test_gaps_of_a_reference_function_cover_every_reference() -> None:
     assert np.min(gaps) == pytest.approx(low, abs=1e-6)
     assert np.max(gaps) == pytest.approx(high, abs=1e-6)
     assert curvature.gap_to_entropy(backup) == pytest.approx((-0.5 * cost.max(), -0.5 * cost.min()))
-
-
-def test_gap_of_the_hard_maximum_is_nothing() -> None:
-    assert curvature.gap_to_hard_max(HardMax(), 4) == (0.0, 0.0)
-    assert curvature.transfer_to_hard_max(HardMax(), 4) == 0.0
-    assert curvature.transfer_to_hard_max(LogSumExp(0.5), 4) == pytest.approx(0.5 * math.log(4))
 
 
 @pytest.mark.parametrize("name", MODELS)
