@@ -255,14 +255,8 @@ def test_transfer_at_the_backup_level(which: int, actions: int) -> None:
 @pytest.mark.parametrize("actions", [1, 2, 5])
 def test_gap_to_hard_max_is_sharp(actions: int) -> None:
     table = transports(actions, 30)
-    candidates: list[tuple[Backup, int]] = [
-        (HardMax(), 1),
-        (LogSumExp(0.3), 1),
-        (table[0], 1),
-        (table[1], 1),
-        (table[2], 30),
-    ]
-    for backup, states in candidates:
+    alike: list[Backup] = [HardMax(), LogSumExp(0.3), *table[:2]]  # at all states
+    for backup, states in (*((each, 1) for each in alike), (table[2], 30)):
         low, high = curvature.gap_to_hard_max(backup, actions)
         peaks = 1e3 * np.eye(actions)
         gaps = [

@@ -19,8 +19,7 @@ from smoothplan.models.base import Oracle
 from smoothplan.planners.multilevel import MOST_NESTED
 from smoothplan.running.run import Estimate, HopelessError
 from smoothplan.specs import build_planner
-
-from .common import content, ending
+from tests.common import content, ending
 
 FALSE_ALARM = 1e-6
 
