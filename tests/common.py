@@ -150,3 +150,12 @@ def content(result: sp.PlanResult) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(result.to_json())
     del fields["seconds"]
     return fields
+
+
+def holds(result: sp.PlanResult, model: sp.TabularModel, backup: Any, state: int = 0, scale: float = 1.0) -> bool:
+    """Whether the intervals of the value and of the actions, scaled around their middles, contain the truth at once."""
+    solution = sp.exact.solve(model, backup, 1e-10)
+    bounds = np.vstack([result.interval, *(() if result.q_intervals is None else result.q_intervals)])
+    truth = np.append(solution.values[state], solution.q[state])[: len(bounds)]
+    half = (bounds[:, 1] - bounds[:, 0]) / 2.0
+    return bool((np.abs(truth - bounds.mean(axis=1)) <= scale * half + 1e-9).all())

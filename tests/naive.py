@@ -262,6 +262,65 @@ class Exact:
         return Distribution.of(lambda choose: self.naive(choose).around(row, state, q))
 
 
+# --- Chains around a reference, by linear algebra ---------------------------------------------------------------------
+
+
+@dataclass
+class ChainMeans:
+    """What chains around a table have for means, without sampling."""
+
+    model: TabularModel
+    backup: Backup
+    table: Floats  # the reference, [S, K]
+
+    def __post_init__(self) -> None:
+        states = np.arange(self.model.states)
+        self.policy = self.backup.policy(self.table, states)
+        self.steps = np.zeros((len(states), len(states)))
+        moves = self.policy[:, :, None] * self.model.continuation
+        np.add.at(self.steps, (states[:, None, None], self.model.successors), moves)
+        self.steps[self.model.terminal] = 0.0
+        advantage = self.backup.value(self.table, states) - (self.policy * self.table).sum(axis=1)
+        self.gain = self._alive((self.policy * self.model.expected_rewards).sum(axis=1) + advantage)
+
+    def _alive(self, values: Floats) -> Floats:
+        return np.where(self.model.terminal, 0.0, values)
+
+    def summed(self, each: Floats, horizon: int | None = None, tail: float = 0.0) -> Floats:
+        """Σ γ^t each(s_t) along chains, of infinite or of given length."""
+        discount = self.model.discount
+        if horizon is None:
+            return np.asarray(np.linalg.solve(np.eye(len(each)) - discount * self.steps, each), dtype=np.float64)
+        result = self._alive(np.full(len(each), tail))
+        for _ in range(horizon):
+            result = each + discount * self.steps @ result
+        return result
+
+    def action_values(self, values: Floats) -> Floats:
+        future = np.einsum("skb,skb->sk", self.model.continuation, values[self.model.successors])
+        return np.asarray(self.model.expected_rewards + self.model.discount * future)
+
+    def at_horizon(self, horizon: int, tail: float) -> tuple[Floats, Floats, Floats]:
+        """Of chains [S], of returns of every action [S, K], and of corrections [S]."""
+        returns = self.action_values(self.summed(self.gain, horizon - 1, tail))
+        return self.summed(self.gain, horizon, tail), returns, self._corrections(returns, horizon)
+
+    def orders(self, horizon: int | None = None, tail: float = 0.0) -> tuple[Floats, Floats]:
+        """Means of orders 1 and 2: the value of the policy, and with quadratic terms of returns through such values."""
+        if horizon is None:
+            first = self.summed(self.gain)
+            return first, first + self._corrections(self.action_values(first), None)
+        first, _, corrections = self.at_horizon(horizon, tail)
+        return first, first + corrections
+
+    def _corrections(self, returns: Floats, horizon: int | None) -> Floats:
+        if self.backup.temperature == 0.0:
+            return np.zeros(self.model.states)
+        error = returns - self.table
+        hessian = self.backup.hessian(self.table, np.arange(self.model.states))
+        return self.summed(self._alive(0.5 * np.einsum("si,sij,sj->s", error, hessian, error)), horizon)
+
+
 # --- Models and tables to try it on -----------------------------------------------------------------------------------
 
 

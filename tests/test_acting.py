@@ -107,11 +107,10 @@ def test_a_budget_of_time_is_kept() -> None:
     assert actor.calls >= 10_000
 
 
-def test_either_calls_or_seconds() -> None:
-    model, backup, reference = lake()
-    for budget in ({}, {"calls": 1, "seconds": 1.0}):
-        with pytest.raises(ValueError, match="either calls or seconds must be given"):
-            Actor(model, backup, reference, **budget)  # type: ignore[arg-type]
+@pytest.mark.parametrize("budget", [{}, {"calls": 1, "seconds": 1.0}])
+def test_either_calls_or_seconds(budget: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="either calls or seconds must be given"):
+        Actor(*lake(), **budget)
 
 
 # --- Episodes ---------------------------------------------------------------------------------------------------------

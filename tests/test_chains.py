@@ -3,69 +3,33 @@
 import math
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numba
 import numpy as np
 import pytest
-from scipy import stats
 from scipy.interpolate import RegularGridInterpolator
 
 import smoothplan as sp
-from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax, LogSumExp, NoCurvatureError, OptimalTransport, line_cost
 from smoothplan.engines.base import Sums
 from smoothplan.engines.chains import LIMIT, BatchedChains, Chains, PairSums
 from smoothplan.engines.compiled_chains import LANES, TableChains
 from smoothplan.engines.grids import Grid, grid_nodes, make_grid
 from smoothplan.engines.jitted_chains import BLOCK, JittedChains
-from smoothplan.engines.kernels import choose, choose_pairs, draw_stops, paired, paired_sums, softmaxes, stop_weight
 from smoothplan.models.base import GenerativeModel, Oracle
-from tests.naive import Built, built, random_model, transport
+from tests.naive import Built, ChainMeans, built, random_model
 
 DEVIATIONS = 7.0
 """Standard errors between a mean and its expectation: 3e-12 for a normal mean, and there are fewer than 300 here. The
 samples are bounded or nearly so and tens of thousands, so that the file's false-alarm rate is well below 1e-6."""
 
 TAIL = 1.7
+SOFT = LogSumExp(1.0)
 
 
-# --- Cases and their exact means ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Case:
-    """A tabular model, a backup, and a reference that is wrong."""
-
-    model: sp.TabularModel
-    backup: Backup
-    table: Floats  # [S, K]
-
-    def action_values(self, values: Floats) -> Floats:
-        """E[R + γV(Z)], [S, K]."""
-        future = np.einsum("skb,skb->sk", self.model.continuation, values[self.model.successors])
-        return np.asarray(self.model.expected_rewards + self.model.discount * future)
-
-    def means(self, horizon: int) -> tuple[Floats, Floats, Floats]:
-        """E Y [S], E X [S, K] and, for a smooth backup, the mean of a correction [S]."""
-        states = np.arange(self.model.states)
-        policy, top = self.backup.policy(self.table, states), self.backup.value(self.table, states)
-        gain = top - (policy * self.table).sum(axis=1)
-        values = np.full(self.model.states, TAIL)
-        for _ in range(horizon):
-            returns = self.action_values(values)
-            values = gain + (policy * returns).sum(axis=1)
-        corrections = np.zeros(self.model.states)
-        if self.backup.temperature > 0.0:
-            error = returns - self.table
-            quadratic = 0.5 * np.einsum("si,sij,sj->s", error, self.backup.hessian(self.table, states), error)
-            moved = np.einsum("sk,skb->skb", policy, self.model.continuation)
-            for _ in range(horizon):
-                future = np.einsum("skb,skb->s", moved, corrections[self.model.successors])
-                corrections = quadratic + self.model.discount * future
-        return values, returns, corrections
+# --- Cases ------------------------------------------------------------------------------------
 
 
 CASES: dict[str, Built] = {
@@ -80,17 +44,17 @@ CASES: dict[str, Built] = {
 
 
 @cache
-def case(name: str) -> Case:
+def case(name: str) -> ChainMeans:
     model, backup = CASES[name]()
     values = sp.exact.solve(model, backup).q
-    return Case(model, backup, values + 0.3 * np.random.default_rng(9).normal(size=values.shape))
+    return ChainMeans(model, backup, values + 0.3 * np.random.default_rng(9).normal(size=values.shape))
 
 
-def table_chains(case: Case) -> TableChains:
+def table_chains(case: ChainMeans) -> TableChains:
     return TableChains(case.model, case.backup, case.table, TAIL)
 
 
-def batched_chains(case: Case) -> BatchedChains:
+def batched_chains(case: ChainMeans) -> BatchedChains:
     return BatchedChains(case.model, case.backup, lambda states: case.table[states], TAIL)
 
 
@@ -108,7 +72,7 @@ def table_step(states: Any, actions: Any, rng: Any) -> Any:
 
 
 @cache
-def small_case(backup: str) -> tuple[Case, sp.JitModel, Grid]:
+def small_case(backup: str) -> tuple[ChainMeans, sp.JitModel, Grid]:
     """The table of `table_step`, its simulator, and a grid whose nodes are the states."""
 
     def rewarded(mean: float) -> list[tuple[float, float]]:
@@ -134,7 +98,7 @@ def small_case(backup: str) -> tuple[Case, sp.JitModel, Grid]:
     }
     table = np.array([[4.0, 4.5], [5.0, 4.4], [5.5, 5.0]])
     jitted = sp.JitModel(table_step, actions=2, discount=0.95, reward_range=(0, 1), initial_state=[0.0])
-    return Case(model, backups[backup], table), jitted, make_grid([0.0], [2.0], [3], table)
+    return ChainMeans(model, backups[backup], table), jitted, make_grid([0.0], [2.0], [3], table)
 
 
 def near(sums: Sums | PairSums, expected: float) -> None:
@@ -146,7 +110,7 @@ def near(sums: Sums | PairSums, expected: float) -> None:
 # --- Means ----------------------------------------------------------------------------------------------------------
 
 COUNTS = {"table": 100_001, "batched": LIMIT + 11}
-ENGINES: dict[str, Callable[[Case], Chains]] = {"table": table_chains, "batched": batched_chains}
+ENGINES: dict[str, Callable[[ChainMeans], Chains]] = {"table": table_chains, "batched": batched_chains}
 
 
 @pytest.mark.parametrize("horizon", [1, 9, 60])
@@ -156,7 +120,7 @@ def test_means_are_exact(name: str, engine: str, horizon: int) -> None:
     """Chains, returns and corrections have the means that linear algebra gives; see `DEVIATIONS` for false alarms."""
     chosen = case(name)
     chains, count = ENGINES[engine](chosen), COUNTS[engine]
-    values, returns, corrections = chosen.means(horizon)
+    values, returns, corrections = chosen.at_horizon(horizon, TAIL)
     state = horizon % chosen.model.states
     oracle = Oracle(chosen.model, 3)
     near(chains.values(oracle, state, count, horizon), values[state])
@@ -174,7 +138,7 @@ def test_means_are_exact_for_compiled_simulators(backup: str, horizon: int) -> N
     chosen, model, grid = small_case(backup)
     assert chosen.model.reward_range == (0.0, 1.0)
     chains = JittedChains(model, chosen.backup, grid, TAIL)
-    values, returns, corrections = chosen.means(horizon)
+    values, returns, corrections = chosen.at_horizon(horizon, TAIL)
     oracle = Oracle(model, 4)
     for state in range(3):
         near(chains.values(oracle, [float(state)], 20_003, horizon), values[state])
@@ -214,13 +178,9 @@ def test_engines_agree_between_the_nodes(backup: Backup) -> None:
     found = []
     for engine in engines:
         oracle, state = Oracle(model, 5), model.initial_state
-        found.append(
-            [
-                engine.values(oracle, state, 20_000, 30),
-                engine.returns(oracle, state, 2, 20_000, 30),
-                Sums(*engine.corrections(oracle, state, 20_000, 4, 30)[:3]),
-            ]
-        )
+        corrections = Sums(*engine.corrections(oracle, state, 20_000, 4, 30)[:3])
+        returns = engine.returns(oracle, state, 2, 20_000, 30)
+        found.append([engine.values(oracle, state, 20_000, 30), returns, corrections])
     for one, two in zip(*found, strict=True):
         spread = sum(sums.squares / sums.samples - (sums.total / sums.samples) ** 2 for sums in (one, two))
         assert abs(one.total - two.total) / 20_000 <= DEVIATIONS * math.sqrt(spread / 20_000)
@@ -235,7 +195,7 @@ def test_a_right_reference_leaves_no_variance_where_nothing_is_random(engine: st
     model = random_model(1, actions=3, discount=0.8, branching=1)
     backup = LogSumExp(0.5)
     solution = sp.exact.solve(model, backup, tolerance=1e-11)
-    chains = ENGINES[engine](Case(model, backup, solution.q))
+    chains = ENGINES[engine](ChainMeans(model, backup, solution.q))
     sums = chains.values(Oracle(model, 0), 0, 1000, 150)
     mean = sums.total / sums.samples
     assert mean == pytest.approx(solution.values[0], abs=1e-9)
@@ -251,90 +211,11 @@ def test_noise_is_the_variance_of_a_difference(engine: str) -> None:
     """Two Bernoulli rewards and nothing behind them. Estimates of the variance are below 2, so that Hoeffding holds."""
     model = random_model(3, actions=2, discount=0.0, kind="bernoulli")
     means = model.rewards[0]
-    chains = ENGINES[engine](Case(model, LogSumExp(1.0), np.zeros((model.states, 2))))
+    chains = ENGINES[engine](ChainMeans(model, LogSumExp(1.0), np.zeros((model.states, 2))))
     found = chains.corrections(Oracle(model, 0), 0, 20_000, 3, 1)
     expected = float((means * (1.0 - means)).sum())
     assert abs(found.noise / found.differing - expected) <= 2.0 * math.sqrt(math.log(2e8) / 2.0 / found.differing)
     assert abs(found.differing / found.samples - 0.5) <= math.sqrt(math.log(2e8) / 2.0 / found.samples)
-
-
-def test_the_statistic_of_pairs() -> None:
-    rng = np.random.default_rng(0)
-    for pairs in (2, 3, 7):
-        x = rng.normal(size=pairs)
-        products = [x[i] * x[j] for i in range(pairs) for j in range(pairs) if i != j]
-        square, variance = paired(x.sum(), (x**2).sum(), pairs)
-        assert square == pytest.approx(np.mean(products))
-        assert variance == pytest.approx(x.var(ddof=1))
-        doubled = paired_sums(np.full(2, x.sum()), np.full(2, (x**2).sum()), pairs, 3.0)
-        assert doubled == pytest.approx((6.0 * square, 18.0 * square**2, 2.0 * variance))
-
-
-# --- The parts ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("discount", "horizon"), [(0.9, 20), (0.99, 1000), (0.5, 1), (0.0, 5), (1e-9, 3)])
-def test_stops_are_geometric(discount: float, horizon: int) -> None:
-    """By Massart's inequality, false-alarm rate 1e-8 for each."""
-    count = 50_000
-    stops = draw_stops(count, discount, horizon, Oracle(case("hard").model, 0).stream)
-    chances = discount ** np.arange(horizon, dtype=float)
-    assert stop_weight(discount, horizon) == pytest.approx(chances.sum())
-    assert stops.min() >= 0
-    assert stops.max() < horizon
-    found = np.bincount(stops, minlength=horizon).cumsum() / count
-    assert np.abs(found - chances.cumsum() / chances.sum()).max() <= math.sqrt(math.log(2e8) / 2.0 / count)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_rows_of_aliases_are_the_model_under_the_policy(name: str) -> None:
-    """Summed over columns, each row gives back the chances of all gains and next states."""
-    chosen = case(name)
-    policy = table_chains(chosen).policy
-    states = np.arange(chosen.model.states)
-    chances = chosen.backup.policy(chosen.table, states)
-    advantages = chosen.backup.value(chosen.table, states)[:, None] - chosen.table
-    rows = policy.entries.reshape(-1, policy.width)
-    keeps = rows["limit"] - np.arange(policy.width)
-    assert (keeps >= -1e-12).all()
-    assert (keeps <= 1.0 + 1e-12).all()
-    for state in states:
-        row, keep = rows[state], keeps[state]
-        found = (keep @ row["gain"] + (1.0 - keep) @ row["other_gain"]) / policy.width
-        expected = chances[state] @ (chosen.model.expected_rewards[state] + advantages[state])
-        assert found == pytest.approx(expected, abs=1e-12)
-        arrivals = np.bincount(
-            np.concatenate([row["row"], row["other_row"]]) // policy.width,
-            np.concatenate([keep, 1.0 - keep]) / policy.width,
-            minlength=chosen.model.states + 1,
-        )
-        wanted = np.zeros(chosen.model.states + 1)
-        leaving = chances[state][:, None] * chosen.model.probabilities[state]
-        targets = np.where(chosen.model.ends[state], chosen.model.states, chosen.model.successors[state])
-        np.add.at(wanted, targets, leaving)
-        assert arrivals == pytest.approx(wanted, abs=1e-12)
-    assert (rows[-1]["row"] == policy.end).all()
-    assert (rows[-1]["gain"] == 0.0).all()
-
-
-def test_actions_are_drawn_from_the_policy() -> None:
-    """Single actions from ∇F, pairs from the weighted products of softmaxes; χ², false-alarm rate 1e-8 for each."""
-    count, q = 50_000, np.array([[0.3, 1.0, -0.2, 0.9]])
-    model = random_model(1, actions=4, discount=0.5)
-    backups: tuple[Backup, ...] = (LogSumExp(0.4), transport(model, "fixed"))
-    for backup in backups:
-        soft, stream = softmaxes(backup, 4, None), Oracle(model, 1).stream
-        many = np.repeat(q, count, axis=0)
-        actions, advantages = choose(many, soft, stream)
-        assert advantages == pytest.approx(backup.value(q)[0] - q[0, actions])
-        expected = backup.policy(q)[0] * count
-        assert stats.chisquare(np.bincount(actions, minlength=4), expected).pvalue > 1e-8
-        first, second = choose_pairs(many, soft, stream)
-        local = backup.local_policies(q)[0]
-        joint = np.einsum("ij,kj,j->ik", local, local, backup.weights(None)).ravel() * count
-        assert stats.chisquare(np.bincount(4 * first + second, minlength=16), joint).pvalue > 1e-8
-    actions, advantages = choose(np.array([[1.0, 2.0, 2.0, 0.0]]), softmaxes(HardMax(), 4, None), stream)
-    assert (actions.tolist(), advantages.tolist()) == ([1], [0.0])
 
 
 @pytest.mark.parametrize("dimensions", range(1, 7))
@@ -366,13 +247,13 @@ def countdown(states: Any, actions: Any, rng: Any) -> Any:
     return states - 1.0, np.ones(len(actions)), states[:, 0] <= 1.0
 
 
-def four_engines(steps: int) -> list[tuple[GenerativeModel, Chains, Any]]:
+def four_engines(steps: int, backup: Backup = SOFT) -> list[tuple[GenerativeModel, Chains, Any]]:
     """A model whose episodes last exactly that many steps: as a table, a simulator, and both with NumPy."""
     outcomes = [[[(1.0, max(left - 1, 0), 1.0, left <= 1)]] * 2 for left in range(steps + 1)]
     tabular = sp.TabularModel.from_outcomes(outcomes, discount=0.9)
     jitted = sp.JitModel(countdown, actions=2, discount=0.9, reward_range=(1, 1), initial_state=[float(steps)])
     table = np.zeros((steps + 1, 2))
-    backup, grid = LogSumExp(1.0), make_grid([0.0], [float(steps)], [steps + 1], table)
+    grid = make_grid([0.0], [float(steps)], [steps + 1], table)
     return [
         (tabular, TableChains(tabular, backup, table), steps),
         (tabular, BatchedChains(tabular, backup, lambda states: table[states]), steps),
@@ -381,7 +262,7 @@ def four_engines(steps: int) -> list[tuple[GenerativeModel, Chains, Any]]:
     ]
 
 
-@pytest.mark.parametrize("count", [1, 7, LANES + 1, BLOCK + 3])
+@pytest.mark.parametrize("count", [0, 1, 7, LANES + 1, BLOCK + 3])
 @pytest.mark.parametrize("horizon", [1, 4, 12])
 def test_every_call_is_counted(count: int, horizon: int) -> None:
     steps, pairs = 6, 5
@@ -457,30 +338,13 @@ def test_memory_does_not_grow() -> None:
     assert peak(lambda oracle: chains.corrections(oracle, 0, 4 * LIMIT, 10, 3)) < 1.2 * small
 
 
-def test_nothing_is_drawn_for_nothing() -> None:
-    for model, chains, state in four_engines(3):
-        oracle = Oracle(model, 0)
-        assert chains.values(oracle, state, 0, 5) == (0, 0.0, 0.0)
-        assert chains.returns(oracle, state, 0, 0, 5) == (0, 0.0, 0.0)
-        assert chains.corrections(oracle, state, 0, 2, 5) == (0, 0.0, 0.0, 0, 0.0)
-        assert oracle.calls == 0
-        assert chains.chunk_calls > 0
-
-
 # --- Errors ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_hard_maximum_has_no_corrections() -> None:
-    chosen = case("hard")
-    model, grid = plane()
-    engines: tuple[tuple[GenerativeModel, Chains, Any], ...] = (
-        (chosen.model, table_chains(chosen), 0),
-        (chosen.model, batched_chains(chosen), 0),
-        (model, JittedChains(model, HardMax(), grid), model.initial_state),
-    )
-    for simulator, chains, state in engines:
+    for model, chains, state in four_engines(3, HardMax()):
         with pytest.raises(NoCurvatureError, match="HardMax has no curvature"):
-            chains.corrections(Oracle(simulator, 0), state, 1, 2, 3)
+            chains.corrections(Oracle(model, 0), state, 1, 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -498,85 +362,60 @@ def test_wrong_sizes_are_refused(settings: dict[str, int], complaint: str) -> No
             chains.corrections(Oracle(model, 0), state, **numbers)
 
 
-def test_a_wrong_state_or_action_is_refused() -> None:
-    chosen = case("entropy")
-    model, grid = plane()
-    jitted = JittedChains(model, LogSumExp(0.3), grid)
-    for wrong, complaint in ((6, "state must be at most 5, got 6"), (-1, "state must be at least 0, got -1")):
-        with pytest.raises(ValueError, match=complaint):
-            table_chains(chosen).values(Oracle(chosen.model, 0), wrong, 1, 1)
-    for chains, here in ((table_chains(chosen), 0), (jitted, [0.0, 0.0])):
-        with pytest.raises(ValueError, match="action must be at most"):
-            chains.returns(Oracle(model, 0), here, 3, 1, 1)
-    with pytest.raises(ValueError, match=r"actions must be in 0..1, got 3"):
-        batched_chains(chosen).returns(Oracle(chosen.model, 0), 0, 3, 1, 1)
-    with pytest.raises(ValueError, match=r"state must have shape \(2,\), got \(3,\)"):
-        jitted.values(Oracle(model, 0), [0.0, 0.0, 0.0], 1, 1)
-    ones = np.ones((2, 1, 1), dtype=np.int64)
-    ends = sp.TabularModel(ones, ones, [[1.0], [0.0]], discount=0.5, terminal=[False, True])
-    with pytest.raises(sp.ModelError, match="state 1 is terminal"):
-        TableChains(ends, LogSumExp(1.0), np.array([[0.0], [np.nan]])).values(Oracle(ends, 0), 1, 1, 1)
-
-
-@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
-def test_a_reference_that_is_not_finite_is_named(number: float) -> None:
-    chosen = case("entropy")
-    broken = chosen.table.copy()
-    broken[3, 1] = number
-    complaint = rf"finite, got {number} \(state 3, action 1\)"
-    with pytest.raises(ValueError, match=complaint):
-        TableChains(chosen.model, chosen.backup, broken)
-    chains = BatchedChains(chosen.model, chosen.backup, lambda states: broken[states])
-    with pytest.raises(ValueError, match=complaint):
-        chains.values(Oracle(chosen.model, 0), 3, 10, 5)
-    with pytest.raises(ValueError, match=rf"finite, got {number} \(state \[0.5, 1.0\], action 1\)"):
-        make_grid([0.0, 0.0], [1.0, 1.0], [3, 2], np.array([0.0] * 7 + [number] + [0.0] * 4).reshape(6, 2))
-
-
-def test_a_reference_of_the_wrong_shape_is_refused() -> None:
-    chosen = case("entropy")
-    with pytest.raises(ValueError, match=r"of 6 states must have shape \(6, 2\), got \(2, 6\)"):
-        TableChains(chosen.model, chosen.backup, chosen.table.T)
-    for wrong in (lambda states: chosen.table[states].T, lambda states: np.zeros((len(states), 3))):
-        chains = BatchedChains(chosen.model, chosen.backup, wrong)
-        with pytest.raises(ValueError, match=r"of 10 states must have shape \(10, 2\), got"):
-            chains.values(Oracle(chosen.model, 0), 3, 10, 5)
-    with pytest.raises(TypeError, match="reference must be a function"):
-        BatchedChains(chosen.model, chosen.backup, chosen.table)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="tail must be finite"):
-        TableChains(chosen.model, chosen.backup, chosen.table, math.nan)
+TABLE, _, JITTED, _ = (cast(Any, chains) for _, chains, _ in four_engines(3))
+BY_STATE = OptimalTransport(cost=line_cost(3), tau=1.0, lam=1.0, reference=np.full((5, 3), 1 / 3))
+ENDS = sp.TabularModel([[[1.0]]] * 2, [[[1]]] * 2, [[1.0], [0.0]], discount=0.5, terminal=[False, True])
+NOWHERE = sp.JitModel(drift, actions=3, discount=0.9, reward_range=(0, 1))
+ORACLE = Oracle(ENDS, 0)
 
 
 @pytest.mark.parametrize(
-    ("settings", "complaint"),
+    ("call", "complaint"),
     [
-        ({"shape": [2]}, r"low and high must be vectors \[1\]"),
-        ({"shape": [1, 2]}, "shape must be at least 2, got"),
-        ({"high": [1.0, 0.0]}, "low < high"),
-        ({"table": np.zeros((5, 2))}, r"table must have shape \(4, 'K'\) or \(2, 2, 'K'\), got \(5, 2\)"),
-        ({"low": [0.0] * 7, "high": [1.0] * 7, "shape": [2] * 7}, "1 to 6 dimensions, got 7"),
+        (lambda: TABLE.values(ORACLE, 6, 1, 1), "state must be at most 3, got 6"),
+        (lambda: TABLE.values(ORACLE, -1, 1, 1), "state must be at least 0, got -1"),
+        (lambda: TABLE.returns(ORACLE, 3, 2, 1, 1), "action must be at most 1, got 2"),
+        (lambda: JITTED.returns(ORACLE, [3.0], 2, 1, 1), "action must be at most 1, got 2"),
+        (lambda: JITTED.values(ORACLE, [0.0, 0.0], 1, 1), r"state must have shape \(1,\), got \(2,\)"),
+        (
+            lambda: TableChains(ENDS, SOFT, np.array([[0.0], [np.nan]])).values(ORACLE, 1, 1, 1),
+            "state 1 is terminal",
+        ),
+        (lambda: TableChains(ENDS, SOFT, np.zeros((1, 2))), r"must have shape \(2, 1\), got \(1, 2\)"),
+        (lambda: TableChains(ENDS, SOFT, np.zeros((2, 1)), math.nan), "tail must be finite"),
+        (
+            lambda: BatchedChains(ENDS, SOFT, lambda states: np.full((len(states), 1), -np.inf)).values(
+                ORACLE, 0, 1, 1
+            ),
+            r"finite, got -inf \(state 0, action 0\)",
+        ),
+        (lambda: BatchedChains(ENDS, SOFT, cast(Any, np.zeros((2, 1)))), "reference must be a function"),
+        (lambda: JittedChains(plane()[0], BY_STATE, plane()[1]), "depends on the state: use BatchedChains"),
+        (
+            lambda: JittedChains(plane()[0], SOFT, JITTED.grid),
+            r"3 actions, the grid states \[1\] and 2 actions",
+        ),
+        (lambda: JittedChains(NOWHERE, SOFT, plane()[1]), "initial_state is a vector of float64"),
+        (lambda: grid(shape=[2]), r"low and high must be vectors \[1\]"),
+        (lambda: grid(shape=[1, 2]), "shape must be at least 2, got"),
+        (lambda: grid(high=[1.0, 0.0]), "low < high"),
+        (lambda: grid(table=np.zeros((5, 2))), r"table must have shape \(4, 'K'\) or \(2, 2, 'K'\), got \(5, 2\)"),
+        (lambda: grid(low=[0.0] * 7, high=[1.0] * 7, shape=[2] * 7), "1 to 6 dimensions, got 7"),
+        (
+            lambda: grid(table=[[0.0, 0.0]] * 3 + [[0.0, math.nan]]),
+            r"finite, got nan \(state \[1.0, 1.0\], action 1\)",
+        ),
+        (lambda: grid().at(np.zeros((3, 1))), r"states must have shape \[n, 2\], got \(3, 1\)"),
     ],
 )
-def test_a_wrong_grid_is_refused(settings: dict[str, Any], complaint: str) -> None:
+def test_misuse_is_named(call: Callable[[], Any], complaint: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=complaint):
+        call()
+
+
+def grid(**settings: Any) -> Grid:
     right: dict[str, Any] = {"low": [0.0, 0.0], "high": [1.0, 1.0], "shape": [2, 2], "table": np.zeros((4, 2))}
-    with pytest.raises(ValueError, match=complaint):
-        make_grid(**(right | settings))
-    with pytest.raises(ValueError, match=r"states must have shape \[n, 2\], got \(3, 1\)"):
-        make_grid(**right).at(np.zeros((3, 1)))
-
-
-def test_what_compiled_chains_cannot_do_is_refused() -> None:
-    model, grid = plane()
-    changing: tuple[Any, ...] = (lambda states: np.full((len(states), 3), 1 / 3), np.full((5, 3), 1 / 3))
-    for reference in changing:
-        backup = OptimalTransport(cost=line_cost(3), tau=1.0, lam=1.0, reference=reference)
-        with pytest.raises(ValueError, match="depends on the state: use BatchedChains"):
-            JittedChains(model, backup, grid)
-    with pytest.raises(ValueError, match=r"3 actions, the grid states \[1\] and 2 actions"):
-        JittedChains(model, LogSumExp(1.0), make_grid([0.0], [1.0], [2], np.zeros((2, 2))))
-    nowhere = sp.JitModel(drift, actions=3, discount=0.9, reward_range=(0, 1))
-    with pytest.raises(ValueError, match="initial_state is a vector of float64"):
-        JittedChains(nowhere, LogSumExp(1.0), grid)
+    return make_grid(**(right | settings))
 
 
 @numba.njit(nogil=True)

@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
+from functools import partial
+from itertools import pairwise
 from typing import Any, get_args
 
 import numpy as np
@@ -18,7 +20,7 @@ from smoothplan.backups import Backup
 from smoothplan.models.base import States
 from smoothplan.references import TabularReference
 from smoothplan.running.run import EngineName, Found, Identification, Planner, Status
-from tests.common import Counter, content, ending, identified, vectorised
+from tests.common import Counter, content, ending, holds, identified, intervals_of, vectorised
 
 SOFT, HARD = sp.LogSumExp(1.0), sp.HardMax()
 
@@ -62,17 +64,6 @@ def model_for(planner: Planner) -> sp.TabularModel:
     return ending(2, 0.3, 1)
 
 
-def holds(result: sp.PlanResult, model: sp.TabularModel, backup: Backup) -> bool:
-    """Whether the intervals contain the truth."""
-    solution = sp.exact.solve(model, backup, 1e-10)
-    low, high = result.interval
-    inside = bool(low - 1e-9 <= solution.values[0] <= high + 1e-9)
-    if result.q_intervals is not None:
-        least, most = result.q_intervals.T
-        inside &= bool(((least - 1e-9 <= solution.q[0]) & (solution.q[0] <= most + 1e-9)).all())
-    return inside
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_seed_decides_and_nothing_else(
     make: Callable[..., Planner], engine: EngineName, capsys: pytest.CaptureFixture[str]
@@ -111,6 +102,7 @@ def test_the_fields_of_a_result_agree(make: Callable[..., Planner], engine: Engi
         assert (result.q_intervals[:, 0] <= result.q_intervals[:, 1]).all()
     if isinstance(result.details, Identification):
         assert result.details.action_calls.sum() == result.calls
+        agrees(result, result.details)
     else:
         assert result.action == result.q.argmax() or isinstance(planner, sp.UCT)
 
@@ -124,6 +116,25 @@ def test_the_fields_of_a_result_agree(make: Callable[..., Planner], engine: Engi
     assert (fields["details"] is None) == (result.details is None)
     for name in ("q", "policy"):
         assert fields[name] == getattr(result, name).tolist()
+
+
+def agrees(result: sp.PlanResult, found: Identification) -> None:
+    """What is said of the best action follows from the intervals, and these only shrink on the way."""
+    low, high = intervals_of(result).T
+    assert low[result.action] == low.max()
+    assert found.challenger not in (None, result.action)
+    assert found.gap == pytest.approx(np.delete(high, result.action or 0).max() - low.max())
+    assert ((low <= result.q) & (result.q <= high)).all()
+    assert (found.pairs > 0) == (result.calls > 0 and found.states > 0)
+    assert 0 <= found.pairs <= 2 * found.states
+    assert (found.bytes > 0) == (found.states > 0)
+    assert 1 <= len(found.history) <= 200
+    assert found.history[-1].calls == result.calls
+    assert found.history[-1].intervals.tolist() == intervals_of(result).tolist()
+    for earlier, later in pairwise(found.history):
+        assert earlier.calls < later.calls
+        assert (earlier.intervals[:, 0] <= later.intervals[:, 0]).all()
+        assert (later.intervals[:, 1] <= earlier.intervals[:, 1]).all()
 
 
 @pytest.mark.parametrize("max_calls", [0, 1, 2, 100, 1_000, 20_000])
@@ -330,6 +341,27 @@ def test_planners_are_frozen_values(make: Callable[..., Planner]) -> None:
     if not isinstance(planner, sp.ReferenceCruiser):  # its reference may have a state
         assert planner == make(epsilon=0.1) != make(epsilon=0.2)
         assert hash(planner) == hash(make(epsilon=0.1))
+
+
+def test_numbers_may_be_of_another_type(make: Callable[..., Planner]) -> None:
+    half = np.float32(0.5)
+    planner = make(epsilon=half, delta=half)
+    assert (type(planner.epsilon), type(planner.delta)) == (float, float)
+    assert json.loads(sp.plan(planner, model_for(planner), 0, max_calls=100).to_json())["epsilon"] == 0.5
+
+
+def test_counts_may_be_written_as_floats() -> None:
+    planners: list[tuple[Callable[..., Any], dict[str, int]]] = [
+        (partial(sp.OTGapE, HARD), {"horizon": 3, "successors": 2}),
+        (partial(sp.OTGapCruiser, SOFT), {"order": 1}),
+        (partial(around, SOFT), {"order": 2, "horizon": 10, "pairs": 4}),
+        (partial(sp.RandomizedMultilevel, SOFT), {"depth": 2, "base": 4}),
+    ]
+    for maker, counts in planners:
+        planner = maker(epsilon=0.1, **{name: float(count) for name, count in counts.items()})
+        found = {name: getattr(planner, name) for name in counts}
+        assert found == counts
+        assert {type(count) for count in found.values()} == {int}
 
 
 def test_only_a_schedule_has_a_forecast(make: Callable[..., Planner]) -> None:

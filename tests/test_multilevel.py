@@ -19,8 +19,7 @@ from smoothplan.models.base import Oracle
 from smoothplan.planners.multilevel import MOST_NESTED
 from smoothplan.running.run import Estimate, HopelessError
 from smoothplan.specs import build_planner
-
-from .common import content, ending
+from tests.common import content, ending
 
 FALSE_ALARM = 1e-6
 
@@ -36,10 +35,7 @@ def estimated(result: sp.PlanResult) -> Estimate:
 
 def bernoulli(actions: int = 2, discount: float = 0.5, seed: int = 3) -> sp.TabularModel:
     """Rewards of 0 and 1, so that returns vary at every depth."""
-    shape = sp.models.garnet(states=8, actions=actions, branching=3, discount=discount, seed=seed)
-    return sp.TabularModel(
-        shape.probabilities, shape.successors, shape.expected_rewards, discount=discount, reward_kind="bernoulli"
-    )
+    return sp.models.garnet(8, actions, branching=3, discount=discount, seed=seed, reward_kind="bernoulli")
 
 
 def transport(actions: int) -> sp.OptimalTransport:
@@ -148,7 +144,7 @@ def test_a_sample_is_the_sum_of_its_differences(limit: int, monkeypatch: pytest.
 
 
 def test_levels_have_the_law_that_the_weights_say() -> None:
-    """Pearson's test at 1e-6, and the mean of 2^L over levels up to 10, whose variance is finite, within 4.9 errors."""
+    """Pearson's test at 1e-6."""
     law, count = LevelLaw(2.0), 1_000_000
     levels = law.draw(np.random.default_rng(5), count)
     exact = 2.0 ** -np.arange(14.0) * np.arange(1, 15.0) ** -2.0
@@ -156,11 +152,6 @@ def test_levels_have_the_law_that_the_weights_say() -> None:
     expected = count * np.append(exact[:10] - exact[1:11], exact[10])
     seen = np.bincount(np.minimum(levels, 10), minlength=11)
     assert ((seen - expected) ** 2 / expected).sum() < stats.chi2.isf(FALSE_ALARM, 10)
-    sizes = np.where(np.arange(HIGHEST + 1) <= 10, np.exp2(np.arange(HIGHEST + 1)), 0.0)
-    mean = float((law.probabilities * sizes).sum())
-    deviation = math.sqrt(float((law.probabilities * sizes**2).sum()) - mean**2)
-    limit = -stats.norm.ppf(FALSE_ALARM / 2.0)
-    assert abs(sizes[levels].mean() - mean) < limit * deviation / math.sqrt(count)
 
 
 @pytest.mark.parametrize("decay", [1.5, 2.0, 3.0])
@@ -272,18 +263,14 @@ def test_a_limit_on_calls_lowers_a_depth_that_nobody_asked_for() -> None:
 
 def test_rewards_of_any_range() -> None:
     """Rewards 3r − 1 at three times the temperature: the same draws, and 3V − 1/(1−γ)."""
-    one, backup = bernoulli(), sp.LogSumExp(0.2)
+    one = bernoulli()
     rewards = np.random.default_rng(7).uniform(size=one.probabilities.shape)
-    tables = [
-        sp.TabularModel(
-            one.probabilities, one.successors, table, discount=0.5, reward_kind="bounded", reward_range=ends
-        )
-        for table, ends in ((rewards, (0.0, 1.0)), (3.0 * rewards - 1.0, (-1.0, 2.0)))
-    ]
-    found = [
-        sp.plan(sp.RandomizedMultilevel(backup, 0.02 * scale, depth=2), model, 0)
-        for model, backup, scale in zip(tables, (backup, sp.LogSumExp(0.6)), (1.0, 3.0), strict=True)
-    ]
+    found = []
+    for scale, shift in ((1.0, 0.0), (3.0, -1.0)):
+        declared: dict[str, Any] = {"reward_kind": "bounded", "reward_range": (shift, scale + shift)}
+        table = scale * rewards + shift
+        model = sp.TabularModel(one.probabilities, one.successors, table, discount=0.5, **declared)
+        found.append(sp.plan(sp.RandomizedMultilevel(sp.LogSumExp(0.2 * scale), 0.02 * scale, depth=2), model, 0))
     assert found[0].calls == found[1].calls
     assert found[1].value == pytest.approx(3.0 * found[0].value - 2.0, abs=1e-9)
     errors = [estimated(result).standard_error or math.nan for result in found]
@@ -330,16 +317,3 @@ def test_depths_that_nobody_can_nest() -> None:
     assert engine.middle + sums.total / 2 == pytest.approx(truncated_value(chain, LSE, MOST_NESTED, 0))
     limited = sp.plan(planner, chain, 0, max_calls=640)
     assert (estimated(limited).depth, limited.status) == (10, "max_calls")
-
-
-def test_numbers_of_other_types_and_extreme_ones() -> None:
-    model = bernoulli()
-    half: Any = np.float32(0.5)
-    planner = sp.RandomizedMultilevel(LSE, half, delta=half, depth=1)
-    assert (type(planner.epsilon), type(planner.delta)) == (float, float)
-    assert json.loads(sp.plan(planner, model, 0).to_json())["epsilon"] == 0.5
-    assert sp.RandomizedMultilevel(LSE, 5e-324).depth_for(model) == MOST_NESTED
-    # z_{1−δ/2} is finite where 1 − δ/2 is 1 to the last digit.
-    careful = sp.plan(sp.RandomizedMultilevel(LSE, 1.0, delta=1e-100, depth=1), model, 0)
-    assert careful.status == "completed"
-    assert 21.2 * (estimated(careful).standard_error or math.inf) < 1.0

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise, product
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -36,6 +37,7 @@ from smoothplan.running.workers import Workers
 from smoothplan.schedules.level import Problem
 from tests import common
 from tests.common import content, diagnosed
+from tests.naive import ChainMeans
 
 FALSE_ALARM = 1e-6
 """How often a statistical check fails though everything is right."""
@@ -44,6 +46,9 @@ DELTA = 0.01
 """Of runs whose intervals are checked: so small that failures in one case in ten are noticed."""
 
 TRANSPORT = sp.OptimalTransport(cost=line_cost(3), tau=1.0, lam=0.4)
+
+CORNER = np.array([2.4, 3.0, 0.21, 3.0])
+"""The states of a cart with a pole lie between this and its opposite, for most of the time."""
 
 
 def garnet(seed: int = 1, states: int = 12, actions: int = 3, discount: float = 0.7) -> sp.TabularModel:
@@ -80,59 +85,14 @@ def ranged(noise: Floats) -> Floats:
     return np.asarray((noise - noise.min(axis=1, keepdims=True)) / np.ptp(noise, axis=1)[:, None] - 0.5)
 
 
-# Exact values by linear algebra
-
-
-@dataclass
-class Exact:
-    """What chains around a table have for means, without sampling."""
-
-    model: sp.TabularModel
-    backup: Backup
-    table: Floats
-
-    def __post_init__(self) -> None:
-        states = np.arange(self.model.states)
-        self.policy = self.backup.policy(self.table, states)
-        self.steps = np.zeros((len(states), len(states)))
-        moves = self.policy[:, :, None] * self.model.continuation
-        np.add.at(self.steps, (states[:, None, None], self.model.successors), moves)
-        self.steps[self.model.terminal] = 0.0
-        advantage = self.backup.value(self.table, states) - (self.policy * self.table).sum(axis=1)
-        self.gain = self._alive((self.policy * self.model.expected_rewards).sum(axis=1) + advantage)
-
-    def _alive(self, values: Floats) -> Floats:
-        return np.where(self.model.terminal, 0.0, values)
-
-    def summed(self, each: Floats, horizon: int | None = None, tail: float = 0.0) -> Floats:
-        """Σ γ^t each(s_t) along chains, of infinite or of given length."""
-        discount = self.model.discount
-        if horizon is None:
-            return np.asarray(np.linalg.solve(np.eye(len(each)) - discount * self.steps, each), dtype=np.float64)
-        result = self._alive(np.full(len(each), tail))
-        for _ in range(horizon):
-            result = each + discount * self.steps @ result
-        return result
-
-    def action_values(self, values: Floats) -> Floats:
-        future = np.einsum("skb,skb->sk", self.model.continuation, values[self.model.successors])
-        return np.asarray(self.model.expected_rewards + self.model.discount * future)
-
-    def orders(self, horizon: int | None = None, tail: float = 0.0) -> tuple[Floats, Floats]:
-        """Means of orders 1 and 2: the value of the policy, and with quadratic terms of returns through such values."""
-        first = self.summed(self.gain, horizon, tail)
-        through = first if horizon is None else self.summed(self.gain, horizon - 1, tail)
-        error = self.action_values(through) - self.table
-        hessian = self.backup.hessian(self.table, np.arange(self.model.states))
-        quadratic = self._alive(0.5 * np.einsum("si,sij,sj->s", error, hessian, error))
-        return first, first + self.summed(quadratic, horizon)
+# Biases, by linear algebra
 
 
 def exact_errors(model: sp.TabularModel, backup: Backup, noise: Floats, size: float) -> tuple[Floats, Floats, Floats]:
     """V less what Q̂ = Q + size·noise says itself, and at orders 1 and 2, [S] each."""
     solution = solved(model, backup)
     table = solution.q + size * noise
-    first, second = Exact(model, backup, table).orders()
+    first, second = ChainMeans(model, backup, table).orders()
     claim = np.where(model.terminal, 0.0, backup.value(table, np.arange(model.states)))
     return solution.values - claim, solution.values - first, solution.values - second
 
@@ -190,26 +150,6 @@ def test_the_bounds_are_not_idle(discount: float, size: float, looseness: float)
     assert nearest[2] < looseness
 
 
-def test_order_2_is_far_nearer_at_long_horizons() -> None:
-    for seed in (1, 2, 3):
-        model = garnet(seed, states=200, actions=4, discount=0.99)
-        noise = ranged(np.random.default_rng(seed).uniform(size=(200, 4)))
-        _, first, second = exact_errors(model, sp.LogSumExp(0.3), noise, 0.25)
-        assert np.abs(first).max() >= 20.0 * np.abs(second).max()
-
-
-def test_invalid_arguments_of_the_bias() -> None:
-    for arguments, message in (
-        ((3, 0.1, 0.3, 0.9), "order must be at most 2, got 3"),
-        ((2, -0.1, 0.3, 0.9), "error_range must be at least 0, got -0.1"),
-        ((2, 0.1, 0.0, 0.9), "temperature must be greater than 0, got 0.0"),
-        ((2, 0.1, 0.3, 1.0), "got 1.0"),
-        ((2, 0.1, 0.3, 0.9, -1.0), "tail must be at least 0, got -1.0"),
-    ):
-        with pytest.raises(ValueError, match=re.escape(message)):
-            reference_bias(*arguments)
-
-
 MEANS: list[tuple[sp.TabularModel, Backup, EngineName]] = [
     (garnet(discount=0.9), sp.LogSumExp(0.3), "auto"),
     (ending(), TRANSPORT, "auto"),
@@ -226,7 +166,7 @@ def test_sampled_means_are_the_exact_ones(case: tuple[sp.TabularModel, Backup, E
     planner = ReferenceCruiser(backup, TabularReference(table), epsilon=1e-3, horizon=15, pairs=16)
     calls = 20_000_000 if engine == "auto" else 2_000_000
     found = diagnosed(sp.plan(planner, model, 0, max_calls=calls, engine=engine))
-    first, second = Exact(model, backup, table).orders(15, Problem.of(model, backup).middle)
+    first, second = ChainMeans(model, backup, table).orders(15, Problem.of(model, backup).middle)
     assert abs(found.order_1 - first[0]) < 5.3 * found.order_1_error
     assert found.order_2 is not None
     assert found.order_2_error is not None
@@ -270,7 +210,7 @@ def missed(planner: ReferenceCruiser, model: sp.TabularModel, **options: Any) ->
     problem = Problem.of(model, backup)
     gap = problem.action_gap if planner.error_range is not None else likely_gap(backup, problem)
     table = conditioned(planner.reference, gap, model.actions)(np.arange(model.states)).shifted
-    policy = Exact(model, backup, table).orders()[0][state]
+    policy = ChainMeans(model, backup, table).orders()[0][state]
     assert result.q_intervals is not None
     low, high = result.interval
     value, q, slack = solution.values[state], solution.q[state], 1e-8
@@ -333,7 +273,7 @@ def test_what_is_booked_for_a_cut_is_enough() -> None:
         best = solved(model, backup).values
         for table in hostile(model, backup, 0):
             at = conditioned(TabularReference(table), likely_gap(backup, problem), model.actions)
-            exact = Exact(model, backup, at(np.arange(model.states)).shifted)
+            exact = ChainMeans(model, backup, at(np.arange(model.states)).shifted)
             policy = exact.orders()[0]
             means = exact.orders(horizon, problem.middle)[0]
             missing = np.where(model.terminal, 0.0, policy - means)
@@ -359,59 +299,31 @@ KNOWN: list[tuple[sp.TabularModel, Backup, float]] = [
 ]
 
 
-def known_misses(seeds: range, claimed: float = 1.0, calls: int = 300_000) -> list[Miss]:
-    misses = []
-    for (model, backup, size), seed in product(KNOWN, seeds):
-        for order, adversarial in product((1, 2), (False, True)):
-            planner = ReferenceCruiser(
-                backup,
-                known_error(model, backup, size, seed, adversarial),
-                order=order,
-                epsilon=0.1,
-                delta=DELTA,
-                error_range=claimed * size,
-                horizon=[None, 3][seed % 2],
-            )
-            misses.append(missed(planner, model, seed=seed, max_calls=calls))
-    return misses
-
-
 def test_a_known_error_range_bounds_from_both_sides() -> None:
     """320 runs."""
-    assert not too_many(known_misses(range(20)))
+    misses = []
+    for (model, backup, size), seed, order, adversarial in product(KNOWN, range(20), (1, 2), (False, True)):
+        reference = known_error(model, backup, size, seed, adversarial)
+        planner = ReferenceCruiser(backup, reference, order=order, epsilon=0.1, delta=DELTA, error_range=size)
+        misses.append(missed(replace(planner, horizon=[None, 3][seed % 2]), model, seed=seed, max_calls=300_000))
+    assert not too_many(misses)
 
 
 def test_a_false_error_range_is_noticed() -> None:
     """Half of an error range that an adversary uses up, without noise that could hide it."""
     model, backup = garnet(discount=0.9, actions=2), sp.LogSumExp(0.5)
-    misses = {
-        claimed: [
-            missed(
-                ReferenceCruiser(
-                    backup,
-                    known_error(model, backup, 1.0, seed, adversarial=True),
-                    order=1,
-                    epsilon=0.2,
-                    delta=DELTA,
-                    error_range=claimed,
-                ),
-                model,
-                seed=seed,
-                max_calls=3_000_000,
-            )
-            for seed in range(20)
-        ]
-        for claimed in (1.0, 0.5)
-    }
-    assert not too_many(misses[1.0])
-    assert too_many(misses[0.5])
+    reference = known_error(model, backup, 1.0, 0, adversarial=True)
+    for claimed in (1.0, 0.5):
+        planner = ReferenceCruiser(backup, reference, order=1, epsilon=0.2, delta=DELTA, error_range=claimed)
+        misses = [missed(planner, model, seed=seed, max_calls=3_000_000) for seed in range(20)]
+        assert too_many(misses) == (claimed < 1.0)
 
 
 def test_chains_that_refute_an_error_range_take_its_place() -> None:
     """With δ = 1e-9 no interval fails, so that what is refuted is the error range."""
     model, backup = garnet(discount=0.7), sp.LogSumExp(0.2)
     q = solved(model, backup).q
-    exact = Exact(model, backup, -q)
+    exact = ChainMeans(model, backup, -q)
     policy = exact.orders()[0]
     state = int((backup.value(exact.action_values(policy)) - policy).argmax())  # where one step shows it
     for order in (1, 2):
@@ -456,26 +368,19 @@ def test_the_default_horizon_costs_a_small_part_of_epsilon(
 # Supports
 
 
-class Line:
+def line(terminates: bool = True) -> sp.VectorModel:
     """A point on a line with two actions, which may fall off its left end."""
 
-    def __init__(self, terminates: bool = True) -> None:
-        def step(states: States, actions: Any, rng: Any) -> tuple[Any, Any, Any]:
-            moved = states + 0.2 * (2.0 * actions - 1.0)[:, None] + 0.1 * rng.random(len(states))[:, None]
-            moved = np.minimum(moved, 1.0)
-            ends = moved[:, 0] < -0.5
-            if not terminates:
-                moved, ends = np.maximum(moved, -0.5), np.zeros(len(moved), dtype=np.bool_)
-            return moved, np.where(moved[:, 0] > 0.0, 0.5, -1.0), ends
+    def step(states: States, actions: Any, rng: Any) -> tuple[Any, Any, Any]:
+        moved = states + 0.2 * (2.0 * actions - 1.0)[:, None] + 0.1 * rng.random(len(states))[:, None]
+        moved = np.minimum(moved, 1.0)
+        ends = moved[:, 0] < -0.5
+        if not terminates:
+            moved, ends = np.maximum(moved, -0.5), np.zeros(len(moved), dtype=np.bool_)
+        return moved, np.where(moved[:, 0] > 0.0, 0.5, -1.0), ends
 
-        self.model = sp.VectorModel(
-            step,
-            actions=2,
-            discount=0.8,
-            reward_range=(-1.0, 0.5),
-            terminates=terminates,
-            initial_state=np.zeros(1),
-        )
+    declared: dict[str, Any] = {"reward_range": (-1.0, 0.5), "terminates": terminates, "initial_state": np.zeros(1)}
+    return sp.VectorModel(step, actions=2, discount=0.8, **declared)
 
 
 def signs(states: States) -> Floats:
@@ -487,14 +392,13 @@ def signs(states: States) -> Floats:
 def test_samples_lie_in_the_supports() -> None:
     """Chains, returns and corrections one by one, around references of all sizes. No false alarms."""
     cart = sp.models.cart_pole(discount=0.8)
-    corner = np.array([-2.4, -3.0, -0.21, -3.0])
-    box = GridReference.build(cart, sp.LogSumExp(0.3), low=corner, high=-corner, cells=2)
+    box = GridReference.build(cart, sp.LogSumExp(0.3), low=-CORNER, high=CORNER, cells=2)
     transport = sp.OptimalTransport(cost=line_cost(2), tau=2.0, lam=0.2)
     worlds: list[tuple[GenerativeModel, Any]] = [
         (ending(actions=2), 0),
         (garnet(actions=2, discount=0.9), 0),
-        (Line().model, np.zeros(1)),
-        (Line(terminates=False).model, np.zeros(1)),
+        (line(), np.zeros(1)),
+        (line(terminates=False), np.zeros(1)),
         (cart, cart.initial_state),
     ]
     seen = set()
@@ -561,25 +465,19 @@ def test_unlikely_actions_are_told_apart_as_far_as_it_matters(backup: Backup) ->
 # Runs
 
 
-def cart_pole_reference() -> tuple[Any, GridReference]:
-    model = sp.models.cart_pole(discount=0.95)
-    return model, GridReference.build(
-        model, sp.LogSumExp(0.1), low=[-2.4, -3.0, -0.21, -3.0], high=[2.4, 3.0, 0.21, 3.0], cells=4
-    )
-
-
 @cache
 def settings() -> list[tuple[str, ReferenceCruiser, GenerativeModel, EngineName]]:
     """One of each engine."""
     backup, model = sp.LogSumExp(0.3), garnet(discount=0.8)
     table = TabularReference(solved(model, backup).q + 0.2 * np.random.default_rng(0).normal(size=(12, 3)))
-    cart, grid = cart_pole_reference()
+    cart = sp.models.cart_pole(discount=0.95)
+    grid = GridReference.build(cart, sp.LogSumExp(0.1), low=-CORNER, high=CORNER, cells=4)
     return [
         ("table", ReferenceCruiser(backup, table, epsilon=0.2), model, "compiled"),
         ("table, order 1", ReferenceCruiser(backup, table, epsilon=0.2, order=1), model, "compiled"),
         ("known error", ReferenceCruiser(backup, table, epsilon=0.2, error_range=1.0), model, "compiled"),
         ("batched", ReferenceCruiser(backup, table, epsilon=0.5), model, "batched"),
-        ("critic", ReferenceCruiser(sp.LogSumExp(0.1), CriticReference(signs), epsilon=0.5), Line().model, "auto"),
+        ("critic", ReferenceCruiser(sp.LogSumExp(0.1), CriticReference(signs), epsilon=0.5), line(), "auto"),
         ("grid", ReferenceCruiser(sp.LogSumExp(0.1), grid, epsilon=2.0), cart, "compiled"),
     ]
 
@@ -587,26 +485,11 @@ def settings() -> list[tuple[str, ReferenceCruiser, GenerativeModel, EngineName]
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("setting", settings(), ids=lambda setting: setting[0])
 def test_limits_on_calls_are_kept_and_threads_change_nothing(
-    setting: tuple[str, ReferenceCruiser, GenerativeModel, EngineName],
-) -> None:
-    _, planner, model, engine = setting
-    values = sp.curvature.value_interval(model, planner.backup)
-    for limit in (0, 1, 40, 300, 2_000, 7_500, 60_000, 400_000):
-        one = sp.plan(planner, model, seed=3, max_calls=limit, engine=engine)
-        if engine == "compiled":
-            assert content(one) == content(sp.plan(planner, model, seed=3, max_calls=limit, engine=engine, workers=2))
-        assert one.calls <= limit
-        assert one.status in ("max_calls", "converged", "completed")
-        assert values[0] <= one.interval[0] <= one.value <= one.interval[1] <= values[1]
-        assert one.action == one.q.argmax()
-
-
-@pytest.mark.parametrize("setting", settings(), ids=lambda setting: setting[0])
-def test_the_calls_that_are_counted_are_those_made(
     setting: tuple[str, ReferenceCruiser, GenerativeModel, EngineName], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And the calls that are counted are those made."""
     _, planner, model, engine = setting
-    oracles = []
+    oracles: list[Oracle] = []
 
     class Counted(Oracle):
         def __init__(self, *arguments: Any) -> None:
@@ -614,8 +497,17 @@ def test_the_calls_that_are_counted_are_those_made(
             oracles.append(self)
 
     monkeypatch.setattr("smoothplan.running.work.Oracle", Counted)
-    result = sp.plan(planner, model, max_calls=1_000_000, engine=engine)
-    assert result.calls == sum(oracle.calls for oracle in oracles) > 0
+    values = sp.curvature.value_interval(model, planner.backup)
+    for limit in (0, 1, 40, 300, 2_000, 7_500, 60_000, 400_000):
+        oracles.clear()
+        one = sp.plan(planner, model, seed=3, max_calls=limit, engine=engine)
+        assert one.calls == sum(oracle.calls for oracle in oracles)
+        if engine == "compiled":
+            assert content(one) == content(sp.plan(planner, model, seed=3, max_calls=limit, engine=engine, workers=2))
+        assert one.calls <= limit
+        assert one.status in ("max_calls", "converged", "completed")
+        assert values[0] <= one.interval[0] <= one.value <= one.interval[1] <= values[1]
+        assert one.action == one.q.argmax()
 
 
 @pytest.mark.parametrize("where", ["sample", "improve"])
@@ -710,20 +602,8 @@ def test_a_poor_reference_learns() -> None:
             assert lessons[-1].value > poor + 2.0 * lessons[-1].error  # it rises
 
 
-def test_a_reference_is_made_where_none_is_given() -> None:
-    model, backup = sp.models.frozen_lake(), sp.LogSumExp(0.01)
-    for limit in (0, 1, 2, 5_000, 1_000_000):
-        result = sp.plan(ReferenceCruiser(backup, epsilon=0.05), model, max_calls=limit)
-        assert result.calls <= limit
-        assert result.interval[0] <= solved(model, backup).values[0] <= result.interval[1]
-    assert abs(result.value - solved(model, backup).values[0]) < 0.1
-
-
 def test_a_reference_is_made_from_where_one_plans() -> None:
-    model = garnet(states=40)
-    alone = replace(model, initial_state=None) if model.initial_state is None else model
-    run = begun(ReferenceCruiser(sp.LogSumExp(0.3), epsilon=0.5), alone, 7)
-    assert run.found().calls == 0
+    run = begun(ReferenceCruiser(sp.LogSumExp(0.3), epsilon=0.5), garnet(states=40), 7)
     run.go(Workers(), Silent())
     reference = run.preparation.reference
     assert isinstance(reference, SharedReference)
@@ -818,25 +698,15 @@ def test_cart_pole() -> None:
 
 def test_grids_that_compiled_chains_do_not_know_are_batched() -> None:
     model = sp.models.cart_pole()
-    low, high = np.array([-2.4, -3.0, -0.21, -3.0]), np.array([2.4, 3.0, 0.21, 3.0])
     backup = sp.OptimalTransport(
         cost=line_cost(2), tau=1.0, lam=0.1, reference=lambda states: np.full((len(states), 2), 0.5)
     )
     for choice, periodic in ((backup, ()), (sp.LogSumExp(0.1), (2,))):
-        reference = GridReference.build(model, choice, low=low, high=high, cells=2, periodic=periodic)
+        reference = GridReference.build(model, choice, low=-CORNER, high=CORNER, cells=2, periodic=periodic)
         run = begun(ReferenceCruiser(choice, reference, epsilon=1.0), model, model.initial_state)
         assert isinstance(run.sampling.engine, BatchedChains)
         with pytest.raises(ValueError, match="engine 'compiled' needs"):
             chains_for(root_of(model, model.initial_state, "compiled"), choice, reference, Problem.of(model, choice))
-
-
-def test_a_critic_of_vectors() -> None:
-    line = Line().model
-    planner = ReferenceCruiser(sp.LogSumExp(0.1), CriticReference(signs), epsilon=0.3)
-    result = sp.plan(planner, line)
-    assert result.status == "converged"
-    assert diagnosed(result).order_2 is not None
-    assert diagnosed(result).policy_interval[0] <= diagnosed(result).order_1 <= diagnosed(result).policy_interval[1]
 
 
 # What users see
@@ -845,15 +715,11 @@ def test_a_critic_of_vectors() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"epsilon": 0.0}, ValueError, "epsilon must be greater than 0, got 0.0"),
-        ({"delta": 1.0}, ValueError, "delta must be strictly between 0 and 1, got 1.0"),
         ({"order": 3}, ValueError, "order must be at most 2, got 3"),
-        ({"order": 0}, ValueError, "order must be at least 1, got 0"),
         ({"horizon": 0}, ValueError, "horizon must be at least 1, got 0"),
         ({"horizon": 2.5}, TypeError, "horizon must be a whole number, got 2.5"),
         ({"pairs": 1}, ValueError, "pairs must be at least 2, got 1"),
         ({"error_range": -1.0}, ValueError, "error_range must be at least 0, got -1.0"),
-        ({"error_range": math.nan}, ValueError, "error_range must be finite, got nan"),
         ({"improve": 1}, TypeError, "improve must be true or false, got 1"),
         ({"improve": True, "reference": TabularReference([[0.0]])}, TypeError, "improve=True needs a reference with"),
         ({"reference": [[0.0]]}, TypeError, "reference must have a method q(states), got [[0.0]]"),
@@ -866,22 +732,8 @@ def test_invalid_arguments(options: dict[str, Any], error: type[Exception], mess
         ReferenceCruiser(**defaults | options)
 
 
-def test_counts_may_be_written_as_floats() -> None:
-    counts: dict[str, Any] = {"order": 2.0, "horizon": 1e1, "pairs": 4.0}
-    planner = ReferenceCruiser(sp.LogSumExp(0.3), TabularReference(np.zeros((12, 3))), epsilon=0.5, **counts)
-    assert (planner.order, planner.horizon, planner.pairs) == (2, 10, 4)
-    assert sp.plan(planner, garnet(), 0, max_calls=10_000).calls <= 10_000
-
-
 @pytest.mark.parametrize("engine", ["auto", "batched"])
 def test_wrong_references_are_named(engine: EngineName) -> None:
-    class Says:
-        def __init__(self, q: Any) -> None:
-            self._q = q
-
-        def q(self, states: States) -> Any:
-            return self._q
-
     for q, error, message in (
         (np.zeros((1, 2)), ValueError, "the reference of 1 states must have shape (1, 3), got (1, 2)"),
         (np.zeros(3), ValueError, "must have shape (1, 3), got (3,)"),
@@ -889,8 +741,9 @@ def test_wrong_references_are_named(engine: EngineName) -> None:
         ([[0.0, math.nan, 0.0]], ValueError, "the reference must be finite, got nan (state 0, action 1)"),
         ("nothing", TypeError, "reference.q(states) must be an array of numbers, got 'nothing'"),
     ):
+        reference: Any = SimpleNamespace(q=lambda states, q=q: q)
         with pytest.raises(error, match=re.escape(message)):
-            sp.plan(ReferenceCruiser(sp.LogSumExp(0.3), Says(q), epsilon=0.1), garnet(), 0, engine=engine)
+            sp.plan(ReferenceCruiser(sp.LogSumExp(0.3), reference, epsilon=0.1), garnet(), 0, engine=engine)
 
 
 def test_the_summary_reads_well() -> None:

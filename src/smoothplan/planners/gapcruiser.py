@@ -71,9 +71,9 @@ class OTGapCruiser:
     no_forecast: ClassVar[str] = "its price depends on the gaps between the actions, which only the run reveals"
 
     def __post_init__(self) -> None:
-        arguments.number("epsilon", self.epsilon, least=0.0)
-        arguments.failure(self.delta)
-        arguments.whole("order", self.order, least=0, most=2)
+        object.__setattr__(self, "epsilon", arguments.number("epsilon", self.epsilon, least=0.0))
+        object.__setattr__(self, "delta", arguments.failure(self.delta))
+        object.__setattr__(self, "order", arguments.whole("order", self.order, least=0, most=2))
         if self.rewards not in ("declared", "bounded"):
             raise ValueError(f"rewards must be 'declared' or 'bounded', got {self.rewards!r}")
 

@@ -57,8 +57,8 @@ class _Recursive:
     published: "ClassVar[staticmethod[[Problem, float, float], Schedule]]"
 
     def __post_init__(self) -> None:
-        arguments.accuracy(self.epsilon)
-        arguments.failure(self.delta)
+        object.__setattr__(self, "epsilon", arguments.accuracy(self.epsilon))
+        object.__setattr__(self, "delta", arguments.failure(self.delta))
         if self.variant not in ("certified", "paper"):
             raise ValueError(f"variant must be 'certified' or 'paper', got {self.variant!r}")
         if self.order > 0 and self.backup.temperature == 0.0:

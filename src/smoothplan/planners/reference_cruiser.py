@@ -65,8 +65,8 @@ class ReferenceCruiser:
     no_forecast: ClassVar[str] = "its price depends on the variance of the chains, which a pilot measures"
 
     def __post_init__(self) -> None:
-        arguments.accuracy(self.epsilon)
-        arguments.failure(self.delta)
+        object.__setattr__(self, "epsilon", arguments.accuracy(self.epsilon))
+        object.__setattr__(self, "delta", arguments.failure(self.delta))
         if self.backup.temperature == 0.0:
             raise ValueError(f"ReferenceCruiser needs a smooth backup, got {self.backup!r}")
         if self.reference is not None and not callable(getattr(self.reference, "q", None)):
@@ -74,7 +74,7 @@ class ReferenceCruiser:
         if arguments.flag("improve", self.improve) and not isinstance(self.reference, Improvable | None):
             raise TypeError(f"improve=True needs a reference with a method improve(calls), got {self.reference!r}")
         if self.error_range is not None:
-            arguments.bounded("error_range", self.error_range)
+            object.__setattr__(self, "error_range", arguments.bounded("error_range", self.error_range))
         # People write 1e3 for a count.
         object.__setattr__(self, "order", arguments.whole("order", self.order, least=1, most=2))
         if self.horizon is not None:
