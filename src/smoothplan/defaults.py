@@ -1,9 +1,9 @@
-"""What to plan with where nobody says: a backup whose bias hardly matters, a planner that ends in seconds, and why."""
+"""Defaults: a backup whose bias hardly matters, a planner that ends in seconds, and the reasons for both."""
 
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,15 +23,8 @@ FAST_CALLS = 2_000_000
 """A limit on simulator calls that tables and compiled simulators reach in seconds."""
 
 
-class Gap(NamedTuple):
-    """Bounds of V_F − V_max, the regularised optimal value less the ordinary one, at every state."""
-
-    low: float
-    high: float
-
-
-def gap_of_values(model: GenerativeModel, backup: Backup) -> Gap:
-    """By how much regularisation changes values: [low, high]/(1−γ) from the gap of the backups at one step.
+def gap_of_values(model: GenerativeModel, backup: Backup) -> tuple[float, float]:
+    """Bounds of V_F − V_max at every state: [low, high]/(1−γ) from the gap of the backups at one step.
 
     F − max lies in [low, high] for all action values, and both operators are monotone γ-contractions that commute with
     constants, so the difference is at most high in the first step, γ·high more in the second, and so on; likewise from
@@ -40,7 +33,7 @@ def gap_of_values(model: GenerativeModel, backup: Backup) -> Gap:
     low, high = (
         curvature.at_value_level(end, model.discount) for end in curvature.gap_to_hard_max(backup, model.actions)
     )
-    return Gap(min(low, 0.0), max(high, 0.0)) if model.terminates else Gap(low, high)
+    return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
 
 
 def smooth_backup(model: GenerativeModel, bias: float, cost: Any = None) -> Backup:
@@ -62,7 +55,7 @@ def smooth_backup(model: GenerativeModel, bias: float, cost: Any = None) -> Back
 
 
 def width(model: GenerativeModel) -> float:
-    """The width of an interval that contains every unregularised value; 1 where there is but one value."""
+    """The width of an interval that contains every unregularised value; 1 where there is only one value."""
     low, high = curvature.value_interval(model, HardMax())
     return (high - low) or 1.0
 
@@ -105,7 +98,7 @@ def choose(model: GenerativeModel, backup: Backup | None = None) -> Choice:
     if backup is None:
         backup = entropy_backup(model)
         reasons["backup"] = (
-            f"lse:temperature={backup.temperature:.3g}, which adds at most {gap_of_values(model, backup).high:.3g} "
+            f"lse:temperature={backup.temperature:.3g}, which adds at most {gap_of_values(model, backup)[1]:.3g} "
             f"to a value, {BIAS:.1%} of the range of all values"
         )
     planner = ReferenceCruiser(backup, order=1, epsilon=1e-4 * span)

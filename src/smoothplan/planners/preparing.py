@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from smoothplan.backups import Backup
 from smoothplan.models.base import Oracle
-from smoothplan.models.jit import JitModel
 from smoothplan.planners.sampling import PILOT, AllAlike, Sampling
 from smoothplan.references import (
     GridReference,
@@ -15,7 +14,7 @@ from smoothplan.references import (
     TooFewCallsError,
     default_reference,
 )
-from smoothplan.references.default import CALLS, COMPILED_CALLS
+from smoothplan.references.default import usual_calls
 from smoothplan.running.run import Lesson, Root
 from smoothplan.running.workers import Workers
 from smoothplan.search.saved import Readable
@@ -63,7 +62,7 @@ class Preparation:
 
     def go(self, workers: Workers, around: Callable[[Reference], Sampling]) -> None:
         """Makes and improves the reference; `around` begins to sample around one."""
-        most = COMPILED_CALLS if isinstance(self._root.model, JitModel) else CALLS
+        most = usual_calls(self._root.model)
         if self._make:
             self._made(most, workers, around)
         if self._improve and isinstance(self.reference, Improvable):
