@@ -483,21 +483,6 @@ def test_a_hard_maximum_has_no_corrections() -> None:
             chains.corrections(Oracle(simulator, 0), state, 1, 2, 3)
 
 
-@pytest.mark.parametrize(
-    ("settings", "complaint"),
-    [
-        ({"horizon": 0}, "horizon must be at least 1, got 0"),
-        ({"count": -1}, "count must be at least 0, got -1"),
-        ({"pairs": 1}, "pairs must be at least 2, got 1"),
-    ],
-)
-def test_wrong_sizes_are_refused(settings: dict[str, int], complaint: str) -> None:
-    numbers = {"count": 1, "pairs": 2, "horizon": 1} | settings
-    for model, chains, state in four_engines(3):
-        with pytest.raises(ValueError, match=complaint):
-            chains.corrections(Oracle(model, 0), state, **numbers)
-
-
 def test_a_wrong_state_or_action_is_refused() -> None:
     chosen = case("entropy")
     model, grid = plane()
@@ -529,8 +514,6 @@ def test_a_reference_that_is_not_finite_is_named(number: float) -> None:
     chains = BatchedChains(chosen.model, chosen.backup, lambda states: broken[states])
     with pytest.raises(ValueError, match=complaint):
         chains.values(Oracle(chosen.model, 0), 3, 10, 5)
-    with pytest.raises(ValueError, match=rf"finite, got {number} \(state \[0.5, 1.0\], action 1\)"):
-        make_grid([0.0, 0.0], [1.0, 1.0], [3, 2], np.array([0.0] * 7 + [number] + [0.0] * 4).reshape(6, 2))
 
 
 def test_a_reference_of_the_wrong_shape_is_refused() -> None:
@@ -541,42 +524,14 @@ def test_a_reference_of_the_wrong_shape_is_refused() -> None:
         chains = BatchedChains(chosen.model, chosen.backup, wrong)
         with pytest.raises(ValueError, match=r"of 10 states must have shape \(10, 2\), got"):
             chains.values(Oracle(chosen.model, 0), 3, 10, 5)
-    with pytest.raises(TypeError, match="reference must be a function"):
-        BatchedChains(chosen.model, chosen.backup, chosen.table)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="tail must be finite"):
-        TableChains(chosen.model, chosen.backup, chosen.table, math.nan)
 
 
-@pytest.mark.parametrize(
-    ("settings", "complaint"),
-    [
-        ({"shape": [2]}, r"low and high must be vectors \[1\]"),
-        ({"shape": [1, 2]}, "shape must be at least 2, got"),
-        ({"high": [1.0, 0.0]}, "low < high"),
-        ({"table": np.zeros((5, 2))}, r"table must have shape \(4, 'K'\) or \(2, 2, 'K'\), got \(5, 2\)"),
-        ({"low": [0.0] * 7, "high": [1.0] * 7, "shape": [2] * 7}, "1 to 6 dimensions, got 7"),
-    ],
-)
-def test_a_wrong_grid_is_refused(settings: dict[str, Any], complaint: str) -> None:
-    right: dict[str, Any] = {"low": [0.0, 0.0], "high": [1.0, 1.0], "shape": [2, 2], "table": np.zeros((4, 2))}
-    with pytest.raises(ValueError, match=complaint):
-        make_grid(**(right | settings))
-    with pytest.raises(ValueError, match=r"states must have shape \[n, 2\], got \(3, 1\)"):
-        make_grid(**right).at(np.zeros((3, 1)))
-
-
-def test_what_compiled_chains_cannot_do_is_refused() -> None:
+def test_a_grid_of_other_states_or_actions_is_refused() -> None:
     model, grid = plane()
-    changing: tuple[Any, ...] = (lambda states: np.full((len(states), 3), 1 / 3), np.full((5, 3), 1 / 3))
-    for reference in changing:
-        backup = OptimalTransport(cost=line_cost(3), tau=1.0, lam=1.0, reference=reference)
-        with pytest.raises(ValueError, match="depends on the state: use BatchedChains"):
-            JittedChains(model, backup, grid)
+    with pytest.raises(ValueError, match=r"states must have shape \[n, 2\], got \(3, 1\)"):
+        grid.at(np.zeros((3, 1)))
     with pytest.raises(ValueError, match=r"3 actions, the grid states \[1\] and 2 actions"):
         JittedChains(model, LogSumExp(1.0), make_grid([0.0], [1.0], [2], np.zeros((2, 2))))
-    nowhere = sp.JitModel(drift, actions=3, discount=0.9, reward_range=(0, 1))
-    with pytest.raises(ValueError, match="initial_state is a vector of float64"):
-        JittedChains(nowhere, LogSumExp(1.0), grid)
 
 
 @numba.njit(nogil=True)

@@ -13,6 +13,7 @@ from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, lin
 from smoothplan.engines.kernels import softmaxes
 from smoothplan.models.base import GenerativeModel, Oracle, States
 from smoothplan.models.calls import ModelError
+from smoothplan.planners.engines import conditioned
 from smoothplan.references import (
     CriticReference,
     GridReference,
@@ -77,16 +78,16 @@ def test_a_critic_is_any_function() -> None:
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
-        ([[0.0, np.nan], [0.0, 0.0]], r"the critic returned nan for action 1 at state \[1.0, 2.0\]"),
-        ([[0.0, 0.0], [-np.inf, 0.0]], r"the critic returned -inf for action 0 at state \[3.0, 4.0\]"),
-        ([[0.0, 0.0]], r"shape \[2, K\] for 2 states, got shape \(1, 2\); the first state is \[1.0, 2.0\]"),
-        ([0.0, 0.0], r"got shape \(2,\)"),
+        ([[0.0, np.nan], [0.0, 0.0]], r"finite, got nan \(state \[1.0, 2.0\], action 1\)"),
+        ([[0.0, 0.0], [-np.inf, 0.0]], r"finite, got -inf \(state \[3.0, 4.0\], action 0\)"),
+        ([[0.0, 0.0]], r"of 2 states must have shape \(2, 2\), got \(1, 2\)"),
+        ([0.0, 0.0], r"shape \(2, 2\), got \(2,\)"),
         ("nothing", "the critic's answer must be an array of numbers"),
     ],
 )
 def test_a_wrong_answer_of_a_critic_names_the_state(answer: Any, complaint: str) -> None:
     with pytest.raises((ValueError, TypeError), match=complaint):
-        CriticReference(lambda states: answer).q(np.array([[1.0, 2.0], [3.0, 4.0]]))
+        conditioned(CriticReference(lambda states: answer), np.inf, 2)(np.array([[1.0, 2.0], [3.0, 4.0]]))
 
 
 def test_a_critic_must_be_a_function() -> None:
@@ -104,7 +105,7 @@ def test_a_table_is_what_was_given() -> None:
 @pytest.mark.parametrize(
     ("states", "complaint"),
     [
-        (np.array([0, 5]), "state 5 is not one of the table's states 0..1"),
+        (np.array([0, 5]), "state 5 is not one of the states 0..1"),
         (np.array([-1]), "state -1"),
         (np.array([0.0]), "whole numbers"),
         (np.array([[0]]), "shape"),
@@ -509,7 +510,7 @@ def test_a_frozen_lake_is_crossed() -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"root": 9}, "state 9 is not one of the model's states 0..4"),
+        ({"root": 9}, "state 9 is not one of the states 0..4"),
         ({"delta": 0.0}, "delta must be strictly between 0 and 1"),
         ({"successors": 0}, "successors must be at least 1"),
     ],

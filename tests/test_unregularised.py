@@ -34,7 +34,7 @@ def test_recursive_plans_cover_the_ordinary_value(cost: str, seed: int) -> None:
         assert low <= found.value <= high
         # As derived: V_F in [a, b] and V_F − V in [l, h] give V in [a − h, b − l].
         (a, b), (least, most) = found.regularised.interval, curvature.value_interval(model, sp.HardMax())
-        assert (low, high) == (max(a - found.gap.high, least), min(b - found.gap.low, most))
+        assert (low, high) == (max(a - found.gap[1], least), min(b - found.gap[0], most))
 
 
 @pytest.mark.parametrize("cost", ["lse", "ring"])

@@ -28,7 +28,7 @@ from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.gymnasium import Player, from_gymnasium
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
-from smoothplan.planners.engines import chains_for
+from smoothplan.planners.engines import chains_for, conditioned
 from smoothplan.references import Reference, default_reference
 from smoothplan.references.default import usual_calls
 from smoothplan.running.progress import Episodes
@@ -286,7 +286,8 @@ class Actor:
 
     def _best(self, state: Any) -> int:
         """The reference's own best action."""
-        return int(np.argmax(self.reference.q(np.asarray(state)[None])[0]))
+        here = conditioned(self.reference, math.inf, self.model.actions)(np.asarray(state)[None])
+        return int(np.argmax(here.shifted[0]))
 
     def _learn(self, state: Any, calls: float, until: float) -> int:
         """Improves the reference from a state, by a number of calls or until a part of the time is over."""

@@ -125,10 +125,10 @@ class RandomizedMultilevel:
             calls = engine.expected_calls
             price = "more than 1e300" if calls > 1e300 else amount(math.ceil(calls))
             raise HopelessError(
-                f"a sample of depth {engine.depth} needs {price} simulator calls on average, and {FEWEST:,} samples more "
-                f"than {scientific(REFUSED_CALLS)}. The price is exponential in the depth: a smaller discount, a larger "
-                f"epsilon than {self.epsilon:g} or a depth of your own would help; max_calls=N plans as deep as N calls "
-                "allow"
+                f"a sample of depth {engine.depth} needs {price} simulator calls on average, and {FEWEST:,} samples "
+                f"more than {scientific(REFUSED_CALLS)}. The price is exponential in the depth: a smaller discount, a "
+                f"larger epsilon than {self.epsilon:g} or a depth of your own would help; max_calls=N plans as deep as "
+                "N calls allow"
             )
         if root.max_calls is None and depth > MOST_NESTED:
             raise HopelessError(

@@ -298,7 +298,7 @@ class Sampling:
     def book(self, chunk: Chunk, outcome: Outcome) -> None:
         """Takes a chunk into account."""
         sums, mean = outcome.sums, self._part(chunk.method, chunk.action)
-        mean.sequence.update(sums.samples, sums.total, sums.squares)
+        mean.sequence.update(*sums[:3])
         mean.calls += outcome.calls
         self.samples += sums.samples
         if isinstance(sums, PairSums):
