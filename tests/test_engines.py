@@ -18,7 +18,8 @@ from smoothplan.engines.base import Engine, Sums
 from smoothplan.engines.batched import BatchedEngine
 from smoothplan.engines.compiled import CompiledEngine
 from smoothplan.models.base import GenerativeModel, Oracle
-from smoothplan.planners import recursive
+from smoothplan.planners.engines import engine_for
+from smoothplan.planners.recursive import ScheduleRun
 from smoothplan.running.run import Root, Run
 from smoothplan.schedules.level import Level, Problem
 from smoothplan.schedules.schedule import Schedule
@@ -433,7 +434,9 @@ class Given:
         return replace(self, given=replace(self.given, epsilon=epsilon))
 
     def begin(self, root: Root) -> Run:
-        return recursive.begin(self, root)
+        schedule = self.schedule(root.model)
+        engine = engine_for(root.engine, schedule, self.backup, root.model)
+        return ScheduleRun(schedule, self.backup, root, engine, self.epsilon)
 
 
 RUNS: dict[str, tuple[Callable[[Backup], Any], float]] = {

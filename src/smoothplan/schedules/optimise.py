@@ -192,7 +192,17 @@ class _Table:
         Raises:
             ValueError: there would be too many of them.
         """
-        self._check_length(floor)
+        if self._target >= floor:
+            left = math.inf if self._ratio == 1.0 else math.log(floor / self._target) / math.log(self._ratio)
+            most = 30_000  # which takes ten or twenty seconds; a discount of 0.999 needs 20,000 or more
+            if len(self._counts) + left > most:
+                raise ValueError(
+                    f"discount must be smaller for a recursive schedule, got {self._problem.discount!r}: from a bias "
+                    f"of {self._certificates[0].bias:.3g} to one of {floor:.3g} it would take "
+                    f"{len(self._counts) + left:.2g} steps, more than {most:,}. Recursion is for short horizons: a "
+                    "smaller discount or a larger epsilon would help, or a planner for long horizons, such as "
+                    "ReferenceCruiser"
+                )
         while self._target >= floor:
             # Where floats end, the search stops being careful: plug-in levels over the latest eight state a price.
             hopeless = self._certificates[-1].calls > 1e300
@@ -207,19 +217,6 @@ class _Table:
             self._target *= self._ratio
         count = max((count for target, count in self._counts if target >= floor), default=1)
         return self._levels[:count], self._certificates[:count]
-
-    def _check_length(self, floor: float) -> None:
-        if self._target < floor:
-            return
-        left = math.inf if self._ratio == 1.0 else math.log(floor / self._target) / math.log(self._ratio)
-        most = 30_000  # which takes ten or twenty seconds; a discount of 0.999 needs 20,000 or more
-        if len(self._counts) + left > most:
-            raise ValueError(
-                f"discount must be smaller for a recursive schedule, got {self._problem.discount!r}: from a bias of "
-                f"{self._certificates[0].bias:.3g} to one of {floor:.3g} it would take {len(self._counts) + left:.2g} "
-                f"steps, more than {most:,}. Recursion is for short horizons: a smaller discount or a larger "
-                "epsilon would help, or a planner for long horizons, such as ReferenceCruiser"
-            )
 
 
 @lru_cache(maxsize=64)
@@ -268,7 +265,14 @@ def _candidates(problem: Problem, table: Certificate, target: float, order: int)
     if order == 0:
         return
 
-    references = _with_constant(problem, _frontier(around, level, samples))
+    references = _frontier(around, level, samples)
+    # The constant reference is row −1 and has no samples.
+    columns = zip(references.certificate, arithmetic.constant_reference(problem), strict=True)
+    references = _References(
+        ReferenceMoments(*(np.append(np.broadcast_to(many, references.level.shape), one) for many, one in columns)),
+        np.append(references.level, -1),
+        np.append(references.samples, 0),
+    )
     # A linear child whose return is biased by less than a fifth of the target is finer than is of use.
     useful = np.flatnonzero((returns.bias < target) & (returns.bias >= 0.2 * target))
     if problem.discount == 0.0:
@@ -348,17 +352,6 @@ def _frontier(around: ReferenceMoments, level: Ints, samples: Ints) -> _Referenc
             least = around.second[row]
     rows = np.array(chosen, dtype=np.int64)
     return _References(_rows(around, rows), level[rows], samples[rows])
-
-
-def _with_constant(problem: Problem, references: _References) -> _References:
-    """The references and the constant one, as row −1 with no samples."""
-    constant = arithmetic.constant_reference(problem)
-    columns = zip(references.certificate, constant, strict=True)
-    return _References(
-        ReferenceMoments(*(np.append(np.broadcast_to(many, references.level.shape), one) for many, one in columns)),
-        np.append(references.level, -1),
-        np.append(references.samples, 0),
-    )
 
 
 def _grid(*axes: Numbers) -> list[Ints]:
