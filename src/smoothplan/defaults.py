@@ -19,9 +19,6 @@ from smoothplan.running.run import REFUSED_CALLS
 BIAS = 1e-3
 """The bias of regularisation that is tolerated, as a fraction of the width of the value interval."""
 
-FAST_CALLS = 2_000_000
-"""A limit on simulator calls that tables and compiled simulators reach in seconds."""
-
 
 def gap_of_values(model: GenerativeModel, backup: Backup) -> tuple[float, float]:
     """Bounds of V_F − V_max at every state: [low, high]/(1−γ) from the gap of the backups at one step.
@@ -112,13 +109,14 @@ def choose(model: GenerativeModel, backup: Backup | None = None) -> Choice:
 
 def _affordable(model: GenerativeModel) -> tuple[int, str]:
     """A limit on simulator calls, and why."""
+    most = 2_000_000  # tables and compiled simulators make them in seconds
     if isinstance(model, TabularModel | JitModel) or model.initial_state is None:
-        return FAST_CALLS, f"{amount(FAST_CALLS)} simulator calls, which take seconds"
+        return most, f"{amount(most)} simulator calls, which take seconds"
     oracle, sample = Oracle(model, 0), 256  # calls to measure the speed by
     states = np.repeat(np.asarray(model.initial_state)[None], sample, axis=0)
     started = time.perf_counter()
     oracle.sample(states, np.arange(sample) % model.actions)
     speed = sample / max(time.perf_counter() - started, 1e-9)
     # Five seconds' worth, rounded to a power of ten: a repetition has the same limit, unless the machine has changed.
-    calls = min(FAST_CALLS, 10 ** round(math.log10(5.0 * speed)))
+    calls = min(most, 10 ** round(math.log10(5.0 * speed)))
     return calls, f"{amount(calls)} simulator calls, for the simulator makes about {speed:,.0f} in a second"

@@ -22,7 +22,7 @@ from smoothplan.running.run import EngineName, Found, Planner, Root, Status, unt
 from smoothplan.running.workers import ClusterError, Workers
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PlanResult(Found):
     """What a run found. The interval contains the value with probability at least 1 − δ, whatever stopped the run."""
 
@@ -143,12 +143,10 @@ def _worth_nothing(planner: Planner, root: Root) -> PlanResult:
         interval=(0.0, 0.0),
         action=None,
         q=np.zeros(root.model.actions),
-        q_intervals=None,
         calls=0,
         samples=0,
         epsilon=planner.epsilon,
         delta=planner.delta,
-        details=None,
     )
     return _result(planner, root, nothing, "terminal")
 

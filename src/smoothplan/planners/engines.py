@@ -16,16 +16,14 @@ from smoothplan.engines.compiled import CompiledEngine
 from smoothplan.engines.compiled_chains import TableChains
 from smoothplan.engines.jitted_chains import JittedChains
 from smoothplan.engines.steps import serves
-from smoothplan.models.base import GenerativeModel, Oracle, States
+from smoothplan.models.base import GenerativeModel, States
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.references import GridReference, Reference
 from smoothplan.running.run import EngineName, Root
 from smoothplan.schedules.level import Problem
 from smoothplan.schedules.schedule import Schedule
-from smoothplan.search.explorer import Explorer, Key
-from smoothplan.search.graph import Rules
-from smoothplan.search.tree import TreeRules, TreeSearch
+from smoothplan.search.explorer import Key
 
 
 def engine_for(name: EngineName, schedule: Schedule, backup: Backup, model: GenerativeModel) -> Engine:
@@ -36,17 +34,7 @@ def engine_for(name: EngineName, schedule: Schedule, backup: Backup, model: Gene
     return BatchedEngine(schedule, backup)
 
 
-def explorer_for(root: Root, rules: Rules, backup: Backup, key: Key | None) -> Explorer:
-    """The search by bounds."""
-    return Explorer(rules, Oracle(root.model, root.seed), backup, root.state, _searched_table(root, key), key)
-
-
-def tree_search_for(root: Root, rules: TreeRules, key: Key | None) -> TreeSearch:
-    """The tree search of UCT."""
-    return TreeSearch(rules, Oracle(root.model, root.seed), root.state, _searched_table(root, key), key)
-
-
-def _searched_table(root: Root, key: Key | None) -> TabularModel | None:
+def searched_table(root: Root, key: Key | None) -> TabularModel | None:
     """The table that a compiled search draws from; None where the simulator is called."""
     if isinstance(root.model, TabularModel) and root.engine != "batched" and key is None:
         return root.model

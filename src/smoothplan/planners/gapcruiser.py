@@ -39,12 +39,6 @@ from smoothplan.schedules.optimise import Rung, ladder
 from smoothplan.schedules.schedule import Schedule, trimmed
 from smoothplan.search.ugape import ugape
 
-RUNG_SHARE, GROWTH = 1 / 64, 1 / 16
-"""A batch of returns is at least this share of the returns that its rung may need, and of those that the action has."""
-
-FASTEST = 10**9
-"""Simulator calls per second that no engine makes: a limit on time pays for no more."""
-
 
 @dataclass(frozen=True)
 class OTGapCruiser:
@@ -86,7 +80,7 @@ class OTGapCruiser:
         if self.rewards == "bounded":
             problem = replace(problem, reward_noise=problem.reward_range[1] - problem.reward_range[0])
         limits = [] if root.max_calls is None else [root.max_calls]
-        limits += [] if root.max_seconds is None else [int(FASTEST * root.max_seconds)]
+        limits += [] if root.max_seconds is None else [int(10**9 * root.max_seconds)]  # no engine is faster
         # One action is the best one, whatever it is worth.
         budget = min(limits, default=None) if problem.actions > 1 else 0
         if budget is None:
@@ -221,7 +215,8 @@ class GapCruiserRun:
             action.stage += 1
         stage = self.stages[action.stage]
         have = action.means[action.stage].count if action.stage in action.means else 0
-        count = math.ceil(max(RUNG_SHARE * stage.rung.samples, GROWTH * have))
+        # Large enough that looking at the intervals takes no time, small enough that little is drawn in vain.
+        count = math.ceil(max(stage.rung.samples / 64, have / 16))
         if self._root.max_calls is not None:
             count = min(count, (self._root.max_calls - self._calls()) // stage.calls)
         size = chunk_size(stage.engine.chunk_calls, stage.calls, samples=count)

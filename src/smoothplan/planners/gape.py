@@ -12,9 +12,9 @@ import numpy as np
 
 from smoothplan import arguments, curvature
 from smoothplan.backups import Backup, HardMax
-from smoothplan.models.base import GenerativeModel
+from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.planners.chunks import SLICE_CALLS, in_slices
-from smoothplan.planners.engines import explorer_for
+from smoothplan.planners.engines import searched_table
 from smoothplan.running.run import Display, Found, History, Identification, Root, Run, Status
 from smoothplan.running.workers import Workers
 from smoothplan.search.explored import explored
@@ -114,7 +114,8 @@ class OTGapE:
                 )
 
     def _explorer(self, root: Root) -> Explorer:
-        return explorer_for(root, self._rules(root.model), self.backup, self.key)
+        table, oracle = searched_table(root, self.key), Oracle(root.model, root.seed)
+        return Explorer(self._rules(root.model), oracle, self.backup, root.state, table, self.key)
 
     def _rules(self, model: GenerativeModel) -> Rules:
         rules = rules_of(model, self.backup, self.delta, self.successors, self.horizon, self.tail)

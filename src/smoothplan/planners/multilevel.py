@@ -183,7 +183,6 @@ class MultilevelRun:
             interval=(low, high),
             action=int(q.argmax()),
             q=q,
-            q_intervals=None,
             calls=self._calls,
             samples=int(samples),
             epsilon=self._planner.epsilon,

@@ -22,9 +22,6 @@ from smoothplan.search.saved import Readable
 REFERENCE_SHARE = 0.5
 """The part of the limit on calls, and of that on time, for making and improving a reference, at most."""
 
-LESSON_SHARE = 0.2
-"""The part of the calls of all improvements for chains that show what each has brought."""
-
 IMPROVEMENTS = 5
 """Steps in which a reference is improved, each twice as long as the one before."""
 
@@ -105,7 +102,8 @@ class Preparation:
     ) -> None:
         """Improves a reference step by step, with a look at what its policy is worth after each."""
         left, saved = self._left(), 0
-        lesson = None if left is None else int(LESSON_SHARE * left / IMPROVEMENTS)
+        # A fifth of the calls is for chains that show what each step has brought.
+        lesson = None if left is None else int(0.2 * left / IMPROVEMENTS)
         most = most if left is None or lesson is None else min(most, left - IMPROVEMENTS * lesson)
         for step in range(IMPROVEMENTS):
             done, enough = f"reference, improved {step}", f"reference, not improved {step}"
@@ -135,7 +133,7 @@ class Preparation:
     def _learn(self, sampling: Sampling, calls: int | None, workers: Workers) -> None:
         """Finds out by a few chains what the policy of the reference is worth now.
 
-        They go into no interval, so that nobody can choose between the intervals of several references.
+        They go into no interval, so that no choice is made between the intervals of several references.
         """
         count = PILOT if calls is None else min(PILOT, calls // sampling.horizon)
         if count < 2:

@@ -223,7 +223,6 @@ class ScheduleRun:
             samples=self._samples,
             epsilon=self._epsilon,
             delta=self.schedule.delta,
-            details=None,
         )
 
     def _action_chunks(self) -> Iterator[Chunk]:

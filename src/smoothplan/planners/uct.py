@@ -8,9 +8,9 @@ import numpy as np
 
 from smoothplan import arguments, curvature
 from smoothplan.backups import Backup, HardMax
-from smoothplan.models.base import GenerativeModel
+from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.planners.chunks import in_slices
-from smoothplan.planners.engines import tree_search_for
+from smoothplan.planners.engines import searched_table
 from smoothplan.running.run import Display, Found, Root, Run, Status
 from smoothplan.running.workers import Workers
 from smoothplan.search.explorer import Key
@@ -90,7 +90,8 @@ class UCT:
         """A search that knows nothing but the root."""
         if root.max_calls is None and root.max_seconds is None:
             raise ValueError("UCT needs a limit, max_calls or max_seconds, for it has no end of its own: got neither")
-        return UCTRun(self, root, tree_search_for(root, self._rules(root.model), self.key))
+        table, oracle = searched_table(root, self.key), Oracle(root.model, root.seed)
+        return UCTRun(self, root, TreeSearch(self._rules(root.model), oracle, root.state, table, self.key))
 
     def depth_for(self, model: GenerativeModel) -> int:
         """The depth of the tree: as given, or such that what lies beyond is worth ε at most, either way."""
@@ -163,10 +164,8 @@ class UCTRun:
             interval=self.interval,
             action=action,
             q=means,
-            q_intervals=None,
             calls=self.calls,
             samples=int(counts.sum()),  # rounds that were finished
             epsilon=self._planner.epsilon,
             delta=self._planner.delta,
-            details=None,
         )

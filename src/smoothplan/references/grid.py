@@ -14,7 +14,7 @@ from smoothplan.engines.grids import Grid, grid_nodes, make_grid
 from smoothplan.engines.kernels import Softmaxes
 from smoothplan.models.base import GenerativeModel, Oracle, States
 from smoothplan.references.base import TooFewCallsError, reason
-from smoothplan.references.box import WALKS, Box, visited_at_random, visited_by_policy
+from smoothplan.references.box import WALKS, Box, visited
 from smoothplan.references.iteration import Chances, iterate, spread
 from smoothplan.search.saved import Arrays, Readable, finite, oracle_arrays, piece, read_streams, require, set_streams
 from smoothplan.streams import CALLS
@@ -125,7 +125,7 @@ class GridReference:
     def _look_around(self, steps: int) -> bool:
         """Walks by the policy of Q̂, which may enlarge the box; whether they did."""
         before = self._box
-        self._box = before.enlarged(visited_by_policy(self._model, self._oracle, steps, self.grid))
+        self._box = before.enlarged(visited(self._model, self._oracle, steps, self.grid))
         return self._box.exceeds(before)
 
     def _refine(self, calls: float) -> None:
@@ -271,10 +271,10 @@ def _found(box: Box, model: GenerativeModel, backup: Backup, oracle: Oracle, eff
 
     To a coarse grid everything outside its box looks good, so that its policy enlarges the box where it can.
     """
-    box = box.enlarged(visited_at_random(model, oracle, effort.steps))
+    box = box.enlarged(visited(model, oracle, effort.steps))
     for _ in range(effort.rounds):
         coarse = _solved(model, backup, oracle, box, effort.coarse, effort.samples, hopeful=True)
-        before, box = box, box.enlarged(visited_by_policy(model, oracle, effort.steps, coarse))
+        before, box = box, box.enlarged(visited(model, oracle, effort.steps, coarse))
         if not box.exceeds(before):
             break
     return box

@@ -194,7 +194,7 @@ class Estimate:
         return asdict(self)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Found:
     """What a run has found so far. The interval contains the value with probability at least 1 − δ at any time."""
 
@@ -202,12 +202,12 @@ class Found:
     interval: tuple[float, float]
     action: int | None  # the best action as far as the run knows; None at a terminal state
     q: Floats  # estimates of the action values, [K]; no guarantee
-    q_intervals: Floats | None  # [K, 2], where there are any: all hold at once, and together with the interval
+    q_intervals: Floats | None = None  # [K, 2], where there are any: all hold at once, and together with the interval
     calls: int  # simulator calls made
     samples: int  # root samples
     epsilon: float  # the accuracy wanted
     delta: float  # the probability that an interval fails
-    details: Identification | Diagnosis | Estimate | None  # what is particular to the planner
+    details: Identification | Diagnosis | Estimate | None = None  # what is particular to the planner
 
 
 class Run(Protocol):
