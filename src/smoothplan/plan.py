@@ -11,14 +11,14 @@ import numpy as np
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats
-from smoothplan.brake import Brake
+from smoothplan.brake import Brake, Stopped
 from smoothplan.models.base import GenerativeModel
 from smoothplan.models.calls import SimulatorError
 from smoothplan.models.tabular import TabularModel
 from smoothplan.running.checkpoint import Checkpoint
 from smoothplan.running.fingerprint import describe, fingerprint
 from smoothplan.running.progress import Shown, display_for
-from smoothplan.running.run import EngineName, Found, Planner, Root, Status, until_stopped
+from smoothplan.running.run import EngineName, Found, Planner, Root, Status, plain
 from smoothplan.running.workers import ClusterError, Workers
 
 
@@ -33,11 +33,7 @@ class PlanResult(Found):
 
     def to_json(self) -> str:
         """One JSON object."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        for name, value in fields.items():
-            if isinstance(value, np.ndarray):
-                fields[name] = value.tolist()
-        return json.dumps(fields | {"details": None if self.details is None else self.details.to_fields()})
+        return json.dumps(plain(self))
 
 
 def plan(
@@ -108,7 +104,11 @@ def plan(
             display.note(f"resumed from {checkpoint}: {workers.checkpoint.chunks} chunks are done")
         run = planner.begin(root)
         try:
-            status = until_stopped(lambda: run.go(workers, display))
+            status = run.go(workers, display)
+        except Stopped as stopped:
+            status = stopped.reason
+        except KeyboardInterrupt:
+            status = "interrupted"
         except (SimulatorError, ClusterError) as error:
             error.partial = _result(planner, root, run.found(), "interrupted")
             raise

@@ -27,10 +27,11 @@ from smoothplan.engines.kernels import (
     softmaxes,
     stop_weight,
 )
-from smoothplan.engines.steps import CompiledOracle, compiled_oracle, example_oracle, simulated, step_type
+from smoothplan.engines.steps import CompiledOracle, compiled_oracle, simulated, step_type
 from smoothplan.models.base import Oracle
 from smoothplan.models.jit import JitModel
 from smoothplan.models.vector import Step
+from smoothplan.streams import generator
 
 BLOCK = 256
 """Chains that advance together, an even number: one call of the step for each of their steps."""
@@ -59,7 +60,8 @@ def _signature(sizes: int, results: str) -> Callable[[], Any]:
 
         floats, row = frozen(np.zeros((1, 1))), frozen(np.zeros(1))
         grid = Grid(row, row, frozen(np.ones(1, dtype=np.int64)), floats)
-        world = World(0.5, 0.0, Softmaxes(1.0, floats, floats), grid, example_oracle())
+        oracle = CompiledOracle(generator(0), np.zeros(3), np.zeros(5), np.zeros(5, np.uint64))
+        world = World(0.5, 0.0, Softmaxes(1.0, floats, floats), grid, oracle)
         found = numba.types.Tuple([numba.float64 if result == "f" else numba.int64 for result in results])
         return found(numba.float64[::1], *[numba.int64] * sizes, step_type(), numba.typeof(world))
 

@@ -34,8 +34,8 @@ class OTGapE:
 
     Args:
         backup: F.
-        epsilon: the action returned is this close to optimal; 0 to go on until the best action is proved or a limit is
-            reached.
+        epsilon: the action returned is this close to optimal; 0 for a run until the best action is proved or a limit
+            is reached.
         delta: the probability that any interval fails.
         sampling: "focused" walks on the empirical model and samples the pair whose own uncertainty matters most, with
             some trajectories in between; "trajectories" samples along the way only, as printed.
@@ -96,10 +96,10 @@ class OTGapE:
     def begin(self, root: Root) -> Run:
         """A search that knows nothing but the root."""
         if root.max_calls is None and root.max_seconds is None:
-            self._check_end(root.model)
+            self._require_end(root.model)
         return SearchRun(self, root, self._explorer(root))
 
-    def _check_end(self, model: GenerativeModel) -> None:
+    def _require_end(self, model: GenerativeModel) -> None:
         """Refuses a run without limits that might go on for ever."""
         if self.epsilon == 0.0:
             raise ValueError("epsilon must be greater than 0 where neither max_calls nor max_seconds is given, got 0")

@@ -6,11 +6,9 @@ from smoothplan.backups import Backup
 from smoothplan.models.base import Oracle
 from smoothplan.planners.sampling import PILOT, AllAlike, Sampling
 from smoothplan.references import (
-    GridReference,
     Improvable,
     Reference,
     Savable,
-    SharedReference,
     TooFewCallsError,
     default_reference,
 )
@@ -75,23 +73,19 @@ class Preparation:
         calls = most if left is None else min(most, left)
         root = self._root
 
-        def make(saved: Readable | None = None) -> SharedReference | GridReference:
-            return default_reference(
+        def make(saved: Readable | None = None) -> Savable:
+            self.reference = made = default_reference(
                 root.model, self._backup, state=root.state, calls=calls, saved=saved, oracle=self._oracle
             )
-
-        def restore(saved: Readable) -> None:
-            self.reference = make(saved)
+            return made
 
         if calls < 1:
             self._warn(f"max_calls={root.max_calls} leaves no calls for it")
-        elif not workers.recall("reference", restore):
+        elif not workers.recall("reference", make):
             try:
-                self.reference = made = make()
+                workers.keep("reference", make().saved)
             except TooFewCallsError as error:
                 self._warn(str(error))
-            else:
-                workers.keep("reference", made.saved)
         around(self.reference)
 
     def _warn(self, reason: str) -> None:

@@ -178,18 +178,13 @@ class ScheduleRun:
         self._actions: list[ConfidenceSequence] = []  # returns of each action
         self._mean: ConfidenceSequence | None = None  # samples around the reference
         if schedule.root.kind != "constant":
-            self._actions = self._action_sequences()
-
-    def _action_sequences(self) -> list[ConfidenceSequence]:
-        schedule, through = self.schedule, self.schedule.action_return
-        if schedule.root.kind == "plug-in":
+            through, count = schedule.action_return, schedule.problem.actions
             share, target = ADAPTIVE_SHARE, schedule.epsilon - schedule.bias
-        else:
-            # Tuned to the standard deviation of a reference entry.
-            share, target = ACTIONS_SHARE, math.sqrt(through.variance / schedule.root.samples)
-        count = schedule.problem.actions
-        each = float(through.low), float(through.high), share * schedule.delta / count, max(target, TINY)
-        return [ConfidenceSequence(*each) for _ in range(count)]
+            if schedule.root.kind != "plug-in":
+                # Tuned to the standard deviation of a reference entry.
+                share, target = ACTIONS_SHARE, math.sqrt(through.variance / schedule.root.samples)
+            each = float(through.low), float(through.high), share * schedule.delta / count, max(target, TINY)
+            self._actions = [ConfidenceSequence(*each) for _ in range(count)]
 
     def go(self, workers: Workers, display: Display) -> Status:
         """Samples until the interval is within ε, the schedule is done, or the limit on calls is reached."""

@@ -15,7 +15,6 @@ from smoothplan.running.run import Display, Found, Root, Run, Status
 from smoothplan.running.workers import Workers
 from smoothplan.search.explorer import Key
 from smoothplan.search.rules import spans
-from smoothplan.search.saved import Arrays, Readable
 from smoothplan.search.tree import TreeRules, TreeSearch
 
 MOST_DEPTH = 10_000
@@ -127,6 +126,7 @@ class UCTRun:
 
     def __init__(self, planner: UCT, root: Root, search: TreeSearch) -> None:
         self._planner, self._root, self.search = planner, root, search
+        self.saved, self.restore = search.saved, search.restore
         self.interval = curvature.value_interval(root.model, planner.backup)
 
     def go(self, workers: Workers, display: Display) -> Status:
@@ -143,14 +143,6 @@ class UCTRun:
         """Searches until a number of calls is made. It has no end of its own."""
         self.search.search(until, limit)
         return False
-
-    def saved(self) -> Arrays:
-        """The search as arrays, for a checkpoint."""
-        return self.search.saved()
-
-    def restore(self, arrays: Readable) -> None:
-        """Takes on the search that was saved."""
-        self.search.restore(arrays)
 
     def found(self) -> Found:
         """The recommended action, of those that were tried, and its mean return, clipped to the declared interval."""

@@ -113,14 +113,10 @@ class Schedule:
         root, problem = self.root, self.problem
         if root.kind == "constant":
             return self.certificates[-1]
-        returns = [one_step(problem, certificate) for certificate in self.certificates[:-1]]
         if root.kind == "plug-in":
-            assert root.reference is not None
-            through = returns[root.reference]
-            return Certificate(through.bias, through.variance, through.low, through.high, through.calls)
-        assert root.reference is not None
-        around = shared_reference(problem, returns[root.reference], root.samples, self.delta)
-        return corrected(problem, root, around, returns)
+            return Certificate(*self.action_return)
+        around = shared_reference(problem, self.action_return, root.samples, self.delta)
+        return corrected(problem, root, around, [one_step(problem, proved) for proved in self.certificates[:-1]])
 
     @cached_property
     def action_return(self) -> Return:
