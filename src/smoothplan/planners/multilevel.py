@@ -192,11 +192,13 @@ class MultilevelRun:
 
     def _tasks(self, samples: int, check: Callable[[], object]) -> Iterator[Chunk]:
         """Chunks up to a number of samples; what fits into the limit on calls for certain, by what is booked now."""
-        limit = self._root.max_calls
+        limit, each = self._root.max_calls, self._engine.expected_calls
         drawn = int(self._sums[0])
         left = None if limit is None else limit - self._calls
         while drawn < samples:
-            count = self._size(drawn)
+            # Under a limit on calls all chunks are alike, so that none is preferred by what it costs.
+            planned = int(drawn * each) if limit is None else None
+            count = chunk_size(self._engine.chunk_calls, each, planned=planned, max_calls=limit)
             if left is not None:
                 calls = self._engine.planned_calls(self._root.seed, self._chunks, count, left, check)
                 if calls > left:
@@ -205,12 +207,6 @@ class MultilevelRun:
             yield Chunk(self._chunks, "roots", (count,), count)
             self._chunks += 1
             drawn += count
-
-    def _size(self, drawn: int) -> int:
-        """Samples of the next chunk: all alike under a limit on calls, so that none is preferred by what it costs."""
-        limit, each = self._root.max_calls, self._engine.expected_calls
-        planned = int(drawn * each) if limit is None else None
-        return chunk_size(self._engine.chunk_calls, each, planned=planned, max_calls=limit)
 
     def _precise(self) -> bool:
         """Whether noise and bias are within ε; or the noise within ε/2, where the depth is the user's choice."""

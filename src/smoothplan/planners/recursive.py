@@ -78,7 +78,7 @@ class _Recursive:
         """
         schedule = self.schedule(root.model)
         if root.max_calls is None and schedule.calls > REFUSED_CALLS:
-            # A tenth, for ε is rounded. A price of nothing is the middle of the value interval, which helps nobody.
+            # A tenth, for ε is rounded. A price of nothing is the middle of the value interval, and is left out.
             finest = self._finest(root.model, schedule, REFUSED_CALLS // 10)
             price = f"{scientific(schedule.calls)} simulator calls, more than {scientific(REFUSED_CALLS)}"
             raise hopeless(price, finest.epsilon, finest.calls)

@@ -308,7 +308,12 @@ class Sampling:
             pairs = np.append(tried, self.pairs)
             costs, variances = self._correction_prices(pairs, each)
             chosen, best = -1, int(np.argmin(costs * variances))
-            if self._planner.pairs is None and pairs[best] != self.pairs and self._affords_another(spent):
+            # The pilot must have seen enough to judge by, and the limit must allow as many calls once more.
+            limit, rest = self._root.max_calls, 1.0 - DECISION_SHARE
+            enough = self.correction.count >= PILOT and (
+                limit is None or rest * (limit - spent - self.calls) >= 2.0 * self.correction.calls
+            )
+            if self._planner.pairs is None and pairs[best] != self.pairs and enough:
                 # The pilot's corrections have another variance.
                 chosen = best
                 self._dropped += self.correction.calls
@@ -326,14 +331,6 @@ class Sampling:
             self.budgets[part] = Budget(calls, variance, share)
         most = max(mean.variance for mean in self.actions)
         self.budgets["returns"] = Budget(max(returns, 1.0), most, DECISION_SHARE)
-
-    def _affords_another(self, spent: int) -> bool:
-        """Whether the pilot saw enough corrections to judge by, and the limit on calls allows for as many calls."""
-        assert self.correction is not None
-        if self.correction.count < PILOT:
-            return False
-        limit = self._root.max_calls
-        return limit is None or (1.0 - DECISION_SHARE) * (limit - spent - self.calls) >= 2.0 * self.correction.calls
 
     def _effective(self, part: Method, variance: float) -> float:
         """A variance and, where the interval must shrink, what the width of the support adds to it (Bernstein)."""

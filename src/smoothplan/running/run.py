@@ -23,7 +23,7 @@ REFUSED_CALLS = 10**11
 
 
 class HopelessError(ValueError):
-    """The run may need more simulator calls than anyone would want to pay for."""
+    """The run may need more simulator calls than is reasonable."""
 
 
 def plain(thing: Any) -> Any:

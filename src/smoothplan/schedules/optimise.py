@@ -17,7 +17,7 @@ from smoothplan import arguments, confidence, curvature
 from smoothplan.arguments import Ints, Numbers
 from smoothplan.schedules import level as arithmetic
 from smoothplan.schedules.level import Certificate, Level, Problem, ReferenceMoments, Return
-from smoothplan.schedules.schedule import CERTAIN_SHARE, Schedule, repeats_needed, shared_reference, trimmed
+from smoothplan.schedules.schedule import CERTAIN_SHARE, Schedule, shared_reference, trimmed
 
 PRICE_GROWTH = 8.0
 """From one rung of a ladder to the next the price grows by this factor at least: all coarser rungs cost a seventh."""
@@ -123,7 +123,11 @@ def ladder(
     if problem.temperature == 0.0:
         order = 0
     table, found = _table(problem, order), list[Rung]()
-    for wanted in _radii(problem.action_gap / 2.0, radius):
+    # A geometric grid from below the widest radius to the finest, of which 1e-12 is beyond the accuracy of floats.
+    widest = problem.action_gap / 2.0
+    finest = max(radius, 1e-12 * (widest or 1.0))
+    steps = math.ceil(math.log(widest / finest) / -math.log(0.95)) if finest < widest else 0  # of 5 %
+    for wanted in np.geomspace(widest, finest, steps + 1)[1:].tolist() if steps > 0 else [finest]:
         with np.errstate(over="ignore", invalid="ignore"):
             returns = arithmetic.one_step(problem, _columns(table.down_to(_finest_bias(problem, wanted))[1]))
             rung = _rung(returns, wanted, delta / 8)  # over how many rungs δ is split is not known yet
@@ -135,15 +139,6 @@ def ladder(
         if rung.level != rungs[0].level and PRICE_GROWTH * rung.price <= rungs[0].price:
             rungs.insert(0, rung)
     return table.down_to(_finest_bias(problem, rungs[-1].radius))[0], rungs
-
-
-def _radii(widest: float, finest: float) -> list[float]:
-    """A geometric grid from below the widest radius to the finest; finer than 1e-12 of it is beyond numbers."""
-    finest = max(finest, 1e-12 * (widest or 1.0))
-    if finest >= widest:
-        return [finest]
-    count = math.ceil(math.log(widest / finest) / -math.log(0.95))  # steps of 5 %
-    return [float(radius) for radius in np.geomspace(widest, finest, count + 1)[1:]]
 
 
 def _finest_bias(problem: Problem, radius: float) -> float:
@@ -325,7 +320,9 @@ def _root(problem: Problem, table: Certificate, epsilon: float, delta: float, or
     reach = np.flatnonzero(certificate.bias < epsilon)
     if len(reach):
         certificate, r, j = _rows(certificate, reach), r[reach], j[reach]
-        repeats = np.ceil(repeats_needed(certificate, epsilon, delta))
+        # Samples after which bias and certified noise are within ε.
+        width, room = certificate.high - certificate.low, epsilon - certificate.bias
+        repeats = np.ceil(confidence.bernstein_count(certificate.variance, width, room, CERTAIN_SHARE * delta))
         once = references.certificate.calls[r]
         price = once + repeats * (certificate.calls - once)
         entry = int(np.argmin(price))

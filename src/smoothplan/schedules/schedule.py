@@ -42,13 +42,6 @@ def shared_reference(problem: Problem, through: Return, samples: Numbers, delta:
     return ReferenceMoments(0.0, 0.0, second=error, fourth=error, width=through.width, calls=calls)
 
 
-def repeats_needed(sample: Certificate, epsilon: Numbers, delta: float) -> Numbers:
-    """The root samples after which bias and certified noise are within ε, not rounded; ε must exceed the bias."""
-    return confidence.bernstein_count(
-        sample.variance, sample.high - sample.low, epsilon - sample.bias, CERTAIN_SHARE * delta
-    )
-
-
 @dataclass(frozen=True)
 class Schedule:
     """A planner as data.
