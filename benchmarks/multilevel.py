@@ -82,7 +82,7 @@ def falls(calls: float) -> None:
         planner = sp.RandomizedMultilevel(sp.LogSumExp(temperature), 0.1, depth=2)
         engine = planner.engine(model, 2)
         count, chunks = 16, 2048
-        means = np.array([engine.roots(Oracle(model, 1, chunk), 0, count).total / count for chunk in range(chunks)])
+        means = np.array([engine.roots(Oracle(model, 1, chunk), 0, count)[1] / count for chunk in range(chunks)])
         sizes, errors = [], []
         while len(means) >= CHUNKS:
             sizes.append(count * chunks / len(means))

@@ -62,7 +62,7 @@ def distance(engine: MultilevelEngine, model: sp.TabularModel, samples: int, sta
     means = np.empty(BATCHES)
     for chunk in range(BATCHES):
         sums = engine.roots(Oracle(model, seed, chunk), state, samples // BATCHES)
-        means[chunk] = engine.middle + sums.total / sums.samples
+        means[chunk] = engine.middle + sums[1] / sums.samples
     exact = truncated_value(model, engine.backup, engine.depth, state)
     return float((means.mean() - exact) / (means.std(ddof=1) / math.sqrt(BATCHES)))
 
@@ -180,7 +180,7 @@ def test_calls_are_those_of_the_levels(actions: int, depth: int, base: int) -> N
         nodes = actions * base * int((2**levels).sum())
         calls += nodes
         if stream is streams[-1]:
-            assert sums.returns == nodes // actions
+            assert sums[3] == nodes // actions
     assert oracle.calls == calls == engine.planned_calls(11, 4, 37, 10**15)
     assert engine.planned_calls(11, 4, 37, calls) == calls <= engine.planned_calls(11, 4, 37, calls - 1)
     factor = actions * base * engine.law.mean_size
@@ -314,6 +314,6 @@ def test_depths_that_nobody_can_nest() -> None:
         sp.plan(planner, chain, 0)
     engine = engine_of(chain, LSE, MOST_NESTED)
     sums = engine.roots(Oracle(chain, 0), 0, 2)
-    assert engine.middle + sums.total / 2 == pytest.approx(truncated_value(chain, LSE, MOST_NESTED, 0))
+    assert engine.middle + sums[1] / 2 == pytest.approx(truncated_value(chain, LSE, MOST_NESTED, 0))
     limited = sp.plan(planner, chain, 0, max_calls=640)
     assert (estimated(limited).depth, limited.status) == (10, "max_calls")

@@ -32,7 +32,7 @@ from smoothplan.planners.reference_cruiser import ReferenceCruiser, ReferenceRun
 from smoothplan.planners.sampling import TRUNCATION_SHARE, Cut, support
 from smoothplan.references import CriticReference, GridReference, Reference, SharedReference, TabularReference
 from smoothplan.running.progress import Silent
-from smoothplan.running.run import EngineName, Root
+from smoothplan.running.run import EngineName, Root, plain
 from smoothplan.running.workers import Workers
 from smoothplan.schedules.level import Problem
 from tests import common
@@ -659,7 +659,7 @@ def test_a_reference_that_is_not_made_is_missed_aloud() -> None:
         (warning,) = found.warnings
         assert re.match(f"no reference was made, and all actions are taken to be alike: .*{reason}", warning)
         assert found.summary().startswith(warning)
-        assert found.to_fields()["warnings"] == (warning,)
+        assert plain(found)["warnings"] == [warning]
     assert diagnosed(sp.plan(ReferenceCruiser(backup, epsilon=0.5), garnet(), 0, max_calls=40)).warnings == ()
 
 

@@ -15,12 +15,12 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from smoothplan import arguments
-from smoothplan.arguments import Floats, Ints
+from smoothplan.arguments import Floats
 from smoothplan.backups import Backup
 from smoothplan.brake import Brake, Stopped
 from smoothplan.defaults import entropy_backup
@@ -28,23 +28,18 @@ from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.gymnasium import Player, from_gymnasium
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
-from smoothplan.planners.engines import chains_for
-from smoothplan.references import Improvable, Reference, default_reference
-from smoothplan.references.default import CALLS as GRID_CALLS
-from smoothplan.references.default import COMPILED_CALLS
+from smoothplan.planners.engines import chains_for, conditioned
+from smoothplan.references import Reference, default_reference
+from smoothplan.references.default import usual_calls
 from smoothplan.running.progress import Episodes
-from smoothplan.running.run import Root, Status, until_stopped
+from smoothplan.running.run import Root, Status
 from smoothplan.schedules.level import Problem
 
 if TYPE_CHECKING:
     import gymnasium
 
-CALLS, SLOW_CALLS = 20_000, 4_000
-"""Simulator calls for a step, where nobody says; fewer where the simulator is Python, not a table or compiled."""
-
 REFERENCE_CALLS = 2_000
-"""Simulator calls for the first reference, where it is shared and learns on the way. A grid does not learn: it has as
-many calls as for a plan."""
+"""Simulator calls for the first reference, where it is shared and learns on the way."""
 
 LEARNING = 0.5
 """The part of a step's budget that goes into improving the reference."""
@@ -52,18 +47,8 @@ LEARNING = 0.5
 FALSE_ALARMS = 0.01
 """How often a choice may deviate from the reference's by noise alone."""
 
-MAX_STEPS = 1000
-"""Steps after which an episode is given up that neither ends nor reaches the environment's own limit on time."""
-
 End = Literal["terminated", "truncated", "max_steps", "interrupted"]
 """Why an episode was over: it ended; by the environment's limit on time; by ours; by the user."""
-
-
-class Learner(Improvable, Protocol):
-    """A reference that more simulator calls from a state make better around it."""
-
-    def improve(self, calls: int, state: Any = None) -> None:
-        """Makes at most that many more, from a state."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +97,9 @@ class ActResult:
 
     def to_json(self) -> str:
         """One JSON object."""
-        fields = {name: getattr(self, name) for name in ("environment", "discount", "reference_calls", "calls")}
-        fields |= {"seconds": self.seconds, "seed": self.seed, "end": self.end, "backup": repr(self.backup)}
-        fields |= {"reference": repr(self.reference), "error": self.error}
-        fields |= {"mean": self.mean if self.episodes else None}
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        fields |= {"backup": repr(self.backup), "reference": repr(self.reference)}
+        fields |= {"mean": self.mean if self.episodes else None, "error": self.error}
         return json.dumps(fields | {"episodes": [asdict(episode) for episode in self.episodes]})
 
 
@@ -129,7 +113,7 @@ def act(
     calls: int | None = None,
     seconds: float | None = None,
     episodes: int = 1,
-    max_steps: int = MAX_STEPS,
+    max_steps: int = 1000,
     seed: int = 0,
     reward_range: tuple[float, float] | None = None,
     record: str | Path | None = None,
@@ -154,7 +138,7 @@ def act(
             the reference's own best action is taken.
         seconds: time for a step, instead of calls. The result then depends on the machine.
         episodes: how many.
-        max_steps: of an episode, at most.
+        max_steps: of an episode that neither ends nor reaches the environment's own limit on time.
         seed: of the episodes and of the planning.
         reward_range: as for `from_gymnasium`.
         record: a file for an animation (GIF) of the first episode; needs Pillow.
@@ -179,38 +163,34 @@ def act(
     player = Player(environment, frames=record is not None, **options)
     backup = backup or entropy_backup(model)
     if calls is None and seconds is None:
-        calls = CALLS if isinstance(model, TabularModel | JitModel) else SLOW_CALLS
+        calls = 20_000 if isinstance(model, TabularModel | JitModel) else 4_000
+    learns = np.asarray(model.initial_state).dtype.kind != "f"  # a grid does not: it has as many calls as for a plan
     played: list[Episode] = []
     actor: Actor | None = None
     prepared = 0
+    end: Status = "completed"
     with Brake().on_signals() as brake, Episodes(player.name, episodes) if progress else nullcontext() as display:
-        oracle = Oracle(model, seed)  # of the reference, where it is made
-
-        def play() -> Status:
-            nonlocal actor, prepared
-            known = reference
-            if known is None:
-                known = default_reference(
-                    model, backup, calls=reference_calls or _reference_calls(model), oracle=oracle
-                )
+        oracle = Oracle(model, seed)  # of the reference, where it is made; the brake stops it
+        try:
+            if reference is None:
+                most = reference_calls or (REFERENCE_CALLS if learns else usual_calls(model))
+                reference = default_reference(model, backup, calls=most, oracle=oracle)
             prepared = oracle.calls
-            actor = Actor(model, backup, known, calls=calls, seconds=seconds, seed=seed, brake=brake)
-            for number in range(episodes):
-                played.append(_play(player, actor, episode_seed(seed, number), max_steps, display))
-                if number == 0 and record is not None:
+            actor = Actor(model, backup, reference, calls=calls, seconds=seconds, seed=seed, brake=brake)
+            while len(played) < episodes and end == "completed":
+                played.append(_play(player, actor, episode_seed(seed, len(played)), max_steps, display))
+                if len(played) == 1 and record is not None:
                     _save(Path(record), player)
                 player.frames.clear()
-                if played[-1].end == "interrupted":
-                    return "interrupted"
-            return "completed"
-
-        end = until_stopped(play)
+                end = "interrupted" if played[-1].end == "interrupted" else end
+        except (Stopped, KeyboardInterrupt):
+            end = "interrupted"
     return ActResult(
         environment=player.name,
         episodes=tuple(played),
         discount=model.discount,
         backup=backup,
-        reference=reference if actor is None else actor.reference,
+        reference=reference,
         reference_calls=oracle.calls if actor is None else prepared,
         calls=oracle.calls if actor is None else prepared + actor.calls,
         seconds=time.perf_counter() - started,
@@ -219,15 +199,8 @@ def act(
     )
 
 
-def _reference_calls(model: GenerativeModel) -> int:
-    """Simulator calls for a reference, where nobody says."""
-    if np.asarray(model.initial_state).dtype.kind != "f":
-        return REFERENCE_CALLS
-    return COMPILED_CALLS if isinstance(model, JitModel) else GRID_CALLS
-
-
 def episode_seed(seed: int, number: int) -> int:
-    """Another one for every episode of every run: runs of neighbouring seeds share none."""
+    """A seed for every episode of every run: runs of neighbouring seeds share none."""
     return int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
 
 
@@ -262,9 +235,9 @@ class Actor:
     Args:
         model: the simulator.
         backup: F, smooth.
-        reference: Q̂; improved where it is a `Learner`.
-        calls: simulator calls for a choice; or
-        seconds: time for one.
+        reference: Q̂; improved if it has a method improve(calls, state).
+        calls: simulator calls for a choice, or
+        seconds: time for a choice.
         seed: of the simulator calls.
         brake: what stops it, between two batches of simulator calls.
     """
@@ -286,8 +259,12 @@ class Actor:
         self.calls, self.deviations = 0, 0
         self._limit, self._seconds, self._seed, self._brake = calls, seconds, seed, brake or Brake()
         self._problem = Problem.of(model, backup)
-        self._horizon = _horizon(model.discount)
-        self._learner = _learner(reference)
+        # Chains are all cut off where the discount is 0.01, so that differences stay.
+        self._horizon = 1 if model.discount <= 0.01 else math.ceil(math.log(0.01) / math.log(model.discount))
+        improve = getattr(reference, "improve", None)
+        self._learner: Any = None  # the reference, if it can be improved from a state
+        if callable(improve) and "state" in inspect.signature(improve).parameters:
+            self._learner = reference
         self._chunks = 1  # chunk 0 is the reference's
 
     def choose(self, state: Any) -> int:
@@ -300,18 +277,21 @@ class Actor:
         until = math.inf if self._seconds is None else time.perf_counter() + self._seconds
         left = math.inf if self._limit is None else float(self._limit)
         if self._learner is not None:
-            left -= self._learn(self._learner, state, LEARNING * left, until)
+            left -= self._learn(state, LEARNING * left, until)
         best = self._best(state)
-        choice = deviation(*self._returns(state, left, until), best)
+        counts, totals, squares = self._returns(state, left, until)
+        choice = deviation(counts, totals, squares, best)
         self.deviations += choice != best
         return choice
 
     def _best(self, state: Any) -> int:
         """The reference's own best action."""
-        return int(np.argmax(self.reference.q(np.asarray(state)[None])[0]))
+        here = conditioned(self.reference, math.inf, self.model.actions)(np.asarray(state)[None])
+        return int(np.argmax(here.shifted[0]))
 
-    def _learn(self, learner: Learner, state: Any, calls: float, until: float) -> int:
+    def _learn(self, state: Any, calls: float, until: float) -> int:
         """Improves the reference from a state, by a number of calls or until a part of the time is over."""
+        learner = self._learner
         start, before = time.perf_counter(), learner.calls
         enough = start + LEARNING * (until - start)
         portion = 1_000 if calls == math.inf else int(calls)  # where time is the limit; the next ones double
@@ -325,10 +305,10 @@ class Actor:
                 self._brake.check()
         finally:
             self.calls += learner.calls - before
-        return learner.calls - before
+        return int(learner.calls - before)
 
-    def _returns(self, state: Any, calls: float, until: float) -> tuple[Ints, Floats, Floats]:
-        """Returns of every action, in batches that double: their numbers, sums and sums of squares, [K] each.
+    def _returns(self, state: Any, calls: float, until: float) -> Floats:
+        """Returns of every action, in batches that double: their numbers, sums and sums of squares, [3, K].
 
         There is no batch that might exceed the calls or, judged by those before, the time.
         """
@@ -337,7 +317,8 @@ class Actor:
         chains, _ = chains_for(root, self.backup, self.reference, self._problem)
         oracle = Oracle(self.model, self._seed, self._chunks)
         self._chunks += 1
-        counts, totals, squares = np.zeros(actions, dtype=np.int64), np.zeros(actions), np.zeros(actions)
+        moments = np.zeros((3, actions))
+        counts = moments[0]
         batch, each, started = 8, float(horizon), time.perf_counter()
         try:
             while True:
@@ -346,12 +327,9 @@ class Actor:
                 now = time.perf_counter()
                 late = now + (now - started) * batch / max(int(counts[0]), 1) >= until
                 if batch < 1 or (late and counts[0] > 0):
-                    return counts, totals, squares
+                    return moments
                 for action in range(actions):
-                    sums = chains.returns(oracle, state, action, batch, horizon)
-                    counts[action] += sums.samples
-                    totals[action] += sums.total
-                    squares[action] += sums.squares
+                    moments[:, action] += chains.returns(oracle, state, action, batch, horizon)
                 each = 1.1 * oracle.calls / int(counts.sum())  # further returns may be longer than those so far
                 batch = int(counts[0])
                 self._brake.check()
@@ -359,8 +337,8 @@ class Actor:
             self.calls += oracle.calls
 
 
-def deviation(counts: Ints, totals: Floats, squares: Floats, best: int) -> int:
-    """The action to take: the reference's best, unless returns say for sure that another is better.
+def deviation(counts: Floats, totals: Floats, squares: Floats, best: int) -> int:
+    """The action to take: the reference's best, unless returns are clear evidence that another is better.
 
     One visit to s with the action a instead of π's own gains Q^π(s, a) − Q^π(s, best), which the means of n returns
     each estimate with the standard error √(2σ²/n), σ² being the variance of returns, pooled over the actions. The
@@ -387,18 +365,6 @@ def deviation(counts: Ints, totals: Floats, squares: Floats, best: int) -> int:
     gains = means - means[best] - NormalDist().inv_cdf(1.0 - FALSE_ALARMS / (len(counts) - 1)) * errors
     gains[best] = 1e-9 * max(1.0, float(np.abs(means).max()))  # a smaller gain may be one of rounding
     return int(gains.argmax())
-
-
-def _learner(reference: Any) -> Learner | None:
-    """The reference, if it can be improved from a state."""
-    improve = getattr(reference, "improve", None)
-    return reference if callable(improve) and "state" in inspect.signature(improve).parameters else None
-
-
-def _horizon(discount: float) -> int:
-    """Steps of a chain: all alike, so that differences stay."""
-    left = 0.01  # the discount at which chains are cut off
-    return 1 if discount <= left else math.ceil(math.log(left) / math.log(discount))
 
 
 def _pillow() -> Any:

@@ -1,9 +1,9 @@
-"""What to plan with where nobody says: a backup whose bias hardly matters, a planner that ends in seconds, and why."""
+"""Defaults: a backup whose bias hardly matters, a planner that ends in seconds, and the reasons for both."""
 
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,19 +19,9 @@ from smoothplan.running.run import REFUSED_CALLS
 BIAS = 1e-3
 """The bias of regularisation that is tolerated, as a fraction of the width of the value interval."""
 
-FAST_CALLS = 2_000_000
-"""A limit on simulator calls that tables and compiled simulators reach in seconds."""
 
-
-class Gap(NamedTuple):
-    """Bounds of V_F − V_max, the regularised optimal value less the ordinary one, at every state."""
-
-    low: float
-    high: float
-
-
-def gap_of_values(model: GenerativeModel, backup: Backup) -> Gap:
-    """By how much regularisation changes values: [low, high]/(1−γ) from the gap of the backups at one step.
+def gap_of_values(model: GenerativeModel, backup: Backup) -> tuple[float, float]:
+    """Bounds of V_F − V_max at every state: [low, high]/(1−γ) from the gap of the backups at one step.
 
     F − max lies in [low, high] for all action values, and both operators are monotone γ-contractions that commute with
     constants, so the difference is at most high in the first step, γ·high more in the second, and so on; likewise from
@@ -40,7 +30,7 @@ def gap_of_values(model: GenerativeModel, backup: Backup) -> Gap:
     low, high = (
         curvature.at_value_level(end, model.discount) for end in curvature.gap_to_hard_max(backup, model.actions)
     )
-    return Gap(min(low, 0.0), max(high, 0.0)) if model.terminates else Gap(low, high)
+    return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
 
 
 def smooth_backup(model: GenerativeModel, bias: float, cost: Any = None) -> Backup:
@@ -62,7 +52,7 @@ def smooth_backup(model: GenerativeModel, bias: float, cost: Any = None) -> Back
 
 
 def width(model: GenerativeModel) -> float:
-    """The width of an interval that contains every unregularised value; 1 where there is but one value."""
+    """The width of an interval that contains every unregularised value; 1 where there is only one value."""
     low, high = curvature.value_interval(model, HardMax())
     return (high - low) or 1.0
 
@@ -105,7 +95,7 @@ def choose(model: GenerativeModel, backup: Backup | None = None) -> Choice:
     if backup is None:
         backup = entropy_backup(model)
         reasons["backup"] = (
-            f"lse:temperature={backup.temperature:.3g}, which adds at most {gap_of_values(model, backup).high:.3g} "
+            f"lse:temperature={backup.temperature:.3g}, which adds at most {gap_of_values(model, backup)[1]:.3g} "
             f"to a value, {BIAS:.1%} of the range of all values"
         )
     planner = ReferenceCruiser(backup, order=1, epsilon=1e-4 * span)
@@ -119,13 +109,14 @@ def choose(model: GenerativeModel, backup: Backup | None = None) -> Choice:
 
 def _affordable(model: GenerativeModel) -> tuple[int, str]:
     """A limit on simulator calls, and why."""
+    most = 2_000_000  # tables and compiled simulators make them in seconds
     if isinstance(model, TabularModel | JitModel) or model.initial_state is None:
-        return FAST_CALLS, f"{amount(FAST_CALLS)} simulator calls, which take seconds"
+        return most, f"{amount(most)} simulator calls, which take seconds"
     oracle, sample = Oracle(model, 0), 256  # calls to measure the speed by
     states = np.repeat(np.asarray(model.initial_state)[None], sample, axis=0)
     started = time.perf_counter()
     oracle.sample(states, np.arange(sample) % model.actions)
     speed = sample / max(time.perf_counter() - started, 1e-9)
     # Five seconds' worth, rounded to a power of ten: a repetition has the same limit, unless the machine has changed.
-    calls = min(FAST_CALLS, 10 ** round(math.log10(5.0 * speed)))
+    calls = min(most, 10 ** round(math.log10(5.0 * speed)))
     return calls, f"{amount(calls)} simulator calls, for the simulator makes about {speed:,.0f} in a second"

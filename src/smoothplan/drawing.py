@@ -1,17 +1,14 @@
 """Pictures of what a search by bounds has explored: Graphviz text, or a drawing in SVG that needs no other program.
 
-The drawing has a column for each number of steps from the root. A state is a block of rows: its name, a bar for the
-interval of its value, and a thinner bar for each action, all on one scale. A line leaves the row of an action and
-arrives at the bar of a state: solid lines lead to the next column, dashed ones to the same or an earlier one.
+The drawing has a column for each number of steps from the root. A state has a name, a bar for the interval of its
+value, and a thinner bar for each action, all on one scale. Lines lead from actions to the states that followed.
 """
 
 import html
 import math
-import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,9 +20,6 @@ SHOWN = 60
 
 COLOURS = ("#2f6fb0", "#2a9087", "#c39a1c", "#dd7622", "#c8382f")
 """Of intervals, from narrow to wide: blue, green, yellow, orange, red."""
-
-FILLS = ("#cfe0f5", "#cdebe6", "#f7ebb8", "#fad3ad", "#f5b5ae")
-"""The same, light enough to write on."""
 
 Interval = tuple[float, float]
 
@@ -118,7 +112,8 @@ def _rounded(interval: Interval) -> str:
 def to_dot(graph: Explored, limit: int = SHOWN) -> str:
     """Graphviz text with the `limit` nodes of the largest reach.
 
-    States are boxes, warmer if their intervals are wider, and actions points; the thicker a line the more samples.
+    States are boxes, in warmer colours where their intervals are wider. Lines are actions that led to a state, thicker
+    where they did so more often.
     """
     names = {node: f"s{place}" for place, node in enumerate(graph.reached_most(limit))}
     lines = [
@@ -132,29 +127,18 @@ def to_dot(graph: Explored, limit: int = SHOWN) -> str:
         low, high = graph.interval(node)
         width = f"{_rounded((low, high))}, width {high - low:.3g}"
         label = _quoted(_cut(_name(graph, node), 60), _step(graph, graph.depths[node]), width)
-        colour, root = FILLS[_warmth(graph, (low, high))], ", penwidth=3" if name == "s0" else ""
-        tooltip = _quoted(_details(graph, node))
-        lines.append(f'  {name} [label={label}, fillcolor="{colour}", tooltip={tooltip}{root}];')
+        colour = COLOURS[_warmth(graph, (low, high))] + "55"  # light enough to write on
+        lines.append(f'  {name} [label={label}, fillcolor="{colour}", tooltip={_quoted(_details(graph, node))}];')
         for pair in graph.pairs(node):
-            lines += _branches(graph, node, pair, names)
-    if any("-> end [" in line for line in lines):
-        lines.append("  end [shape=doublecircle, style=solid];")
+            targets: defaultdict[str, int] = defaultdict(int)
+            for number, seen in pair.successors:
+                targets["end" if number == ENDED else names.get(graph.following(node, number), "others")] += seen
+            for target, seen in targets.items():
+                label = _quoted(f"{_cut(_action(graph, pair), 40)} ×{seen}")
+                lines.append(f"  {name} -> {target} [label={label}, penwidth={_thickness(graph, seen):.2f}];")
+    lines.append("  end [shape=doublecircle, style=solid];")
+    lines.append('  others [shape=plaintext, style=solid, label="not shown"];')
     return "\n".join([*lines, "}"])
-
-
-def _branches(graph: Explored, node: Node, pair: Pair, names: dict[Node, str]) -> Iterator[str]:
-    """From a state to the point of an action, and from there to the successors."""
-    point = f"{names[node]}a{pair.action}"
-    label, width = _quoted(f"{_cut(_action(graph, pair), 40)} ×{pair.samples}"), _thickness(graph, pair.samples)
-    yield f"  {point} [shape=point, width=0.08, tooltip={_quoted(f'action value {pair.q}')}];"
-    yield f"  {names[node]} -> {point} [label={label}, arrowhead=none, penwidth={width:.2f}];"
-    targets: defaultdict[str, int] = defaultdict(int)
-    for number, seen in pair.successors:
-        targets["end" if number == ENDED else names.get(graph.following(node, number), f"{point}more")] += seen
-    if f"{point}more" in targets:
-        yield f'  {point}more [shape=plaintext, style=solid, label="not shown"];'
-    for target, seen in targets.items():
-        yield f'  {point} -> {target} [label="{seen}", penwidth={_thickness(graph, seen):.2f}];'
 
 
 def _quoted(*lines: str) -> str:
@@ -165,18 +149,17 @@ def _quoted(*lines: str) -> str:
 
 # SVG. Lengths are in pixels.
 
-LINE, MARGIN, SPACE = 15.0, 24.0, 14.0
-"""Height of a row; space around the drawing; space between the blocks of a column."""
+LINE, MARGIN, TOP = 15.0, 24.0, 114.0
+"""Height of a row; space around the drawing; where the columns begin, below the lines above them."""
 
-LETTER, LETTERS, WRAPPED = 6.8, 26, 160
-"""Width of a letter in text of 11 pixels, in a wide font, and in bold text an eighth more; letters of the text beside a
-bar, and of a line above the columns, at most."""
+LETTER, LETTERS = 6.8, 26
+"""Width of a letter in text of 11 pixels, in a wide font, and in bold text an eighth more; letters beside a bar."""
 
-TRACK, GUTTER = 120.0, 90.0
-"""Width of the scale of a block; space between columns."""
+TRACK, WIDTH, GUTTER = 120.0, 320.0, 90.0
+"""Width of the scale of a state; of a state with its text; space between columns."""
 
-TALLEST, MOST_ROWS, MOST_RETURNS = 1500.0, 12, 40
-"""A taller column shows fewer actions of each state; actions of a state, at most; dashed lines, at most."""
+ROWS = 8
+"""Actions of a state that are shown, at most."""
 
 STYLE = """
 .explored { font: 11px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
@@ -188,118 +171,67 @@ STYLE = """
 .explored .return { stroke: #8a63b8; stroke-dasharray: 5 3; opacity: 0.45; }
 """
 
-
-class _Block(NamedTuple):
-    """Where a state is drawn, and the actions that are shown."""
-
-    node: Node
-    x: float  # the left end of its bars
-    side: float  # where lines leave it on the right
-    top: float
-    pairs: list[Pair]
-    others: int  # actions that are not shown
-
-    @property
-    def value(self) -> float:
-        """The height of the bar of the value."""
-        return self.top + 1.5 * LINE
-
-    def row(self, number: int) -> float:
-        """The height of the bar of an action."""
-        return self.top + (2.5 + number) * LINE
-
-
 LEGEND = (
-    "Bars are intervals of values on one scale, the warmer the wider; thin ones are those of actions, with their "
-    "samples (×). The thicker a line, the more samples. Dashed lines lead to the same or an earlier column, dotted "
-    "ones to states that are not shown. A square marks an action that may end the episode."
+    "Bars are intervals of values on one scale, warmer where they are wider; thin bars are actions, with their samples "
+    "(×). Thicker lines stand for more samples.",
+    "Dashed lines lead to the same or an earlier column, dotted ones to states that are not shown.",
 )
+
+Places = dict[Node, tuple[float, float]]
+"""Where the bars of the values begin on the left; the rows of the actions are below."""
 
 
 def to_svg(graph: Explored, limit: int = SHOWN) -> str:
     """A drawing of the `limit` nodes of the largest reach."""
     chosen = graph.reached_most(limit)
-    columns: dict[int, list[Node]] = {depth: [] for depth in sorted({int(graph.depths[node]) for node in chosen})}
+    places: Places = {}
+    bottoms: defaultdict[float, float] = defaultdict(lambda: TOP)  # of the columns
     for node in chosen:
-        columns[int(graph.depths[node])].append(node)
-    head = textwrap.wrap(_clean(title(graph, len(chosen))), WRAPPED)
-    notes = textwrap.wrap(LEGEND, WRAPPED)
-    top = MARGIN + (len(head) + len(notes) + 3) * LINE
-    texts = [_rounded(graph.interval(node)) for node in chosen]
-    texts += [_row_text(graph, pair) for node in chosen for pair in graph.pairs(node)]
-    reach = TRACK + 20.0 + LETTER * max(map(len, texts))  # from the left of a block to its right side
-    blocks, bottom = _blocks(graph, columns, reach, top)
+        x = MARGIN + int(graph.depths[node]) * (WIDTH + GUTTER)
+        places[node] = x, bottoms[x] + 1.5 * LINE
+        bottoms[x] += (min(len(graph.pairs(node)), ROWS + 1) + 3.5) * LINE
     bars = [graph.interval(node) for node in chosen]
-    bars += [(pair.q[0], pair.q[1]) for block in blocks.values() for pair in block.pairs]
-    scale = min(low for low, _ in bars), max(high for _, high in bars)
-    if scale[0] == scale[1]:
-        scale = scale[0] - 0.5, scale[1] + 0.5
+    bars += [(pair.q[0], pair.q[1]) for node in chosen for pair in graph.pairs(node)]
+    low, high = min(low for low, _ in bars), max(high for _, high in bars)
+    scale = (low, high) if low < high else (low - 0.5, high + 0.5)
 
-    parts = [_text(MARGIN, MARGIN + i * LINE, line, "name") for i, line in enumerate(head)]
-    parts += [_text(MARGIN, MARGIN + (len(head) + i) * LINE, line, "soft") for i, line in enumerate(notes)]
-    for place, depth in enumerate(columns):
-        x = MARGIN + place * (reach + GUTTER)
-        parts.append(_text(x, top - 2.0 * LINE, _step(graph, depth), "name"))
-        parts.append(_text(x, top - LINE, f"{scale[0]:.3g}", "soft"))
-        parts.append(_text(x + TRACK, top - LINE, f"{scale[1]:.3g}", "soft", "end"))
-    parts += _lines(graph, blocks)
-    for block in blocks.values():
-        parts += _rows(graph, block, scale)
-    text = 2 * MARGIN + 1.13 * LETTER * max(map(len, head + notes))
-    width, height = math.ceil(max(MARGIN + len(columns) * (reach + GUTTER), text)), math.ceil(bottom + MARGIN)
-    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-    label = html.escape(" ".join(head))
-    start = f'<svg xmlns="http://www.w3.org/2000/svg" class="explored" role="img" {size} aria-label="{label}">'
-    page = f'<rect width="{width}" height="{height}" fill="#ffffff"/>'
-    return "\n".join([start, f"<style>{STYLE}</style>", page, *parts, "</svg>"])
+    head = _clean(title(graph, len(chosen)))
+    parts = [_text(MARGIN, MARGIN, head, "name")]
+    parts += [_text(MARGIN, MARGIN + i * LINE, line, "soft") for i, line in enumerate(LEGEND, start=1)]
+    for depth, x in enumerate(sorted(bottoms)):
+        parts.append(_text(x, TOP - 2.0 * LINE, _step(graph, depth), "name"))
+        parts.append(_text(x, TOP - LINE, f"{scale[0]:.3g}", "soft"))
+        parts.append(_text(x + TRACK, TOP - LINE, f"{scale[1]:.3g}", "soft", "end"))
+    for node in chosen:
+        parts += _rows(graph, node, places, scale)
+    parts.sort(key=lambda part: not part.startswith("<path"))  # lines are below bars and text
+    width = math.ceil(2 * MARGIN + max(1.13 * LETTER * max(map(len, (head, *LEGEND))), max(bottoms) + WIDTH))
+    size = f'width="{width}" height="{max(bottoms.values())}" viewBox="0 0 {width} {max(bottoms.values())}"'
+    start = f'<svg xmlns="http://www.w3.org/2000/svg" class="explored" role="img" {size} aria-label='
+    page = '<rect width="100%" height="100%" fill="#ffffff"/>'
+    return "\n".join([f'{start}"{html.escape(head)}">', f"<style>{STYLE}</style>", page, *parts, "</svg>"])
 
 
-def _blocks(
-    graph: Explored, columns: dict[int, list[Node]], reach: float, top: float
-) -> tuple[dict[Node, _Block], float]:
-    """The blocks, those of a column ordered by where lines to them come from; and the lower end of the drawing."""
-    sources: defaultdict[Node, list[float]] = defaultdict(list)  # the heights of the rows that lead to a node
-    blocks: dict[Node, _Block] = {}
-    bottom = top
-    for place, nodes in enumerate(columns.values()):
-        rows = min(max(int(TALLEST / (LINE * len(nodes))) - 3, 1), MOST_ROWS)
-        x, y = MARGIN + place * (reach + GUTTER), top
-        for node in sorted(nodes, key=lambda node: np.mean(sources[node] or [0.0])):
-            pairs = sorted(graph.pairs(node), key=lambda pair: -pair.samples)
-            others = len(pairs) - rows if len(pairs) > rows + 1 else 0
-            block = blocks[node] = _Block(node, x, x + reach, y, pairs[: len(pairs) - others], others)
-            for number, pair in enumerate(block.pairs):
-                for successor, _ in pair.successors:
-                    sources[graph.following(node, successor)].append(block.row(number))
-            y = block.row(len(block.pairs) + (others > 0)) + SPACE
-        bottom = max(bottom, y)
-    return blocks, bottom
-
-
-def _rows(graph: Explored, block: _Block, scale: Interval) -> Iterator[str]:
-    """The bars of a state and its actions, with what is written beside them."""
-    beside = block.x + TRACK + 8.0
-    details, interval = _details(graph, block.node), graph.interval(block.node)
-    name = _cut(_name(graph, block.node), int((block.side - block.x) / (1.13 * LETTER)))
-    yield _text(block.x, block.top + LINE - 5.0, name, "name", tooltip=details)
-    yield from _bar(graph, block.x, block.value, interval, scale, 10.0, details)
-    yield _text(beside, block.value + 4.0, _rounded(interval), "soft")
-    for number, pair in enumerate(block.pairs):
-        y, ended = block.row(number), any(successor == ENDED for successor, _ in pair.successors)
+def _rows(graph: Explored, node: Node, places: Places, scale: Interval) -> Iterator[str]:
+    """The bars of a state and its actions, with what is written beside them, and lines to the successors."""
+    (x, y), details, interval = places[node], _details(graph, node), graph.interval(node)
+    beside = x + TRACK + 8.0
+    yield _text(x, y - LINE + 2.0, _cut(_name(graph, node), int(WIDTH / (1.13 * LETTER))), "name", tooltip=details)
+    yield from _bar(graph, x, y, interval, scale, 10.0, details)
+    yield _text(beside, y + 4.0, _rounded(interval), "soft")
+    pairs = sorted(graph.pairs(node), key=lambda pair: -pair.samples)
+    for pair in pairs[:ROWS]:
+        y += LINE
         details = f"{_action(graph, pair)}: {pair.samples} samples, value {pair.q}, reward {pair.reward}"
-        yield from _bar(graph, block.x, y, (pair.q[0], pair.q[1]), scale, 5.0, details)
-        yield _text(beside, y + 4.0, _row_text(graph, pair), tooltip=details)
-        if ended:
-            yield f'<rect x="{block.side - 4.0:.1f}" y="{y - 4.0:.1f}" width="8" height="8" fill="#59636e"/>'
-    if block.others:
-        yield _text(beside, block.row(len(block.pairs)) + 4.0, f"{block.others} others", "soft")
-
-
-def _row_text(graph: Explored, pair: Pair) -> str:
-    """An action, its samples, and how often it ended the episode."""
-    ended = sum(seen for successor, seen in pair.successors if successor == ENDED)
-    counted = f" ×{pair.samples:,}" + (f", end {ended / pair.samples:.0%}" if ended else "")
-    return _cut(_action(graph, pair), LETTERS - len(counted)) + counted
+        ended = sum(seen for successor, seen in pair.successors if successor == ENDED)
+        counted = f" ×{pair.samples:,}" + (f", end {ended / pair.samples:.0%}" if ended else "")
+        yield from _bar(graph, x, y, (pair.q[0], pair.q[1]), scale, 5.0, details)
+        yield _text(beside, y + 4.0, _cut(_action(graph, pair), LETTERS - len(counted)) + counted, tooltip=details)
+        for successor, seen in pair.successors:
+            if successor != ENDED:
+                yield _line(x, y, places.get(graph.following(node, successor)), _thickness(graph, seen))
+    if len(pairs) > ROWS:
+        yield _text(beside, y + LINE + 4.0, f"{len(pairs) - ROWS} others", "soft")
 
 
 def _bar(
@@ -312,36 +244,15 @@ def _bar(
     yield f'<rect {place} rx="1.5" fill="{COLOURS[_warmth(graph, interval)]}">{_title(tooltip)}</rect>'
 
 
-def _lines(graph: Explored, blocks: dict[Node, _Block]) -> list[str]:
-    """From the rows of actions to the bars of successors; of those that lead back, the most frequent ones."""
-    ahead: list[str] = []
-    back: list[tuple[int, str]] = []
-    for block in blocks.values():
-        for number, pair in enumerate(block.pairs):
-            y = block.row(number)
-            for successor, seen in pair.successors:
-                if successor == ENDED:
-                    continue
-                tooltip = _title(f"{_action(graph, pair)} at {_name(graph, block.node)}: {seen} of {pair.samples}")
-                width = f'stroke-width="{_thickness(graph, seen):.1f}"'
-                target = blocks.get(graph.following(block.node, successor))
-                if target is None:
-                    ahead.append(f'<path d="M{block.side:.1f} {y:.1f}h16" stroke-dasharray="2 3">{tooltip}</path>')
-                elif target.x > block.x:
-                    curve = _curve(block.side, y, target.x - 3.0, target.value)
-                    ahead.append(f'<path d="{curve}" {width}>{tooltip}</path>')
-                else:
-                    within = target.x == block.x  # a bend beside the column; otherwise from left to right, backwards
-                    curve = _curve(block.side if within else block.x - 3.0, y, target.side, target.value, 30.0 * within)
-                    back.append((seen, f'<path class="return" d="{curve}" {width}>{tooltip}</path>'))
-    back.sort(key=lambda line: -line[0])
-    return ahead + [line for _, line in back[:MOST_RETURNS]]
-
-
-def _curve(x: float, y: float, to_x: float, to_y: float, bend: float = 0.0) -> str:
-    """A path that leaves and arrives horizontally."""
-    middle = (x + to_x) / 2 + bend
-    return f"M{x:.1f} {y:.1f}C{middle:.1f} {y:.1f} {middle:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
+def _line(x: float, y: float, target: tuple[float, float] | None, width: float) -> str:
+    """From the row of an action to the bar of a successor, on the sides that are nearest; or to nowhere."""
+    if target is None:
+        return f'<path d="M{x + WIDTH:.1f} {y:.1f}h16" stroke-dasharray="2 3"/>'
+    start = x - 3.0 if target[0] < x else x + WIDTH
+    end = target[0] - 3.0 if target[0] > x else target[0] + WIDTH
+    middle = (start + end) / 2 + (30.0 if target[0] == x else 0.0)  # a bend beside its own column
+    curve = f"M{start:.1f} {y:.1f}C{middle:.1f} {y:.1f} {middle:.1f} {target[1]:.1f} {end:.1f} {target[1]:.1f}"
+    return f'<path class="{"" if target[0] > x else "return"}" d="{curve}" stroke-width="{width:.1f}"/>'
 
 
 def _title(text: str) -> str:

@@ -80,20 +80,9 @@ class Forecast:
             asdict(level) | {"bias": float(proved.bias), "variance": float(proved.variance), "calls": calls}
             for level, proved, calls in zip(schedule.levels, schedule.certificates, schedule.costs, strict=True)
         ]
-        return json.dumps(
-            {
-                "calls": self.calls,
-                "reference_calls": schedule.reference_calls,
-                "repeats": schedule.repeats,
-                "sample_calls": schedule.sample_calls,
-                "epsilon": schedule.epsilon,
-                "delta": schedule.delta,
-                "bias": schedule.bias,
-                "noise": schedule.noise,
-                "exponent": self.exponent,
-                "levels": levels,
-            }
-        )
+        names = ("calls", "reference_calls", "repeats", "sample_calls", "epsilon", "delta", "bias", "noise")
+        fields = {name: getattr(schedule, name) for name in names}
+        return json.dumps(fields | {"exponent": self.exponent, "levels": levels})
 
     def summary(self) -> str:
         """The price in words."""

@@ -11,18 +11,18 @@ import numpy as np
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats
-from smoothplan.brake import Brake
+from smoothplan.brake import Brake, Stopped
 from smoothplan.models.base import GenerativeModel
 from smoothplan.models.calls import SimulatorError
 from smoothplan.models.tabular import TabularModel
 from smoothplan.running.checkpoint import Checkpoint
 from smoothplan.running.fingerprint import describe, fingerprint
 from smoothplan.running.progress import Shown, display_for
-from smoothplan.running.run import EngineName, Found, Planner, Root, Run, Status, until_stopped
+from smoothplan.running.run import EngineName, Found, Planner, Root, Run, Status, plain
 from smoothplan.running.workers import ClusterError, Workers
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PlanResult(Found):
     """What a run found. The interval contains the value with probability at least 1 − δ, whatever stopped the run."""
 
@@ -33,11 +33,7 @@ class PlanResult(Found):
 
     def to_json(self) -> str:
         """One JSON object."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        for name, value in fields.items():
-            if isinstance(value, np.ndarray):
-                fields[name] = value.tolist()
-        return json.dumps(fields | {"details": None if self.details is None else self.details.to_fields()})
+        return json.dumps(plain(self))
 
 
 def plan(
@@ -108,7 +104,11 @@ def plan(
             display.note(f"resumed from {checkpoint}: {workers.checkpoint.chunks} chunks are done")
         run = planner.begin(root)
         try:
-            status = until_stopped(lambda: run.go(workers, display))
+            status = run.go(workers, display)
+        except Stopped as stopped:
+            status = stopped.reason
+        except KeyboardInterrupt:
+            status = "interrupted"
         except (SimulatorError, ClusterError) as error:
             error.partial = _result(planner, root, _counted(run, workers), "interrupted")
             raise
@@ -149,12 +149,10 @@ def _worth_nothing(planner: Planner, root: Root) -> PlanResult:
         interval=(0.0, 0.0),
         action=None,
         q=np.zeros(root.model.actions),
-        q_intervals=None,
         calls=0,
         samples=0,
         epsilon=planner.epsilon,
         delta=planner.delta,
-        details=None,
     )
     return _result(planner, root, nothing, "terminal")
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from smoothplan import arguments, curvature
 from smoothplan.backups import Backup, HardMax
-from smoothplan.defaults import Choice, Gap, choose, gap_of_values, smooth_backup
+from smoothplan.defaults import Choice, choose, gap_of_values, smooth_backup
 from smoothplan.models.base import GenerativeModel
 from smoothplan.plan import PlanResult, plan
 from smoothplan.planners.gape import OTGapE
@@ -23,12 +23,12 @@ class UnregularisedResult:
     value: float  # the regularised value, brought into the interval
     interval: tuple[float, float]  # contains the ordinary optimal value with probability at least 1 − δ, if certified
     certified: bool  # False where the planner's interval is an estimate: then so is this one
-    gap: Gap  # contains the regularised value less the ordinary one, for certain
+    gap: tuple[float, float]  # contains the regularised value less the ordinary one, for certain
     bias: float  # what was tolerated
     backup: Backup
     planner: Planner
     regularised: PlanResult
-    choice: Choice | None = None  # why the planner is what it is, where nobody gave one
+    choice: Choice | None = None  # the reasons for the planner, if none was given
 
     @property
     def action(self) -> int | None:
@@ -95,16 +95,10 @@ def plan_unregularised(
             f"{made.horizon} steps: use tail='honest'"
         )
     result = plan(made, model, state, max_calls=max_calls, max_seconds=max_seconds, **options)
-    gap = gap_of_values(model, backup)
-    interval = _shifted(model, result, gap)
+    gap, interval = gap_of_values(model, backup), result.interval
+    if result.status != "terminal":
+        least, most = curvature.value_interval(model, HardMax())
+        interval = max(interval[0] - gap[1], least), min(interval[1] - gap[0], most)
     value = min(max(result.value, interval[0]), interval[1])
     certified = not isinstance(result.details, Identification) or result.details.certified
     return UnregularisedResult(value, interval, certified, gap, bias, backup, made, result, choice)
-
-
-def _shifted(model: GenerativeModel, result: PlanResult, gap: Gap) -> tuple[float, float]:
-    """The interval of the ordinary value."""
-    if result.status == "terminal":
-        return result.interval
-    least, most = curvature.value_interval(model, HardMax())
-    return max(result.interval[0] - gap.high, least), min(result.interval[1] - gap.low, most)

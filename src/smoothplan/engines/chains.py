@@ -45,7 +45,10 @@ class PairSums(NamedTuple):
 
 
 class Chains(Protocol):
-    """Samples around one reference for one model and one backup. Nothing is kept between calls."""
+    """Samples around one reference for one model and one backup. Nothing is kept between calls.
+
+    Horizons are 1 or more, and a correction has at least two pairs.
+    """
 
     @property
     def compiled(self) -> bool:
@@ -86,19 +89,12 @@ class BatchedChains:
     compiled: ClassVar[bool] = False
     chunk_calls: ClassVar[int] = 1 << 19
 
-    def __post_init__(self) -> None:
-        if not callable(self.reference):
-            raise TypeError(f"reference must be a function of states, got {self.reference!r}")
-        object.__setattr__(self, "tail", arguments.number("tail", self.tail))
-
     def values(self, oracle: Oracle, state: Any, count: int, horizon: int) -> Sums:
         """Chains of order 1 from a state."""
-        count, horizon = sizes(count, horizon)
         return added(count, (self._chains(oracle, repeated(state, piece), horizon) for piece in pieces(count, LIMIT)))
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int, horizon: int) -> Sums:
         """Returns of an action."""
-        count, horizon = sizes(count, horizon)
         batches = pieces(count, LIMIT)
         return added(
             count, (self._returns(oracle, repeated(state, size), np.full(size, action), horizon) for size in batches)
@@ -106,7 +102,7 @@ class BatchedChains:
 
     def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> PairSums:
         """Corrections of second order from a state."""
-        count, pairs, horizon = correction_sizes(self.backup, count, pairs, horizon)
+        require_curvature(self.backup)
         discount = self.model.discount
         scale = stop_weight(discount, horizon) / (4.0 * self.backup.temperature)
         sums, differing = np.zeros(3), 0
@@ -169,7 +165,7 @@ class BatchedChains:
         return results
 
     def _walked(self, oracle: Oracle, states: States, stops: Ints) -> States:
-        """The states at which walks under π stop after so many steps [n]; those that end before are left out."""
+        """The states at which walks under π stop, after given numbers of steps [n]; without walks that end before."""
         stopped = []
         for step in range(int(stops.max(initial=0)) + 1):
             there = stops == step
@@ -198,20 +194,13 @@ class BatchedChains:
         return checked_references(q, states, self.model.actions)
 
 
-def sizes(count: int, horizon: int) -> tuple[int, int]:
-    """A number of samples and a horizon."""
-    return arguments.whole("count", count, least=0), arguments.whole("horizon", horizon)
-
-
-def correction_sizes(backup: Backup, count: int, pairs: int, horizon: int) -> tuple[int, int, int]:
-    """A number of corrections, their pairs and the horizon, for a backup that has curvature to correct for."""
+def require_curvature(backup: Backup) -> None:
+    """Refuses a backup that has no curvature to correct for."""
     if backup.temperature == 0.0:
         raise NoCurvatureError(
             f"{type(backup).__name__} has no curvature, and so no correction of second order: sample values or "
             "returns, or use LogSumExp or OptimalTransport"
         )
-    count, horizon = sizes(count, horizon)
-    return count, arguments.whole("pairs", pairs, least=2), horizon  # a U-statistic takes two
 
 
 def checked_references(q: Floats, states: States, actions: int) -> Floats:

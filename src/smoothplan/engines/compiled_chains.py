@@ -17,7 +17,7 @@ from smoothplan.arguments import Floats, Ints, frozen
 from smoothplan.backups import Backup
 from smoothplan.compiling import compiled
 from smoothplan.engines.base import Sums
-from smoothplan.engines.chains import PairSums, checked_references, correction_sizes, sizes
+from smoothplan.engines.chains import PairSums, checked_references, require_curvature
 from smoothplan.engines.kernels import (
     Softmaxes,
     draw_action,
@@ -312,22 +312,19 @@ class TableChains:
         if table.shape == (states, actions):
             table = np.where(self.model.terminal[:, None], 0.0, table)
         object.__setattr__(self, "table", checked_references(table, np.arange(states), actions))
-        object.__setattr__(self, "tail", arguments.number("tail", self.tail))
 
     def values(self, oracle: Oracle, state: Any, count: int, horizon: int) -> Sums:
         """Chains of order 1 from a state."""
-        count, horizon = sizes(count, horizon)
         return Sums(count, *_sum_values(self._known(state), count, horizon, self.sampler(oracle)))
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int, horizon: int) -> Sums:
         """Returns of an action."""
-        count, horizon = sizes(count, horizon)
         action = arguments.whole("action", action, least=0, most=self.model.actions - 1)
         return Sums(count, *_sum_returns(self._known(state), action, count, horizon, self.sampler(oracle)))
 
     def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> PairSums:
         """Corrections of second order from a state."""
-        count, pairs, horizon = correction_sizes(self.backup, count, pairs, horizon)
+        require_curvature(self.backup)
         return PairSums(count, *_sum_corrections(self._known(state), count, pairs, horizon, self.sampler(oracle)))
 
     def sampler(self, oracle: Oracle) -> Sampler:

@@ -16,7 +16,7 @@ MOST_DIMENSIONS = 6
 
 
 class Grid(NamedTuple):
-    """Action values at the nodes of a regular grid on a box. `make_grid` checks them.
+    """Action values at the nodes of a regular grid on a box.
 
     >>> grid = make_grid(low=[0.0], high=[2.0], shape=[3], table=[[0.0], [1.0], [4.0]])
     >>> grid.at(np.array([[1.5], [9.0]])).tolist()
@@ -39,25 +39,11 @@ class Grid(NamedTuple):
 
 
 def make_grid(low: ArrayLike, high: ArrayLike, shape: ArrayLike, table: ArrayLike) -> Grid:
-    """A `Grid` of checked arrays; the table may be [nodes, K] or [*shape, K]."""
-    box = arguments.array("low", low), arguments.array("high", high)
-    counts = np.array([arguments.whole("shape", count, least=2) for count in np.atleast_1d(shape)], dtype=np.int64)
-    dimensions = len(counts)
-    if not 1 <= dimensions <= MOST_DIMENSIONS:
-        raise ValueError(f"a grid must have 1 to {MOST_DIMENSIONS} dimensions, got {dimensions}")
-    if box[0].shape != (dimensions,) or box[1].shape != (dimensions,) or not (box[0] < box[1]).all():
-        raise ValueError(f"low and high must be vectors [{dimensions}] with low < high, got {low!r} and {high!r}")
-    values = arguments.numbers("table", table)
-    nodes = int(np.prod(counts))
-    if values.shape[:-1] == tuple(counts):
-        values = values.reshape(nodes, -1)
-    if values.ndim != 2 or len(values) != nodes:
-        raise ValueError(f"table must have shape {(nodes, 'K')} or {(*counts.tolist(), 'K')}, got {values.shape}")
-    if not np.isfinite(values).all():
-        node, action = np.argwhere(~np.isfinite(values))[0]
-        state = grid_nodes(box[0], box[1], counts)[node].tolist()
-        raise ValueError(f"the reference must be finite, got {values[node, action]} (state {state}, action {action})")
-    return Grid(frozen(box[0].copy()), frozen(box[1].copy()), frozen(counts), frozen(values.copy()))
+    """A `Grid` of arrays that are read-only copies; the table may be [nodes, K] or [*shape, K]."""
+    counts = np.array(shape, dtype=np.int64)
+    values = np.array(table, dtype=np.float64, order="C").reshape(int(np.prod(counts)), -1)
+    box = (np.array(end, dtype=np.float64) for end in (low, high))
+    return Grid(*(frozen(part) for part in (*box, counts, values)))
 
 
 def grid_nodes(low: Floats, high: Floats, shape: Ints) -> Floats:

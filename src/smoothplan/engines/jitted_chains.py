@@ -13,10 +13,10 @@ import numpy as np
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints, frozen
-from smoothplan.backups import Backup, depends_on_state
+from smoothplan.backups import Backup
 from smoothplan.compiling import compiled
 from smoothplan.engines.base import Sums
-from smoothplan.engines.chains import PairSums, correction_sizes, sizes
+from smoothplan.engines.chains import PairSums, require_curvature
 from smoothplan.engines.grids import Grid, interpolate, make_grid
 from smoothplan.engines.kernels import (
     Softmaxes,
@@ -27,10 +27,11 @@ from smoothplan.engines.kernels import (
     softmaxes,
     stop_weight,
 )
-from smoothplan.engines.steps import CompiledOracle, compiled_oracle, example_oracle, serves, simulated, step_type
+from smoothplan.engines.steps import CompiledOracle, compiled_oracle, simulated, step_type
 from smoothplan.models.base import Oracle
 from smoothplan.models.jit import JitModel
 from smoothplan.models.vector import Step
+from smoothplan.streams import generator
 
 BLOCK = 256
 """Chains that advance together, an even number: one call of the step for each of their steps."""
@@ -59,7 +60,8 @@ def _signature(sizes: int, results: str) -> Callable[[], Any]:
 
         floats, row = frozen(np.zeros((1, 1))), frozen(np.zeros(1))
         grid = Grid(row, row, frozen(np.ones(1, dtype=np.int64)), floats)
-        world = World(0.5, 0.0, Softmaxes(1.0, floats, floats), grid, example_oracle())
+        oracle = CompiledOracle(generator(0), np.zeros(3), np.zeros(5), np.zeros(5, np.uint64))
+        world = World(0.5, 0.0, Softmaxes(1.0, floats, floats), grid, oracle)
         found = numba.types.Tuple([numba.float64 if result == "f" else numba.int64 for result in results])
         return found(numba.float64[::1], *[numba.int64] * sizes, step_type(), numba.typeof(world))
 
@@ -228,8 +230,6 @@ class JittedChains:
     chunk_calls: ClassVar[int] = 1 << 20
 
     def __post_init__(self) -> None:
-        if not serves(self.model):
-            raise ValueError("compiled chains need a model whose initial_state is a vector of float64")
         object.__setattr__(self, "grid", make_grid(*self.grid))
         wanted = (len(self.model.initial_state), self.model.actions)
         found = (len(self.grid.low), self.grid.table.shape[1])
@@ -238,26 +238,19 @@ class JittedChains:
                 f"the model has states [{wanted[0]}] and {wanted[1]} actions, the grid states [{found[0]}] and "
                 f"{found[1]} actions"
             )
-        if depends_on_state(self.backup):
-            raise ValueError(
-                "compiled chains know no backup whose reference distribution depends on the state: use BatchedChains"
-            )
-        object.__setattr__(self, "tail", arguments.number("tail", self.tail))
 
     def values(self, oracle: Oracle, state: Any, count: int, horizon: int) -> Sums:
         """Chains of order 1 from a state."""
-        count, horizon = sizes(count, horizon)
         return Sums(count, *self._run(_sum_values, oracle, state, count, horizon))
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int, horizon: int) -> Sums:
         """Returns of an action."""
-        count, horizon = sizes(count, horizon)
         action = arguments.whole("action", action, least=0, most=self.model.actions - 1)
         return Sums(count, *self._run(_sum_returns, oracle, state, action, count, horizon))
 
     def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> PairSums:
         """Corrections of second order from a state."""
-        count, pairs, horizon = correction_sizes(self.backup, count, pairs, horizon)
+        require_curvature(self.backup)
         return PairSums(count, *self._run(_sum_corrections, oracle, state, count, pairs, horizon))
 
     @cached_property

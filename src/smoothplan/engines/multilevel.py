@@ -34,7 +34,11 @@ for F of a mean of n₀·2⁴⁰ returns."""
 
 
 class RootSums(tuple[float, ...]):
-    """What is kept of a batch of samples at the root: their sums, and those of the returns there, one per action."""
+    """What is kept of a batch of samples at the root, and of the returns there.
+
+    The number of samples; the sum of their differences from V_0, which loses fewer digits than that of the samples, and
+    of the squares of those; the number of returns of each action, and the sum of the returns of each action.
+    """
 
     __slots__ = ()
 
@@ -48,26 +52,6 @@ class RootSums(tuple[float, ...]):
     def samples(self) -> int:
         """Their number."""
         return int(self[0])
-
-    @property
-    def total(self) -> float:
-        """The sum of the samples' differences from V_0, which loses fewer digits than that of the samples."""
-        return self[1]
-
-    @property
-    def squares(self) -> float:
-        """The sum of the squares of those."""
-        return self[2]
-
-    @property
-    def returns(self) -> int:
-        """Returns that were drawn of each action."""
-        return int(self[3])
-
-    @property
-    def action_totals(self) -> tuple[float, ...]:
-        """The sum of the returns of each action, [K]."""
-        return tuple(self[4:])
 
 
 @dataclass(frozen=True)

@@ -82,11 +82,6 @@ def step_type() -> Any:
     return FunctionType(result(states, actions, numba.typeof(generator(0))))
 
 
-def example_oracle() -> CompiledOracle:
-    """An instance for the types of its fields."""
-    return CompiledOracle(generator(0), np.zeros(3), np.zeros(5), np.zeros(5, np.uint64))
-
-
 def serves(model: JitModel) -> bool:
     """Whether compiled engines can run a model: its states must be known to be vectors of float64."""
     example = model.initial_state

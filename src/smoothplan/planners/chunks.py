@@ -73,7 +73,7 @@ def in_slices(search: Sliced, max_calls: int | None, workers: Workers, display: 
 
     Between slices the checkpoint is written, where there is one, and the brake is checked.
     """
-    limit = 2**62 if max_calls is None else min(max_calls, 2**62)  # more calls than anybody makes
+    limit = 2**62 if max_calls is None else min(max_calls, 2**62)  # more calls than any run makes
     if not workers.recall("search", search.restore):
         workers.keep("search", search.saved)  # what cannot be saved is refused before the work, not after
     next_keep = time.perf_counter() + KEEP_SECONDS
@@ -83,7 +83,7 @@ def in_slices(search: Sliced, max_calls: int | None, workers: Workers, display: 
         over = search.explore(min(search.calls + size, limit), limit)
         display.update(search.calls, search.interval)
         ended = over or search.calls >= limit
-        # Between slices, and only there, the search can be gone on with to the same end.
+        # Only between slices can a search be saved and resumed with the same result.
         if ended or workers.brake.is_pulled or time.perf_counter() >= next_keep:
             started = time.perf_counter()
             workers.keep("search", search.saved)

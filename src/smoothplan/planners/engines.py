@@ -16,16 +16,14 @@ from smoothplan.engines.compiled import CompiledEngine
 from smoothplan.engines.compiled_chains import TableChains
 from smoothplan.engines.jitted_chains import JittedChains
 from smoothplan.engines.steps import serves
-from smoothplan.models.base import GenerativeModel, Oracle, States
+from smoothplan.models.base import GenerativeModel, States
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.references import GridReference, Reference
 from smoothplan.running.run import EngineName, Root
 from smoothplan.schedules.level import Problem
 from smoothplan.schedules.schedule import Schedule
-from smoothplan.search.explorer import Explorer, Key
-from smoothplan.search.graph import Rules
-from smoothplan.search.tree import TreeRules, TreeSearch
+from smoothplan.search.explorer import Key
 
 
 def engine_for(name: EngineName, schedule: Schedule, backup: Backup, model: GenerativeModel) -> Engine:
@@ -36,17 +34,7 @@ def engine_for(name: EngineName, schedule: Schedule, backup: Backup, model: Gene
     return BatchedEngine(schedule, backup)
 
 
-def explorer_for(root: Root, rules: Rules, backup: Backup, key: Key | None) -> Explorer:
-    """The search by bounds."""
-    return Explorer(rules, Oracle(root.model, root.seed), backup, root.state, _searched_table(root, key), key)
-
-
-def tree_search_for(root: Root, rules: TreeRules, key: Key | None) -> TreeSearch:
-    """The tree search of UCT."""
-    return TreeSearch(rules, Oracle(root.model, root.seed), root.state, _searched_table(root, key), key)
-
-
-def _searched_table(root: Root, key: Key | None) -> TabularModel | None:
+def searched_table(root: Root, key: Key | None) -> TabularModel | None:
     """The table that a compiled search draws from; None where the simulator is called."""
     if isinstance(root.model, TabularModel) and root.engine != "batched" and key is None:
         return root.model
@@ -54,17 +42,10 @@ def _searched_table(root: Root, key: Key | None) -> TabularModel | None:
     return None
 
 
-class ChainsFound(NamedTuple):
-    """An engine for chains around a reference."""
-
-    engine: Chains
-    advantages: tuple[float, float]  # bounds of F(Q̂) − Q̂(a), and of 0
-
-
 def chains_for(
     root: Root, backup: Backup, reference: Reference, problem: Problem, gap: float | None = None
-) -> ChainsFound:
-    """The engine for chains around a reference.
+) -> tuple[Chains, tuple[float, float]]:
+    """The engine for chains around a reference, and bounds of F(Q̂) − Q̂(a), which contain 0.
 
     An action of the reference that is further than `gap` below the best, `likely_gap` by default, is raised to there.
     """
@@ -77,14 +58,14 @@ def chains_for(
         table[states] = at(states).shifted
         advantages = backup.value(table[states], states)[:, None] - table[states]
         bounds = min(float(advantages.min(initial=0.0)), 0.0), max(float(advantages.max(initial=0.0)), 0.0)
-        return ChainsFound(TableChains(model, backup, table, tail), bounds)
+        return TableChains(model, backup, table, tail), bounds
     lowest = min(curvature.gap_to_hard_max(backup, problem.actions)[0], 0.0)  # F(Q̂) − Q̂(a) ≥ F(Q̂) − max Q̂
     if root.engine != "batched" and isinstance(reference, GridReference) and _compiles(model, backup, reference):
         nodes = reference.grid.table
         table = np.maximum(nodes - nodes.max(axis=1, keepdims=True), -gap)
         # Interpolation does not widen a range.
         bounds = lowest, max(problem.at_zero[1] - float(table.min()), 0.0)
-        return ChainsFound(JittedChains(model, backup, reference.grid._replace(table=table), tail), bounds)
+        return JittedChains(model, backup, reference.grid._replace(table=table), tail), bounds
     refuse_compiled(
         root.engine,
         "a TabularModel, or a JitModel with vectors of float64 for states, a GridReference without periodic axes and "
@@ -94,7 +75,7 @@ def chains_for(
         backup,
     )
     engine = BatchedChains(model, backup, lambda states: at(states).shifted, tail)
-    return ChainsFound(engine, (lowest, max(problem.at_zero[1] + gap, 0.0)))
+    return engine, (lowest, max(problem.at_zero[1] + gap, 0.0))
 
 
 def likely_gap(backup: Backup, problem: Problem) -> float:

@@ -18,7 +18,6 @@ from smoothplan.arguments import Floats, scientific
 from smoothplan.backups import Backup
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.engines.base import Engine
-from smoothplan.models.base import GenerativeModel
 from smoothplan.planners.chunks import chunk_size
 from smoothplan.planners.engines import engine_for
 from smoothplan.planners.recursive import HEADROOM, hopeless
@@ -39,12 +38,6 @@ from smoothplan.schedules.level import Level, Problem, Return
 from smoothplan.schedules.optimise import Rung, ladder
 from smoothplan.schedules.schedule import Schedule, trimmed
 from smoothplan.search.ugape import ugape
-
-RUNG_SHARE, GROWTH = 1 / 64, 1 / 16
-"""A batch of returns is at least this share of the returns that its rung may need, and of those that the action has."""
-
-FASTEST = 10**9
-"""Simulator calls per second that no engine makes: a limit on time pays for no more."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +76,13 @@ class OTGapCruiser:
         Raises:
             HopelessError: the run may need more than `REFUSED_CALLS`, and neither calls nor time are limited.
         """
-        problem = self._problem(root.model)
+        problem = Problem.of(root.model, self.backup)
+        if self.rewards == "bounded":
+            problem = replace(problem, reward_noise=problem.reward_range[1] - problem.reward_range[0])
+        limits = [] if root.max_calls is None else [root.max_calls]
+        limits += [] if root.max_seconds is None else [int(10**9 * root.max_seconds)]  # no engine is faster
         # One action is the best one, whatever it is worth.
-        budget = _budget(root) if problem.actions > 1 else 0
+        budget = min(limits, default=None) if problem.actions > 1 else 0
         if budget is None:
             if self.epsilon == 0.0:
                 raise ValueError(
@@ -100,22 +97,9 @@ class OTGapCruiser:
             levels, rungs = self._ladder(problem, HEADROOM * budget)
         return GapCruiserRun(self, root, problem, [Stage.of(rung, self, root, problem, levels) for rung in rungs])
 
-    def _problem(self, model: GenerativeModel) -> Problem:
-        problem = Problem.of(model, self.backup)
-        if self.rewards == "bounded":
-            return replace(problem, reward_noise=problem.reward_range[1] - problem.reward_range[0])
-        return problem
-
     def _ladder(self, problem: Problem, budget: float) -> tuple[list[Level], list[Rung]]:
         # Intervals of radius ε/2 leave no gap above ε.
         return ladder(problem, self.epsilon / 2.0, self.delta / problem.actions, self.order, budget)
-
-
-def _budget(root: Root) -> int | None:
-    """The simulator calls that the limits of a run allow."""
-    limits = [] if root.max_calls is None else [root.max_calls]
-    limits += [] if root.max_seconds is None else [int(FASTEST * root.max_seconds)]
-    return min(limits, default=None)
 
 
 class Stage(NamedTuple):
@@ -231,7 +215,8 @@ class GapCruiserRun:
             action.stage += 1
         stage = self.stages[action.stage]
         have = action.means[action.stage].count if action.stage in action.means else 0
-        count = math.ceil(max(RUNG_SHARE * stage.rung.samples, GROWTH * have))
+        # Large enough that looking at the intervals takes no time, small enough that little is drawn in vain.
+        count = math.ceil(max(stage.rung.samples / 64, have / 16))
         if self._root.max_calls is not None:
             count = min(count, (self._root.max_calls - self._calls()) // stage.calls)
         size = chunk_size(stage.engine.chunk_calls, stage.calls, samples=count)

@@ -12,9 +12,9 @@ import numpy as np
 
 from smoothplan import arguments, curvature
 from smoothplan.backups import Backup, HardMax
-from smoothplan.models.base import GenerativeModel
+from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.planners.chunks import SLICE_CALLS, in_slices
-from smoothplan.planners.engines import explorer_for
+from smoothplan.planners.engines import searched_table
 from smoothplan.running.run import Display, Found, History, Identification, Root, Run, Status
 from smoothplan.running.workers import Workers
 from smoothplan.search.explored import explored
@@ -34,8 +34,8 @@ class OTGapE:
 
     Args:
         backup: F.
-        epsilon: the action returned is this close to optimal; 0 to go on until the best action is proved or a limit is
-            reached.
+        epsilon: the action returned is this close to optimal; 0 for a run until the best action is proved or a limit
+            is reached.
         delta: the probability that any interval fails.
         sampling: "focused" walks on the empirical model and samples the pair whose own uncertainty matters most, with
             some trajectories in between; "trajectories" samples along the way only, as printed.
@@ -96,10 +96,10 @@ class OTGapE:
     def begin(self, root: Root) -> Run:
         """A search that knows nothing but the root."""
         if root.max_calls is None and root.max_seconds is None:
-            self._check_end(root.model)
+            self._require_end(root.model)
         return SearchRun(self, root, self._explorer(root))
 
-    def _check_end(self, model: GenerativeModel) -> None:
+    def _require_end(self, model: GenerativeModel) -> None:
         """Refuses a run without limits that might go on for ever."""
         if self.epsilon == 0.0:
             raise ValueError("epsilon must be greater than 0 where neither max_calls nor max_seconds is given, got 0")
@@ -114,7 +114,8 @@ class OTGapE:
                 )
 
     def _explorer(self, root: Root) -> Explorer:
-        return explorer_for(root, self._rules(root.model), self.backup, self.key)
+        table, oracle = searched_table(root, self.key), Oracle(root.model, root.seed)
+        return Explorer(self._rules(root.model), oracle, self.backup, root.state, table, self.key)
 
     def _rules(self, model: GenerativeModel) -> Rules:
         rules = rules_of(model, self.backup, self.delta, self.successors, self.horizon, self.tail)

@@ -11,7 +11,7 @@ import numpy as np
 from smoothplan import arguments
 from smoothplan.arguments import amount, scientific
 from smoothplan.backups import Backup
-from smoothplan.engines.multilevel import LevelLaw, MultilevelEngine, RootSums
+from smoothplan.engines.multilevel import LevelLaw, MultilevelEngine
 from smoothplan.models.base import GenerativeModel
 from smoothplan.planners.chunks import chunk_size
 from smoothplan.planners.engines import refuse_compiled
@@ -21,21 +21,14 @@ from smoothplan.running.workers import Workers
 from smoothplan.schedules.level import Problem
 
 MOST_NESTED = 200
-"""Of H. A depth takes three calls of functions inside each other, of which Python allows 1,000; and only where one
-action leads to one state can anybody pay for more."""
-
-AFFORDED = 64
-"""Samples that a limit on calls must pay for on average, or the depth is lowered."""
+"""The largest depth H. A depth takes three nested function calls, of which Python allows 1,000; and more would be
+affordable only where one action leads to one state."""
 
 TRUNCATION_SHARE = 0.5
 """The part of ε that may be lost by the depth, by default."""
 
 FEWEST = 256
 """Samples before their standard error is trusted: they have all moments, but large ones."""
-
-LOOK_RATIO = 1.2
-"""From the samples of one look at the standard error to those of the next: few looks, so that few runs end because
-the variance happened to look small."""
 
 
 @dataclass(frozen=True)
@@ -129,27 +122,24 @@ class RandomizedMultilevel:
         depth = self._wanted(root.model)
         engine = self.engine(root.model, min(depth, MOST_NESTED))
         if root.max_calls is None and FEWEST * engine.expected_calls > REFUSED_CALLS:
-            raise HopelessError(_refusal(self, engine))
+            calls = engine.expected_calls
+            price = "more than 1e300" if calls > 1e300 else amount(math.ceil(calls))
+            raise HopelessError(
+                f"a sample of depth {engine.depth} needs {price} simulator calls on average, and {FEWEST:,} samples "
+                f"more than {scientific(REFUSED_CALLS)}. The price is exponential in the depth: a smaller discount, a "
+                f"larger epsilon than {self.epsilon:g} or a depth of your own would help; max_calls=N plans as deep as "
+                "N calls allow"
+            )
         if root.max_calls is None and depth > MOST_NESTED:
             raise HopelessError(
                 f"epsilon must be larger, got {self.epsilon:g}: it needs a depth of {depth:,}, and {MOST_NESTED} is "
                 "the most there is; or give the depth that you want, or max_calls, which may lower it"
             )
         if root.max_calls is not None and self.depth is None:
-            while engine.depth > 1 and AFFORDED * engine.expected_calls > root.max_calls:
+            # A limit on calls must pay for 64 samples on average, or the depth is lowered.
+            while engine.depth > 1 and 64 * engine.expected_calls > root.max_calls:
                 engine = self.engine(root.model, engine.depth - 1)
         return MultilevelRun(self, root, engine, lowered=engine.depth < depth)
-
-
-def _refusal(planner: RandomizedMultilevel, engine: MultilevelEngine) -> str:
-    """Why a run is not started."""
-    calls = engine.expected_calls
-    price = "more than 1e300" if calls > 1e300 else amount(math.ceil(calls))
-    return (
-        f"a sample of depth {engine.depth} needs {price} simulator calls on average, and {FEWEST:,} samples more than "
-        f"{scientific(REFUSED_CALLS)}. The price is exponential in the depth: a smaller discount, a larger epsilon "
-        f"than {planner.epsilon:g} or a depth of your own would help; max_calls=N plans as deep as N calls allow"
-    )
 
 
 class MultilevelRun:
@@ -173,29 +163,28 @@ class MultilevelRun:
                 self._calls += outcome.calls
                 self._sums += np.array(outcome.sums)
                 display.update(self._calls, self._problem.values)
-            samples = self._totals().samples
-            if samples >= look:
+            if self._sums[0] >= look:
                 if self._precise():
                     return "max_calls" if self._lowered else "completed"
-                look = math.ceil(LOOK_RATIO * samples)
+                # Few looks, so that few runs end because the variance happened to look small.
+                look = math.ceil(1.2 * self._sums[0])
             elif self._chunks == before:
                 return "max_calls"
 
     def found(self) -> Found:
         """The means of the samples and of the returns. The interval is what the model declares."""
-        totals, (low, high) = self._totals(), self._problem.values
-        mean = self._problem.middle + totals.total / max(totals.samples, 1)
+        (samples, total, _, returns), (low, high) = self._sums[:4], self._problem.values
+        mean = float(self._problem.middle + total / max(samples, 1))
         q = np.full(self._problem.actions, sum(self._problem.action_values) / 2.0)
-        if totals.returns > 0:
-            q = np.array(totals.action_totals) / totals.returns
+        if returns > 0:
+            q = self._sums[4:] / returns
         return Found(
             value=min(max(mean, low), high),
             interval=(low, high),
             action=int(q.argmax()),
             q=q,
-            q_intervals=None,
             calls=self._calls,
-            samples=totals.samples,
+            samples=int(samples),
             epsilon=self._planner.epsilon,
             delta=self._planner.delta,
             details=Estimate(self._standard_error(), self._engine.depth, self._bias),
@@ -203,11 +192,13 @@ class MultilevelRun:
 
     def _tasks(self, samples: int, check: Callable[[], object]) -> Iterator[Chunk]:
         """Chunks up to a number of samples; what fits into the limit on calls for certain, by what is booked now."""
-        limit = self._root.max_calls
-        drawn = self._totals().samples
+        limit, each = self._root.max_calls, self._engine.expected_calls
+        drawn = int(self._sums[0])
         left = None if limit is None else limit - self._calls
         while drawn < samples:
-            count = self._size(drawn)
+            # Under a limit on calls all chunks are alike, so that none is preferred by what it costs.
+            planned = int(drawn * each) if limit is None else None
+            count = chunk_size(self._engine.chunk_calls, each, planned=planned, max_calls=limit)
             if left is not None:
                 calls = self._engine.planned_calls(self._root.seed, self._chunks, count, left, check)
                 if calls > left:
@@ -216,15 +207,6 @@ class MultilevelRun:
             yield Chunk(self._chunks, "roots", (count,), count)
             self._chunks += 1
             drawn += count
-
-    def _size(self, drawn: int) -> int:
-        """Samples of the next chunk: all alike under a limit on calls, so that none is preferred by what it costs."""
-        limit, each = self._root.max_calls, self._engine.expected_calls
-        planned = int(drawn * each) if limit is None else None
-        return chunk_size(self._engine.chunk_calls, each, planned=planned, max_calls=limit)
-
-    def _totals(self) -> RootSums:
-        return RootSums(*self._sums.tolist())
 
     def _precise(self) -> bool:
         """Whether noise and bias are within ε; or the noise within ε/2, where the depth is the user's choice."""
@@ -235,8 +217,7 @@ class MultilevelRun:
 
     def _standard_error(self) -> float | None:
         """That of the mean of the samples; None where there are fewer than two."""
-        totals = self._totals()
-        if totals.samples < 2:
+        samples, total, squares = self._sums[:3].tolist()
+        if samples < 2:
             return None
-        variance = max(0.0, totals.squares - totals.total**2 / totals.samples) / (totals.samples - 1)
-        return math.sqrt(variance / totals.samples)
+        return math.sqrt(max(0.0, squares - total**2 / samples) / (samples - 1) / samples)

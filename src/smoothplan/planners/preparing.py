@@ -4,27 +4,21 @@ from collections.abc import Callable
 
 from smoothplan.backups import Backup
 from smoothplan.models.base import Oracle
-from smoothplan.models.jit import JitModel
 from smoothplan.planners.sampling import PILOT, AllAlike, Sampling
 from smoothplan.references import (
-    GridReference,
     Improvable,
     Reference,
     Savable,
-    SharedReference,
     TooFewCallsError,
     default_reference,
 )
-from smoothplan.references.default import CALLS, COMPILED_CALLS
+from smoothplan.references.default import usual_calls
 from smoothplan.running.run import Lesson, Root
 from smoothplan.running.workers import Workers
 from smoothplan.search.saved import Readable
 
 REFERENCE_SHARE = 0.5
 """The part of the limit on calls, and of that on time, for making and improving a reference, at most."""
-
-LESSON_SHARE = 0.2
-"""The part of the calls of all improvements for chains that show what each has brought."""
 
 IMPROVEMENTS = 5
 """Steps in which a reference is improved, each twice as long as the one before."""
@@ -63,7 +57,7 @@ class Preparation:
 
     def go(self, workers: Workers, around: Callable[[Reference], Sampling]) -> None:
         """Makes and improves the reference; `around` begins to sample around one."""
-        most = COMPILED_CALLS if isinstance(self._root.model, JitModel) else CALLS
+        most = usual_calls(self._root.model)
         if self._make:
             self._made(most, workers, around)
         if self._improve and isinstance(self.reference, Improvable):
@@ -79,23 +73,19 @@ class Preparation:
         calls = most if left is None else min(most, left)
         root = self._root
 
-        def make(saved: Readable | None = None) -> SharedReference | GridReference:
-            return default_reference(
+        def make(saved: Readable | None = None) -> Savable:
+            self.reference = made = default_reference(
                 root.model, self._backup, state=root.state, calls=calls, saved=saved, oracle=self._oracle
             )
-
-        def restore(saved: Readable) -> None:
-            self.reference = make(saved)
+            return made
 
         if calls < 1:
             self._warn(f"max_calls={root.max_calls} leaves no calls for it")
-        elif not workers.recall("reference", restore):
+        elif not workers.recall("reference", make):
             try:
-                self.reference = made = make()
+                workers.keep("reference", make().saved)
             except TooFewCallsError as error:
                 self._warn(str(error))
-            else:
-                workers.keep("reference", made.saved)
         around(self.reference)
 
     def _warn(self, reason: str) -> None:
@@ -106,7 +96,8 @@ class Preparation:
     ) -> None:
         """Improves a reference step by step, with a look at what its policy is worth after each."""
         left, saved = self._left(), 0
-        lesson = None if left is None else int(LESSON_SHARE * left / IMPROVEMENTS)
+        # A fifth of the calls is for chains that show what each step has brought.
+        lesson = None if left is None else int(0.2 * left / IMPROVEMENTS)
         most = most if left is None or lesson is None else min(most, left - IMPROVEMENTS * lesson)
         for step in range(IMPROVEMENTS):
             done, enough = f"reference, improved {step}", f"reference, not improved {step}"
@@ -136,7 +127,7 @@ class Preparation:
     def _learn(self, sampling: Sampling, calls: int | None, workers: Workers) -> None:
         """Finds out by a few chains what the policy of the reference is worth now.
 
-        They go into no interval, so that nobody can choose between the intervals of several references.
+        They go into no interval, so that no choice is made between the intervals of several references.
         """
         count = PILOT if calls is None else min(PILOT, calls // sampling.horizon)
         if count < 2:

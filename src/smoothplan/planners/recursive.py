@@ -20,7 +20,7 @@ from smoothplan.engines.base import Engine
 from smoothplan.models.base import GenerativeModel
 from smoothplan.planners.chunks import chunk_size
 from smoothplan.planners.engines import engine_for
-from smoothplan.running.run import REFUSED_CALLS, Display, Found, HopelessError, Root, Run, Scheduled, Status, within
+from smoothplan.running.run import REFUSED_CALLS, Display, Found, HopelessError, Root, Run, Status, within
 from smoothplan.running.work import Chunk, Outcome, Work
 from smoothplan.running.workers import Workers
 from smoothplan.schedules import published
@@ -30,12 +30,6 @@ from smoothplan.schedules.schedule import ACTIONS_SHARE, ADAPTIVE_SHARE, Schedul
 
 HEADROOM = 4
 """A schedule may cost this much more than the limit on calls and still be tried, for most runs stop early."""
-
-BISECTIONS = 12
-"""Of the range of log ε, in search of a schedule that a number of calls can pay for."""
-
-PIECES = (64, 256)
-"""Chunks of a stage of a run, the fewest and the most: a run looks at its interval after each."""
 
 TINY = 1e-12
 """Stands in for a target radius that is zero or negative, where a schedule promises no ε."""
@@ -77,8 +71,35 @@ class _Recursive:
         return replace(self, epsilon=epsilon)
 
     def begin(self, root: Root) -> Run:
-        """A run of the schedule."""
-        return begin(self, root)
+        """A run of the schedule, or of a coarser one where the limit on calls is far below its price.
+
+        Raises:
+            HopelessError: the forecast exceeds `REFUSED_CALLS` and there is no limit on calls.
+        """
+        schedule = self.schedule(root.model)
+        if root.max_calls is None and schedule.calls > REFUSED_CALLS:
+            # A tenth, for ε is rounded. A price of nothing is the middle of the value interval, and is left out.
+            finest = self._finest(root.model, schedule, REFUSED_CALLS // 10)
+            price = f"{scientific(schedule.calls)} simulator calls, more than {scientific(REFUSED_CALLS)}"
+            raise hopeless(price, finest.epsilon, finest.calls)
+        if root.max_calls is not None and schedule.calls > HEADROOM * root.max_calls:
+            schedule = self._finest(root.model, schedule, root.max_calls)
+        engine = engine_for(root.engine, schedule, self.backup, root.model)
+        return ScheduleRun(schedule, self.backup, root, engine, self.epsilon)
+
+    def _finest(self, model: GenerativeModel, dear: Schedule, max_calls: int) -> Schedule:
+        """The most accurate schedule found within a number of calls, where that of the planner is not."""
+        low, high = dear.epsilon, dear.problem.width / 2.0
+        # The middle of the value interval is always within reach.
+        best = Schedule(dear.problem, (Level("constant"),), 1, high, dear.delta)
+        for _ in range(12 if low < high else 0):  # bisections of the range of log ε
+            middle = math.sqrt(low * high)
+            schedule = self.with_epsilon(middle).schedule(model)
+            if schedule.calls <= max_calls:
+                best, high = schedule, middle
+            else:
+                low = middle
+        return best
 
 
 class SparseSampling(_Recursive):
@@ -123,39 +144,6 @@ class SecondOrderSmoothCruiser(_Recursive):
     published = staticmethod(published.second_order_smooth_cruiser)
 
 
-def begin(planner: Scheduled, root: Root) -> "ScheduleRun":
-    """A run of the planner's schedule, or of a coarser one where the limit on calls leaves that no chance.
-
-    Raises:
-        HopelessError: the forecast exceeds `REFUSED_CALLS` and there is no limit on calls.
-    """
-    schedule = planner.schedule(root.model)
-    if root.max_calls is None and schedule.calls > REFUSED_CALLS:
-        # A tenth, for ε is rounded. A price of nothing is the middle of the value interval: no help to anyone.
-        finest = _finest(planner, root.model, schedule, REFUSED_CALLS // 10)
-        price = f"{scientific(schedule.calls)} simulator calls, more than {scientific(REFUSED_CALLS)}"
-        raise hopeless(price, finest.epsilon, finest.calls)
-    if root.max_calls is not None and schedule.calls > HEADROOM * root.max_calls:
-        schedule = _finest(planner, root.model, schedule, root.max_calls)
-    engine = engine_for(root.engine, schedule, planner.backup, root.model)
-    return ScheduleRun(schedule, planner.backup, root, engine, planner.epsilon)
-
-
-def _finest(planner: Scheduled, model: GenerativeModel, dear: Schedule, max_calls: int) -> Schedule:
-    """The most accurate schedule found within a number of calls, where that of the planner is not."""
-    low, high = dear.epsilon, dear.problem.width / 2.0
-    # The middle of the value interval is always within reach.
-    best = Schedule(dear.problem, (Level("constant"),), 1, high, dear.delta)
-    for _ in range(BISECTIONS if low < high else 0):
-        middle = math.sqrt(low * high)
-        schedule = planner.with_epsilon(middle).schedule(model)
-        if schedule.calls <= max_calls:
-            best, high = schedule, middle
-        else:
-            low = middle
-    return best
-
-
 def hopeless(price: str, epsilon: float, calls: int) -> HopelessError:
     """Why a run is not started, with an accuracy at which it would be and its price, if that is more than nothing."""
     message = (
@@ -190,18 +178,13 @@ class ScheduleRun:
         self._actions: list[ConfidenceSequence] = []  # returns of each action
         self._mean: ConfidenceSequence | None = None  # samples around the reference
         if schedule.root.kind != "constant":
-            self._actions = self._action_sequences()
-
-    def _action_sequences(self) -> list[ConfidenceSequence]:
-        schedule, through = self.schedule, self.schedule.action_return
-        if schedule.root.kind == "plug-in":
+            through, count = schedule.action_return, schedule.problem.actions
             share, target = ADAPTIVE_SHARE, schedule.epsilon - schedule.bias
-        else:
-            # Tuned to the standard deviation of a reference entry.
-            share, target = ACTIONS_SHARE, math.sqrt(through.variance / schedule.root.samples)
-        count = schedule.problem.actions
-        each = float(through.low), float(through.high), share * schedule.delta / count, max(target, TINY)
-        return [ConfidenceSequence(*each) for _ in range(count)]
+            if schedule.root.kind != "plug-in":
+                # Tuned to the standard deviation of a reference entry.
+                share, target = ACTIONS_SHARE, math.sqrt(through.variance / schedule.root.samples)
+            each = float(through.low), float(through.high), share * schedule.delta / count, max(target, TINY)
+            self._actions = [ConfidenceSequence(*each) for _ in range(count)]
 
     def go(self, workers: Workers, display: Display) -> Status:
         """Samples until the interval is within ε, the schedule is done, or the limit on calls is reached."""
@@ -235,7 +218,6 @@ class ScheduleRun:
             samples=self._samples,
             epsilon=self._epsilon,
             delta=self.schedule.delta,
-            details=None,
         )
 
     def _action_chunks(self) -> Iterator[Chunk]:
@@ -261,8 +243,9 @@ class ScheduleRun:
 
     def _size(self, samples: int, each: int) -> int:
         limit, planned = self._root.max_calls, self._planned
+        pieces = 64, 256  # the fewest and the most chunks of a stage: the interval is looked at after each
         return chunk_size(
-            self.engine.chunk_calls, each, samples=samples, pieces=PIECES, planned=planned, max_calls=limit
+            self.engine.chunk_calls, each, samples=samples, pieces=pieces, planned=planned, max_calls=limit
         )
 
     def _admitted(

@@ -42,12 +42,6 @@ PILOT_SHARE = 0.25
 DECISION_SHARE = 0.3
 """The part of the simulator calls that goes to returns of the root's actions."""
 
-LEAST_SHARE = 0.05
-"""The least part of what is left for the value and for its corrections, however little they vary in the pilot."""
-
-PAIRS = np.unique(np.round(2.0 ** np.arange(1.0, 12.01, 0.5)).astype(np.int64))
-"""Numbers of pairs that are tried."""
-
 
 class Cut(NamedTuple):
     """What is left out where chains are cut off at a horizon."""
@@ -298,7 +292,7 @@ class Sampling:
     def book(self, chunk: Chunk, outcome: Outcome) -> None:
         """Takes a chunk into account."""
         sums, mean = outcome.sums, self._part(chunk.method, chunk.action)
-        mean.sequence.update(sums.samples, sums.total, sums.squares)
+        mean.sequence.update(*sums[:3])
         mean.calls += outcome.calls
         self.samples += sums.samples
         if isinstance(sums, PairSums):
@@ -310,10 +304,16 @@ class Sampling:
         returns = sum(mean.calls for mean in self.actions) / max(sum(mean.count for mean in self.actions), 1)
         parts: dict[Method, tuple[float, float]] = {"values": (each, self.value.variance)}
         if self.correction is not None:
-            pairs = np.append(PAIRS, self.pairs)
+            tried = np.unique(np.round(2.0 ** np.arange(1.0, 12.01, 0.5)).astype(np.int64))
+            pairs = np.append(tried, self.pairs)
             costs, variances = self._correction_prices(pairs, each)
             chosen, best = -1, int(np.argmin(costs * variances))
-            if self._planner.pairs is None and pairs[best] != self.pairs and self._affords_another(spent):
+            # The pilot must have seen enough to judge by, and the limit must allow as many calls once more.
+            limit, rest = self._root.max_calls, 1.0 - DECISION_SHARE
+            enough = self.correction.count >= PILOT and (
+                limit is None or rest * (limit - spent - self.calls) >= 2.0 * self.correction.calls
+            )
+            if self._planner.pairs is None and pairs[best] != self.pairs and enough:
                 # The pilot's corrections have another variance.
                 chosen = best
                 self._dropped += self.correction.calls
@@ -324,20 +324,13 @@ class Sampling:
             part: math.sqrt(calls * self._effective(part, variance)) for part, (calls, variance) in parts.items()
         }
         total, rest = sum(weights.values()), 1.0 - DECISION_SHARE
+        least = 0.05  # the part of the rest that each gets at least, however little it varies in the pilot
         for part, (calls, variance) in parts.items():
             relative = weights[part] / total if total > 0.0 else 1.0 / len(parts)
-            share = rest * (LEAST_SHARE + (1.0 - LEAST_SHARE * len(parts)) * relative)
+            share = rest * (least + (1.0 - least * len(parts)) * relative)
             self.budgets[part] = Budget(calls, variance, share)
         most = max(mean.variance for mean in self.actions)
         self.budgets["returns"] = Budget(max(returns, 1.0), most, DECISION_SHARE)
-
-    def _affords_another(self, spent: int) -> bool:
-        """Whether the pilot saw enough corrections to judge by, and the limit on calls allows for as many calls."""
-        assert self.correction is not None
-        if self.correction.count < PILOT:
-            return False
-        limit = self._root.max_calls
-        return limit is None or (1.0 - DECISION_SHARE) * (limit - spent - self.calls) >= 2.0 * self.correction.calls
 
     def _effective(self, part: Method, variance: float) -> float:
         """A variance and, where the interval must shrink, what the width of the support adds to it (Bernstein)."""

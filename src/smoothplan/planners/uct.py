@@ -8,14 +8,13 @@ import numpy as np
 
 from smoothplan import arguments, curvature
 from smoothplan.backups import Backup, HardMax
-from smoothplan.models.base import GenerativeModel
+from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.planners.chunks import in_slices
-from smoothplan.planners.engines import tree_search_for
+from smoothplan.planners.engines import searched_table
 from smoothplan.running.run import Display, Found, Root, Run, Status
 from smoothplan.running.workers import Workers
 from smoothplan.search.explorer import Key
 from smoothplan.search.rules import spans
-from smoothplan.search.saved import Arrays, Readable
 from smoothplan.search.tree import TreeRules, TreeSearch
 
 MOST_DEPTH = 10_000
@@ -90,7 +89,8 @@ class UCT:
         """A search that knows nothing but the root."""
         if root.max_calls is None and root.max_seconds is None:
             raise ValueError("UCT needs a limit, max_calls or max_seconds, for it has no end of its own: got neither")
-        return UCTRun(self, root, tree_search_for(root, self._rules(root.model), self.key))
+        table, oracle = searched_table(root, self.key), Oracle(root.model, root.seed)
+        return UCTRun(self, root, TreeSearch(self._rules(root.model), oracle, root.state, table, self.key))
 
     def depth_for(self, model: GenerativeModel) -> int:
         """The depth of the tree: as given, or such that what lies beyond is worth ε at most, either way."""
@@ -126,6 +126,7 @@ class UCTRun:
 
     def __init__(self, planner: UCT, root: Root, search: TreeSearch) -> None:
         self._planner, self._root, self.search = planner, root, search
+        self.saved, self.restore = search.saved, search.restore
         self.interval = curvature.value_interval(root.model, planner.backup)
 
     def go(self, workers: Workers, display: Display) -> Status:
@@ -143,14 +144,6 @@ class UCTRun:
         self.search.search(until, limit)
         return False
 
-    def saved(self) -> Arrays:
-        """The search as arrays, for a checkpoint."""
-        return self.search.saved()
-
-    def restore(self, arrays: Readable) -> None:
-        """Takes on the search that was saved."""
-        self.search.restore(arrays)
-
     def found(self) -> Found:
         """The recommended action, of those that were tried, and its mean return, clipped to the declared interval."""
         counts, means = self.search.counts, self.search.q
@@ -163,10 +156,8 @@ class UCTRun:
             interval=self.interval,
             action=action,
             q=means,
-            q_intervals=None,
             calls=self.calls,
             samples=int(counts.sum()),  # rounds that were finished
             epsilon=self._planner.epsilon,
             delta=self._planner.delta,
-            details=None,
         )

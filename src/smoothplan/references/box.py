@@ -1,13 +1,13 @@
 """The box of states that a grid covers: given, or found by walks from the initial state."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from smoothplan import arguments
-from smoothplan.arguments import Floats, Ints
+from smoothplan.arguments import Floats
 from smoothplan.engines.grids import MOST_DIMENSIONS, Grid
 from smoothplan.models.base import GenerativeModel, Oracle, States
 from smoothplan.search.saved import require
@@ -108,38 +108,22 @@ class Box:
         return bool(((other.low - self.low > little) | (self.high - other.high > little)).any())
 
 
-def visited_at_random(model: GenerativeModel, oracle: Oracle, steps: int) -> Floats:
-    """The box [2, d] of what random walks visit. Some of them keep to an action for long: those get further."""
-    changes = np.geomspace(1.0, min(1.0, 4.0 / steps), WALKS)
-    actions = oracle.rng.integers(model.actions, size=WALKS)
+def visited(model: GenerativeModel, oracle: Oracle, steps: int, grid: Grid | None = None) -> Floats:
+    """The box [2, d] of what walks from the initial state visit; they start again where they end.
 
-    def choose(states: States) -> Ints:
-        nonlocal actions
-        changed = oracle.rng.random(WALKS) < changes
-        actions = np.where(changed, oracle.rng.integers(model.actions, size=WALKS), actions)
-        return actions
-
-    return _visited(model, oracle, steps, choose)
-
-
-def visited_by_policy(model: GenerativeModel, oracle: Oracle, steps: int, grid: Grid) -> Floats:
-    """The box [2, d] of what walks visit that follow the greedy policy of a grid, with a tenth of random actions."""
-
-    def choose(states: States) -> Ints:
-        curious = oracle.rng.random(WALKS) < 0.1
-        random = oracle.rng.integers(model.actions, size=WALKS)
-        return np.where(curious, random, grid.at(states).argmax(axis=1))
-
-    return _visited(model, oracle, steps, choose)
-
-
-def _visited(model: GenerativeModel, oracle: Oracle, steps: int, choose: Callable[[States], Ints]) -> Floats:
-    """The box [2, d] of what walks visit; they start again where they end. `choose` gives actions at states."""
-    start = np.asarray(model.initial_state)
+    They follow the greedy policy of a grid, with a tenth of random actions. Without a grid all actions are random, and
+    some walks keep to an action for long: those get further.
+    """
+    rng, start = oracle.rng, np.asarray(model.initial_state)
     states = np.repeat(start[None], WALKS, axis=0)
     box = np.array([start, start], dtype=np.float64)
+    if grid is None:
+        changes, actions = np.geomspace(1.0, min(1.0, 4.0 / steps), WALKS), rng.integers(model.actions, size=WALKS)
     for _ in range(steps):
-        transition = oracle.sample(states, choose(states))
+        changed = rng.random(WALKS) < (0.1 if grid is not None else changes)
+        random = rng.integers(model.actions, size=WALKS)
+        actions = np.where(changed, random, actions if grid is None else grid.at(states).argmax(axis=1))
+        transition = oracle.sample(states, actions)
         alive = ~transition.terminals
         if alive.any():
             reached = transition.next_states[alive]

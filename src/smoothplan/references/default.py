@@ -1,4 +1,4 @@
-"""A reference for those who have none."""
+"""The reference that is made where none is given."""
 
 from typing import Any
 
@@ -8,12 +8,15 @@ from smoothplan import arguments
 from smoothplan.backups import Backup
 from smoothplan.engines.grids import MOST_DIMENSIONS
 from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.models.jit import JitModel
 from smoothplan.references.grid import NODES, GridReference
 from smoothplan.references.shared import SharedReference
 from smoothplan.search.saved import Readable
 
-CALLS, COMPILED_CALLS = 100_000, 400_000
-"""Simulator calls for a reference, and where the simulator is compiled."""
+
+def usual_calls(model: GenerativeModel) -> int:
+    """Simulator calls for a reference, if no other number is given: more where the simulator is compiled."""
+    return 400_000 if isinstance(model, JitModel) else 100_000
 
 
 def default_reference(
@@ -21,7 +24,7 @@ def default_reference(
     backup: Backup,
     *,
     state: Any = None,
-    calls: int = CALLS,
+    calls: int = 100_000,
     seed: int = 0,
     saved: Readable | None = None,
     oracle: Oracle | None = None,

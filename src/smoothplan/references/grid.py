@@ -14,13 +14,13 @@ from smoothplan.engines.grids import Grid, grid_nodes, make_grid
 from smoothplan.engines.kernels import Softmaxes
 from smoothplan.models.base import GenerativeModel, Oracle, States
 from smoothplan.references.base import TooFewCallsError, reason
-from smoothplan.references.box import WALKS, Box, visited_at_random, visited_by_policy
+from smoothplan.references.box import WALKS, Box, visited
 from smoothplan.references.iteration import Chances, iterate, spread
 from smoothplan.search.saved import Arrays, Readable, finite, oracle_arrays, piece, read_streams, require, set_streams
-from smoothplan.streams import CALLS, Stream
+from smoothplan.streams import CALLS
 
 NODES = 10_000
-"""Nodes of a grid, about, where nobody says how many cells there are and the calls suffice."""
+"""Nodes of a grid, about, if the number of cells is not given and the calls suffice."""
 
 
 class GridReference:
@@ -39,8 +39,7 @@ class GridReference:
         self, model: GenerativeModel, backup: Backup, oracle: Oracle, box: Box, samples: int, grid: Grid
     ) -> None:
         self._model, self._backup, self._oracle, self._box = model, backup, oracle, box
-        self.samples = samples
-        self.grid = grid
+        self.samples, self.grid = samples, grid
 
     @classmethod
     def build(
@@ -81,9 +80,7 @@ class GridReference:
         box = Box.given(model, low, high, periodic)
         oracle = Oracle(model, seed) if oracle is None else oracle
         if saved is not None:
-            state = _read(saved, box, model)
-            set_streams(oracle, state.streams)
-            return cls(model, backup, oracle, state.box, state.samples, state.grid)
+            return cls(model, backup, oracle, *_read(saved, box, model, oracle))
         effort = _effort(model, box, cells, samples, arguments.whole("max_calls", max_calls))
         if not box.closed:
             box = _found(box, model, backup, oracle, effort)
@@ -128,7 +125,7 @@ class GridReference:
     def _look_around(self, steps: int) -> bool:
         """Walks by the policy of Q̂, which may enlarge the box; whether they did."""
         before = self._box
-        self._box = before.enlarged(visited_by_policy(self._model, self._oracle, steps, self.grid))
+        self._box = before.enlarged(visited(self._model, self._oracle, steps, self.grid))
         return self._box.exceeds(before)
 
     def _refine(self, calls: float) -> None:
@@ -167,26 +164,15 @@ class GridReference:
         Raises:
             ValueError: the arrays are not those of such a reference, which is then as it was.
         """
-        state = _read(arrays, self._box, self._model)
-        self._box, self.samples, self.grid = state.box, state.samples, state.grid
-        set_streams(self._oracle, state.streams)
+        self._box, self.samples, self.grid = _read(arrays, self._box, self._model, self._oracle)
 
     def __repr__(self) -> str:
         shape = "×".join(str(nodes) for nodes in self.grid.shape)
         return f"GridReference({shape} nodes, samples={self.samples}, calls={self.calls}{reason(self.why)})"
 
 
-class _State(NamedTuple):
-    """What a grid reference becomes and gives from here on depends on this, and on what it was built with."""
-
-    streams: tuple[np.random.Generator, Stream]
-    box: Box
-    samples: int
-    grid: Grid
-
-
-def _read(arrays: Readable, box: Box, model: GenerativeModel) -> _State:
-    """The state of a reference that was built for a model, with the ends of this box that are given."""
+def _read(arrays: Readable, box: Box, model: GenerativeModel, oracle: Oracle) -> tuple[Box, int, Grid]:
+    """Box, samples and grid of a reference that was built with the given ends of this box; sets the oracle."""
     streams = read_streams(arrays)
     corners, ends = (finite(arrays, name, 2, box.dimensions).copy() for name in ("box", "grid"))
     shape = piece(arrays, "shape", np.int64, box.dimensions)
@@ -199,7 +185,9 @@ def _read(arrays: Readable, box: Box, model: GenerativeModel) -> _State:
     box.moved(ends[0], ends[1])
     inside = (corners[0] <= ends[0]) & (ends[1] <= corners[1])
     require(inside.all(), "'grid' must be inside the box")
-    return _State(streams, box.moved(corners[0], corners[1]), samples, make_grid(ends[0], ends[1], shape, table))
+    moved = box.moved(corners[0], corners[1])
+    set_streams(oracle, streams)
+    return moved, samples, make_grid(ends[0], ends[1], shape, table)
 
 
 # What building takes
@@ -283,10 +271,10 @@ def _found(box: Box, model: GenerativeModel, backup: Backup, oracle: Oracle, eff
 
     To a coarse grid everything outside its box looks good, so that its policy enlarges the box where it can.
     """
-    box = box.enlarged(visited_at_random(model, oracle, effort.steps))
+    box = box.enlarged(visited(model, oracle, effort.steps))
     for _ in range(effort.rounds):
         coarse = _solved(model, backup, oracle, box, effort.coarse, effort.samples, hopeful=True)
-        before, box = box, box.enlarged(visited_by_policy(model, oracle, effort.steps, coarse))
+        before, box = box, box.enlarged(visited(model, oracle, effort.steps, coarse))
         if not box.exceeds(before):
             break
     return box

@@ -1,4 +1,4 @@
-"""A reference that remembers: estimates of every state that was discovered, shared by all who come to it."""
+"""A reference that remembers: estimates of every state that was discovered, wherever it was reached from."""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ from smoothplan.arguments import Floats
 from smoothplan.backups import Backup
 from smoothplan.models.base import GenerativeModel, Oracle, States
 from smoothplan.models.tabular import TabularModel
-from smoothplan.references.base import reason
+from smoothplan.references.base import numbered, reason
 from smoothplan.references.iteration import Chances, iterate
 from smoothplan.search.explorer import Explorer, Key
 from smoothplan.search.graph import NUMBERS, STATES
@@ -88,7 +88,7 @@ class SharedReference:
         self._hopes = _Memory(np.zeros(0), np.zeros((0, model.actions)))
         self._guess = (self._low + self._high) / 2.0
         self._estimates = _Memory(np.zeros(0), np.zeros((0, model.actions)))
-        self._estimated, self._tightened = -1, -1  # after how many calls; nobody has, so far
+        self._estimated, self._tightened = -1, -1  # after how many calls; −1 for never
 
     @property
     def calls(self) -> int:
@@ -176,11 +176,7 @@ class SharedReference:
         states = np.asarray(states)
         if not isinstance(self._model, TabularModel):
             return states.astype(self._dtype, copy=False)
-        if states.ndim != 1 or states.dtype.kind not in "iu":
-            raise TypeError(f"states must be whole numbers [n], got dtype {states.dtype} and shape {states.shape}")
-        wrong = (states < 0) | (states >= self._model.states)
-        if wrong.any():
-            raise ValueError(f"state {states[wrong][0]} is not one of the model's states 0..{self._model.states - 1}")
+        states = numbered(states, self._model.states)
         if not may_end and self._model.terminal[states].any():
             raise ValueError(
                 f"state {states[self._model.terminal[states]][0]} is terminal: nothing can be learnt there"

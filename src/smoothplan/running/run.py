@@ -1,15 +1,13 @@
 """The one shape of a run: where it starts, what drives it, and the record of what it found."""
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
-from smoothplan.brake import Stopped
 from smoothplan.models.base import GenerativeModel
 from smoothplan.running.workers import Workers
 from smoothplan.schedules.schedule import Schedule
@@ -25,7 +23,20 @@ REFUSED_CALLS = 10**11
 
 
 class HopelessError(ValueError):
-    """The run may need more simulator calls than anyone would want to pay for."""
+    """The run may need more simulator calls than is reasonable."""
+
+
+def plain(thing: Any) -> Any:
+    """What JSON can say of a record: dataclasses (less the fields without repr) and named tuples are dictionaries."""
+    if is_dataclass(thing):
+        return {part.name: plain(getattr(thing, part.name)) for part in fields(thing) if part.repr}
+    if hasattr(thing, "_asdict"):
+        thing = thing._asdict()
+    if isinstance(thing, dict):
+        return {name: plain(value) for name, value in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [plain(value) for value in thing]
+    return thing.tolist() if isinstance(thing, np.ndarray) else thing
 
 
 def within(error: float, epsilon: float) -> bool:
@@ -116,13 +127,7 @@ class Identification:
     states: int = 0  # discovered and kept
     pairs: int = 0
     bytes: int = 0  # of memory for them
-    graph: Any = None  # what was discovered, if anything: see `search.explored.Explored`
-
-    def to_fields(self) -> dict[str, Any]:
-        """Everything but the graph, for JSON."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "graph"}
-        history = [{"calls": calls, "intervals": intervals.tolist()} for calls, intervals in self.history]
-        return fields | {"action_calls": self.action_calls.tolist(), "history": history}
+    graph: Any = field(default=None, repr=False)  # what was discovered, if anything: see `search.explored.Explored`
 
 
 class Budget(NamedTuple):
@@ -175,11 +180,6 @@ class Diagnosis:
             lines.append(f"delta includes {self.reference_delta:g} for the error range of the reference")
         return "; ".join(lines)
 
-    def to_fields(self) -> dict[str, Any]:
-        """For JSON."""
-        fields = asdict(self) | {"learning": [lesson._asdict() for lesson in self.learning]}
-        return fields | {"budgets": {name: budget._asdict() for name, budget in self.budgets.items()}}
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -189,12 +189,8 @@ class Estimate:
     depth: int
     bias: float  # the largest distance between the value at that depth and the value
 
-    def to_fields(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Found:
     """What a run has found so far. The interval contains the value with probability at least 1 − δ at any time."""
 
@@ -202,12 +198,12 @@ class Found:
     interval: tuple[float, float]
     action: int | None  # the best action as far as the run knows; None at a terminal state
     q: Floats  # estimates of the action values, [K]; no guarantee
-    q_intervals: Floats | None  # [K, 2], where there are any: all hold at once, and together with the interval
+    q_intervals: Floats | None = None  # [K, 2], where there are any: all hold at once, and together with the interval
     calls: int  # simulator calls made
     samples: int  # root samples
     epsilon: float  # the accuracy wanted
     delta: float  # the probability that an interval fails
-    details: Identification | Diagnosis | Estimate | None  # what is particular to the planner
+    details: Identification | Diagnosis | Estimate | None = None  # what is particular to the planner
 
 
 class Run(Protocol):
@@ -252,13 +248,3 @@ class Scheduled(Planner, Protocol):
 
     def with_epsilon(self, epsilon: float) -> "Scheduled":
         """The same planner for another accuracy."""
-
-
-def until_stopped(go: Callable[[], Status]) -> Status:
-    """Runs to the end, or until the brake or Ctrl-C stops it; returns why it ended."""
-    try:
-        return go()
-    except Stopped as stopped:
-        return stopped.reason
-    except KeyboardInterrupt:
-        return "interrupted"

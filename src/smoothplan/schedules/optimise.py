@@ -17,7 +17,7 @@ from smoothplan import arguments, confidence, curvature
 from smoothplan.arguments import Ints, Numbers
 from smoothplan.schedules import level as arithmetic
 from smoothplan.schedules.level import Certificate, Level, Problem, ReferenceMoments, Return
-from smoothplan.schedules.schedule import CERTAIN_SHARE, Schedule, repeats_needed, shared_reference, trimmed
+from smoothplan.schedules.schedule import CERTAIN_SHARE, Schedule, shared_reference, trimmed
 
 PRICE_GROWTH = 8.0
 """From one rung of a ladder to the next the price grows by this factor at least: all coarser rungs cost a seventh."""
@@ -123,7 +123,11 @@ def ladder(
     if problem.temperature == 0.0:
         order = 0
     table, found = _table(problem, order), list[Rung]()
-    for wanted in _radii(problem.action_gap / 2.0, radius):
+    # A geometric grid from below the widest radius to the finest, of which 1e-12 is beyond the accuracy of floats.
+    widest = problem.action_gap / 2.0
+    finest = max(radius, 1e-12 * (widest or 1.0))
+    steps = math.ceil(math.log(widest / finest) / -math.log(0.95)) if finest < widest else 0  # of 5 %
+    for wanted in np.geomspace(widest, finest, steps + 1)[1:].tolist() if steps > 0 else [finest]:
         with np.errstate(over="ignore", invalid="ignore"):
             returns = arithmetic.one_step(problem, _columns(table.down_to(_finest_bias(problem, wanted))[1]))
             rung = _rung(returns, wanted, delta / 8)  # over how many rungs δ is split is not known yet
@@ -135,15 +139,6 @@ def ladder(
         if rung.level != rungs[0].level and PRICE_GROWTH * rung.price <= rungs[0].price:
             rungs.insert(0, rung)
     return table.down_to(_finest_bias(problem, rungs[-1].radius))[0], rungs
-
-
-def _radii(widest: float, finest: float) -> list[float]:
-    """A geometric grid from below the widest radius to the finest; finer than 1e-12 of it is beyond numbers."""
-    finest = max(finest, 1e-12 * (widest or 1.0))
-    if finest >= widest:
-        return [finest]
-    count = math.ceil(math.log(widest / finest) / -math.log(0.95))  # steps of 5 %
-    return [float(radius) for radius in np.geomspace(widest, finest, count + 1)[1:]]
 
 
 def _finest_bias(problem: Problem, radius: float) -> float:
@@ -192,7 +187,17 @@ class _Table:
         Raises:
             ValueError: there would be too many of them.
         """
-        self._check_length(floor)
+        if self._target >= floor:
+            left = math.inf if self._ratio == 1.0 else math.log(floor / self._target) / math.log(self._ratio)
+            most = 30_000  # which takes ten or twenty seconds; a discount of 0.999 needs 20,000 or more
+            if len(self._counts) + left > most:
+                raise ValueError(
+                    f"discount must be smaller for a recursive schedule, got {self._problem.discount!r}: from a bias "
+                    f"of {self._certificates[0].bias:.3g} to one of {floor:.3g} it would take "
+                    f"{len(self._counts) + left:.2g} steps, more than {most:,}. Recursion is for short horizons: a "
+                    "smaller discount or a larger epsilon would help, or a planner for long horizons, such as "
+                    "ReferenceCruiser"
+                )
         while self._target >= floor:
             # Where floats end, the search stops being careful: plug-in levels over the latest eight state a price.
             hopeless = self._certificates[-1].calls > 1e300
@@ -207,19 +212,6 @@ class _Table:
             self._target *= self._ratio
         count = max((count for target, count in self._counts if target >= floor), default=1)
         return self._levels[:count], self._certificates[:count]
-
-    def _check_length(self, floor: float) -> None:
-        if self._target < floor:
-            return
-        left = math.inf if self._ratio == 1.0 else math.log(floor / self._target) / math.log(self._ratio)
-        most = 30_000  # which takes ten or twenty seconds; a discount of 0.999 needs 20,000 or more
-        if len(self._counts) + left > most:
-            raise ValueError(
-                f"discount must be smaller for a recursive schedule, got {self._problem.discount!r}: from a bias of "
-                f"{self._certificates[0].bias:.3g} to one of {floor:.3g} it would take {len(self._counts) + left:.2g} "
-                f"steps, more than {most:,}. Recursion is for short horizons: a smaller discount or a larger "
-                "epsilon would help, or a planner for long horizons, such as ReferenceCruiser"
-            )
 
 
 @lru_cache(maxsize=64)
@@ -268,7 +260,14 @@ def _candidates(problem: Problem, table: Certificate, target: float, order: int)
     if order == 0:
         return
 
-    references = _with_constant(problem, _frontier(around, level, samples))
+    references = _frontier(around, level, samples)
+    # The constant reference is row −1 and has no samples.
+    columns = zip(references.certificate, arithmetic.constant_reference(problem), strict=True)
+    references = _References(
+        ReferenceMoments(*(np.append(np.broadcast_to(many, references.level.shape), one) for many, one in columns)),
+        np.append(references.level, -1),
+        np.append(references.samples, 0),
+    )
     # A linear child whose return is biased by less than a fifth of the target is finer than is of use.
     useful = np.flatnonzero((returns.bias < target) & (returns.bias >= 0.2 * target))
     if problem.discount == 0.0:
@@ -321,7 +320,9 @@ def _root(problem: Problem, table: Certificate, epsilon: float, delta: float, or
     reach = np.flatnonzero(certificate.bias < epsilon)
     if len(reach):
         certificate, r, j = _rows(certificate, reach), r[reach], j[reach]
-        repeats = np.ceil(repeats_needed(certificate, epsilon, delta))
+        # Samples after which bias and certified noise are within ε.
+        width, room = certificate.high - certificate.low, epsilon - certificate.bias
+        repeats = np.ceil(confidence.bernstein_count(certificate.variance, width, room, CERTAIN_SHARE * delta))
         once = references.certificate.calls[r]
         price = once + repeats * (certificate.calls - once)
         entry = int(np.argmin(price))
@@ -348,17 +349,6 @@ def _frontier(around: ReferenceMoments, level: Ints, samples: Ints) -> _Referenc
             least = around.second[row]
     rows = np.array(chosen, dtype=np.int64)
     return _References(_rows(around, rows), level[rows], samples[rows])
-
-
-def _with_constant(problem: Problem, references: _References) -> _References:
-    """The references and the constant one, as row −1 with no samples."""
-    constant = arithmetic.constant_reference(problem)
-    columns = zip(references.certificate, constant, strict=True)
-    return _References(
-        ReferenceMoments(*(np.append(np.broadcast_to(many, references.level.shape), one) for many, one in columns)),
-        np.append(references.level, -1),
-        np.append(references.samples, 0),
-    )
 
 
 def _grid(*axes: Numbers) -> list[Ints]:

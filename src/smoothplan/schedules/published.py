@@ -38,8 +38,8 @@ def smooth_cruiser(problem: Problem, epsilon: float, delta: float) -> Schedule:
     _unit_rewards(problem)
     constants = SmoothCruiserConstants(problem.actions, problem.discount, problem.temperature)
 
-    def schedule(share: float) -> Schedule:
-        ladder = _Ladder(
+    def ladder(share: float) -> _Ladder:
+        return _Ladder(
             problem,
             bound=constants.value_bound,
             threshold=constants.threshold,
@@ -47,9 +47,8 @@ def smooth_cruiser(problem: Problem, epsilon: float, delta: float) -> Schedule:
             tolerance=constants.tolerance,
             order=1,
         )
-        return ladder.schedule(epsilon, delta)
 
-    return _with_union_bound(schedule, delta)
+    return _with_union_bound(ladder, epsilon, delta)
 
 
 def second_order_smooth_cruiser(problem: Problem, epsilon: float, delta: float) -> Schedule:
@@ -64,8 +63,8 @@ def second_order_smooth_cruiser(problem: Problem, epsilon: float, delta: float) 
     bound = (1.0 + problem.at_zero[1] - problem.at_zero[0]) / (1.0 - problem.discount)
     spread = 1.0 + problem.discount * bound
 
-    def schedule(share: float) -> Schedule:
-        ladder = _Ladder(
+    def ladder(share: float) -> _Ladder:
+        return _Ladder(
             problem,
             bound=bound,
             threshold=math.sqrt(6.0 / curvature.hessian_lipschitz(eta)),
@@ -75,9 +74,8 @@ def second_order_smooth_cruiser(problem: Problem, epsilon: float, delta: float) 
             tolerance=lambda accuracy: curvature.tolerance(accuracy, 3, eta, "euclidean"),
             order=2,
         )
-        return ladder.schedule(epsilon, delta)
 
-    return _with_union_bound(schedule, delta)
+    return _with_union_bound(ladder, epsilon, delta)
 
 
 @dataclass
@@ -150,15 +148,15 @@ def _zero(problem: Problem) -> Level:
     return Level("constant", shift=-problem.middle)
 
 
-def _with_union_bound(schedule: Callable[[float], Schedule], delta: float) -> Schedule:
+def _with_union_bound(ladder: Callable[[float], _Ladder], epsilon: float, delta: float) -> Schedule:
     """The schedule whose δ′ is δ divided by its own number of calls.
 
     Each of the iterations changes only logarithms, so a handful settles it; 30 bound the time. δ is divided by no more
     than 1e200, for δ′ must not underflow.
     """
-    result = schedule(delta)
+    result = ladder(delta).schedule(epsilon, delta)
     for _ in range(30):
-        updated = schedule(delta / min(max(result.calls, 1), 10**200))
+        updated = ladder(delta / min(max(result.calls, 1), 10**200)).schedule(epsilon, delta)
         if updated.calls == result.calls:
             break
         result = updated

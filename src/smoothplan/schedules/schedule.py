@@ -42,13 +42,6 @@ def shared_reference(problem: Problem, through: Return, samples: Numbers, delta:
     return ReferenceMoments(0.0, 0.0, second=error, fourth=error, width=through.width, calls=calls)
 
 
-def repeats_needed(sample: Certificate, epsilon: Numbers, delta: float) -> Numbers:
-    """The root samples after which bias and certified noise are within ε, not rounded; ε must exceed the bias."""
-    return confidence.bernstein_count(
-        sample.variance, sample.high - sample.low, epsilon - sample.bias, CERTAIN_SHARE * delta
-    )
-
-
 @dataclass(frozen=True)
 class Schedule:
     """A planner as data.
@@ -113,14 +106,10 @@ class Schedule:
         root, problem = self.root, self.problem
         if root.kind == "constant":
             return self.certificates[-1]
-        returns = [one_step(problem, certificate) for certificate in self.certificates[:-1]]
         if root.kind == "plug-in":
-            assert root.reference is not None
-            through = returns[root.reference]
-            return Certificate(through.bias, through.variance, through.low, through.high, through.calls)
-        assert root.reference is not None
-        around = shared_reference(problem, returns[root.reference], root.samples, self.delta)
-        return corrected(problem, root, around, returns)
+            return Certificate(*self.action_return)
+        around = shared_reference(problem, self.action_return, root.samples, self.delta)
+        return corrected(problem, root, around, [one_step(problem, proved) for proved in self.certificates[:-1]])
 
     @cached_property
     def action_return(self) -> Return:
