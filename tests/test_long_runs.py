@@ -192,6 +192,24 @@ def test_a_checkpoint_is_kept_when_a_simulator_fails(tmp_path: Path) -> None:
     assert counting.calls == result.calls - done
 
 
+def test_a_search_that_ended_before_its_first_call_is_resumed(tmp_path: Path) -> None:
+    """The file is written before the first call, when there is no history yet."""
+
+    class Jump(Counting):
+        def __call__(self, state: Any, action: int, rng: np.random.Generator) -> Any:
+            if self.broken:
+                raise ZeroDivisionError
+            return (state + 1 + action) % 5, float(rng.random() < 0.2 * state), False
+
+    jump, planner = Jump(broken=True), sp.OTGapE(SMOOTH, epsilon=0.3)
+    simulator = model(jump, initial_state=0, reward_kind="bernoulli", max_successors=1)
+    with pytest.raises(sp.SimulatorError):
+        sp.plan(planner, simulator, checkpoint=tmp_path / "run.ckpt")
+    jump.broken = False
+    resumed = sp.plan(planner, simulator, checkpoint=tmp_path / "run.ckpt")
+    assert content(resumed) == content(sp.plan(planner, simulator))
+
+
 def test_the_command_line_writes_down_a_failing_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

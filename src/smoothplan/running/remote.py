@@ -29,7 +29,7 @@ from smoothplan import streams
 from smoothplan.arguments import Ints
 from smoothplan.brake import Stopped
 from smoothplan.models.calls import Call, watcher
-from smoothplan.running.work import Chunk, Done, Work
+from smoothplan.running.work import Chunk, Done, Method, Work
 
 WANTED_SECONDS = 0.25
 """How often a batch looks whether it is still wanted: its run may be over, or killed."""
@@ -46,7 +46,7 @@ class Order(NamedTuple):
     version: str  # of smoothplan
     noting: bool  # whether to note every simulator call before it is made
     chunk_seconds: float | None
-    warm_up: float  # seconds that the first chunk in a process may take beyond that: it loads and compiles
+    warm_up: float  # seconds that the first chunk of a method in a process may take beyond that: it loads and compiles
 
 
 class Note(NamedTuple):
@@ -65,7 +65,7 @@ class Shipped:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self.warm = False  # whether it has computed a chunk
+        self.warm: set[Method] = set()  # what it has computed a chunk of: each method compiles code of its own
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Shipped, (self._data,)
@@ -96,9 +96,9 @@ def compute(shipped: Shipped, chunks: list[Chunk], order: Order) -> Done:
             @contextmanager
             def around(chunk: Chunk) -> Iterator[None]:
                 watch.begin(chunk)
-                with watch.limit(order.chunk_seconds, 0.0 if shipped.warm else order.warm_up):
+                with watch.limit(order.chunk_seconds, 0.0 if chunk.method in shipped.warm else order.warm_up):
                     yield
-                shipped.warm = True
+                shipped.warm.add(chunk.method)
 
             outcomes, error = work.each(chunks, around)
         return Done(outcomes, None if error is None else _portable(error))

@@ -105,7 +105,8 @@ class History:
     def restore(self, arrays: Readable, actions: int) -> None:
         """Takes on saved snapshots; ValueError if the arrays are not a history."""
         calls = piece(arrays, "history", np.dtype(np.int64), None)
-        intervals = finite(arrays, "history_intervals", len(calls), actions, 2)
+        # An empty list of intervals has lost its shape.
+        intervals = finite(arrays, "history_intervals", len(calls), actions, 2) if len(calls) else ()
         self.snapshots = [Snapshot(int(count), ends.copy()) for count, ends in zip(calls, intervals, strict=True)]
 
     def until(self, calls: int, intervals: Floats) -> tuple[Snapshot, ...]:
