@@ -29,10 +29,11 @@ from smoothplan.models.gymnasium import Player, from_gymnasium
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.planners.engines import chains_for, conditioned
-from smoothplan.references import Reference, default_reference
-from smoothplan.references.default import usual_calls
+from smoothplan.planners.preparing import Preparation
+from smoothplan.references import Reference
 from smoothplan.running.progress import Episodes
 from smoothplan.running.run import Root, Status
+from smoothplan.running.workers import Workers
 from smoothplan.schedules.level import Problem
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class ActResult:
     seconds: float
     seed: int
     end: Status  # "completed", or "interrupted" by Ctrl-C or SIGTERM
+    warnings: tuple[str, ...]  # that a reader must know of, such as a reference that could not be made
 
     @property
     def scores(self) -> Floats:
@@ -130,7 +132,7 @@ def act(
         environment: an id such as "FrozenLake-v1", or an environment, which is then played itself.
         discount: γ of the planning.
         backup: F, smooth; by default `LogSumExp` with a temperature that hardly matters.
-        reference: Q̂; by default it is made from the simulator, see `default_reference`. One with a method
+        reference: Q̂; by default it is made from the simulator, as `ReferenceCruiser` does. One with a method
             improve(calls, state) is improved at every state of the episode, which changes it.
         reference_calls: simulator calls for the default reference before the first step, at most: 2,000 by default; for
             a grid, which does not learn on the way, 100,000, or 400,000 on a compiled simulator.
@@ -159,43 +161,46 @@ def act(
         reference_calls = arguments.whole("reference_calls", reference_calls)
     if record is not None:
         _pillow()  # before the work, not after it
-    model = from_gymnasium(environment, discount=discount, reward_range=reward_range, **options)
-    player = Player(environment, frames=record is not None, **options)
-    backup = backup or entropy_backup(model)
-    if calls is None and seconds is None:
-        calls = 20_000 if isinstance(model, TabularModel | JitModel) else 4_000
-    learns = np.asarray(model.initial_state).dtype.kind != "f"  # a grid does not: it has as many calls as for a plan
     played: list[Episode] = []
     actor: Actor | None = None
-    prepared = 0
     end: Status = "completed"
-    with Brake().on_signals() as brake, Episodes(player.name, episodes) if progress else nullcontext() as display:
-        oracle = Oracle(model, seed)  # of the reference, where it is made; the brake stops it
-        try:
-            if reference is None:
-                most = reference_calls or (REFERENCE_CALLS if learns else usual_calls(model))
-                reference = default_reference(model, backup, calls=most, oracle=oracle)
-            prepared = oracle.calls
-            actor = Actor(model, backup, reference, calls=calls, seconds=seconds, seed=seed, brake=brake)
-            while len(played) < episodes and end == "completed":
-                played.append(_play(player, actor, episode_seed(seed, len(played)), max_steps, display))
-                if len(played) == 1 and record is not None:
-                    _save(Path(record), player)
-                player.frames.clear()
-                end = "interrupted" if played[-1].end == "interrupted" else end
-        except (Stopped, KeyboardInterrupt):
-            end = "interrupted"
+    with Brake().on_signals() as brake:  # first of all: a signal while the model is built ends the run, too
+        model = from_gymnasium(environment, discount=discount, reward_range=reward_range, **options)
+        player = Player(environment, frames=record is not None, **options)
+        backup = backup or entropy_backup(model)
+        if calls is None and seconds is None:
+            calls = 20_000 if isinstance(model, TabularModel | JitModel) else 4_000
+        root = Root(model, model.initial_state, seed, None, None, "auto", started)
+        preparation = Preparation(root, backup, reference, improve=False)
+        learns = (
+            np.asarray(model.initial_state).dtype.kind != "f"
+        )  # a grid does not: it has as many calls as for a plan
+        with Episodes(player.name, episodes) if progress else nullcontext() as display:
+            try:
+                preparation.make(Workers(brake=brake), reference_calls or (REFERENCE_CALLS if learns else None))
+                reference = preparation.reference
+                actor = Actor(model, backup, reference, calls=calls, seconds=seconds, seed=seed, brake=brake)
+                while len(played) < episodes and end == "completed":
+                    played.append(_play(player, actor, episode_seed(seed, len(played)), max_steps, display))
+                    if len(played) == 1 and record is not None:
+                        _save(Path(record), player)
+                    player.frames.clear()
+                    end = "interrupted" if played[-1].end == "interrupted" else end
+            except (Stopped, KeyboardInterrupt):
+                end = "interrupted"
+    prepared = preparation.calls
     return ActResult(
         environment=player.name,
         episodes=tuple(played),
         discount=model.discount,
         backup=backup,
         reference=reference,
-        reference_calls=oracle.calls if actor is None else prepared,
-        calls=oracle.calls if actor is None else prepared + actor.calls,
+        reference_calls=prepared,
+        calls=prepared if actor is None else prepared + actor.calls,
         seconds=time.perf_counter() - started,
         seed=seed,
         end=end,
+        warnings=tuple(preparation.warnings),
     )
 
 

@@ -539,6 +539,7 @@ def _act(options: argparse.Namespace, console: Console) -> None:
     error = "" if result.error is None else f" ± {result.error:.2g} (standard error)"
     calls = f"{result.reference_calls:,} for the first reference, {result.calls:,} in all; {result.seconds:.1f} s"
     lines = [
+        *(("warning", text) for text in result.warnings),
         ("return", f"{result.mean:.4g}{error}, of {len(result.episodes)} episodes of {result.environment}"),
         ("backup", f"lse:temperature={result.backup.temperature:.3g}, at discount {result.discount:g}"),
         ("calls", calls),

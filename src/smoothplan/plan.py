@@ -67,7 +67,8 @@ def plan(
             are then computed in processes of Dask, even with one worker. Planners that call the simulator in this
             process, one call after the other, have each call limited instead.
         worker_memory: bytes that a process on this machine may use; a fair share of the machine's memory by default.
-            Giving it also has chunks computed in processes.
+            Giving it also has chunks computed in processes. It does not limit simulator calls in this process: those of
+            searches, and of a reference that is made first.
         progress: True to show the shrinking interval, speed and time left on standard error, "json" for JSON lines.
         engine: "compiled" for tabular and jitted models, "batched" for any; by default whichever is faster.
 
@@ -99,20 +100,20 @@ def plan(
     )
     if checkpoint is not None:
         work_force.checkpoint = Checkpoint(checkpoint, _identity(planner, root))
-    with brake.on_signals(), work_force as workers, display:
-        if workers.checkpoint is not None and not workers.checkpoint.is_new:
-            display.note(f"resumed from {checkpoint}: {workers.checkpoint.chunks} chunks are done")
+    with brake.on_signals(), work_force, display:
+        if work_force.checkpoint is not None and not work_force.checkpoint.is_new:
+            display.note(f"resumed from {checkpoint}: {work_force.checkpoint.chunks} chunks are done")
         run = planner.begin(root)
         try:
-            status = run.go(workers, display)
+            status = run.go(work_force, display)
         except Stopped as stopped:
             status = stopped.reason
         except KeyboardInterrupt:
             status = "interrupted"
         except (SimulatorError, ClusterError) as error:
-            error.partial = _result(planner, root, _counted(run, workers), "interrupted")
+            error.partial = _result(planner, root, _counted(run, work_force), "interrupted")
             raise
-        found = _counted(run, workers)
+        found = _counted(run, work_force)
         display.update(found.calls, found.interval)
         display.end(status)
     return _result(planner, root, found, status)

@@ -134,6 +134,10 @@ def reward_range(value: tuple[float, float]) -> tuple[float, float]:
     return low, high
 
 
+NO_BRAKE = brake.Brake()
+"""Of simulator calls outside of any run."""
+
+
 class Oracle:
     """The paper's ORACLE(s, a): the only way from a planner to a simulator. It counts and checks every call.
 
@@ -150,7 +154,6 @@ class Oracle:
 
     def __init__(self, model: GenerativeModel, seed: int, chunk: int = 0) -> None:
         self._model = model
-        self._brake = brake.current.get() or brake.Brake()
         self.seed, self.chunk = seed, chunk
         self.rng = streams.generator(seed, chunk)
         self.stream = streams.stream(seed, chunk)
@@ -172,7 +175,7 @@ class Oracle:
         unknown = (actions < 0) | (actions >= self._model.actions)
         if unknown.any():
             raise ValueError(f"actions must be in 0..{self._model.actions - 1}, got {actions[unknown][0]}")
-        with self._brake.around_simulator():
+        with (brake.current.get() or NO_BRAKE).around_simulator():
             self.stream[streams.CALLS] += np.uint64(len(actions))
             origin = self.seed, self.chunk
             return checked_step(self._model, states, actions.astype(np.int64, copy=False), self.rng, origin)

@@ -55,22 +55,18 @@ class Preparation:
             return self._oracle.calls
         return self.reference.calls if self._improve and isinstance(self.reference, Improvable) else 0
 
-    def go(self, workers: Workers, around: Callable[[Reference], Sampling]) -> None:
-        """Makes and improves the reference; `around` begins to sample around one."""
-        most = usual_calls(self._root.model)
-        if self._make:
-            self._made(most, workers, around)
-        if self._improve and isinstance(self.reference, Improvable):
-            self._improved(self.reference, most, workers, around)
-
     def _left(self) -> int | None:
         """Simulator calls that the preparation may still make; None for no limit."""
         limit = self._root.max_calls
         return None if limit is None else int(REFERENCE_SHARE * limit) - self.calls
 
-    def _made(self, most: int, workers: Workers, around: Callable[[Reference], Sampling]) -> None:
+    def make(self, workers: Workers, most: int | None = None) -> None:
+        """Makes the reference, by at most that many calls, if none was given. Too few calls are a warning."""
+        if not self._make:
+            return
         left = self._left()
-        calls = most if left is None else min(most, left)
+        calls = usual_calls(self._root.model) if most is None else most
+        calls = calls if left is None else min(calls, left)
         root = self._root
 
         def make(saved: Readable | None = None) -> Savable:
@@ -86,15 +82,19 @@ class Preparation:
                 workers.keep("reference", make().saved)
             except TooFewCallsError as error:
                 self._warn(str(error))
-        around(self.reference)
 
     def _warn(self, reason: str) -> None:
         self.warnings.append(f"no reference was made, and all actions are taken to be alike: {reason}")
 
-    def _improved(
-        self, reference: Improvable, most: int, workers: Workers, around: Callable[[Reference], Sampling]
-    ) -> None:
-        """Improves a reference step by step, with a look at what its policy is worth after each."""
+    def improve(self, workers: Workers, around: Callable[[Reference], Sampling]) -> None:
+        """Improves the reference step by step, if that is wanted and possible.
+
+        After each step `around` begins to sample around it, and a few chains show what its policy is worth.
+        """
+        reference = self.reference
+        if not (self._improve and isinstance(reference, Improvable)):
+            return
+        most = usual_calls(self._root.model)
         left, saved = self._left(), 0
         # A fifth of the calls is for chains that show what each step has brought.
         lesson = None if left is None else int(0.2 * left / IMPROVEMENTS)

@@ -126,7 +126,10 @@ class ReferenceRun:
             display.update(self.preparation.calls, self._proof().interval)
             return self.sampling
 
-        self.preparation.go(workers, around)
+        self.preparation.make(workers)
+        if self._planner.reference is None:
+            around(self.preparation.reference)
+        self.preparation.improve(workers, around)
         workers.brake.check()
         spent = self.preparation.calls
         while chunks := self.sampling.next(spent):

@@ -27,6 +27,7 @@ from typing import Any
 
 from smoothplan.brake import Brake
 from smoothplan.models.calls import SimulatorError
+from smoothplan.models.jit import JitModel
 from smoothplan.running.fingerprint import is_installed
 from smoothplan.running.remote import Note, Order, Shipped, compute, read_note
 from smoothplan.running.work import Batch, Done, Outcome, Work
@@ -47,8 +48,9 @@ FETCH_SECONDS = 2.0
 NOTE_SECONDS = 3.0
 """How long to look for the note of a process that died on another machine, whose nanny may be busy."""
 
-WARM_UP = 10.0
-"""Seconds that the first chunk in a process may take beyond `chunk_seconds`: it may load or compile something."""
+WARM_UP, COMPILING = 10.0, 60.0
+"""Seconds that the first chunk of a kind in a process may take beyond `chunk_seconds`, which may load something; and
+where it compiles."""
 
 ATTEMPTS = 20
 """Times that a batch is sent without any progress."""
@@ -264,7 +266,9 @@ class DaskPool:
         ticket: _Ticket = batch.ticket
         ticket.key = f"smoothplan-{uuid.uuid4().hex}"
         ticket.noting |= ticket.attempts > 0 or self._seconds is not None
-        order = Order(ticket.key, version("smoothplan"), ticket.noting, self._seconds, WARM_UP)
+        compiles = batch.work.compiled or isinstance(batch.work.model, JitModel)
+        warm_up = COMPILING if compiles else WARM_UP
+        order = Order(ticket.key, version("smoothplan"), ticket.noting, self._seconds, warm_up)
         start = len(ticket.outcomes)
         todo = batch.chunks[start : min(ticket.split, ticket.end) if ticket.split > start else ticket.end]
         ticket.future = self._client.submit(compute, shipped, todo, order, key=ticket.key, pure=False)
