@@ -42,10 +42,14 @@ def work(compiled: bool) -> Work:
 
 def chunks(job: Work, seconds: float, count: int) -> list[Chunk]:
     """`count` chunks that take about `seconds` each."""
+
+    def time_of(samples: int) -> float:
+        return job.each([Chunk(0, "returns", (0, samples), samples)]).outcomes[0].seconds
+
     samples = 1
-    while job(Chunk(0, "returns", (0, samples), samples)).seconds < 0.1 * seconds:
+    while time_of(samples) < 0.1 * seconds:
         samples *= 2
-    once = min(job(Chunk(0, "returns", (0, samples), samples)).seconds for _ in range(3))
+    once = min(time_of(samples) for _ in range(3))
     samples = max(1, round(samples * seconds / once))
     return [Chunk(number, "returns", (0, samples), samples) for number in range(count)]
 

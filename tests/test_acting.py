@@ -206,10 +206,11 @@ import sys
 import time
 import smoothplan as sp
 from smoothplan import acting
+from smoothplan.planners import preparing
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores interrupts
 if sys.argv[1] == "preparing":
-    made = acting.default_reference
+    made = preparing.default_reference
 
     def slowly(model, backup, oracle, **options):
         made(model, backup, oracle=oracle, **options)
@@ -218,7 +219,7 @@ if sys.argv[1] == "preparing":
             oracle.sample([0], [0])
             time.sleep(0.01)
 
-    acting.default_reference = slowly
+    preparing.default_reference = slowly
 else:
     class Shown(acting.Episodes):
         def over(self):
@@ -344,3 +345,11 @@ def test_a_pole_is_balanced_around_a_coarse_reference() -> None:
     assert alone.mean < 350
     assert planned.mean == 400
     assert planned.episodes[0].deviations > 0
+
+
+def test_too_few_calls_for_a_reference_are_a_warning() -> None:
+    result = sp.act("CartPole-v1", reference_calls=100, calls=0, max_steps=3)
+    assert result.calls == 0
+    (warning,) = result.warnings
+    assert "all actions are taken to be alike" in warning
+    assert "100" in warning

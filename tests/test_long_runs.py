@@ -186,10 +186,11 @@ def test_a_checkpoint_is_kept_when_a_simulator_fails(tmp_path: Path) -> None:
 
     with pytest.raises(sp.SimulatorError) as caught:
         again()
-    done, counting.broken = caught.value.partial.calls, False
-    assert done > 0
+    tried, made = counting.calls, caught.value.partial.calls
+    counting.broken = False
     result = again()
-    assert counting.calls == result.calls - done
+    # Only the chunk that failed is computed again.
+    assert 0 < result.calls - counting.calls <= tried <= made
 
 
 def test_a_search_that_ended_before_its_first_call_is_resumed(tmp_path: Path) -> None:

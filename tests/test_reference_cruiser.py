@@ -638,9 +638,11 @@ def test_a_limit_on_calls_is_hard_whatever_improves(order: int) -> None:
 @pytest.mark.parametrize("given", [False, True])
 def test_calls_are_exact_where_time_ends_the_preparation(given: bool) -> None:
     table = garnet(discount=0.99)
-    counter = common.Counter(table)
+    counter, steps = common.Counter(table), 0
 
     def slow(states: States, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
+        nonlocal steps
+        steps += 1
         time.sleep(1e-3)
         return counter(states, actions, rng)
 
@@ -650,6 +652,7 @@ def test_calls_are_exact_where_time_ends_the_preparation(given: bool) -> None:
     result = sp.plan(planner, model, max_seconds=0.3)
     assert (result.status, result.samples) == ("max_seconds", 0)
     assert result.calls == counter.calls > 10
+    assert steps <= 301  # a given reference stops at the limit, too
 
 
 def test_a_reference_that_is_not_made_is_missed_aloud() -> None:

@@ -62,7 +62,8 @@ class _Ticket:
 
     end: int  # chunks to compute; fewer than there are once one of them is known to fail
     outcomes: list[Outcome] = field(default_factory=list)
-    error: BaseException | None = None  # of the chunk at the end
+    error: BaseException | None = None  # of the chunk at the end,
+    abandoned: int = 0  # and its simulator calls
     future: Any = None  # Dask's
     key: str = ""
     noting: bool = False  # whether simulator calls are noted,
@@ -229,7 +230,7 @@ class DaskPool:
         if ticket.future.status not in ("finished", "error", "cancelled"):
             return
         try:
-            outcomes, error = ticket.future.result(timeout=FETCH_SECONDS)
+            done: Done = ticket.future.result(timeout=FETCH_SECONDS)
         except (self._distributed.KilledWorker, CancelledError) as lost:
             ticket.future = None
             ticket.attempts += 1
@@ -247,11 +248,11 @@ class DaskPool:
             ticket.future, ticket.end, ticket.error = None, len(ticket.outcomes), problem
         else:
             ticket.future, ticket.attempts = None, 0
-            ticket.outcomes += outcomes
-            if error is not None:
-                ticket.end, ticket.error = len(ticket.outcomes), error
+            ticket.outcomes += done.outcomes
+            if done.error is not None:
+                ticket.end, ticket.error, ticket.abandoned = len(ticket.outcomes), done.error, done.abandoned
         if len(ticket.outcomes) >= ticket.end:
-            batch.done = Done(ticket.outcomes, ticket.error)
+            batch.done = Done(ticket.outcomes, ticket.error, ticket.abandoned)
 
     def _submit(self, batch: Batch) -> None:
         import dask

@@ -100,10 +100,10 @@ def compute(shipped: Shipped, chunks: list[Chunk], order: Order) -> Done:
                     yield
                 shipped.warm.add(chunk.method)
 
-            outcomes, error = work.each(chunks, around)
-        return Done(outcomes, None if error is None else _portable(error))
-    except Stopped:  # nobody wants it any more
-        return Done([])
+            done = work.each(chunks, around)
+        if isinstance(done.error, Stopped):  # nobody wants it any more
+            return Done([])
+        return done if done.error is None else done._replace(error=_portable(done.error))
     finally:
         watcher.reset(before)
         watch.close()

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from smoothplan.brake import Stopped
 from smoothplan.engines.base import Sums
 from smoothplan.engines.chains import PairSums
 from smoothplan.engines.multilevel import RootSums
@@ -51,6 +52,7 @@ class Done(NamedTuple):
 
     outcomes: list[Outcome]
     error: BaseException | None = None
+    abandoned: int = 0  # simulator calls of the chunk that failed
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,14 +73,8 @@ class Work:
     seed: int
     about: Any = None
 
-    def oracle(self, chunk: Chunk) -> Oracle:
-        """The oracle of a chunk, which counts its simulator calls even if an error ends it."""
-        return Oracle(self.model, self.seed, chunk.number)
-
-    def __call__(self, chunk: Chunk, oracle: Oracle | None = None) -> Outcome:
-        """Computes a chunk, with its oracle if the caller has it."""
+    def _outcome(self, chunk: Chunk, oracle: Oracle) -> Outcome:
         started = time.perf_counter()
-        oracle = oracle or self.oracle(chunk)
         found = getattr(self.engine, chunk.method)(oracle, self.state, *chunk.arguments)
         sums = SUMS[chunk.method](*(value.item() if isinstance(value, np.generic) else value for value in found))
         return Outcome(sums, oracle.calls, time.perf_counter() - started)
@@ -87,13 +83,14 @@ class Work:
         self, chunks: Iterable[Chunk], around: Callable[[Chunk], AbstractContextManager[Any]] = nullcontext
     ) -> Done:
         """Computes chunks one after the other, each within a context, up to the first that fails."""
-        outcomes = []
+        outcomes: list[Outcome] = []
         for chunk in chunks:
+            oracle = Oracle(self.model, self.seed, chunk.number)
             try:
                 with around(chunk):
-                    outcomes.append(self(chunk))
-            except (Exception, KeyboardInterrupt) as error:
-                return Done(outcomes, error)
+                    outcomes.append(self._outcome(chunk, oracle))
+            except (Exception, KeyboardInterrupt, Stopped) as error:
+                return Done(outcomes, error, oracle.calls)
         return Done(outcomes)
 
     def asked(self, chunk: Chunk) -> str:

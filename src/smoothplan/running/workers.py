@@ -105,7 +105,7 @@ class Workers(AbstractContextManager["Workers"]):
         announce: shows what the user may want to know.
 
     Attributes:
-        abandoned: simulator calls of a chunk that was stopped, or failed, in this thread. They are part of no outcome.
+        abandoned: simulator calls of the chunk that failed or, in this thread, was stopped. No outcome includes them.
     """
 
     def __init__(
@@ -182,14 +182,9 @@ class Workers(AbstractContextManager["Workers"]):
         for chunk in chunks:
             outcome = self._known(work, chunk)
             if outcome is None:
-                oracle = work.oracle(chunk)
-                try:
-                    outcome = work(chunk, oracle)
-                except BaseException as error:
-                    self.abandoned += oracle.calls
-                    if isinstance(error, KeyboardInterrupt):
-                        raise Stopped("interrupted") from None
-                    raise
+                done = work.each([chunk])
+                self._raise(done)
+                (outcome,) = done.outcomes
                 self._write(work, [chunk], [outcome])
             yield chunk, outcome
 
@@ -213,10 +208,15 @@ class Workers(AbstractContextManager["Workers"]):
                 self.brake.check()
                 self._receive(PATIENCE)
             yield from zip(first.chunks, first.done.outcomes, strict=False)
-            if isinstance(first.done.error, KeyboardInterrupt):
-                raise Stopped("interrupted")
-            if first.done.error is not None:
-                raise first.done.error
+            self._raise(first.done)
+
+    def _raise(self, done: Done) -> None:
+        """Raises what ended a batch, if it failed."""
+        self.abandoned += done.abandoned
+        if isinstance(done.error, KeyboardInterrupt):
+            raise Stopped("interrupted") from None
+        if done.error is not None:
+            raise done.error
 
     def _batches(self, pool: Pool, work: Work, chunks: Iterable[Chunk]) -> Iterator[Batch]:
         """Chunks in batches; one whose outcome is known makes a batch of its own, which is done."""
