@@ -17,7 +17,7 @@ from smoothplan.engines.base import Sums
 from smoothplan.engines.chains import LIMIT, BatchedChains, Chains, PairSums
 from smoothplan.engines.compiled_chains import LANES, TableChains
 from smoothplan.engines.grids import Grid, grid_nodes, make_grid
-from smoothplan.engines.jitted_chains import BLOCK, JittedChains
+from smoothplan.engines.jitted_chains import TOGETHER, JittedChains
 from smoothplan.models.base import GenerativeModel, Oracle
 from tests.naive import Built, ChainMeans, built, random_model
 
@@ -262,7 +262,7 @@ def four_engines(steps: int, backup: Backup = SOFT) -> list[tuple[GenerativeMode
     ]
 
 
-@pytest.mark.parametrize("count", [0, 1, 7, LANES + 1, BLOCK + 3])
+@pytest.mark.parametrize("count", [0, 1, 7, LANES + 1, TOGETHER + 3])
 @pytest.mark.parametrize("horizon", [1, 4, 12])
 def test_every_call_is_counted(count: int, horizon: int) -> None:
     steps, pairs = 6, 5

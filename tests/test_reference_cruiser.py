@@ -29,7 +29,7 @@ from smoothplan.models.base import GenerativeModel, Oracle, States
 from smoothplan.planners.engines import chains_for, conditioned, likely_gap
 from smoothplan.planners.preparing import IMPROVEMENTS
 from smoothplan.planners.reference_cruiser import ReferenceCruiser, ReferenceRun
-from smoothplan.planners.sampling import TRUNCATION_SHARE, Cut, support
+from smoothplan.planners.sampling import CUT_SHARE, Cut, support
 from smoothplan.references import CriticReference, GridReference, Reference, SharedReference, TabularReference
 from smoothplan.running.progress import Silent
 from smoothplan.running.run import EngineName, Root, plain
@@ -357,12 +357,12 @@ def test_the_default_horizon_costs_a_small_part_of_epsilon(
     problem = Problem.of(model, backup)
     planner = ReferenceCruiser(backup, epsilon=0.2, order=order, error_range=error_range)
     cut = Cut.of(planner, problem)
-    assert cut.optimal <= TRUNCATION_SHARE * 0.2
+    assert cut.optimal <= CUT_SHARE * 0.2
     assert discount == 0.0 or cut.horizon >= math.log(0.01 * 2.0 / problem.width) / math.log(discount) - 1e-9
     if order == 2 and error_range is not None:
         tail = cut.below + cut.above
         wide, narrow = (reference_bias(2, error_range, 0.3, discount, end) for end in (tail, 0.0))
-        assert max(narrow[0] - wide[0], wide[1] - narrow[1]) <= 2.0 * TRUNCATION_SHARE * 0.2
+        assert max(narrow[0] - wide[0], wide[1] - narrow[1]) <= 2.0 * CUT_SHARE * 0.2
 
 
 # Supports

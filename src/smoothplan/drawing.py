@@ -15,7 +15,7 @@ import numpy as np
 from smoothplan.search.explored import Explored, Node, Pair
 from smoothplan.search.graph import ENDED
 
-SHOWN = 60
+NODES_SHOWN = 60
 """Nodes of a picture, if no other limit is given: those of the largest reach, see `Explored.reached_most`."""
 
 COLOURS = ("#2f6fb0", "#2a9087", "#c39a1c", "#dd7622", "#c8382f")
@@ -109,7 +109,7 @@ def _rounded(interval: Interval) -> str:
 # Graphviz
 
 
-def to_dot(graph: Explored, limit: int = SHOWN) -> str:
+def to_dot(graph: Explored, limit: int = NODES_SHOWN) -> str:
     """Graphviz text with the `limit` nodes of the largest reach.
 
     States are boxes, in warmer colours where their intervals are wider. Lines are actions that led to a state, thicker
@@ -158,7 +158,7 @@ LETTER, LETTERS = 6.8, 26
 TRACK, WIDTH, GUTTER = 120.0, 320.0, 90.0
 """Width of the scale of a state; of a state with its text; space between columns."""
 
-ROWS = 8
+ACTIONS_SHOWN = 8
 """Actions of a state that are shown, at most."""
 
 STYLE = """
@@ -171,7 +171,7 @@ STYLE = """
 .explored .return { stroke: #8a63b8; stroke-dasharray: 5 3; opacity: 0.45; }
 """
 
-LEGEND = (
+CAPTION = (
     "Bars are intervals of values on one scale, warmer where they are wider; thin bars are actions, with their samples "
     "(×). Thicker lines stand for more samples.",
     "Dashed lines lead to the same or an earlier column, dotted ones to states that are not shown.",
@@ -181,7 +181,7 @@ Places = dict[Node, tuple[float, float]]
 """Where the bars of the values begin on the left; the rows of the actions are below."""
 
 
-def to_svg(graph: Explored, limit: int = SHOWN) -> str:
+def to_svg(graph: Explored, limit: int = NODES_SHOWN) -> str:
     """A drawing of the `limit` nodes of the largest reach."""
     chosen = graph.reached_most(limit)
     places: Places = {}
@@ -189,7 +189,7 @@ def to_svg(graph: Explored, limit: int = SHOWN) -> str:
     for node in chosen:
         x = MARGIN + int(graph.depths[node]) * (WIDTH + GUTTER)
         places[node] = x, bottoms[x] + 1.5 * LINE
-        bottoms[x] += (min(len(graph.pairs(node)), ROWS + 1) + 3.5) * LINE
+        bottoms[x] += (min(len(graph.pairs(node)), ACTIONS_SHOWN + 1) + 3.5) * LINE
     bars = [graph.interval(node) for node in chosen]
     bars += [(pair.q[0], pair.q[1]) for node in chosen for pair in graph.pairs(node)]
     low, high = min(low for low, _ in bars), max(high for _, high in bars)
@@ -197,7 +197,7 @@ def to_svg(graph: Explored, limit: int = SHOWN) -> str:
 
     head = _clean(title(graph, len(chosen)))
     parts = [_text(MARGIN, MARGIN, head, "name")]
-    parts += [_text(MARGIN, MARGIN + i * LINE, line, "soft") for i, line in enumerate(LEGEND, start=1)]
+    parts += [_text(MARGIN, MARGIN + i * LINE, line, "soft") for i, line in enumerate(CAPTION, start=1)]
     for depth, x in enumerate(sorted(bottoms)):
         parts.append(_text(x, TOP - 2.0 * LINE, _step(graph, depth), "name"))
         parts.append(_text(x, TOP - LINE, f"{scale[0]:.3g}", "soft"))
@@ -205,7 +205,7 @@ def to_svg(graph: Explored, limit: int = SHOWN) -> str:
     for node in chosen:
         parts += _rows(graph, node, places, scale)
     parts.sort(key=lambda part: not part.startswith("<path"))  # lines are below bars and text
-    width = math.ceil(2 * MARGIN + max(1.13 * LETTER * max(map(len, (head, *LEGEND))), max(bottoms) + WIDTH))
+    width = math.ceil(2 * MARGIN + max(1.13 * LETTER * max(map(len, (head, *CAPTION))), max(bottoms) + WIDTH))
     size = f'width="{width}" height="{max(bottoms.values())}" viewBox="0 0 {width} {max(bottoms.values())}"'
     start = f'<svg xmlns="http://www.w3.org/2000/svg" class="explored" role="img" {size} aria-label='
     page = '<rect width="100%" height="100%" fill="#ffffff"/>'
@@ -220,7 +220,7 @@ def _rows(graph: Explored, node: Node, places: Places, scale: Interval) -> Itera
     yield from _bar(graph, x, y, interval, scale, 10.0, details)
     yield _text(beside, y + 4.0, _rounded(interval), "soft")
     pairs = sorted(graph.pairs(node), key=lambda pair: -pair.samples)
-    for pair in pairs[:ROWS]:
+    for pair in pairs[:ACTIONS_SHOWN]:
         y += LINE
         details = f"{_action(graph, pair)}: {pair.samples} samples, value {pair.q}, reward {pair.reward}"
         ended = sum(seen for successor, seen in pair.successors if successor == ENDED)
@@ -230,8 +230,8 @@ def _rows(graph: Explored, node: Node, places: Places, scale: Interval) -> Itera
         for successor, seen in pair.successors:
             if successor != ENDED:
                 yield _line(x, y, places.get(graph.following(node, successor)), _thickness(graph, seen))
-    if len(pairs) > ROWS:
-        yield _text(beside, y + LINE + 4.0, f"{len(pairs) - ROWS} others", "soft")
+    if len(pairs) > ACTIONS_SHOWN:
+        yield _text(beside, y + LINE + 4.0, f"{len(pairs) - ACTIONS_SHOWN} others", "soft")
 
 
 def _bar(

@@ -1,4 +1,4 @@
-"""Random streams: stream c of a seed feeds chunk c of a run, whoever runs it.
+"""Random streams: stream c of a seed feeds chunk c of a run, on any worker.
 
 Python code draws from a NumPy generator, compiled code from xoshiro256++ (Blackman and Vigna, 2021), five words of
 which the last counts simulator calls: compiled code cannot draw a transition without being counted.

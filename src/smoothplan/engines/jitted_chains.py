@@ -33,7 +33,7 @@ from smoothplan.models.jit import JitModel
 from smoothplan.models.vector import Step
 from smoothplan.streams import generator
 
-BLOCK = 256
+TOGETHER = 256
 """Chains that advance together, an even number: one call of the step for each of their steps."""
 
 
@@ -122,8 +122,8 @@ def _returns(states: Floats, actions: Ints, horizon: int, step: Step, world: Wor
 def _sum_values(state: Floats, count: int, horizon: int, step: Step, world: World) -> tuple[float, float]:
     """Sum and sum of squares of chains from a state [d]."""
     total, squares = 0.0, 0.0
-    for start in range(0, count, BLOCK):
-        size = min(BLOCK, count - start)
+    for start in range(0, count, TOGETHER):
+        size = min(TOGETHER, count - start)
         sums = np.zeros(size)
         _add_chains(_repeated(state, size), np.arange(size), sums, 1.0, horizon, step, world)
         total += sums.sum()
@@ -135,8 +135,8 @@ def _sum_values(state: Floats, count: int, horizon: int, step: Step, world: Worl
 def _sum_returns(state: Floats, action: int, count: int, horizon: int, step: Step, world: World) -> tuple[float, float]:
     """Sum and sum of squares of returns of an action at a state [d]."""
     total, squares = 0.0, 0.0
-    for start in range(0, count, BLOCK):
-        size = min(BLOCK, count - start)
+    for start in range(0, count, TOGETHER):
+        size = min(TOGETHER, count - start)
         sums = _returns(_repeated(state, size), np.full(size, action), horizon, step, world)
         total += sums.sum()
         squares += (sums * sums).sum()
@@ -180,16 +180,16 @@ def _sum_corrections(
     """What `PairSums` keeps of corrections from a state [d]."""
     scale = stop_weight(world.discount, horizon) / (4.0 * world.soft.temperature)
     total, square_sum, differing, noise = 0.0, 0.0, 0, 0.0
-    for start in range(0, count, BLOCK):
-        states = _walked(state, min(BLOCK, count - start), horizon, step, world)
+    for start in range(0, count, TOGETHER):
+        states = _walked(state, min(TOGETHER, count - start), horizon, step, world)
         # Two actions at each state where a walk has stopped.
         q = _interpolated(states, world)
         first, second = choose_pairs(q, world.soft, world.oracle.stream)
         differ = np.flatnonzero(first != second)
         # Paired returns of the states where they differ, a block of pairs at a time.
         totals, squares = np.zeros(len(differ)), np.zeros(len(differ))
-        for begin in range(0, len(differ) * pairs, BLOCK // 2):
-            size = min(BLOCK // 2, len(differ) * pairs - begin)
+        for begin in range(0, len(differ) * pairs, TOGETHER // 2):
+            size = min(TOGETHER // 2, len(differ) * pairs - begin)
             where, actions = np.empty((2 * size, states.shape[1])), np.empty(2 * size, dtype=np.int64)
             for pair in range(size):
                 row = differ[(begin + pair) // pairs]

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from smoothplan import streams
 from smoothplan.arguments import Ints
 
-SHOWN = 200
+LONGEST_STATE = 200
 """Characters of a state in a message, at most."""
 
-LARGEST = 1 << 24
+LONGEST_CALL = 1 << 24
 """Characters of a call that is read back, at most."""
 
 
@@ -69,7 +69,7 @@ class Call:
     def from_json(cls, text: str) -> "Call":
         """The call that an object describes. Nothing in it is evaluated."""
         try:
-            if len(text) > LARGEST:
+            if len(text) > LONGEST_CALL:
                 raise ValueError(f"it has {len(text)} characters")
             fields = json.loads(text)
             dtype = np.dtype(str(fields["dtype"]))
@@ -161,4 +161,4 @@ def _index(value: Any) -> int | None:
 
 def _shown(state: Any) -> str:
     text = str(np.asarray(state).tolist())
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+    return text if len(text) <= LONGEST_STATE else f"{text[:LONGEST_STATE]}…"

@@ -26,7 +26,7 @@ LAST = np.uint64(2**64 - 1)
 UNROLLED = 4
 """Outcomes per pair are padded to a multiple of this number, which `select` compares without a branch."""
 
-BLOCK = 16
+SKIPPED = 16
 """Outcomes that `select` skips at once where a pair has more; a multiple of `UNROLLED`."""
 
 Outcome = tuple[float, int, float, bool]
@@ -50,10 +50,10 @@ def select(outcomes: NDArray[np.void], start: Any, width: int, word: Any) -> Any
     """
     # Skip whole blocks of outcomes that the word passes.
     end = start + np.uint64(width)
-    while start + np.uint64(BLOCK) < end and word > outcomes[start + np.uint64(BLOCK - 1)].threshold:
-        start += np.uint64(BLOCK)
+    while start + np.uint64(SKIPPED) < end and word > outcomes[start + np.uint64(SKIPPED - 1)].threshold:
+        start += np.uint64(SKIPPED)
     # Count the thresholds passed in the remaining block, `UNROLLED` at a time.
-    end = min(end, start + np.uint64(BLOCK))
+    end = min(end, start + np.uint64(SKIPPED))
     entry = start
     while start < end:
         entry += np.uint64(word > outcomes[start].threshold)

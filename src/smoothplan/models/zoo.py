@@ -14,7 +14,7 @@ from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import Step, VectorModel
 
-LARGEST = 100_000
+MOST_STATES = 100_000
 """The most states of a table that is written entry by entry."""
 
 Outcome = tuple[float, int, float]
@@ -97,7 +97,7 @@ def chain(states: int = 5, discount: float = 0.95, slip: float = 0.2) -> Tabular
         discount: γ.
         slip: probability of the other action's effect.
     """
-    states = arguments.whole("states", states, least=2, most=LARGEST)
+    states = arguments.whole("states", states, least=2, most=MOST_STATES)
     slip = arguments.probability("slip", slip)
 
     def outcomes(state: int, action: int) -> list[Outcome]:
@@ -120,7 +120,7 @@ def river_swim(states: int = 6, discount: float = 0.95) -> TabularModel:
         states: places along the river.
         discount: γ.
     """
-    states = arguments.whole("states", states, least=2, most=LARGEST)
+    states = arguments.whole("states", states, least=2, most=MOST_STATES)
     last = states - 1
 
     def outcomes(state: int, action: int) -> list[Outcome]:
@@ -152,7 +152,7 @@ def two_room(size: int = 4, discount: float = 0.95, slip: float = 0.1) -> Tabula
         discount: γ.
         slip: probability of moving at a right angle to the intended direction, half to each side.
     """
-    size = arguments.whole("size", size, most=math.isqrt(LARGEST // 2))
+    size = arguments.whole("size", size, most=math.isqrt(MOST_STATES // 2))
     rows = [list("." * size + "#" + "." * size) for _ in range(size)]
     rows[size // 2][size] = "."
     rows[0][0], rows[-1][-1] = "S", "G"
@@ -223,7 +223,7 @@ def sailing(size: int = 5, discount: float = 0.95) -> TabularModel:
         size: side of the lake.
         discount: γ.
     """
-    size = arguments.whole("size", size, least=2, most=math.isqrt(LARGEST // len(COMPASS)))
+    size = arguments.whole("size", size, least=2, most=math.isqrt(MOST_STATES // len(COMPASS)))
     winds = len(COMPASS)
     costs = (1.0, 2.0, 3.0, 4.0, 5.0)  # by angle to the wind, in steps of 45°: with it, broad, across, close, into it
     goal = (size - 1, size - 1)
@@ -277,8 +277,8 @@ def inventory(
         holding_cost: of a unit left at the end of a period.
         discount: γ.
     """
-    capacity = arguments.whole("capacity", capacity, most=math.isqrt(LARGEST))
-    max_order = arguments.whole("max_order", max_order, most=math.isqrt(LARGEST))
+    capacity = arguments.whole("capacity", capacity, most=math.isqrt(MOST_STATES))
+    max_order = arguments.whole("max_order", max_order, most=math.isqrt(MOST_STATES))
     _affordable("(capacity + 1)² · (max_order + 1)", (capacity + 1) ** 2 * (max_order + 1), 10**7)
     mean_demand = arguments.positive("mean_demand", mean_demand)
     price, unit_cost = arguments.number("price", price), arguments.number("unit_cost", unit_cost)
@@ -325,7 +325,7 @@ def sysadmin(machines: int = 20, discount: float = 0.95) -> VectorModel:
         machines: computers in the ring; 20 make a million states.
         discount: γ.
     """
-    machines = arguments.whole("machines", machines, least=3, most=LARGEST)
+    machines = arguments.whole("machines", machines, least=3, most=MOST_STATES)
     return VectorModel(
         _sysadmin_step,
         actions=machines + 1,

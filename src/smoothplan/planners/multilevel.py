@@ -24,7 +24,7 @@ MOST_NESTED = 200
 """The largest depth H. A depth takes three nested function calls, of which Python allows 1,000; and more would be
 affordable only where one action leads to one state."""
 
-TRUNCATION_SHARE = 0.5
+DEPTH_SHARE = 0.5
 """The part of ε that may be lost by the depth, by default."""
 
 FEWEST = 256
@@ -83,10 +83,10 @@ class RandomizedMultilevel:
         if self.depth is not None:
             return self.depth
         problem = Problem.of(model, self.backup)
-        if problem.discount * problem.width / 2.0 <= TRUNCATION_SHARE * self.epsilon:
+        if problem.discount * problem.width / 2.0 <= DEPTH_SHARE * self.epsilon:
             return 1
         # A sum of logarithms: the quotient may be too small for a float.
-        logarithm = math.log(2.0 * TRUNCATION_SHARE) + math.log(self.epsilon) - math.log(problem.width)
+        logarithm = math.log(2.0 * DEPTH_SHARE) + math.log(self.epsilon) - math.log(problem.width)
         return math.ceil(logarithm / math.log(problem.discount) * (1.0 - 1e-9))  # up to rounding
 
     def engine(self, model: GenerativeModel, depth: int) -> MultilevelEngine:
@@ -211,7 +211,7 @@ class MultilevelRun:
     def _precise(self) -> bool:
         """Whether noise and bias are within ε; or the noise within ε/2, where the depth is the user's choice."""
         epsilon, error = self._planner.epsilon, self._standard_error()
-        allowed = max(epsilon - self._bias, (1.0 - TRUNCATION_SHARE) * epsilon)
+        allowed = max(epsilon - self._bias, (1.0 - DEPTH_SHARE) * epsilon)
         factor = -NormalDist().inv_cdf(self._planner.delta / 2.0)  # at 1 − δ/2 a small δ would be lost
         return error is not None and within(factor * error, allowed)
 

@@ -17,7 +17,7 @@ from smoothplan.running.run import Lesson, Root
 from smoothplan.running.workers import Workers
 from smoothplan.search.saved import Readable
 
-REFERENCE_SHARE = 0.5
+PREPARATION_SHARE = 0.5
 """The part of the limit on calls, and of that on time, for making and improving a reference, at most."""
 
 IMPROVEMENTS = 5
@@ -58,7 +58,7 @@ class Preparation:
     def _left(self) -> int | None:
         """Simulator calls that the preparation may still make; None for no limit."""
         limit = self._root.max_calls
-        return None if limit is None else int(REFERENCE_SHARE * limit) - self.calls
+        return None if limit is None else int(PREPARATION_SHARE * limit) - self.calls
 
     def make(self, workers: Workers, most: int | None = None) -> None:
         """Makes the reference, by at most that many calls, if none was given. Too few calls are a warning."""
@@ -102,7 +102,7 @@ class Preparation:
         for step in range(IMPROVEMENTS):
             done, enough = f"reference, improved {step}", f"reference, not improved {step}"
             # A run that is resumed goes the way that it went before, whatever the time is now.
-            if workers.has(enough) or (self._root.late(REFERENCE_SHARE) and not workers.has(done)):
+            if workers.has(enough) or (self._root.late(PREPARATION_SHARE) and not workers.has(done)):
                 workers.keep(enough, dict)
                 return
             saved += most * 2**step // (2**IMPROVEMENTS - 1)

@@ -31,7 +31,7 @@ from smoothplan.schedules.schedule import ACTIONS_SHARE, ADAPTIVE_SHARE, Schedul
 HEADROOM = 4
 """A schedule may cost this much more than the limit on calls and still be tried, for most runs stop early."""
 
-TINY = 1e-12
+LEAST_RADIUS = 1e-12
 """Stands in for a target radius that is zero or negative, where a schedule promises no ε."""
 
 Variant = Literal["certified", "paper"]
@@ -183,7 +183,7 @@ class ScheduleRun:
             if schedule.root.kind != "plug-in":
                 # Tuned to the standard deviation of a reference entry.
                 share, target = ACTIONS_SHARE, math.sqrt(through.variance / schedule.root.samples)
-            each = float(through.low), float(through.high), share * schedule.delta / count, max(target, TINY)
+            each = float(through.low), float(through.high), share * schedule.delta / count, max(target, LEAST_RADIUS)
             self._actions = [ConfidenceSequence(*each) for _ in range(count)]
 
     def go(self, workers: Workers, display: Display) -> Status:
@@ -233,7 +233,7 @@ class ScheduleRun:
     def _value_chunks(self) -> Iterator[Chunk]:
         """Samples of the value around the reference, which is complete by now."""
         schedule, left = self.schedule, self.schedule.repeats
-        target = max(schedule.epsilon - schedule.bias, TINY)
+        target = max(schedule.epsilon - schedule.bias, LEAST_RADIUS)
         ends = float(schedule.sample.low), float(schedule.sample.high)
         self._mean = ConfidenceSequence(*ends, ADAPTIVE_SHARE * schedule.delta, target)
         while left > 0 and not self._exhausted:

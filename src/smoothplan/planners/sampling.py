@@ -27,7 +27,7 @@ from smoothplan.schedules.level import Problem
 if TYPE_CHECKING:
     from smoothplan.planners.reference_cruiser import ReferenceCruiser
 
-TRUNCATION_SHARE = 0.05
+CUT_SHARE = 0.05
 """The part of ε that may be lost where chains are cut off, by default."""
 
 VALUE_SHARE, CORRECTION_SHARE, ACTION_SHARE = 0.6, 0.3, 0.1
@@ -65,7 +65,7 @@ class Cut(NamedTuple):
     @classmethod
     def of(cls, planner: "ReferenceCruiser", problem: Problem) -> "Cut":
         """The cut at the planner's horizon; by default where it costs only a small part of ε."""
-        cut, tolerated = cls.at(problem, planner.backup, planner.horizon or 1), TRUNCATION_SHARE * planner.epsilon
+        cut, tolerated = cls.at(problem, planner.backup, planner.horizon or 1), CUT_SHARE * planner.epsilon
         if planner.horizon is not None or problem.discount == 0.0:
             return cut
         octave = -math.log(2.0) / math.log(problem.discount)  # steps that halve what is left
