@@ -36,7 +36,8 @@ class Preparation:
 
     def __init__(self, root: Root, backup: Backup, reference: Reference | None, improve: bool) -> None:
         self._root, self._backup = root, backup
-        self._improve, self._make = improve, reference is None
+        self._improve = improve
+        self.makes = reference is None  # whether the reference comes from this run
         self.reference: Reference = AllAlike(root.model.actions) if reference is None else reference
         self._oracle = Oracle(root.model, root.seed)  # of a reference that is made
         self._before = self._own_calls()
@@ -51,7 +52,7 @@ class Preparation:
 
     def _own_calls(self) -> int:
         """Simulator calls ever made for the reference, as far as this run may add to them."""
-        if self._make:
+        if self.makes:
             return self._oracle.calls
         return self.reference.calls if self._improve and isinstance(self.reference, Improvable) else 0
 
@@ -62,7 +63,7 @@ class Preparation:
 
     def make(self, workers: Workers, most: int | None = None) -> None:
         """Makes the reference, by at most that many calls, if none was given. Too few calls are a warning."""
-        if not self._make:
+        if not self.makes:
             return
         left = self._left()
         calls = usual_calls(self._root.model) if most is None else most
