@@ -119,6 +119,9 @@ def test_either_calls_or_seconds(budget: dict[str, Any]) -> None:
 def test_episodes_are_reproducible_and_differ() -> None:
     def played(**options: Any) -> list[Any]:
         result = sp.act("FrozenLake-v1", map_name="8x8", calls=1_000, episodes=4, **options)
+        assert 0 < result.reference_calls <= acting.REFERENCE_CALLS  # what it learns on the way belongs to episodes
+        assert result.calls == result.reference_calls + sum(episode.calls for episode in result.episodes)
+        assert all(0 < episode.calls <= 1_000 * episode.steps for episode in result.episodes)
         return [(episode.score, episode.steps, episode.deviations, episode.calls) for episode in result.episodes]
 
     assert played(seed=1) == played(seed=1) != played(seed=2)

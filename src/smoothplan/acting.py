@@ -163,6 +163,7 @@ def act(
         _pillow()  # before the work, not after it
     played: list[Episode] = []
     actor: Actor | None = None
+    prepared = 0
     end: Status = "completed"
     with Brake().on_signals() as brake:  # first of all: a signal while the model is built ends the run, too
         model = from_gymnasium(environment, discount=discount, reward_range=reward_range, **options)
@@ -178,7 +179,7 @@ def act(
         with Episodes(player.name, episodes) if progress else nullcontext() as display:
             try:
                 preparation.make(Workers(brake=brake), reference_calls or (REFERENCE_CALLS if learns else None))
-                reference = preparation.reference
+                reference, prepared = preparation.reference, preparation.calls  # it may learn on the way, by more calls
                 actor = Actor(model, backup, reference, calls=calls, seconds=seconds, seed=seed, brake=brake)
                 while len(played) < episodes and end == "completed":
                     played.append(_play(player, actor, episode_seed(seed, len(played)), max_steps, display))
@@ -188,7 +189,8 @@ def act(
                     end = "interrupted" if played[-1].end == "interrupted" else end
             except (Stopped, KeyboardInterrupt):
                 end = "interrupted"
-    prepared = preparation.calls
+    if actor is None:
+        prepared = preparation.calls
     return ActResult(
         environment=player.name,
         episodes=tuple(played),
