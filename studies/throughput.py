@@ -152,8 +152,10 @@ def seconds_of(pool: str, workers: Any, max_calls: int) -> float:
 def calls_for(pool: str, workers: Any, seconds: float) -> int:
     """The calls that take about that long. Starts the workers and compiles on the way."""
     calls = 10_000
-    while (found := seconds_of(pool, workers, calls)) < min(0.3, seconds):
-        calls *= 4
+    seconds_of(pool, workers, calls)
+    # Long enough for what a run costs at its start not to matter.
+    while (found := seconds_of(pool, workers, calls)) < 0.5 * seconds:
+        calls *= 2
     return max(1, round(calls * seconds / found))
 
 
