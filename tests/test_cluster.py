@@ -49,6 +49,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two workers. Dask gives a task up when its worker dies, so that we send it again."""
     found = Cluster(tmp_path_factory.mktemp("cluster"), workers=2, allowed_failures=0)
+    with DaskClient(found.address, set_as_default=False) as client:
+        client.wait_for_workers(2, timeout=60)  # tests compare the processes before and after a run
     yield found
     found.close()
 
