@@ -12,9 +12,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <fstream>
-#include <iterator>
-#include <stdexcept>
 #include <vector>
 
 #include "stream.h"
@@ -176,17 +173,9 @@ static void fill_row(Data& data, int state) {
 }
 
 static Data read(const char* path) {
-    std::ifstream file(path, std::ios::binary);
-    std::vector<char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    std::vector<double> numbers(bytes.size() / sizeof(double));
-    std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(double));
-    size_t place = 0;
-    auto next = [&]() { return numbers.at(place++); };
-    auto array = [&](size_t size) {
-        std::vector<double> result(size);
-        for (double& number : result) number = next();
-        return result;
-    };
+    Numbers numbers(path);
+    auto next = [&]() { return numbers.next(); };
+    auto array = [&](size_t size) { return numbers.array(size); };
     Data data;
     data.states = next(), data.actions = next(), data.outcomes = next(), data.columns = next();
     size_t weight_rows = next();
@@ -197,7 +186,7 @@ static Data read(const char* path) {
     for (size_t i = 0; i < size; i++) data.table.push_back({chances[i], rewards[i], int64_t(successors[i])});
     data.policy = array(pairs), data.advantages = array(pairs), data.q = array(pairs);
     data.shifts = array(size_t(data.columns) * data.actions), data.weights = array(weight_rows * data.columns);
-    if (place != numbers.size()) throw std::runtime_error("the file of data has the wrong length");
+    numbers.end();
     data.width = size_t(data.actions) * data.outcomes;
     data.end = data.states * data.width;
     data.entries.resize((data.states + 1) * data.width);

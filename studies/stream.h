@@ -1,7 +1,37 @@
-// The random stream of the twins.
+// What the twins share: the random stream, and the numbers that they read.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <vector>
+
+class Numbers {  // doubles in a file, one after the other
+    std::vector<double> all;
+    size_t place = 0;
+
+   public:
+    explicit Numbers(const char* path) {
+        std::ifstream file(path, std::ios::binary);
+        std::vector<char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+        all.resize(bytes.size() / sizeof(double));
+        std::memcpy(all.data(), bytes.data(), all.size() * sizeof(double));
+    }
+
+    double next() { return all.at(place++); }
+
+    std::vector<double> array(size_t size) {
+        std::vector<double> result(size);
+        for (double& number : result) number = next();
+        return result;
+    }
+
+    void end() const {  // nothing may be left
+        if (place != all.size()) throw std::runtime_error("the file of data has the wrong length");
+    }
+};
 
 struct Stream {  // xoshiro256++ (Blackman and Vigna, 2021)
     uint64_t s0, s1, s2, s3;

@@ -13,9 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <fstream>
-#include <iterator>
-#include <stdexcept>
 #include <vector>
 
 #include "stream.h"
@@ -248,17 +245,9 @@ static std::vector<Outcome> pair_outcomes(const double* probabilities, const dou
 }
 
 static Data read(const char* path) {
-    std::ifstream file(path, std::ios::binary);
-    std::vector<char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    std::vector<double> numbers(bytes.size() / sizeof(double));
-    std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(double));
-    size_t place = 0;
-    auto next = [&]() { return numbers.at(place++); };
-    auto array = [&](size_t size) {
-        std::vector<double> result(size);
-        for (double& number : result) number = next();
-        return result;
-    };
+    Numbers numbers(path);
+    auto next = [&]() { return numbers.next(); };
+    auto array = [&](size_t size) { return numbers.array(size); };
     Data data;
     data.states = next(), data.actions = next();
     int branches = next();
@@ -286,7 +275,7 @@ static Data read(const char* path) {
         level.shift = next(), level.low = next(), level.high = next();
         data.levels.push_back(level);
     }
-    if (place != numbers.size()) throw std::runtime_error("the file of data has the wrong length");
+    numbers.end();
     return data;
 }
 

@@ -1,6 +1,7 @@
 """The study `throughput`: a small run, and claims on rows that are made up, for no test depends on time."""
 
 import math
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -105,6 +106,13 @@ SLOW = {"rates": RATES | {"compiled": 20e6, "batched, NumPy": 3e6}}
 def test_what_is_wrong_is_noticed(kind: str, change: Callable[[Any, Any], dict[str, Any]], words: str) -> None:
     assert verdict(evidence(QUICK, ROWS), words)
     assert not claim(evidence(QUICK, changed(ROWS, change, kind=kind)), words).holds
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no compiler")
+@pytest.mark.parametrize("name", ["twin.cpp", "chain_twin.cpp"])
+def test_the_twins_compile(name: str) -> None:
+    """A study goes on without a twin that does not compile, so that a mistake in one would stay unseen."""
+    assert compile_program(name, "-O0") is not None
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,9 +173,8 @@ def act(
             calls = 20_000 if isinstance(model, TabularModel | JitModel) else 4_000
         root = Root(model, model.initial_state, seed, None, None, "auto", started)
         preparation = Preparation(root, backup, reference, improve=False)
-        learns = (
-            np.asarray(model.initial_state).dtype.kind != "f"
-        )  # a grid does not: it has as many calls as for a plan
+        # A shared reference learns on the way. A grid does not, and gets as many calls as for a plan.
+        learns = np.asarray(model.initial_state).dtype.kind != "f"
         with Episodes(player.name, episodes) if progress else nullcontext() as display:
             try:
                 preparation.make(Workers(brake=brake), reference_calls or (REFERENCE_CALLS if learns else None))

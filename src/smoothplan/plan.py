@@ -98,7 +98,7 @@ def plan(
     work_force = Workers(
         workers, chunk_seconds=chunk_seconds, worker_memory=worker_memory, brake=brake, announce=display.note
     )
-    if checkpoint is not None:
+    if checkpoint is not None:  # opened last: no mistake in an argument leaves a file behind
         work_force.checkpoint = Checkpoint(checkpoint, _identity(planner, root))
     with brake.on_signals(), work_force, display:
         if work_force.checkpoint is not None and not work_force.checkpoint.is_new:

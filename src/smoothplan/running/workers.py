@@ -214,7 +214,7 @@ class Workers(AbstractContextManager["Workers"]):
         """Raises what ended a batch, if it failed."""
         self.abandoned += done.abandoned
         if isinstance(done.error, KeyboardInterrupt):
-            raise Stopped("interrupted") from None
+            raise Stopped("interrupted")
         if done.error is not None:
             raise done.error
 
