@@ -302,6 +302,8 @@ class Level:
     kind: Kind
     samples: int = 0  # N, returns per action in the reference; 0: all actions alike
     reference: int | None = None  # the level that these returns go through
+    debias: int = 0  # terms of the reference's noise that are cancelled, see `debias.DEBIASING`: N^−1, and N^−2
+    rewards: int = 1  # M, rewards averaged in every return *through* this level
     linear: int | None = None  # the level of the return X_A
     quadratic: int | None = None  # the level of the paired returns
     pairs: int = 0  # n
