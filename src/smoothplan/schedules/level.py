@@ -7,8 +7,12 @@ A level is a recipe for a random variable Y(s), which estimates the value V(s) o
     order-1    F(Q̂) + X_A − Q̂(A), with A ~ ∇F(Q̂) (SmoothCruiser)
     order-2    order-1 plus an unbiased estimate of ½ΔᵀHΔ from n pairs of returns (SecondOrderSmoothCruiser)
 
-A return X = R + γ·Y(Z) goes through a coarser level at the next state Z; where Z is terminal, X = R. For each level
-four numbers are certified, at every state: |E Y − V| ≤ bias, Var Y ≤ variance, low ≤ Y ≤ high, and its cost in
+Plug-in and order-1 levels may be debiased (DebiasedCruiser): F(Q̂) is replaced by a weighted sum of F at means of the
+same returns over blocks, which cancels the first terms of the bias that the noise of Q̂ causes, see `debias`.
+
+A return X = R + γ·Y(Z) goes through a coarser level at the next state Z; where Z is terminal, X = R. Rewards are cheap
+beside samples of a level, so R may be the mean of M rewards of the same action, the first of which leads to Z. For each
+level four numbers are certified, at every state: |E Y − V| ≤ bias, Var Y ≤ variance, low ≤ Y ≤ high, and its cost in
 simulator calls. No simulator is called to find them, and no probability of failure is spent: inside the recursion only
 moments of range(Q̂ − Q) matter. The formulas accept arrays, so that a search evaluates many candidates at once.
 """
@@ -24,6 +28,7 @@ from smoothplan import curvature
 from smoothplan.arguments import Numbers
 from smoothplan.backups import Backup
 from smoothplan.models.base import GenerativeModel
+from smoothplan.schedules import debias as debiasing
 
 Kind = Literal["constant", "plug-in", "order-1", "order-2"]
 Centring = Literal["action", "policy"]
@@ -43,6 +48,7 @@ class Problem:
     at_zero: tuple[float, float]  # infimum and supremum of F_s(0)
     values: tuple[float, float]  # an interval that contains every value
     terminates: bool
+    derivatives: tuple[float, ...]  # bounds of the second, third, … derivatives of F, see `Backup.derivatives`
 
     @classmethod
     def of(cls, model: GenerativeModel, backup: Backup) -> "Problem":
@@ -58,6 +64,7 @@ class Problem:
             at_zero=backup.at_zero_range(model.actions),
             values=curvature.value_interval(model, backup),
             terminates=model.terminates,
+            derivatives=backup.derivatives(model.actions),
         )
 
     @property
@@ -115,14 +122,25 @@ class Return(NamedTuple):
 
 
 class ReferenceMoments(NamedTuple):
-    """What is proved of a reference Q̂: moments of its noise e = Q̂ − E Q̂, and of range(Q̂ − Q)."""
+    """What is proved of a reference Q̂: of its bias E Q̂ − Q, and moments of its noise e = Q̂ − E Q̂."""
 
-    deviation: Numbers  # standard deviation s of one entry of e
-    noise_fourth: Numbers  # ‖range(e)‖ in L⁴
-    second: Numbers  # r₂ = ‖range(Q̂ − Q)‖ in L²
-    fourth: Numbers  # r₄, the same in L⁴
+    bias: Numbers  # t: every entry of E Q̂ is within t of Q
+    deviation: Numbers  # s, the standard deviation of one entry of e
+    noise_second: Numbers  # ‖range(e)‖ in L²
+    noise_fourth: Numbers  # the same in L⁴
     width: Numbers  # width of an interval that contains every entry of Q̂
     calls: Numbers
+    samples: Numbers = 0.0  # N, returns per action
+
+    @property
+    def second(self) -> Numbers:
+        """r₂ = ‖range(Q̂ − Q)‖ in L²."""
+        return self.noise_second + 2.0 * self.bias
+
+    @property
+    def fourth(self) -> Numbers:
+        """r₄, the same in L⁴."""
+        return self.noise_fourth + 2.0 * self.bias
 
 
 def constant(problem: Problem) -> Certificate:
@@ -130,95 +148,179 @@ def constant(problem: Problem) -> Certificate:
     return Certificate(problem.width / 2.0, 0.0, problem.middle, problem.middle, 0.0)
 
 
-def one_step(problem: Problem, level: Certificate) -> Return:
-    """The return through a level.
+def one_step(problem: Problem, level: Certificate, rewards: Numbers = 1) -> Return:
+    """The return through a level, with the mean of M rewards.
 
-    Its variance is that of its mean given (R, Z), at most a quarter of the squared width (Popoviciu), plus γ² times
-    the level's. That mean moves by no more than the values ± bias do, and by no more than the level's support.
+    Its variance is that of a return with one reward over M, plus 1 − 1/M times that of γ·Y(Z): the other M − 1 rewards
+    are independent.
     """
-    gamma = problem.discount
-    low, high = level.low, level.high
-    if problem.terminates:
-        low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
-    spread = 0.0 if problem.single_successor else np.minimum(problem.width + 2.0 * level.bias, high - low)
+    alone, future = _variances(problem, level)
+    low, high = _support(problem, level)
     return Return(
-        bias=gamma * level.bias,
-        variance=((problem.reward_noise + gamma * spread) / 2.0) ** 2 + gamma**2 * level.variance,
-        low=problem.reward_range[0] + gamma * low,
-        high=problem.reward_range[1] + gamma * high,
-        calls=1.0 + level.calls,
+        bias=problem.discount * level.bias,
+        variance=future + (alone - future) / rewards,
+        low=problem.reward_range[0] + problem.discount * low,
+        high=problem.reward_range[1] + problem.discount * high,
+        calls=rewards + level.calls,
     )
+
+
+def _variances(problem: Problem, level: Certificate) -> tuple[Numbers, Numbers]:
+    """Bounds of Var(R + γ·Y(Z)), with one reward, and of Var(γ·Y(Z)).
+
+    Each is the variance of the mean given (R, Z), at most a quarter of the squared width (Popoviciu), plus γ² times the
+    level's. That mean moves by no more than the values ± bias do, and by no more than the level's support.
+    """
+    low, high = _support(problem, level)
+    spread = 0.0 if problem.single_successor else np.minimum(problem.width + 2.0 * level.bias, high - low)
+    own = problem.discount**2 * level.variance
+    half = problem.discount * spread / 2.0
+    return (problem.reward_noise / 2.0 + half) ** 2 + own, half**2 + own
+
+
+def _support(problem: Problem, level: Certificate) -> tuple[Numbers, Numbers]:
+    """Bounds of Y(Z), which is 0 where Z is terminal."""
+    if problem.terminates:
+        return np.minimum(level.low, 0.0), np.maximum(level.high, 0.0)
+    return level.low, level.high
+
+
+def best_rewards(problem: Problem, level: Certificate) -> Numbers:
+    """M, the number of rewards in a return through a level that makes the mean of many returns cheapest.
+
+    Cost times variance, (M + T)·(future + rest/M), is least at M = √(T·rest/future). More than T rewards are never
+    worth it: they would more than double the cost.
+    """
+    alone, future = _variances(problem, level)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        best = np.sqrt(level.calls * (alone - future) / future)
+    # Without noise in the future, or in the rewards, the quotient is ∞ or not a number.
+    best = np.where(alone > future, np.minimum(best, level.calls), 1.0)
+    return np.maximum(np.round(best), 1.0)
 
 
 def constant_reference(problem: Problem) -> ReferenceMoments:
     """A reference that costs nothing: all actions alike."""
-    gap = problem.action_gap
-    return ReferenceMoments(deviation=0.0, noise_fourth=0.0, second=gap, fourth=gap, width=0.0, calls=0.0)
+    return exact_reference(problem.action_gap / 2.0, 0.0, 0.0)
+
+
+def exact_reference(bias: Numbers, width: Numbers, calls: Numbers) -> ReferenceMoments:
+    """A reference without noise, with range(Q̂ − Q) ≤ 2·bias."""
+    return ReferenceMoments(bias=bias, deviation=0.0, noise_second=0.0, noise_fourth=0.0, width=width, calls=calls)
 
 
 def reference(problem: Problem, through: Return, samples: Numbers) -> ReferenceMoments:
-    """The mean of N returns per action.
-
-    range(e)² ≤ 2Σ(e_a − ē)², whose mean is 2(K−1)s² and whose mean square follows from the fourth moment of a mean of
-    N independent terms bounded by D: at most κ·s⁴ with κ = 3(N−1)/N + D²/(Nσ²).
-    """
-    others = problem.actions - 1
-    deviation = np.sqrt(through.variance / samples)
-    # κ·s⁴, written so that a variance of zero is no division by zero.
-    kurtosis = 3.0 * (samples - 1) / samples * deviation**4 + (through.width * deviation / samples) ** 2
-    fourth = (4.0 * (others**2 * kurtosis + (others**3 + 2 * others) * deviation**4) / problem.actions) ** 0.25
+    """The mean of N returns per action."""
+    noise = debiasing.noise(problem.actions, through.variance, through.width, samples)
     return ReferenceMoments(
-        deviation=deviation,
-        noise_fourth=fourth,
-        second=np.sqrt(2.0 * others) * deviation + 2.0 * through.bias,
-        fourth=fourth + 2.0 * through.bias,
+        bias=through.bias,
+        deviation=np.sqrt(through.variance / samples),
+        noise_second=noise.second,
+        noise_fourth=noise.fourth,
         width=through.width,
         calls=problem.actions * samples * through.calls,
+        samples=samples,
     )
 
 
 def _first_remainder(problem: Problem, by_range: Numbers, by_square: Numbers) -> Numbers:
-    """min(range, range²/(8η)): the largest F − T₁, from norms of the range; the hard maximum has the first only."""
-    if problem.temperature == 0.0:
+    """min(range, d₂/2·range²): the largest F − T₁, from norms of the range; the hard maximum has the first only."""
+    if not problem.derivatives:
         return by_range
-    return np.minimum(by_range, curvature.remainder_constant(2, problem.temperature) * by_square**2)
+    return np.minimum(by_range, problem.derivatives[0] / 2.0 * by_square**2)
 
 
-def plug_in(problem: Problem, through: Return, around: ReferenceMoments) -> Certificate:
-    """F(Q̂). By convexity its mean exceeds F(E Q̂), by at most J: half of J is taken off."""
+def _left_over(problem: Problem, around: ReferenceMoments, kind: debiasing.Debiased, debias: int) -> Numbers:
+    """What the noise of a reference leaves of the bias of a debiased level."""
+    variance = around.deviation**2 * around.samples
+    return debiasing.left_over(
+        kind, debias, problem.actions, problem.derivatives, variance, around.width, around.samples
+    )
+
+
+def _swing(problem: Problem, around: ReferenceMoments, kind: debiasing.Debiased, debias: int) -> Numbers:
+    """A bound of the L² norm of what differs from the linear part of F(Q̂), of the weighted sum in its place.
+
+    It is a sum of parts that are positive less a sum of parts that are negative, so no more than the larger of the two.
+    """
+    own = _first_remainder(problem, around.noise_second, around.noise_fourth)
+    sides = [own, 0.0]  # F(Q̂) is above its linear part; F(Q̂) − ⟨∇F(Q̂), e⟩ is below F(E Q̂)
+    above, below = debiasing.swings(kind, debias)
+    variance = around.deviation**2 * around.samples
+    for split in range(debias):
+        block = debiasing.noise(problem.actions, variance, around.width, around.samples / 2**split)
+        most = _first_remainder(problem, block.second, block.fourth)
+        with_own, against = (above, below) if kind == "plug-in" else (below, above)
+        sides = [sides[0] + with_own[split] * most, sides[1] + against[split] * most]
+    return np.hypot(*sides)
+
+
+def _reach(problem: Problem, around: ReferenceMoments, kind: debiasing.Debiased, debias: int) -> tuple[Numbers, Numbers]:
+    """How far the weighted sum of a debiased level may be below and above F(Q̂)."""
+    most = _first_remainder(problem, around.width, around.width)
+    above, below = debiasing.swings(kind, debias)
+    return sum(below) * most, sum(above) * most
+
+
+def plug_in(problem: Problem, through: Return, around: ReferenceMoments, debias: int = 0) -> Certificate:
+    """F(Q̂), or the weighted sum in its place. By convexity the mean of F(Q̂) exceeds F(E Q̂): half of that is taken off."""
     others, actions = problem.actions - 1, problem.actions
-    deviation = around.deviation
-    # E max e ≤ (K−1)s/√K, for the largest of e_a − ē is at most √((K−1)/K) of their norm.
-    excess = _first_remainder(problem, others / math.sqrt(actions) * deviation, math.sqrt(2.0 * others) * deviation)
-    # Efron and Stein; or the linear part, of deviation at most s, plus the remainder.
-    spread = np.sqrt(actions) * deviation
-    if problem.temperature > 0.0:
-        remainder = curvature.remainder_constant(2, problem.temperature) * around.noise_fourth**2
-        spread = np.minimum(spread, deviation + remainder)
+    deviation, shift = around.deviation, 0.0
+    spread = np.sqrt(actions) * deviation  # Efron and Stein
+    if debias == 0:
+        # E max e ≤ (K−1)s/√K, for the largest of e_a − ē is at most √((K−1)/K) of their norm.
+        noise = _first_remainder(problem, others / math.sqrt(actions) * deviation, around.noise_second) / 2.0
+        shift = -noise
+    else:
+        noise = _left_over(problem, around, "plug-in", debias)
+    if problem.derivatives:
+        # The linear part has a deviation of at most s.
+        curved = deviation + _swing(problem, around, "plug-in", debias)
+        spread = np.minimum(spread, curved) if debias == 0 else curved
+    below, above = _reach(problem, around, "plug-in", debias)
     return Certificate(
-        bias=through.bias + excess / 2.0,
+        bias=through.bias + noise,
         variance=spread**2,
-        low=through.low + problem.at_zero[0] - excess / 2.0,
-        high=through.high + problem.at_zero[1] - excess / 2.0,
+        low=through.low + problem.at_zero[0] - below + shift,
+        high=through.high + problem.at_zero[1] + above + shift,
         calls=around.calls,
-        shift=-excess / 2.0,
+        shift=shift,
     )
 
 
 def first_order(
-    problem: Problem, around: ReferenceMoments, linear: Return, centring: Centring = "action"
+    problem: Problem, around: ReferenceMoments, linear: Return, centring: Centring = "action", debias: int = 0
 ) -> Certificate:
-    """F(Q̂) + X_A − Q̂(A). The Taylor remainder is never negative: half of its bound is added."""
-    remainder = _first_remainder(problem, around.second, around.second)
-    between = around.second + 2.0 * linear.bias if centring == "action" else problem.action_gap + 2.0 * linear.bias
-    drift = _first_remainder(problem, around.second, around.fourth) + linear.bias
+    """F(Q̂) + X_A − Q̂(A). The Taylor remainder is never negative: half of its bound is added.
+
+    The bias t of Q̂ and its noise are expanded one after the other: F at E Q̂ with its gradient there is too low by the
+    first remainder of the bias. Noise changes that gradient, by d₃/2·range(e)², which multiplies a difference of biases.
+    """
+    by_bias = _first_remainder(problem, 2.0 * around.bias, 2.0 * around.bias)
+    apart = around.bias + linear.bias  # half of the range of E X − E Q̂
+    cross = math.inf if len(problem.derivatives) < 2 else problem.derivatives[1] * around.noise_second**2 * apart
+    cross = np.where(around.noise_second == 0.0, 0.0, cross)
+    if debias == 0:
+        by_noise = _first_remainder(problem, around.noise_second, around.noise_second)
+        apart_half, at_once = (by_bias + by_noise) / 2.0, _first_remainder(problem, around.second, around.second) / 2.0
+        better = apart_half + cross < at_once
+        shift = np.where(better, apart_half, at_once)
+        remainder = shift + np.where(better, cross, 0.0)
+    else:
+        shift = by_bias / 2.0
+        remainder = shift + cross + _left_over(problem, around, "order-1", debias)
+    between = 2.0 * linear.bias + (around.second if centring == "action" else problem.action_gap)
+    # How the mean given Q̂ varies with its noise: through F, and through the policy that weighs differences of biases.
+    steepness = np.minimum(2.0, 2.0 * problem.derivatives[0] * around.noise_second)
+    drift = _swing(problem, around, "order-1", debias) + steepness * apart
+    below, above = _reach(problem, around, "order-1", debias)
     return Certificate(
-        bias=remainder / 2.0 + linear.bias,
+        bias=remainder + linear.bias,
         variance=linear.variance + between**2 / 4.0 + drift**2,
-        low=problem.at_zero[0] - around.width + linear.low + remainder / 2.0,
-        high=problem.at_zero[1] + around.width + linear.high + remainder / 2.0,
+        low=problem.at_zero[0] - around.width + linear.low - below + shift,
+        high=problem.at_zero[1] + around.width + linear.high + above + shift,
         calls=around.calls + linear.calls,
-        shift=remainder / 2.0,
+        shift=shift,
     )
 
 
@@ -241,7 +343,8 @@ def second_order(
         curvature.remainder_constant(3, eta) * around.second * around.fourth**2,
         curvature.remainder_constant(2, eta) * around.second**2,
     )
-    pair_bias = quadratic.bias / eta * (math.sqrt(differing / 2.0) * around.second + differing * quadratic.bias)
+    # (1/2η)(2·Cov(Δ, β) + Var β), where the range of the pairs' bias β is at most twice that of a return.
+    pair_bias = quadratic.bias / (2.0 * eta) * (around.second + quadratic.bias)
     between = around.second + 2.0 * linear.bias if centring == "action" else problem.action_gap + 2.0 * linear.bias
     spread = (
         8.0 * quadratic.variance * (around.second + 2.0 * quadratic.bias) ** 2 / pairs
@@ -290,8 +393,11 @@ def clipped_reference(problem: Problem, around: ReferenceMoments, low: float, hi
         low - rewards[0] - problem.discount * values[0],
     )
     uncentred = math.sqrt(problem.actions / max(problem.actions - 1, 1))
+    # All of Q̂ − Q counts as noise here: nothing is used of a mean that clipping has moved.
     return around._replace(
-        second=uncentred * around.second + 2.0 * outside, fourth=uncentred * around.fourth + 2.0 * outside
+        bias=0.0,
+        noise_second=uncentred * around.second + 2.0 * outside,
+        noise_fourth=uncentred * around.fourth + 2.0 * outside,
     )
 
 
@@ -302,7 +408,7 @@ class Level:
     kind: Kind
     samples: int = 0  # N, returns per action in the reference; 0: all actions alike
     reference: int | None = None  # the level that these returns go through
-    debias: int = 0  # terms of the reference's noise that are cancelled, see `debias.DEBIASING`: N^−1, and N^−2
+    debias: int = 0  # terms of the bias by the reference's noise that are cancelled: N^−1, or N^−1 and N^−2
     rewards: int = 1  # M, rewards averaged in every return *through* this level
     linear: int | None = None  # the level of the return X_A
     quadratic: int | None = None  # the level of the paired returns
@@ -311,6 +417,13 @@ class Level:
     shift: float = 0.0  # added to the sample
     centring: Centring = "action"
     clip: tuple[float, float] | None = None  # the printed clipping, of every entry of Q̂ and of the sample
+
+    def __post_init__(self) -> None:
+        blocks = 2**self.debias
+        if self.debias > 0 and (self.samples < blocks or self.samples % blocks > 0):
+            raise ValueError(f"samples must be a multiple of {blocks} for debias={self.debias}, got {self.samples}")
+        if self.debias > 0 and (self.kind not in ("plug-in", "order-1") or self.clip is not None):
+            raise ValueError(f"debias must be 0 for a level of kind {self.kind!r} with clip={self.clip}")
 
     @property
     def children(self) -> tuple[int, ...]:
@@ -327,11 +440,15 @@ def certify(problem: Problem, levels: Sequence[Level]) -> list[Certificate]:
             raise ValueError(f"level {row} refers to levels {level.children}, which are not all above it")
         certificate = _certify(problem, level, returns)
         certificates.append(certificate)
-        returns.append(one_step(problem, certificate))
+        returns.append(one_step(problem, certificate, level.rewards))
     return certificates
 
 
 def _certify(problem: Problem, level: Level, returns: Sequence[Return]) -> Certificate:
+    if level.debias > debiasing.largest_debias(problem.derivatives):
+        raise ValueError(
+            f"debias must be 0 for a backup with {len(problem.derivatives)} bounded derivatives, got {level.debias}"
+        )
     if level.kind == "constant":
         # A shift away from the middle, such as the printed answer 0, adds to the bias.
         middle = constant(problem)
@@ -343,7 +460,7 @@ def _certify(problem: Problem, level: Level, returns: Sequence[Return]) -> Certi
         around = reference(problem, returns[level.reference], level.samples)
     if level.kind == "plug-in":
         assert level.reference is not None
-        proved = plug_in(problem, returns[level.reference], around)
+        proved = plug_in(problem, returns[level.reference], around, level.debias)
         if level.clip is not None:
             proved = _clipped_entries(problem, proved, returns[level.reference], around, level.clip)
         return _adjusted(problem, level, proved)
@@ -357,7 +474,7 @@ def corrected(problem: Problem, level: Level, around: ReferenceMoments, returns:
     assert level.linear is not None
     linear = returns[level.linear]
     if level.quadratic is None:
-        return _adjusted(problem, level, first_order(problem, around, linear, level.centring))
+        return _adjusted(problem, level, first_order(problem, around, linear, level.centring, level.debias))
     quadratic, centring = returns[level.quadratic], level.centring
     proved = second_order(problem, around, linear, quadratic, level.pairs, centring, level.equal_pairs)
     return _adjusted(problem, level, proved)

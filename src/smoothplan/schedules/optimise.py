@@ -2,7 +2,9 @@
 
 The search walks down a geometric grid of bias targets. At each it evaluates every level of every kind that reaches the
 target with the levels found so far as children, and keeps the best for a few exchange rates between cost and variance:
-a parent that averages pays for both. Then it chooses the root. It takes about a second and no simulator call.
+a parent that averages pays for both. Then it chooses the root. As the walk is greedy, more kinds of levels may mislead
+it: so it is done again with fewer kinds, and the cheapest schedule is taken. It takes about a second and no simulator
+call.
 """
 
 import math
@@ -16,6 +18,7 @@ import numpy as np
 from smoothplan import arguments, confidence, curvature
 from smoothplan.arguments import Ints, Numbers
 from smoothplan.schedules import level as arithmetic
+from smoothplan.schedules.debias import largest_debias
 from smoothplan.schedules.level import Certificate, Level, Problem, ReferenceMoments, Return
 from smoothplan.schedules.schedule import CERTAIN_SHARE, Schedule, shared_reference, trimmed
 
@@ -33,11 +36,12 @@ class _Candidates:
     certificate: Certificate
     reference: Ints  # −1: constant
     samples: Ints
+    debias: int = 0
     linear: Ints | None = None
     quadratic: Ints | None = None
     pairs: int = 0
 
-    def level(self, entry: int, skipped: int) -> Level:
+    def level(self, problem: Problem, entry: int, skipped: int) -> Level:
         """The level of one entry of a table from which the first `skipped` levels were left out."""
 
         def chosen(children: Ints | None) -> int | None:
@@ -47,6 +51,8 @@ class _Candidates:
             kind=self.kind,
             samples=int(self.samples[entry]),
             reference=chosen(self.reference),
+            debias=self.debias,
+            rewards=int(arithmetic.best_rewards(problem, self.proved(entry))),
             linear=chosen(self.linear),
             quadratic=chosen(self.quadratic),
             pairs=self.pairs,
@@ -81,7 +87,20 @@ class _References:
     samples: Ints
 
 
-def optimised(problem: Problem, epsilon: float, delta: float, order: int = 2) -> Schedule:
+class Kinds(NamedTuple):
+    """The kinds of levels that a schedule may have."""
+
+    order: int  # the highest order: 0 for plug-in levels only
+    debias: int = 0  # the most terms that a level may cancel
+
+    def within(self, problem: Problem) -> "list[Kinds]":
+        """These kinds and fewer, as far as the backup of a problem has them: the hard maximum has plug-in levels only."""
+        order = self.order if problem.derivatives else 0
+        debias = min(self.debias, largest_debias(problem.derivatives))
+        return [Kinds(lower) for lower in range(order + 1)] + [Kinds(order, terms) for terms in range(1, debias + 1)]
+
+
+def optimised(problem: Problem, epsilon: float, delta: float, order: int = 2, debias: int = 0) -> Schedule:
     """The cheapest schedule found for accuracy ε with probability 1 − δ.
 
     Args:
@@ -89,6 +108,7 @@ def optimised(problem: Problem, epsilon: float, delta: float, order: int = 2) ->
         epsilon: the accuracy of the value.
         delta: the probability of missing it.
         order: the highest order of levels that is allowed: 0 for plug-in levels only. A hard maximum has no other.
+        debias: the most terms that a level may cancel; 0 for no debiased levels.
 
     Raises:
         ValueError: ε is beyond what floating point, any level or a search of reasonable length can reach.
@@ -96,16 +116,17 @@ def optimised(problem: Problem, epsilon: float, delta: float, order: int = 2) ->
     curvature.resolvable(epsilon, problem.values)
     if problem.width / 2.0 <= epsilon:
         return Schedule(problem, (Level("constant"),), 1, epsilon, delta)
-    if problem.temperature == 0.0:
-        order = 0
-    levels, certificates = _table(problem, order).down_to(_finest_bias(problem, epsilon))
-    with np.errstate(over="ignore", invalid="ignore"):
-        root, repeats = _root(problem, _columns(certificates), epsilon, delta, order)
-    return Schedule(problem, trimmed([*levels, root]), repeats, epsilon, delta)
+    found = []
+    for kinds in Kinds(order, debias).within(problem):
+        levels, certificates = _table(problem, kinds).down_to(_finest_bias(problem, epsilon))
+        with np.errstate(over="ignore", invalid="ignore"):
+            root, repeats = _root(problem, _returns(problem, levels, certificates), epsilon, delta, kinds.order)
+        found.append(Schedule(problem, trimmed([*levels, root]), repeats, epsilon, delta))
+    return min(found, key=lambda schedule: schedule.calls)
 
 
 def ladder(
-    problem: Problem, radius: float, delta: float, order: int = 2, budget: float = math.inf
+    problem: Problem, radius: float, delta: float, order: int = 2, debias: int = 0, budget: float = math.inf
 ) -> tuple[list[Level], list[Rung]]:
     """The levels of a problem, and those of them that an action's interval goes through as it shrinks to a radius.
 
@@ -116,20 +137,28 @@ def ladder(
         problem: see `Problem.of`.
         radius: the finest that is wanted.
         delta: the probability that the noise is larger than certified, for all rungs together.
-        order: the highest order of levels that is allowed. A hard maximum has plug-in levels only.
+        order, debias: the kinds of levels that are allowed, see `optimised`.
         budget: the price at which the ladder ends before the radius is reached. The first rung is always there.
     """
     arguments.number("delta for each action", delta, least=arguments.LEAST_DELTA / problem.actions)
-    if problem.temperature == 0.0:
-        order = 0
-    table, found = _table(problem, order), list[Rung]()
+    kinds = Kinds(order, debias).within(problem)
+    ladders = [_ladder(_table(problem, some), problem, radius, delta, budget) for some in kinds]
+    # The finest last rung, and the cheapest of those.
+    return min(ladders, key=lambda found: (found[1][-1].radius, found[1][-1].price))
+
+
+def _ladder(
+    table: "_Table", problem: Problem, radius: float, delta: float, budget: float
+) -> tuple[list[Level], list[Rung]]:
+    """The ladder over the levels of one table."""
+    found = list[Rung]()
     # A geometric grid from below the widest radius to the finest, of which 1e-12 is beyond the accuracy of floats.
     widest = problem.action_gap / 2.0
     finest = max(radius, 1e-12 * (widest or 1.0))
     steps = math.ceil(math.log(widest / finest) / -math.log(0.95)) if finest < widest else 0  # of 5 %
     for wanted in np.geomspace(widest, finest, steps + 1)[1:].tolist() if steps > 0 else [finest]:
         with np.errstate(over="ignore", invalid="ignore"):
-            returns = arithmetic.one_step(problem, _columns(table.down_to(_finest_bias(problem, wanted))[1]))
+            returns = _returns(problem, *table.down_to(_finest_bias(problem, wanted)))
             rung = _rung(returns, wanted, delta / 8)  # over how many rungs δ is split is not known yet
         if found and (rung is None or not rung.price <= budget):
             break
@@ -172,12 +201,13 @@ def _reached(rung: Rung | None, epsilon: float, returns: Return) -> Rung:
 class _Table:
     """The levels of a problem, from coarse to fine. A finer request extends the table and leaves what was there."""
 
-    def __init__(self, problem: Problem, order: int) -> None:
-        self._problem, self._order = problem, order
+    def __init__(self, problem: Problem, kinds: Kinds) -> None:
+        self._problem, self._kinds = problem, kinds
         self._levels = [Level("constant")]
         self._certificates = [arithmetic.constant(problem)]
-        # From one bias target to the next. One step can shrink a bias by γ and no more, so it must not be coarser.
-        self._ratio = max(0.85, problem.discount**0.5)
+        # From one bias target to the next. One step shrinks a bias by γ and no more: the grid has some steps of its own
+        # within that.
+        self._ratio = max(0.85, problem.discount**0.25)
         self._target = self._certificates[0].bias * self._ratio
         self._counts: list[tuple[float, int]] = []  # target, and the number of levels once it was met
 
@@ -202,11 +232,12 @@ class _Table:
             # Where floats end, the search stops being careful: plug-in levels over the latest eight state a price.
             hopeless = self._certificates[-1].calls > 1e300
             skipped = max(0, len(self._levels) - 8) if hopeless else 0
-            columns = _columns(self._certificates[skipped:])
+            kinds = Kinds(0) if hopeless else self._kinds
             with np.errstate(over="ignore", invalid="ignore"):
-                found = list(_best(self._problem, columns, self._target, 0 if hopeless else self._order))
+                returns = _returns(self._problem, self._levels[skipped:], self._certificates[skipped:])
+                found = list(_best(self._problem, returns, self._target, kinds))
             for candidates, entry in found:
-                self._levels.append(candidates.level(entry, skipped))
+                self._levels.append(candidates.level(self._problem, entry, skipped))
                 self._certificates.append(candidates.proved(entry))
             self._counts.append((self._target, len(self._levels)))
             self._target *= self._ratio
@@ -215,13 +246,13 @@ class _Table:
 
 
 @lru_cache(maxsize=64)
-def _table(problem: Problem, order: int) -> _Table:
-    return _Table(problem, order)
+def _table(problem: Problem, kinds: Kinds) -> _Table:
+    return _Table(problem, kinds)
 
 
-def _best(problem: Problem, table: Certificate, target: float, order: int) -> Iterator[tuple[_Candidates, int]]:
+def _best(problem: Problem, returns: Return, target: float, kinds: Kinds) -> Iterator[tuple[_Candidates, int]]:
     """The best candidates for a bias target, one for each exchange rate, without repetition."""
-    found = list(_candidates(problem, table, target, order))
+    found = list(_candidates(problem, returns, target, kinds))
     everyday = ((problem.reward_range[1] - problem.reward_range[0] + problem.discount * problem.width) / 2.0) ** 2
     taken: set[tuple[float, float]] = set()
     # Weights of the variance that a return has anyway, against that of the level: low ones favour low variance.
@@ -242,48 +273,65 @@ def _best(problem: Problem, table: Certificate, target: float, order: int) -> It
 
 
 @cache
-def _sample_sizes() -> Ints:
-    """Returns per action that are tried in a reference."""
-    return np.unique(np.round(np.concatenate([2.0 ** np.arange(0.0, 14.0, 0.25), 2.0 ** np.arange(14.0, 50.01)])))
+def _sample_sizes(debias: int = 0) -> Ints:
+    """Returns per action that are tried in a reference: multiples of its blocks."""
+    sizes, blocks = np.concatenate([2.0 ** np.arange(0.0, 14.0, 0.25), 2.0 ** np.arange(14.0, 50.01)]), 2**debias
+    return np.unique(np.maximum(np.round(sizes / blocks), 1.0) * blocks)
 
 
-def _candidates(problem: Problem, table: Certificate, target: float, order: int) -> Iterator[_Candidates]:
-    """All levels with a bias of at most the target whose children are in the table."""
-    returns = arithmetic.one_step(problem, table)
-    level, samples = _grid(np.arange(len(table.bias)), _sample_sizes())
-    through = _rows(returns, level)
-    around = arithmetic.reference(problem, through, samples)
-    plug_in = arithmetic.plug_in(problem, through, around)
-    reach = plug_in.bias <= target
-    if reach.any():
-        yield _Candidates("plug-in", _rows(plug_in, reach), level[reach], samples[reach])
-    if order == 0:
-        return
-
-    references = _frontier(around, level, samples)
-    # The constant reference is row −1 and has no samples.
-    columns = zip(references.certificate, arithmetic.constant_reference(problem), strict=True)
-    references = _References(
-        ReferenceMoments(*(np.append(np.broadcast_to(many, references.level.shape), one) for many, one in columns)),
-        np.append(references.level, -1),
-        np.append(references.samples, 0),
-    )
+def _candidates(problem: Problem, returns: Return, target: float, kinds: Kinds) -> Iterator[_Candidates]:
+    """All levels with a bias of at most the target whose children have these returns."""
     # A linear child whose return is biased by less than a fifth of the target is finer than is of use.
     useful = np.flatnonzero((returns.bias < target) & (returns.bias >= 0.2 * target))
     if problem.discount == 0.0:
         useful = np.zeros(1, dtype=np.int64)
-    r, j = _grid(np.arange(len(references.level)), useful)
-    first = arithmetic.first_order(problem, _rows(references.certificate, r), _rows(returns, j))
-    reach = first.bias <= target
-    if reach.any():
-        yield _Candidates(
-            "order-1", _rows(first, reach), references.level[r[reach]], references.samples[r[reach]], j[reach]
+    for debias in range(kinds.debias + 1):
+        level, samples = _grid(np.arange(len(returns.bias)), _sample_sizes(debias))
+        through = _rows(returns, level)
+        around = arithmetic.reference(problem, through, samples)
+        plug_in = arithmetic.plug_in(problem, through, around, debias)
+        reach = plug_in.bias <= target
+        if reach.any():
+            yield _Candidates("plug-in", _rows(plug_in, reach), level[reach], samples[reach], debias)
+        if kinds.order == 0:
+            continue
+        references = _useful_references(problem, around, level, samples, debias, target)
+        r, j = _grid(np.arange(len(references.level)), useful)
+        first = arithmetic.first_order(
+            problem, _rows(references.certificate, r), _rows(returns, j), "action", debias
         )
-    if order == 1:
-        return
+        reach = first.bias <= target
+        if reach.any():
+            r, j = r[reach], j[reach]
+            yield _Candidates("order-1", _rows(first, reach), references.level[r], references.samples[r], debias, j)
+        if debias == 0 and kinds.order == 2:
+            yield from _second_order(problem, returns, target, references, useful)
 
+
+def _useful_references(
+    problem: Problem, around: ReferenceMoments, level: Ints, samples: Ints, debias: int, target: float
+) -> _References:
+    """References of order-1 levels: those that are better than every cheaper one, and the constant one."""
+    if debias > 0:
+        perfect = Return(0.0, 0.0, 0.0, 0.0, 0.0)
+        bias = arithmetic.first_order(problem, around, perfect, "action", debias).bias
+        return _frontier(around, bias, level, samples, target)
+    references = _frontier(around, around.second, level, samples)
+    # The constant reference is row −1 and has no samples.
+    columns = zip(references.certificate, arithmetic.constant_reference(problem), strict=True)
+    return _References(
+        ReferenceMoments(*(np.append(np.broadcast_to(many, references.level.shape), one) for many, one in columns)),
+        np.append(references.level, -1),
+        np.append(references.samples, 0),
+    )
+
+
+def _second_order(
+    problem: Problem, returns: Return, target: float, references: _References, useful: Ints
+) -> Iterator[_Candidates]:
+    """Levels of order 2 around some references, with linear children that are of use."""
     # About 50 levels are tried as children of the quadratic term: they are coarse, and the choice is not critical.
-    coarse = np.arange(0, len(table.bias), math.ceil(len(table.bias) / 50))
+    coarse = np.arange(0, len(returns.bias), math.ceil(len(returns.bias) / 50))
     r, j, k = _grid(np.arange(len(references.level)), useful, coarse)
     for pairs in (2, 3, 4, 6, 8, 12, 16, 32):
         second = arithmetic.second_order(
@@ -297,13 +345,11 @@ def _candidates(problem: Problem, table: Certificate, target: float, order: int)
                 return
             r, j, k = r[reach], j[reach], k[reach]
             second = _rows(second, reach)
-        yield _Candidates("order-2", second, references.level[r], references.samples[r], j, k, pairs)
+        yield _Candidates("order-2", second, references.level[r], references.samples[r], 0, j, k, pairs)
 
 
-def _root(problem: Problem, table: Certificate, epsilon: float, delta: float, order: int) -> tuple[Level, int]:
-    """The cheapest root level over the levels of the table, and how often it is sampled."""
-    returns = arithmetic.one_step(problem, table)
-
+def _root(problem: Problem, returns: Return, epsilon: float, delta: float, order: int) -> tuple[Level, int]:
+    """The cheapest root level whose children have these returns, and how often it is sampled."""
     # Plug-in: every action's mean return within ε.
     rung = _reached(_rung(returns, epsilon, CERTAIN_SHARE * delta / problem.actions), epsilon, returns)
     plug_in = Level("plug-in", samples=int(rung.samples), reference=rung.level)
@@ -312,9 +358,9 @@ def _root(problem: Problem, table: Certificate, epsilon: float, delta: float, or
 
     # Order 1 is enough here: the shared reference is drawn once, so making it precise costs next to nothing.
     tried = np.unique(np.round(2.0 ** np.arange(2.0, 40.01, 0.25)))  # returns per action in its reference
-    level, counts = _grid(np.arange(len(table.bias)), tried)
+    level, counts = _grid(np.arange(len(returns.bias)), tried)
     around = shared_reference(problem, _rows(returns, level), counts, delta)
-    references = _frontier(around, level, counts)
+    references = _frontier(around, around.bias, level, counts)
     r, j = _grid(np.arange(len(references.level)), np.flatnonzero(returns.bias < epsilon))
     certificate = arithmetic.first_order(problem, _rows(references.certificate, r), _rows(returns, j))
     reach = np.flatnonzero(certificate.bias < epsilon)
@@ -338,15 +384,17 @@ def _root(problem: Problem, table: Certificate, epsilon: float, delta: float, or
     return plug_in, 1
 
 
-def _frontier(around: ReferenceMoments, level: Ints, samples: Ints) -> _References:
-    """Of all references those that are better than every cheaper one, by 5 % at least."""
-    order = np.lexsort((around.second, around.calls))
+def _frontier(
+    around: ReferenceMoments, badness: Numbers, level: Ints, samples: Ints, most: float = math.inf
+) -> _References:
+    """Of all references those that are better than every cheaper one, by 5 % at least, and good enough."""
+    order = np.lexsort((badness, around.calls))
     chosen: list[int] = []
     least = np.inf
-    for row in order[np.flatnonzero(np.diff(np.minimum.accumulate(around.second[order]), prepend=np.inf) < 0.0)]:
-        if around.second[row] <= 0.95 * least:
+    for row in order[np.flatnonzero(np.diff(np.minimum.accumulate(badness[order]), prepend=np.inf) < 0.0)]:
+        if badness[row] <= min(0.95 * least, most):
             chosen.append(int(row))
-            least = around.second[row]
+            least = badness[row]
     rows = np.array(chosen, dtype=np.int64)
     return _References(_rows(around, rows), level[rows], samples[rows])
 
@@ -361,6 +409,7 @@ def _rows(table: Table, rows: Numbers) -> Table:
     return type(table)(*(column[rows] if np.ndim(column) else column for column in table))
 
 
-def _columns(certificates: list[Certificate]) -> Certificate:
-    """Certificates as one, whose fields are columns."""
-    return Certificate(*(np.array(column, dtype=np.float64) for column in zip(*certificates, strict=True)))
+def _returns(problem: Problem, levels: list[Level], certificates: list[Certificate]) -> Return:
+    """What is proved of the returns through some levels, as columns."""
+    columns = Certificate(*(np.array(column, dtype=np.float64) for column in zip(*certificates, strict=True)))
+    return arithmetic.one_step(problem, columns, np.array([float(level.rewards) for level in levels]))

@@ -18,6 +18,7 @@ from smoothplan.schedules.level import (
     Return,
     certify,
     corrected,
+    exact_reference,
     one_step,
 )
 
@@ -38,8 +39,7 @@ def shared_reference(problem: Problem, through: Return, samples: Numbers, delta:
     """The root's reference: N returns per action, with range(Q̂ − Q) bounded with probability 1 − REFERENCE_SHARE·δ."""
     each = REFERENCE_SHARE * delta / problem.actions
     error = 2.0 * (confidence.bernstein_radius(through.variance, through.width, samples, each) + through.bias)
-    calls = problem.actions * samples * through.calls
-    return ReferenceMoments(0.0, 0.0, second=error, fourth=error, width=through.width, calls=calls)
+    return exact_reference(error / 2.0, through.width, problem.actions * samples * through.calls)
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,12 @@ class Schedule:
 
     def _parts(self, level: Level, costs: list[int]) -> tuple[int, int]:
         """Calls for the reference of one sample of a level, and for the rest of it."""
-        around = 0 if level.reference is None else self.problem.actions * level.samples * (1 + costs[level.reference])
-        rest = 0 if level.linear is None else 1 + costs[level.linear]
-        rest += 0 if level.quadratic is None else 2 * level.pairs * (1 + costs[level.quadratic])
+        def return_calls(child: int) -> int:
+            return self.levels[child].rewards + costs[child]
+
+        around = 0 if level.reference is None else self.problem.actions * level.samples * return_calls(level.reference)
+        rest = 0 if level.linear is None else return_calls(level.linear)
+        rest += 0 if level.quadratic is None else 2 * level.pairs * return_calls(level.quadratic)
         return around, rest
 
     @property
@@ -109,13 +112,17 @@ class Schedule:
         if root.kind == "plug-in":
             return Certificate(*self.action_return)
         around = shared_reference(problem, self.action_return, root.samples, self.delta)
-        return corrected(problem, root, around, [one_step(problem, proved) for proved in self.certificates[:-1]])
+        return corrected(problem, root, around, [self._return(row) for row in range(len(self.levels) - 1)])
 
     @cached_property
     def action_return(self) -> Return:
         """What is proved of one return of one action at the root, from which the reference is averaged."""
         assert self.root.reference is not None
-        return one_step(self.problem, self.certificates[self.root.reference])
+        return self._return(self.root.reference)
+
+    def _return(self, row: int) -> Return:
+        """What is proved of a return through a level."""
+        return one_step(self.problem, self.certificates[row], self.levels[row].rewards)
 
     @property
     def bias(self) -> float:
