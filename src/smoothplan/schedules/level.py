@@ -193,9 +193,9 @@ def best_rewards(problem: Problem, level: Certificate) -> Numbers:
     """
     alone, future = _variances(problem, level)
     with np.errstate(divide="ignore", invalid="ignore"):
-        best = np.sqrt(level.calls * (alone - future) / future)
-    # Without noise in the future, or in the rewards, the quotient is ∞ or not a number.
-    best = np.where(alone > future, np.minimum(best, level.calls), 1.0)
+        best = np.sqrt(level.calls) * np.sqrt((alone - future) / future)
+    # Without noise in the future, or in the rewards, the quotient is ∞ or not a number. No run draws 1e9 rewards at once.
+    best = np.where(alone > future, np.minimum(best, np.minimum(level.calls, 1e9)), 1.0)
     return np.maximum(np.round(best), 1.0)
 
 

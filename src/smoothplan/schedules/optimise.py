@@ -9,7 +9,7 @@ call.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import NamedTuple, TypeVar
 
@@ -41,11 +41,11 @@ class _Candidates:
     quadratic: Ints | None = None
     pairs: int = 0
 
-    def level(self, problem: Problem, entry: int, skipped: int) -> Level:
-        """The level of one entry of a table from which the first `skipped` levels were left out."""
+    def level(self, problem: Problem, entry: int) -> Level:
+        """The level of one entry."""
 
         def chosen(children: Ints | None) -> int | None:
-            return None if children is None or children[entry] < 0 else int(children[entry]) + skipped
+            return None if children is None or children[entry] < 0 else int(children[entry])
 
         return Level(
             kind=self.kind,
@@ -57,6 +57,15 @@ class _Candidates:
             quadratic=chosen(self.quadratic),
             pairs=self.pairs,
             shift=float(self.proved(entry).shift),
+        )
+
+    def rows(self, rows: Numbers) -> "_Candidates":
+        """Some plug-in candidates."""
+        return replace(
+            self,
+            certificate=_rows(self.certificate, rows),
+            reference=self.reference[rows],
+            samples=self.samples[rows],
         )
 
     def proved(self, entry: int) -> Certificate:
@@ -78,13 +87,19 @@ class Rung(NamedTuple):
         return self.samples * float(self.through.calls)
 
 
-@dataclass(frozen=True)
-class _References:
-    """References worth considering: none is both dearer and worse than another."""
+class _References(NamedTuple):
+    """References, as columns."""
 
     certificate: ReferenceMoments
-    level: Ints
+    badness: Numbers  # what makes one better than another
+    level: Ints  # −1: constant
     samples: Ints
+
+    def rows(self, rows: Ints) -> "_References":
+        """Some of them."""
+        return _References(
+            _rows(self.certificate, rows), self.badness[rows], self.level[rows], self.samples[rows]
+        )
 
 
 class Kinds(NamedTuple):
@@ -94,10 +109,15 @@ class Kinds(NamedTuple):
     debias: int = 0  # the most terms that a level may cancel
 
     def within(self, problem: Problem) -> "list[Kinds]":
-        """These kinds and fewer, as far as the backup of a problem has them: the hard maximum has plug-in levels only."""
+        """Sets of these kinds, each searched alone, as far as a problem has them: the hard maximum has order 0 only.
+
+        Pairs are not combined with debiased levels: together they were not cheaper wherever it was tried.
+        """
         order = self.order if problem.derivatives else 0
         debias = min(self.debias, largest_debias(problem.derivatives))
-        return [Kinds(lower) for lower in range(order + 1)] + [Kinds(order, terms) for terms in range(1, debias + 1)]
+        return [Kinds(some) for some in range(order + 1)] + [
+            Kinds(min(order, 1), terms) for terms in range(1, debias + 1)
+        ]
 
 
 def optimised(problem: Problem, epsilon: float, delta: float, order: int = 2, debias: int = 0) -> Schedule:
@@ -207,9 +227,11 @@ class _Table:
         self._certificates = [arithmetic.constant(problem)]
         # From one bias target to the next. One step shrinks a bias by γ and no more: the grid has some steps of its own
         # within that.
-        self._ratio = max(0.85, problem.discount**0.25)
+        self._ratio = max(0.85, problem.discount**0.2)
         self._target = self._certificates[0].bias * self._ratio
         self._counts: list[tuple[float, int]] = []  # target, and the number of levels once it was met
+        self._pools = [_Pool(problem, kinds, debias) for debias in range(kinds.debias + 1)]
+        self._pooled = 0  # levels that the pools know
 
     def down_to(self, floor: float) -> tuple[list[Level], list[Certificate]]:
         """The levels for all targets of the grid that are not below the floor, and what is proved of them.
@@ -229,15 +251,10 @@ class _Table:
                     "ReferenceCruiser"
                 )
         while self._target >= floor:
-            # Where floats end, the search stops being careful: plug-in levels over the latest eight state a price.
-            hopeless = self._certificates[-1].calls > 1e300
-            skipped = max(0, len(self._levels) - 8) if hopeless else 0
-            kinds = Kinds(0) if hopeless else self._kinds
             with np.errstate(over="ignore", invalid="ignore"):
-                returns = _returns(self._problem, self._levels[skipped:], self._certificates[skipped:])
-                found = list(_best(self._problem, returns, self._target, kinds))
+                found = list(_best(self._problem, self._candidates()))
             for candidates, entry in found:
-                self._levels.append(candidates.level(self._problem, entry, skipped))
+                self._levels.append(candidates.level(self._problem, entry))
                 self._certificates.append(candidates.proved(entry))
             self._counts.append((self._target, len(self._levels)))
             self._target *= self._ratio
@@ -245,31 +262,111 @@ class _Table:
         return self._levels[:count], self._certificates[:count]
 
 
+    def _candidates(self) -> Iterator[_Candidates]:
+        """Levels that reach the target, with the levels so far as children."""
+        problem, target = self._problem, self._target
+        if self._certificates[-1].calls > 1e300:
+            # Where floats end, the search stops being careful: plug-in levels over the latest eight state a price.
+            first = max(0, len(self._levels) - 8)
+            latest = _Pool(problem, Kinds(0), 0)
+            latest.add(_returns(problem, self._levels[first:], self._certificates[first:]), first)
+            yield from latest.plug_in_levels(target)
+            return
+        returns = _returns(problem, self._levels, self._certificates)
+        new = np.arange(self._pooled, len(self._levels))
+        for pool in self._pools:
+            pool.add(_rows(returns, new), self._pooled)
+        self._pooled = len(self._levels)
+        # A linear child whose return is biased by less than a fifth of the target is finer than is of use.
+        useful = np.flatnonzero((returns.bias < target) & (returns.bias >= 0.2 * target))
+        if problem.discount == 0.0:
+            useful = np.zeros(1, dtype=np.int64)
+        for pool in self._pools:
+            yield from pool.plug_in_levels(target)
+            if self._kinds.order > 0:
+                yield from _first_order(problem, returns, target, pool.references, useful, pool.debias)
+        if self._kinds.order == 2:
+            yield from _second_order(problem, returns, target, self._pools[0].references, useful)
+
+
 @lru_cache(maxsize=64)
 def _table(problem: Problem, kinds: Kinds) -> _Table:
     return _Table(problem, kinds)
 
 
-def _best(problem: Problem, returns: Return, target: float, kinds: Kinds) -> Iterator[tuple[_Candidates, int]]:
-    """The best candidates for a bias target, one for each exchange rate, without repetition."""
-    found = list(_candidates(problem, returns, target, kinds))
+class _Pool:
+    """What can be made of the returns through levels: plug-in levels, and references of levels of higher order.
+
+    Neither depends on the target, so a pool grows with the levels. `debias` is the number of terms that its levels
+    cancel.
+    """
+
+    def __init__(self, problem: Problem, kinds: Kinds, debias: int) -> None:
+        self.debias = debias
+        self._problem, self._kinds = problem, kinds
+        self._plug_in: list[_Candidates] = []
+        # The constant reference, which costs nothing, and which there is nothing to debias in.
+        constant = arithmetic.constant_reference(problem)
+        here = slice(0, 1 if debias == 0 else 0)
+        self.references = _References(
+            ReferenceMoments(*(np.full(1, column)[here] for column in constant)),
+            np.full(1, constant.second)[here],
+            np.full(1, -1)[here],
+            np.zeros(1)[here],
+        )
+
+    def add(self, returns: Return, first: int) -> None:
+        """Takes levels into account, the number of the first of which is given, by the returns through them."""
+        problem, debias = self._problem, self.debias
+        level, samples = _grid(np.arange(len(returns.bias)), _sample_sizes(debias))
+        through = _rows(returns, level)
+        around = arithmetic.reference(problem, through, samples)
+        plug_in = arithmetic.plug_in(problem, through, around, debias)
+        self._plug_in.append(_Candidates("plug-in", plug_in, level + first, samples, debias))
+        if self._kinds.order == 0:
+            return
+        badness = around.second
+        if debias > 0:  # the bias of a level whose linear child has none
+            perfect = Return(0.0, 0.0, 0.0, 0.0, 0.0)
+            badness = arithmetic.first_order(problem, around, perfect, "action", debias).bias
+        new = _frontier(_References(around, badness, level + first, samples))
+        both = zip(_flat(self.references), _flat(new), strict=True)
+        columns = [np.concatenate([old, np.broadcast_to(more, new.level.shape)]) for old, more in both]
+        self.references = _frontier(_References(ReferenceMoments(*columns[:-3]), *columns[-3:]))
+
+    def plug_in_levels(self, target: float) -> Iterator[_Candidates]:
+        """Those that reach a bias target."""
+        for candidates in self._plug_in:
+            reach = candidates.certificate.bias <= target
+            if reach.any():
+                yield candidates.rows(reach)
+
+
+def _flat(references: _References) -> list[Numbers]:
+    return [*references.certificate, *references[1:]]
+
+
+def _best(problem: Problem, candidates: Iterator[_Candidates]) -> Iterator[tuple[_Candidates, int]]:
+    """The best candidates, one for each exchange rate between cost and variance, without repetition."""
     everyday = ((problem.reward_range[1] - problem.reward_range[0] + problem.discount * problem.width) / 2.0) ** 2
-    taken: set[tuple[float, float]] = set()
     # Weights of the variance that a return has anyway, against that of the level: low ones favour low variance.
-    for rate in (0.02, 0.2, 2.0, 20.0):
-        best: tuple[float, _Candidates, int] | None = None
-        for candidates in found:
-            certificate = candidates.certificate
-            work = (rate * everyday + problem.discount**2 * certificate.variance) * (1.0 + certificate.calls)
-            entry = int(np.argmin(work))
-            if best is None or work[entry] < best[0]:
-                best = (float(work[entry]), candidates, entry)
-        if best is not None:
-            _, candidates, entry = best
-            key = (float(candidates.certificate.variance[entry]), float(candidates.certificate.calls[entry]))
+    rates = np.array([0.02, 0.2, 2.0, 20.0])[:, None]
+    best: list[tuple[float, _Candidates, int] | None] = [None] * len(rates)
+    for some in candidates:
+        certificate = some.certificate
+        work = (rates * everyday + problem.discount**2 * certificate.variance) * (1.0 + certificate.calls)
+        for place, entry in enumerate(np.argmin(work, axis=1)):
+            least = best[place]
+            if least is None or work[place, entry] < least[0]:
+                best[place] = float(work[place, entry]), some, int(entry)
+    taken: set[tuple[float, float]] = set()
+    for found in best:
+        if found is not None:
+            _, some, entry = found
+            key = (float(some.certificate.variance[entry]), float(some.certificate.calls[entry]))
             if key not in taken:
                 taken.add(key)
-                yield candidates, entry
+                yield some, entry
 
 
 @cache
@@ -279,51 +376,18 @@ def _sample_sizes(debias: int = 0) -> Ints:
     return np.unique(np.maximum(np.round(sizes / blocks), 1.0) * blocks)
 
 
-def _candidates(problem: Problem, returns: Return, target: float, kinds: Kinds) -> Iterator[_Candidates]:
-    """All levels with a bias of at most the target whose children have these returns."""
-    # A linear child whose return is biased by less than a fifth of the target is finer than is of use.
-    useful = np.flatnonzero((returns.bias < target) & (returns.bias >= 0.2 * target))
-    if problem.discount == 0.0:
-        useful = np.zeros(1, dtype=np.int64)
-    for debias in range(kinds.debias + 1):
-        level, samples = _grid(np.arange(len(returns.bias)), _sample_sizes(debias))
-        through = _rows(returns, level)
-        around = arithmetic.reference(problem, through, samples)
-        plug_in = arithmetic.plug_in(problem, through, around, debias)
-        reach = plug_in.bias <= target
-        if reach.any():
-            yield _Candidates("plug-in", _rows(plug_in, reach), level[reach], samples[reach], debias)
-        if kinds.order == 0:
-            continue
-        references = _useful_references(problem, around, level, samples, debias, target)
-        r, j = _grid(np.arange(len(references.level)), useful)
-        first = arithmetic.first_order(
-            problem, _rows(references.certificate, r), _rows(returns, j), "action", debias
-        )
-        reach = first.bias <= target
-        if reach.any():
-            r, j = r[reach], j[reach]
-            yield _Candidates("order-1", _rows(first, reach), references.level[r], references.samples[r], debias, j)
-        if debias == 0 and kinds.order == 2:
-            yield from _second_order(problem, returns, target, references, useful)
-
-
-def _useful_references(
-    problem: Problem, around: ReferenceMoments, level: Ints, samples: Ints, debias: int, target: float
-) -> _References:
-    """References of order-1 levels: those that are better than every cheaper one, and the constant one."""
+def _first_order(
+    problem: Problem, returns: Return, target: float, references: _References, useful: Ints, debias: int
+) -> Iterator[_Candidates]:
+    """Levels of order 1 around some references, with linear children that are of use."""
     if debias > 0:
-        perfect = Return(0.0, 0.0, 0.0, 0.0, 0.0)
-        bias = arithmetic.first_order(problem, around, perfect, "action", debias).bias
-        return _frontier(around, bias, level, samples, target)
-    references = _frontier(around, around.second, level, samples)
-    # The constant reference is row −1 and has no samples.
-    columns = zip(references.certificate, arithmetic.constant_reference(problem), strict=True)
-    return _References(
-        ReferenceMoments(*(np.append(np.broadcast_to(many, references.level.shape), one) for many, one in columns)),
-        np.append(references.level, -1),
-        np.append(references.samples, 0),
-    )
+        references = references.rows(np.flatnonzero(references.badness <= target))
+    r, j = _grid(np.arange(len(references.level)), useful)
+    first = arithmetic.first_order(problem, _rows(references.certificate, r), _rows(returns, j), "action", debias)
+    reach = first.bias <= target
+    if reach.any():
+        r, j = r[reach], j[reach]
+        yield _Candidates("order-1", _rows(first, reach), references.level[r], references.samples[r], debias, j)
 
 
 def _second_order(
@@ -360,7 +424,7 @@ def _root(problem: Problem, returns: Return, epsilon: float, delta: float, order
     tried = np.unique(np.round(2.0 ** np.arange(2.0, 40.01, 0.25)))  # returns per action in its reference
     level, counts = _grid(np.arange(len(returns.bias)), tried)
     around = shared_reference(problem, _rows(returns, level), counts, delta)
-    references = _frontier(around, around.bias, level, counts)
+    references = _frontier(_References(around, around.bias, level, counts))
     r, j = _grid(np.arange(len(references.level)), np.flatnonzero(returns.bias < epsilon))
     certificate = arithmetic.first_order(problem, _rows(references.certificate, r), _rows(returns, j))
     reach = np.flatnonzero(certificate.bias < epsilon)
@@ -384,19 +448,17 @@ def _root(problem: Problem, returns: Return, epsilon: float, delta: float, order
     return plug_in, 1
 
 
-def _frontier(
-    around: ReferenceMoments, badness: Numbers, level: Ints, samples: Ints, most: float = math.inf
-) -> _References:
-    """Of all references those that are better than every cheaper one, by 5 % at least, and good enough."""
-    order = np.lexsort((badness, around.calls))
+def _frontier(references: _References) -> _References:
+    """Of all references those that are better than every cheaper one, by 5 % at least."""
+    badness = references.badness
+    order = np.lexsort((badness, references.certificate.calls))
     chosen: list[int] = []
     least = np.inf
     for row in order[np.flatnonzero(np.diff(np.minimum.accumulate(badness[order]), prepend=np.inf) < 0.0)]:
-        if badness[row] <= min(0.95 * least, most):
+        if badness[row] <= 0.95 * least:
             chosen.append(int(row))
             least = badness[row]
-    rows = np.array(chosen, dtype=np.int64)
-    return _References(_rows(around, rows), level[rows], samples[rows])
+    return references.rows(np.array(chosen, dtype=np.int64))
 
 
 def _grid(*axes: Numbers) -> list[Ints]:
