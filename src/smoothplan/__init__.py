@@ -1,11 +1,11 @@
 """smoothplan: plan with a simulator, with certified values and a price stated before the start.
 
 Everything a user needs is in this namespace: backups (`HardMax`, `LogSumExp`, `OptimalTransport`), models
-(`TabularModel`, `VectorModel`, `JitModel`, `models`), planners of values (`SparseSampling`, `SmoothCruiser`,
-`SecondOrderSmoothCruiser`) and of actions (`OTGapE`, `MDPGapE`, `OTGapCruiser`), one for long horizons
-(`ReferenceCruiser`, around `references`), a baseline (`UCT`), with `forecast` and `plan`; `plan_unregularised` for
-ordinary values and `act` for episodes of a Gymnasium environment; the exact solver (`exact`) and the theory
-(`curvature`).
+(`TabularModel`, `VectorModel`, `JitModel`, `models`), planners of values (`DebiasedCruiser`, and as published
+`SparseSampling`, `SmoothCruiser`, `SecondOrderSmoothCruiser`) and of actions (`OTGapE`, `MDPGapE`, `OTGapCruiser`), one
+for long horizons (`ReferenceCruiser`, around `references`), a baseline (`UCT`), with `forecast` and `plan`;
+`plan_unregularised` for ordinary values and `act` for episodes of a Gymnasium environment; the exact solver (`exact`)
+and the theory (`curvature`).
 """
 
 from importlib.metadata import version
@@ -29,6 +29,7 @@ from smoothplan.models import (
 from smoothplan.plan import PlanResult, plan
 from smoothplan.planners import (
     UCT,
+    DebiasedCruiser,
     MDPGapE,
     OTGapCruiser,
     OTGapE,
@@ -52,6 +53,7 @@ __all__ = [
     "CheckpointError",
     "ClusterError",
     "CriticReference",
+    "DebiasedCruiser",
     "Forecast",
     "GenerativeModel",
     "GridReference",

@@ -13,7 +13,7 @@ from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
-from smoothplan.planners import ReferenceCruiser, SecondOrderSmoothCruiser
+from smoothplan.planners import DebiasedCruiser, ReferenceCruiser
 from smoothplan.running.run import REFUSED_CALLS
 
 BIAS = 1e-3
@@ -68,7 +68,7 @@ def is_long(model: GenerativeModel) -> bool:
     # Values that range over ten times the accuracy take 30 levels here: a price beyond all limits, and long to compute.
     if model.discount >= 0.95 and width(model) >= 10.0 * epsilon:
         return True
-    planner = SecondOrderSmoothCruiser(LogSumExp(temperature, model.actions), epsilon)
+    planner = DebiasedCruiser(LogSumExp(temperature, model.actions), epsilon)
     try:
         return planner.schedule(model).calls > REFUSED_CALLS
     except ValueError:  # values are so large that this accuracy is out of reach

@@ -18,6 +18,7 @@ from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, dis
 from smoothplan.models import GenerativeModel
 from smoothplan.planners import (
     UCT,
+    DebiasedCruiser,
     MDPGapE,
     OTGapCruiser,
     OTGapE,
@@ -88,6 +89,7 @@ PLANNERS: dict[str, Factory] = {
     "sparse-sampling": SparseSampling,
     "smooth-cruiser": SmoothCruiser,
     "second-order": SecondOrderSmoothCruiser,
+    "debiased": DebiasedCruiser,
     "ot-gape": OTGapE,
     "mdp-gape": MDPGapE,
     "ot-gap-cruiser": OTGapCruiser,
@@ -97,7 +99,7 @@ PLANNERS: dict[str, Factory] = {
 }
 """Factories of planners: functions of the backup and the options in a spec."""
 
-DEFAULT_BACKUP, DEFAULT_PLANNER = "lse:temperature=1", "second-order:epsilon=0.1"
+DEFAULT_BACKUP, DEFAULT_PLANNER = "lse:temperature=1", "debiased:epsilon=0.1"
 """The defaults for a short horizon; `defaults` chooses for a long one."""
 
 SUPPLIED = {"model": (), "backup": ("actions",), "planner": ("backup", "key", "reference")}

@@ -71,9 +71,9 @@ def plan_unregularised(
     Raises:
         ValueError: the planner plans with another backup, or for another value than the discounted one.
 
-    >>> from smoothplan import SecondOrderSmoothCruiser, models
+    >>> from smoothplan import DebiasedCruiser, models
     >>> model = models.garnet(states=20, actions=2, discount=0.1, seed=1)
-    >>> found = plan_unregularised(model, 0, bias=0.2, planner=lambda F: SecondOrderSmoothCruiser(F, epsilon=0.1))
+    >>> found = plan_unregularised(model, 0, bias=0.2, planner=lambda F: DebiasedCruiser(F, epsilon=0.1))
     >>> found.interval[1] - found.interval[0] <= 2 * 0.1 + 0.2
     True
     """

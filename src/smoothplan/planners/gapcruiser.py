@@ -34,6 +34,7 @@ from smoothplan.running.run import (
 )
 from smoothplan.running.work import Chunk, Outcome, Work
 from smoothplan.running.workers import Workers
+from smoothplan.schedules.debias import MOST
 from smoothplan.schedules.level import Level, Problem, Return
 from smoothplan.schedules.optimise import Rung, ladder
 from smoothplan.schedules.schedule import Schedule, trimmed
@@ -52,6 +53,7 @@ class OTGapCruiser:
         epsilon: how far from optimal the action may be; 0 for a run until the best action is proved or a limit reached.
         delta: the probability that any interval fails.
         order: the highest order of levels that is allowed; for a hard maximum only order 0 exists.
+        debias: the most terms of its bias that a level may cancel; a hard maximum has no debiased levels.
         rewards: "declared", or "bounded" to use nothing but the range of the rewards.
     """
 
@@ -59,6 +61,7 @@ class OTGapCruiser:
     epsilon: float
     delta: float = 0.1
     order: int = 2
+    debias: int = 2
     rewards: Literal["declared", "bounded"] = "declared"
 
     no_forecast: ClassVar[str] = "its price depends on the gaps between the actions, which only the run reveals"
@@ -67,6 +70,7 @@ class OTGapCruiser:
         object.__setattr__(self, "epsilon", arguments.number("epsilon", self.epsilon, least=0.0))
         object.__setattr__(self, "delta", arguments.failure(self.delta))
         object.__setattr__(self, "order", arguments.whole("order", self.order, least=0, most=2))
+        object.__setattr__(self, "debias", arguments.whole("debias", self.debias, least=0, most=MOST))
         if self.rewards not in ("declared", "bounded"):
             raise ValueError(f"rewards must be 'declared' or 'bounded', got {self.rewards!r}")
 
@@ -99,7 +103,7 @@ class OTGapCruiser:
 
     def _ladder(self, problem: Problem, budget: float) -> tuple[list[Level], list[Rung]]:
         # Intervals of radius ε/2 leave no gap above ε.
-        return ladder(problem, self.epsilon / 2.0, self.delta / problem.actions, self.order, budget)
+        return ladder(problem, self.epsilon / 2.0, self.delta / problem.actions, self.order, self.debias, budget)
 
 
 class Stage(NamedTuple):

@@ -40,31 +40,25 @@ Variant = Literal["certified", "paper"]
 
 @dataclass(frozen=True)
 class _Recursive:
-    """What the recursive planners have in common; they differ in the levels they allow and in what was published."""
+    """What the recursive planners have in common; they differ in the levels they allow."""
 
     backup: Backup
     epsilon: float
     delta: float = 0.1
-    variant: Variant = "certified"
 
-    order: ClassVar[int]
-    published: "ClassVar[staticmethod[[Problem, float, float], Schedule]]"
+    order: ClassVar[int]  # the highest order of levels
+    debias: ClassVar[int] = 0  # the most terms that a level cancels
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", arguments.accuracy(self.epsilon))
         object.__setattr__(self, "delta", arguments.failure(self.delta))
-        if self.variant not in ("certified", "paper"):
-            raise ValueError(f"variant must be 'certified' or 'paper', got {self.variant!r}")
         if self.order > 0 and self.backup.temperature == 0.0:
             name = type(self).__name__
             raise ValueError(f"{name} needs a smooth backup, got {self.backup!r}: use SparseSampling for the maximum")
 
     def schedule(self, model: GenerativeModel) -> Schedule:
         """The table of levels that this planner runs on a model."""
-        problem = Problem.of(model, self.backup)
-        if self.variant == "paper":
-            return self.published(problem, self.epsilon, self.delta)
-        return optimised(problem, self.epsilon, self.delta, self.order)
+        return optimised(Problem.of(model, self.backup), self.epsilon, self.delta, self.order, self.debias)
 
     def with_epsilon(self, epsilon: float) -> Self:
         """The same planner for another accuracy."""
@@ -102,7 +96,27 @@ class _Recursive:
         return best
 
 
-class SparseSampling(_Recursive):
+@dataclass(frozen=True)
+class _Published(_Recursive):
+    """A recursive planner that was published with constants of its own."""
+
+    variant: Variant = "certified"
+
+    published: "ClassVar[staticmethod[[Problem, float, float], Schedule]]"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.variant not in ("certified", "paper"):
+            raise ValueError(f"variant must be 'certified' or 'paper', got {self.variant!r}")
+
+    def schedule(self, model: GenerativeModel) -> Schedule:
+        """The table of levels that this planner runs on a model."""
+        if self.variant == "paper":
+            return self.published(Problem.of(model, self.backup), self.epsilon, self.delta)
+        return super().schedule(model)
+
+
+class SparseSampling(_Published):
     """Plug-in levels only (Kearns, Mansour and Ng, 2002): F of averaged returns, all the way down. For any backup.
 
     Args:
@@ -116,7 +130,7 @@ class SparseSampling(_Recursive):
     published = staticmethod(published.sparse_sampling)
 
 
-class SmoothCruiser(_Recursive):
+class SmoothCruiser(_Published):
     """Levels up to order 1 (Grill et al., 2019): samples corrected along the gradient of a smooth backup.
 
     Args:
@@ -130,7 +144,7 @@ class SmoothCruiser(_Recursive):
     published = staticmethod(published.smooth_cruiser)
 
 
-class SecondOrderSmoothCruiser(_Recursive):
+class SecondOrderSmoothCruiser(_Published):
     """Levels up to order 2 (the paper): samples corrected along gradient and Hessian of a smooth backup.
 
     Args:
@@ -142,6 +156,22 @@ class SecondOrderSmoothCruiser(_Recursive):
 
     order = 2
     published = staticmethod(published.second_order_smooth_cruiser)
+
+
+class DebiasedCruiser(_Recursive):
+    """The cheapest certified schedule of all kinds of levels: for values at short horizons, the one to use.
+
+    Its levels cancel the first terms of the bias that the noise of a reference causes, with the reference's own
+    returns: see `smoothplan.schedules.debias`. Neither the paper nor anyone else has published them.
+
+    Args:
+        backup: F, smooth.
+        epsilon: the accuracy of the value.
+        delta: the probability of missing it.
+    """
+
+    order = 2
+    debias = 2
 
 
 def hopeless(price: str, epsilon: float, calls: int) -> HopelessError:

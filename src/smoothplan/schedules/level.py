@@ -49,6 +49,7 @@ class Problem:
     values: tuple[float, float]  # an interval that contains every value
     terminates: bool
     derivatives: tuple[float, ...]  # bounds of the second, third, … derivatives of F, see `Backup.derivatives`
+    above_max: float  # the infimum of F_s(Q) − max Q
 
     @classmethod
     def of(cls, model: GenerativeModel, backup: Backup) -> "Problem":
@@ -65,6 +66,7 @@ class Problem:
             values=curvature.value_interval(model, backup),
             terminates=model.terminates,
             derivatives=backup.derivatives(model.actions),
+            above_max=curvature.gap_to_hard_max(backup, model.actions)[0],
         )
 
     @property
@@ -255,13 +257,6 @@ def _swing(problem: Problem, around: ReferenceMoments, kind: debiasing.Debiased,
     return np.hypot(*sides)
 
 
-def _reach(problem: Problem, around: ReferenceMoments, kind: debiasing.Debiased, debias: int) -> tuple[Numbers, Numbers]:
-    """How far the weighted sum of a debiased level may be below and above F(Q̂)."""
-    most = _first_remainder(problem, around.width, around.width)
-    above, below = debiasing.swings(kind, debias)
-    return sum(below) * most, sum(above) * most
-
-
 def plug_in(problem: Problem, through: Return, around: ReferenceMoments, debias: int = 0) -> Certificate:
     """F(Q̂), or the weighted sum in its place. By convexity the mean of F(Q̂) exceeds F(E Q̂): half of that is taken off."""
     others, actions = problem.actions - 1, problem.actions
@@ -277,12 +272,13 @@ def plug_in(problem: Problem, through: Return, around: ReferenceMoments, debias:
         # The linear part has a deviation of at most s.
         curved = deviation + _swing(problem, around, "plug-in", debias)
         spread = np.minimum(spread, curved) if debias == 0 else curved
-    below, above = _reach(problem, around, "plug-in", debias)
+    above, below = debiasing.swings("plug-in", debias)
+    split = _first_remainder(problem, around.width, around.width)  # what a split adds, at most
     return Certificate(
         bias=through.bias + noise,
         variance=spread**2,
-        low=through.low + problem.at_zero[0] - below + shift,
-        high=through.high + problem.at_zero[1] + above + shift,
+        low=through.low + problem.at_zero[0] - sum(below) * split + shift,
+        high=through.high + problem.at_zero[1] + sum(above) * split + shift,
         calls=around.calls,
         shift=shift,
     )
@@ -313,15 +309,30 @@ def first_order(
     # How the mean given Q̂ varies with its noise: through F, and through the policy that weighs differences of biases.
     steepness = np.minimum(2.0, 2.0 * problem.derivatives[0] * around.noise_second)
     drift = _swing(problem, around, "order-1", debias) + steepness * apart
-    below, above = _reach(problem, around, "order-1", debias)
+    least, most = _advantage(problem, around, debias)
     return Certificate(
         bias=remainder + linear.bias,
         variance=linear.variance + between**2 / 4.0 + drift**2,
-        low=problem.at_zero[0] - around.width + linear.low - below + shift,
-        high=problem.at_zero[1] + around.width + linear.high + above + shift,
+        low=least + linear.low + shift,
+        high=most + linear.high + shift,
         calls=around.calls + linear.calls,
         shift=shift,
     )
+
+
+def _advantage(problem: Problem, around: ReferenceMoments, debias: int = 0) -> tuple[Numbers, Numbers]:
+    """Bounds of F(Q̂) − Q̂(A), or of what is in the place of F(Q̂): see `debias.swings` for what splits add to F(Q̂).
+
+    An entry of Q̂, over any block, is in an interval of the reference's width D. So F at blocks is at most F(0) + D above
+    Q̂(A); a negative weight adds as much as it takes off a positive one, up to D; and a slope is at most D. F is above
+    max Q̂ less what the regulariser takes, and so above Q̂(A) and ⟨π, Q̂⟩.
+    """
+    weights = debiasing.DEBIASING["order-1", debias]
+    above, below = debiasing.swings("order-1", debias)
+    split = _first_remainder(problem, around.width, around.width)
+    excess = sum(-value for value in weights.values if value < 0.0) + sum(weights.slopes)
+    least = np.maximum(problem.at_zero[0] - around.width, problem.above_max) - sum(below) * split
+    return least, problem.at_zero[1] + around.width + np.minimum(sum(above) * split, excess * around.width)
 
 
 def second_order(
@@ -355,11 +366,12 @@ def second_order(
     drawn = 1.0 if equal_pairs else differing
     drift = curvature.remainder_constant(2, eta) * around.fourth**2 + linear.bias + pair_bias
     largest = (quadratic.width + around.width) ** 2 / (4.0 * eta)
+    least, most = _advantage(problem, around)
     return Certificate(
         bias=remainder + linear.bias + pair_bias,
         variance=linear.variance + between**2 / 4.0 + drawn * spread / (16.0 * eta**2) + drift**2,
-        low=problem.at_zero[0] - around.width + linear.low - largest / (pairs - 1),
-        high=problem.at_zero[1] + around.width + linear.high + largest,
+        low=least + linear.low - largest / (pairs - 1),
+        high=most + linear.high + largest,
         calls=around.calls + linear.calls + 2.0 * pairs * quadratic.calls,
     )
 
