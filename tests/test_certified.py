@@ -40,16 +40,19 @@ def with_own_shifts(problem: Problem, levels: Sequence[Level]) -> tuple[Level, .
 
 def _own_shift(problem: Problem, above: Sequence[Level], level: Level) -> float:
     """What the arithmetic adds to a level, before any clipping."""
-    returns = [arithmetic.one_step(problem, proved) for proved in certify(problem, above)]
+    returns = [
+        arithmetic.one_step(problem, proved, child.rewards)
+        for proved, child in zip(certify(problem, above), above, strict=True)
+    ]
     around = arithmetic.constant_reference(problem)
     if level.reference is not None:
         around = arithmetic.reference(problem, returns[level.reference], level.samples)
     if level.kind == "plug-in":
         assert level.reference is not None
-        return float(arithmetic.plug_in(problem, returns[level.reference], around).shift)
+        return float(arithmetic.plug_in(problem, returns[level.reference], around, level.debias).shift)
     if level.kind == "order-1":
         assert level.linear is not None
-        return float(arithmetic.first_order(problem, around, returns[level.linear]).shift)
+        return float(arithmetic.first_order(problem, around, returns[level.linear], "action", level.debias).shift)
     return 0.0
 
 

@@ -193,7 +193,7 @@ def best_rewards(problem: Problem, level: Certificate) -> Numbers:
     Cost times variance, (M + T)·(future + rest/M), is least at M = √(T·rest/future). More than T rewards are never
     worth it: they would more than double the cost.
     """
-    alone, future = _variances(problem, level)
+    alone, future = (np.asarray(variance) for variance in _variances(problem, level))
     with np.errstate(divide="ignore", invalid="ignore"):
         best = np.sqrt(level.calls) * np.sqrt((alone - future) / future)
     # Without noise in the future, or in the rewards, the quotient is ∞ or not a number. No run draws 1e9 rewards at once.
