@@ -77,10 +77,12 @@ class Schedule:
 
     def _parts(self, level: Level, costs: list[int]) -> tuple[int, int]:
         """Calls for the reference of one sample of a level, and for the rest of it."""
-        around = 0 if level.reference is None else self.problem.actions * level.samples * (1 + costs[level.reference])
-        rest = 0 if level.linear is None else 1 + costs[level.linear]
-        rest += 0 if level.quadratic is None else 2 * level.pairs * (1 + costs[level.quadratic])
-        return around, rest
+
+        def through(child: int | None) -> int:
+            return 0 if child is None else self.levels[child].rewards + costs[child]
+
+        around = self.problem.actions * level.samples * through(level.reference)
+        return around, through(level.linear) + 2 * level.pairs * through(level.quadratic)
 
     @property
     def reference_calls(self) -> int:
