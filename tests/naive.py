@@ -157,20 +157,19 @@ class Naive:
     def debiased(self, row: int, state: int, returns: Sequence[Sequence[float]]) -> float:
         """What a level has in place of F(Q̂), of returns [K][N]."""
         level, soft, result = self.levels[row], self.softmax(state), 0.0
-        assert level.kind in ("plug-in", "order-1")
+        assert level.kind in ("plug-in", "order-1") and level.clip is None
         weights = DEBIASING[level.kind, level.debias]
         for k, weight in enumerate(weights.values):
             blocks = halved(returns, k)
             result += weight * sum(soft.value(block) for block in blocks) / len(blocks)
-        for k, weight in enumerate(weights.slopes):
+        for k, weight in enumerate(weights.slopes[1:], start=1):  # the whole has no sibling
             blocks = halved(returns, k)
-            if k > 0:
-                slopes = [
-                    sum(p * (x - y) for p, x, y in zip(soft.policy(one), one, two, strict=True))
-                    for first, second in zip(blocks[::2], blocks[1::2], strict=True)
-                    for one, two in ((first, second), (second, first))
-                ]
-                result += weight * sum(slopes) / len(slopes)
+            slopes = [
+                sum(p * (x - y) for p, x, y in zip(soft.policy(one), one, two, strict=True))
+                for first, second in zip(blocks[::2], blocks[1::2], strict=True)
+                for one, two in ((first, second), (second, first))
+            ]
+            result += weight * sum(slopes) / len(slopes)
         return result
 
     def around(self, row: int, state: int, q: Sequence[float], value: float | None = None) -> float:
@@ -243,11 +242,14 @@ class Distribution:
 
     @classmethod
     def of(cls, program: Callable[[Choose], float]) -> "Distribution":
-        merged: dict[float, float] = {}
+        merged: dict[float, tuple[float, float]] = {}
         for value, probability in outcomes(program):
             key = round(value, DIGITS + 3)
-            merged[key] = merged.get(key, 0.0) + probability
-        return cls(sorted(merged), [merged[value] for value in sorted(merged)])
+            # The first of equal values, not the key: what is rounded twice may end up one digit off.
+            first, before = merged.get(key, (value, 0.0))
+            merged[key] = first, before + probability
+        values, probabilities = zip(*sorted(merged.values()), strict=True)
+        return cls(list(values), list(probabilities))
 
     @property
     def mean(self) -> float:
