@@ -15,6 +15,7 @@ import numpy as np
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, OptimalTransport, line_cost
 from smoothplan.models.tabular import TabularModel
+from smoothplan.schedules.debias import DEBIASING
 from smoothplan.schedules.level import Level, Problem
 from smoothplan.schedules.schedule import Schedule
 
@@ -105,7 +106,9 @@ class Naive:
         level = self.levels[row]
         if level.kind == "constant":
             return self.problem.middle + level.shift
-        return self.around(row, state, self.reference(row, state))
+        returns = self.returns(row, state)
+        value = self.debiased(row, state, returns) if level.debias > 0 else None
+        return self.around(row, state, self.reference(row, returns), value)
 
     def simulate(self, state: int, action: int) -> tuple[int, float, bool]:
         """Next state, reward, and whether the episode ends."""
@@ -117,35 +120,63 @@ class Naive:
         return int(self.model.successors[state, action, branch]), reward, bool(self.model.ends[state, action, branch])
 
     def one_return(self, row: int, child: int, state: int, action: int) -> float:
-        """R + γ·Y(Z), asked for by level `row`, through level `child`."""
-        self.calls[row] += 1
-        successor, reward, end = self.simulate(state, action)
+        """(R_1 + … + R_M)/M + γ·Y(Z_1), asked for by level `row`, through level `child`."""
+        calls = [self.simulate(state, action) for _ in range(self.levels[child].rewards)]
+        self.calls[row] += len(calls)
+        reward = sum(reward for _, reward, _ in calls) / len(calls)
+        successor, _, end = calls[0]
         if end:
             return reward
         sample = self.children or self.sample
         return reward + self.model.discount * sample(child, successor)
 
-    def reference(self, row: int, state: int) -> list[float]:
-        """Q̂."""
-        level, q = self.levels[row], []
-        for action in range(self.model.actions):
-            if level.samples == 0:
-                q.append(0.0)
-                continue
-            assert level.reference is not None
-            total = 0.0
-            for _ in range(level.samples):
-                total += self.one_return(row, level.reference, state, action)
-            mean = total / level.samples
-            q.append(mean if level.clip is None else min(max(mean, level.clip[0]), level.clip[1]))
-        return q
-
-    def around(self, row: int, state: int, q: Sequence[float]) -> float:
-        """A sample of a level around a given reference."""
+    def returns(self, row: int, state: int) -> list[list[float]]:
+        """The returns of each action that a level averages, in the order in which they are drawn, [K][N]."""
         level = self.levels[row]
-        soft = self.softmaxes.get(state) or Mixture.at(self.backup, state, self.model.actions)
-        self.softmaxes[state] = soft
-        result = soft.value(q) + level.shift
+        if level.samples == 0:
+            return [[0.0] for _ in range(self.model.actions)]
+        child = level.reference
+        assert child is not None
+        return [
+            [self.one_return(row, child, state, action) for _ in range(level.samples)]
+            for action in range(self.model.actions)
+        ]
+
+    def reference(self, row: int, returns: Sequence[Sequence[float]]) -> list[float]:
+        """Q̂, of returns [K][N]."""
+        clip = self.levels[row].clip
+        q = [sum(each) / len(each) for each in returns]
+        return q if clip is None else [min(max(mean, clip[0]), clip[1]) for mean in q]
+
+    def softmax(self, state: int) -> Mixture:
+        """The backup at a state."""
+        if state not in self.softmaxes:
+            self.softmaxes[state] = Mixture.at(self.backup, state, self.model.actions)
+        return self.softmaxes[state]
+
+    def debiased(self, row: int, state: int, returns: Sequence[Sequence[float]]) -> float:
+        """What a level has in place of F(Q̂), of returns [K][N]."""
+        level, soft, result = self.levels[row], self.softmax(state), 0.0
+        assert level.kind in ("plug-in", "order-1") and level.clip is None
+        weights = DEBIASING[level.kind, level.debias]
+        for k, weight in enumerate(weights.values):
+            blocks = halved(returns, k)
+            result += weight * sum(soft.value(block) for block in blocks) / len(blocks)
+        for k, weight in enumerate(weights.slopes[1:], start=1):  # the whole has no sibling
+            blocks = halved(returns, k)
+            slopes = [
+                sum(p * (x - y) for p, x, y in zip(soft.policy(one), one, two, strict=True))
+                for first, second in zip(blocks[::2], blocks[1::2], strict=True)
+                for one, two in ((first, second), (second, first))
+            ]
+            result += weight * sum(slopes) / len(slopes)
+        return result
+
+    def around(self, row: int, state: int, q: Sequence[float], value: float | None = None) -> float:
+        """A sample of a level around a given reference, with F at it unless another value takes its place."""
+        level = self.levels[row]
+        soft = self.softmax(state)
+        result = (soft.value(q) if value is None else value) + level.shift
         if level.kind in ("order-1", "order-2"):
             assert level.linear is not None
             action = self.choose(soft.local(q, self.choose(soft.weights)))
@@ -169,6 +200,15 @@ class Naive:
                 ]  # the U-statistic as it is defined
                 result += sum(products) / len(products) / (4.0 * soft.temperature)
         return result if level.clip is None else min(max(result, level.clip[0]), level.clip[1])
+
+
+def halved(returns: Sequence[Sequence[float]], times: int) -> list[list[float]]:
+    """The means of every action over each block, where returns [K][N] are halved so many times: [2^k][K]."""
+    if times == 0:
+        return [[sum(each) / len(each) for each in returns]]
+    half = len(returns[0]) // 2
+    first, second = [each[:half] for each in returns], [each[half:] for each in returns]
+    return halved(first, times - 1) + halved(second, times - 1)
 
 
 def outcomes(program: Callable[[Choose], float]) -> Iterator[tuple[float, float]]:
@@ -202,11 +242,14 @@ class Distribution:
 
     @classmethod
     def of(cls, program: Callable[[Choose], float]) -> "Distribution":
-        merged: dict[float, float] = {}
+        merged: dict[float, tuple[float, float]] = {}
         for value, probability in outcomes(program):
             key = round(value, DIGITS + 3)
-            merged[key] = merged.get(key, 0.0) + probability
-        return cls(sorted(merged), [merged[value] for value in sorted(merged)])
+            # The first of equal values, not the key: what is rounded twice may end up one digit off.
+            first, before = merged.get(key, (value, 0.0))
+            merged[key] = first, before + probability
+        values, probabilities = zip(*sorted(merged.values()), strict=True)
+        return cls(list(values), list(probabilities))
 
     @property
     def mean(self) -> float:

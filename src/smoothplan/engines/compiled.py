@@ -9,16 +9,17 @@ literal, and it allocates nothing: each depth has a frame of its own. Three thin
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.arguments import Floats, frozen
 from smoothplan.backups import Backup
-from smoothplan.compiling import compiled
+from smoothplan.compiling import compiled, pointer_to
 from smoothplan.engines.base import Sums
 from smoothplan.engines.kernels import (
     Softmaxes,
@@ -30,7 +31,8 @@ from smoothplan.engines.kernels import (
     softmaxes,
 )
 from smoothplan.models.base import Oracle
-from smoothplan.models.tabular import OUTCOME, Tables, TabularModel, draw, first_outcome, select
+from smoothplan.models.tabular import OUTCOME, Tables, TabularModel, first_outcome, select
+from smoothplan.schedules.debias import DEBIASING, MOST, Debiased
 from smoothplan.schedules.schedule import Schedule
 from smoothplan.streams import CALLS, Stream, advance
 
@@ -51,6 +53,13 @@ LEVEL = np.dtype(
         ("equal_pairs", np.int64),  # whether pairs of one action are drawn too
         ("by_policy", np.int64),  # whether the linear term is centred by ⟨π, Q̂⟩
         ("clipped", np.int64),
+        ("debias", np.int64),
+        ("blocks", np.int64),  # 2^debias
+        ("block_samples", np.int64),  # N/2^debias
+        ("values", np.float64, (MOST + 1,)),  # weights of each F(Q̂_b) of a block b, by k
+        ("slopes", np.float64, (MOST + 1,)),  # weights of each ⟨∇F(Q̂_b), Q̂_b − Q̂_b′⟩
+        ("rewards", np.int64),  # M
+        ("reward_share", np.float64),  # 1/M
         ("shift", np.float64),
         ("low", np.float64),
         ("high", np.float64),
@@ -67,8 +76,12 @@ class Recursion(NamedTuple):
     levels: NDArray[np.void]  # [L] of LEVEL
     tables: Tables
     soft: Softmaxes
-    frames: Floats  # [FIRST_FRAME + L, 1 + J, K + 1], one for each depth
+    frames: Floats  # [FIRST_FRAME + L, 1 + J + blocks, K + 1], one for each depth; the blocks are halves, then quarters
     stream: Stream
+
+
+Pointer = Sequence[Recursion]
+"""In compiled code, where a recursion is: its entry 0."""
 
 
 def _level_table(schedule: Schedule) -> NDArray[np.void]:
@@ -85,6 +98,13 @@ def _level_table(schedule: Schedule) -> NDArray[np.void]:
         entry["equal_pairs"] = level.equal_pairs
         entry["by_policy"] = level.centring == "policy"
         entry["clipped"] = level.clip is not None
+        entry["debias"], entry["blocks"] = level.debias, 1 << level.debias
+        entry["block_samples"] = level.samples >> level.debias
+        if level.debias > 0:
+            for weights in ("values", "slopes"):
+                for k, weight in enumerate(getattr(DEBIASING[cast(Debiased, level.kind), level.debias], weights)):
+                    entry[weights][k] = weight / (1 << k)
+        entry["rewards"], entry["reward_share"] = level.rewards, 1.0 / level.rewards
         entry["shift"] = level.shift + (schedule.problem.middle if level.kind == "constant" else 0.0)
         entry["low"], entry["high"] = level.clip or (-math.inf, math.inf)
     result: NDArray[np.void] = frozen(table)
@@ -92,19 +112,84 @@ def _level_table(schedule: Schedule) -> NDArray[np.void]:
 
 
 @partial(compiled, inlined=True)
-def _constant_returns(tables: Tables, state: int, action: int, count: int, tail: float, stream: Stream) -> float:
-    """The sum of `count` returns R + tail, or R where the episode ends: the innermost loop."""
+def _draws(run: Pointer, state: int, action: int, count: int, rewards: int) -> tuple[float, int, int]:
+    """Calls for `count` returns that each average a number of rewards: the innermost loops.
+
+    The sum of all rewards, how many of the returns go on, and the next state of the last one, negative where it ends.
+    """
+    tables, stream = run[0].tables, run[0].stream
     s0, s1, s2, s3 = stream[0], stream[1], stream[2], stream[3]
     start = first_outcome(tables, state, action)
-    total, going_on = 0.0, 0
+    total, going_on, successor = 0.0, 0, 0
     for _ in range(count):
         word, s0, s1, s2, s3 = advance(s0, s1, s2, s3)
         outcome = tables.outcomes[select(tables.outcomes, start, tables.width, word)]
         total += outcome.reward
-        going_on += outcome.successor >= 0
+        successor = outcome.successor
+        going_on += successor >= 0
+    for _ in range(count * (rewards - 1)):
+        word, s0, s1, s2, s3 = advance(s0, s1, s2, s3)
+        total += tables.outcomes[select(tables.outcomes, start, tables.width, word)].reward
     stream[0], stream[1], stream[2], stream[3] = s0, s1, s2, s3
-    stream[CALLS] += np.uint64(count)
-    return total + going_on * tail
+    stream[CALLS] += np.uint64(count * rewards)
+    return total, going_on, successor
+
+
+@partial(compiled, inlined=True)
+def _average_halves(frames: Floats, frame: int, first: int) -> None:
+    """The means over the two halves of the returns, from row `first` on, of the means over the quarters behind them."""
+    for half in range(2):
+        for i in range(frames.shape[2] - 1):
+            one, two = frames[frame, first + 2 + 2 * half, i], frames[frame, first + 3 + 2 * half, i]
+            frames[frame, first + half, i] = 0.5 * (one + two)
+
+
+@partial(compiled, inlined=True)
+def _block_terms(
+    frames: Floats, frame: int, block: int, sibling: int, column: int, soft: Softmaxes
+) -> tuple[float, float, float]:
+    """Of one column at the means of a block in row `block`: the top score, the sum of the odds and Σ odds·(Q̂_b − Q̂_b′).
+
+    The soft maximum is the first plus η times the logarithm of the second.
+    """
+    actions = soft.shifts.shape[1]
+    best, top = 0, frames[frame, block, 0] - soft.shifts[column, 0]
+    for i in range(1, actions):
+        score = frames[frame, block, i] - soft.shifts[column, i]
+        best = i if score > top else best
+        top = max(top, score)
+    total, inner = 1.0, frames[frame, block, best] - frames[frame, sibling, best]
+    if soft.temperature > 0.0:
+        # From the best action on around the circle: its own odds are 1 and need no exponential.
+        scale, i = 1.0 / soft.temperature, best
+        for _ in range(1, actions):
+            i = 0 if i == actions - 1 else i + 1
+            odds = math.exp((frames[frame, block, i] - soft.shifts[column, i] - top) * scale)
+            total += odds
+            inner += odds * (frames[frame, block, i] - frames[frame, sibling, i])
+    return top, total, inner
+
+
+@partial(compiled, inlined=True)
+def _debiasing(frames: Floats, frame: int, state: int, level: Any, soft: Softmaxes) -> float:
+    """What a debiased level adds to its multiple of F(Q̂): the terms of the halves and of the quarters."""
+    place = state if len(soft.weights) > 1 else 0
+    columns = len(soft.shifts)
+    value = 0.0
+    for j in range(columns):
+        first, blocks = 1 + columns, 2
+        for k in range(1, level.debias + 1):
+            tops, product, slope = 0.0, 1.0, 0.0
+            for block in range(blocks):
+                top, total, inner = _block_terms(frames, frame, first + block, first + (block ^ 1), j, soft)
+                tops += top
+                product *= total  # a logarithm of all is cheaper than one each
+                if level.slopes[k] != 0.0:
+                    slope += inner / total
+            mean = level.values[k] * (tops + soft.temperature * math.log(product)) + level.slopes[k] * slope
+            value += soft.weights[place, j] * mean
+            first, blocks = first + blocks, 2 * blocks
+    return value
 
 
 def _signature() -> Any:
@@ -120,21 +205,21 @@ def _signature() -> Any:
         np.zeros((1, 1, 1)),
         np.zeros(5, np.uint64),
     )
-    return numba.float64(numba.int64, numba.int64, numba.int64, numba.typeof(run))
+    return numba.float64(numba.int64, numba.int64, numba.int64, numba.types.CPointer(numba.typeof(run)))
 
 
 @partial(compiled, signature=_signature)
-def _sample(row: int, state: int, depth: int, run: Recursion) -> float:
+def _sample(row: int, state: int, depth: int, run: Pointer) -> float:
     """One sample of a level at a state.
 
     What a chain of linear terms adds up to is in `result`; the level that it has led to counts with the weight `scale`.
 
     No argument of a recursive call may be a literal: Numba would compile a second version and crash on loading it.
+    Fields of `run` are read where they are used: a local name for one would be saved around every recursive call.
     """
-    discount, levels, tables, soft, frames, stream = run
     result, scale = 0.0, 1.0
     while True:
-        level = levels[row]
+        level = run[0].levels[row]
         if level.constant == 1:
             return float(result + scale * level.shift)
 
@@ -144,85 +229,104 @@ def _sample(row: int, state: int, depth: int, run: Recursion) -> float:
             frame = GIVEN_FRAME
         elif level.samples > 0:
             frame = depth
-            child = levels[level.reference]
-            for action in range(tables.actions):
+            child = run[0].levels[level.reference]
+            for action in range(run[0].tables.actions):
                 total = 0.0
-                if child.constant == 1:
-                    total = _constant_returns(tables, state, action, level.samples, discount * child.shift, stream)
-                else:
-                    for _ in range(level.samples):
-                        successor, reward, end = draw(tables, state, action, stream)
-                        total += reward
-                        if not end:
-                            total += discount * _sample(level.reference, successor, depth + 1, run)
-                frames[depth, 0, action] = min(max(total / level.samples, level.low), level.high)
-            fill_frame(frames, depth, soft)
-        value = level.shift + frame_value(frames, frame, state, soft)
+                for block in range(level.blocks):
+                    part = 0.0
+                    if child.constant == 1:
+                        part, going_on, _ = _draws(run, state, action, level.block_samples, child.rewards)
+                        part = part * child.reward_share + going_on * (run[0].discount * child.shift)
+                    else:
+                        for _ in range(level.block_samples):
+                            reward, _, successor = _draws(run, state, action, 1, child.rewards)
+                            part += reward * child.reward_share
+                            if successor >= 0:
+                                part += run[0].discount * _sample(level.reference, successor, depth + 1, run)
+                    total += part
+                    if level.debias > 0:
+                        place = len(run[0].soft.shifts) + level.blocks - 1 + block
+                        run[0].frames[depth, place, action] = part / level.block_samples
+                run[0].frames[depth, 0, action] = min(max(total / level.samples, level.low), level.high)
+            fill_frame(run[0].frames, depth, run[0].soft)
+        value = frame_value(run[0].frames, frame, state, run[0].soft)
+        if level.debias > 0:
+            if level.debias == 2:
+                _average_halves(run[0].frames, depth, len(run[0].soft.shifts) + 1)
+            value = level.values[0] * value + _debiasing(run[0].frames, depth, state, level, run[0].soft)
+        value += level.shift
 
         # The quadratic term: two actions of one column, and the U-statistic of n paired differences of their returns.
         if level.quadratic >= 0:
-            column = draw_column(state, soft, stream)
-            first, second = draw_action(frames, frame, column, stream), draw_action(frames, frame, column, stream)
+            column = draw_column(state, run[0].soft, run[0].stream)
+            first = draw_action(run[0].frames, frame, column, run[0].stream)
+            second = draw_action(run[0].frames, frame, column, run[0].stream)
             if first != second or level.equal_pairs == 1:
-                child = levels[level.quadratic]
-                gap = frames[frame, 0, first] - frames[frame, 0, second]
+                child = run[0].levels[level.quadratic]
+                gap = run[0].frames[frame, 0, first] - run[0].frames[frame, 0, second]
                 total, squares = 0.0, 0.0
                 for _ in range(level.pairs):
                     difference, sign, action = -gap, 1.0, first
                     for _ in range(2):
-                        successor, reward, end = draw(tables, state, action, stream)
-                        difference += sign * reward
-                        if not end:
+                        reward, _, successor = _draws(run, state, action, 1, child.rewards)
+                        difference += sign * (reward * child.reward_share)
+                        if successor >= 0:
                             future = child.shift
                             if child.constant == 0:
                                 future = _sample(level.quadratic, successor, depth + 1, run)
-                            difference += sign * discount * future
+                            difference += sign * run[0].discount * future
                         sign, action = -1.0, second
                     total += difference
                     squares += difference * difference
-                value += (total * total - squares) / (level.pairs * (level.pairs - 1) * 4.0 * soft.temperature)
+                spread = level.pairs * (level.pairs - 1) * 4.0 * run[0].soft.temperature
+                value += (total * total - squares) / spread
 
         # The linear term: an action of the policy, centred. Unless this level clips, its return continues the loop.
         if level.linear < 0:
             return float(result + scale * min(max(value, level.low), level.high))
-        action = draw_action(frames, frame, draw_column(state, soft, stream), stream)
+        action = draw_action(run[0].frames, frame, draw_column(state, run[0].soft, run[0].stream), run[0].stream)
         if level.by_policy == 0:
-            value -= frames[frame, 0, action]
+            value -= run[0].frames[frame, 0, action]
         else:
-            value -= policy_mean(frames, frame, state, soft)
-        successor, reward, end = draw(tables, state, action, stream)
-        value += reward
-        if level.clipped == 0 and not end:
+            value -= policy_mean(run[0].frames, frame, state, run[0].soft)
+        child = run[0].levels[level.linear]
+        reward, _, successor = _draws(run, state, action, 1, child.rewards)
+        value += reward * child.reward_share
+        if level.clipped == 0 and successor >= 0:
             result += scale * value
-            scale *= discount
+            scale *= run[0].discount
             row, state = level.linear, successor
             continue
-        if not end:
-            value += discount * _sample(level.linear, successor, depth + 1, run)
+        if successor >= 0:
+            value += run[0].discount * _sample(level.linear, successor, depth + 1, run)
         return float(result + scale * min(max(value, level.low), level.high))
 
 
 @compiled
-def _sum_returns(state: int, action: int, count: int, run: Recursion) -> tuple[float, float]:
+def _sum_returns(state: int, action: int, count: int, recursion: Recursion) -> tuple[float, float]:
     """Sum and sum of squares of returns through the level of the root's reference."""
-    child = run.levels[len(run.levels) - 1].reference
-    fill_frame(run.frames, ZERO_FRAME, run.soft)
+    row = recursion.levels[len(recursion.levels) - 1].reference
+    fill_frame(recursion.frames, ZERO_FRAME, recursion.soft)
+    run = pointer_to(recursion)
+    child = recursion.levels[row]
     total, squares = 0.0, 0.0
     for _ in range(count):
-        successor, value, end = draw(run.tables, state, action, run.stream)
-        if not end:
-            value += run.discount * _sample(child, successor, FIRST_FRAME, run)
+        value, _, successor = _draws(run, state, action, 1, child.rewards)
+        value *= child.reward_share
+        if successor >= 0:
+            value += recursion.discount * _sample(row, successor, FIRST_FRAME, run)
         total += value
         squares += value * value
     return total, squares
 
 
 @compiled
-def _sum_values(state: int, count: int, run: Recursion) -> tuple[float, float]:
+def _sum_values(state: int, count: int, recursion: Recursion) -> tuple[float, float]:
     """Sum and sum of squares of root samples around the reference in its frame."""
-    root = len(run.levels) - 1
-    fill_frame(run.frames, ZERO_FRAME, run.soft)
-    fill_frame(run.frames, GIVEN_FRAME, run.soft)
+    root = len(recursion.levels) - 1
+    fill_frame(recursion.frames, ZERO_FRAME, recursion.soft)
+    fill_frame(recursion.frames, GIVEN_FRAME, recursion.soft)
+    run = pointer_to(recursion)
     total, squares = 0.0, 0.0
     for _ in range(count):
         value = _sample(root, state, FIRST_FRAME, run)
@@ -250,7 +354,8 @@ class CompiledEngine:
     def _run(self, stream: Stream) -> Recursion:
         """Where a recursion starts."""
         columns, actions = self._tables[3].shifts.shape
-        frames = np.zeros((FIRST_FRAME + len(self.schedule.levels), 1 + columns, actions + 1))
+        blocks = 2 * max(1 << level.debias for level in self.schedule.levels) - 2
+        frames = np.zeros((FIRST_FRAME + len(self.schedule.levels), 1 + columns + blocks, actions + 1))
         return Recursion(*self._tables, frames, stream)
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int) -> Sums:

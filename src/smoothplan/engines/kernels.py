@@ -30,7 +30,7 @@ def softmaxes(backup: Backup, actions: int, states: int | None) -> Softmaxes:
     return Softmaxes(backup.temperature, frozen(backup.shifts(actions).T), frozen(np.atleast_2d(weights)))
 
 
-@compiled
+@partial(compiled, inlined=True)
 def fill_frame(frames: Floats, frame: int, soft: Softmaxes) -> None:
     """The softmaxes at the reference in a frame [1 + J, K + 1].
 
@@ -53,7 +53,7 @@ def fill_frame(frames: Floats, frame: int, soft: Softmaxes) -> None:
         frames[frame, 1 + j, actions] = maximum
 
 
-@compiled
+@partial(compiled, inlined=True)
 def frame_value(frames: Floats, frame: int, state: int, soft: Softmaxes) -> float:
     """F(Q̂) at the reference of a frame."""
     row = state if len(soft.weights) > 1 else 0
@@ -64,7 +64,7 @@ def frame_value(frames: Floats, frame: int, state: int, soft: Softmaxes) -> floa
     return value
 
 
-@compiled
+@partial(compiled, inlined=True)
 def draw_column(state: int, soft: Softmaxes, stream: Stream) -> int:
     """A column J ~ μ_s."""
     columns = len(soft.shifts)
@@ -79,7 +79,7 @@ def draw_column(state: int, soft: Softmaxes, stream: Stream) -> int:
     return j
 
 
-@compiled
+@partial(compiled, inlined=True)
 def draw_action(frames: Floats, frame: int, column: int, stream: Stream) -> int:
     """An action A ~ p_·J at the reference of a frame."""
     last = frames.shape[2] - 2
@@ -90,7 +90,7 @@ def draw_action(frames: Floats, frame: int, column: int, stream: Stream) -> int:
     return action
 
 
-@compiled
+@partial(compiled, inlined=True)
 def policy_mean(frames: Floats, frame: int, state: int, soft: Softmaxes) -> float:
     """⟨π, Q̂⟩ at the reference of a frame."""
     row = state if len(soft.weights) > 1 else 0
