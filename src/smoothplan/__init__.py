@@ -1,6 +1,6 @@
 """smoothplan: plan with a simulator, with certified values and a price stated before the start.
 
-Everything a user needs is in this namespace: backups (`HardMax`, `LogSumExp`, `OptimalTransport`), models
+Everything a user needs is in this namespace: backups (`HardMax`, `LogSumExp`, `OptimalTransport`, `Tsallis`), models
 (`TabularModel`, `VectorModel`, `JitModel`, `models`), planners of values (`SparseSampling`, `SmoothCruiser`,
 `SecondOrderSmoothCruiser`) and of actions (`OTGapE`, `MDPGapE`, `OTGapCruiser`), one for long horizons
 (`ReferenceCruiser`, around `references`), a baseline (`UCT`), with `forecast` and `plan`; `plan_unregularised` for
@@ -12,7 +12,7 @@ from importlib.metadata import version
 
 from smoothplan import backups, curvature, exact, models, references
 from smoothplan.acting import ActResult, act
-from smoothplan.backups import HardMax, LogSumExp, OptimalTransport
+from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, Tsallis
 from smoothplan.forecast import Forecast, forecast
 from smoothplan.models import (
     GenerativeModel,
@@ -76,6 +76,7 @@ __all__ = [
     "TabularModel",
     "TabularReference",
     "Transition",
+    "Tsallis",
     "UnregularisedResult",
     "VectorModel",
     "act",

@@ -13,18 +13,21 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from smoothplan.arguments import Floats, Ints
-from smoothplan.backups import Backup
-from smoothplan.engines.base import CALLS_AT_ONCE, Sums, added, pieces, repeated
+from smoothplan.backups import Backup, SoftmaxMixture, is_mixture, required_mixture
+from smoothplan.engines.base import CALLS_AT_ONCE, Sums, added, categorical, pieces, repeated
 from smoothplan.models.base import Oracle, States
 from smoothplan.schedules.level import Level
 from smoothplan.schedules.schedule import Schedule
 
 
 class Mixture(NamedTuple):
-    """A backup at references [K, n] or [K, 1], as a mixture of softmaxes over columns; see `transport.Columns`."""
+    """A backup at references [K, n] or [K, 1], as a mixture of softmaxes over columns; see `transport.Columns`.
+
+    Of another backup only the policy is known, as if it were the softmax of a single column.
+    """
 
     value: Floats  # F(Q̂), [n]
-    local: Floats  # p_ij, [J, K, n]; empty for the hard maximum, which has none
+    local: Floats  # p_ij, [J, K, n]; empty for the hard maximum, which has none, and where no policy is needed
     weights: Floats  # μ_j, [J, n] or [J, 1]
 
     @property
@@ -44,6 +47,10 @@ class BatchedEngine:
 
     compiled: ClassVar[bool] = False
     chunk_calls: ClassVar[int] = 1 << 16
+
+    def __post_init__(self) -> None:
+        if any(level.quadratic is not None for level in self.schedule.levels):
+            required_mixture(self.backup, "a level of order 2", "use levels of order 1")
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int) -> Sums:
         """Returns of an action at the root, through the level of the root's reference."""
@@ -103,11 +110,11 @@ class BatchedEngine:
 
     def _around(self, oracle: Oracle, level: Level, states: States, around: Floats) -> Floats:
         """One sample of a level at each state [n] around given references, [K, n] or [K, 1]."""
-        soft = self._softmaxes(around, states)
+        soft = self._backed_up(around, states, with_policy=level.linear is not None)
         result = soft.value + level.shift
         if level.linear is not None:
             policy = soft.policy
-            actions = _categorical(policy, len(states), oracle.rng)
+            actions = categorical(policy, len(states), oracle.rng)
             result = result + self._returns(oracle, states, actions, level.linear)
             if level.centring == "action":
                 result -= _entries(around, actions)
@@ -115,8 +122,8 @@ class BatchedEngine:
                 result -= (policy * around).sum(axis=0)
             if level.quadratic is not None:
                 local = _drawn_column(soft, len(states), oracle.rng)
-                first = _categorical(local, len(states), oracle.rng)
-                second = _categorical(local, len(states), oracle.rng)
+                first = categorical(local, len(states), oracle.rng)
+                second = categorical(local, len(states), oracle.rng)
                 differ = np.flatnonzero((first != second) | level.equal_pairs)
                 first, second = first[differ], second[differ]
                 here = around if around.shape[1] == 1 else around[:, differ]
@@ -143,14 +150,20 @@ class BatchedEngine:
         return np.asarray(unbiased / (pairs * (pairs - 1) * 4.0 * self.schedule.problem.temperature))
 
     @cached_property
-    def _shifts(self) -> Floats:
-        """What column j subtracts from Q̂_i, [J, K]."""
-        return self.backup.shifts(self.schedule.problem.actions).T
+    def _softmaxes(self) -> tuple[SoftmaxMixture, Floats] | None:
+        """The backup and what column j subtracts from Q̂_i, [J, K]; None where it is no mixture of softmaxes."""
+        backup = self.backup
+        return (backup, backup.shifts(self.schedule.problem.actions).T) if is_mixture(backup) else None
 
-    def _softmaxes(self, around: Floats, states: States) -> Mixture:
+    def _backed_up(self, around: Floats, states: States, with_policy: bool) -> Mixture:
         """The backup at references [K, n] or [K, 1] and states [n, ...]."""
-        shifts, temperature = self._shifts, self.schedule.problem.temperature
-        columns, weights = len(shifts), np.atleast_2d(self.backup.weights(states)).T
+        if self._softmaxes is None:
+            q = np.broadcast_to(around.T, (len(states), len(around)))
+            policy = self.backup.policy(q, states).T[None] if with_policy else np.zeros((0, *around.shape))
+            return Mixture(self.backup.value(q, states), policy, np.ones((1, 1)))
+        backup, shifts = self._softmaxes
+        temperature = self.schedule.problem.temperature
+        columns, weights = len(shifts), np.atleast_2d(backup.weights(states)).T
         if temperature == 0.0:
             return Mixture(around.max(axis=0), np.zeros((0, *around.shape)), weights)
         local = np.empty((columns, *around.shape))
@@ -182,16 +195,5 @@ def _drawn_column(soft: Mixture, count: int, rng: np.random.Generator) -> Floats
     """The local softmaxes p_·J of columns J ~ μ, [K, n] or [K, 1]."""
     if len(soft.local) == 1:
         return np.asarray(soft.local[0])
-    columns = _categorical(soft.weights, count, rng)
+    columns = categorical(soft.weights, count, rng)
     return np.asarray(soft.local[columns, :, 0 if soft.local.shape[2] == 1 else np.arange(count)].T)
-
-
-def _categorical(probabilities: Floats, count: int, rng: np.random.Generator) -> Ints:
-    """Draws from the columns of distributions [m, n] or [m, 1], by inversion, [n]. Rounding falls to the last entry."""
-    levels = rng.random(count)
-    drawn = np.zeros(count, dtype=np.int64)
-    passed = np.zeros(probabilities.shape[1])
-    for entry in probabilities[:-1]:
-        passed = passed + entry
-        drawn += levels >= passed
-    return drawn

@@ -15,7 +15,7 @@ import numpy as np
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, scientific
-from smoothplan.backups import Backup
+from smoothplan.backups import Backup, is_mixture
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.engines.base import Engine
 from smoothplan.planners.chunks import chunk_size
@@ -51,7 +51,8 @@ class OTGapCruiser:
         backup: F.
         epsilon: how far from optimal the action may be; 0 for a run until the best action is proved or a limit reached.
         delta: the probability that any interval fails.
-        order: the highest order of levels that is allowed; for a hard maximum only order 0 exists.
+        order: the highest order of levels that is allowed; for a hard maximum only order 0 exists, and order 2 only for
+            mixtures of softmaxes.
         rewards: "declared", or "bounded" to use nothing but the range of the rewards.
     """
 
@@ -99,7 +100,8 @@ class OTGapCruiser:
 
     def _ladder(self, problem: Problem, budget: float) -> tuple[list[Level], list[Rung]]:
         # Intervals of radius ε/2 leave no gap above ε.
-        return ladder(problem, self.epsilon / 2.0, self.delta / problem.actions, self.order, budget)
+        order = self.order if is_mixture(self.backup) else min(self.order, 1)
+        return ladder(problem, self.epsilon / 2.0, self.delta / problem.actions, order, budget)
 
 
 class Stage(NamedTuple):

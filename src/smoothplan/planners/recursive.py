@@ -14,7 +14,7 @@ import numpy as np
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, amount, scientific
-from smoothplan.backups import Backup
+from smoothplan.backups import Backup, required_mixture
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.engines.base import Engine
 from smoothplan.models.base import GenerativeModel
@@ -58,6 +58,10 @@ class _Recursive:
         if self.order > 0 and self.backup.temperature == 0.0:
             name = type(self).__name__
             raise ValueError(f"{name} needs a smooth backup, got {self.backup!r}: use SparseSampling for the maximum")
+        if self.order > 1:
+            required_mixture(self.backup, type(self).__name__, "use SmoothCruiser")
+        if self.order > 0 and self.variant == "paper":
+            required_mixture(self.backup, f"the printed {type(self).__name__}", "use variant='certified'")
 
     def schedule(self, model: GenerativeModel) -> Schedule:
         """The table of levels that this planner runs on a model."""

@@ -87,7 +87,7 @@ class Cut(NamedTuple):
 
 def bias(order: int, error_range: float, problem: Problem, tail: float) -> tuple[float, float]:
     """Bounds of what an order leaves out, where the chains of a pair may differ by a tail."""
-    return curvature.reference_bias(order, error_range, problem.temperature, problem.discount, tail)
+    return curvature.reference_bias(order, error_range, problem.derivatives, problem.discount, tail)
 
 
 def support(problem: Problem, advantages: tuple[float, float], horizon: int) -> tuple[float, float]:

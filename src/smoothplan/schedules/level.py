@@ -43,6 +43,7 @@ class Problem:
     at_zero: tuple[float, float]  # infimum and supremum of F_s(0)
     values: tuple[float, float]  # an interval that contains every value
     terminates: bool
+    derivatives: tuple[float, ...]  # bounds of the second, third, ... derivative of F in directions of range 1
 
     @classmethod
     def of(cls, model: GenerativeModel, backup: Backup) -> "Problem":
@@ -58,6 +59,7 @@ class Problem:
             at_zero=backup.at_zero_range(model.actions),
             values=curvature.value_interval(model, backup),
             terminates=model.terminates,
+            derivatives=backup.derivatives(model.actions),
         )
 
     @property
@@ -178,10 +180,10 @@ def reference(problem: Problem, through: Return, samples: Numbers) -> ReferenceM
 
 
 def _first_remainder(problem: Problem, by_range: Numbers, by_square: Numbers) -> Numbers:
-    """min(range, range²/(8η)): the largest F − T₁, from norms of the range; the hard maximum has the first only."""
-    if problem.temperature == 0.0:
+    """min(range, d₂·range²/2): the largest F − T₁, from norms of the range; a kinked F has the first only."""
+    if not problem.derivatives:
         return by_range
-    return np.minimum(by_range, curvature.remainder_constant(2, problem.temperature) * by_square**2)
+    return np.minimum(by_range, problem.derivatives[0] / 2.0 * by_square**2)
 
 
 def plug_in(problem: Problem, through: Return, around: ReferenceMoments) -> Certificate:
@@ -192,8 +194,8 @@ def plug_in(problem: Problem, through: Return, around: ReferenceMoments) -> Cert
     excess = _first_remainder(problem, others / math.sqrt(actions) * deviation, math.sqrt(2.0 * others) * deviation)
     # Efron and Stein; or the linear part, of deviation at most s, plus the remainder.
     spread = np.sqrt(actions) * deviation
-    if problem.temperature > 0.0:
-        remainder = curvature.remainder_constant(2, problem.temperature) * around.noise_fourth**2
+    if problem.derivatives:
+        remainder = problem.derivatives[0] / 2.0 * around.noise_fourth**2
         spread = np.minimum(spread, deviation + remainder)
     return Certificate(
         bias=through.bias + excess / 2.0,

@@ -96,7 +96,7 @@ def optimised(problem: Problem, epsilon: float, delta: float, order: int = 2) ->
     curvature.resolvable(epsilon, problem.values)
     if problem.width / 2.0 <= epsilon:
         return Schedule(problem, (Level("constant"),), 1, epsilon, delta)
-    if problem.temperature == 0.0:
+    if not problem.derivatives:
         order = 0
     levels, certificates = _table(problem, order).down_to(_finest_bias(problem, epsilon))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -120,7 +120,7 @@ def ladder(
         budget: the price at which the ladder ends before the radius is reached. The first rung is always there.
     """
     arguments.number("delta for each action", delta, least=arguments.LEAST_DELTA / problem.actions)
-    if problem.temperature == 0.0:
+    if not problem.derivatives:
         order = 0
     table, found = _table(problem, order), list[Rung]()
     # A geometric grid from below the widest radius to the finest, of which 1e-12 is beyond the accuracy of floats.
