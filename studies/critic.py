@@ -10,7 +10,7 @@ import numpy as np
 
 from smoothplan import curvature, exact
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, LogSumExp
+from smoothplan.backups import LogSumExp, SoftmaxMixture
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import garnet
 from smoothplan.plan import plan
@@ -28,7 +28,7 @@ TOLERANCE = 1e-10
 
 
 @cache
-def _solved(discount: float, temperature: float, seed: int) -> tuple[TabularModel, Backup, exact.Solution]:
+def _solved(discount: float, temperature: float, seed: int) -> tuple[TabularModel, SoftmaxMixture, exact.Solution]:
     model, backup = garnet(**MODEL, discount=discount, seed=seed), LogSumExp(temperature)
     return model, backup, exact.solve(model, backup, TOLERANCE)
 
@@ -62,7 +62,7 @@ class ChainMeans:
         table: Q̂, [S, K].
     """
 
-    def __init__(self, model: TabularModel, backup: Backup, table: Floats) -> None:
+    def __init__(self, model: TabularModel, backup: SoftmaxMixture, table: Floats) -> None:
         states = np.arange(model.states)
         self._model, self._backup, self._table = model, backup, table
         policy = backup.policy(table, states)
@@ -276,7 +276,9 @@ def _bound_claims(rows: Sequence[Row]) -> Iterator[Claim]:
         ratios = []
         for r in rows:
             s = r.settings
-            below, above = curvature.reference_bias(order, s["error_range"], s["temperature"], s["discount"])
+            below, above = curvature.reference_bias(
+                order, s["error_range"], LogSumExp(s["temperature"]).derivatives(MODEL["actions"]), s["discount"]
+            )
             slack = 2.0 * TOLERANCE
             high, low = r.result[f"{name}_high"] / (above + slack), r.result[f"{name}_low"] / (below - slack)
             ratios.append(max(high, low))
@@ -346,9 +348,10 @@ def _error_figure(settings: Settings, rows: Sequence[Row], problem: tuple[float,
     series = []
     for name, label in NAMES.items():
         series.append(Series.spread(label, places, [_errors(rows, name, *problem, r) for r in places]))
+    derivatives = LogSumExp(temperature).derivatives(MODEL["actions"])
     for order in (1, 2):
         bounds = [
-            max(-low, high) for low, high in (curvature.reference_bias(order, r, temperature, discount) for r in places)
+            max(-low, high) for low, high in (curvature.reference_bias(order, r, derivatives, discount) for r in places)
         ]
         series.append(Series(f"bound of order {order}", places, bounds, look="dashed"))
     return Figure(

@@ -335,10 +335,13 @@ OT = OptimalTransport(cost=line_cost(2), tau=1.0, lam=0.5)
         (lambda: curvature.smoothing_for_bias(1, 0.9, 1), "actions must be at least 2, got 1"),
         (lambda: curvature.smoothing_for_bias(1, 0.9, 2, geometry=1), "geometry must be strictly between .* got 1"),
         (lambda: curvature.SmoothCruiserConstants(2, 0.0, 1.0), r"discount must be greater than 0, got 0\.0"),
-        (lambda: curvature.reference_bias(3, 0.1, 0.3, 0.9), "order must be at most 2, got 3"),
-        (lambda: curvature.reference_bias(2, -0.1, 0.3, 0.9), r"error_range must be at least 0, got -0\.1"),
-        (lambda: curvature.reference_bias(2, 0.1, 0.0, 0.9), r"temperature must be greater than 0, got 0\.0"),
-        (lambda: curvature.reference_bias(2, 0.1, 0.3, 0.9, -1.0), r"tail must be at least 0, got -1\.0"),
+        (lambda: curvature.reference_bias(3, 0.1, (1.0, 1.0), 0.9), "order must be at most 2, got 3"),
+        (lambda: curvature.reference_bias(2, -0.1, (1.0, 1.0), 0.9), r"error_range must be at least 0, got -0\.1"),
+        (
+            lambda: curvature.reference_bias(2, 0.1, (1.0,), 0.9),
+            r"derivatives must have 2 .*, got \(1\.0,\)",
+        ),
+        (lambda: curvature.reference_bias(2, 0.1, (1.0, 1.0), 0.9, -1.0), r"tail must be at least 0, got -1\.0"),
     ],
 )
 def test_bad_input_is_named(call: Callable[[], Any], message: str) -> None:

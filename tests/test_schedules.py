@@ -43,6 +43,7 @@ def entropy_problem(
         at_zero=(at_zero, at_zero),
         values=(low, high),
         terminates=terminates,
+        derivatives=LogSumExp(temperature).derivatives(actions) if temperature > 0.0 else (),
     )
 
 

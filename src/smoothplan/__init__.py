@@ -13,6 +13,7 @@ from importlib.metadata import version
 from smoothplan import backups, curvature, exact, models, references
 from smoothplan.acting import ActResult, act
 from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, Tsallis
+from smoothplan.checks import BackupError, BackupReport, check_backup
 from smoothplan.forecast import Forecast, forecast
 from smoothplan.models import (
     GenerativeModel,
@@ -49,6 +50,8 @@ __version__ = version("smoothplan")
 __all__ = [
     "UCT",
     "ActResult",
+    "BackupError",
+    "BackupReport",
     "CheckpointError",
     "ClusterError",
     "CriticReference",
@@ -81,6 +84,7 @@ __all__ = [
     "VectorModel",
     "act",
     "backups",
+    "check_backup",
     "check_model",
     "curvature",
     "exact",
