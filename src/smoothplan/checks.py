@@ -69,6 +69,11 @@ def check_backup(
     return _Examination(backup, actions, at, count, rng).run()
 
 
+def _rows(wrong: Any) -> list[int]:
+    """The rows where something is wrong."""
+    return [int(row) for row in np.flatnonzero(wrong)]
+
+
 @dataclass
 class _Examination:
     """Tests at n points, the i-th of which is at the i-th state."""
@@ -132,14 +137,14 @@ class _Examination:
 
     def _value(self, q: Floats) -> Floats:
         found = self._answer("value", q)
-        for row in np.flatnonzero(~np.isfinite(found)):
+        for row in _rows(~np.isfinite(found)):
             raise self._wrong(f"value is {found[row]}", q, row)
         return found
 
     def _policy(self, q: Floats) -> Floats:
         found = self._answer("policy", q, self.actions)
         good = (found >= 0.0).all(axis=1) & (np.abs(found.sum(axis=1) - 1.0) <= ROUNDING)
-        for row in np.flatnonzero(~good):
+        for row in _rows(~good):
             raise self._wrong(f"policy is no distribution, {found[row].tolist()}", q, row)
         return found
 
@@ -166,25 +171,25 @@ class _Examination:
         value, slack = self._value(q), self._slack(q, other, shift)
 
         moved = self._value(q + shift) - value
-        for row in np.flatnonzero(np.abs(moved - shift[:, 0]) > slack):
+        for row in _rows(np.abs(moved - shift[:, 0]) > slack):
             what = f"value rises by {moved[row]}, not by {shift[row, 0]}, if all of q does: not translation-equivariant"
             raise self._wrong(what, q, row)
 
         larger = q + np.abs(other) * (self.rng.random(q.shape) < 0.5)
         risen = self._value(larger) - value
-        for row in np.flatnonzero(risen < -slack):
+        for row in _rows(risen < -slack):
             what = f"not monotone, value changes by {risen[row]} from there to {larger[row].tolist()}"
             raise self._wrong(what, q, row)
 
         middle, mean = self._value((q + other) / 2.0), (value + self._value(other)) / 2.0
-        for row in np.flatnonzero(middle > mean + slack):
+        for row in _rows(middle > mean + slack):
             what = f"not convex, value halfway to {other[row].tolist()} is {middle[row]}, the mean of both {mean[row]}"
             raise self._wrong(what, q, row)
 
     def _at_zero(self) -> tuple[float, float]:
         zero, slack = np.zeros((self.count, self.actions)), ROUNDING * self._scale
         value, (low, high) = self._value(zero), self.backup.at_zero_range(self.actions)
-        for row in np.flatnonzero((value < low - slack) | (value > high + slack)):
+        for row in _rows(~((low - slack <= value) & (value <= high + slack))):
             raise self._wrong(f"value is {value[row]}, outside of at_zero_range, {(low, high)}", zero, row)
         return float(value.min()), float(value.max())
 
@@ -196,18 +201,15 @@ class _Examination:
         others = self.rng.dirichlet(np.ones(self.actions), size=self.count)
         for policy, attained in ((own, True), (vertices, False), (others, False)):
             gain = (policy * q).sum(axis=1) - self._answer("regulariser", policy)
-            for row in np.flatnonzero((gain > value + slack) | (attained & (gain < value - slack))):
-                what = (
-                    f"value is {value[row]}, but ⟨π, q⟩ − regulariser(π) is {gain[row]} at π = {policy[row].tolist()}"
-                )
-                raise self._wrong(what + " = policy(q)" * attained, q, row)
+            for row in _rows(~((gain <= value + slack) & ((gain >= value - slack) | (not attained)))):
+                where = "policy(q)" if attained else str(policy[row].tolist())
+                what = f"value is {value[row]}, but ⟨π, q⟩ − regulariser(π) is {gain[row]} at π = {where}"
+                raise self._wrong(what, q, row)
         if self.states is None or isinstance(self.backup, OptimalTransport):
             return
         charged, most = self._answer("regulariser", vertices), np.asarray(self.backup.regulariser(vertices))
-        for row in np.flatnonzero(charged > most + slack):
-            what = (
-                f"regulariser is {charged[row]} at π = {vertices[row].tolist()}, and without states less, {most[row]}"
-            )
+        for row in _rows(~(charged <= most + slack)):
+            what = f"regulariser({vertices[row].tolist()}) is {charged[row]}, and without states less, {most[row]}"
             raise self._wrong(what, q, row)
 
     def _gradient(self) -> None:
@@ -217,7 +219,7 @@ class _Examination:
             after, before = q + step * e, q - step * e
             slope, slack = (self._value(after) - self._value(before)) / (2.0 * step), self._slack(q, after) / step
             low, high = self._slope(before, e), self._slope(after, e)
-            for row in np.flatnonzero((slope < low - slack) | (slope > high + slack)):
+            for row in _rows((slope < low - slack) | (slope > high + slack)):
                 raise self._wrong(
                     f"policy is not the gradient of value, which rises by {slope[row]} per unit in the direction "
                     f"{e[row].tolist()}, not by {low[row]} to {high[row]}",
@@ -233,7 +235,7 @@ class _Examination:
                 tried = q + radius * self._scale * self.rng.normal(size=q.shape)
                 found = np.abs(self._difference(order, tried, e, step))
                 slack = 2.0 ** (order - 1) * SLOPE_ROUNDING / step ** (order - 1)
-                for row in np.flatnonzero(found > bound * (1.0 + ROUNDING) + slack):
+                for row in _rows(found > bound * (1.0 + ROUNDING) + slack):
                     raise self._wrong(
                         f"derivatives({self.actions}) declares {bound} for the derivative of order {order}, but around "
                         f"there it is {found[row]} on average in the direction {e[row].tolist()}",
