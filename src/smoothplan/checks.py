@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from smoothplan import arguments
+from smoothplan import arguments, streams
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, OptimalTransport
 
@@ -60,7 +60,7 @@ def check_backup(
     missing = [name for name in DECLARED if not hasattr(backup, name)]
     if missing:
         raise BackupError(f"{backup!r}: a backup must have {', '.join(DECLARED)}, and this one has no {missing[0]}")
-    rng, actions = np.random.default_rng(seed), arguments.whole("actions", actions)
+    rng, actions = streams.generator(seed), arguments.whole("actions", actions)
     rows = None if states is None else np.asarray(states)
     if rows is not None and (rows.ndim == 0 or len(rows) == 0):
         raise ValueError(f"states must be a batch [n, ...] of at least one state, got shape {rows.shape}")
@@ -93,12 +93,11 @@ class _Examination:
             )
         self._laws()
         at_zero = self._at_zero()
-        self._conjugacy()
-        seen = []
         if self.actions > 1:
             self._gradient()
-            seen = [self._derivative(order, bound) for order, bound in enumerate(declared, start=2)]
-        return BackupReport(self.count, at_zero, tuple(seen))
+        self._conjugacy()
+        orders = enumerate(declared, start=2) if self.actions > 1 else ()
+        return BackupReport(self.count, at_zero, tuple(self._derivative(*each) for each in orders))
 
     # What is tried
 
@@ -230,8 +229,11 @@ class _Examination:
     def _derivative(self, order: int, bound: float) -> float:
         """The largest k-th derivative seen. Points are moved a little, and stay where it is larger."""
         q, e, best = self._points(3.0), self._directions(), np.zeros(self.count)
+        # The shortest step is where rounding makes up a thousandth of the bound: a jump is found by short ones.
+        size = max(bound, self._scale ** (1 - order))
+        shortest = 2.0 * (1e3 * SLOPE_ROUNDING / size) ** (1.0 / (order - 1))
         for radius in (0.0, 0.3, 0.3, 0.1, 0.1, 0.03):
-            for step in (0.1 * self._scale, 0.5 * self._scale):
+            for step in (shortest, 0.1 * self._scale, 0.5 * self._scale):
                 tried = q + radius * self._scale * self.rng.normal(size=q.shape)
                 found = np.abs(self._difference(order, tried, e, step))
                 slack = 2.0 ** (order - 1) * SLOPE_ROUNDING / step ** (order - 1)
