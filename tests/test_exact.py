@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from smoothplan import exact, models
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, SoftmaxMixture, line_cost
+from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, SoftmaxMixture, Tsallis, line_cost
 from smoothplan.models import TabularModel
 from tests.common import TABLES, dense
 from tests.naive import Mixture
