@@ -19,7 +19,7 @@ import numpy as np
 
 import smoothplan as sp
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup
+from smoothplan.backups import SoftmaxMixture
 from smoothplan.engines.base import Sums
 from smoothplan.engines.chains import BatchedChains, Chains
 from smoothplan.engines.compiled_chains import TableChains
@@ -63,12 +63,12 @@ class Case:
 
     name: str
     model: sp.TabularModel
-    backup: Backup
+    backup: SoftmaxMixture
     reference: Floats  # [S, K]
     tail: float
 
 
-def case(name: str, backup: Backup, states: int, actions: int, branching: int, discount: float = 0.99) -> Case:
+def case(name: str, backup: SoftmaxMixture, states: int, actions: int, branching: int, discount: float = 0.99) -> Case:
     """A Garnet with a reference that errs by normal noise."""
     model = sp.models.garnet(states=states, actions=actions, branching=branching, discount=discount, seed=1)
     solution = sp.exact.solve(model, backup)

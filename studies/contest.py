@@ -24,7 +24,7 @@ import numpy as np
 
 from smoothplan import exact
 from smoothplan.arguments import Floats, Ints
-from smoothplan.backups import Backup, LogSumExp, OptimalTransport, line_cost
+from smoothplan.backups import LogSumExp, OptimalTransport, SoftmaxMixture, line_cost
 from smoothplan.engines.base import Engine, Sums
 from smoothplan.engines.batched import BatchedEngine
 from smoothplan.engines.compiled import CompiledEngine
@@ -46,7 +46,7 @@ class Case:
 
     name: str
     model: TabularModel
-    backup: Backup
+    backup: SoftmaxMixture
     schedule: Schedule
     what: Literal["returns", "values"]
     reference: Floats  # of the root, [K]
@@ -88,7 +88,7 @@ def plug_in_case(
     return Case(name, model, backup, schedule, "returns", np.zeros(actions))
 
 
-def optimised_case(name: str, backup: Backup, actions: int, epsilon: float) -> Case:
+def optimised_case(name: str, backup: SoftmaxMixture, actions: int, epsilon: float) -> Case:
     """An optimised schedule of order 2 with Bernoulli rewards, γ = 0.2."""
     model = garnet(states=50, actions=actions, branching=4, discount=0.2, seed=1, reward_kind="bernoulli")
     schedule = optimised(Problem.of(model, backup), epsilon, delta=0.1)

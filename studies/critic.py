@@ -10,7 +10,7 @@ import numpy as np
 
 from smoothplan import curvature, exact
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, LogSumExp
+from smoothplan.backups import LogSumExp, SoftmaxMixture
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import garnet
 from smoothplan.plan import plan
@@ -28,7 +28,7 @@ TOLERANCE = 1e-10
 
 
 @cache
-def _solved(discount: float, temperature: float, seed: int) -> tuple[TabularModel, Backup, exact.Solution]:
+def _solved(discount: float, temperature: float, seed: int) -> tuple[TabularModel, SoftmaxMixture, exact.Solution]:
     model, backup = garnet(**MODEL, discount=discount, seed=seed), LogSumExp(temperature)
     return model, backup, exact.solve(model, backup, TOLERANCE)
 
@@ -62,7 +62,7 @@ class ChainMeans:
         table: Q̂, [S, K].
     """
 
-    def __init__(self, model: TabularModel, backup: Backup, table: Floats) -> None:
+    def __init__(self, model: TabularModel, backup: SoftmaxMixture, table: Floats) -> None:
         states = np.arange(model.states)
         self._model, self._backup, self._table = model, backup, table
         policy = backup.policy(table, states)

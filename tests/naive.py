@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, OptimalTransport, line_cost
+from smoothplan.backups import OptimalTransport, SoftmaxMixture, line_cost
 from smoothplan.models.tabular import TabularModel
 from smoothplan.schedules.debias import DEBIASING
 from smoothplan.schedules.level import Level, Problem
@@ -50,7 +50,7 @@ class Mixture:
     shifts: list[list[float]]  # c, [K][J]
 
     @classmethod
-    def at(cls, backup: Backup, state: int, actions: int) -> "Mixture":
+    def at(cls, backup: SoftmaxMixture, state: int, actions: int) -> "Mixture":
         if isinstance(backup, OptimalTransport):
             weights = np.broadcast_to(backup.reference_at(np.array([state])), (1, actions))[0].tolist()
             shifts = [[backup.tau * float(cost) for cost in row] for row in backup.cost]
@@ -91,7 +91,7 @@ class Naive:
 
     problem: Problem
     levels: Sequence[Level]
-    backup: Backup
+    backup: SoftmaxMixture
     model: TabularModel
     choose: Choose
     children: Callable[[int, int], float] | None = None  # another way to a sample of a child, given row and state
@@ -280,7 +280,7 @@ class Exact:
 
     problem: Problem
     levels: Sequence[Level]
-    backup: Backup
+    backup: SoftmaxMixture
     model: TabularModel
     found: dict[tuple[int, int], Distribution] = field(default_factory=dict)
     softmaxes: dict[int, Mixture] = field(default_factory=dict)
@@ -313,7 +313,7 @@ class ChainMeans:
     """What chains around a table have for means, without sampling."""
 
     model: TabularModel
-    backup: Backup
+    backup: SoftmaxMixture
     table: Floats  # the reference, [S, K]
 
     def __post_init__(self) -> None:
@@ -414,7 +414,7 @@ def random_model(
     )
 
 
-Built = Callable[[], tuple[TabularModel, Backup]]
+Built = Callable[[], tuple[TabularModel, SoftmaxMixture]]
 
 
 def transport(model: TabularModel, kind: str) -> OptimalTransport:
@@ -426,10 +426,10 @@ def transport(model: TabularModel, kind: str) -> OptimalTransport:
     return OptimalTransport(cost=cost, tau=0.8, lam=0.5, reference=references[kind])
 
 
-def built(backup: Backup | str, seed: int, **settings: Any) -> Built:
+def built(backup: SoftmaxMixture | str, seed: int, **settings: Any) -> Built:
     """Makes a `random_model`, and a backup for it; a kind of `transport` where that is a word."""
 
-    def make() -> tuple[TabularModel, Backup]:
+    def make() -> tuple[TabularModel, SoftmaxMixture]:
         model = random_model(seed, **settings)
         return model, transport(model, backup) if isinstance(backup, str) else backup
 

@@ -1,6 +1,8 @@
 """The backups against their definitions, finite differences and enumeration, and their laws over wild ranges."""
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +21,18 @@ from smoothplan.backups import (
     LogSumExp,
     NoCurvatureError,
     OptimalTransport,
+    Tsallis,
+    depends_on_state,
     discrete_cost,
+    is_mixture,
     line_cost,
     ring_cost,
 )
+from smoothplan.transport import CUMULANTS
 from tests.naive import Mixture
 
 Smooth = LogSumExp | OptimalTransport
+Curved = Smooth | Tsallis
 
 
 def random_transport(
@@ -140,9 +147,9 @@ def test_coupling_has_the_right_marginals(actions: int, backup: Smooth) -> None:
 
 
 @pytest.mark.parametrize("actions", [1, 2, 3, 5])
-@pytest.mark.parametrize("which", range(6))
+@pytest.mark.parametrize("which", range(8))
 def test_value_is_the_conjugate_of_the_regulariser(actions: int, which: int) -> None:
-    backup: Backup = [HardMax(), *smooth_backups(actions)][which]
+    backup: Backup = [HardMax(), *smooth_backups(actions), Tsallis(0.3), Tsallis(2.0)][which]
     rng = np.random.default_rng([which, actions])
     for q in rng.normal(size=(5, actions)):
         policy = backup.policy(q)
@@ -188,11 +195,13 @@ def cases(draw: st.DrawFn) -> Case:
     other = draw(arrays(np.float64, actions, elements=numbers(1e3)))
     eta = draw(powers(-4, 3))
     size = float(np.abs([q, other]).max()) + eta * (1.0 + math.log(actions))
-    kind = draw(st.sampled_from(["max", "entropy", "transport"]))
+    kind = draw(st.sampled_from(["max", "entropy", "transport", "tsallis"]))
     if kind == "max":
         return Case(HardMax(), q, other, size)
     if kind == "entropy":
         return Case(LogSumExp(eta), q, other, size)
+    if kind == "tsallis":
+        return Case(Tsallis(eta), q, other, size)
     tau = draw(powers(-2, 2))
     cost = draw(arrays(np.float64, (actions, actions), elements=numbers(1e3)))
     weights = draw(arrays(np.float64, actions, elements=st.floats(0.0, 1.0, allow_subnormal=False)))
@@ -208,8 +217,10 @@ wild = settings(max_examples=200, deadline=None)
 @given(cases())
 def test_nothing_overflows_and_the_policy_is_a_distribution(case: Case) -> None:
     methods = [case.backup.value, case.backup.policy]
-    if not isinstance(case.backup, HardMax):
-        methods += [case.backup.hessian, case.backup.local_policies, case.backup.coupling]
+    if isinstance(case.backup, Curved):
+        methods += [case.backup.hessian]
+    if isinstance(case.backup, Smooth):
+        methods += [case.backup.local_policies, case.backup.coupling]
     with np.errstate(over="raise", invalid="raise", divide="raise"):
         for method in methods:
             assert np.isfinite(method(case.q)).all()
@@ -222,7 +233,7 @@ def test_nothing_overflows_and_the_policy_is_a_distribution(case: Case) -> None:
 @wild
 @given(cases())
 def test_hessian_is_symmetric_and_ignores_constants(case: Case) -> None:
-    if isinstance(case.backup, HardMax):
+    if not isinstance(case.backup, Curved):
         return
     hessian = case.backup.hessian(case.q)
     unit = 4 * len(hessian) * np.finfo(float).eps / case.backup.temperature
@@ -257,10 +268,12 @@ def test_gradient_inequality(case: Case) -> None:
 def test_a_batch_is_the_same_as_one_by_one(name: str, shape: tuple[int, ...]) -> None:
     q = np.random.default_rng(11).normal(size=(*shape, 3))
     states = np.random.default_rng(12).integers(5, size=shape)
-    for backup in (HardMax(), LogSumExp(0.4), random_transport(3, 3), random_transport(3, 3, rows=(5,))):
-        method = getattr(backup, name)
+    for backup in (HardMax(), LogSumExp(0.4), random_transport(3, 3), random_transport(3, 3, rows=(5,)), Tsallis(0.8)):
         if isinstance(backup, HardMax) and name not in ("value", "policy"):
             continue
+        if isinstance(backup, Tsallis) and name in ("local_policies", "coupling"):
+            continue
+        method = getattr(backup, name)
         batch = method(q, states)
         assert batch.shape[: len(shape)] == shape
         for index in np.ndindex(shape):
@@ -363,6 +376,137 @@ def test_a_function_has_no_single_constant(name: str) -> None:
         getattr(backup, name)
 
 
+# Tsallis
+
+
+def random_tsallis(actions: int) -> Iterator[tuple[Tsallis, Floats]]:
+    """Temperatures and action values, with ties and with actions that are left out."""
+    rng = np.random.default_rng([21, actions])
+    for eta in (0.05, 0.7, 10.0):
+        for q in (*rng.normal(size=(8, actions)), np.zeros(actions), np.arange(actions) * eta, np.eye(actions)[0]):
+            yield Tsallis(eta), q
+
+
+@pytest.mark.parametrize("actions", [1, 2, 3, 6])
+def test_sparsemax_is_the_projection_onto_the_simplex(actions: int) -> None:
+    """The optimum of max ⟨π, Q⟩ − (η/2)‖π‖²: all actions of the support gain the same by more mass, others less."""
+    for backup, q in random_tsallis(actions):
+        policy = backup.policy(q)
+        assert policy.min() >= 0.0
+        assert policy.sum() == pytest.approx(1.0, abs=1e-14)
+        gains = q - backup.temperature * policy
+        inside = gains[policy > 0.0]
+        np.testing.assert_allclose(inside, inside[0], atol=1e-13 * max(1.0, backup.temperature))
+        assert (gains[policy == 0.0] <= inside[0] + 1e-12).all()
+
+
+def test_sparsemax_by_hand() -> None:
+    backup = Tsallis(2.0)
+    np.testing.assert_allclose(backup.policy([1.0, 0.0, -5.0]), [0.75, 0.25, 0.0])
+    # ⟨π, Q⟩ = 3/4 and 1 − ‖π‖² = 6/16.
+    assert float(backup.value([1.0, 0.0, -5.0])) == pytest.approx(0.75 + 0.375)
+    np.testing.assert_allclose(backup.hessian([1.0, 0.0, -5.0]), [[0.25, -0.25, 0.0], [-0.25, 0.25, 0.0], [0.0] * 3])
+    assert float(backup.regulariser([0.5, 0.5, 0.0])) == pytest.approx(-0.5)
+    assert float(backup.regulariser([0.0, 1.0, 0.0])) == 0.0
+    assert backup.at_zero_range(4) == (0.75, 0.75)
+    assert (Tsallis(2.0, actions=4).at_zero, backup.offset) == (0.75, 0.0)
+    with pytest.raises(ValueError, match="give Tsallis its actions=K"):
+        _ = backup.at_zero
+
+
+@pytest.mark.parametrize("actions", [2, 3, 6])
+def test_derivatives_of_sparsemax(actions: int) -> None:
+    for backup, q in random_tsallis(actions):
+        # Within a step of this length in every coordinate the support does not change, and F is a quadratic.
+        step = 1e-4 * backup.temperature
+        steps = step * np.eye(actions)
+        if (backup.hessian(q + steps) != backup.hessian(q)).any() or (
+            backup.hessian(q - steps) != backup.hessian(q)
+        ).any():
+            continue
+        difference = (backup.value(q + steps) - backup.value(q - steps)) / (2.0 * step)
+        np.testing.assert_allclose(backup.policy(q), difference, atol=1e-9)
+        difference = (backup.policy(q + steps) - backup.policy(q - steps)) / (2.0 * step)
+        np.testing.assert_allclose(backup.hessian(q), difference, atol=1e-9 / backup.temperature)
+
+
+# What backups declare of their derivatives
+
+
+def directions(actions: int) -> Floats:
+    """Of range 1: all that have no entry but 0 and 1, where a convex function of the direction is largest."""
+    corners = np.array(list(itertools.product([0.0, 1.0], repeat=actions)))
+    return np.asarray(corners[np.ptp(corners, axis=1) == 1.0])
+
+
+@pytest.mark.parametrize("actions", [2, 3, 4, 5])
+@pytest.mark.parametrize("eta", [0.1, 3.0])
+def test_the_second_derivative_is_bounded_and_the_bound_attained(eta: float, actions: int) -> None:
+    rng = np.random.default_rng([int(10 * eta), actions])
+    q = np.concatenate([np.zeros((1, actions)), 2.0 * eta * rng.normal(size=(500, actions))])
+    # Log-odds at which two actions share all the mass: there a softmax has the variance of a fair coin.
+    q[1, 2:] = -100.0 * eta
+    q[1, :2] = 0.0
+    backups: list[Curved] = [LogSumExp(eta), Tsallis(eta), random_transport(4, actions, tau=eta, lam=1.0)]
+    for backup in backups:
+        corners = directions(actions)
+        largest = np.einsum("di,nij,dj->nd", corners, backup.hessian(q), corners).max()
+        declared = backup.derivatives(actions)[0]
+        assert largest <= declared * (1.0 + 1e-12)
+        if not isinstance(backup, OptimalTransport):  # whose columns do not all have their fair coins at one place
+            assert largest == pytest.approx(declared, rel=1e-12)
+
+
+def test_declared_derivatives() -> None:
+    assert HardMax().derivatives(3) == ()
+    mixture = (0.5, 0.5, 1.0, 16 * CUMULANTS[5], 8.0)
+    assert LogSumExp(0.5).derivatives(3) == pytest.approx(mixture)
+    assert OptimalTransport(**GOOD | {"lam": 0.5}).derivatives(3) == pytest.approx(mixture)
+    # ⌊K²/4⌋/K over η, for K = 1 to 5.
+    found = np.array([Tsallis(0.5).derivatives(actions) for actions in range(1, 6)])
+    np.testing.assert_allclose(found, [[0.0], [1.0], [4 / 3], [2.0], [2.4]])
+
+
+def cumulants(points: Floats, weights: Floats) -> Floats:
+    """κ₂ to κ₆ of laws with points [n, m] and weights [n, m], [5, n]."""
+    centred = points - (weights * points).sum(axis=1, keepdims=True)
+    two, three, four, five, six = ((weights * centred**power).sum(axis=1) for power in range(2, 7))
+    return np.array(
+        [two, three, four - 3 * two**2, five - 10 * three * two, six - 15 * four * two - 10 * three**2 + 30 * two**3]
+    )
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 6])
+def test_no_law_of_range_one_has_larger_cumulants(size: int) -> None:
+    rng = np.random.default_rng(size)
+    count, best = 20_000, np.zeros(5)
+    for sharpness in (0.1, 0.3, 1.0, 3.0):
+        points = rng.beta(sharpness, sharpness, size=(count, size))
+        points[:, 0], points[:, 1] = 0.0, 1.0
+        found = np.abs(cumulants(points, rng.dirichlet(np.full(size, sharpness), size=count)))
+        best = np.maximum(best, found.max(axis=1))
+    bounds = np.array(list(CUMULANTS.values()))
+    assert (best <= bounds + 1e-12).all()
+    assert (best >= 0.97 * bounds).all()
+
+
+def test_cumulant_constants_are_those_of_bernoulli_variables() -> None:
+    chances = np.linspace(0.0, 1.0, 100_001)
+    points = np.tile([0.0, 1.0], (len(chances), 1))
+    largest = np.abs(cumulants(points, np.stack([1.0 - chances, chances], axis=1))).max(axis=1)
+    np.testing.assert_allclose(largest, list(CUMULANTS.values()), rtol=1e-8)
+
+
+# Which backups are mixtures of softmaxes
+
+
+def test_mixtures_are_told_from_other_backups() -> None:
+    mixtures: list[Backup] = [HardMax(), LogSumExp(1.0), OptimalTransport(**GOOD)]
+    assert all(is_mixture(backup) for backup in mixtures)
+    assert not is_mixture(Tsallis(1.0))
+    assert [depends_on_state(backup) for backup in (LogSumExp(1.0), Tsallis(1.0))] == [False, True]
+
+
 # The hard maximum
 
 
@@ -460,7 +604,7 @@ def test_bad_states_are_named(reference: Any, states: Any, error: type[Exception
         OptimalTransport(**GOOD, reference=reference).value(np.zeros((2, 3)), states)
 
 
-@pytest.mark.parametrize("backup", [HardMax(), LogSumExp(1.0), OptimalTransport(**GOOD)])
+@pytest.mark.parametrize("backup", [HardMax(), LogSumExp(1.0), OptimalTransport(**GOOD), Tsallis(1.0)])
 @pytest.mark.parametrize(
     ("q", "message"),
     [
@@ -483,7 +627,7 @@ def test_a_wrong_number_of_actions_is_named(backup: Smooth) -> None:
             backup.at_zero_range(2)
 
 
-@pytest.mark.parametrize("backup", [HardMax(), LogSumExp(1.0), OptimalTransport(**GOOD)])
+@pytest.mark.parametrize("backup", [HardMax(), LogSumExp(1.0), OptimalTransport(**GOOD), Tsallis(1.0)])
 def test_a_bad_policy_is_named(backup: Backup) -> None:
     with pytest.raises(ValueError, match=r"policy must sum to one, got a sum of 1\.5"):
         backup.regulariser([0.5, 0.5, 0.5])

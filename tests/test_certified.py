@@ -11,7 +11,7 @@ import pytest
 
 import smoothplan as sp
 from smoothplan import curvature
-from smoothplan.backups import Backup, HardMax, LogSumExp
+from smoothplan.backups import HardMax, LogSumExp, SoftmaxMixture
 from smoothplan.engines.batched import BatchedEngine
 from smoothplan.engines.compiled import CompiledEngine
 from smoothplan.models.base import Oracle
@@ -85,7 +85,7 @@ def small_levels(problem: Problem) -> tuple[Level, ...]:
     return with_own_shifts(problem, levels)
 
 
-SMALL: dict[str, Callable[[int], tuple[sp.TabularModel, Backup]]] = {
+SMALL: dict[str, Callable[[int], tuple[sp.TabularModel, SoftmaxMixture]]] = {
     "deterministic": lambda seed: (_small(seed, branching=2), LogSumExp(0.5)),
     "nearly hard": lambda seed: (_small(seed, branching=2, discount=0.5), LogSumExp(0.02)),
     "bernoulli": lambda seed: (_small(seed, branching=1, kind="bernoulli"), LogSumExp(0.2)),
@@ -102,7 +102,7 @@ def _small(seed: int, **settings: Any) -> sp.TabularModel:
     return random_model(seed, **{"actions": 2, "states": 3, "discount": 0.3, **settings})
 
 
-def _transported(model: sp.TabularModel, lam: float) -> tuple[sp.TabularModel, Backup]:
+def _transported(model: sp.TabularModel, lam: float) -> tuple[sp.TabularModel, SoftmaxMixture]:
     return model, replace(transport(model, "table"), lam=lam)
 
 
@@ -209,7 +209,7 @@ def test_order_2_is_unbiased_for_the_taylor_polynomial(actions: int, pairs: int)
     model = one_step(rng.uniform(-1.0, 1.0, size=(actions, 2)), rng.dirichlet(np.ones(2), size=actions))
     reference = np.random.default_rng(pairs).normal(size=actions)
     q = model.expected_rewards[0]
-    backups: tuple[Backup, ...] = (LogSumExp(0.4), transport(model, "table"))
+    backups: tuple[SoftmaxMixture, ...] = (LogSumExp(0.4), transport(model, "table"))
     for backup, centring in itertools.product(backups, ("action", "policy")):
         problem = Problem.of(model, backup)
         second = order_2(pairs, centring)  # type: ignore[arg-type]
@@ -310,7 +310,7 @@ def test_the_second_order_remainder_may_exceed_the_range() -> None:
 @dataclass(frozen=True)
 class Instance:
     model: sp.TabularModel
-    backup: Backup
+    backup: SoftmaxMixture
     epsilon: float
 
 
@@ -408,7 +408,7 @@ LARGE = 400_000
 """Samples, after which by Hoeffding's inequality the mean of variables of width one is known to within 0.006."""
 
 
-def mean_of(model: sp.TabularModel, backup: Backup, levels: Sequence[Level], row: int, state: int) -> float:
+def mean_of(model: sp.TabularModel, backup: SoftmaxMixture, levels: Sequence[Level], row: int, state: int) -> float:
     """The mean of many samples of a level at a state."""
     engine = CompiledEngine(rooted(Problem.of(model, backup), levels, row), backup, model)
     total = engine.returns(Oracle(model, 0, row), entrance(model), state, LARGE).total

@@ -12,7 +12,7 @@ import pytest
 from scipy.interpolate import RegularGridInterpolator
 
 import smoothplan as sp
-from smoothplan.backups import Backup, HardMax, LogSumExp, NoCurvatureError, OptimalTransport, line_cost
+from smoothplan.backups import HardMax, LogSumExp, NoCurvatureError, OptimalTransport, SoftmaxMixture, line_cost
 from smoothplan.engines.base import Sums
 from smoothplan.engines.chains import LIMIT, BatchedChains, Chains, PairSums
 from smoothplan.engines.compiled_chains import LANES, TableChains
@@ -91,7 +91,7 @@ def small_case(backup: str) -> tuple[ChainMeans, sp.JitModel, Grid]:
         for state in range(3)
     ]
     model = sp.TabularModel.from_outcomes(outcomes, discount=0.95)
-    backups: dict[str, Backup] = {
+    backups: dict[str, SoftmaxMixture] = {
         "entropy": LogSumExp(0.5),
         "transport": OptimalTransport(cost=line_cost(2), tau=0.5, lam=0.6, reference=[0.3, 0.7]),
         "hard": HardMax(),
@@ -169,7 +169,7 @@ def plane(**changes: Any) -> tuple[sp.JitModel, Grid]:
 @pytest.mark.parametrize(
     "backup", [LogSumExp(0.3), OptimalTransport(cost=line_cost(3), tau=0.5, lam=0.6, reference=[0.2, 0.5, 0.3])]
 )
-def test_engines_agree_between_the_nodes(backup: Backup) -> None:
+def test_engines_agree_between_the_nodes(backup: SoftmaxMixture) -> None:
     model, grid = plane()
     engines: tuple[Chains, ...] = (
         JittedChains(model, backup, grid, TAIL),
@@ -247,7 +247,7 @@ def countdown(states: Any, actions: Any, rng: Any) -> Any:
     return states - 1.0, np.ones(len(actions)), states[:, 0] <= 1.0
 
 
-def four_engines(steps: int, backup: Backup = SOFT) -> list[tuple[GenerativeModel, Chains, Any]]:
+def four_engines(steps: int, backup: SoftmaxMixture = SOFT) -> list[tuple[GenerativeModel, Chains, Any]]:
     """A model whose episodes last exactly that many steps: as a table, a simulator, and both with NumPy."""
     outcomes = [[[(1.0, max(left - 1, 0), 1.0, left <= 1)]] * 2 for left in range(steps + 1)]
     tabular = sp.TabularModel.from_outcomes(outcomes, discount=0.9)

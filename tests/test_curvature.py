@@ -12,7 +12,7 @@ from scipy.stats import binom
 
 from smoothplan import curvature, exact, models
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, discrete_cost, line_cost
+from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, Tsallis, discrete_cost, line_cost
 from smoothplan.models import TabularModel
 from tests.common import TABLES
 
@@ -38,7 +38,14 @@ def backups(model: TabularModel) -> list[Backup]:
         lam=0.5,
         reference=lambda states: np.eye(model.actions)[np.asarray(states) % model.actions],
     )
-    return [HardMax(), LogSumExp(0.05), LogSumExp(2.0), *transports(model.actions, model.states), by_function]
+    return [
+        HardMax(),
+        LogSumExp(0.05),
+        LogSumExp(2.0),
+        Tsallis(0.7),
+        *transports(model.actions, model.states),
+        by_function,
+    ]
 
 
 # Exponents and constants
@@ -211,7 +218,7 @@ def test_value_interval_is_attained(reward: float) -> None:
     model = TabularModel(
         np.ones((1, 3, 1)), np.zeros((1, 3, 1), dtype=int), [[reward] * 3], discount=0.8, reward_range=(0, 1)
     )
-    candidates: list[Backup] = [HardMax(), LogSumExp(0.5), *transports(3, 1)]
+    candidates: list[Backup] = [HardMax(), LogSumExp(0.5), Tsallis(0.5), *transports(3, 1)]
     for backup in candidates:
         value = float(exact.solve(model, backup).values[0])
         assert curvature.value_interval(model, backup)[int(reward)] == pytest.approx(value, abs=1e-8)
@@ -255,7 +262,7 @@ def test_transfer_at_the_backup_level(which: int, actions: int) -> None:
 @pytest.mark.parametrize("actions", [1, 2, 5])
 def test_gap_to_hard_max_is_sharp(actions: int) -> None:
     table = transports(actions, 30)
-    alike: list[Backup] = [HardMax(), LogSumExp(0.3), *table[:2]]  # at all states
+    alike: list[Backup] = [HardMax(), LogSumExp(0.3), Tsallis(0.3), *table[:2]]  # at all states
     for backup, states in (*((each, 1) for each in alike), (table[2], 30)):
         low, high = curvature.gap_to_hard_max(backup, actions)
         peaks = 1e3 * np.eye(actions)

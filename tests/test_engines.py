@@ -13,7 +13,7 @@ from scipy import stats
 import smoothplan as sp
 from smoothplan import confidence
 from smoothplan.arguments import Floats, Ints
-from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport
+from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, SoftmaxMixture
 from smoothplan.engines.base import Engine, Sums
 from smoothplan.engines.batched import BatchedEngine
 from smoothplan.engines.compiled import CompiledEngine
@@ -41,7 +41,7 @@ FALSE_ALARM = 1e-6 / 1000
 """Of one statistical comparison; there are fewer than 1000 in this file, so 1e-6 for all of them."""
 
 
-def engine_of(name: str, schedule: Schedule, backup: Backup, model: sp.TabularModel) -> Engine:
+def engine_of(name: str, schedule: Schedule, backup: SoftmaxMixture, model: sp.TabularModel) -> Engine:
     return BatchedEngine(schedule, backup) if name == "batched" else CompiledEngine(schedule, backup, model)
 
 
@@ -53,7 +53,7 @@ class Case:
     """A model, a backup, and a table of levels."""
 
     model: sp.TabularModel
-    backup: Backup
+    backup: SoftmaxMixture
     levels: tuple[Level, ...]
 
     @property
@@ -420,7 +420,7 @@ def to_the_end(monkeypatch: pytest.MonkeyPatch) -> Callable[..., sp.PlanResult]:
     return run
 
 
-RUNS: dict[str, tuple[Callable[[Backup], Any], float]] = {
+RUNS: dict[str, tuple[Callable[[SoftmaxMixture], Any], float]] = {
     "sparse": (lambda backup: sp.SparseSampling(backup, epsilon=0.05), 0.2),
     "first": (lambda backup: sp.SmoothCruiser(backup, epsilon=0.03), 0.2),
     "second": (lambda backup: sp.SecondOrderSmoothCruiser(backup, epsilon=0.03), 0.2),

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from smoothplan import exact, models
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, line_cost
+from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, SoftmaxMixture, Tsallis, line_cost
 from smoothplan.models import TabularModel
 from tests.common import TABLES, dense
 from tests.naive import Mixture
@@ -26,6 +26,7 @@ def backups(actions: int, states: int) -> list[Backup]:
         HardMax(),
         LogSumExp(0.02),
         LogSumExp(1.0),
+        Tsallis(0.4),
         OptimalTransport(cost=line_cost(actions), tau=1.0, lam=0.2),
         OptimalTransport(cost=cost, tau=0.5, lam=1.0, reference=table),
     ]
@@ -59,7 +60,7 @@ def policy_values(model: TabularModel, policy: Floats, backup: Backup) -> Floats
         OptimalTransport(cost=[[0.0, 1.0], [2.0, 0.5]], tau=0.8, lam=0.5, reference=[0.3, 0.7]),
     ],
 )
-def test_two_states_that_alternate_by_hand(backup: Backup, discount: float) -> None:
+def test_two_states_that_alternate_by_hand(backup: SoftmaxMixture, discount: float) -> None:
     """Both actions lead to the other state, so V(s) = f_s + γV(1−s) with f_s = F(r_s)."""
     rewards = [[0.2, 0.9], [-1.0, 0.4]]
     model = TabularModel(np.ones((2, 2, 1)), [[[1], [1]], [[0], [0]]], rewards, discount=discount)

@@ -20,7 +20,7 @@ from scipy.stats import binom
 
 import smoothplan as sp
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, line_cost
+from smoothplan.backups import SoftmaxMixture, is_mixture, line_cost
 from smoothplan.curvature import reference_bias
 from smoothplan.engines.chains import BatchedChains
 from smoothplan.engines.compiled_chains import TableChains
@@ -88,7 +88,9 @@ def ranged(noise: Floats) -> Floats:
 # Biases, by linear algebra
 
 
-def exact_errors(model: sp.TabularModel, backup: Backup, noise: Floats, size: float) -> tuple[Floats, Floats, Floats]:
+def exact_errors(
+    model: sp.TabularModel, backup: SoftmaxMixture, noise: Floats, size: float
+) -> tuple[Floats, Floats, Floats]:
     """V less what Q̂ = Q + size·noise says itself, and at orders 1 and 2, [S] each."""
     solution = solved(model, backup)
     table = solution.q + size * noise
@@ -115,7 +117,9 @@ def test_the_bias_is_linear_quadratic_cubic(discount: float, seed: int) -> None:
 @pytest.mark.parametrize("discount", [0.9, 0.95, 0.99])
 @pytest.mark.parametrize("backup", [sp.LogSumExp(0.3), TRANSPORT])
 @pytest.mark.parametrize("make", [garnet, ending])
-def test_the_bias_keeps_to_its_bounds(discount: float, backup: Backup, make: Callable[..., sp.TabularModel]) -> None:
+def test_the_bias_keeps_to_its_bounds(
+    discount: float, backup: SoftmaxMixture, make: Callable[..., sp.TabularModel]
+) -> None:
     for seed in range(3):
         model = make(seed, discount=discount)
         noise = ranged(np.random.default_rng(seed).normal(size=(12, 3)))
@@ -150,7 +154,7 @@ def test_the_bounds_are_not_idle(discount: float, size: float, looseness: float)
     assert nearest[2] < looseness
 
 
-MEANS: list[tuple[sp.TabularModel, Backup, EngineName]] = [
+MEANS: list[tuple[sp.TabularModel, SoftmaxMixture, EngineName]] = [
     (garnet(discount=0.9), sp.LogSumExp(0.3), "auto"),
     (ending(), TRANSPORT, "auto"),
     (garnet(discount=0.5), sp.LogSumExp(0.3), "batched"),
@@ -159,7 +163,7 @@ MEANS: list[tuple[sp.TabularModel, Backup, EngineName]] = [
 
 
 @pytest.mark.parametrize("case", MEANS)
-def test_sampled_means_are_the_exact_ones(case: tuple[sp.TabularModel, Backup, EngineName]) -> None:
+def test_sampled_means_are_the_exact_ones(case: tuple[sp.TabularModel, SoftmaxMixture, EngineName]) -> None:
     """Two comparisons in each of four cases, at 5.3 standard errors: one false alarm in a million runs."""
     model, backup, engine = case
     table = solved(model, backup).q + 0.5 * np.random.default_rng(0).normal(size=(12, 3))
@@ -177,7 +181,7 @@ def test_sampled_means_are_the_exact_ones(case: tuple[sp.TabularModel, Backup, E
 # Intervals
 
 
-def hostile(model: sp.TabularModel, backup: Backup, seed: int) -> Iterator[Floats]:
+def hostile(model: sp.TabularModel, backup: SoftmaxMixture, seed: int) -> Iterator[Floats]:
     """Tables that nobody should plan by."""
     rng = np.random.default_rng(seed)
     q = solved(model, backup).q
@@ -205,6 +209,7 @@ def missed(planner: ReferenceCruiser, model: sp.TabularModel, **options: Any) ->
     """Compares a run with the exact solution, and with the exact value of the reference's policy."""
     backup, state = planner.backup, options.get("state", 0)
     assert planner.reference is not None
+    assert is_mixture(backup)
     result = sp.plan(planner, model, **{"state": 0} | options)
     solution = solved(model, backup)
     problem = Problem.of(model, backup)
@@ -229,7 +234,7 @@ def too_many(misses: list[Miss]) -> bool:
     return bool((counts > binom.isf(FALSE_ALARM / 4.0, len(misses), DELTA)).any())
 
 
-WORLDS: list[tuple[sp.TabularModel, Backup]] = [
+WORLDS: list[tuple[sp.TabularModel, SoftmaxMixture]] = [
     (sp.models.garnet(states=12, actions=3, branching=2, discount=0.8, seed=1, sparsity=0.8), sp.LogSumExp(1.0)),
     (garnet(discount=0.8), sp.LogSumExp(0.2)),
     (garnet(2, discount=0.6), sp.LogSumExp(2.0)),
@@ -283,7 +288,9 @@ def test_what_is_booked_for_a_cut_is_enough() -> None:
     assert furthest > 1.2  # a policy may be worth less than any optimal value
 
 
-def known_error(model: sp.TabularModel, backup: Backup, size: float, seed: int, adversarial: bool) -> TabularReference:
+def known_error(
+    model: sp.TabularModel, backup: SoftmaxMixture, size: float, seed: int, adversarial: bool
+) -> TabularReference:
     """A reference whose error has a known range. An adversary's is as large as it may be where it matters."""
     q = solved(model, backup).q
     if adversarial:
@@ -291,7 +298,7 @@ def known_error(model: sp.TabularModel, backup: Backup, size: float, seed: int, 
     return TabularReference(q + size * ranged(np.random.default_rng(seed).normal(size=q.shape)))
 
 
-KNOWN: list[tuple[sp.TabularModel, Backup, float]] = [
+KNOWN: list[tuple[sp.TabularModel, SoftmaxMixture, float]] = [
     (garnet(discount=0.5), sp.LogSumExp(0.5), 0.5),
     (garnet(2, discount=0.9), sp.LogSumExp(0.5), 0.2),
     (ending(discount=0.7), sp.LogSumExp(0.5), 0.5),
@@ -452,7 +459,7 @@ def test_conditioning_does_not_widen_the_error() -> None:
 
 
 @pytest.mark.parametrize("backup", [sp.LogSumExp(0.05), replace(TRANSPORT, lam=0.05)])
-def test_unlikely_actions_are_told_apart_as_far_as_it_matters(backup: Backup) -> None:
+def test_unlikely_actions_are_told_apart_as_far_as_it_matters(backup: SoftmaxMixture) -> None:
     problem = Problem.of(garnet(discount=0.95), backup)
     gap = likely_gap(backup, problem)
     assert gap < problem.action_gap
@@ -572,7 +579,7 @@ def test_a_pilot_that_takes_all_the_calls_is_not_wasted() -> None:
 # References that are made and improved
 
 
-def policy_value(model: sp.TabularModel, backup: Backup, reference: Reference) -> float:
+def policy_value(model: sp.TabularModel, backup: SoftmaxMixture, reference: Reference) -> float:
     """The exact value of ∇F(Q̂) at the initial state."""
     policy = backup.policy(reference.q(np.arange(model.states)), np.arange(model.states))
     return float(sp.exact.evaluate(model, policy, backup).values[0])

@@ -11,7 +11,7 @@ from scipy import stats
 import smoothplan as sp
 from smoothplan import exact
 from smoothplan.arguments import Floats, Ints
-from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, line_cost
+from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, SoftmaxMixture, line_cost
 from smoothplan.engines.kernels import softmaxes
 from smoothplan.models.base import GenerativeModel, Oracle, States
 from smoothplan.references import (
@@ -29,7 +29,7 @@ from smoothplan.search.graph import Rules
 from smoothplan.search.rules import rules_of
 from tests.common import ending, vectorised
 
-BACKUPS: list[Backup] = [
+BACKUPS: list[SoftmaxMixture] = [
     HardMax(),
     LogSumExp(0.3),
     OptimalTransport(cost=line_cost(3), tau=1.0, lam=0.25, reference=[0.5, 0.3, 0.2]),
@@ -85,7 +85,7 @@ def test_a_table_is_what_was_given() -> None:
 
 @pytest.mark.parametrize("backup", BACKUPS)
 @pytest.mark.parametrize("model", [sp.models.garnet(states=30, actions=3, discount=0.9, seed=3), ending(3, 0.9, 3)])
-def test_value_iteration_agrees_with_the_exact_solver(backup: Backup, model: sp.TabularModel) -> None:
+def test_value_iteration_agrees_with_the_exact_solver(backup: SoftmaxMixture, model: sp.TabularModel) -> None:
     width = model.probabilities.shape[2]
     chances = Chances(
         rewards=np.where(model.terminal[:, None], 0.0, model.expected_rewards).reshape(-1),
@@ -124,7 +124,7 @@ BY_PLACE = OptimalTransport(cost=[[0, 1], [1, 0]], tau=0.5, lam=0.2, reference=p
         (BY_PLACE, replace(BY_PLACE, reference=prior(PLACES[:, None]))),
     ],
 )
-def test_a_grid_is_exact_where_states_stay_on_its_nodes(backup: Backup, at_places: Backup) -> None:
+def test_a_grid_is_exact_where_states_stay_on_its_nodes(backup: SoftmaxMixture, at_places: SoftmaxMixture) -> None:
     """Steps of two cells: the aggregated model is the model itself, at nine places."""
     reference = GridReference.build(line(), backup, low=[-1.0], high=[1.0], cells=16)
     successors = np.clip(np.arange(9)[:, None] + [-1, 1], 0, 8)[..., None]
@@ -225,7 +225,7 @@ def small(seed: int = 0, branching: int = 2) -> sp.TabularModel:
 
 @pytest.mark.parametrize("backup", BACKUPS)
 @pytest.mark.parametrize("with_table", [True, False])
-def test_a_shared_reference_converges(backup: Backup, with_table: bool) -> None:
+def test_a_shared_reference_converges(backup: SoftmaxMixture, with_table: bool) -> None:
     """Every pair gets a fair share n of the calls, and errs by 6 standard deviations of at most 1/√n, at worst."""
     table = small(seed=4, branching=4)
     model: GenerativeModel = table if with_table else vectorised(table)

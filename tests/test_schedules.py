@@ -45,6 +45,7 @@ def entropy_problem(
         terminates=terminates,
         derivatives=LogSumExp(temperature).derivatives(actions) if temperature > 0.0 else (),
         above_max=0.0,
+        pairs=True,
     )
 
 

@@ -267,7 +267,7 @@ def test_the_soft_walk_follows_the_gradient(backup: Backup) -> None:
     upper = np.array([0.3, 0.9, 0.5])
     search.graph.q_high[:3] = upper
     draws = [
-        loop.next_action(search.graph, search.rules, 0, 0, search.work.frames, search.oracle.stream)
+        loop.next_action(search.graph, search.rules, 0, 0, search.work.frames, None, search.oracle.stream)
         for _ in range(20_000)
     ]
     policy = backup.policy(upper[None], np.array([4]))[0]
@@ -275,7 +275,7 @@ def test_the_soft_walk_follows_the_gradient(backup: Backup) -> None:
     assert (np.abs(frequencies - policy) < 5.0 * np.sqrt(policy * (1.0 - policy) / 20_000)).all()
     greedy = replace(OTGapE(backup, 0.1), walk="greedy")
     rules = begun(greedy, garnet(0, actions=3)).rules
-    assert loop.next_action(search.graph, rules, 0, 0, search.work.frames, search.oracle.stream) == 1
+    assert loop.next_action(search.graph, rules, 0, 0, search.work.frames, None, search.oracle.stream) == 1
 
 
 @pytest.mark.parametrize("seed", [2, 3, 4, 5])

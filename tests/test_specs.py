@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from smoothplan import models, specs
-from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, discrete_cost, line_cost, ring_cost
+from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, Tsallis, discrete_cost, line_cost, ring_cost
 from smoothplan.models import TabularModel
 from smoothplan.specs import BACKUPS, MODELS, Spec, build_backup, build_model, parse
 
@@ -130,6 +130,7 @@ def test_backups_honour_their_options() -> None:
     assert build_backup("hard-max", 2) == HardMax()
     assert build_backup("lse:temperature=0.25", 3) == LogSumExp(0.25, 3)
     assert build_backup("lse:2", 3) == LogSumExp(2, 3)
+    assert build_backup("tsallis:temperature=0.5", 4) == Tsallis(0.5, 4)
     backup = build_backup("ot:tau=2,lam=0.5,reference=[0.25,0.75],cost=zero", 2)
     assert isinstance(backup, OptimalTransport)
     assert (backup.tau, backup.lam, backup.temperature) == (2.0, 0.5, 1.0)
@@ -164,7 +165,7 @@ def test_wrong_models(text: str, complaint: str) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("max", "unknown backup 'max': choose from hard-max, lse, ot"),
+        ("max", "unknown backup 'max': choose from hard-max, lse, ot, tsallis"),
         ("ot:eta=1", "backup ot has no option 'eta': choose from tau, lam, cost, reference"),
         ("lse:temperature=0", "temperature must be greater than 0, got 0"),
         ("ot:cost=square", "cost must be a matrix or one of line, ring, discrete, zero, got 'square'"),

@@ -1,6 +1,6 @@
 """smoothplan: plan with a simulator, with certified values and a price stated before the start.
 
-Everything a user needs is in this namespace: backups (`HardMax`, `LogSumExp`, `OptimalTransport`), models
+Everything a user needs is in this namespace: backups (`HardMax`, `LogSumExp`, `OptimalTransport`, `Tsallis`), models
 (`TabularModel`, `VectorModel`, `JitModel`, `models`), planners of values (`DebiasedCruiser`, and as published
 `SparseSampling`, `SmoothCruiser`, `SecondOrderSmoothCruiser`) and of actions (`OTGapE`, `MDPGapE`, `OTGapCruiser`), one
 for long horizons (`ReferenceCruiser`, around `references`), a baseline (`UCT`), with `forecast` and `plan`;

@@ -1,10 +1,14 @@
 """Bellman backups: the aggregators F_s that turn action values Q_s into the value of a state, V(s) = F_s(Q_s).
 
-`HardMax` is the ordinary maximum, `LogSumExp` the entropy-regularised backup of SmoothCruiser, and `OptimalTransport`
-the backup of the paper (section 5), which knows through a cost matrix C which actions are alike. Each is convex,
-monotone, translation-equivariant and 1-Lipschitz in the sup norm, and satisfies
+`HardMax` is the ordinary maximum, `LogSumExp` the entropy-regularised backup of SmoothCruiser, `OptimalTransport` the
+backup of the paper (section 5), which knows through a cost matrix C which actions are alike, and `Tsallis` one whose
+policies leave bad actions out. Each is convex, monotone, translation-equivariant and 1-Lipschitz in the sup norm, and
+satisfies
 
     value(Q) = max over policies π of ⟨π, Q⟩ − regulariser(π),    attained at policy(Q) = ∇F(Q).
+
+Planners ask no more of a backup than `Backup` says. `SoftmaxMixture` says what else the first three have in common:
+compiled code reads it, and corrections of second order need it.
 
 Every method takes action values `q` of shape [..., K] and broadcasts over the leading axes. `states` aligns with those
 axes and matters only to an `OptimalTransport` whose reference distribution depends on the state.
@@ -14,40 +18,61 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats
-from smoothplan.transport import Columns, entropy, square_cost, transport_cost
+from smoothplan.transport import Columns, cumulant_bounds, entropy, square_cost, transport_cost
 
 Prior = Callable[[Any], ArrayLike]
 """A distribution over actions that depends on the state: states [n, ...] to probability vectors [n, K]."""
 
 
 class Backup(Protocol):
-    """The interface of every backup."""
+    """What every backup declares; `check_backup` tests whether it is true."""
 
     @property
     def temperature(self) -> float:
-        """The effective temperature η; 0 for the hard maximum."""
+        """η > 0, the scale on which F is smooth, in the unit of action values; 0 for one that is not smooth."""
 
     def at_zero_range(self, actions: int) -> tuple[float, float]:
         """Infimum and supremum over states of F_s(0), for a model with this number of actions."""
 
-    def shifts(self, actions: int) -> Floats:
-        """What column j subtracts from the value of action i, [K, J]: a backup is a mixture of soft maxima over j."""
+    def derivatives(self, actions: int) -> tuple[float, ...]:
+        """Bounds of |D^k F_s(q)[e₁, ..., e_k]| over all s, q and all directions e_i with max e_i − min e_i = 1.
 
-    def weights(self, states: Any = None) -> Floats:
-        """The weights of the columns at the given states, [..., J]; [J] where they do not depend on the state."""
+        One for each k = 2, 3, ..., as many as F has; () for one that is not smooth. The last derivative may jump: it is
+        enough that the one before is Lipschitz, with this constant.
+        """
 
     def value(self, q: ArrayLike, states: Any = None) -> Floats:
         """F_s(q), [...]."""
 
     def policy(self, q: ArrayLike, states: Any = None) -> Floats:
         """∇F_s(q), a distribution over actions, [..., K]."""
+
+    def regulariser(self, policy: ArrayLike, states: Any = None) -> Floats:
+        """The convex conjugate of F_s at a policy [..., K]: value(q) = max_π ⟨π, q⟩ − regulariser(π).
+
+        Where no states are given, the supremum over states.
+        """
+
+
+@runtime_checkable
+class SoftmaxMixture(Backup, Protocol):
+    """A backup that is a mixture of soft maxima at one temperature, F(q) = Σ_j μ_s(j)·η log Σ_i exp((q_i − c_ij)/η).
+
+    Its second derivative is a mean of variances, which pairs of returns estimate. The hard maximum is one with η = 0.
+    """
+
+    def shifts(self, actions: int) -> Floats:
+        """c, what column j subtracts from the value of action i, [K, J]."""
+
+    def weights(self, states: Any = None) -> Floats:
+        """μ, the weights of the columns at the given states, [..., J]; [J] where they do not depend on the state."""
 
     def hessian(self, q: ArrayLike, states: Any = None) -> Floats:
         """∇²F_s(q), [..., K, K]."""
@@ -58,12 +83,25 @@ class Backup(Protocol):
     def coupling(self, q: ArrayLike, states: Any = None) -> Floats:
         """The weighted softmaxes Γ_ij = μ_s(j)·p_ij, [..., K, J]."""
 
-    def regulariser(self, policy: ArrayLike, states: Any = None) -> Floats:
-        """The convex conjugate of F_s at a policy [..., K]: value(q) = max_π ⟨π, q⟩ − regulariser(π)."""
+
+def is_mixture(backup: Backup) -> TypeGuard[SoftmaxMixture]:
+    """Whether a backup is a mixture of softmaxes."""
+    return isinstance(backup, SoftmaxMixture)
+
+
+def required_mixture(backup: Backup, for_what: str, instead: str) -> SoftmaxMixture:
+    """The backup, if it is a mixture of softmaxes; an error that names it otherwise, and says what serves it."""
+    if not is_mixture(backup):
+        raise ValueError(
+            f"{for_what} needs a mixture of softmaxes, such as LogSumExp or OptimalTransport, got {backup!r}: {instead}"
+        )
+    return backup
 
 
 def depends_on_state(backup: Backup) -> bool:
-    """Whether the weights of a backup's columns differ from state to state."""
+    """Whether F_s may differ from state to state. Only a mixture of softmaxes says that it does not."""
+    if not is_mixture(backup):
+        return True
     try:
         return backup.weights(None).ndim > 1
     except ValueError:  # it must be told the state
@@ -112,6 +150,10 @@ class HardMax:
     def at_zero_range(self, actions: int) -> tuple[float, float]:
         """F(0) = 0, whatever the number of actions."""
         return 0.0, 0.0
+
+    def derivatives(self, actions: int) -> tuple[float, ...]:
+        """None: the maximum has kinks."""
+        return ()
 
     def shifts(self, actions: int) -> Floats:
         """One column that subtracts nothing, [K, 1]."""
@@ -221,6 +263,10 @@ class LogSumExp(_Smooth):
         """F(0) = η log K at every state."""
         value = self.temperature * math.log(arguments.whole("actions", actions))
         return value, value
+
+    def derivatives(self, actions: int) -> tuple[float, ...]:
+        """1/(4η), 1/(8η²), 1/(8η³), ...; see `transport.cumulant_bounds`."""
+        return cumulant_bounds(self.temperature)
 
     def shifts(self, actions: int) -> Floats:
         """One column that subtracts nothing, [K, 1]."""
@@ -342,6 +388,10 @@ class OptimalTransport(_Smooth):
         values = self._columns_at_zero() if callable(self.reference) else np.asarray(self.at_zero)
         return float(values.min()), float(values.max())
 
+    def derivatives(self, actions: int) -> tuple[float, ...]:
+        """1/(4η), 1/(8η²), 1/(8η³), ...; see `transport.cumulant_bounds`."""
+        return cumulant_bounds(self.temperature)
+
     def shifts(self, actions: int) -> Floats:
         """τC, [K, K]."""
         return np.asarray(self.tau * self.cost)
@@ -396,6 +446,86 @@ class OptimalTransport(_Smooth):
         reference = self.reference_at(states)
         offset = self.temperature * (1.0 + entropy(reference))
         return np.asarray(self.tau * transport_cost(policy, reference, self.cost, self.lam) + offset)
+
+
+@dataclass(frozen=True)
+class Tsallis:
+    """The backup of sparsemax, F(Q) = max_π ⟨π, Q⟩ + (η/2)(1 − ‖π‖²), regularised by the Tsallis entropy of index 2.
+
+    Its policy is the projection of Q/η onto the simplex, π = max(Q/η − θ, 0) with θ such that it sums to one: an action
+    that is worse than the best by η or more has probability 0.
+
+    With S the support of the policy and m actions in it, D²F[e, e] = Σ_{i∈S} (e_i − ē_S)²/η. For a direction of range 1
+    this is largest where half of S is at either end, ⌊m²/4⌋/(mη). That is m/4 for even and m/4 − 1/(4m) for odd m, so
+    it grows with m, and the largest is that of m = K, attained at Q = 0. Where S changes the second derivative jumps,
+    while the policy is continuous: there is no third one.
+
+    Args:
+        temperature: η > 0.
+        actions: K, needed only by `at_zero`.
+
+    >>> Tsallis(temperature=1.0).policy([0.0, 0.5, -1.0]).tolist()
+    [0.25, 0.75, 0.0]
+    """
+
+    temperature: float
+    actions: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "temperature", arguments.positive("temperature", self.temperature))
+        if self.actions is not None:
+            object.__setattr__(self, "actions", arguments.whole("actions", self.actions))
+
+    @property
+    def offset(self) -> float:
+        """0: the backup equals its definition."""
+        return 0.0
+
+    @property
+    def at_zero(self) -> float:
+        """F(0) = (η/2)(1 − 1/K)."""
+        if self.actions is None:
+            raise ValueError("at_zero is (η/2)(1 − 1/K): give Tsallis its actions=K, or call at_zero_range(K)")
+        return self.at_zero_range(self.actions)[0]
+
+    def at_zero_range(self, actions: int) -> tuple[float, float]:
+        """F(0) = (η/2)(1 − 1/K) at every state."""
+        value = self.temperature / 2.0 * (1.0 - 1.0 / arguments.whole("actions", actions))
+        return value, value
+
+    def derivatives(self, actions: int) -> tuple[float, ...]:
+        """⌊K²/4⌋/(Kη), for the second derivative; it jumps, so there is no other."""
+        return (arguments.whole("actions", actions) ** 2 // 4 / (actions * self.temperature),)
+
+    def value(self, q: ArrayLike, states: Any = None) -> Floats:
+        """F(q), [...]."""
+        values = _action_values(q, self.actions)
+        policy, top = self.policy(values), values.max(axis=-1)
+        gain = (policy * (values - top[..., None])).sum(axis=-1)  # less the best value, so that nothing cancels
+        return np.asarray(top + gain + self.temperature / 2.0 * (1.0 - (policy**2).sum(axis=-1)))
+
+    def policy(self, q: ArrayLike, states: Any = None) -> Floats:
+        """∇F(q), [..., K]: the projection of q/η onto the simplex."""
+        values = _action_values(q, self.actions)
+        # What is below the best by 1 or more has no probability, however far it is.
+        scores = np.maximum((values - values.max(axis=-1, keepdims=True)) / self.temperature, -1.0)
+        ordered = -np.sort(-scores, axis=-1)
+        sizes = np.arange(1, ordered.shape[-1] + 1)
+        excess = (np.cumsum(ordered, axis=-1) - 1.0) / sizes  # θ, if the support were the first m
+        support = (ordered > excess).sum(axis=-1, keepdims=True)
+        return np.asarray(np.maximum(scores - np.take_along_axis(excess, support - 1, axis=-1), 0.0))
+
+    def hessian(self, q: ArrayLike, states: Any = None) -> Floats:
+        """∇²F(q), [..., K, K], the one inside of the policy's support where that is about to change."""
+        support = (self.policy(q) > 0.0).astype(np.float64)
+        outer = support[..., :, None] * support[..., None, :] / support.sum(axis=-1)[..., None, None]
+        return np.asarray((support[..., None] * np.eye(support.shape[-1]) - outer) / self.temperature)
+
+    def regulariser(self, policy: ArrayLike, states: Any = None) -> Floats:
+        """−(η/2)(1 − ‖π‖²), [...]."""
+        policy = _action_values(policy, self.actions)
+        policy = arguments.distributions("policy", policy, policy.shape[-1])
+        return np.asarray(self.temperature / 2.0 * ((policy**2).sum(axis=-1) - 1.0))
 
 
 def line_cost(actions: int) -> Floats:

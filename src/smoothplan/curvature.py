@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, OptimalTransport
+from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, required_mixture
 from smoothplan.models.base import GenerativeModel
+from smoothplan.transport import CUMULANTS
 
 Norm = Literal["range", "euclidean"]
 """How the error Δ of a reference is measured: by max Δ − min Δ, with sharp constants, or as in the paper by ‖Δ‖₂."""
@@ -50,17 +51,15 @@ def hessian_lipschitz(temperature: float) -> float:
 
 
 def remainder_constant(beta: int, temperature: float, norm: Norm = "range") -> float:
-    """c_β with |F(Q) − T_{β−1}(Q; Q̂)| ≤ c_β·‖Q − Q̂‖^β, for β = 2 or 3.
+    """c_β with |F(Q) − T_{β−1}(Q; Q̂)| ≤ c_β·‖Q − Q̂‖^β for a mixture of softmaxes F, β = 2 or 3.
 
     In the range norm these are sharp, 1/(8η) and √3/(108η²): the largest variance, and the largest third cumulant, of
     a variable of range 1 are 1/4 and √3/18. In the Euclidean norm they are the paper's L/2 and M/6.
     """
     eta = arguments.positive("temperature", temperature)
     match (beta, norm):
-        case (2, "range"):
-            return 1.0 / (8.0 * eta)
-        case (3, "range"):
-            return math.sqrt(3.0) / (108.0 * eta**2)
+        case (2 | 3, "range"):
+            return CUMULANTS[beta] / (math.factorial(beta) * eta ** (beta - 1))
         case (2, "euclidean"):
             return smoothness(eta) / 2.0
         case (3, "euclidean"):
@@ -86,7 +85,7 @@ def taylor(backup: Backup, q: ArrayLike, around: ArrayLike, order: int, states: 
     """The Taylor polynomial T_order(Q; Q̂) of a backup, [...], for orders 0, 1 and 2.
 
     Args:
-        backup: F; smooth for order 2.
+        backup: F; a mixture of softmaxes for order 2.
         q: Q, [..., K].
         around: Q̂, [..., K].
         order: 0, 1 or 2.
@@ -102,7 +101,8 @@ def taylor(backup: Backup, q: ArrayLike, around: ArrayLike, order: int, states: 
     if order >= 1:
         result = result + (backup.policy(point, states) * delta).sum(axis=-1)
     if order == 2:
-        result = result + 0.5 * np.einsum("...i,...ij,...j->...", delta, backup.hessian(point, states), delta)
+        mixture = required_mixture(backup, "a Taylor polynomial of order 2", "use order 1")
+        result = result + 0.5 * np.einsum("...i,...ij,...j->...", delta, mixture.hessian(point, states), delta)
     return result
 
 
@@ -168,11 +168,14 @@ def reference_bias(order: int, error_range: float, temperature: float, discount:
     """Bounds of V − E[Y] for chains around a reference with range(Q̂_s − Q_s) ≤ `error_range` at every state s.
 
     A chain around a reference Q̂ is a trajectory whose samples correct Q̂. Order 1 evaluates the policy ∇F(Q̂), so its
-    error has one sign: at most r²/(8η) per step, b = r²/(8η(1−γ)) in total. What remains at order 2 is cubic,
-    (√3/108)·r³/η² per step, plus what the quadratic term inherits from the pairs' own chains of order 1, which are too
-    low by γ·U(Z) with 0 ≤ U ≤ b. As U(s) = r₁(s) + γ·E U(Z), the discounted variances of γ·U(Z) along a chain telescope
-    into those of Σ γ^t·r₁(s_t): they add up to at most γ·U(b − U) ≤ γb²/4, not to 1/(1−γ) times their largest, (γb)²/4.
-    By Cauchy and Schwarz they are multiplied by the variances of Q̂ − Q, at most r²/4.
+    error has one sign: at most r²/(8η) per step, b = r²/(8η(1−γ)) in total. For a backup that is no mixture of softmaxes,
+    with second derivatives of at most d₂, η = 1/(4d₂) does the same.
+
+    Order 2 is for such mixtures. What remains is cubic, (√3/108)·r³/η² per step, plus what the quadratic term
+    inherits from the pairs' own chains of order 1, which are too low by γ·U(Z) with 0 ≤ U ≤ b. As U(s) = r₁(s) + γ·E
+    U(Z), the discounted variances of γ·U(Z) along a chain telescope into those of Σ γ^t·r₁(s_t): they add up to at most
+    γ·U(b − U) ≤ γb²/4, not to 1/(1−γ) times their largest, (γb)²/4. By Cauchy and Schwarz they are multiplied by the
+    variances of Q̂ − Q, at most r²/4.
 
     Args:
         order: 1 or 2.
@@ -203,7 +206,7 @@ def transfer_to_entropy(backup: OptimalTransport) -> float:
     return backup.tau * float(np.abs(backup.cost).max())
 
 
-def transfer_to_hard_max(backup: Backup, actions: int) -> float:
+def transfer_to_hard_max(backup: HardMax | LogSumExp | OptimalTransport, actions: int) -> float:
     """The paper's bound on |F(Q) − max Q| over all Q: τ·max|C| + η log K (Proposition 5.5)."""
     geometry = transfer_to_entropy(backup) if isinstance(backup, OptimalTransport) else 0.0
     return geometry + backup.temperature * math.log(arguments.whole("actions", actions))
@@ -216,12 +219,16 @@ def gap_to_entropy(backup: OptimalTransport) -> Interval:
 
 
 def gap_to_hard_max(backup: Backup, actions: int) -> Interval:
-    """The smallest interval that contains F_s(Q) − max Q for all Q and s: [−τ·max_i (Cμ_s)_i, F_s(0)].
+    """The smallest interval that contains F_s(Q) − max Q for all Q and s: [−max_a regulariser_s(a), F_s(0)].
 
-    The upper end is attained where all actions are equal, the lower end in the limit where one is far better.
+    F is monotone, so F(Q) ≤ F(0) + max Q, with equality where all actions are equal. And it is a maximum over policies,
+    so F(Q) ≥ Q_a − regulariser(a) for the policy that always takes the action a; that is attained in the limit where a
+    is far better than all others. For an `OptimalTransport` the lower end is −τ·max_i (Cμ_s)_i.
     """
-    low = gap_to_entropy(backup)[0] if isinstance(backup, OptimalTransport) else 0.0
-    return low, backup.at_zero_range(actions)[1]
+    high = backup.at_zero_range(actions)[1]
+    if isinstance(backup, OptimalTransport):
+        return gap_to_entropy(backup)[0], high
+    return 0.0 - float(np.max(backup.regulariser(np.eye(actions)))), high
 
 
 def _averaged_costs(backup: OptimalTransport) -> Interval:

@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 
 from smoothplan import arguments, models
-from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, discrete_cost, line_cost, ring_cost
+from smoothplan.backups import (
+    Backup,
+    HardMax,
+    LogSumExp,
+    OptimalTransport,
+    Tsallis,
+    discrete_cost,
+    line_cost,
+    ring_cost,
+)
 from smoothplan.models import GenerativeModel
 from smoothplan.planners import (
     UCT,
@@ -59,6 +68,11 @@ def _log_sum_exp(actions: int, temperature: float = 0.1) -> LogSumExp:
     return LogSumExp(temperature, actions)
 
 
+def _tsallis(actions: int, temperature: float = 0.1) -> Tsallis:
+    """The backup of sparsemax, whose policies leave bad actions out."""
+    return Tsallis(temperature, actions)
+
+
 def _optimal_transport(
     actions: int, tau: float = 1.0, lam: float = 0.1, cost: Any = "discrete", reference: Any = None
 ) -> OptimalTransport:
@@ -82,7 +96,12 @@ def _optimal_transport(
     return backup
 
 
-BACKUPS: dict[str, Factory] = {"hard-max": _hard_max, "lse": _log_sum_exp, "ot": _optimal_transport}
+BACKUPS: dict[str, Factory] = {
+    "hard-max": _hard_max,
+    "lse": _log_sum_exp,
+    "ot": _optimal_transport,
+    "tsallis": _tsallis,
+}
 """Factories of backups: functions of the number of actions and the options in a spec."""
 
 PLANNERS: dict[str, Factory] = {

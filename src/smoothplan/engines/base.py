@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from smoothplan.arguments import Floats
+from smoothplan.arguments import Floats, Ints
 from smoothplan.models.base import Oracle, States
 
 CALLS_AT_ONCE = 1 << 15
@@ -47,6 +47,17 @@ def pieces(count: int, largest: int) -> Iterator[int]:
 def repeated(state: Any, count: int) -> States:
     """A state as a batch [count, ...]."""
     return np.repeat(np.asarray(state)[None], count, axis=0)
+
+
+def categorical(probabilities: Floats, count: int, rng: np.random.Generator) -> Ints:
+    """Draws from the columns of distributions [m, n] or [m, 1], by inversion, [n]. Rounding falls to the last entry."""
+    levels = rng.random(count)
+    drawn = np.zeros(count, dtype=np.int64)
+    passed = np.zeros(probabilities.shape[1])
+    for entry in probabilities[:-1]:
+        passed = passed + entry
+        drawn += levels >= passed
+    return drawn
 
 
 def added(count: int, batches: Iterable[Floats]) -> Sums:

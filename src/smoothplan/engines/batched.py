@@ -6,6 +6,7 @@ Actions come first and states last in every array, [K, n], for NumPy is slow alo
 is the same for the whole batch is [K, 1], and so are its softmaxes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -13,18 +14,22 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from smoothplan.arguments import Floats, Ints
-from smoothplan.backups import Backup
-from smoothplan.engines.base import CALLS_AT_ONCE, Sums, added, pieces, repeated
+from smoothplan.backups import Backup, SoftmaxMixture, is_mixture, required_mixture
+from smoothplan.engines.base import CALLS_AT_ONCE, Sums, added, categorical, pieces, repeated
 from smoothplan.models.base import Oracle, States
+from smoothplan.schedules.debias import DEBIASING
 from smoothplan.schedules.level import Level
 from smoothplan.schedules.schedule import Schedule
 
 
 class Mixture(NamedTuple):
-    """A backup at references [K, n] or [K, 1], as a mixture of softmaxes over columns; see `transport.Columns`."""
+    """A backup at references [K, n] or [K, 1], as a mixture of softmaxes over columns; see `transport.Columns`.
+
+    Of another backup only the policy is known, as if it were the softmax of a single column.
+    """
 
     value: Floats  # F(Q̂), [n]
-    local: Floats  # p_ij, [J, K, n]; empty for the hard maximum, which has none
+    local: Floats  # p_ij, [J, K, n]; empty for the hard maximum, which has none, and where no policy is needed
     weights: Floats  # μ_j, [J, n] or [J, 1]
 
     @property
@@ -44,6 +49,10 @@ class BatchedEngine:
 
     compiled: ClassVar[bool] = False
     chunk_calls: ClassVar[int] = 1 << 16
+
+    def __post_init__(self) -> None:
+        if any(level.quadratic is not None for level in self.schedule.levels):
+            required_mixture(self.backup, "a level of order 2", "use levels of order 1")
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int) -> Sums:
         """Returns of an action at the root, through the level of the root's reference."""
@@ -70,30 +79,41 @@ class BatchedEngine:
         start = 0
         for piece in pieces(len(states), max(1, CALLS_AT_ONCE // fan_out)):
             here = states[start : start + piece]
-            around = self._reference(oracle, level, here)
-            results[start : start + piece] = self._around(oracle, level, here, around)
+            blocks = self._reference(oracle, level, here)
+            results[start : start + piece] = self._around(oracle, level, here, *blocks)
             start += piece
         return results
 
-    def _reference(self, oracle: Oracle, level: Level, states: States) -> Floats:
-        """Q̂ at each state: the mean of N returns per action, [K, n], or zeros [K, 1]."""
+    def _reference(self, oracle: Oracle, level: Level, states: States) -> list[Floats]:
+        """Q̂ at each state, [K, n]: the mean of N returns per action, or zeros [K, 1].
+
+        For a debiased level the means over halves and over quarters of the returns follow, [K, 2, n] and [K, 4, n].
+        """
         count, actions = len(states), self.schedule.problem.actions
         if level.samples == 0:
-            return np.zeros((actions, 1))
+            return [np.zeros((actions, 1))]
         assert level.reference is not None
-        totals = np.zeros((actions, count))
-        for piece in pieces(level.samples, max(1, CALLS_AT_ONCE // (count * actions))):
-            pairs = np.repeat(np.arange(actions), piece * count)
-            samples = self._returns(oracle, _tiled(states, actions * piece), pairs, level.reference)
-            totals += samples.reshape(actions, piece, count).sum(axis=1)
-        totals /= level.samples
-        return totals if level.clip is None else np.clip(totals, *level.clip)
+        blocks = 2**level.debias
+        totals = np.zeros((actions, blocks, count))
+        for block in range(blocks):
+            for piece in pieces(level.samples // blocks, max(1, CALLS_AT_ONCE // (count * actions))):
+                pairs = np.repeat(np.arange(actions), piece * count)
+                samples = self._returns(oracle, _tiled(states, actions * piece), pairs, level.reference)
+                totals[:, block] += samples.reshape(actions, piece, count).sum(axis=1)
+        means = [
+            totals.reshape(actions, 2**power, -1, count).sum(axis=2) / (level.samples / 2**power)
+            for power in range(level.debias + 1)
+        ]
+        whole = means[0][:, 0]
+        return [whole if level.clip is None else np.clip(whole, *level.clip), *means[1:]]
 
     def _returns(self, oracle: Oracle, states: States, actions: Ints, row: int) -> Floats:
-        """R + γ·Y(Z) through a level, [n]; R alone where Z is terminal."""
+        """R + γ·Y(Z) through a level, [n]; R alone where Z is terminal. R is the mean of the level's number of rewards."""
         next_states, rewards, terminals = oracle.sample(states, actions)
-        discount, constant = self.schedule.problem.discount, self.schedule.levels[row].kind == "constant"
-        if constant or not terminals.any():
+        level, discount = self.schedule.levels[row], self.schedule.problem.discount
+        if level.rewards > 1:
+            rewards = self._averaged(oracle, states, actions, rewards, level.rewards)
+        if level.kind == "constant" or not terminals.any():
             returns = rewards + discount * self._sample(oracle, row, next_states)
             return np.where(terminals, rewards, returns) if terminals.any() else returns
         going_on = np.flatnonzero(~terminals)
@@ -101,13 +121,26 @@ class BatchedEngine:
         result[going_on] += discount * self._sample(oracle, row, next_states[going_on])
         return result
 
-    def _around(self, oracle: Oracle, level: Level, states: States, around: Floats) -> Floats:
-        """One sample of a level at each state [n] around given references, [K, n] or [K, 1]."""
-        soft = self._softmaxes(around, states)
+    def _averaged(self, oracle: Oracle, states: States, actions: Ints, rewards: Floats, count: int) -> Floats:
+        """The means of `count` rewards at each of some states with an action each, of which the first are given, [n]."""
+        total = rewards.copy()
+        for piece in pieces(count - 1, max(1, CALLS_AT_ONCE // len(states))):
+            further = oracle.sample(_tiled(states, piece), _tiled(actions, piece)).rewards
+            total += further.reshape(piece, len(states)).sum(axis=0)
+        return np.asarray(total / count)
+
+    def _around(self, oracle: Oracle, level: Level, states: States, around: Floats, *blocks: Floats) -> Floats:
+        """One sample of a level at each state [n] around given references, [K, n] or [K, 1].
+
+        A debiased level also has the means over halves and quarters of its returns, [K, 2^k, n].
+        """
+        soft = self._backed_up(around, states, with_policy=level.linear is not None)
         result = soft.value + level.shift
+        if level.debias > 0:
+            result = self._debiased(level, soft.value, blocks, states) + level.shift
         if level.linear is not None:
             policy = soft.policy
-            actions = _categorical(policy, len(states), oracle.rng)
+            actions = categorical(policy, len(states), oracle.rng)
             result = result + self._returns(oracle, states, actions, level.linear)
             if level.centring == "action":
                 result -= _entries(around, actions)
@@ -115,14 +148,28 @@ class BatchedEngine:
                 result -= (policy * around).sum(axis=0)
             if level.quadratic is not None:
                 local = _drawn_column(soft, len(states), oracle.rng)
-                first = _categorical(local, len(states), oracle.rng)
-                second = _categorical(local, len(states), oracle.rng)
+                first = categorical(local, len(states), oracle.rng)
+                second = categorical(local, len(states), oracle.rng)
                 differ = np.flatnonzero((first != second) | level.equal_pairs)
                 first, second = first[differ], second[differ]
                 here = around if around.shape[1] == 1 else around[:, differ]
                 gaps = _entries(here, first) - _entries(here, second)
                 result[differ] += self._quadratic(oracle, level, states[differ], first, second, gaps)
         return result if level.clip is None else np.clip(result, *level.clip)
+
+    def _debiased(self, level: Level, whole: Floats, blocks: Sequence[Floats], states: States) -> Floats:
+        """What a debiased level has in place of F(Q̂), [n], from that and from the means over blocks, [K, 2^k, n]."""
+        weights = DEBIASING[level.kind, level.debias]  # type: ignore[index]
+        result = weights.values[0] * whole
+        for power, q in enumerate(blocks, start=1):
+            count = q.shape[1]
+            slope = weights.slopes[power] if power < len(weights.slopes) else 0.0
+            soft = self._backed_up(q.reshape(len(q), -1), _tiled(states, count), with_policy=slope != 0.0)
+            result = result + weights.values[power] * soft.value.reshape(count, -1).mean(axis=0)
+            if slope != 0.0:
+                apart = q - q[:, np.arange(count) ^ 1]  # from the other half of the same block
+                result += slope * (soft.policy.reshape(q.shape) * apart).sum(axis=0).mean(axis=0)
+        return result
 
     def _quadratic(
         self, oracle: Oracle, level: Level, states: States, first: Ints, second: Ints, gaps: Floats
@@ -143,14 +190,20 @@ class BatchedEngine:
         return np.asarray(unbiased / (pairs * (pairs - 1) * 4.0 * self.schedule.problem.temperature))
 
     @cached_property
-    def _shifts(self) -> Floats:
-        """What column j subtracts from Q̂_i, [J, K]."""
-        return self.backup.shifts(self.schedule.problem.actions).T
+    def _softmaxes(self) -> tuple[SoftmaxMixture, Floats] | None:
+        """The backup and what column j subtracts from Q̂_i, [J, K]; None where it is no mixture of softmaxes."""
+        backup = self.backup
+        return (backup, backup.shifts(self.schedule.problem.actions).T) if is_mixture(backup) else None
 
-    def _softmaxes(self, around: Floats, states: States) -> Mixture:
+    def _backed_up(self, around: Floats, states: States, with_policy: bool) -> Mixture:
         """The backup at references [K, n] or [K, 1] and states [n, ...]."""
-        shifts, temperature = self._shifts, self.schedule.problem.temperature
-        columns, weights = len(shifts), np.atleast_2d(self.backup.weights(states)).T
+        if self._softmaxes is None:
+            q = np.broadcast_to(around.T, (len(states), len(around)))
+            policy = self.backup.policy(q, states).T[None] if with_policy else np.zeros((0, *around.shape))
+            return Mixture(self.backup.value(q, states), policy, np.ones((1, 1)))
+        backup, shifts = self._softmaxes
+        temperature = self.schedule.problem.temperature
+        columns, weights = len(shifts), np.atleast_2d(backup.weights(states)).T
         if temperature == 0.0:
             return Mixture(around.max(axis=0), np.zeros((0, *around.shape)), weights)
         local = np.empty((columns, *around.shape))
@@ -182,16 +235,5 @@ def _drawn_column(soft: Mixture, count: int, rng: np.random.Generator) -> Floats
     """The local softmaxes p_·J of columns J ~ μ, [K, n] or [K, 1]."""
     if len(soft.local) == 1:
         return np.asarray(soft.local[0])
-    columns = _categorical(soft.weights, count, rng)
+    columns = categorical(soft.weights, count, rng)
     return np.asarray(soft.local[columns, :, 0 if soft.local.shape[2] == 1 else np.arange(count)].T)
-
-
-def _categorical(probabilities: Floats, count: int, rng: np.random.Generator) -> Ints:
-    """Draws from the columns of distributions [m, n] or [m, 1], by inversion, [n]. Rounding falls to the last entry."""
-    levels = rng.random(count)
-    drawn = np.zeros(count, dtype=np.int64)
-    passed = np.zeros(probabilities.shape[1])
-    for entry in probabilities[:-1]:
-        passed = passed + entry
-        drawn += levels >= passed
-    return drawn

@@ -22,8 +22,8 @@ from numpy.typing import ArrayLike
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints, frozen
-from smoothplan.backups import Backup, NoCurvatureError
-from smoothplan.engines.base import Sums, added, pieces, repeated
+from smoothplan.backups import Backup, NoCurvatureError, SoftmaxMixture, is_mixture, required_mixture
+from smoothplan.engines.base import Sums, added, categorical, pieces, repeated
 from smoothplan.engines.kernels import Softmaxes, choose, choose_pairs, draw_stops, paired_sums, stop_weight
 from smoothplan.models.base import GenerativeModel, Oracle, States
 
@@ -65,7 +65,7 @@ class Chains(Protocol):
         """Returns of an action, X."""
 
     def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> PairSums:
-        """Corrections of second order from a state, of n = `pairs` pairs each; a backup without curvature has none."""
+        """Corrections of second order from a state, of n = `pairs` pairs each, for a smooth mixture of softmaxes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +102,9 @@ class BatchedChains:
 
     def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> PairSums:
         """Corrections of second order from a state."""
-        require_curvature(self.backup)
+        backup = require_curvature(self.backup)
         discount = self.model.discount
-        scale = stop_weight(discount, horizon) / (4.0 * self.backup.temperature)
+        scale = stop_weight(discount, horizon) / (4.0 * backup.temperature)
         sums, differing = np.zeros(3), 0
         for piece in pieces(count, LIMIT):
             stops = draw_stops(piece, discount, horizon, oracle.stream)
@@ -112,7 +112,7 @@ class BatchedChains:
             if len(states) == 0:
                 continue
             q = self._references(states)
-            first, second = choose_pairs(q, self._softmaxes(states), oracle.stream)
+            first, second = choose_pairs(q, self._softmaxes(backup, states), oracle.stream)
             differ = np.flatnonzero(first != second)
             differing += len(differ)
             q, first, second = q[differ], first[differ], second[differ]
@@ -155,7 +155,7 @@ class BatchedChains:
         for _ in range(horizon):
             if len(going_on) == 0:
                 break
-            actions, advantages = choose(self._references(states), self._softmaxes(states), oracle.stream)
+            actions, advantages = self._choose(states, oracle)
             states, rewards, terminals = oracle.sample(states, actions)
             results[going_on] += scale * (rewards + advantages)
             scale *= self.model.discount
@@ -173,20 +173,33 @@ class BatchedChains:
             states, stops = states[~there], stops[~there]
             if len(states) == 0:
                 break
-            actions, _ = choose(self._references(states), self._softmaxes(states), oracle.stream)
+            actions, _ = self._choose(states, oracle)
             states, _, terminals = oracle.sample(states, actions)
             states, stops = states[~terminals], stops[~terminals]
         return np.concatenate(stopped)
 
+    def _choose(self, states: States, oracle: Oracle) -> tuple[Ints, Floats]:
+        """Actions A ~ ∇F(Q̂) and their advantages F(Q̂) − Q̂(A), [n] each, at states [n, ...]."""
+        q, backup = self._references(states), self._mixture
+        if backup is not None:
+            return choose(q, self._softmaxes(backup, states), oracle.stream)
+        actions = categorical(self.backup.policy(q, states).T, len(states), oracle.rng)
+        return actions, self.backup.value(q, states) - q[np.arange(len(states)), actions]
+
+    @cached_property
+    def _mixture(self) -> SoftmaxMixture | None:
+        return self.backup if is_mixture(self.backup) else None
+
     @cached_property
     def _shifts(self) -> Floats:
-        shifts: Floats = frozen(self.backup.shifts(self.model.actions).T)
+        assert self._mixture is not None
+        shifts: Floats = frozen(self._mixture.shifts(self.model.actions).T)
         return shifts
 
-    def _softmaxes(self, states: States) -> Softmaxes:
+    def _softmaxes(self, backup: SoftmaxMixture, states: States) -> Softmaxes:
         """The backup at states [n, ...], with weights [n, J] or [1, J]."""
-        weights = frozen(np.atleast_2d(self.backup.weights(states)))
-        return Softmaxes(self.backup.temperature, self._shifts, weights)
+        weights = frozen(np.atleast_2d(backup.weights(states)))
+        return Softmaxes(backup.temperature, self._shifts, weights)
 
     def _references(self, states: States) -> Floats:
         """Q̂ at states [n, ...], [n, K]."""
@@ -194,13 +207,14 @@ class BatchedChains:
         return checked_references(q, states, self.model.actions)
 
 
-def require_curvature(backup: Backup) -> None:
-    """Refuses a backup that has no curvature to correct for."""
+def require_curvature(backup: Backup) -> SoftmaxMixture:
+    """The backup, if it is a mixture of softmaxes that has a curvature to correct for; an error otherwise."""
     if backup.temperature == 0.0:
         raise NoCurvatureError(
             f"{type(backup).__name__} has no curvature, and so no correction of second order: sample values or "
             "returns, or use LogSumExp or OptimalTransport"
         )
+    return required_mixture(backup, "a correction of second order", "sample values or returns")
 
 
 def checked_references(q: Floats, states: States, actions: int) -> Floats:

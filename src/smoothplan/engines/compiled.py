@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.arguments import Floats, frozen
-from smoothplan.backups import Backup
+from smoothplan.backups import SoftmaxMixture
 from smoothplan.compiling import compiled, pointer_to
 from smoothplan.engines.base import Sums
 from smoothplan.engines.kernels import (
@@ -340,7 +340,7 @@ class CompiledEngine:
     """See `Engine`. For tabular models."""
 
     schedule: Schedule
-    backup: Backup
+    backup: SoftmaxMixture
     model: TabularModel
 
     compiled: ClassVar[bool] = True

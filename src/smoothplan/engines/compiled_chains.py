@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints, frozen
-from smoothplan.backups import Backup
+from smoothplan.backups import Backup, HardMax, is_mixture
 from smoothplan.compiling import compiled
 from smoothplan.engines.base import Sums
 from smoothplan.engines.chains import PairSums, checked_references, require_curvature
@@ -340,8 +340,9 @@ class TableChains:
 
     @cached_property
     def soft(self) -> Softmaxes:
-        """The backup as compiled code reads it."""
-        return softmaxes(self.backup, self.model.actions, self.model.states)
+        """The backup as compiled code reads it for corrections; that of the maximum where there are none."""
+        backup = self.backup if is_mixture(self.backup) else HardMax()
+        return softmaxes(backup, self.model.actions, self.model.states)
 
     @cached_property
     def policy(self) -> PolicyTable:

@@ -13,7 +13,7 @@ import numpy as np
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints, frozen
-from smoothplan.backups import Backup
+from smoothplan.backups import SoftmaxMixture
 from smoothplan.compiling import compiled
 from smoothplan.engines.base import Sums
 from smoothplan.engines.chains import PairSums, require_curvature
@@ -222,7 +222,7 @@ class JittedChains:
     """
 
     model: JitModel
-    backup: Backup
+    backup: SoftmaxMixture
     grid: Grid
     tail: float = 0.0
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from smoothplan.arguments import Floats, Ints, frozen
-from smoothplan.backups import Backup
+from smoothplan.backups import SoftmaxMixture
 from smoothplan.compiling import compiled
 from smoothplan.streams import Stream, advance, fraction, uniform
 
@@ -24,7 +24,7 @@ class Softmaxes(NamedTuple):
     weights: Floats  # [S, J], or [1, J] where they do not depend on the state
 
 
-def softmaxes(backup: Backup, actions: int, states: int | None) -> Softmaxes:
+def softmaxes(backup: SoftmaxMixture, actions: int, states: int | None) -> Softmaxes:
     """A backup in the form that compiled code reads; `states` is the number of states of a table."""
     weights = backup.weights(None if states is None else np.arange(states))
     return Softmaxes(backup.temperature, frozen(backup.shifts(actions).T), frozen(np.atleast_2d(weights)))

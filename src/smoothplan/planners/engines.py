@@ -8,7 +8,7 @@ import numpy as np
 
 from smoothplan import arguments, curvature
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, depends_on_state
+from smoothplan.backups import Backup, SoftmaxMixture, depends_on_state, is_mixture
 from smoothplan.engines.base import Engine
 from smoothplan.engines.batched import BatchedEngine
 from smoothplan.engines.chains import BatchedChains, Chains, checked_references
@@ -28,14 +28,19 @@ from smoothplan.search.explorer import Key
 
 def engine_for(name: EngineName, schedule: Schedule, backup: Backup, model: GenerativeModel) -> Engine:
     """The engine for a schedule."""
-    if isinstance(model, TabularModel) and name != "batched":
+    if isinstance(model, TabularModel) and is_mixture(backup) and name != "batched":
         return CompiledEngine(schedule, backup, model)
-    refuse_compiled(name, "a TabularModel", model)
+    refuse_compiled(name, "a TabularModel and a mixture of softmaxes", model, backup)
     return BatchedEngine(schedule, backup)
 
 
-def searched_table(root: Root, key: Key | None) -> TabularModel | None:
-    """The table that a compiled search draws from; None where the simulator is called."""
+def searched_table(root: Root, key: Key | None, backup: Backup) -> TabularModel | None:
+    """The table that a compiled search draws from; None where the simulator is called.
+
+    A backup that is no mixture of softmaxes is called in Python, so that such a search is not compiled as a whole.
+    """
+    if not is_mixture(backup):
+        refuse_compiled(root.engine, "a mixture of softmaxes", backup)
     if isinstance(root.model, TabularModel) and root.engine != "batched" and key is None:
         return root.model
     refuse_compiled(root.engine, "a TabularModel and no key", root.model)
@@ -60,7 +65,12 @@ def chains_for(
         bounds = min(float(advantages.min(initial=0.0)), 0.0), max(float(advantages.max(initial=0.0)), 0.0)
         return TableChains(model, backup, table, tail), bounds
     lowest = min(curvature.gap_to_hard_max(backup, problem.actions)[0], 0.0)  # F(Q̂) − Q̂(a) ≥ F(Q̂) − max Q̂
-    if root.engine != "batched" and isinstance(reference, GridReference) and _compiles(model, backup, reference):
+    if (
+        root.engine != "batched"
+        and isinstance(reference, GridReference)
+        and _compiles(model, reference)
+        and _is_fixed(backup)
+    ):
         nodes = reference.grid.table
         table = np.maximum(nodes - nodes.max(axis=1, keepdims=True), -gap)
         # Interpolation does not widen a range.
@@ -69,7 +79,7 @@ def chains_for(
     refuse_compiled(
         root.engine,
         "a TabularModel, or a JitModel with vectors of float64 for states, a GridReference without periodic axes and "
-        "a backup that does not depend on the state",
+        "a mixture of softmaxes that does not depend on the state",
         model,
         reference,
         backup,
@@ -81,8 +91,11 @@ def chains_for(
 def likely_gap(backup: Backup, problem: Problem) -> float:
     """How far below the best an action may be for its probability to matter; no further than any action can be.
 
-    Actions that are together less likely than 1e-12 need not be told apart.
+    Actions that are together less likely than 1e-12 need not be told apart. Where a probability falls off is known of
+    mixtures of softmaxes.
     """
+    if not is_mixture(backup):
+        return problem.action_gap
     spread = float(np.ptp(backup.shifts(problem.actions), axis=0).max())
     return min(problem.action_gap, spread + backup.temperature * math.log(problem.actions / 1e-12))
 
@@ -108,9 +121,14 @@ def conditioned(reference: Reference, gap: float, actions: int) -> Callable[[Sta
     return at
 
 
-def _compiles(model: Any, backup: Backup, reference: GridReference) -> TypeGuard[JitModel]:
+def _compiles(model: Any, reference: GridReference) -> TypeGuard[JitModel]:
     """Whether chains of compiled simulator calls are possible."""
-    return isinstance(model, JitModel) and not reference.periodic and serves(model) and not depends_on_state(backup)
+    return isinstance(model, JitModel) and not reference.periodic and serves(model)
+
+
+def _is_fixed(backup: Backup) -> TypeGuard[SoftmaxMixture]:
+    """Whether a backup is a mixture of softmaxes that is the same at every state."""
+    return is_mixture(backup) and not depends_on_state(backup)
 
 
 def refuse_compiled(name: EngineName, needed: str, *given: Any) -> None:

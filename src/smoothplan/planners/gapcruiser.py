@@ -52,7 +52,8 @@ class OTGapCruiser:
         backup: F.
         epsilon: how far from optimal the action may be; 0 for a run until the best action is proved or a limit reached.
         delta: the probability that any interval fails.
-        order: the highest order of levels that is allowed; for a hard maximum only order 0 exists.
+        order: the highest order of levels that is allowed; for a hard maximum only order 0 exists, and order 2 only for
+            mixtures of softmaxes.
         debias: the most terms of its bias that a level may cancel; a hard maximum has no debiased levels.
         rewards: "declared", or "bounded" to use nothing but the range of the rewards.
     """

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from smoothplan import arguments, curvature
-from smoothplan.backups import Backup, HardMax
+from smoothplan.backups import Backup, HardMax, is_mixture
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.planners.chunks import SLICE_CALLS, in_slices
 from smoothplan.planners.engines import searched_table
@@ -114,7 +114,7 @@ class OTGapE:
                 )
 
     def _explorer(self, root: Root) -> Explorer:
-        table, oracle = searched_table(root, self.key), Oracle(root.model, root.seed)
+        table, oracle = searched_table(root, self.key, self.backup), Oracle(root.model, root.seed)
         return Explorer(self._rules(root.model), oracle, self.backup, root.state, table, self.key)
 
     def _rules(self, model: GenerativeModel) -> Rules:
@@ -146,7 +146,7 @@ class MDPGapE(OTGapE):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.backup.temperature != 0.0:
+        if not is_mixture(self.backup) or self.backup.temperature != 0.0:
             raise ValueError(f"MDPGapE is for the hard maximum, got {self.backup!r}: use OTGapE")
 
     @classmethod

@@ -14,7 +14,7 @@ import numpy as np
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, amount, scientific
-from smoothplan.backups import Backup
+from smoothplan.backups import Backup, required_mixture
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.engines.base import Engine
 from smoothplan.models.base import GenerativeModel
@@ -108,6 +108,10 @@ class _Published(_Recursive):
         super().__post_init__()
         if self.variant not in ("certified", "paper"):
             raise ValueError(f"variant must be 'certified' or 'paper', got {self.variant!r}")
+        if self.order > 1:
+            required_mixture(self.backup, type(self).__name__, "use DebiasedCruiser")
+        if self.order > 0 and self.variant == "paper":
+            required_mixture(self.backup, f"the printed {type(self).__name__}", "use variant='certified'")
 
     def schedule(self, model: GenerativeModel) -> Schedule:
         """The table of levels that this planner runs on a model."""

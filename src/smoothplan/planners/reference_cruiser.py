@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from smoothplan import arguments, curvature
-from smoothplan.backups import Backup
+from smoothplan.backups import Backup, required_mixture
 from smoothplan.planners.preparing import Preparation
 from smoothplan.planners.proving import Prover
 from smoothplan.planners.sampling import Cut, Sampling
@@ -77,6 +77,8 @@ class ReferenceCruiser:
             object.__setattr__(self, "error_range", arguments.bounded("error_range", self.error_range))
         # People write 1e3 for a count.
         object.__setattr__(self, "order", arguments.whole("order", self.order, least=1, most=2))
+        if self.order == 2:
+            required_mixture(self.backup, "ReferenceCruiser of order 2", "use order=1")
         if self.horizon is not None:
             object.__setattr__(self, "horizon", arguments.whole("horizon", self.horizon, most=LONGEST_CHAIN))
         if self.pairs is not None:

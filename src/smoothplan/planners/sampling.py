@@ -87,7 +87,9 @@ class Cut(NamedTuple):
 
 def bias(order: int, error_range: float, problem: Problem, tail: float) -> tuple[float, float]:
     """Bounds of what an order leaves out, where the chains of a pair may differ by a tail."""
-    return curvature.reference_bias(order, error_range, problem.temperature, problem.discount, tail)
+    # A backup of one action has no curvature at all.
+    temperature = problem.temperature if problem.pairs else 1.0 / max(4.0 * problem.derivatives[0], curvature.SMALLEST)
+    return curvature.reference_bias(order, error_range, temperature, problem.discount, tail)
 
 
 def support(problem: Problem, advantages: tuple[float, float], horizon: int) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from smoothplan import arguments, curvature
-from smoothplan.backups import Backup, HardMax
+from smoothplan.backups import Backup, HardMax, is_mixture
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.planners.chunks import in_slices
 from smoothplan.planners.engines import searched_table
@@ -65,7 +65,7 @@ class UCT:
     no_forecast: ClassVar[str] = "it goes on until a limit is reached: it never knows how close it is"
 
     def __post_init__(self) -> None:
-        if self.backup.temperature != 0.0:
+        if not is_mixture(self.backup) or self.backup.temperature != 0.0:
             raise ValueError(f"UCT is for the hard maximum, got {self.backup!r}: use OTGapE")
         object.__setattr__(self, "epsilon", arguments.accuracy(self.epsilon))
         if self.depth is not None:
@@ -89,7 +89,7 @@ class UCT:
         """A search that knows nothing but the root."""
         if root.max_calls is None and root.max_seconds is None:
             raise ValueError("UCT needs a limit, max_calls or max_seconds, for it has no end of its own: got neither")
-        table, oracle = searched_table(root, self.key), Oracle(root.model, root.seed)
+        table, oracle = searched_table(root, self.key, self.backup), Oracle(root.model, root.seed)
         return UCTRun(self, root, TreeSearch(self._rules(root.model), oracle, root.state, table, self.key))
 
     def depth_for(self, model: GenerativeModel) -> int:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from smoothplan import arguments, curvature
 from smoothplan.arguments import Floats, Ints
-from smoothplan.backups import Backup
+from smoothplan.backups import Backup, HardMax, is_mixture
 from smoothplan.engines.grids import Grid, grid_nodes, make_grid
 from smoothplan.engines.kernels import Softmaxes
 from smoothplan.models.base import GenerativeModel, Oracle, States
@@ -302,13 +302,15 @@ def _solved(
     start = np.full(len(nodes), np.mean([low, high])) if before is None else backup.value(before.at(nodes), nodes)
     q = np.repeat(start[:, None], actions, axis=1)
     grid = Grid(*(arguments.frozen(part) for part in (box.low, box.high, shape, q)))
-    weights = np.atleast_2d(backup.weights(nodes))
-    soft = Softmaxes(backup.temperature, arguments.frozen(backup.shifts(actions).T), arguments.frozen(weights))
+    mixture = backup if is_mixture(backup) else HardMax()  # which stands in for a backup that is called
+    weights = np.atleast_2d(mixture.weights(nodes))
+    soft = Softmaxes(mixture.temperature, arguments.frozen(mixture.shifts(actions).T), arguments.frozen(weights))
     bonus = model.discount * high if hopeful else None
     rewards, chances, successors = _simulated(oracle, box, grid, nodes, actions, samples, bonus)
     chain = Chances(rewards, chances, successors, np.arange(len(nodes)), model.discount, soft)
     # To a ten-thousandth of the width of the value interval: the grid itself is coarser.
-    iterate(chain, q, start, 1e-4 * max(high - low, np.finfo(np.float64).tiny))
+    called = None if is_mixture(backup) else lambda q: backup.value(q, nodes)
+    iterate(chain, q, start, 1e-4 * max(high - low, np.finfo(np.float64).tiny), called)
     return grid
 
 

@@ -1,5 +1,6 @@
 """Finite models of discovered or aggregated states, and soft value iteration on them, compiled."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -26,8 +27,17 @@ class Chances(NamedTuple):
     soft: Softmaxes
 
 
-def iterate(model: Chances, q: Floats, values: Floats, tolerance: float) -> int:
+def iterate(
+    model: Chances, q: Floats, values: Floats, tolerance: float, backup: Callable[[Floats], Floats] | None = None
+) -> int:
     """Sweeps over q [S, K] and values [S], in place, until no value is further than the tolerance from the truth.
+
+    Args:
+        model: what is iterated on.
+        q: overwritten.
+        values: where to begin; overwritten.
+        tolerance: of a value.
+        backup: F at all states, from [S, K] to [S], where it is no mixture of softmaxes.
 
     Returns:
         The number of sweeps, at most 100,000: more than any discount below 0.9999 needs.
@@ -35,8 +45,16 @@ def iterate(model: Chances, q: Floats, values: Floats, tolerance: float) -> int:
     columns, actions = model.soft.shifts.shape
     frames = np.zeros((1, 1 + columns, actions + 1))
     # What changes by d in a sweep is within dγ/(1−γ) of the fixed point.
-    enough = tolerance * (1.0 - model.discount) / max(model.discount, tolerance)
-    return _iterate(model, q.reshape(-1), values, enough, 100_000, frames)
+    enough, most = tolerance * (1.0 - model.discount) / max(model.discount, tolerance), 100_000
+    if backup is None:
+        return _iterate(model, q.reshape(-1), values, enough, most, frames)
+    for sweeps in range(1, most + 1):
+        future = (model.chances * values[model.successors]).sum(axis=1)
+        q[:] = (model.rewards + model.discount * future).reshape(q.shape)
+        before, values[:] = values.copy(), backup(q)
+        if np.abs(values - before).max(initial=0.0) <= enough:
+            return sweeps
+    return most
 
 
 @compiled

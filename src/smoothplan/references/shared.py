@@ -6,7 +6,7 @@ import numpy as np
 
 from smoothplan import arguments, curvature
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup
+from smoothplan.backups import Backup, is_mixture
 from smoothplan.models.base import GenerativeModel, Oracle, States
 from smoothplan.models.tabular import TabularModel
 from smoothplan.references.base import numbered, reason
@@ -66,7 +66,7 @@ class SharedReference:
         key: Key | None = None,
         oracle: Oracle | None = None,
     ) -> None:
-        self._model = model
+        self._model, self._backup = model, backup
         self._span = curvature.value_interval(model, backup)
         if successors is not None:
             successors = arguments.whole("successors", successors)
@@ -225,7 +225,12 @@ class SharedReference:
         values = np.full(self.states, unsampled)
         values[: len(memory.values)] = memory.values
         q = np.empty((self.states, self._model.actions))
-        iterate(model, q, values, accuracy * max(self._span[1] - self._span[0], np.finfo(np.float64).tiny))
+        tolerance = accuracy * max(self._span[1] - self._span[0], np.finfo(np.float64).tiny)
+        if is_mixture(self._backup):
+            iterate(model, q, values, tolerance)
+        else:
+            states = np.asarray(self._explorer.states)
+            iterate(model, q, values, tolerance, lambda q: self._backup.value(q, states))
         return _Memory(values, q)
 
     def __repr__(self) -> str:

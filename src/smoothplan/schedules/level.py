@@ -26,7 +26,7 @@ import numpy as np
 
 from smoothplan import curvature
 from smoothplan.arguments import Numbers
-from smoothplan.backups import Backup
+from smoothplan.backups import Backup, is_mixture
 from smoothplan.models.base import GenerativeModel
 from smoothplan.schedules import debias as debiasing
 
@@ -50,6 +50,7 @@ class Problem:
     terminates: bool
     derivatives: tuple[float, ...]  # bounds of the second, third, … derivatives of F, see `Backup.derivatives`
     above_max: float  # the infimum of F_s(Q) − max Q
+    pairs: bool  # whether F is a mixture of softmaxes, whose quadratic term pairs of returns estimate
 
     @classmethod
     def of(cls, model: GenerativeModel, backup: Backup) -> "Problem":
@@ -67,6 +68,7 @@ class Problem:
             terminates=model.terminates,
             derivatives=backup.derivatives(model.actions),
             above_max=curvature.gap_to_hard_max(backup, model.actions)[0],
+            pairs=is_mixture(backup),
         )
 
     @property

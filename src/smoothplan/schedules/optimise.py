@@ -109,11 +109,11 @@ class Kinds(NamedTuple):
     debias: int = 0  # the most terms that a level may cancel
 
     def within(self, problem: Problem) -> "list[Kinds]":
-        """Sets of these kinds, each searched alone, as far as a problem has them: the hard maximum has order 0 only.
+        """Sets of these kinds, each searched alone, as far as a problem has them.
 
-        Pairs are not combined with debiased levels: together they were not cheaper wherever it was tried.
+        The hard maximum has order 0 only, and only mixtures of softmaxes have order 2. Pairs are not combined with debiased levels: together they were not cheaper wherever it was tried.
         """
-        order = self.order if problem.derivatives else 0
+        order = min(self.order, 2 if problem.pairs else 1) if problem.derivatives else 0
         debias = min(self.debias, largest_debias(problem.derivatives))
         return [Kinds(some) for some in range(order + 1)] + [
             Kinds(min(order, 1), terms) for terms in range(1, debias + 1)

@@ -11,6 +11,7 @@ from smoothplan.confidence.betting import mean_interval
 from smoothplan.confidence.kl import ball_maximum, ball_minimum, bernoulli_lower, bernoulli_upper
 from smoothplan.confidence.thresholds import categorical_threshold, share
 from smoothplan.engines.kernels import fill_frame, frame_value
+from smoothplan.search.callback import LOWER, UPPER
 from smoothplan.search.graph import ENDED, NOWHERE, OFFENCE, OFFENDER, PAIRS, ROUNDS, STATES, Graph, Rules, pair_at
 
 TOO_MANY, VARIES = range(2)
@@ -129,8 +130,20 @@ def _action_interval(graph: Graph, rules: Rules, entry: int, later: int, room: F
 
 
 @compiled
-def back_up(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, room: Floats) -> None:
-    """Tightens the intervals of a state's actions and of its value. An interval never widens, nor turns over."""
+def fill(frames: Floats, rules: Rules, key: int, wanted: int, backup: Any) -> None:
+    """What the backup makes of the action values in the frame, see `fill_frame` and `Callback`."""
+    if backup is None:
+        fill_frame(frames, 0, rules.soft)
+    else:
+        backup(key, wanted)
+
+
+@compiled
+def back_up(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, room: Floats, backup: Any) -> None:
+    """Tightens the intervals of a state's actions and of its value. An interval never widens, nor turns over.
+
+    `backup` is None for a mixture of softmaxes, which is in the rules; else the function of a `Callback`.
+    """
     node = state * rules.stages + stage
     start = node * rules.actions
     later = stage if rules.endless else stage + 1
@@ -144,22 +157,22 @@ def back_up(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, 
     # F of the lower bounds, then of the upper ones.
     for action in range(rules.actions):
         frames[0, 0, action] = graph.q_low[start + action]
-    fill_frame(frames, 0, rules.soft)
+    fill(frames, rules, graph.keys[state], LOWER, backup)
     low = frame_value(frames, 0, graph.keys[state], rules.soft)
     graph.low[node] = min(max(graph.low[node], low), graph.high[node])
     for action in range(rules.actions):
         frames[0, 0, action] = graph.q_high[start + action]
-    fill_frame(frames, 0, rules.soft)
+    fill(frames, rules, graph.keys[state], UPPER, backup)
     high = frame_value(frames, 0, graph.keys[state], rules.soft)
     graph.high[node] = max(min(graph.high[node], high), graph.low[node])
 
 
 @compiled
-def sweep(graph: Graph, rules: Rules, frames: Floats, room: Floats) -> None:
+def sweep(graph: Graph, rules: Rules, frames: Floats, room: Floats, backup: Any) -> None:
     """Backs up everything, the latest discoveries first: they are mostly successors of earlier ones."""
     for stage in range(rules.stages - 1, -1, -1):
         for state in range(graph.totals[STATES] - 1, -1, -1):
-            back_up(graph, rules, state, stage, frames, room)
+            back_up(graph, rules, state, stage, frames, room, backup)
 
 
 @compiled

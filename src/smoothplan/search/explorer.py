@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from smoothplan.arguments import Floats, Ints, frozen
-from smoothplan.backups import Backup, depends_on_state
+from smoothplan.backups import Backup, depends_on_state, is_mixture
 from smoothplan.engines.kernels import softmaxes
 from smoothplan.models.base import Oracle, States
 from smoothplan.models.calls import ModelError
 from smoothplan.models.tabular import OUTCOME, Tables, TabularModel
 from smoothplan.search import bounds, loop
 from smoothplan.search import saved as saving
+from smoothplan.search.callback import Callback
 from smoothplan.search.graph import ENDED, OFFENCE, OFFENDER, STATES, Graph, Rules, discovered, grown, new_graph
 from smoothplan.search.saved import Arrays, Readable, require
 
@@ -111,7 +112,7 @@ class Explorer:
         self._tables = NO_TABLE if table is None else table.tables
         self._table_states = 0 if table is None else table.states
         self._known = KnownStates(root, key) if table is None else None
-        self._backup = backup if table is None and depends_on_state(backup) else None
+        self._mixture = backup if table is None and is_mixture(backup) and depends_on_state(backup) else None
         columns, actions = rules.soft.shifts.shape
         self.work = loop.Workspace(
             frames=np.zeros((1, 1 + columns, actions + 1)),
@@ -121,10 +122,13 @@ class Explorer:
         self._turn = np.zeros(1, dtype=loop.TURN)
         self._weights = np.zeros((FIRST_ROOM, columns))  # [N, J], where they depend on the state of a simulator
         self.rules = rules
-        if self._backup is not None:
+        self._callback = None
+        if self._mixture is not None:
             self._use_weights()
-        else:
+        elif is_mixture(backup):
             self.rules = rules._replace(soft=softmaxes(backup, actions, None if table is None else table.states))
+        else:
+            self._callback = Callback(backup, self.work.frames, self._keyed, self._stop)
         if self._known is None:
             discovered(self.graph, self.rules, int(root))
         else:
@@ -172,11 +176,13 @@ class Explorer:
     def _proceed(self, q: Floats) -> int:
         """Select, sample, absorb: all in compiled code on a table; otherwise the samples are made here."""
         q = frozen(np.ascontiguousarray(q).view())
-        successor = ENDED
+        successor, backup = ENDED, None if self._callback is None else self._callback.function
         while True:
             verdict = loop.proceed(
-                self.graph, self.rules, self._tables, self._turn, self.work, q, successor, self.oracle.stream
+                self.graph, self.rules, self._tables, self._turn, self.work, q, successor, backup, self.oracle.stream
             )
+            if self._callback is not None:
+                self._callback.check()
             if verdict == loop.SAMPLE:
                 successor = self._sample()
             elif verdict == loop.FULL:
@@ -206,6 +212,10 @@ class Explorer:
             raise self._broken()
         return int(successors[-1])
 
+    def _stop(self) -> None:
+        """Has compiled code return after the round that is under way."""
+        self._turn["until"] = self._turn["limit"] = self._turn["rounds"] = 0
+
     def _broken(self) -> ModelError:
         entry, actions = int(self.graph.totals[OFFENDER]), self.rules.actions
         record, action = divmod(entry, actions)
@@ -223,7 +233,10 @@ class Explorer:
 
     def tighten(self) -> None:
         """Propagates bounds once through everything that was discovered."""
-        bounds.sweep(self.graph, self.rules, self.work.frames, self.work.room)
+        backup = None if self._callback is None else self._callback.function
+        bounds.sweep(self.graph, self.rules, self.work.frames, self.work.room, backup)
+        if self._callback is not None:
+            self._callback.check()
 
     # What is known
 
@@ -256,6 +269,10 @@ class Explorer:
         """The state that was discovered as that number."""
         return int(self.graph.keys[number]) if self._known is None else self._known.states[number]
 
+    def _keyed(self, key: int) -> Any:
+        """The state with a key in the graph: of a table its number, of a simulator that of its discovery."""
+        return key if self._known is None else self._known.states[key]
+
     def number(self, state: Any) -> int:
         """The number of a state, which is new or known."""
         if self._known is None:
@@ -280,8 +297,8 @@ class Explorer:
         number = int(self.graph.totals[STATES])
         if number == len(self.graph.keys):
             self._grow()
-        if self._backup is not None:
-            self._weights[number] = self._backup.weights(state[None])[0]
+        if self._mixture is not None:
+            self._weights[number] = self._mixture.weights(state[None])[0]
         if number == len(self._known.states):
             self._known.add(state)
         return discovered(self.graph, self.rules, number)
@@ -289,7 +306,7 @@ class Explorer:
     def _grow(self) -> None:
         room = int(1.2 * len(self.graph.keys)) + self.rules.bound  # little is left unused, and copies stay rare
         self.graph = grown(self.graph, self.rules, room)
-        if self._backup is not None:
+        if self._mixture is not None:
             more = np.zeros((room - len(self._weights), self._weights.shape[1]))
             self._weights = np.concatenate([self._weights, more])
             self._use_weights()
@@ -321,11 +338,11 @@ class Explorer:
             keys = np.arange(len(known.states))
         streams = saving.read_streams(arrays)
         graph = saving.read_graph(arrays, self.rules, keys)
-        if self._backup is not None and known is not None:
+        if self._mixture is not None and known is not None:
             weights = np.zeros((len(graph.keys), weights.shape[1]))
-            weights[: len(keys)] = [self._backup.weights(state[None])[0] for state in known.states]
+            weights[: len(keys)] = [self._mixture.weights(state[None])[0] for state in known.states]
         self.graph, self._known, self._weights = graph, known, weights
-        if self._backup is not None:
+        if self._mixture is not None:
             self._use_weights()
         saving.set_streams(self.oracle, streams)
 

@@ -12,16 +12,17 @@ for estimates instead of proofs: its walk follows estimates of the action values
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.arguments import Floats, Ints
 from smoothplan.compiling import compiled
-from smoothplan.engines.kernels import draw_action, draw_column, fill_frame
+from smoothplan.engines.kernels import draw_action, draw_column
 from smoothplan.models.tabular import Tables, draw
-from smoothplan.search.bounds import back_up, record, refresh, slack, sweep
+from smoothplan.search.bounds import back_up, fill, record, refresh, slack, sweep
+from smoothplan.search.callback import POLICY
 from smoothplan.search.graph import DEBT, ENDED, ROUNDS, STATES, SWEPT, Graph, Rules, discovered, pair_at
 from smoothplan.search.ugape import leaders
 from smoothplan.streams import CALLS, Stream, uniform
@@ -101,14 +102,14 @@ class Workspace(NamedTuple):
 
 
 @compiled
-def next_action(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, stream: Stream) -> int:
-    """An action by ∇F(U), or the greedy one: argmax U."""
+def next_action(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, backup: Any, stream: Stream) -> int:
+    """An action by ∇F(U), or the greedy one: argmax U. `backup` as for `back_up`, here and below."""
     start = (state * rules.stages + stage) * rules.actions
     soft = rules.soft.temperature > 0.0 and rules.soft_share > 0.0
     if soft and (rules.soft_share >= 1.0 or uniform(stream) < rules.soft_share):
         for action in range(rules.actions):
             frames[0, 0, action] = graph.q_high[start + action]
-        fill_frame(frames, 0, rules.soft)
+        fill(frames, rules, graph.keys[state], POLICY, backup)
         return draw_action(frames, 0, draw_column(graph.keys[state], rules.soft, stream), stream)
     best = 0
     for action in range(1, rules.actions):
@@ -138,7 +139,9 @@ def seen_successor(graph: Graph, rules: Rules, entry: int, stream: Stream) -> in
 
 
 @compiled
-def _focused_walk(graph: Graph, rules: Rules, turn: NDArray[np.void], work: Workspace, stream: Stream) -> bool:
+def _focused_walk(
+    graph: Graph, rules: Rules, turn: NDArray[np.void], work: Workspace, backup: Any, stream: Stream
+) -> bool:
     """Fills the path; sets `steps` to end where it is to be sampled, or to all of it and returns False if nowhere."""
     me, path = turn[0], work.path
     state, stage, action, steps, weight = me.state, me.stage, me.sampled, 0, 1.0
@@ -157,7 +160,7 @@ def _focused_walk(graph: Graph, rules: Rules, turn: NDArray[np.void], work: Work
         weight *= rules.discount
         if not goes_on(graph, rules, state, stage, steps, weight, me.gap):
             break
-        action = next_action(graph, rules, state, stage, work.frames, stream)
+        action = next_action(graph, rules, state, stage, work.frames, backup, stream)
     # A trifle counts as nothing: a walk that ends early may meet only pairs that are known well.
     graph.stake[0] = max(stake, FADING * graph.stake[0])
     if stake > 0.0 and stake >= TRIFLE * graph.stake[0]:
@@ -207,7 +210,14 @@ def _curious_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: Str
 
 @compiled
 def select(
-    graph: Graph, rules: Rules, tables: Tables, turn: NDArray[np.void], work: Workspace, q: Floats, stream: Stream
+    graph: Graph,
+    rules: Rules,
+    tables: Tables,
+    turn: NDArray[np.void],
+    work: Workspace,
+    q: Floats,
+    backup: Any,
+    stream: Stream,
 ) -> int:
     """Chooses a pair and the number of its samples, which may be none; `SAMPLE`, or another verdict of `proceed`."""
     me = turn[0]
@@ -251,7 +261,7 @@ def select(
         me.focused = rules.focused and graph.totals[DEBT] <= 0
         me.state, me.stage, me.sampled, me.weight, me.count = 0, 0, me.action, 1.0, 1
         if me.focused:
-            found = _focused_walk(graph, rules, turn, work, stream)
+            found = _focused_walk(graph, rules, turn, work, backup, stream)
             last = me.steps - 1
             me.state, me.stage, me.sampled = work.path[last, 0], work.path[last, 1], work.path[last, 2]
             me.entry = pair_at(rules, me.state, me.stage, me.sampled)
@@ -275,7 +285,15 @@ def account(graph: Graph, turn: NDArray[np.void], calls: int) -> None:
 
 
 @compiled
-def absorb(graph: Graph, rules: Rules, turn: NDArray[np.void], work: Workspace, successor: int, stream: Stream) -> None:
+def absorb(
+    graph: Graph,
+    rules: Rules,
+    turn: NDArray[np.void],
+    work: Workspace,
+    successor: int,
+    backup: Any,
+    stream: Stream,
+) -> None:
     """Updates intervals after the pair's outcomes, of which `successor` is the last, were recorded."""
     me = turn[0]
     me.idle = 0 if me.count > 0 else me.idle + 1
@@ -289,16 +307,16 @@ def absorb(graph: Graph, rules: Rules, turn: NDArray[np.void], work: Workspace, 
         me.weight *= rules.discount
         if calls < me.limit and goes_on(graph, rules, successor, me.stage, me.steps, me.weight, me.gap):
             me.state = successor
-            me.sampled = next_action(graph, rules, successor, me.stage, work.frames, stream)
+            me.sampled = next_action(graph, rules, successor, me.stage, work.frames, backup, stream)
             return
     # The round is over: back up its path, the deepest state first, and now and then everything.
     graph.totals[ROUNDS] += 1
     for step in range(me.steps - 1, -1, -1):
-        back_up(graph, rules, work.path[step, 0], work.path[step, 1], work.frames, work.room)
+        back_up(graph, rules, work.path[step, 0], work.path[step, 1], work.frames, work.room, backup)
     me.steps = 0
     if calls > SWEEP * graph.totals[SWEPT] + 10:
         graph.totals[SWEPT] = calls
-        sweep(graph, rules, work.frames, work.room)
+        sweep(graph, rules, work.frames, work.room, backup)
 
 
 @compiled
@@ -310,6 +328,7 @@ def proceed(
     work: Workspace,
     q: Floats,
     successor: int,
+    backup: Any,
     stream: Stream,
 ) -> int:
     """Goes on with a search until one of the verdicts above.
@@ -323,14 +342,15 @@ def proceed(
         work: overwritten.
         q: the estimates that a survey follows, [n, K], of the first n discovered states.
         successor: the last of the outcomes that the caller has recorded.
+        backup: None for a mixture of softmaxes, else the function of a `Callback`.
         stream: of the oracle.
     """
     me = turn[0]
     while True:
         if me.waiting:
             me.waiting = False
-            absorb(graph, rules, turn, work, successor, stream)
-        verdict = select(graph, rules, tables, turn, work, q, stream)
+            absorb(graph, rules, turn, work, successor, backup, stream)
+        verdict = select(graph, rules, tables, turn, work, q, backup, stream)
         if verdict != SAMPLE:
             return verdict
         me.waiting = True

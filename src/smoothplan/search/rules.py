@@ -6,7 +6,7 @@ import numpy as np
 
 from smoothplan import arguments, curvature
 from smoothplan.arguments import Floats, frozen
-from smoothplan.backups import Backup
+from smoothplan.backups import Backup, HardMax, is_mixture
 from smoothplan.engines.kernels import Softmaxes
 from smoothplan.models.base import GenerativeModel
 from smoothplan.search.graph import Rules
@@ -48,7 +48,9 @@ def rules_of(
     arguments.whole("max_successors" if successors is None else "successors", bound, most=most)
     bounds = spans(model, backup, horizon, tail)
     low, high = model.reward_range
-    shifts = frozen(backup.shifts(model.actions).T)
+    # A frame of one column, and walks by the policy, for a backup that is called.
+    form, temperature = (backup, backup.temperature) if is_mixture(backup) else (HardMax(), 1.0)
+    shifts = frozen(form.shifts(model.actions).T)
     return Rules(
         actions=model.actions,
         bound=int(bound),
@@ -63,7 +65,7 @@ def rules_of(
         varying=high > low and model.reward_kind != "deterministic",
         log_odds=-math.log(delta),
         published=-1.0,
-        soft=Softmaxes(backup.temperature, shifts, frozen(np.ones((1, len(shifts))))),
+        soft=Softmaxes(temperature, shifts, frozen(np.ones((1, len(shifts))))),
         soft_share=1.0,
         focused=True,
     )
