@@ -16,7 +16,7 @@ from smoothplan.engines.batched import BatchedEngine
 from smoothplan.engines.compiled import CompiledEngine
 from smoothplan.models.base import Oracle
 from smoothplan.schedules import level as arithmetic
-from smoothplan.schedules.level import Certificate, Level, Problem, ReferenceMoments, Return, certify
+from smoothplan.schedules.level import Certificate, Level, Problem, Return, certify
 from smoothplan.schedules.optimise import optimised
 from tests.naive import Distribution, Exact, entrance, random_model, rooted, transport
 
@@ -81,6 +81,11 @@ def small_levels(problem: Problem) -> tuple[Level, ...]:
             Level("order-2", samples=1, reference=0, linear=0, quadratic=0, pairs=3, clip=wide),
             Level("order-2", samples=1, reference=0, linear=0, quadratic=0, pairs=2, centring="policy", clip=tight),
             Level("order-2", samples=0, linear=1, quadratic=1, pairs=2, shift=0.05),
+            Level("plug-in", samples=2, reference=0, debias=1, rewards=2),
+            Level("order-1", samples=2, reference=0, linear=0, debias=1),
+            Level("order-1", samples=2, reference=0, linear=16, debias=1, shift=0.1),
+            Level("plug-in", samples=4, reference=0, debias=2),
+            Level("order-1", samples=4, reference=0, linear=0, debias=2),
         ]
     return with_own_shifts(problem, levels)
 
@@ -245,7 +250,7 @@ def test_the_variance_of_the_quadratic_term(gap: float, noise: float, pairs: int
     exact = Exact(problem, levels, backup, model)
     # Around Q̂ = 0 linear and quadratic part are independent, so the variances subtract.
     quadratic = exact.around(2, 0, [0.0, 0.0]).variance - exact.around(1, 0, [0.0, 0.0]).variance
-    around = ReferenceMoments(deviation=0.0, noise_fourth=0.0, second=gap, fourth=gap, width=0.0, calls=0.0)
+    around = arithmetic.exact_reference(gap / 2.0, 0.0, 0.0)
     through = Return(bias=0.0, variance=noise**2, low=-noise, high=gap + noise, calls=1.0)
     first = arithmetic.first_order(problem, around, through)
     second = arithmetic.second_order(problem, around, through, through, pairs)
@@ -258,9 +263,8 @@ def test_the_variance_of_the_quadratic_term(gap: float, noise: float, pairs: int
 
     mean = gap**2 / (8.0 * eta)
     assert quadratic + mean**2 == pytest.approx(bound(gap**2), rel=1e-9)  # E Quad² attains the bound
-    # What the errors of T₂ and T₁ add to the variances: by the curvature, and at order 1 no more than the range.
-    drifts = gap**2 / (8.0 * eta), min(gap, gap**2 / (8.0 * eta))
-    spread = second.variance - first.variance - (drifts[0] ** 2 - drifts[1] ** 2)
+    # What the error of T₂ adds to the variance; at order 1 a reference without noise adds nothing.
+    spread = second.variance - first.variance - (gap**2 / (8.0 * eta)) ** 2
     assert spread == pytest.approx(bound(gap**2), rel=1e-9)
     if noise**2 / pairs > gap**2 / 8.0:
         assert quadratic > bound(gap**2 / 2.0) + 1e-6
@@ -296,7 +300,7 @@ def test_the_second_order_remainder_may_exceed_the_range() -> None:
     backup = LogSumExp(eta)
     error = float(backup.value([gap, 0.0]) - curvature.taylor(backup, [gap, 0.0], [0.0, 0.0], 2))
     assert gap < abs(error) <= gap**2 / (8.0 * eta)
-    around = ReferenceMoments(deviation=0.0, noise_fourth=0.0, second=gap, fourth=gap, width=0.0, calls=0.0)
+    around = arithmetic.exact_reference(gap / 2.0, 0.0, 0.0)
     through = Return(bias=0.0, variance=0.0, low=0.0, high=gap, calls=1.0)
     problem = Problem.of(fair_coin(gap, 0.0), backup)
     proved = arithmetic.second_order(problem, around, through, through, 2)
@@ -374,32 +378,32 @@ def levels_by_hand(problem: Problem) -> tuple[Level, ...]:
     clip = (problem.values[0] - 0.3, problem.values[1] + 0.3)
     levels = (
         Level("constant"),
-        Level("plug-in", samples=4, reference=0),
+        Level("plug-in", samples=4, reference=0, rewards=2),
         Level("order-1", samples=6, reference=1, linear=1),
         Level("order-2", samples=6, reference=1, linear=2, quadratic=1, pairs=3),
         Level("order-1", samples=0, linear=3),
         Level("order-2", samples=9, reference=2, linear=3, quadratic=2, pairs=2, centring="policy", clip=clip),
         Level("plug-in", samples=7, reference=3, clip=clip),
+        Level("plug-in", samples=4, reference=1, debias=1, rewards=3),
+        Level("order-1", samples=4, reference=7, linear=2, debias=2, rewards=2),
+        Level("order-1", samples=6, reference=8, linear=8, debias=1),
     )
     return with_own_shifts(problem, levels)
 
 
-BY_HAND = -1
-
-
-@pytest.mark.parametrize("order", [0, pytest.param(1, marks=pytest.mark.full), 2, BY_HAND])
+@pytest.mark.parametrize("kinds", [(0, 0), pytest.param((1, 0), marks=pytest.mark.full), (2, 2), None])
 @pytest.mark.parametrize("name", INSTANCES)
-def test_sampled_levels_keep_their_certificates(name: str, order: int) -> None:
+def test_sampled_levels_keep_their_certificates(name: str, kinds: tuple[int, int] | None) -> None:
     """Those of optimised schedules, and those made by hand. False-alarm rate 1e-6 for the whole file."""
     instance = INSTANCES[name]()
     problem = Problem.of(instance.model, instance.backup)
-    by_hand = order == BY_HAND
-    levels = levels_by_hand(problem) if by_hand else optimised(problem, instance.epsilon, 0.1, order).levels[:-1]
-    if name == "entropy" and order == 2:
-        assert any(level.kind == "order-2" for level in levels)
+    levels = levels_by_hand(problem) if kinds is None else optimised(problem, instance.epsilon, 0.1, *kinds).levels[:-1]
+    if name == "entropy" and kinds == (2, 2):
+        assert any(level.debias > 0 for level in levels)
+        assert any(level.rewards > 1 for level in levels)
     for row, proved in enumerate(certify(problem, levels)):
-        if by_hand or proved.calls <= BUDGET // 2_000:
-            check(instance, levels, row, proved, seed=7 if by_hand else order)
+        if kinds is None or proved.calls <= BUDGET // 2_000:
+            check(instance, levels, row, proved, seed=7 if kinds is None else sum(kinds))
 
 
 # --- The bounds are not idle: wrong estimators are caught -----------------------------------------------------------

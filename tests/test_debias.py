@@ -141,4 +141,7 @@ def test_left_over_bias_is_bounded(kind: Debiased, debias: int) -> None:
             case = random_case(rng, actions, samples)
             ratios.append(worse(case, lambda some: bias_ratio(some, kind, debias), rng, 25))
     assert max(ratios) <= 1.0
-    assert max(ratios) > {("plug-in", 1): 0.3, ("plug-in", 2): 0.02, ("order-1", 1): 0.2, ("order-1", 2): 0.02}[kind, debias]
+    assert (
+        max(ratios)
+        > {("plug-in", 1): 0.3, ("plug-in", 2): 0.02, ("order-1", 1): 0.2, ("order-1", 2): 0.02}[kind, debias]
+    )

@@ -73,7 +73,9 @@ def test_the_bias_of_the_levels_is_needed(backup: Backup) -> None:
 def test_a_jitted_simulator() -> None:
     model, planner = sp.models.cart_pole(discount=0.3), sp.OTGapCruiser(sp.LogSumExp(0.3), 0.02)
     assert sp.plan(planner, model, [0.0, 0.0, 0.1, 0.3]).status == "converged"
-    with pytest.raises(ValueError, match="engine 'compiled' needs a TabularModel, got JitModel"):
+    with pytest.raises(
+        ValueError, match="engine 'compiled' needs a TabularModel and a mixture of softmaxes, got JitModel"
+    ):
         sp.plan(planner, model, [0.0, 0.0, 0.1, 0.3], engine="compiled")
 
 
@@ -144,12 +146,14 @@ def test_calls_go_to_the_actions_that_are_hard_to_tell_apart() -> None:
     assert calls[:2].min() > 5 * calls[2:].max() > 0
 
 
-@pytest.mark.parametrize(("order", "least", "most"), [(1, 3.3, 4.0), (2, 2.75, 3.1)])
-def test_the_price_of_a_radius_has_the_exponent_of_its_levels(order: int, least: float, most: float) -> None:
-    """2 + α: towards 4 with levels of order 1, 3 with those of order 2."""
+@pytest.mark.parametrize(("order", "debias", "least", "most"), [(1, 0, 2.8, 4.0), (2, 0, 2.5, 3.1), (1, 2, 2.2, 2.7)])
+def test_the_price_of_a_radius_has_the_exponent_of_its_levels(
+    order: int, debias: int, least: float, most: float
+) -> None:
+    """2 + α: towards 4 with levels of order 1, 3 with those of order 2, 2⅔ where two terms are cancelled."""
     problem = Problem.of(twins(0.0), SMOOTH)
     radii = [2.0**-k for k in range(8, 13)]
-    rungs = [ladder(problem, radius, 0.05, order)[1][-1] for radius in radii]
+    rungs = [ladder(problem, radius, 0.05, order, debias)[1][-1] for radius in radii]
     slope = -np.polyfit(np.log(radii), np.log([rung.price for rung in rungs]), 1)[0]
     assert least <= slope <= most
     # The bias is about α/(2 + α) of the radius.

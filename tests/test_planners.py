@@ -41,7 +41,7 @@ def test_an_unknown_variant_is_named(cruiser: type[Recursive]) -> None:
         cruiser(SMOOTH, epsilon=0.1, variant="x")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("smooth", [sp.SmoothCruiser, sp.SecondOrderSmoothCruiser])
+@pytest.mark.parametrize("smooth", [sp.SmoothCruiser, sp.SecondOrderSmoothCruiser, sp.DebiasedCruiser])
 def test_the_hard_maximum_needs_sparse_sampling(smooth: type[Recursive]) -> None:
     with pytest.raises(ValueError, match=rf"{smooth.__name__} needs a smooth backup, got HardMax\(\): use SparseSamp"):
         smooth(sp.HardMax(), epsilon=0.1)
@@ -67,20 +67,22 @@ def test_another_accuracy_leaves_the_rest(cruiser: type[Recursive]) -> None:
 )
 @pytest.mark.parametrize("variant", ["certified", "paper"])
 def test_each_planner_uses_its_kinds_of_levels(allowed: type[Recursive], kinds: set[str], variant: Any) -> None:
-    schedule = allowed(SMOOTH, epsilon=0.003, variant=variant).schedule(model())
+    schedule = allowed(SMOOTH, epsilon=0.0003, variant=variant).schedule(model())
     used = {level.kind for level in schedule.levels}
     assert used <= kinds
+    assert not any(level.debias for level in schedule.levels)
     # At this accuracy the highest order that is allowed pays.
     if allowed is not sp.SparseSampling:
         assert ("order-1" if allowed is sp.SmoothCruiser else "order-2") in used
-    assert schedule.epsilon == 0.003
+    assert schedule.epsilon == 0.0003
     assert schedule.early_stopping == (variant == "certified")
 
 
 def test_higher_orders_are_never_dearer() -> None:
     for epsilon in (0.2, 0.05, 0.01, 0.003):
-        prices = [sp.forecast(kind(SMOOTH, epsilon=epsilon), model()).calls for kind in RECURSIVE]
-        assert prices[0] >= prices[1] >= 0.98 * prices[2]
+        kinds = (*RECURSIVE, sp.DebiasedCruiser)
+        prices = [sp.forecast(kind(SMOOTH, epsilon=epsilon), model()).calls for kind in kinds]
+        assert prices == sorted(prices, reverse=True)
 
 
 def test_published_constants_need_unit_rewards_and_a_future(cruiser: type[Recursive]) -> None:
@@ -120,17 +122,21 @@ def test_prices_rise_with_every_demand(cruiser: type[Recursive]) -> None:
 @pytest.mark.parametrize(
     ("planner", "low", "high"),
     [
-        # The theory's total exponents are 4 and 3 (section 4 of the paper); Sparse Sampling has none.
+        # The theory's total exponents are 4 and 3 (section 4 of the paper), and 2⅔ for debiased levels, all approached
+        # from below; Sparse Sampling has none.
         (sp.SmoothCruiser, 3.0, 4.3),
-        (sp.SecondOrderSmoothCruiser, 2.7, 3.3),
-        (sp.SparseSampling, 4.3, 9.0),
+        (sp.SecondOrderSmoothCruiser, 2.5, 3.0),
+        (sp.DebiasedCruiser, 2.4, 2.7),
+        (sp.SparseSampling, 5.5, 9.0),
     ],
 )
-def test_the_exponent_is_how_the_price_grows(planner: type[Recursive], low: float, high: float) -> None:
-    fine = planner(SMOOTH, epsilon=0.002)
+def test_the_exponent_is_how_the_price_grows(
+    planner: type[Recursive | sp.DebiasedCruiser], low: float, high: float
+) -> None:
+    fine = planner(SMOOTH, epsilon=2e-5)
     exponent = sp.forecast(fine, model()).exponent
     assert low <= exponent <= high
-    growth = sp.forecast(fine.with_epsilon(0.001), model()).calls / sp.forecast(fine, model()).calls
+    growth = sp.forecast(fine.with_epsilon(1e-5), model()).calls / sp.forecast(fine, model()).calls
     assert exponent == pytest.approx(math.log2(growth))
 
 

@@ -14,7 +14,7 @@ import smoothplan as sp
 from smoothplan.backups import HardMax, LogSumExp
 from smoothplan.schedules import optimise, published
 from smoothplan.schedules.level import Level, Problem, certify
-from smoothplan.schedules.optimise import optimised
+from smoothplan.schedules.optimise import Kinds, optimised
 from smoothplan.schedules.schedule import Schedule, trimmed
 from tests.naive import random_model
 
@@ -68,12 +68,12 @@ problems = st.builds(
 fractions = st.floats(0.01, 1.2)
 """Of half the width of the value interval, the error of the best constant."""
 
-orders = st.sampled_from([0, 1, 2])
+allowed_kinds = st.sampled_from([Kinds(0), Kinds(1), Kinds(2), Kinds(1, 1), Kinds(2, 2)])
 
 
-def slope(problem: Problem, order: int, epsilons: Sequence[float]) -> float:
+def slope(problem: Problem, kinds: Kinds, epsilons: Sequence[float]) -> float:
     """How fast the optimised forecast grows as ε falls: a fitted exponent."""
-    calls = [math.log(optimised(problem, epsilon, 0.1, order).calls) for epsilon in epsilons]
+    calls = [math.log(optimised(problem, epsilon, 0.1, *kinds).calls) for epsilon in epsilons]
     return float(-np.polyfit(np.log(epsilons), calls, 1)[0])
 
 
@@ -87,50 +87,74 @@ def test_the_problem_is_what_the_model_and_the_backup_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "epsilon", "most"),
+    ("kinds", "discount", "epsilon", "most"),
     [
-        (0, 0.01, 2.5e7),
-        (0, 0.002, 8.3e10),
-        (1, 0.01, 5.1e6),
-        (1, 0.002, 1.1e9),
-        (2, 0.01, 4.8e6),
-        (2, 0.002, 5.6e8),
+        (Kinds(0), 0.2, 0.01, 1.25e6),
+        (Kinds(1), 0.2, 0.01, 7.5e5),
+        (Kinds(2), 0.2, 0.002, 5.6e7),
+        (Kinds(2, 2), 0.2, 0.01, 5.2e5),
+        (Kinds(2, 2), 0.5, 0.01, 5.6e8),
+        (Kinds(2, 2), 0.7, 0.1, 4.0e10),
     ],
 )
-def test_certified_calls_do_not_grow(order: int, epsilon: float, most: float) -> None:
-    """K = 2, γ = 0.2, η = 1, δ = 0.1, Bernoulli rewards: no more calls than when this was written."""
-    assert optimised(bernoulli_problem(), epsilon, 0.1, order).calls <= most
+def test_certified_calls_do_not_grow(kinds: Kinds, discount: float, epsilon: float, most: float) -> None:
+    """K = 2, η = 1, δ = 0.1, Bernoulli rewards: no more calls than when this was written."""
+    assert optimised(bernoulli_problem(discount), epsilon, 0.1, *kinds).calls <= most
 
 
 def test_exponents_of_the_optimised_schedules() -> None:
-    """Order 2 grows like ε⁻³, order 1 rises towards ε⁻⁴, plug-in levels beyond every power."""
+    """Order 2 grows like ε⁻³, order 1 rises towards ε⁻⁴, plug-in levels beyond every power.
+
+    Debiased levels grow like ε⁻³ where one term is cancelled, and like ε^(−2⅔) where two are.
+    """
     problem = bernoulli_problem()
-    coarse, fine = np.geomspace(0.002, 0.01, 9).tolist(), np.geomspace(1e-4, 5e-4, 5).tolist()
-    plug_in, first, second = (slope(problem, order, coarse) for order in (0, 1, 2))
-    assert second <= 3.15
-    assert second < first < plug_in
-    assert plug_in > 4.6
-    finer = [slope(problem, order, fine) for order in (0, 1, 2)]
-    assert finer[2] <= 3.15
-    assert first + 0.15 < finer[1] < 4.0
-    assert finer[0] > plug_in + 1.5
+    coarse, fine = np.geomspace(0.002, 0.01, 5).tolist(), np.geomspace(1e-6, 1e-5, 3).tolist()
+    plug_in, first, second, once, twice = (
+        (slope(problem, kinds, coarse), slope(problem, kinds, fine))
+        for kinds in (Kinds(0), Kinds(1), Kinds(2), Kinds(1, 1), Kinds(1, 2))
+    )
+    assert plug_in[0] > 3.0
+    assert plug_in[1] > plug_in[0] + 3.0
+    assert first[0] + 0.5 < first[1] < 4.0
+    assert second[1] <= 3.0
+    assert once[1] <= 3.0
+    assert twice[1] <= 2.0 + 2.0 / 3.0
+    for kinds in (first, second, once, twice):
+        assert kinds[0] < plug_in[0]
 
 
-def test_higher_orders_are_never_dearer() -> None:
-    """An order allows all that the one below does; the search keeps a few levels of each accuracy, hence the slack."""
-    for epsilon in np.geomspace(1e-3, 0.3, 8).tolist():
-        calls = [optimised(bernoulli_problem(), epsilon, 0.1, order).calls for order in (0, 1, 2)]
-        assert calls[2] / 1.05 <= calls[1] <= 1.05 * calls[0]
+@pytest.mark.parametrize(("discount", "most"), [(0.2, 3.05), (0.5, 3.25), (0.7, 3.6)])
+def test_debiased_levels_have_their_exponent_at_every_discount(discount: float, most: float) -> None:
+    assert slope(bernoulli_problem(discount), Kinds(2, 2), [1e-5, 1e-6]) <= most
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.2, 0.5, 0.7])
+def test_more_kinds_are_never_dearer(discount: float) -> None:
+    """Exactly: fewer kinds are searched, too."""
+    problem = bernoulli_problem(discount)
+    for epsilon in np.geomspace(1e-3, 0.3, 5).tolist():
+        calls = {
+            kinds: optimised(problem, epsilon, 0.1, *kinds).calls
+            for kinds in (Kinds(0), Kinds(1), Kinds(2), Kinds(0, 2), Kinds(1, 1), Kinds(1, 2), Kinds(2, 2))
+        }
+        for kinds, price in calls.items():
+            fewer = [
+                other for some, other in calls.items() if some.order <= kinds.order and some.debias <= kinds.debias
+            ]
+            assert price == min(fewer)
 
 
 @pytest.mark.parametrize("discount", [0.5, 0.7, 0.9])
-def test_wide_supports_do_not_spoil_order_2(discount: float) -> None:
-    """A quadratic term squares the support of its child. Nested without limit, that would cost tens of decades."""
+def test_wide_supports_do_not_spoil_the_price(discount: float) -> None:
+    """A quadratic term squares the support of its child, and nested references widen it by a factor each."""
     problem = entropy_problem(discount=discount)
     for epsilon in (1e-3, 1e-5):
-        first, second = (optimised(problem, epsilon, 0.1, order) for order in (1, 2))
-        assert second.calls <= 100 * first.calls
-        assert second.bias + second.noise <= epsilon * (1.0 + 1e-9)
+        first, second, debiased = (
+            optimised(problem, epsilon, 0.1, *kinds) for kinds in (Kinds(1), Kinds(2), Kinds(1, 2))
+        )
+        assert debiased.calls <= first.calls
+        assert second.calls <= first.calls
+        assert debiased.bias + debiased.noise <= epsilon * (1.0 + 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +165,7 @@ def test_the_printed_children_cost_the_exponent(discount: float, printed_least: 
     problem, epsilons = bernoulli_problem(discount), [1e-2, 1e-3, 1e-4] if discount < 0.9 else [1e-1, 1e-2, 1e-3]
     printed = [math.log(published.second_order_smooth_cruiser(problem, epsilon, 0.1).calls) for epsilon in epsilons]
     steepness = -np.polyfit(np.log(epsilons), printed, 1)[0]
-    ours = slope(problem, 2, epsilons)
+    ours = slope(problem, Kinds(2), epsilons)
     assert steepness >= printed_least
     assert steepness >= 2.0 * math.log(5.0) / math.log(1.0 / discount) - 0.3
     assert ours <= ours_most
@@ -152,20 +176,20 @@ def test_the_printed_children_cost_the_exponent(discount: float, printed_least: 
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems, fractions, orders, st.floats(0.001, 0.5))
+@given(problems, fractions, allowed_kinds, st.floats(0.001, 0.5))
 def test_optimised_schedules_promise_what_was_asked(
-    problem: Problem, fraction: float, order: int, delta: float
+    problem: Problem, fraction: float, kinds: Kinds, delta: float
 ) -> None:
     """Bias and noise add up to no more than ε; children stand above parents; every level is needed; costs are whole."""
     epsilon = fraction * problem.width / 2.0
-    schedule = optimised(problem, epsilon, delta, order)
+    schedule = optimised(problem, epsilon, delta, *kinds)
     assert schedule.bias + schedule.noise <= epsilon * (1.0 + 1e-9)
     assert (schedule.epsilon, schedule.delta, schedule.early_stopping) == (epsilon, delta, True)
     assert (schedule.root.kind == "constant") == (epsilon >= problem.width / 2.0)
     assert (schedule.calls == 0) == (schedule.root.kind == "constant")
-    highest = order if problem.temperature > 0.0 else 0
+    highest, terms = kinds if problem.temperature > 0.0 else Kinds(0)
     allowed = ["constant", "plug-in", "order-1", "order-2"][: highest + 2]
-    assert all(level.kind in allowed for level in schedule.levels)
+    assert all(level.kind in allowed and level.debias <= terms for level in schedule.levels)
     for row, level in enumerate(schedule.levels):
         assert all(0 <= child < row for child in level.children)
     assert trimmed(list(schedule.levels)) == schedule.levels
@@ -174,11 +198,11 @@ def test_optimised_schedules_promise_what_was_asked(
 
 
 @settings(max_examples=40, deadline=None)
-@given(problems, fractions, orders)
-def test_the_optimiser_s_certificates_are_those_of_certify(problem: Problem, fraction: float, order: int) -> None:
+@given(problems, fractions, allowed_kinds)
+def test_the_optimiser_s_certificates_are_those_of_certify(problem: Problem, fraction: float, kinds: Kinds) -> None:
     """One level at a time and as columns, the same arithmetic; float costs are the exact ones."""
     epsilon = fraction * problem.width / 2.0
-    levels, used = optimise._Table(problem, order if problem.temperature else 0).down_to(epsilon)
+    levels, used = optimise._Table(problem, kinds if problem.temperature else Kinds(0)).down_to(epsilon)
     for searched, certified in zip(used, certify(problem, levels), strict=True):
         assert searched == pytest.approx(certified, rel=1e-9, abs=1e-12)
     costs = Schedule(problem, tuple(levels), 1, epsilon, 0.1).costs
@@ -186,37 +210,37 @@ def test_the_optimiser_s_certificates_are_those_of_certify(problem: Problem, fra
 
 
 @settings(max_examples=25, deadline=None)
-@given(problems, orders, st.lists(fractions, min_size=2, max_size=6))
-def test_finer_never_costs_less(problem: Problem, order: int, some: list[float]) -> None:
+@given(problems, allowed_kinds, st.lists(fractions, min_size=2, max_size=6))
+def test_finer_never_costs_less(problem: Problem, kinds: Kinds, some: list[float]) -> None:
     calls = [
-        optimised(problem, fraction * problem.width / 2.0, 0.1, order).calls for fraction in sorted(some, reverse=True)
+        optimised(problem, fraction * problem.width / 2.0, 0.1, *kinds).calls for fraction in sorted(some, reverse=True)
     ]
     assert calls == sorted(calls)
 
 
 @settings(max_examples=25, deadline=None)
-@given(problems, orders, st.lists(fractions, min_size=1, max_size=4), fractions)
+@given(problems, allowed_kinds, st.lists(fractions, min_size=1, max_size=4), fractions)
 def test_the_optimiser_does_not_depend_on_what_was_asked_before(
-    problem: Problem, order: int, before: list[float], fraction: float
+    problem: Problem, kinds: Kinds, before: list[float], fraction: float
 ) -> None:
     epsilon = fraction * problem.width / 2.0
     optimise._table.cache_clear()
-    fresh = optimised(problem, epsilon, 0.1, order)
+    fresh = optimised(problem, epsilon, 0.1, *kinds)
     optimise._table.cache_clear()
     for other in before:
-        optimised(problem, other * problem.width / 2.0, 0.1, order)
-    assert optimised(problem, epsilon, 0.1, order) == fresh
-    assert optimised(problem, epsilon, 0.1, order) == fresh
+        optimised(problem, other * problem.width / 2.0, 0.1, *kinds)
+    assert optimised(problem, epsilon, 0.1, *kinds) == fresh
+    assert optimised(problem, epsilon, 0.1, *kinds) == fresh
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("kinds", [Kinds(0), Kinds(2, 2)])
 @pytest.mark.parametrize("discount", [0.8, 0.95, 0.99])
-def test_hopeless_discounts_have_a_price(discount: float, order: int) -> None:
+def test_hopeless_discounts_have_a_price(discount: float, kinds: Kinds) -> None:
     """A whole number, however long, that grows as ε falls, without a warning; and the bias is below ε."""
     problem = entropy_problem(discount=discount)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        schedules = [optimised(problem, epsilon, 0.1, order) for epsilon in (0.1, 0.05)]
+        schedules = [optimised(problem, epsilon, 0.1, *kinds) for epsilon in (0.1, 0.05)]
         assert schedules[1].calls > schedules[0].calls > 10**20
         assert all(schedule.bias < schedule.epsilon for schedule in schedules)
 
@@ -298,6 +322,18 @@ def test_trimmed_keeps_what_is_needed_in_order() -> None:
     for count in range(1, len(levels) + 1):
         kept = trimmed(levels[:count])
         assert certify(problem, kept)[-1] == certify(problem, levels[:count])[-1]
+
+
+@pytest.mark.parametrize("samples", [0, 1, 3, 6])
+def test_what_cannot_be_debiased_is_refused(samples: int) -> None:
+    with pytest.raises(ValueError, match=f"samples must be a multiple of 4 for debias=2, got {samples}"):
+        Level("order-1", samples=samples, reference=0, linear=0, debias=2)
+    with pytest.raises(ValueError, match="debias must be 0 for a level of kind 'order-2'"):
+        Level("order-2", samples=4, reference=0, linear=0, quadratic=0, pairs=2, debias=1)
+    debiased = [Level("constant"), Level("plug-in", samples=2, reference=0, debias=1)]
+    for hard in (entropy_problem(temperature=0.0), replace(entropy_problem(), derivatives=(0.25,))):
+        with pytest.raises(ValueError, match="debias must be 0 for a backup with . bounded derivatives, got 1"):
+            certify(hard, debiased)
 
 
 @pytest.mark.parametrize("child", [1, 2, -1])

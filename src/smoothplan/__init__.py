@@ -12,7 +12,8 @@ from importlib.metadata import version
 
 from smoothplan import backups, curvature, exact, models, references
 from smoothplan.acting import ActResult, act
-from smoothplan.backups import HardMax, LogSumExp, OptimalTransport
+from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, Tsallis
+from smoothplan.checks import check_backup
 from smoothplan.forecast import Forecast, forecast
 from smoothplan.models import (
     GenerativeModel,
@@ -78,10 +79,12 @@ __all__ = [
     "TabularModel",
     "TabularReference",
     "Transition",
+    "Tsallis",
     "UnregularisedResult",
     "VectorModel",
     "act",
     "backups",
+    "check_backup",
     "check_model",
     "curvature",
     "exact",

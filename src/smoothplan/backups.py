@@ -198,7 +198,7 @@ class _Smooth(ABC):
 
     def derivatives(self, actions: int) -> tuple[float, ...]:
         eta = self.temperature
-        return 1/(4*eta), 1/(8*eta**2), 1/(8*eta**3), 0.12768392196781/eta**4, 0.25/eta**5
+        return 1 / (4 * eta), 1 / (8 * eta**2), 1 / (8 * eta**3), 0.12768392196781 / eta**4, 0.25 / eta**5
 
     @abstractmethod
     def _columns(self, q: ArrayLike, states: Any) -> Columns:

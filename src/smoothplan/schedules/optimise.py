@@ -97,9 +97,7 @@ class _References(NamedTuple):
 
     def rows(self, rows: Ints) -> "_References":
         """Some of them."""
-        return _References(
-            _rows(self.certificate, rows), self.badness[rows], self.level[rows], self.samples[rows]
-        )
+        return _References(_rows(self.certificate, rows), self.badness[rows], self.level[rows], self.samples[rows])
 
 
 class Kinds(NamedTuple):
@@ -261,7 +259,6 @@ class _Table:
         count = max((count for target, count in self._counts if target >= floor), default=1)
         return self._levels[:count], self._certificates[:count]
 
-
     def _candidates(self) -> Iterator[_Candidates]:
         """Levels that reach the target, with the levels so far as children."""
         problem, target = self._problem, self._target
@@ -394,10 +391,10 @@ def _second_order(
     problem: Problem, returns: Return, target: float, references: _References, useful: Ints
 ) -> Iterator[_Candidates]:
     """Levels of order 2 around some references, with linear children that are of use."""
-    # About 50 levels are tried as children of the quadratic term: they are coarse, and the choice is not critical.
-    coarse = np.arange(0, len(returns.bias), math.ceil(len(returns.bias) / 50))
+    # About 25 levels are tried as children of the quadratic term: they are coarse, and the choice is not critical.
+    coarse = np.arange(0, len(returns.bias), math.ceil(len(returns.bias) / 25))
     r, j, k = _grid(np.arange(len(references.level)), useful, coarse)
-    for pairs in (2, 3, 4, 6, 8, 12, 16, 32):
+    for pairs in (2, 3, 5, 10, 20):
         second = arithmetic.second_order(
             problem, _rows(references.certificate, r), _rows(returns, j), _rows(returns, k), pairs
         )

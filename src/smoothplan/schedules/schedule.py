@@ -77,6 +77,7 @@ class Schedule:
 
     def _parts(self, level: Level, costs: list[int]) -> tuple[int, int]:
         """Calls for the reference of one sample of a level, and for the rest of it."""
+
         def return_calls(child: int) -> int:
             return self.levels[child].rewards + costs[child]
 
