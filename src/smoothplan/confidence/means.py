@@ -93,8 +93,9 @@ class ConfidenceSequence:
         return max(0.0, squares - 2.0 * centre * total + count * centre**2) + rounding * count * largest**2
 
     def _tilt(self) -> float:
-        """λ = radius/variance in units of the width: the best tilt for stopping at the target radius.
+        """The best tilt for stopping at the target radius r: λ = x/(1 + x), with x = radius/variance in units of the width.
 
-        It is at most 1/2: above, ψ(λ) grows quickly; far below, ψ(λ) ≈ λ²/2.
+        The radius is r after log(2/δ)/(λr/w − ψ(λ)v/w²) variables, which are fewest where r·w = ψ′(λ)·v.
         """
-        return min(0.5, self.target * (self.high - self.low) / self.variance)
+        odds = self.target * (self.high - self.low) / self.variance
+        return odds / (1.0 + odds)

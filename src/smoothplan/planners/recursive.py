@@ -268,11 +268,12 @@ class ScheduleRun:
         """Samples of the value around the reference, which is complete by now."""
         schedule, left = self.schedule, self.schedule.repeats
         target = max(schedule.epsilon - schedule.bias, LEAST_RADIUS)
-        ends = float(schedule.sample.low), float(schedule.sample.high)
+        reference = self._q()
+        ends = schedule.sample_support(reference, self._backed_up(reference))
         self._mean = ConfidenceSequence(*ends, ADAPTIVE_SHARE * schedule.delta, target)
         while left > 0 and not self._exhausted:
             count = min(left, self._size(schedule.repeats, schedule.sample_calls))
-            yield from self._admitted("values", (self._q(), count), count, schedule.sample_calls)
+            yield from self._admitted("values", (reference, count), count, schedule.sample_calls)
             left -= count
 
     def _size(self, samples: int, each: int) -> int:
@@ -339,13 +340,17 @@ class ScheduleRun:
             return np.full(self.schedule.problem.actions, sum(self.schedule.problem.action_values) / 2.0)
         return np.array([action.mean for action in self._actions])
 
+    def _backed_up(self, q: Floats) -> float:
+        """F of action values [K]."""
+        return float(self._root.backed_up(self._backup, q[None])[0])
+
     def _value(self) -> float:
         """The point estimate, within the interval."""
         low, high = self._interval
         if self._mean is not None and self._mean.count > 0:
             estimate = self._mean.mean
         elif self._actions and self._actions[-1].count > 0:
-            estimate = float(self._root.backed_up(self._backup, self._q()[None])[0])
+            estimate = self._backed_up(self._q())
         else:
             estimate = (low + high) / 2.0
         return min(max(estimate, low), high)

@@ -8,8 +8,10 @@ that the failure probability δ is spent on. A plug-in root is F(Q̂) itself, wi
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from smoothplan import confidence
-from smoothplan.arguments import Numbers
+from smoothplan.arguments import Floats, Numbers
 from smoothplan.schedules.level import (
     Certificate,
     Level,
@@ -39,7 +41,9 @@ def shared_reference(problem: Problem, through: Return, samples: Numbers, delta:
     """The root's reference: N returns per action, with range(Q̂ − Q) bounded with probability 1 − REFERENCE_SHARE·δ."""
     each = REFERENCE_SHARE * delta / problem.actions
     error = 2.0 * (confidence.bernstein_radius(through.variance, through.width, samples, each) + through.bias)
-    return exact_reference(error / 2.0, through.width, problem.actions * samples * through.calls)
+    # What is between the entries of Q̂ matters at the root, and it is no more than between those of Q plus the error.
+    width = np.minimum(through.width, problem.action_gap + error)
+    return exact_reference(error / 2.0, width, problem.actions * samples * through.calls)
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,20 @@ class Schedule:
             return Certificate(*self.action_return)
         around = shared_reference(problem, self.action_return, root.samples, self.delta)
         return corrected(problem, root, around, [self._return(row) for row in range(len(self.levels) - 1)])
+
+    def sample_support(self, reference: Floats, value: float) -> tuple[float, float]:
+        """Bounds of a root sample around a reference [K] that is known, and F there: often far narrower than certified.
+
+        Only of F(Q̂) + X_A − Q̂(A); the certified ones for other roots.
+        """
+        root, proved = self.root, self.sample
+        low, high = float(proved.low), float(proved.high)
+        if root.kind == "order-1" and root.centring == "action" and root.clip is None:
+            assert root.linear is not None
+            linear = self._return(root.linear)
+            low = max(low, float(value - reference.max() + linear.low + root.shift))
+            high = min(high, float(value - reference.min() + linear.high + root.shift))
+        return low, high
 
     @cached_property
     def action_return(self) -> Return:
