@@ -275,7 +275,7 @@ RECURSIVE = {
         sp.SmoothCruiser(transport(2, 0.5, 2.0), epsilon=0.2), partial(garnet, 2, 0.4), hidden=True
     ),
     "stopped in the samples": Case(second_order(0.02), garnet, max_calls=(40_000,)),
-    "stopped in the reference": Case(second_order(0.05), garnet, max_calls=(4_000,)),
+    "stopped in the reference": Case(second_order(0.05), garnet, max_calls=(2_000,)),
     "stopped in a plug-in root": Case(
         sp.SparseSampling(HARD, epsilon=0.1), partial(garnet, 2, 0.3), max_calls=(2_000,)
     ),
