@@ -17,8 +17,8 @@ LOWER, POLICY, UPPER = -1, 0, 1
 class Callback:
     """A backup at the action values in a frame, see `kernels.fill_frame`: F, or its policy as running sums.
 
-    An error cannot pass through compiled code. It is kept until `check`; meanwhile calls leave the frame as it is, where
-    compiled code has written what proves nothing.
+    An error cannot pass through compiled code. It is kept until `check`; meanwhile calls leave the frame as it is, with
+    what compiled code has written there, which proves nothing.
 
     Args:
         backup: F.
