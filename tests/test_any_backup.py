@@ -198,7 +198,7 @@ def test_an_error_of_a_backup_ends_a_search_and_proves_nothing(engine: Any, erro
 
 def test_a_value_that_is_no_number_is_named() -> None:
     backup = Called(sp.Tsallis(0.5), np.nan, broken_after=100)
-    with pytest.raises(ValueError, match=r"value of Called\(Tsallis\(.*\) must be finite, got nan"):
+    with pytest.raises(ValueError, match="value of Called must be finite, got nan"):
         sp.plan(sp.OTGapE(backup, 0.01), small(), state=0, max_calls=10_000)
 
 

@@ -26,9 +26,9 @@ def backups(actions: int, states: int) -> list[Backup]:
         HardMax(),
         LogSumExp(0.02),
         LogSumExp(1.0),
-        Tsallis(0.4),
         OptimalTransport(cost=line_cost(actions), tau=1.0, lam=0.2),
         OptimalTransport(cost=cost, tau=0.5, lam=1.0, reference=table),
+        Tsallis(0.4),
     ]
 
 

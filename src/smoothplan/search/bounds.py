@@ -135,6 +135,10 @@ def fill(frames: Floats, rules: Rules, key: int, wanted: int, backup: Any) -> No
     if backup is None:
         fill_frame(frames, 0, rules.soft)
     else:
+        # What proves nothing, a uniform policy and an infinite bound: it stays there if the call fails.
+        for action in range(rules.actions):
+            frames[0, 1, action] = action + 1.0
+        frames[0, 1, rules.actions] = wanted * np.inf
         backup(key, wanted)
 
 

@@ -1,7 +1,6 @@
 """A backup that is no mixture of softmaxes, as a search calls it: compiled code calls back into Python."""
 
 import ctypes
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,8 @@ LOWER, POLICY, UPPER = -1, 0, 1
 class Callback:
     """A backup at the action values in a frame, see `kernels.fill_frame`: F, or its policy as running sums.
 
-    An error cannot pass through compiled code. It is kept until `check`; meanwhile nothing is proved by the calls.
+    An error cannot pass through compiled code. It is kept until `check`; meanwhile calls leave the frame as it is, with
+    what compiled code has written there, which proves nothing.
 
     Args:
         backup: F.
@@ -40,21 +40,19 @@ class Callback:
             raise error
 
     def _call(self, key: int, wanted: int) -> None:
-        actions, answer = self._actions, self._frame[1]
-        # What proves nothing: an infinite bound, and a policy that knows no better.
-        answer[:actions], answer[actions] = np.arange(1, actions + 1), wanted * math.inf if wanted else 0.0
         if self._error is not None:
             return
         try:
+            actions, answer, name = self._actions, self._frame[1], type(self._backup).__name__
             running = brake.current.get()
             if running is not None:
                 running.check()
             q, states = self._frame[:1, :actions].copy(), np.asarray(self._state(key))[None]
             if wanted == POLICY:
-                policy = arguments.distributions(f"policy of {self._backup!r}", self._backup.policy(q, states), actions)
+                policy = arguments.distributions(f"policy of {name}", self._backup.policy(q, states), actions)
                 answer[:actions] = np.cumsum(policy[0])
             else:
-                answer[actions] = arguments.array(f"value of {self._backup!r}", self._backup.value(q, states))[0]
+                answer[actions] = arguments.array(f"value of {name}", self._backup.value(q, states))[0]
         except BaseException as error:
             self._error = error
             self._stop()
