@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import VectorModel
 from smoothplan.models.zoo import garnet
 from smoothplan.schedules import Level, Problem, Schedule, optimised
+from smoothplan.schedules.debias import DEBIASING, MOST, Debiased
 
 STATE, ACTION = 0, 0
 COMPILED, BATCHED, TWIN, PLAIN = "compiled", "batched, NumPy", "C++ twin", "plain Python"
@@ -58,7 +59,7 @@ class Case:
             return self.schedule.sample_calls
         child = self.schedule.root.reference
         assert child is not None
-        return 1 + self.schedule.costs[child]
+        return self.schedule.levels[child].rewards + self.schedule.costs[child]
 
     def samples(self, calls: int) -> int:
         """The samples that a number of simulator calls pays for, at least one."""
@@ -107,6 +108,15 @@ CASES: dict[str, Callable[[str], Case]] = {
 # The twin
 
 
+def _weights(level: Level) -> list[float]:
+    """What each block of a debiased level counts for: its F, for blocks of every size, and its slope, [2·(MOST + 1)]."""
+    weights = np.zeros((2, MOST + 1))
+    if level.debias > 0:
+        debiasing = DEBIASING[cast(Debiased, level.kind), level.debias]
+        weights[0, : len(debiasing.values)], weights[1, : len(debiasing.slopes)] = debiasing.values, debiasing.slopes
+    return list((weights / 2.0 ** np.arange(MOST + 1)).ravel())
+
+
 def write_data(case: Case, path: Path) -> None:
     """The case as the twin reads it: numbers of double precision, one after the other."""
     model, problem, levels = case.model, case.schedule.problem, case.schedule.levels
@@ -123,7 +133,7 @@ def write_data(case: Case, path: Path) -> None:
             kinds.index(level.kind), level.samples, child(level.reference), child(level.linear), child(level.quadratic),
             level.pairs, level.centring == "policy",
             level.shift + (problem.middle if level.kind == "constant" else 0.0),
-            *(level.clip or (-math.inf, math.inf)),
+            *(level.clip or (-math.inf, math.inf)), level.debias, level.rewards, *_weights(level),
         ]
         for level in levels
     ]  # fmt: skip
