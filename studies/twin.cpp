@@ -24,7 +24,7 @@ struct Level {  // -1 where there is no child
     bool by_policy;
     double shift, low, high;
     int debias, rewards;
-    double reward_share;          // 1 / rewards
+    double reward_share, block_share;  // 1 / rewards; blocks / samples
     double values[3], slopes[3];  // weights of each block's terms, in place of F of the whole: whole, halves, quarters
 };
 
@@ -60,20 +60,37 @@ struct Frame {  // a reference and its softmaxes
           soft_maxima(data.columns),
           blocks(size_t(6) * data.actions) {}
 
-    void fill(const Data& data) {
+    void fill(const Data& data) {  // the best action's odds are 1 and need no exponential
         int actions = data.actions;
+        double temperature = data.temperature, inverse = 1.0 / temperature;
         for (int j = 0; j < data.columns; j++) {
             const double* shifts = &data.shifts[size_t(j) * actions];
-            double top = q[0] - shifts[0];
-            for (int i = 1; i < actions; i++) top = std::max(top, q[i] - shifts[i]);
-            soft_maxima[j] = top;
-            if (data.temperature == 0.0) continue;
-            double inverse = 1.0 / data.temperature, total = 0.0;
-            for (int i = 0; i < actions; i++) {
-                total += std::exp((q[i] - shifts[i] - top) * inverse);
-                sums[size_t(j) * actions + i] = total;
+            double* row = &sums[size_t(j) * actions];
+            if (actions == 2 && temperature > 0.0) {
+                double one = q[0] - shifts[0], two = q[1] - shifts[1];
+                double odds = std::exp(-std::abs(one - two) * inverse);
+                row[0] = one >= two ? 1.0 : odds;
+                row[1] = 1.0 + odds;
+                soft_maxima[j] = std::max(one, two) + temperature * std::log(1.0 + odds);
+                continue;
             }
-            soft_maxima[j] += data.temperature * std::log(total);
+            int best = 0;
+            double top = q[0] - shifts[0], total = 1.0;
+            for (int i = 1; i < actions; i++) {
+                double score = q[i] - shifts[i];
+                best = score > top ? i : best;
+                top = std::max(top, score);
+            }
+            if (temperature > 0.0) {
+                row[best] = 1.0;
+                for (int passed = 1, i = best; passed < actions; passed++) {
+                    i = i == actions - 1 ? 0 : i + 1;
+                    row[i] = std::exp((q[i] - shifts[i] - top) * inverse);
+                }
+                total = 0.0;
+                for (int i = 0; i < actions; i++) row[i] = total += row[i];
+            }
+            soft_maxima[j] = top + temperature * std::log(total);
         }
     }
 
@@ -84,20 +101,18 @@ struct Frame {  // a reference and its softmaxes
         return value;
     }
 
-    void average_halves(int actions) {
-        const double* quarters = &blocks[size_t(2) * actions];
-        for (int half = 0; half < 2; half++) {
-            const double* one = quarters + size_t(2) * half * actions;
-            for (int i = 0; i < actions; i++) blocks[size_t(half) * actions + i] = 0.5 * (one[i] + one[actions + i]);
-        }
-    }
-
     struct Terms {
         double top, total, inner;  // the top score, the sum of the odds, and that of odds times q - sibling
     };
 
     static Terms block_terms(const double* q, const double* sibling, const double* shifts, int actions,
-                             double temperature) {
+                             double inverse) {
+        if (actions == 2) {
+            double one = q[0] - shifts[0], two = q[1] - shifts[1];
+            double odds = std::exp(-std::abs(one - two) * inverse);
+            double first = q[0] - sibling[0], second = q[1] - sibling[1];
+            return {std::max(one, two), 1.0 + odds, one > two ? first + odds * second : second + odds * first};
+        }
         int best = 0;
         double top = q[0] - shifts[0];
         for (int i = 1; i < actions; i++) {
@@ -106,10 +121,7 @@ struct Frame {  // a reference and its softmaxes
             top = std::max(top, score);
         }
         Terms terms{top, 1.0, q[best] - sibling[best]};
-        if (temperature == 0.0) return terms;
-        double inverse = 1.0 / temperature;
-        int i = best;
-        for (int passed = 1; passed < actions; passed++) {  // around the circle: the best action's odds are 1
+        for (int passed = 1, i = best; passed < actions; passed++) {
             i = i == actions - 1 ? 0 : i + 1;
             double odds = std::exp((q[i] - shifts[i] - top) * inverse);
             terms.total += odds;
@@ -121,7 +133,7 @@ struct Frame {  // a reference and its softmaxes
     double debiasing(const Data& data, int state, const Level& level) const {  // what the blocks add
         const double* weights = data.weights_at(state);
         int actions = data.actions;
-        double value = 0.0;
+        double value = 0.0, inverse = 1.0 / std::max(data.temperature, 1e-300);
         for (int j = 0; j < data.columns; j++) {
             const double* shifts = &data.shifts[size_t(j) * actions];
             const double* first = blocks.data();
@@ -130,7 +142,7 @@ struct Frame {  // a reference and its softmaxes
                 double tops = 0.0, product = 1.0, slope = 0.0;
                 for (int b = 0; b < count; b++) {
                     Terms terms = block_terms(first + b * actions, first + (b ^ 1) * actions, shifts, actions,
-                                              data.temperature);
+                                              inverse);
                     tops += terms.top;
                     product *= terms.total;
                     if (level.slopes[k] != 0.0) slope += terms.inner / terms.total;
@@ -243,9 +255,9 @@ struct Sampler {
 
     void draw_reference(const Level& level, int state, int depth, Frame& frame) {
         const Level& child = data.levels[level.reference];
-        int blocks = 1 << level.debias, size = level.samples >> level.debias;
-        for (int action = 0; action < data.actions; action++) {
-            double total = 0.0;
+        int blocks = 1 << level.debias, size = level.samples >> level.debias, actions = data.actions;
+        for (int action = 0; action < actions; action++) {
+            double total = 0.0, half = 0.0;
             for (int block = 0; block < blocks; block++) {
                 double part = 0.0;
                 if (child.kind == CONSTANT) {
@@ -253,12 +265,16 @@ struct Sampler {
                 } else {
                     for (int i = 0; i < size; i++) part += step(level.reference, state, action, depth);
                 }
-                if (blocks > 1) frame.blocks[size_t(blocks - 2 + block) * data.actions + action] = part / size;
                 total += part;
+                if (blocks > 1) {
+                    part *= level.block_share;
+                    frame.blocks[(blocks - 2 + block) * actions + action] = part;
+                    if (blocks == 4 && block % 2 == 1) frame.blocks[block / 2 * actions + action] = half + 0.5 * part;
+                    half = 0.5 * part;
+                }
             }
             frame.q[action] = std::min(std::max(total / level.samples, level.low), level.high);
         }
-        if (level.debias == 2) frame.average_halves(data.actions);
         frame.fill(data);
     }
 
@@ -362,6 +378,7 @@ static Data read(const char* path) {
         level.shift = next(), level.low = next(), level.high = next();
         level.debias = next(), level.rewards = next();
         level.reward_share = 1.0 / level.rewards;
+        level.block_share = (1 << level.debias) / static_cast<double>(level.samples);
         for (double& weight : level.values) weight = next();
         for (double& weight : level.slopes) weight = next();
         data.levels.push_back(level);
