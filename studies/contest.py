@@ -14,11 +14,11 @@ import tempfile
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import VectorModel
 from smoothplan.models.zoo import garnet
 from smoothplan.schedules import Level, Problem, Schedule, optimised
+from smoothplan.schedules.debias import DEBIASING, MOST, Debiased
 
 STATE, ACTION = 0, 0
 COMPILED, BATCHED, TWIN, PLAIN = "compiled", "batched, NumPy", "C++ twin", "plain Python"
@@ -58,7 +59,7 @@ class Case:
             return self.schedule.sample_calls
         child = self.schedule.root.reference
         assert child is not None
-        return 1 + self.schedule.costs[child]
+        return self.schedule.levels[child].rewards + self.schedule.costs[child]
 
     def samples(self, calls: int) -> int:
         """The samples that a number of simulator calls pays for, at least one."""
@@ -96,15 +97,43 @@ def optimised_case(name: str, backup: SoftmaxMixture, actions: int, epsilon: flo
     return Case(name, model, backup, schedule, "values", reference)
 
 
+def debiased_case(name: str, backup: Backup, actions: int, order: Literal[0, 1], debias: int, rewards: int = 4) -> Case:
+    """Two debiased levels with N = 4, the second a plug-in or of order 1; returns average a number of rewards."""
+    model = garnet(states=50, actions=actions, branching=4, discount=0.5, seed=1, reward_kind="bernoulli")
+    first = Level("plug-in", samples=4, reference=0, debias=debias, rewards=rewards)
+    second = replace(first, reference=1)
+    if order == 1:
+        second = replace(second, kind="order-1", linear=1)
+    levels = (Level("constant", rewards=rewards), first, second, Level("plug-in", samples=1, reference=2))
+    schedule = Schedule(Problem.of(model, backup), levels, repeats=1, epsilon=0.1, delta=0.1)
+    return Case(name, model, backup, schedule, "returns", np.zeros(actions))
+
+
 CASES: dict[str, Callable[[str], Case]] = {
     "plug-in": plug_in_case,
     "order 2": lambda name: optimised_case(name, LogSumExp(1.0), 2, 0.01),
     "transport": lambda name: optimised_case(name, OptimalTransport(cost=line_cost(4), tau=1.0, lam=0.5), 4, 0.03),
+    "debiased plug-in": lambda name: debiased_case(name, LogSumExp(1.0), 5, order=0, debias=1, rewards=1),
+    "debiased order 1": lambda name: debiased_case(name, LogSumExp(1.0), 2, order=1, debias=2),
+    "debiased transport": lambda name: debiased_case(
+        name, OptimalTransport(cost=line_cost(5), tau=1.0, lam=0.5), 5, order=1, debias=2
+    ),
 }
-"""K = 5, N = 8, depth 3, 1000 states with 8 successors each; K = 2, ε = 0.01; K = 4, ε = 0.03 with line costs."""
+"""Every kind of level. Plain plug-in levels: K = 5, N = 8, depth 3, 1000 states with 8 successors each. Optimised
+schedules: K = 2, ε = 0.01; K = 4, ε = 0.03 with line costs. Debiased levels: K = 5 without averaged rewards; with four
+of them, K = 2 and K = 5."""
 
 
 # The twin
+
+
+def _weights(level: Level) -> list[float]:
+    """What each block of a debiased level counts for, by the size of blocks: its F, then its slope, [2·(MOST + 1)]."""
+    weights = np.zeros((2, MOST + 1))
+    if level.debias > 0:
+        debiasing = DEBIASING[cast(Debiased, level.kind), level.debias]
+        weights[0, : len(debiasing.values)], weights[1, : len(debiasing.slopes)] = debiasing.values, debiasing.slopes
+    return list((weights / 2.0 ** np.arange(MOST + 1)).ravel())
 
 
 def write_data(case: Case, path: Path) -> None:
@@ -123,7 +152,7 @@ def write_data(case: Case, path: Path) -> None:
             kinds.index(level.kind), level.samples, child(level.reference), child(level.linear), child(level.quadratic),
             level.pairs, level.centring == "policy",
             level.shift + (problem.middle if level.kind == "constant" else 0.0),
-            *(level.clip or (-math.inf, math.inf)),
+            *(level.clip or (-math.inf, math.inf)), level.debias, level.rewards, *_weights(level),
         ]
         for level in levels
     ]  # fmt: skip
@@ -305,7 +334,7 @@ def contestants(case: Case) -> dict[str, Contestant]:
         data = workshop() / f"{case.name}.bin"
         write_data(case, data)
         field[TWIN] = twin(case, program, data, case.samples(LARGE_CHUNK))
-    if all(level.kind in ("constant", "plug-in") for level in case.schedule.levels):
+    if all(level.kind in ("constant", "plug-in") and level.debias == 0 for level in case.schedule.levels):
         field[PLAIN] = plain_contestant(case)
     return field
 

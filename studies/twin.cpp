@@ -2,7 +2,7 @@
 //
 //     twin DATA returns|values STATE ACTION COUNT CHUNKS SEED
 //
-// DATA is a file of doubles that throughput_contest.py writes. COUNT samples are drawn in each of CHUNKS chunks, each
+// DATA is a file of doubles that contest.py writes. COUNT samples are drawn in each of CHUNKS chunks, each
 // from a stream of its own. Prints: seconds of the processor, simulator calls, samples, sum and sum of squares of the
 // samples.
 
@@ -23,6 +23,9 @@ struct Level {  // -1 where there is no child
     int kind, samples, reference, linear, quadratic, pairs;
     bool by_policy;
     double shift, low, high;
+    int debias, rewards;
+    double reward_share, block_share;  // 1 / rewards; blocks / samples
+    double values[3], slopes[3];  // weights of each block's terms, in place of F of the whole: whole, halves, quarters
 };
 
 struct Outcome {  // a word w selects the first outcome of a pair with w <= threshold
@@ -49,24 +52,45 @@ struct Data {
 
 struct Frame {  // a reference and its softmaxes
     std::vector<double> q, sums, soft_maxima;  // [K]; running sums of the odds, [J, K]; [J]
+    std::vector<double> blocks;                // [6, K], means over the halves and the quarters of the returns
 
     explicit Frame(const Data& data)
-        : q(data.actions), sums(size_t(data.columns) * data.actions), soft_maxima(data.columns) {}
+        : q(data.actions),
+          sums(size_t(data.columns) * data.actions),
+          soft_maxima(data.columns),
+          blocks(size_t(6) * data.actions) {}
 
-    void fill(const Data& data) {
+    void fill(const Data& data) {  // the best action's odds are 1 and need no exponential
         int actions = data.actions;
+        double temperature = data.temperature, inverse = 1.0 / temperature;
         for (int j = 0; j < data.columns; j++) {
             const double* shifts = &data.shifts[size_t(j) * actions];
-            double top = q[0] - shifts[0];
-            for (int i = 1; i < actions; i++) top = std::max(top, q[i] - shifts[i]);
-            soft_maxima[j] = top;
-            if (data.temperature == 0.0) continue;
-            double inverse = 1.0 / data.temperature, total = 0.0;
-            for (int i = 0; i < actions; i++) {
-                total += std::exp((q[i] - shifts[i] - top) * inverse);
-                sums[size_t(j) * actions + i] = total;
+            double* row = &sums[size_t(j) * actions];
+            if (actions == 2 && temperature > 0.0) {
+                double one = q[0] - shifts[0], two = q[1] - shifts[1];
+                double odds = std::exp(-std::abs(one - two) * inverse);
+                row[0] = one >= two ? 1.0 : odds;
+                row[1] = 1.0 + odds;
+                soft_maxima[j] = std::max(one, two) + temperature * std::log(1.0 + odds);
+                continue;
             }
-            soft_maxima[j] += data.temperature * std::log(total);
+            int best = 0;
+            double top = q[0] - shifts[0], total = 1.0;
+            for (int i = 1; i < actions; i++) {
+                double score = q[i] - shifts[i];
+                best = score > top ? i : best;
+                top = std::max(top, score);
+            }
+            if (temperature > 0.0) {
+                row[best] = 1.0;
+                for (int passed = 1, i = best; passed < actions; passed++) {
+                    i = i == actions - 1 ? 0 : i + 1;
+                    row[i] = std::exp((q[i] - shifts[i] - top) * inverse);
+                }
+                total = 0.0;
+                for (int i = 0; i < actions; i++) row[i] = total += row[i];
+            }
+            soft_maxima[j] = top + temperature * std::log(total);
         }
     }
 
@@ -74,6 +98,60 @@ struct Frame {  // a reference and its softmaxes
         const double* weights = data.weights_at(state);
         double value = 0.0;
         for (int j = 0; j < data.columns; j++) value += weights[j] * soft_maxima[j];
+        return value;
+    }
+
+    struct Terms {
+        double top, total, inner;  // the top score, the sum of the odds, and that of odds times q - sibling
+    };
+
+    static Terms block_terms(const double* q, const double* sibling, const double* shifts, int actions,
+                             double inverse) {
+        if (actions == 2) {
+            double one = q[0] - shifts[0], two = q[1] - shifts[1];
+            double odds = std::exp(-std::abs(one - two) * inverse);
+            double first = q[0] - sibling[0], second = q[1] - sibling[1];
+            return {std::max(one, two), 1.0 + odds, one > two ? first + odds * second : second + odds * first};
+        }
+        int best = 0;
+        double top = q[0] - shifts[0];
+        for (int i = 1; i < actions; i++) {
+            double score = q[i] - shifts[i];
+            best = score > top ? i : best;
+            top = std::max(top, score);
+        }
+        Terms terms{top, 1.0, q[best] - sibling[best]};
+        for (int passed = 1, i = best; passed < actions; passed++) {
+            i = i == actions - 1 ? 0 : i + 1;
+            double odds = std::exp((q[i] - shifts[i] - top) * inverse);
+            terms.total += odds;
+            terms.inner += odds * (q[i] - sibling[i]);
+        }
+        return terms;
+    }
+
+    double debiasing(const Data& data, int state, const Level& level) const {  // what the blocks add
+        const double* weights = data.weights_at(state);
+        int actions = data.actions;
+        double value = 0.0, inverse = 1.0 / std::max(data.temperature, 1e-300);
+        for (int j = 0; j < data.columns; j++) {
+            const double* shifts = &data.shifts[size_t(j) * actions];
+            const double* first = blocks.data();
+            for (int k = 1; k <= level.debias; k++) {
+                int count = 1 << k;
+                double tops = 0.0, product = 1.0, slope = 0.0;
+                for (int b = 0; b < count; b++) {
+                    Terms terms = block_terms(first + b * actions, first + (b ^ 1) * actions, shifts, actions,
+                                              inverse);
+                    tops += terms.top;
+                    product *= terms.total;
+                    if (level.slopes[k] != 0.0) slope += terms.inner / terms.total;
+                }
+                double soft_maxima = tops + data.temperature * std::log(product);
+                value += weights[j] * (level.values[k] * soft_maxima + level.slopes[k] * slope);
+                first += count * actions;
+            }
+        }
         return value;
     }
 
@@ -121,24 +199,32 @@ struct Sampler {
         return &data.outcomes[(size_t(state) * data.actions + action) * data.width];
     }
 
-    const Outcome& draw(int state, int action) {
-        stream.calls += 1;
-        return select(outcomes(state, action), data.width, stream.word());
-    }
+    struct Drawn {
+        double reward;  // the sum of all
+        int going_on;
+        int64_t successor;  // of the last of the returns
+    };
 
-    double constant_returns(int state, int action, int count, double tail) {
+    Drawn draws(int state, int action, int count, int rewards) {  // for returns that average a number of rewards
         const Outcome* first = outcomes(state, action);
-        int width = data.width, going_on = 0;
+        int width = data.width;
         Stream here = stream;
-        double total = 0.0;
+        Drawn drawn{0.0, 0, 0};
         for (int sample = 0; sample < count; sample++) {
             const Outcome& outcome = select(first, width, here.word());
-            total += outcome.reward;
-            going_on += outcome.successor >= 0;
+            drawn.reward += outcome.reward;
+            drawn.successor = outcome.successor;
+            drawn.going_on += outcome.successor >= 0;
         }
-        here.calls += count;
+        for (int rest = count * (rewards - 1); rest > 0; rest--) drawn.reward += select(first, width, here.word()).reward;
+        here.calls += count * rewards;
         stream = here;
-        return total + going_on * tail;
+        return drawn;
+    }
+
+    double constant_returns(int state, int action, int count, const Level& child) {
+        Drawn drawn = draws(state, action, count, child.rewards);
+        return drawn.reward * child.reward_share + drawn.going_on * (data.discount * child.shift);
     }
 
     int column(int state) {
@@ -159,11 +245,37 @@ struct Sampler {
     }
 
     double step(int child, int state, int action, int depth) {
-        const Outcome& outcome = draw(state, action);
-        if (outcome.successor < 0) return outcome.reward;
         const Level& level = data.levels[child];
-        double future = level.kind == CONSTANT ? level.shift : sample(child, outcome.successor, depth + 1);
-        return outcome.reward + data.discount * future;
+        Drawn drawn = draws(state, action, 1, level.rewards);
+        double reward = drawn.reward * level.reward_share;
+        if (drawn.successor < 0) return reward;
+        double future = level.kind == CONSTANT ? level.shift : sample(child, drawn.successor, depth + 1);
+        return reward + data.discount * future;
+    }
+
+    void draw_reference(const Level& level, int state, int depth, Frame& frame) {
+        const Level& child = data.levels[level.reference];
+        int blocks = 1 << level.debias, size = level.samples >> level.debias, actions = data.actions;
+        for (int action = 0; action < actions; action++) {
+            double total = 0.0, half = 0.0;
+            for (int block = 0; block < blocks; block++) {
+                double part = 0.0;
+                if (child.kind == CONSTANT) {
+                    part = constant_returns(state, action, size, child);
+                } else {
+                    for (int i = 0; i < size; i++) part += step(level.reference, state, action, depth);
+                }
+                total += part;
+                if (blocks > 1) {
+                    part *= level.block_share;
+                    frame.blocks[(blocks - 2 + block) * actions + action] = part;
+                    if (blocks == 4 && block % 2 == 1) frame.blocks[block / 2 * actions + action] = half + 0.5 * part;
+                    half = 0.5 * part;
+                }
+            }
+            frame.q[action] = std::min(std::max(total / level.samples, level.low), level.high);
+        }
+        frame.fill(data);
     }
 
     double sample(int row, int state, int depth, bool is_given = false) {
@@ -172,20 +284,10 @@ struct Sampler {
             const Level& level = data.levels[row];
             if (level.kind == CONSTANT) return result + scale * level.shift;
             Frame& frame = is_given ? given : level.samples == 0 ? zero : frames[depth];
-            if (!is_given && level.samples > 0) {
-                const Level& child = data.levels[level.reference];
-                for (int action = 0; action < data.actions; action++) {
-                    double total = 0.0;
-                    if (child.kind == CONSTANT) {
-                        total = constant_returns(state, action, level.samples, data.discount * child.shift);
-                    } else {
-                        for (int i = 0; i < level.samples; i++) total += step(level.reference, state, action, depth);
-                    }
-                    frame.q[action] = std::min(std::max(total / level.samples, level.low), level.high);
-                }
-                frame.fill(data);
-            }
-            double value = level.shift + frame.value(data, state);
+            if (!is_given && level.samples > 0) draw_reference(level, state, depth, frame);
+            double value = frame.value(data, state);
+            if (level.debias > 0) value = level.values[0] * value + frame.debiasing(data, state, level);
+            value += level.shift;
             if (level.quadratic >= 0) {
                 int j = column(state), first = action(frame, j), second = action(frame, j);
                 if (first != second) {
@@ -207,10 +309,11 @@ struct Sampler {
                 value += step(level.linear, state, drawn, depth);
                 return result + scale * std::min(std::max(value, level.low), level.high);
             }
-            const Outcome& outcome = draw(state, drawn);
-            result += scale * (value + outcome.reward);
-            if (outcome.successor < 0) return result;
-            scale *= data.discount, row = level.linear, state = outcome.successor;
+            const Level& child = data.levels[level.linear];
+            Drawn next = draws(state, drawn, 1, child.rewards);
+            result += scale * (value + next.reward * child.reward_share);
+            if (next.successor < 0) return result;
+            scale *= data.discount, row = level.linear, state = next.successor;
         }
     }
 };
@@ -273,6 +376,11 @@ static Data read(const char* path) {
         level.kind = next(), level.samples = next(), level.reference = next(), level.linear = next();
         level.quadratic = next(), level.pairs = next(), level.by_policy = next();
         level.shift = next(), level.low = next(), level.high = next();
+        level.debias = next(), level.rewards = next();
+        level.reward_share = 1.0 / level.rewards;
+        level.block_share = (1 << level.debias) / static_cast<double>(level.samples);
+        for (double& weight : level.values) weight = next();
+        for (double& weight : level.slopes) weight = next();
         data.levels.push_back(level);
     }
     numbers.end();

@@ -157,7 +157,8 @@ class Naive:
     def debiased(self, row: int, state: int, returns: Sequence[Sequence[float]]) -> float:
         """What a level has in place of F(Q̂), of returns [K][N]."""
         level, soft, result = self.levels[row], self.softmax(state), 0.0
-        assert level.kind in ("plug-in", "order-1") and level.clip is None
+        assert level.kind in ("plug-in", "order-1")
+        assert level.clip is None
         weights = DEBIASING[level.kind, level.debias]
         for k, weight in enumerate(weights.values):
             blocks = halved(returns, k)

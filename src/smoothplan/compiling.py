@@ -112,6 +112,7 @@ def _register_pointer_to() -> None:
     def typed(context: Any) -> Callable[[Any], Any]:
         return lambda value: types.CPointer(value)
 
-    @lower_builtin(pointer_to, types.Any)
     def lowered(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return cgutils.alloca_once_value(builder, values[0])
+
+    lower_builtin(pointer_to, types.Any)(lowered)

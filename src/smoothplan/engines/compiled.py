@@ -42,6 +42,9 @@ ZERO_FRAME, GIVEN_FRAME, FIRST_FRAME = range(3)
 GIVEN = -1
 """In place of the number of samples: the reference is there before the level is sampled."""
 
+SMALLEST = 1e-300
+"""A temperature that makes a softmax a hard maximum, and is not 0."""
+
 LEVEL = np.dtype(
     [
         ("constant", np.int64),  # whether it is the constant level, whose value is `shift`
@@ -56,6 +59,7 @@ LEVEL = np.dtype(
         ("debias", np.int64),
         ("blocks", np.int64),  # 2^debias
         ("block_samples", np.int64),  # N/2^debias
+        ("block_share", np.float64),  # 2^debias/N
         ("values", np.float64, (MOST + 1,)),  # weights of each F(Q̂_b) of a block b, by k
         ("slopes", np.float64, (MOST + 1,)),  # weights of each ⟨∇F(Q̂_b), Q̂_b − Q̂_b′⟩
         ("rewards", np.int64),  # M
@@ -101,6 +105,7 @@ def _level_table(schedule: Schedule) -> NDArray[np.void]:
         entry["debias"], entry["blocks"] = level.debias, 1 << level.debias
         entry["block_samples"] = level.samples >> level.debias
         if level.debias > 0:
+            entry["block_share"] = (1 << level.debias) / level.samples
             for weights in ("values", "slopes"):
                 for k, weight in enumerate(getattr(DEBIASING[cast(Debiased, level.kind), level.debias], weights)):
                     entry[weights][k] = weight / (1 << k)
@@ -136,37 +141,28 @@ def _draws(run: Pointer, state: int, action: int, count: int, rewards: int) -> t
 
 
 @partial(compiled, inlined=True)
-def _average_halves(frames: Floats, frame: int, first: int) -> None:
-    """The means over the two halves of the returns, from row `first` on, of the means over the quarters behind them."""
-    for half in range(2):
-        for i in range(frames.shape[2] - 1):
-            one, two = frames[frame, first + 2 + 2 * half, i], frames[frame, first + 3 + 2 * half, i]
-            frames[frame, first + half, i] = 0.5 * (one + two)
+def _block_terms(q: Floats, sibling: Floats, shifts: Floats, scale: float) -> tuple[float, float, float]:
+    """Of one column at a block's means [K]: the top score, the sum of the odds, and Σ odds·(Q̂_b − Q̂_b′).
 
-
-@partial(compiled, inlined=True)
-def _block_terms(
-    frames: Floats, frame: int, block: int, sibling: int, column: int, soft: Softmaxes
-) -> tuple[float, float, float]:
-    """Of one column at the means of a block in row `block`: the top score, the sum of the odds and Σ odds·(Q̂_b − Q̂_b′).
-
-    The soft maximum is the first plus η times the logarithm of the second.
+    The soft maximum is the first plus η times the logarithm of the second. The best action's odds are 1 and need no
+    exponential.
     """
-    actions = soft.shifts.shape[1]
-    best, top = 0, frames[frame, block, 0] - soft.shifts[column, 0]
-    for i in range(1, actions):
-        score = frames[frame, block, i] - soft.shifts[column, i]
+    if len(shifts) == 2:
+        one, two = q[0] - shifts[0], q[1] - shifts[1]
+        odds = math.exp(-abs(one - two) * scale)
+        first, second = q[0] - sibling[0], q[1] - sibling[1]
+        return max(one, two), 1.0 + odds, first + odds * second if one > two else second + odds * first
+    best, top = 0, q[0] - shifts[0]
+    for i in range(1, len(shifts)):
+        score = q[i] - shifts[i]
         best = i if score > top else best
         top = max(top, score)
-    total, inner = 1.0, frames[frame, block, best] - frames[frame, sibling, best]
-    if soft.temperature > 0.0:
-        # From the best action on around the circle: its own odds are 1 and need no exponential.
-        scale, i = 1.0 / soft.temperature, best
-        for _ in range(1, actions):
-            i = 0 if i == actions - 1 else i + 1
-            odds = math.exp((frames[frame, block, i] - soft.shifts[column, i] - top) * scale)
-            total += odds
-            inner += odds * (frames[frame, block, i] - frames[frame, sibling, i])
+    total, inner, i = 1.0, q[best] - sibling[best], best
+    for _ in range(1, len(shifts)):
+        i = 0 if i == len(shifts) - 1 else i + 1  # around the circle
+        odds = math.exp((q[i] - shifts[i] - top) * scale)
+        total += odds
+        inner += odds * (q[i] - sibling[i])
     return top, total, inner
 
 
@@ -174,14 +170,15 @@ def _block_terms(
 def _debiasing(frames: Floats, frame: int, state: int, level: Any, soft: Softmaxes) -> float:
     """What a debiased level adds to its multiple of F(Q̂): the terms of the halves and of the quarters."""
     place = state if len(soft.weights) > 1 else 0
-    columns = len(soft.shifts)
+    columns, scale = len(soft.shifts), 1.0 / max(soft.temperature, SMALLEST)
     value = 0.0
     for j in range(columns):
         first, blocks = 1 + columns, 2
         for k in range(1, level.debias + 1):
             tops, product, slope = 0.0, 1.0, 0.0
             for block in range(blocks):
-                top, total, inner = _block_terms(frames, frame, first + block, first + (block ^ 1), j, soft)
+                q, sibling = frames[frame, first + block], frames[frame, first + (block ^ 1)]
+                top, total, inner = _block_terms(q, sibling, soft.shifts[j], scale)
                 tops += top
                 product *= total  # a logarithm of all is cheaper than one each
                 if level.slopes[k] != 0.0:
@@ -231,7 +228,7 @@ def _sample(row: int, state: int, depth: int, run: Pointer) -> float:
             frame = depth
             child = run[0].levels[level.reference]
             for action in range(run[0].tables.actions):
-                total = 0.0
+                total, half = 0.0, 0.0
                 for block in range(level.blocks):
                     part = 0.0
                     if child.constant == 1:
@@ -245,14 +242,16 @@ def _sample(row: int, state: int, depth: int, run: Pointer) -> float:
                                 part += run[0].discount * _sample(level.reference, successor, depth + 1, run)
                     total += part
                     if level.debias > 0:
+                        part *= level.block_share
                         place = len(run[0].soft.shifts) + level.blocks - 1 + block
-                        run[0].frames[depth, place, action] = part / level.block_samples
+                        run[0].frames[depth, place, action] = part
+                        if level.debias == 2 and block & 1 == 1:
+                            run[0].frames[depth, len(run[0].soft.shifts) + 1 + (block >> 1), action] = half + 0.5 * part
+                        half = 0.5 * part
                 run[0].frames[depth, 0, action] = min(max(total / level.samples, level.low), level.high)
             fill_frame(run[0].frames, depth, run[0].soft)
         value = frame_value(run[0].frames, frame, state, run[0].soft)
         if level.debias > 0:
-            if level.debias == 2:
-                _average_halves(run[0].frames, depth, len(run[0].soft.shifts) + 1)
             value = level.values[0] * value + _debiasing(run[0].frames, depth, state, level, run[0].soft)
         value += level.shift
 

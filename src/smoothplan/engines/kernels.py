@@ -38,19 +38,34 @@ def fill_frame(frames: Floats, frame: int, soft: Softmaxes) -> None:
     behind them the soft maximum η log Σ_i exp((Q̂_i − shift_ij)/η).
     """
     columns, actions = soft.shifts.shape
+    temperature = soft.temperature
+    q = frames[frame, 0]
     for j in range(columns):
-        top = frames[frame, 0, 0] - soft.shifts[j, 0]
+        shifts, sums = soft.shifts[j], frames[frame, 1 + j]
+        # The best action's odds are 1 and need no exponential.
+        if actions == 2 and temperature > 0.0:
+            one, two = q[0] - shifts[0], q[1] - shifts[1]
+            odds = math.exp(-abs(one - two) * (1.0 / temperature))
+            sums[0], sums[1] = 1.0 if one >= two else odds, 1.0 + odds
+            sums[2] = max(one, two) + temperature * math.log(1.0 + odds)
+            continue
+        best, top = 0, q[0] - shifts[0]
         for i in range(1, actions):
-            top = max(top, frames[frame, 0, i] - soft.shifts[j, i])
-        maximum = top
-        if soft.temperature > 0.0:
-            scale = 1.0 / soft.temperature
+            score = q[i] - shifts[i]
+            best = i if score > top else best
+            top = max(top, score)
+        total = 1.0
+        if temperature > 0.0:
+            scale, i = 1.0 / temperature, best
+            sums[best] = 1.0
+            for _ in range(1, actions):
+                i = 0 if i == actions - 1 else i + 1  # around the circle
+                sums[i] = math.exp((q[i] - shifts[i] - top) * scale)
             total = 0.0
             for i in range(actions):
-                total += math.exp((frames[frame, 0, i] - soft.shifts[j, i] - top) * scale)
-                frames[frame, 1 + j, i] = total
-            maximum += soft.temperature * math.log(total)
-        frames[frame, 1 + j, actions] = maximum
+                total += sums[i]
+                sums[i] = total
+        sums[actions] = top + temperature * math.log(total)
 
 
 @partial(compiled, inlined=True)
