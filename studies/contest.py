@@ -97,7 +97,9 @@ def optimised_case(name: str, backup: SoftmaxMixture, actions: int, epsilon: flo
     return Case(name, model, backup, schedule, "values", reference)
 
 
-def debiased_case(name: str, backup: Backup, actions: int, order: Literal[0, 1], debias: int, rewards: int = 4) -> Case:
+def debiased_case(
+    name: str, backup: SoftmaxMixture, actions: int, order: Literal[0, 1], debias: int, rewards: int = 4
+) -> Case:
     """Two debiased levels with N = 4, the second a plug-in or of order 1; returns average a number of rewards."""
     model = garnet(states=50, actions=actions, branching=4, discount=0.5, seed=1, reward_kind="bernoulli")
     first = Level("plug-in", samples=4, reference=0, debias=debias, rewards=rewards)

@@ -1,22 +1,26 @@
-"""Debiased levels: what noise leaves of the bias, the noise itself, and the swings, by enumeration of all returns.
+"""Debiased levels by enumeration of all returns: bias, variance and support, and an adversary who looks for more.
 
-Returns take two values, which is where moments are extreme; everything is exact, and an adversarial search looks for
-the cases in which a bound is nearly attained. A ratio above 1 would refute a certificate.
+Returns take two values, which is where moments are extreme. Everything is exact; a ratio of truth to bound above 1
+would refute a certificate.
 """
 
 import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
+import smoothplan as sp
 from smoothplan.arguments import Floats
 from smoothplan.backups import LogSumExp, OptimalTransport
-from smoothplan.schedules import debias as debiasing
-from smoothplan.schedules.debias import DEBIASING, Debiased, central_moments, left_over, noise, swings
+from smoothplan.schedules import level as arithmetic
+from smoothplan.schedules.debias import DEBIASING, Debiased, Debiasing, left_over, noise
+from smoothplan.schedules.level import Problem, Return
+from tests.naive import random_model
 
 KINDS: list[tuple[Debiased, int]] = [("plug-in", 1), ("plug-in", 2), ("order-1", 1), ("order-1", 2)]
 
@@ -66,42 +70,42 @@ class Enumerated:
         return float(self.probabilities @ values)
 
 
-def at_blocks(case: Case, blocks: Floats, power: int) -> Floats:
+def at_blocks(blocks: Floats, power: int) -> Floats:
     """Means over 2^power blocks, [n, 2^power, K]."""
     count = 2**power
     return np.asarray(blocks.reshape(len(blocks), count, -1, blocks.shape[2]).mean(axis=2))
 
 
-def weighted_sum(case: Case, blocks: Floats, kind: Debiased, debias: int) -> Floats:
+def weighted_sum(case: Case, blocks: Floats, weights: Debiasing) -> Floats:
     """What a debiased level has in place of F(Q̂), written from its definition, [n]."""
-    backup, weights = case.backup, DEBIASING[kind, debias]
+    backup = case.backup
     total = np.zeros(len(blocks))
     for power, weight in enumerate(weights.values):
-        total += weight * backup.value(at_blocks(case, blocks, power)).mean(axis=1)
+        total += weight * backup.value(at_blocks(blocks, power)).mean(axis=1)
     for power, weight in enumerate(weights.slopes):
         if weight:
-            q = at_blocks(case, blocks, power)
+            q = at_blocks(blocks, power)
             sibling = q[:, np.arange(q.shape[1]) ^ 1]
             total += weight * (backup.policy(q) * (q - sibling)).sum(axis=2).mean(axis=1)
     return total
 
 
-def level_mean(case: Case, outcomes: Enumerated, kind: Debiased, debias: int) -> Floats:
+def level_mean(case: Case, outcomes: Enumerated, kind: Debiased, weights: Debiasing) -> Floats:
     """The mean of a level given its returns, whose linear child is perfect, less F(E Q̂), [n]."""
-    result = weighted_sum(case, outcomes.blocks, kind, debias)
+    result = weighted_sum(case, outcomes.blocks, weights)
     if kind == "order-1":
         whole = outcomes.blocks.mean(axis=1)
         result = result - (case.backup.policy(whole) * (whole - case.mean)).sum(axis=1)
     return np.asarray(result - case.backup.value(case.mean))
 
 
-def bias_ratio(case: Case, kind: Debiased, debias: int) -> float:
-    """|bias| over its bound."""
+def bias_ratio(case: Case, kind: Debiased, debias: int, weights: Debiasing | None = None) -> float:
+    """|bias| over its bound; with other weights than those that the bound is for, if some are given."""
     outcomes = Enumerated.of(case, 2**debias)
-    bias = abs(outcomes.mean(level_mean(case, outcomes, kind, debias)))
+    bias = abs(outcomes.mean(level_mean(case, outcomes, kind, weights or DEBIASING[kind, debias])))
     actions = len(case.low)
-    arguments = actions, case.backup.derivatives(actions), case.variance, float(case.width.max()), case.samples
-    bound = float(left_over(kind, debias, *arguments))
+    derivatives, width = case.backup.derivatives(actions), float(case.width.max())
+    bound = float(left_over(kind, debias, actions, derivatives, case.variance, width, case.samples))
     return bias / bound if bias > 1e-12 else 0.0
 
 
@@ -131,17 +135,119 @@ def worse(case: Case, ratio: Callable[[Case], float], rng: np.random.Generator, 
     return best
 
 
-@pytest.mark.parametrize(("kind", "debias"), KINDS)
-def test_left_over_bias_is_bounded(kind: Debiased, debias: int) -> None:
-    """Adversarial search over returns, temperatures and backups: no bias above its bound, and some that are near."""
+def searched(kind: Debiased, debias: int, sizes: list[tuple[int, int, int]], steps: int) -> list[float]:
+    """The largest ratios found from random starts: K, N and how many of each."""
     rng = np.random.default_rng(debias)
-    ratios = []
-    for actions, samples, count in ((2, 4, 40), (2, 8, 20), (3, 4, 8), *(((2, 2, 20),) if debias == 1 else ())):
-        for _ in range(count):
-            case = random_case(rng, actions, samples)
-            ratios.append(worse(case, lambda some: bias_ratio(some, kind, debias), rng, 25))
-    assert max(ratios) <= 1.0
-    assert (
-        max(ratios)
-        > {("plug-in", 1): 0.3, ("plug-in", 2): 0.02, ("order-1", 1): 0.2, ("order-1", 2): 0.02}[kind, debias]
-    )
+    starts = [random_case(rng, actions, samples) for actions, samples, count in sizes for _ in range(count)]
+    return [worse(case, lambda some: bias_ratio(some, kind, debias), rng, steps) for case in starts]
+
+
+@pytest.mark.parametrize(("kind", "debias"), KINDS)
+def test_the_bias_that_is_left_is_bounded(kind: Debiased, debias: int) -> None:
+    """Over returns, temperatures and backups no bias is above its bound, and some are near."""
+    ratios = searched(kind, debias, [(2, 4, 25), (2, 8, 3), (3, 4, 3)], steps=20)
+    assert 0.5 < max(ratios) <= 1.0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("kind", "debias"), KINDS)
+def test_the_bias_that_is_left_is_bounded_wherever_one_looks(kind: Debiased, debias: int) -> None:
+    sizes = [(2, 2, 100), (2, 16, 30)] if debias == 1 else [(2, 12, 20)]
+    ratios = searched(kind, debias, [(2, 4, 300), (2, 8, 60), (3, 4, 40), *sizes], steps=60)
+    assert 0.6 < max(ratios) <= 1.0
+
+
+@pytest.mark.parametrize(("kind", "debias"), KINDS)
+def test_wrong_weights_are_caught(kind: Debiased, debias: int) -> None:
+    """Weights that cancel one term less break the bound, and so does a small error in one of them."""
+    rng, right = np.random.default_rng(0), DEBIASING[kind, debias]
+    fewer = replace(DEBIASING[kind, debias - 1])
+    inexact = replace(right, values=(right.values[0] + 0.05, right.values[1] - 0.05, *right.values[2:]))
+    cases = [random_case(rng, 2, 8) for _ in range(30)]
+    for wrong in (fewer, inexact):
+        assert max(bias_ratio(case, kind, debias, wrong) for case in cases) > 1.5
+
+
+@pytest.mark.parametrize(("kind", "debias"), KINDS)
+def test_variance_and_support(kind: Debiased, debias: int) -> None:
+    """Of levels whose linear child is perfect, by enumeration: below their bounds, and not idly so."""
+    rng, ratios = np.random.default_rng(1), []
+    for actions, samples in [(2, 4)] * 40 + [(3, 4)] * 8 + [(2, 8)] * 4:
+        case = random_case(rng, actions, samples)
+        problem = Problem.of(random_model(0, actions=actions, discount=0.0), case.backup)
+        low, high = float(case.low.min()), float((case.low + case.width).max())
+        through = Return(bias=0.0, variance=case.variance, low=low, high=high, calls=1.0)
+        around = arithmetic.reference(problem, through, samples)
+        outcomes = Enumerated.of(case, 2**debias)
+        total = weighted_sum(case, outcomes.blocks, DEBIASING[kind, debias])
+        means = level_mean(case, outcomes, kind, DEBIASING[kind, debias])
+        variance = outcomes.mean(means**2) - outcomes.mean(means) ** 2
+        if kind == "plug-in":
+            proved, extremes = arithmetic.plug_in(problem, through, around, debias), total
+        else:
+            perfect = Return(bias=0.0, variance=0.0, low=case.mean.min(), high=case.mean.max(), calls=1.0)
+            proved = arithmetic.first_order(problem, around, perfect, "action", debias)
+            whole = outcomes.blocks.mean(axis=1)
+            policy, error = case.backup.policy(whole), case.mean - whole
+            spread = (policy * error**2).sum(axis=1) - (policy * error).sum(axis=1) ** 2
+            variance += outcomes.mean(spread)
+            extremes = (total[:, None] + error + proved.shift).ravel()
+        ratios.append(variance / float(proved.variance))
+        assert proved.low - 1e-9 <= extremes.min()
+        assert extremes.max() <= proved.high + 1e-9
+    assert 0.3 < max(ratios) <= 1.0
+
+
+@pytest.mark.parametrize(("actions", "samples"), [(2, 1), (2, 4), (3, 2), (4, 1)])
+def test_moments_of_the_noise(actions: int, samples: int) -> None:
+    """L², L⁴ and L⁶ norms of range(e); with two actions alike and fair coins the second is attained."""
+    rng = np.random.default_rng(actions)
+    for chance in (*rng.beta(0.6, 0.6, size=(20, actions)), np.full(actions, 0.5)):
+        case = Case(samples, np.zeros(actions), np.ones(actions), chance, LogSumExp(1.0))
+        outcomes = Enumerated.of(case, 1)
+        ranges = np.ptp(outcomes.blocks[:, 0] - case.mean, axis=1)
+        proved = noise(actions, case.variance, 1.0, samples)
+        found = [outcomes.mean(ranges**power) ** (1.0 / power) for power in (2, 4, 6)]
+        assert all(norm <= bound + 1e-12 for norm, bound in zip(found, proved, strict=True))
+    if actions == 2:
+        assert found[0] == pytest.approx(float(proved.second))
+        assert found[2] > 0.75 * proved.sixth
+
+
+def test_coverage_of_short_runs() -> None:
+    """1,000 runs at δ = 0.3, on models whose rewards are fair coins and whose values are far apart.
+
+    By the binomial law with p = δ, the number of intervals that miss is at most the one allowed but for one time in a
+    million. Intervals of a twentieth of the width fail: so the test can fail.
+    """
+    delta, runs = 0.3, 1_000
+    backup = LogSumExp(1.0)
+    planner = sp.DebiasedCruiser(backup, epsilon=0.05, delta=delta)
+    assert any(level.debias for level in planner.schedule(far_apart(0)).levels)
+    misses = narrow = 0
+    for seed in range(runs):
+        model = far_apart(seed % MODELS)
+        result = sp.plan(planner, model, 0, seed=seed)
+        (low, high), value = result.interval, solution(seed % MODELS, backup)
+        misses += not low <= value <= high
+        narrow += abs(value - (low + high) / 2.0) > (high - low) / 40.0
+    allowed = int(binom.isf(1e-6, runs, delta))
+    assert misses <= allowed < narrow
+
+
+MODELS = 10
+
+
+@cache
+def far_apart(seed: int) -> sp.TabularModel:
+    """A state whose actions lead to a good or to a bad world, with a fair coin for a reward in every one."""
+    rng = np.random.default_rng(seed)
+    probabilities = np.array([[[0.5, 0.5], [0.4, 0.6]], [[1.0, 0.0], [0.9, 0.1]], [[0.0, 1.0], [0.1, 0.9]]])
+    rewards = np.array([[0.5, 0.5], [1.0, 0.9], [0.0, 0.1]]) * rng.uniform(0.8, 1.0)
+    successors = np.broadcast_to([1, 2], (3, 2, 2)).copy()
+    return sp.TabularModel(probabilities, successors, rewards, discount=0.2, reward_kind="bernoulli")
+
+
+@cache
+def solution(seed: int, backup: LogSumExp) -> float:
+    return float(sp.exact.solve(far_apart(seed), backup, 1e-10).values[0])

@@ -218,8 +218,11 @@ def test_debiased_levels_agree_with_the_naive_recursion(name: str, row: int) -> 
     """The same distribution of samples and of calls. False-alarm rate 1e-6 for the whole file."""
     table, state = case(name, debiased_table), row % 2
     samples, calls = recursed(table, row, state)
+    batched, _ = drawn("batched", table, row, state, 20_000, seed=1)
     compiled, compiled_calls = drawn("compiled", table, row, state, 4_000, seed=2)
+    same_distribution(samples, batched)
     same_distribution(samples, compiled)
+    same_distribution(batched, compiled)
     same_distribution(calls, compiled_calls.astype(np.float64))
 
 

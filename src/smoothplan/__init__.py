@@ -13,7 +13,7 @@ from importlib.metadata import version
 from smoothplan import backups, curvature, exact, models, references
 from smoothplan.acting import ActResult, act
 from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, Tsallis
-from smoothplan.checks import check_backup
+from smoothplan.checks import BackupError, BackupReport, check_backup
 from smoothplan.forecast import Forecast, forecast
 from smoothplan.models import (
     GenerativeModel,
@@ -51,6 +51,8 @@ __version__ = version("smoothplan")
 __all__ = [
     "UCT",
     "ActResult",
+    "BackupError",
+    "BackupReport",
     "CheckpointError",
     "ClusterError",
     "CriticReference",

@@ -144,9 +144,6 @@ class HardMax:
         """F(0)."""
         return 0.0
 
-    def derivatives(self, actions: int) -> tuple[float, ...]:
-        return ()
-
     def at_zero_range(self, actions: int) -> tuple[float, float]:
         """F(0) = 0, whatever the number of actions."""
         return 0.0, 0.0
@@ -195,10 +192,6 @@ class HardMax:
 
 class _Smooth(ABC):
     """What the smooth backups share: everything follows from the local softmaxes at q."""
-
-    def derivatives(self, actions: int) -> tuple[float, ...]:
-        eta = self.temperature
-        return 1 / (4 * eta), 1 / (8 * eta**2), 1 / (8 * eta**3), 0.12768392196781 / eta**4, 0.25 / eta**5
 
     @abstractmethod
     def _columns(self, q: ArrayLike, states: Any) -> Columns:

@@ -56,8 +56,8 @@ class Forecast:
         schedule = self.schedule
         last, shown = len(schedule.levels) - 1, 30  # rows that fit on a screen
         lines = [
-            f"{'level':>5}  {'kind':<8} {'N':>9} {'debias':>6} {'n':>3}  {'Q̂ from':>6} {'X from':>6} {'pairs from':>10}  "
-            f"{'M':>5} {'bias':>9} {'deviation':>9}  {'calls':>9}"
+            f"{'level':>5}  {'kind':<8} {'N':>9} {'debias':>6} {'n':>3}  {'Q̂ from':>6} {'X from':>6} "
+            f"{'pairs from':>10}  {'M':>5} {'bias':>9} {'deviation':>9}  {'calls':>9}"
         ]
         for row in range(last, max(last - shown, -1), -1):
             level = schedule.levels[row]
@@ -68,7 +68,8 @@ class Forecast:
                 f"{row if row < last else 'root':>5}  {level.kind:<8} {level.samples or '':>9} {level.debias or '':>6} "
                 f"{level.pairs or '':>3}  "
                 f"{children[0]:>6} {children[1]:>6} {children[2]:>10}  "
-                f"{level.rewards if row < last else '':>5} {float(proved.bias):>9.3g} {math.sqrt(proved.variance):>9.3g}  {amount(calls):>9}"
+                f"{level.rewards if row < last else '':>5} "
+                f"{float(proved.bias):>9.3g} {math.sqrt(proved.variance):>9.3g}  {amount(calls):>9}"
             )
         if last >= shown:
             lines.append(f"       … and {last + 1 - shown} more levels")

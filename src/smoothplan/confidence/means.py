@@ -93,7 +93,7 @@ class ConfidenceSequence:
         return max(0.0, squares - 2.0 * centre * total + count * centre**2) + rounding * count * largest**2
 
     def _tilt(self) -> float:
-        """The best tilt for stopping at the target radius r: λ = x/(1 + x), with x = radius/variance in units of the width.
+        """The best tilt for stopping at the target radius r: λ = x/(1 + x) with x = r·w/v.
 
         The radius is r after log(2/δ)/(λr/w − ψ(λ)v/w²) variables, which are fewest where r·w = ψ′(λ)·v.
         """

@@ -108,7 +108,7 @@ class BatchedEngine:
         return [whole if level.clip is None else np.clip(whole, *level.clip), *means[1:]]
 
     def _returns(self, oracle: Oracle, states: States, actions: Ints, row: int) -> Floats:
-        """R + γ·Y(Z) through a level, [n]; R alone where Z is terminal. R is the mean of the level's number of rewards."""
+        """R + γ·Y(Z) through a level, [n]; R alone where Z is terminal. R is the mean of M rewards."""
         next_states, rewards, terminals = oracle.sample(states, actions)
         level, discount = self.schedule.levels[row], self.schedule.problem.discount
         if level.rewards > 1:
@@ -122,7 +122,7 @@ class BatchedEngine:
         return result
 
     def _averaged(self, oracle: Oracle, states: States, actions: Ints, rewards: Floats, count: int) -> Floats:
-        """The means of `count` rewards at each of some states with an action each, of which the first are given, [n]."""
+        """The means of `count` rewards at states with an action each, [n]; the first reward of each is given."""
         total = rewards.copy()
         for piece in pieces(count - 1, max(1, CALLS_AT_ONCE // len(states))):
             further = oracle.sample(_tiled(states, piece), _tiled(actions, piece)).rewards

@@ -68,8 +68,8 @@ def central_moments(variance: Numbers, width: Numbers) -> tuple[Numbers, Numbers
 def noise(actions: int, variance: Numbers, width: Numbers, count: Numbers) -> Noise:
     """The noise of a mean of n returns of variance v and width w at most, for each of K actions.
 
-    range(e)² ≤ 2S with S = Σ(e_a − ē)², a quadratic form of independent entries. E S, E S² and E S³ are sums of products
-    of the entries' moments, which follow from those of one return; p and −q are the entries of the form.
+    range(e)² ≤ 2S with S = Σ(e_a − ē)², a quadratic form of independent entries. Its moments are sums of products of
+    the entries' moments, which follow from those of one return; p and −q are the entries of the form.
     """
     third, fourth = central_moments(variance, width)
     m2 = variance / count
@@ -160,7 +160,7 @@ def swings(kind: Debiased, debias: int) -> tuple[list[float], list[float]]:
     """How far the weighted sum may be above and below F(Q̂): weights of what the splits of the returns add.
 
     Split k cuts each of 2^k blocks into halves. The mean of F at two halves exceeds F at their mean by at most
-    m(d) = min(range(d), d₂/2·range(d)²), where d is half of the difference of the halves, and a slope is at most 4·m(d).
+    m(d) = min(range(d), d₂/2·range(d)²), where d is half of the difference of the halves; a slope is at most 4·m(d).
     d has the second and fourth moments of the noise of the block.
     """
     values, slopes = DEBIASING[kind, debias].values, DEBIASING[kind, debias].slopes

@@ -198,7 +198,7 @@ def best_rewards(problem: Problem, level: Certificate) -> Numbers:
     alone, future = (np.asarray(variance) for variance in _variances(problem, level))
     with np.errstate(divide="ignore", invalid="ignore"):
         best = np.sqrt(level.calls) * np.sqrt((alone - future) / future)
-    # Without noise in the future, or in the rewards, the quotient is ∞ or not a number. No run draws 1e9 rewards at once.
+    # Without noise in the future or in the rewards it is ∞ or not a number. No run draws 1e9 rewards at once.
     best = np.where(alone > future, np.minimum(best, np.minimum(level.calls, 1e9)), 1.0)
     return np.maximum(np.round(best), 1.0)
 
@@ -260,7 +260,10 @@ def _swing(problem: Problem, around: ReferenceMoments, kind: debiasing.Debiased,
 
 
 def plug_in(problem: Problem, through: Return, around: ReferenceMoments, debias: int = 0) -> Certificate:
-    """F(Q̂), or the weighted sum in its place. By convexity the mean of F(Q̂) exceeds F(E Q̂): half of that is taken off."""
+    """F(Q̂), or what a debiased level has in its place.
+
+    By convexity the mean of F(Q̂) exceeds F(E Q̂). Half of that is taken off, unless it is cancelled.
+    """
     others, actions = problem.actions - 1, problem.actions
     deviation, shift = around.deviation, 0.0
     spread = np.sqrt(actions) * deviation  # Efron and Stein
@@ -292,7 +295,7 @@ def first_order(
     """F(Q̂) + X_A − Q̂(A). The Taylor remainder is never negative: half of its bound is added.
 
     The bias t of Q̂ and its noise are expanded one after the other: F at E Q̂ with its gradient there is too low by the
-    first remainder of the bias. Noise changes that gradient, by d₃/2·range(e)², which multiplies a difference of biases.
+    first remainder of the bias. Noise changes that gradient by d₃/2·range(e)², which multiplies a difference of biases.
     """
     by_bias = _first_remainder(problem, 2.0 * around.bias, 2.0 * around.bias)
     apart = around.bias + linear.bias  # half of the range of E X − E Q̂
@@ -325,9 +328,9 @@ def first_order(
 def _advantage(problem: Problem, around: ReferenceMoments, debias: int = 0) -> tuple[Numbers, Numbers]:
     """Bounds of F(Q̂) − Q̂(A), or of what is in the place of F(Q̂): see `debias.swings` for what splits add to F(Q̂).
 
-    An entry of Q̂, over any block, is in an interval of the reference's width D. So F at blocks is at most F(0) + D above
-    Q̂(A); a negative weight adds as much as it takes off a positive one, up to D; and a slope is at most D. F is above
-    max Q̂ less what the regulariser takes, and so above Q̂(A) and ⟨π, Q̂⟩.
+    An entry of Q̂, over any block, is in an interval of the reference's width D. So F at blocks is at most F(0) + D
+    above Q̂(A); a negative weight adds as much as it takes off a positive one, up to D; and a slope is at most D. F is
+    above max Q̂ less what the regulariser takes, and so above Q̂(A) and ⟨π, Q̂⟩.
     """
     weights = debiasing.DEBIASING["order-1", debias]
     above, below = debiasing.swings("order-1", debias)

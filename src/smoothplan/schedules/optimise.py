@@ -109,7 +109,8 @@ class Kinds(NamedTuple):
     def within(self, problem: Problem) -> "list[Kinds]":
         """Sets of these kinds, each searched alone, as far as a problem has them.
 
-        The hard maximum has order 0 only, and only mixtures of softmaxes have order 2. Pairs are not combined with debiased levels: together they were not cheaper wherever it was tried.
+        The hard maximum has order 0 only, and only mixtures of softmaxes have order 2. Pairs are not combined with
+        debiased levels: together they were not cheaper wherever it was tried.
         """
         order = min(self.order, 2 if problem.pairs else 1) if problem.derivatives else 0
         debias = min(self.debias, largest_debias(problem.derivatives))
@@ -309,7 +310,7 @@ class _Pool:
             ReferenceMoments(*(np.full(1, column)[here] for column in constant)),
             np.full(1, constant.second)[here],
             np.full(1, -1)[here],
-            np.zeros(1)[here],
+            np.zeros(1, dtype=np.int64)[here],
         )
 
     def add(self, returns: Return, first: int) -> None:
