@@ -214,13 +214,14 @@ def test_moments_of_the_noise(actions: int, samples: int) -> None:
         assert found[2] > 0.75 * proved.sixth
 
 
-def test_coverage_of_short_runs() -> None:
-    """1,000 runs at δ = 0.3, on models whose rewards are fair coins and whose values are far apart.
+@pytest.mark.parametrize("runs", [200, pytest.param(1_000, marks=pytest.mark.full)])
+def test_coverage_of_short_runs(runs: int) -> None:
+    """Runs at δ = 0.3, on models whose rewards are fair coins and whose values are far apart.
 
     By the binomial law with p = δ, the number of intervals that miss is at most the one allowed but for one time in a
     million. Intervals of a twentieth of the width fail: so the test can fail.
     """
-    delta, runs = 0.3, 1_000
+    delta = 0.3
     backup = LogSumExp(1.0)
     planner = sp.DebiasedCruiser(backup, epsilon=0.05, delta=delta)
     assert any(level.debias for level in planner.schedule(far_apart(0)).levels)

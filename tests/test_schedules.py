@@ -218,15 +218,21 @@ def test_finer_never_costs_less(problem: Problem, kinds: Kinds, some: list[float
     assert calls == sorted(calls)
 
 
+def forget() -> None:
+    """Drops what was searched before."""
+    optimise._table.cache_clear()
+    optimise.optimised.cache_clear()
+
+
 @settings(max_examples=25, deadline=None)
 @given(problems, allowed_kinds, st.lists(fractions, min_size=1, max_size=4), fractions)
 def test_the_optimiser_does_not_depend_on_what_was_asked_before(
     problem: Problem, kinds: Kinds, before: list[float], fraction: float
 ) -> None:
     epsilon = fraction * problem.width / 2.0
-    optimise._table.cache_clear()
+    forget()
     fresh = optimised(problem, epsilon, 0.1, *kinds)
-    optimise._table.cache_clear()
+    forget()
     for other in before:
         optimised(problem, other * problem.width / 2.0, 0.1, *kinds)
     assert optimised(problem, epsilon, 0.1, *kinds) == fresh

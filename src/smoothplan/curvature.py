@@ -168,8 +168,8 @@ def reference_bias(order: int, error_range: float, temperature: float, discount:
     """Bounds of V − E[Y] for chains around a reference with range(Q̂_s − Q_s) ≤ `error_range` at every state s.
 
     A chain around a reference Q̂ is a trajectory whose samples correct Q̂. Order 1 evaluates the policy ∇F(Q̂), so its
-    error has one sign: at most r²/(8η) per step, b = r²/(8η(1−γ)) in total. A backup that is no mixture of softmaxes has
-    η = 1/(4d₂) here, where d₂ bounds its second derivatives.
+    error has one sign: at most r²/(8η) per step, b = r²/(8η(1−γ)) in total. For a backup that is no mixture of
+    softmaxes, η is 1/(4d₂) here, where d₂ bounds its second derivatives.
 
     Order 2 is for such mixtures. What remains is cubic, (√3/108)·r³/η² per step, plus what the quadratic term
     inherits from the pairs' own chains of order 1, which are too low by γ·U(Z) with 0 ≤ U ≤ b. As U(s) = r₁(s) + γ·E

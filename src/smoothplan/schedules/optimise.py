@@ -119,6 +119,7 @@ class Kinds(NamedTuple):
         ]
 
 
+@lru_cache(maxsize=64)
 def optimised(problem: Problem, epsilon: float, delta: float, order: int = 2, debias: int = 0) -> Schedule:
     """The cheapest schedule found for accuracy ε with probability 1 − δ.
 
