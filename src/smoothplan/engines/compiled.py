@@ -36,8 +36,11 @@ from smoothplan.schedules.debias import DEBIASING, MOST, Debiased
 from smoothplan.schedules.schedule import Schedule
 from smoothplan.streams import CALLS, Stream, advance
 
-ZERO_FRAME, GIVEN_FRAME, FIRST_FRAME = range(3)
+ZERO_FRAME, GIVEN_FRAME, FIRST_FRAME = np.arange(3)
 """Frames of the constant reference and of the root's reference, and the first of those that samples fill."""
+
+ONE = np.int64(1)
+"""Like the frames, not a literal: Numba would compile a function that gets one a second time."""
 
 GIVEN = -1
 """In place of the number of samples: the reference is there before the level is sampled."""
@@ -236,7 +239,7 @@ def _sample(row: int, state: int, depth: int, run: Pointer) -> float:
                         part = part * child.reward_share + going_on * (run[0].discount * child.shift)
                     else:
                         for _ in range(level.block_samples):
-                            reward, _, successor = _draws(run, state, action, 1, child.rewards)
+                            reward, _, successor = _draws(run, state, action, ONE, child.rewards)
                             part += reward * child.reward_share
                             if successor >= 0:
                                 part += run[0].discount * _sample(level.reference, successor, depth + 1, run)
@@ -267,7 +270,7 @@ def _sample(row: int, state: int, depth: int, run: Pointer) -> float:
                 for _ in range(level.pairs):
                     difference, sign, action = -gap, 1.0, first
                     for _ in range(2):
-                        reward, _, successor = _draws(run, state, action, 1, child.rewards)
+                        reward, _, successor = _draws(run, state, action, ONE, child.rewards)
                         difference += sign * (reward * child.reward_share)
                         if successor >= 0:
                             future = child.shift
@@ -289,7 +292,7 @@ def _sample(row: int, state: int, depth: int, run: Pointer) -> float:
         else:
             value -= policy_mean(run[0].frames, frame, state, run[0].soft)
         child = run[0].levels[level.linear]
-        reward, _, successor = _draws(run, state, action, 1, child.rewards)
+        reward, _, successor = _draws(run, state, action, ONE, child.rewards)
         value += reward * child.reward_share
         if level.clipped == 0 and successor >= 0:
             result += scale * value
@@ -310,7 +313,7 @@ def _sum_returns(state: int, action: int, count: int, recursion: Recursion) -> t
     child = recursion.levels[row]
     total, squares = 0.0, 0.0
     for _ in range(count):
-        value, _, successor = _draws(run, state, action, 1, child.rewards)
+        value, _, successor = _draws(run, state, action, ONE, child.rewards)
         value *= child.reward_share
         if successor >= 0:
             value += recursion.discount * _sample(row, successor, FIRST_FRAME, run)

@@ -68,7 +68,7 @@ def fill_frame(frames: Floats, frame: int, soft: Softmaxes) -> None:
         sums[actions] = top + temperature * math.log(total)
 
 
-@partial(compiled, inlined=True)
+@compiled
 def frame_value(frames: Floats, frame: int, state: int, soft: Softmaxes) -> float:
     """F(Q̂) at the reference of a frame."""
     row = state if len(soft.weights) > 1 else 0
@@ -79,7 +79,7 @@ def frame_value(frames: Floats, frame: int, state: int, soft: Softmaxes) -> floa
     return value
 
 
-@partial(compiled, inlined=True)
+@compiled
 def draw_column(state: int, soft: Softmaxes, stream: Stream) -> int:
     """A column J ~ μ_s."""
     columns = len(soft.shifts)
@@ -94,7 +94,7 @@ def draw_column(state: int, soft: Softmaxes, stream: Stream) -> int:
     return j
 
 
-@partial(compiled, inlined=True)
+@compiled
 def draw_action(frames: Floats, frame: int, column: int, stream: Stream) -> int:
     """An action A ~ p_·J at the reference of a frame."""
     last = frames.shape[2] - 2
@@ -105,7 +105,7 @@ def draw_action(frames: Floats, frame: int, column: int, stream: Stream) -> int:
     return action
 
 
-@partial(compiled, inlined=True)
+@compiled
 def policy_mean(frames: Floats, frame: int, state: int, soft: Softmaxes) -> float:
     """⟨π, Q̂⟩ at the reference of a frame."""
     row = state if len(soft.weights) > 1 else 0
