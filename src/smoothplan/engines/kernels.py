@@ -1,6 +1,7 @@
 """A backup as compiled code reads it, draws from its policy, and the statistics of chains.
 
 A frame is an array [1 + J, K + 1] with a reference and its softmaxes; each depth of a recursion has one of its own.
+What reads or writes a frame is inlined: the dozens of numbers that arrays are passed as would be kept for the call.
 Numba caches compiled code by the file of the caller: after a change here, `make clean` is due.
 """
 
@@ -68,7 +69,7 @@ def fill_frame(frames: Floats, frame: int, soft: Softmaxes) -> None:
         sums[actions] = top + temperature * math.log(total)
 
 
-@compiled
+@partial(compiled, inlined=True)
 def frame_value(frames: Floats, frame: int, state: int, soft: Softmaxes) -> float:
     """F(Q̂) at the reference of a frame."""
     row = state if len(soft.weights) > 1 else 0
@@ -79,7 +80,7 @@ def frame_value(frames: Floats, frame: int, state: int, soft: Softmaxes) -> floa
     return value
 
 
-@compiled
+@partial(compiled, inlined=True)
 def draw_column(state: int, soft: Softmaxes, stream: Stream) -> int:
     """A column J ~ μ_s."""
     columns = len(soft.shifts)
@@ -94,7 +95,7 @@ def draw_column(state: int, soft: Softmaxes, stream: Stream) -> int:
     return j
 
 
-@compiled
+@partial(compiled, inlined=True)
 def draw_action(frames: Floats, frame: int, column: int, stream: Stream) -> int:
     """An action A ~ p_·J at the reference of a frame."""
     last = frames.shape[2] - 2
@@ -105,7 +106,7 @@ def draw_action(frames: Floats, frame: int, column: int, stream: Stream) -> int:
     return action
 
 
-@compiled
+@partial(compiled, inlined=True)
 def policy_mean(frames: Floats, frame: int, state: int, soft: Softmaxes) -> float:
     """⟨π, Q̂⟩ at the reference of a frame."""
     row = state if len(soft.weights) > 1 else 0
