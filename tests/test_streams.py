@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from smoothplan import streams
-from smoothplan.compiling import Compiled
+from smoothplan.compiling import Compiled, compiled, pointer_to
 
 MASK = 2**64 - 1
 
@@ -122,6 +122,20 @@ def test_threads_compile_a_function_once() -> None:
 
 def _fibonacci(number: int) -> int:
     return number if number < 2 else _fibonacci(number - 1) + _fibonacci(number - 2)
+
+
+@compiled
+def _through_a_pointer(number: float, numbers: Any) -> float:
+    pointer = pointer_to((number, numbers))
+    numbers[0] = 3.0
+    return float(pointer[0][0] + pointer[0][1][0])
+
+
+def test_a_pointer_leads_to_its_value() -> None:
+    """To numbers as they were, and to arrays as they are."""
+    assert _through_a_pointer(0.5, np.zeros(1)) == 3.5
+    with pytest.raises(NotImplementedError, match="compiled code"):
+        pointer_to(1)
 
 
 def test_a_compiled_function_is_pickled_by_name() -> None:

@@ -1,8 +1,9 @@
 """The compiled engine: interprets a schedule with Numba, one state at a time, on tables of transitions.
 
 One self-recursive function reads the table of levels. Its signature is explicit, no argument of a recursive call is a
-literal, and it allocates nothing: each depth has a frame of its own. Three things make it fast:
+literal, and it allocates nothing: each depth has a frame of its own. Four things make it fast:
 
+- what all calls share is passed by a pointer, and its fields are read where they are used;
 - returns that go no further than the constant level are summed in a loop that keeps the random state in registers;
 - the linear term of a level is its last, so that it is followed in a loop and not by recursion;
 - a reference that is there before the level is sampled, constant or given, has its softmaxes ready in a frame.
@@ -36,8 +37,11 @@ from smoothplan.schedules.debias import DEBIASING, MOST, Debiased
 from smoothplan.schedules.schedule import Schedule
 from smoothplan.streams import CALLS, Stream, advance
 
-ZERO_FRAME, GIVEN_FRAME, FIRST_FRAME = range(3)
+ZERO_FRAME, GIVEN_FRAME, FIRST_FRAME = cast(tuple[int, int, int], tuple(np.arange(3)))
 """Frames of the constant reference and of the root's reference, and the first of those that samples fill."""
+
+ONE = cast(int, np.int64(1))
+"""Like the frames, not a literal: Numba would compile a function that gets one a second time."""
 
 GIVEN = -1
 """In place of the number of samples: the reference is there before the level is sampled."""
@@ -94,7 +98,8 @@ def _level_table(schedule: Schedule) -> NDArray[np.void]:
     for row, level in enumerate(schedule.levels):
         entry = table[row]
         entry["constant"] = level.kind == "constant"
-        entry["samples"] = level.samples if row < len(table) - 1 else GIVEN
+        given = row == len(table) - 1
+        entry["samples"] = GIVEN if given else level.samples
         for name in ("reference", "linear", "quadratic"):
             child = getattr(level, name)
             entry[name] = -1 if child is None else child
@@ -102,13 +107,13 @@ def _level_table(schedule: Schedule) -> NDArray[np.void]:
         entry["equal_pairs"] = level.equal_pairs
         entry["by_policy"] = level.centring == "policy"
         entry["clipped"] = level.clip is not None
-        entry["debias"], entry["blocks"] = level.debias, 1 << level.debias
-        entry["block_samples"] = level.samples >> level.debias
-        if level.debias > 0:
-            entry["block_share"] = (1 << level.debias) / level.samples
-            for weights in ("values", "slopes"):
-                for k, weight in enumerate(getattr(DEBIASING[cast(Debiased, level.kind), level.debias], weights)):
-                    entry[weights][k] = weight / (1 << k)
+        debias = 0 if given else level.debias
+        entry["debias"], entry["blocks"], entry["block_samples"] = debias, 1 << debias, level.samples >> debias
+        if debias > 0:
+            entry["block_share"] = (1 << debias) / level.samples
+            debiasing = DEBIASING[cast(Debiased, level.kind), debias]
+            for name, weights in (("values", debiasing.values), ("slopes", debiasing.slopes)):
+                entry[name][: len(weights)] = weights / 2.0 ** np.arange(len(weights))
         entry["rewards"], entry["reward_share"] = level.rewards, 1.0 / level.rewards
         entry["shift"] = level.shift + (schedule.problem.middle if level.kind == "constant" else 0.0)
         entry["low"], entry["high"] = level.clip or (-math.inf, math.inf)
@@ -236,7 +241,7 @@ def _sample(row: int, state: int, depth: int, run: Pointer) -> float:
                         part = part * child.reward_share + going_on * (run[0].discount * child.shift)
                     else:
                         for _ in range(level.block_samples):
-                            reward, _, successor = _draws(run, state, action, 1, child.rewards)
+                            reward, _, successor = _draws(run, state, action, ONE, child.rewards)
                             part += reward * child.reward_share
                             if successor >= 0:
                                 part += run[0].discount * _sample(level.reference, successor, depth + 1, run)
@@ -267,7 +272,7 @@ def _sample(row: int, state: int, depth: int, run: Pointer) -> float:
                 for _ in range(level.pairs):
                     difference, sign, action = -gap, 1.0, first
                     for _ in range(2):
-                        reward, _, successor = _draws(run, state, action, 1, child.rewards)
+                        reward, _, successor = _draws(run, state, action, ONE, child.rewards)
                         difference += sign * (reward * child.reward_share)
                         if successor >= 0:
                             future = child.shift
@@ -289,7 +294,7 @@ def _sample(row: int, state: int, depth: int, run: Pointer) -> float:
         else:
             value -= policy_mean(run[0].frames, frame, state, run[0].soft)
         child = run[0].levels[level.linear]
-        reward, _, successor = _draws(run, state, action, 1, child.rewards)
+        reward, _, successor = _draws(run, state, action, ONE, child.rewards)
         value += reward * child.reward_share
         if level.clipped == 0 and successor >= 0:
             result += scale * value
@@ -310,7 +315,7 @@ def _sum_returns(state: int, action: int, count: int, recursion: Recursion) -> t
     child = recursion.levels[row]
     total, squares = 0.0, 0.0
     for _ in range(count):
-        value, _, successor = _draws(run, state, action, 1, child.rewards)
+        value, _, successor = _draws(run, state, action, ONE, child.rewards)
         value *= child.reward_share
         if successor >= 0:
             value += recursion.discount * _sample(row, successor, FIRST_FRAME, run)

@@ -1,6 +1,7 @@
 """A backup as compiled code reads it, draws from its policy, and the statistics of chains.
 
 A frame is an array [1 + J, K + 1] with a reference and its softmaxes; each depth of a recursion has one of its own.
+What reads or writes a frame is inlined: the dozens of numbers that arrays are passed as would be kept for the call.
 Numba caches compiled code by the file of the caller: after a change here, `make clean` is due.
 """
 

@@ -48,12 +48,13 @@ def select(outcomes: NDArray[np.void], start: Any, width: int, word: Any) -> Any
     It counts the thresholds below the word instead of stopping at the first one above it: a branch that depends on a
     random number costs more than a few comparisons. Unsigned numbers spare Numba the test for negative indices.
     """
-    # Skip whole blocks of outcomes that the word passes.
     end = start + np.uint64(width)
-    while start + np.uint64(SKIPPED) < end and word > outcomes[start + np.uint64(SKIPPED - 1)].threshold:
-        start += np.uint64(SKIPPED)
+    if width > SKIPPED:
+        # Skip whole blocks of outcomes that the word passes.
+        while start + np.uint64(SKIPPED) < end and word > outcomes[start + np.uint64(SKIPPED - 1)].threshold:
+            start += np.uint64(SKIPPED)
+        end = min(end, start + np.uint64(SKIPPED))
     # Count the thresholds passed in the remaining block, `UNROLLED` at a time.
-    end = min(end, start + np.uint64(SKIPPED))
     entry = start
     while start < end:
         entry += np.uint64(word > outcomes[start].threshold)
