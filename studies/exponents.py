@@ -26,7 +26,7 @@ from smoothplan.schedules.level import Problem
 from smoothplan.schedules.optimise import Kinds, optimised
 from studies.base import Cell, Row, Study, where
 from studies.findings import Axis, Claim, Evidence, Figure, Series, Table
-from studies.fits import Fit, exponent_beside_logs, power_law
+from studies.fits import Fit, exponent_beside_logs, local_slopes, power_law
 
 SPARSE, FIRST, SECOND = "Sparse Sampling", "SmoothCruiser", "SecondOrderSmoothCruiser"
 ONE_TERM, DEBIASED = "DebiasedCruiser, one term only", "DebiasedCruiser"
@@ -196,9 +196,7 @@ class Prices(NamedTuple):
     @property
     def local(self) -> tuple[list[float], list[float]]:
         """1/ε between neighbours, and the slopes there."""
-        x = -np.log(self.epsilons)
-        slopes = np.diff(self.logs) / np.diff(x)
-        return np.exp((x[1:] + x[:-1]) / 2.0).tolist(), slopes.tolist()
+        return local_slopes([1.0 / epsilon for epsilon in self.epsilons], self.logs)
 
     def slope(self, coarse: float, fine: float) -> float:
         """Between two of its ε."""
@@ -276,7 +274,7 @@ def _fine_claims(settings: Settings, prices: AllPrices) -> Iterator[Claim]:
     for discount in settings.discounts:
         for planner, beta in BETA.items():
             if planner == SECOND and discount != settings.discount:
-                continue  # the study of the errata says what becomes of pairs
+                continue  # what becomes of pairs there is in the notes, and in the study of the errata
             theory = curvature.total_exponent(beta)
             yield Claim(
                 statement=f"The certified price of {planner} is Õ(ε^−{theory:.3g}), γ = {discount:g}.",
