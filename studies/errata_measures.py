@@ -14,25 +14,34 @@ from smoothplan.forecast import forecast
 from smoothplan.models.base import Oracle
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import garnet
-from smoothplan.planners import SecondOrderSmoothCruiser, SmoothCruiser
+from smoothplan.planners import DebiasedCruiser, SecondOrderSmoothCruiser, SmoothCruiser
 from smoothplan.schedules.level import Centring, Level, Problem
 from smoothplan.schedules.schedule import Schedule
 
-Variant = Literal["printed", "mended", "certified"]
+Variant = Literal["printed", "mended", "pairs", "debiased"]
 Clipping = Literal["none", "values", "printed"]
 
 # Prices: what the accuracy of the pairs does to the exponent
 
 
-def log_price(variant: Variant, discount: float, epsilon: float, temperature: float, delta: float) -> float:
-    """log of the simulator calls of SecondOrderSmoothCruiser with two actions and rewards in [0, 1]."""
+def price(variant: Variant, discount: float, epsilon: float, temperature: float, delta: float) -> dict[str, float]:
+    """log of the simulator calls of the second order, with two actions and rewards in [0, 1].
+
+    Of certified schedules, which have "pairs" of returns or "debiased" levels, also the widest support of a level below
+    the root, in units of the width of the value interval.
+    """
     # A forecast depends on what the model declares, not on its table.
     model = garnet(states=10, actions=2, branching=2, discount=discount, reward_kind="bernoulli")
     backup = LogSumExp(temperature)
+    problem = Problem.of(model, backup)
     if variant == "mended":
-        return ladder_price(Problem.of(model, backup), epsilon, delta, coarse_pairs=True)
-    name: Any = "paper" if variant == "printed" else variant
-    return math.log(forecast(SecondOrderSmoothCruiser(backup, epsilon, delta, name), model).calls)
+        return {"log_calls": ladder_price(problem, epsilon, delta, coarse_pairs=True)}
+    if variant == "printed":
+        return {"log_calls": math.log(forecast(SecondOrderSmoothCruiser(backup, epsilon, delta, "paper"), model).calls)}
+    planner = {"pairs": SecondOrderSmoothCruiser, "debiased": DebiasedCruiser}[variant]
+    schedule = planner(backup, epsilon, delta).schedule(model)
+    widest = max(float(level.high - level.low) for level in schedule.certificates[:-1])
+    return {"log_calls": math.log(schedule.calls), "support": widest / problem.width}
 
 
 def predicted_exponent(discount: float) -> float:
@@ -144,7 +153,17 @@ def clipping_bias(
     clip = bounds[clipping]
     levels = (
         Level("constant", shift=value - problem.middle),
-        Level("order-2", 1, 0, 0, 0, pairs=2, equal_pairs=True, centring="policy", clip=clip),
+        Level(
+            "order-2",
+            samples=1,
+            reference=0,
+            linear=0,
+            quadratic=0,
+            pairs=2,
+            equal_pairs=True,
+            centring="policy",
+            clip=clip,
+        ),
     )
     engine = CompiledEngine(Schedule(problem, levels, 1, epsilon=1.0, delta=0.1), backup, model)
     sums = engine.values(Oracle(model, seed), 0, reference, samples)
@@ -252,7 +271,9 @@ def centring_variance(
     q = exact.solve(model, backup).q[0]
     reference = q + error * (direction - direction.min()) / np.ptp(direction)
     schedule = SmoothCruiser(backup, epsilon=0.01).schedule(model)  # returns are biased by less than ε
-    schedule = replace(schedule, levels=(*schedule.levels[:-1], replace(schedule.root, centring=centring)))
+    # One reward for each return: means of several would hide what a centring does to the noise between actions.
+    below = [replace(level, rewards=1) for level in schedule.levels[:-1]]
+    schedule = replace(schedule, levels=(*below, replace(schedule.root, centring=centring)))
     sums = CompiledEngine(schedule, backup, model).values(Oracle(model, seed), 0, reference, samples)
     policy = backup.policy(reference)
     drop = _variance(policy, q) - _variance(policy, q - reference)

@@ -15,25 +15,40 @@ from smoothplan.forecast import forecast
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import garnet
 from smoothplan.plan import plan
-from smoothplan.planners import RandomizedMultilevel, SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
+from smoothplan.planners import (
+    DebiasedCruiser,
+    RandomizedMultilevel,
+    SecondOrderSmoothCruiser,
+    SmoothCruiser,
+    SparseSampling,
+)
+from smoothplan.schedules.level import Problem
+from smoothplan.schedules.optimise import Kinds, optimised
 from studies.base import Cell, Row, Study, where
-from studies.findings import Axis, Claim, Evidence, Figure, Series
-from studies.fits import Fit, exponent_beside_logs, power_law
+from studies.findings import Axis, Claim, Evidence, Figure, Series, Table
+from studies.fits import Fit, exponent_beside_logs, local_slopes, power_law
 
 SPARSE, FIRST, SECOND = "Sparse Sampling", "SmoothCruiser", "SecondOrderSmoothCruiser"
+ONE_TERM, DEBIASED = "DebiasedCruiser, one term only", "DebiasedCruiser"
 MULTILEVEL = "RandomizedMultilevel"
-SCHEDULED = {SPARSE: SparseSampling, FIRST: SmoothCruiser, SECOND: SecondOrderSmoothCruiser}
+SCHEDULED = {SPARSE: SparseSampling, FIRST: SmoothCruiser, SECOND: SecondOrderSmoothCruiser, DEBIASED: DebiasedCruiser}
 """The planners whose price is known in advance."""
 
-BETA = {FIRST: 2.0, SECOND: 3.0}
-"""The order of the Taylor remainder, which gives the exponent 2 + 2/(β − 1)."""
+KINDS = {SPARSE: Kinds(0), FIRST: Kinds(1), SECOND: Kinds(2), ONE_TERM: Kinds(2, 1), DEBIASED: Kinds(2, 2)}
+"""The levels that their schedules may have, each the kinds of the one before and more."""
+
+BETA = {FIRST: 2.0, SECOND: 3.0, ONE_TERM: 3.0, DEBIASED: 4.0}
+"""β of the exponent 2 + 2/(β − 1): the order of the Taylor remainder, or 2 more than the terms that levels cancel."""
+
+ROUGH = 0.05
+"""Prices are rough by this, for levels come from grids: what is cheaper by less does not pay."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """One kind of model, several of it; forecasts far down, and runs as far as they can be paid for."""
 
-    forecasts: tuple[float, ...]  # ε
+    forecasts: tuple[float, ...]  # ε, from coarse to fine
     runs: tuple[tuple[str, tuple[float, ...]], ...]  # planner, and ε from coarse to fine
     instances: int  # models
     repeats: int  # runs on each
@@ -41,18 +56,20 @@ class Settings:
     states: int = 50
     actions: int = 2
     branching: int = 4
-    discount: float = 0.2
+    discount: float = 0.2  # of runs
+    discounts: tuple[float, ...] = (0.2, 0.5, 0.7)  # of forecasts; the first is that of runs
     temperature: float = 1.0
     delta: float = 0.1
     depth: int = 2  # of RandomizedMultilevel
 
 
 QUICK = Settings(
-    forecasts=tuple(10.0 ** -(half / 2.0) for half in range(2, 15)),  # two to a decade
+    forecasts=tuple(10.0 ** -(half / 2.0) for half in range(2, 17)),  # two to a decade
     runs=(
         (SPARSE, (0.1, 0.05, 0.02, 0.01)),
         (FIRST, (0.1, 0.05, 0.02, 0.01, 0.005)),
         (SECOND, (0.1, 0.05, 0.02, 0.01, 0.005)),
+        (DEBIASED, (0.1, 0.05, 0.02, 0.01, 0.005)),
         (MULTILEVEL, (0.012, 0.007, 0.004, 0.0025)),
     ),
     instances=4,
@@ -64,6 +81,7 @@ FULL = Settings(
         (SPARSE, (0.1, 0.05, 0.02, 0.01, 0.005)),
         (FIRST, (0.1, 0.05, 0.02, 0.01, 0.005, 0.002)),
         (SECOND, (0.1, 0.05, 0.02, 0.01, 0.005, 0.002)),
+        (DEBIASED, (0.1, 0.05, 0.02, 0.01, 0.005, 0.002)),
         (MULTILEVEL, (0.012, 0.007, 0.004, 0.0025, 0.001)),
     ),
     instances=6,
@@ -75,9 +93,13 @@ def cells(settings: Settings) -> Iterator[Cell]:
     """Forecasts, which depend on what a model declares only, and runs on each instance."""
     names = ("states", "actions", "branching", "discount", "temperature", "delta", "depth")
     problem = {name: getattr(settings, name) for name in names}
-    for planner in SCHEDULED:
-        for epsilon in settings.forecasts:
-            yield Cell({"kind": "forecast", "planner": planner, "epsilon": epsilon, "instance": 0, **problem}, seed=0)
+    for discount in settings.discounts:
+        for planner in KINDS:
+            if planner == SPARSE and discount != settings.discount:
+                continue  # it has no exponent anywhere
+            for epsilon in settings.forecasts:
+                price = {"kind": "forecast", "planner": planner, "epsilon": epsilon, "instance": 0}
+                yield Cell({**price, **problem, "discount": discount}, seed=0)
     for planner, epsilons in settings.runs:
         for number, epsilon in enumerate(epsilons):
             for instance in range(settings.first_seed, settings.first_seed + settings.instances):
@@ -92,20 +114,20 @@ def measure(cell: Cell) -> Mapping[str, Any]:
     s = cell.settings
     model = garnet(s["states"], s["actions"], s["branching"], s["discount"], s["instance"], reward_kind="bernoulli")
     backup = LogSumExp(s["temperature"])
+    if s["kind"] == "forecast":
+        schedule = optimised(Problem.of(model, backup), s["epsilon"], s["delta"], *KINDS[s["planner"]])
+        return {"log_forecast": math.log(schedule.calls)}
     if s["planner"] == MULTILEVEL:
         # In this thread: it is no compiled engine, and processes would cost more than they save.
         result = plan(RandomizedMultilevel(backup, s["epsilon"], s["delta"], s["depth"]), model, 0, seed=cell.seed)
         target = truncated_values(model, backup, s["depth"])[0]
         return {"calls": result.calls, "error": abs(result.value - float(target)), "status": result.status}
     planner = SCHEDULED[s["planner"]](backup, s["epsilon"], s["delta"])
-    price = forecast(planner, model).calls
-    if s["kind"] == "forecast":
-        return {"log_forecast": math.log(price)}
     # The result is the same for any number of workers.
     result = plan(planner, model, 0, seed=cell.seed, workers=os.cpu_count() or 1)
     value = float(exact.solve(model, backup).values[0])
     return {
-        "log_forecast": math.log(price),
+        "log_forecast": math.log(forecast(planner, model).calls),
         "calls": result.calls,
         "error": abs(result.value - value),
         "covered": result.interval[0] <= value <= result.interval[1],
@@ -154,7 +176,7 @@ class Growth(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """The forecasts of one planner."""
+    """The forecasts of one planner for one γ."""
 
     epsilons: list[float]
     logs: list[float]  # of the prices
@@ -174,13 +196,29 @@ class Prices(NamedTuple):
     @property
     def local(self) -> tuple[list[float], list[float]]:
         """1/ε between neighbours, and the slopes there."""
-        x = -np.log(self.epsilons)
-        slopes = np.diff(self.logs) / np.diff(x)
-        return np.exp((x[1:] + x[:-1]) / 2.0).tolist(), slopes.tolist()
+        return local_slopes([1.0 / epsilon for epsilon in self.epsilons], self.logs)
+
+    def slope(self, coarse: float, fine: float) -> float:
+        """Between two of its ε."""
+        first, last = (self.logs[int(np.argmin(np.abs(np.log(self.epsilons) - math.log(e))))] for e in (coarse, fine))
+        return (last - first) / math.log(coarse / fine)
+
+    def pays_from(self, fewer: "Prices") -> float | None:
+        """The largest ε from which on it is cheaper by more than `ROUGH` than with fewer kinds of levels; or none."""
+        cheaper = np.subtract(fewer.logs, self.logs) > math.log1p(ROUGH)
+        paying = len(cheaper) - int(np.argmin([*cheaper[::-1], False]))  # the first of the unbroken run at the fine end
+        return self.epsilons[paying] if paying < len(self.epsilons) else None
+
+
+AllPrices = Mapping[tuple[float, str], Prices]
+"""By γ and planner."""
+
+DECADES = (1e-4, 1e-6)
+"""Where slopes are compared: fine enough for every kind of level to pay, as far as 1e-3 is for their references."""
 
 
 def evidence(settings: Settings, rows: Sequence[Row]) -> Evidence:
-    """The exponents of the paper's Table 1."""
+    """The exponents of the paper's Table 1, and those of debiased levels."""
     growth: dict[str, Growth] = {}
     for planner, epsilons in settings.runs:
         at = [[r.result for r in where(rows, kind="run", planner=planner, epsilon=epsilon)] for epsilon in epsilons]
@@ -190,50 +228,165 @@ def evidence(settings: Settings, rows: Sequence[Row]) -> Evidence:
             [[max(float(run["error"]), 1e-12) for run in runs] for runs in at],  # 0 has no logarithm
             [math.exp(runs[0]["log_forecast"]) for runs in at] if planner in SCHEDULED else [],
         )
-    prices = {}
-    for planner in SCHEDULED:
-        forecasts = where(rows, kind="forecast", planner=planner)
-        logs = [float(r.result["log_forecast"]) for r in forecasts]
-        prices[planner] = Prices([r.settings["epsilon"] for r in forecasts], logs)
+    prices: dict[tuple[float, str], Prices] = {}
+    for row in where(rows, kind="forecast"):
+        of = prices.setdefault((row.settings["discount"], row.settings["planner"]), Prices([], []))
+        of.epsilons.append(row.settings["epsilon"])
+        of.logs.append(float(row.result["log_forecast"]))
     return Evidence(
-        claims=[*_fine_claims(settings, prices), *_run_claims(settings, growth)],
+        claims=[
+            *_fine_claims(settings, prices),
+            *_slope_claims(settings, prices),
+            _never_dearer(prices),
+            *_run_claims(settings, growth),
+        ],
         figures=_figures(settings, growth, prices),
+        tables=[_slopes(settings, prices), _paying(settings, prices)],
         notes=[
-            f"γ = {settings.discount:g}, K = {settings.actions}, η = {settings.temperature:g}, δ = {settings.delta:g}. "
+            f"K = {settings.actions}, η = {settings.temperature:g}, δ = {settings.delta:g}; runs have "
+            f"γ = {settings.discount:g}. "
             "Certified variants throughout. A forecast is the price that is certified in advance; runs stop as soon as "
             "their interval allows. In the range that runs can be paid for, the optimised schedules mix kinds of "
-            "levels: at ε ≥ 0.02 those of SmoothCruiser and SecondOrderSmoothCruiser are the same, and local slopes "
-            "are still on their way. What the exponents are shows in the forecasts for small ε, which cost nothing.",
+            "levels, and local slopes are still on their way. What the exponents are shows in the forecasts for small "
+            "ε, which cost nothing.",
+            "DebiasedCruiser cancels up to two terms of the bias that the noise of a reference causes, N^−1 and N^−2; "
+            "the curve with one term only is there to tell them apart.",
+            _alike(growth),
+            *_jumps(settings, prices),
             f"RandomizedMultilevel certifies nothing; its target here is the value at depth {settings.depth}, which "
             "does not change with ε. A depth that grows with log 1/ε would add to its exponent.",
         ],
     )
 
 
-def _fine_claims(settings: Settings, prices: Mapping[str, Prices]) -> Iterator[Claim]:
+def _fine_claims(settings: Settings, prices: AllPrices) -> Iterator[Claim]:
     per_level = 1.0 / math.log(1.0 / settings.discount)
     yield Claim(
         statement="The price of Sparse Sampling grows faster than every power of 1/ε.",
         quantity="second derivative of log forecast in log 1/ε, Sparse Sampling, ε ≤ 1e-3",
         theory=f"1/log(1/γ) = {per_level:.3f}; 0 for every power",
-        measured=prices[SPARSE].curvature,
+        measured=prices[settings.discount, SPARSE].curvature,
         stated=(0.85 * per_level, 1.35 * per_level),
         reason="each factor 1/γ in 1/ε adds a level whose width grows like 1/ε. As every level keeps part of the "
         "bias for itself, one of H levels in the best split about 1/H, log 1/γ is effectively less by about 1/H: "
         "with some 5 to 10 levels, up to 15 % more; as much again for rounding to grids",
     )
-    for planner, beta in BETA.items():
-        theory = curvature.total_exponent(beta)
-        yield Claim(
-            statement=f"The certified price of {planner} is Õ(ε^−{theory:g}).",
-            quantity=f"exponent of the forecast, beside logarithms, {planner}, ε ≤ 1e-3",
-            theory=f"2 + 2/(β − 1) = {theory:g}",
-            measured=exponent_beside_logs(*prices[planner].fine),
-            stated=(theory - 0.3, theory + 0.3),
-            reason="p of ε^−p·log(1/ε)^q. Prices are rough by about 5 %, for levels come from grids; over four "
-            "decades, where log log 1/ε is nearly a line, that makes p uncertain by 0.1. The exponents of "
-            "neighbouring orders differ by 1",
-        )
+    for discount in settings.discounts:
+        for planner, beta in BETA.items():
+            if planner == SECOND and discount != settings.discount:
+                continue  # what becomes of pairs there is in the notes, and in the study of the errata
+            theory = curvature.total_exponent(beta)
+            yield Claim(
+                statement=f"The certified price of {planner} is Õ(ε^−{theory:.3g}), γ = {discount:g}.",
+                quantity=f"exponent of the forecast, beside logarithms, {planner}, γ = {discount:g}, ε ≤ 1e-3",
+                theory=f"2 + 2/(β − 1) = {theory:.3g}",
+                measured=exponent_beside_logs(*prices[discount, planner].fine),
+                stated=(theory - 0.3, theory + 0.3),
+                reason="p of ε^−p·log(1/ε)^q. Prices are rough by 5 to 15 %, for levels come from grids, more where γ "
+                "is large; over five decades, where log log 1/ε is nearly a line, that makes p uncertain by 0.1. Three "
+                "times that tells 8/3 from 3, and 3 from 4",
+            )
+
+
+def _slope_claims(settings: Settings, prices: AllPrices) -> Iterator[Claim]:
+    """How much flatter a debiased price is than that of order 1.
+
+    A sample costs T(ε) = T(ε/√γ) + K·N·T(√ε), with N ~ ε^(−1/(m+1)) where m terms are cancelled, so that its slope is
+    α(ε) = 1/(m+1) + α(√ε)/2. Where references at √ε are alike, slopes differ from that of m = 0 by 1 − 1/(m+1); in the
+    limit by twice as much.
+    """
+    coarse, fine = DECADES
+    if fine < settings.forecasts[-1]:
+        return
+    noise = 4.0 * ROUGH / math.log(coarse / fine)
+    for discount in settings.discounts:
+        first = prices[discount, FIRST].slope(coarse, fine)
+        for terms, planner in ((1, ONE_TERM), (2, DEBIASED)):
+            least = 1.0 - 1.0 / (terms + 1)
+            slope = prices[discount, planner].slope(coarse, fine)
+            yield Claim(
+                statement=f"At γ = {discount:g} the price of {planner} has a slope of {slope:.2f} where that of "
+                f"{FIRST} has {first:.2f}.",
+                quantity=f"slope of the forecast of {FIRST} less that of {planner}, γ = {discount:g}, ε from "
+                f"{coarse:g} to {fine:g}",
+                theory=f"{least:.3g} at first, {2 * least:.3g} in the limit",
+                measured=first - slope,
+                stated=(least - noise, 2.0 * least + noise),
+                reason="N ~ ε^(−1/(m+1)) returns instead of ε^−1, and references at √ε, whose slopes count half: alike "
+                f"at first, as far apart as these in the limit; four prices are rough by {ROUGH:.0%} each",
+            )
+
+
+def _never_dearer(prices: AllPrices) -> Claim:
+    names = list(KINDS)
+    worst = max(
+        more - less
+        for discount, planner in prices
+        if (discount, fewer := names[max(names.index(planner) - 1, 0)]) in prices
+        for more, less in zip(prices[discount, planner].logs, prices[discount, fewer].logs, strict=True)
+    )
+    return Claim(
+        statement="More kinds of levels are never dearer.",
+        quantity="largest price over that with fewer kinds of levels, over planners, γ and ε",
+        theory="at most 1",
+        measured=math.exp(worst),
+        stated=(0.0, 1.0 + 1e-12),
+        reason="the search tries sets of kinds one by one and takes the cheapest schedule",
+    )
+
+
+def _slopes(settings: Settings, prices: AllPrices) -> Table:
+    """Local slopes by decade."""
+    decades = [e for e in settings.forecasts if 10.0 * e <= 1.001 * settings.forecasts[0]][::2]
+    return Table(
+        "exponents-slopes",
+        "Slopes of certified prices over a decade, down to ε",
+        ("γ", "planner", *(f"{e:.0e}" for e in decades)),
+        [
+            (f"{discount:g}", planner, *(f"{price.slope(10.0 * e, e):.2f}" for e in decades))
+            for (discount, planner), price in prices.items()
+        ],
+    )
+
+
+def _paying(settings: Settings, prices: AllPrices) -> Table:
+    """From which ε on more kinds of levels pay."""
+    finest = settings.forecasts[-1]
+    rows = []
+    for discount in settings.discounts:
+        for fewer, more in ((FIRST, SECOND), (SECOND, ONE_TERM), (ONE_TERM, DEBIASED)):
+            less, price = prices[discount, fewer], prices[discount, more]
+            start = price.pays_from(less)
+            saved = f"{math.exp(less.logs[-1] - price.logs[-1]):.3g}"
+            rows.append((f"{discount:g}", more, fewer, "nowhere" if start is None else f"{start:.2g}", saved))
+    return Table(
+        "exponents-paying",
+        f"The largest ε that was tried from which on a price is lower by more than {ROUGH:.0%}",
+        ("γ", "planner", "beside", "from ε", f"factor at {finest:.0e}"),
+        rows,
+    )
+
+
+def _alike(growth: Mapping[str, Growth]) -> str:
+    """Where pairs do not pay yet, and runs with and without them are the same."""
+    both = zip(growth[SECOND].epsilons, growth[SECOND].prices, growth[FIRST].prices, strict=True)
+    same = [f"{epsilon:g}" for epsilon, second, first in both if second == first]
+    return f"{FIRST} and {SECOND} have the same price, and make the same runs, at ε = {', '.join(same) or 'none'}."
+
+
+def _jumps(settings: Settings, prices: AllPrices) -> Iterator[str]:
+    """Where pairs do not have their exponent."""
+    for discount in settings.discounts:
+        steepest = {}
+        for planner in (SECOND, DEBIASED):
+            price = prices[discount, planner]
+            steepest[planner] = max(slope for x, slope in zip(*price.local, strict=True) if x > 1e3)
+        if steepest[SECOND] > steepest[DEBIASED] + 1.0:
+            yield (
+                f"At γ = {discount:g} the local slope of {SECOND} rises to {steepest[SECOND]:.2g} for some ε below "
+                f"1e-3, for a quadratic term squares the support of its child; that of {DEBIASED} to "
+                f"{steepest[DEBIASED]:.3g}. No exponent is claimed of pairs there."
+            )
 
 
 def _run_claims(settings: Settings, growth: Mapping[str, Growth]) -> Iterator[Claim]:
@@ -288,19 +441,46 @@ def _run_claims(settings: Settings, growth: Mapping[str, Growth]) -> Iterator[Cl
     )
 
 
-def _figures(settings: Settings, growth: Mapping[str, Growth], prices: Mapping[str, Prices]) -> list[Figure]:
+def _local_figure(settings: Settings, discount: float, prices: AllPrices) -> Figure:
     ends = [1.0 / settings.forecasts[0], 1.0 / settings.forecasts[-1]]
-    limits = [curvature.total_exponent(beta) for beta in BETA.values()]
-    local = Figure(
-        name="exponents-local",
-        title="The local exponent of the certified price",
-        caption="Slope of log forecast against log 1/ε between neighbouring ε. SmoothCruiser creeps up to 4 and "
-        "SecondOrderSmoothCruiser stays at 3, as logarithms let them; Sparse Sampling has no exponent.",
+    limits = sorted({curvature.total_exponent(beta) for beta in BETA.values()}, reverse=True)
+    highest = 1.5 * limits[0]  # what is steeper has no exponent
+    series = []
+    for planner in KINDS:
+        if (discount, planner) in prices:
+            pairs = [(x, y) for x, y in zip(*prices[discount, planner].local, strict=True) if y <= highest]
+            series.append(Series(planner, [x for x, _ in pairs], [y for _, y in pairs]))
+    sparse = " Sparse Sampling, which has no exponent, soon leaves the figure." if discount == settings.discount else ""
+    return Figure(
+        name=f"exponents-local-{round(100.0 * discount)}",
+        title=f"The local exponent of the certified price, γ = {discount:g}",
+        caption="Slope of log forecast against log 1/ε between neighbouring ε. They near their limits slowly: what the "
+        f"slope is at ε depends on what it is at √ε.{sparse}",
         x=Axis("1/ε", log=True),
         y=Axis("local exponent"),
         series=[
-            *(Series(planner, *price.local) for planner, price in prices.items()),
-            *(Series(f"theory: {limit:g}", ends, [limit, limit], look="dashed") for limit in limits),
+            *series,
+            *(Series(f"theory: {limit:.3g}", ends, [limit, limit], look="dashed") for limit in limits),
+        ],
+    )
+
+
+def _figures(settings: Settings, growth: Mapping[str, Growth], prices: AllPrices) -> list[Figure]:
+    savings = Figure(
+        name="exponents-savings",
+        title="What debiased levels save",
+        caption="Certified price of schedules without debiased levels, of order 2 at most, over that with them.",
+        x=Axis("1/ε", log=True),
+        y=Axis("price without / price with", log=True),
+        series=[
+            Series(
+                f"{planner}, γ = {discount:g}",
+                [1.0 / epsilon for epsilon in settings.forecasts],
+                np.exp(np.subtract(prices[discount, SECOND].logs, prices[discount, planner].logs)).tolist(),
+                look="dashed" if planner == ONE_TERM else "points",
+            )
+            for discount in settings.discounts
+            for planner in (ONE_TERM, DEBIASED)
         ],
     )
     calls = Figure(
@@ -314,7 +494,7 @@ def _figures(settings: Settings, growth: Mapping[str, Growth], prices: Mapping[s
             *(Series.spread(planner, runs.inverse, runs.calls) for planner, runs in growth.items()),
             *(
                 Series(f"{planner}, forecast", growth[planner].inverse, growth[planner].prices, look="dashed")
-                for planner in (SPARSE, SECOND)
+                for planner in (SPARSE, SECOND, DEBIASED)
                 if planner in growth
             ),
         ],
@@ -332,7 +512,7 @@ def _figures(settings: Settings, growth: Mapping[str, Growth], prices: Mapping[s
             Series("ε", finest, finest, look="dashed"),
         ],
     )
-    return [local, calls, errors]
+    return [*(_local_figure(settings, discount, prices) for discount in settings.discounts), savings, calls, errors]
 
 
 def _rms(name: str, x: Sequence[float], samples: Sequence[Sequence[float]]) -> Series:
@@ -342,7 +522,7 @@ def _rms(name: str, x: Sequence[float], samples: Sequence[Sequence[float]]) -> S
 
 STUDY = Study(
     name="exponents",
-    title="The exponents of Table 1",
+    title="The exponents of Table 1, and of debiased levels",
     question="How do calls and errors of each planner change with ε, and does the theory say so?",
     quick=QUICK,
     full=FULL,

@@ -94,6 +94,16 @@ def exponent_beside_logs(x: Sequence[float], logs: Sequence[float]) -> float:
     return float(np.linalg.lstsq(columns, np.asarray(logs, dtype=float), rcond=None)[0][1])
 
 
+def local_slopes(x: Sequence[float], logs: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Geometric means of neighbouring positions, and the slopes of log y against log x between them, [n − 1] each.
+
+    >>> local_slopes([1.0, 10.0], [0.0, 3.0 * np.log(10.0)])[1]
+    [3.0]
+    """
+    places = np.log(x)
+    return np.exp((places[1:] + places[:-1]) / 2.0).tolist(), (np.diff(logs) / np.diff(places)).tolist()
+
+
 def mean_interval(samples: Sequence[float]) -> tuple[float, float, float]:
     """The mean of samples and the ends of its 95 % interval, by normal approximation, which is too narrow for few.
 

@@ -18,11 +18,11 @@ from smoothplan.models.zoo import REBOOT_COST, frozen_lake, garnet, sailing
 from smoothplan.plan import plan
 from smoothplan.planners import (
     UCT,
+    DebiasedCruiser,
     MDPGapE,
     OTGapCruiser,
     OTGapE,
     ReferenceCruiser,
-    SecondOrderSmoothCruiser,
     SmoothCruiser,
     SparseSampling,
 )
@@ -35,11 +35,11 @@ DELTA = 0.1
 SOLVED = 1e-8
 """How accurately Q is known."""
 
-Recursive = SparseSampling | SmoothCruiser | SecondOrderSmoothCruiser
+Recursive = SparseSampling | SmoothCruiser | DebiasedCruiser
 RECURSIVE: dict[str, type[Recursive]] = {
     "SparseSampling": SparseSampling,
     "SmoothCruiser": SmoothCruiser,
-    "SecondOrderSmoothCruiser": SecondOrderSmoothCruiser,
+    "DebiasedCruiser": DebiasedCruiser,  # it may use the levels of SecondOrderSmoothCruiser, too
 }
 PLANNERS = ("MDPGapE", "OTGapE", "UCT", "ReferenceCruiser", *RECURSIVE, "OTGapCruiser")
 

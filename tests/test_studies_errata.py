@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ from studies.errata_measures import (
     clipping_bias,
     ladder_price,
     level_field,
-    log_price,
     predicted_exponent,
+    price,
     printed_epsilons,
 )
 from studies.findings import Findings
@@ -53,10 +54,21 @@ def test_it_runs(small: tuple[list[Row], Findings]) -> None:
     rows, evidence = small[0], small[1].evidence
     assert len(rows) == len(list(errata.cells(TINY)))
     assert {figure.name for figure in evidence.figures} == {
-        f"errata-{name}" for name in ("prices", "clipping", "remainders", "centring")
+        f"errata-{name}" for name in ("prices", "jump", "supports", "clipping", "remainders", "centring")
     }
     # What needs no long range of ε, and no many samples, holds in small too.
-    sure = ("All", "That bound", "The Taylor", "B =", "[(r_lo", "The printed bound", "Sampled", "Without clipping")
+    sure = (
+        "All",
+        "That bound",
+        "The Taylor",
+        "B =",
+        "[(r_lo",
+        "The printed bound",
+        "Sampled",
+        "Without clipping",
+        "Their",
+        "Those",
+    )
     for claim in evidence.claims:
         assert claim.holds or not claim.statement.startswith(sure), claim.verdict
 
@@ -81,26 +93,59 @@ def test_what_is_wrong_is_noticed(
     assert len({statement for statement in wrong if statement.startswith(statements)}) == count
 
 
-def price_rows(exponents: Mapping[str, Callable[[float], float]]) -> list[Row]:
+Exponent = Callable[[float], float]
+"""Of a price, for a γ."""
+
+SUPPORTS = {"pairs": 0.9, "debiased": 0.05}
+"""Exponents of the widest supports."""
+
+
+def price_rows(exponents: Mapping[str, Exponent], supports: Mapping[str, float] = SUPPORTS) -> list[Row]:
     """Rows of prices with given exponents for each variant and γ."""
     rows = []
     for cell in errata.cells(errata.QUICK):
         s = cell.settings
         if s["part"] == "price":
-            log_calls = -exponents[s["variant"]](s["discount"]) * math.log(s["epsilon"])
-            rows.append(Row(s, 0, {"log_calls": log_calls}, 0.0))
+            result = {"log_calls": -exponents[s["variant"]](s["discount"]) * math.log(s["epsilon"])}
+            if s["variant"] in supports:
+                result["support"] = s["epsilon"] ** -supports[s["variant"]]
+            rows.append(Row(s, 0, result, 0.0))
     return rows
 
 
-def test_an_exponent_of_three_as_printed_would_be_found() -> None:
-    def three(discount: float) -> float:
-        return 3.0
+def three(discount: float) -> float:
+    return 3.0
 
-    right = {"printed": predicted_exponent, "mended": three, "certified": three}
-    assert all(claim.holds for claim in prices(price_rows(right)).claims)
-    for variant, wrong in (("printed", three), ("mended", predicted_exponent), ("certified", predicted_exponent)):
-        verdicts = [claim.holds for claim in prices(price_rows({**right, variant: wrong})).claims]
-        assert verdicts.count(False) == 1
+
+RIGHT: dict[str, Exponent] = {
+    "printed": predicted_exponent,
+    "mended": three,
+    "pairs": three,
+    "debiased": lambda discount: 8.0 / 3.0,
+}
+
+
+def failing_prices(rows: list[Row]) -> list[str]:
+    return [claim.statement for claim in prices(rows).claims if not claim.holds]
+
+
+def test_an_exponent_of_three_as_printed_would_be_found() -> None:
+    assert failing_prices(price_rows(RIGHT)) == []
+    wrong = {"printed": three, "mended": predicted_exponent, "pairs": predicted_exponent, "debiased": three}
+    for variant, exponent in wrong.items():
+        assert len(failing_prices(price_rows({**RIGHT, variant: exponent}))) == 1
+
+
+def test_a_jump_and_wide_supports_would_be_found() -> None:
+    def jump(settings: Mapping[str, Any], result: dict[str, Any]) -> Mapping[str, Any]:
+        return {"log_calls": result["log_calls"] + (3.0 if settings["epsilon"] < 1e-5 else 0.0)}
+
+    jumping = changed(price_rows(RIGHT), jump, variant="debiased", discount=0.5)
+    assert "Their local slopes do not jump." in failing_prices(jumping)
+    (wide,) = failing_prices(price_rows(RIGHT, {**SUPPORTS, "debiased": 0.5}))
+    (narrow,) = failing_prices(price_rows(RIGHT, {**SUPPORTS, "pairs": 0.1}))
+    assert wide.startswith("Those of debiased levels")
+    assert narrow.startswith("Supports are why")
 
 
 @pytest.mark.parametrize("discount", [0.1, 0.5])
@@ -110,8 +155,15 @@ def test_the_recursion_for_prices_is_the_printed_schedule(discount: float) -> No
     problem = Problem.of(model, LogSumExp(1.0))
     for epsilon in printed_epsilons(discount, 1e-6):
         ours = ladder_price(problem, epsilon, 0.1, coarse_pairs=False)
-        assert ours == pytest.approx(log_price("printed", discount, epsilon, 1.0, 0.1), abs=1.0)
+        assert ours == pytest.approx(price("printed", discount, epsilon, 1.0, 0.1)["log_calls"], abs=1.0)
         assert ladder_price(problem, epsilon, 0.1, coarse_pairs=True) < ours
+
+
+def test_supports_are_those_of_the_levels() -> None:
+    """Pairs have wider ones than debiased levels, which are a few times as wide as the value interval."""
+    pairs, debiased = (price(variant, 0.5, 1e-4, 1.0, 0.1) for variant in ("pairs", "debiased"))
+    assert pairs["support"] > 100.0 > 20.0 > debiased["support"] > 1.0
+    assert debiased["log_calls"] < pairs["log_calls"]
 
 
 def test_on_a_level_field_all_states_have_the_value_that_is_claimed() -> None:

@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smoothplan import exact
+from smoothplan import curvature, exact
 from smoothplan.backups import LogSumExp
 from smoothplan.models.zoo import garnet
 from studies import exponents
 from studies.base import Row
-from studies.exponents import FIRST, MULTILEVEL, SECOND, SPARSE
+from studies.exponents import DEBIASED, FIRST, MULTILEVEL, ONE_TERM, SECOND, SPARSE, Prices
 from studies.fits import exponent_beside_logs, power_law
-from tests.studied import small_run
+from tests.studied import small_run, verdict
 
 TINY = exponents.Settings(
     forecasts=(1e-3, 8e-4, 6e-4),
-    runs=((SPARSE, (0.2, 0.1)), (FIRST, (0.2, 0.1)), (SECOND, (0.2, 0.1)), (MULTILEVEL, (0.05, 0.02))),
+    runs=(*((planner, (0.2, 0.1)) for planner in exponents.SCHEDULED), (MULTILEVEL, (0.05, 0.02))),
     instances=1,
     repeats=2,
     depth=1,
@@ -32,7 +32,14 @@ def theory(planner: str, x: float) -> float:
     """Prices as the theory has them, logarithms and all."""
     if planner == SPARSE:
         return 2.0 * x + x**2 / (2.0 * math.log(1.0 / exponents.QUICK.discount))
-    return {FIRST: 4.0, SECOND: 3.0, MULTILEVEL: 2.0}[planner] * x - 2.0 * math.log(x)
+    if planner == MULTILEVEL:
+        return 2.0 * x
+    # More kinds of levels are cheaper, whatever ε is.
+    return (
+        curvature.total_exponent(exponents.BETA[planner]) * x
+        - 2.0 * math.log(x)
+        - 30.0 * list(exponents.KINDS).index(planner)
+    )
 
 
 def rows(growth: Growth = theory, calls: Growth = theory, error: float = 1.0) -> list[Row]:
@@ -43,8 +50,10 @@ def rows(growth: Growth = theory, calls: Growth = theory, error: float = 1.0) ->
         x = math.log(1.0 / epsilon)
         result = {"log_forecast": growth(planner, x)}
         if cell.settings["kind"] == "run":
-            made_calls = calls(planner, x) if planner != MULTILEVEL else calls(planner, x) + 2.0 * math.log(x)
-            result |= {"calls": math.exp(made_calls) / 1.5, "error": 0.3 * 0.01 ** (1.0 - error) * epsilon**error}
+            result |= {
+                "calls": math.exp(calls(planner, x)) / 1.5,
+                "error": 0.3 * 0.01 ** (1.0 - error) * epsilon**error,
+            }
         made.append(Row(cell.settings, cell.seed, result, 0.0))
     return made
 
@@ -56,10 +65,11 @@ def failing(made: list[Row]) -> set[str]:
 
 def test_it_runs(tmp_path: Path) -> None:
     findings = small_run(exponents.STUDY, TINY, tmp_path)[1]
-    assert findings.rows == 3 * 3 + 4 * 2 * 2
-    assert [len(figure.series) for figure in findings.evidence.figures] == [5, 6, 5]
+    assert findings.rows == (5 + 4 + 4) * 3 + 5 * 2 * 2
+    assert [len(figure.series) for figure in findings.evidence.figures] == [8, 7, 7, 6, 8, 6]
     fine = [claim for claim in findings.evidence.claims if claim.quantity.startswith("exponent of the forecast")]
-    assert len(fine) == 2
+    assert len(fine) == 4 + 3 + 3
+    assert verdict(findings.evidence, "with fewer kinds")
 
 
 def test_growth_as_in_theory_is_accepted() -> None:
@@ -70,7 +80,8 @@ def test_growth_as_in_theory_is_accepted() -> None:
     ("planner", "wrong", "where"),
     [
         *((SPARSE, 6.0, "forecast"), (FIRST, 3.0, "forecast"), (SECOND, 4.0, "forecast")),
-        *((planner, None, "runs") for planner in (SPARSE, FIRST, SECOND, MULTILEVEL)),
+        *((ONE_TERM, 4.0, "forecast"), (DEBIASED, 3.0, "forecast")),
+        *((planner, None, "runs") for planner in (SPARSE, FIRST, SECOND, DEBIASED, MULTILEVEL)),
     ],
 )
 def test_a_wrong_exponent_is_found(planner: str, wrong: float | None, where: str) -> None:
@@ -78,15 +89,41 @@ def test_a_wrong_exponent_is_found(planner: str, wrong: float | None, where: str
 
     def planted(name: str, x: float) -> float:
         right = theory(name, x)
-        return right if name != planner else right + 0.5 * x if wrong is None else wrong * x
+        if name != planner:
+            return right
+        return right + 0.5 * x if wrong is None else wrong * x - 30.0 * list(exponents.KINDS).index(planner)
 
-    (found,) = failing(rows(planted, planted) if where == "forecast" else rows(calls=planted))
-    assert planner in found
+    found = failing(rows(planted, planted) if where == "forecast" else rows(calls=planted))
+    assert found
+    assert all(planner in quantity for quantity in found)
+
+
+def test_slopes_that_are_not_flatter_with_debiased_levels_are_found() -> None:
+    def steep(planner: str, x: float) -> float:
+        return theory(planner, x) + (x if planner == DEBIASED else 0.0)
+
+    found = failing(rows(steep, steep))
+    assert sum(quantity.startswith("slope of the forecast of SmoothCruiser") for quantity in found) == 3
+
+
+def test_a_price_above_that_with_fewer_kinds_of_levels_is_found() -> None:
+    def dear(planner: str, x: float) -> float:
+        return theory(planner, x) + (50.0 if planner == SECOND else 0.0)
+
+    assert failing(rows(dear, dear)) == {"largest price over that with fewer kinds of levels, over planners, γ and ε"}
+
+
+def test_where_more_kinds_of_levels_pay() -> None:
+    fewer = Prices([0.1, 0.01, 0.001, 0.0001], [1.0, 2.0, 3.0, 4.0])
+    for savings, start in (([0.1, 0.0, 0.1, 0.1], 0.001), ([0.1] * 4, 0.1), ([0.1, 0.1, 0.1, 0.04], None)):
+        more = Prices(fewer.epsilons, np.subtract(fewer.logs, savings).tolist())
+        assert more.pays_from(fewer) == start
+    assert fewer.slope(0.1, 0.001) == pytest.approx(2.0 / math.log(100.0))
 
 
 def test_errors_that_do_not_shrink_with_epsilon_are_found() -> None:
     found = failing(rows(error=0.0))
-    assert sum(quantity.startswith("slope of root mean square errors") for quantity in found) == 4
+    assert sum(quantity.startswith("slope of root mean square errors") for quantity in found) == 5
 
 
 def test_the_target_of_a_deep_truncation_is_the_value() -> None:
