@@ -90,11 +90,25 @@ def plug_in_case(
 
 
 def optimised_case(name: str, backup: SoftmaxMixture, actions: int, epsilon: float) -> Case:
-    """An optimised schedule of order 2 with Bernoulli rewards, γ = 0.2."""
+    """The cheapest schedule with Bernoulli rewards, γ = 0.2."""
     model = garnet(states=50, actions=actions, branching=4, discount=0.2, seed=1, reward_kind="bernoulli")
-    schedule = optimised(Problem.of(model, backup), epsilon, delta=0.1)
+    schedule = optimised(Problem.of(model, backup), epsilon, 0.1, 2, 2)
     reference = exact.solve(model, backup).q[STATE] + 0.03 * (-1.0) ** np.arange(actions)
     return Case(name, model, backup, schedule, "values", reference)
+
+
+def second_order_case(name: str, backup: SoftmaxMixture, actions: int) -> Case:
+    """A level of order 2 over one of order 1 and a plug-in level, with Bernoulli rewards."""
+    model = garnet(states=50, actions=actions, branching=4, discount=0.2, seed=1, reward_kind="bernoulli")
+    levels = (
+        Level("constant"),
+        Level("plug-in", samples=2, reference=0),
+        Level("order-1", samples=5, reference=0, linear=1),
+        Level("order-2", samples=7, reference=0, linear=2, quadratic=1, pairs=2),
+        Level("plug-in", samples=1, reference=3),
+    )
+    schedule = Schedule(Problem.of(model, backup), levels, repeats=1, epsilon=0.1, delta=0.1)
+    return Case(name, model, backup, schedule, "returns", np.zeros(actions))
 
 
 def debiased_case(
@@ -113,7 +127,7 @@ def debiased_case(
 
 CASES: dict[str, Callable[[str], Case]] = {
     "plug-in": plug_in_case,
-    "order 2": lambda name: optimised_case(name, LogSumExp(1.0), 2, 0.01),
+    "order 2": lambda name: second_order_case(name, LogSumExp(1.0), 2),
     "transport": lambda name: optimised_case(name, OptimalTransport(cost=line_cost(4), tau=1.0, lam=0.5), 4, 0.03),
     "debiased plug-in": lambda name: debiased_case(name, LogSumExp(1.0), 5, order=0, debias=1, rewards=1),
     "debiased order 1": lambda name: debiased_case(name, LogSumExp(1.0), 2, order=1, debias=2),
@@ -121,9 +135,9 @@ CASES: dict[str, Callable[[str], Case]] = {
         name, OptimalTransport(cost=line_cost(5), tau=1.0, lam=0.5), 5, order=1, debias=2
     ),
 }
-"""Every kind of level. Plain plug-in levels: K = 5, N = 8, depth 3, 1000 states with 8 successors each. Optimised
-schedules: K = 2, ε = 0.01; K = 4, ε = 0.03 with line costs. Debiased levels: K = 5 without averaged rewards; with four
-of them, K = 2 and K = 5."""
+"""Every kind of level. Plain plug-in levels: K = 5, N = 8, depth 3, 1000 states with 8 successors each. Pairs: K = 2. An
+optimised schedule: K = 4, ε = 0.03 with line costs. Debiased levels: K = 5 without averaged rewards; with four of them,
+K = 2 and K = 5."""
 
 
 # The twin

@@ -314,7 +314,7 @@ NEEDS = r"needs a mixture of softmaxes, such as LogSumExp or OptimalTransport, g
 @pytest.mark.parametrize(
     ("call", "complaint"),
     [
-        (lambda b: sp.SecondOrderSmoothCruiser(b, 0.1), f"SecondOrderSmoothCruiser {NEEDS}SmoothCruiser"),
+        (lambda b: sp.SecondOrderSmoothCruiser(b, 0.1), f"SecondOrderSmoothCruiser {NEEDS}DebiasedCruiser"),
         (lambda b: sp.SmoothCruiser(b, 0.1, variant="paper"), f"the printed SmoothCruiser {NEEDS}variant='certified'"),
         (lambda b: sp.ReferenceCruiser(b, epsilon=0.1), f"ReferenceCruiser of order 2 {NEEDS}order=1"),
         (lambda b: sp.UCT(b), r"UCT is for the hard maximum, got Tsallis\(temperature=0\.5"),

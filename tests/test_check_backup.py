@@ -37,7 +37,10 @@ def test_correct_backups_pass_and_their_bounds_are_nearly_seen(backup: Backup, s
     assert len(report.derivatives) == len(declared)
     assert all(0.0 < seen <= bound * (1 + 1e-6) for seen, bound in zip(report.derivatives, declared, strict=True))
     if isinstance(backup, sp.LogSumExp | sp.Tsallis):
-        assert all(seen >= 0.98 * bound for seen, bound in zip(report.derivatives, declared, strict=True))
+        # The third derivative is largest in three different directions; the check takes one, where it is √3/18, not 1/8.
+        nearly = [0.75 if order == 3 else 0.98 for order in range(2, 2 + len(declared))]
+        found = zip(report.derivatives, declared, nearly, strict=True)
+        assert all(seen >= part * bound for seen, bound, part in found)
 
 
 @pytest.mark.parametrize("actions", [1, 2, 7])
@@ -111,7 +114,7 @@ def bounds(backup: Backup, order: int, factor: float) -> Callable[[int], tuple[f
             r"declares 1\.3[12]\d* for the derivative of order 2, but .* 1\.33",
         ),
         (SOFT, {"derivatives": bounds(SOFT, 2, 0.99)}, r"declares 0\.495 for the derivative of order 2"),
-        (SOFT, {"derivatives": bounds(SOFT, 3, 0.98)}, "for the derivative of order 3, but around there it is 0.38"),
+        (SOFT, {"derivatives": bounds(SOFT, 3, 0.75)}, "for the derivative of order 3, but around there it is 0.38"),
         (SOFT, {"derivatives": bounds(SOFT, 4, 0.98)}, "for the derivative of order 4"),
         (SOFT, {"derivatives": bounds(SOFT, 6, 0.9)}, "for the derivative of order 6"),
         (SPARSE, {"derivatives": lambda actions: (4 / 3 / 0.5, 100.0)}, "for the derivative of order 3"),
