@@ -12,7 +12,7 @@ import pytest
 from smoothplan.backups import LogSumExp
 from studies import contest, throughput
 from studies.base import Row
-from studies.contest import compile_program, contestants, mean_and_error, optimised_case, plug_in_case
+from studies.contest import compile_program, contestants, mean_and_error, plug_in_case, second_order_case
 from studies.throughput import QUICK, STUDY, Settings, cells, evidence, planned_here
 from tests.studied import changed, claim, small_run, verdict
 
@@ -53,9 +53,7 @@ def test_contestants_estimate_the_same(name: str, monkeypatch: pytest.MonkeyPatc
     """Means are within 5.5 standard errors of the compiled engine's: a false alarm in a million seeds."""
     monkeypatch.setattr(contest, "own_twin", partial(compile_program, "twin.cpp", "-O0"))
     monkeypatch.setattr(contest, "LARGE_CHUNK", 1 << 18)
-    case = (
-        plug_in_case("small", 5, 2, 2, 2, 2) if name == "plug-in" else optimised_case("rough", LogSumExp(1.0), 2, 0.1)
-    )
+    case = plug_in_case("small", 5, 2, 2, 2, 2) if name == "plug-in" else second_order_case(name, LogSumExp(1.0), 2)
     found = {}
     for who, contestant in contestants(case).items():
         measured = contestant(2_000 if who == "plain Python" else 2, 0)
