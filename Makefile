@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 DEMO := --model garnet:states=50,actions=2,branching=4,discount=0.2,seed=1,reward_kind=bernoulli \
-	--backup lse:temperature=1 --planner second-order:epsilon=0.01,delta=0.1
+	--backup lse:temperature=1 --planner debiased:epsilon=0.01,delta=0.1
 
 SEARCH := --model garnet:states=100000,actions=5,branching=2,discount=0.7,sparsity=0.5,seed=1 \
 	--backup hard-max --planner ot-gape:epsilon=0.2,delta=0.1

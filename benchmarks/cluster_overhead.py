@@ -35,7 +35,7 @@ def work(compiled: bool) -> Work:
         model = sp.VectorModel(
             drift, actions=2, discount=0.2, reward_range=(0, 1), terminates=False, initial_state=[0.0]
         )
-    planner = sp.SecondOrderSmoothCruiser(sp.LogSumExp(0.5), epsilon=0.01 if compiled else 0.1, delta=0.1)
+    planner = sp.DebiasedCruiser(sp.LogSumExp(0.5), epsilon=0.01 if compiled else 0.1, delta=0.1)
     engine = engine_for("compiled" if compiled else "batched", planner.schedule(model), planner.backup, model)
     return Work(engine, model, 0 if compiled else np.array([0.0]), 0)
 

@@ -115,8 +115,8 @@ def beside(calls: float) -> None:
         planner = sp.RandomizedMultilevel(backup, 0.02, depth=3)
         found = variance(sampled(planner, model, calls))
         needed = planner.expected_calls(model) * found / 0.01**2
-        certified = sp.forecast(sp.SecondOrderSmoothCruiser(backup, epsilon=0.02), model).calls
-        result = sp.plan(sp.SecondOrderSmoothCruiser(backup, epsilon=0.02), model, 0)
+        certified = sp.forecast(sp.DebiasedCruiser(backup, epsilon=0.02), model).calls
+        result = sp.plan(sp.DebiasedCruiser(backup, epsilon=0.02), model, 0)
         own = sp.plan(planner, model, 0)
         print(
             f"  {name}: deviation {math.sqrt(found):.3g}, {planner.expected_calls(model):.3g} calls each, so "

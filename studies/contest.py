@@ -135,9 +135,9 @@ CASES: dict[str, Callable[[str], Case]] = {
         name, OptimalTransport(cost=line_cost(5), tau=1.0, lam=0.5), 5, order=1, debias=2
     ),
 }
-"""Every kind of level. Plain plug-in levels: K = 5, N = 8, depth 3, 1000 states with 8 successors each. Pairs: K = 2. An
-optimised schedule: K = 4, ε = 0.03 with line costs. Debiased levels: K = 5 without averaged rewards; with four of them,
-K = 2 and K = 5."""
+"""Every kind of level. Plain plug-in levels: K = 5, N = 8, depth 3, 1000 states with 8 successors each. Pairs: K = 2.
+An optimised schedule: K = 4, ε = 0.03 with line costs. Debiased levels: K = 5 without averaged rewards; with four of
+them, K = 2 and K = 5."""
 
 
 # The twin

@@ -37,7 +37,7 @@ def test_correct_backups_pass_and_their_bounds_are_nearly_seen(backup: Backup, s
     assert len(report.derivatives) == len(declared)
     assert all(0.0 < seen <= bound * (1 + 1e-6) for seen, bound in zip(report.derivatives, declared, strict=True))
     if isinstance(backup, sp.LogSumExp | sp.Tsallis):
-        # The third derivative is largest in three different directions; the check takes one, where it is √3/18, not 1/8.
+        # The third derivative is largest in three different directions, 1/8; the check takes one, where it is √3/18.
         nearly = [0.75 if order == 3 else 0.98 for order in range(2, 2 + len(declared))]
         found = zip(report.derivatives, declared, nearly, strict=True)
         assert all(seen >= part * bound for seen, bound, part in found)

@@ -160,7 +160,7 @@ def boxes(rows: Sequence[tuple[str, str, str]]) -> list[str]:
     return parts
 
 
-def shrinking(planner: sp.SecondOrderSmoothCruiser, model: sp.TabularModel) -> tuple[sp.PlanResult, list[str]]:
+def shrinking(planner: sp.DebiasedCruiser, model: sp.TabularModel) -> tuple[sp.PlanResult, list[str]]:
     """A run, with every line of progress that it writes."""
     progress.EVERY = 0.0  # every update, not one a second
     lines = io.StringIO()
@@ -172,7 +172,7 @@ def shrinking(planner: sp.SecondOrderSmoothCruiser, model: sp.TabularModel) -> t
 def overview() -> str:
     """From a state to an interval, and how that shrinks."""
     model = sp.models.garnet(states=50, actions=2, branching=4, discount=0.2, seed=1, reward_kind="bernoulli")
-    planner = sp.SecondOrderSmoothCruiser(sp.LogSumExp(1.0), epsilon=0.01, delta=0.1)
+    planner = sp.DebiasedCruiser(sp.LogSumExp(1.0), epsilon=0.01, delta=0.1)
     forecast, exact = sp.forecast(planner, model), float(sp.exact.solve(model, planner.backup).values[0])
     result, lines = shrinking(planner, model)
     low, high = result.interval

@@ -34,7 +34,7 @@ GUIDE = """\
 A model, a backup or a planner is named by a spec, name:key=value,...
 
   smoothplan plan --model garnet:states=50,actions=2,branching=4,discount=0.2,seed=1 \\
-                  --backup lse:temperature=1 --planner second-order:epsilon=0.01,delta=0.1 --state 0 --exact
+                  --backup lse:temperature=1 --planner debiased:epsilon=0.01,delta=0.1 --state 0 --exact
   smoothplan forecast --model garnet:discount=0.2 --planner smooth-cruiser:epsilon=0.05
                                                        the price, before any simulator call
   smoothplan plan --model river-swim:discount=0.7 --backup hard-max --planner ot-gape:epsilon=0.1 --graph seen.svg
