@@ -182,7 +182,11 @@ def write_data(case: Case, path: Path) -> None:
 
 
 def compile_program(name: str, optimise: str = "-O3") -> Path | None:
-    """A C++ program of this package, compiled for this machine; none where there is no compiler that can."""
+    """A C++ program of this package, compiled for this machine; none where there is no compiler.
+
+    Raises:
+        RuntimeError: the compiler does not compile it, with its words.
+    """
     program = workshop() / Path(name).stem
     compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
     if compiler is None:
@@ -190,9 +194,10 @@ def compile_program(name: str, optimise: str = "-O3") -> Path | None:
     with as_file(files("studies")) as folder:
         command = [compiler, optimise, "-std=c++17", f"-I{folder}", "-o", str(program), str(folder / name)]
         for tuned in (["-march=native"], []):  # not every compiler knows this machine
-            if subprocess.run([*command, *tuned], check=False, capture_output=True).returncode == 0:
+            result = subprocess.run([*command, *tuned], check=False, capture_output=True, text=True)
+            if result.returncode == 0:
                 return program
-    return None
+    raise RuntimeError(f"{compiler} does not compile {name}:\n{result.stderr}")
 
 
 @cache

@@ -212,8 +212,18 @@ def test_engines_agree_with_the_naive_recursion(name: str, row: int) -> None:
     same_distribution(calls, compiled_calls.astype(np.float64))
 
 
-@pytest.mark.parametrize("row", range(1, 9))
-@pytest.mark.parametrize("name", MODELS)
+DAILY = {("entropy", 3), ("entropy", 6), ("function", 2), ("function", 4), ("entropy ends", 6), ("entropy ends", 7)}
+"""Models and rows of `debiased_table` that every test run compares; the naive recursion is slow."""
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        pytest.param(name, row, marks=() if (name, row) in DAILY else pytest.mark.full)
+        for name in MODELS
+        for row in range(1, 9)
+    ],
+)
 def test_debiased_levels_agree_with_the_naive_recursion(name: str, row: int) -> None:
     """The same distribution of samples and of calls. False-alarm rate 1e-6 for the whole file."""
     table, state = case(name, debiased_table), row % 2
@@ -332,7 +342,8 @@ def test_levels_have_their_exact_distribution(name: str, row: int) -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_debiased_levels_have_their_exact_distribution(name: str, row: int) -> None:
     """False-alarm rate 1e-6 for the whole file."""
-    has_the_exact_distribution("compiled", *small_case(name, small_debiased_table), row)
+    for engine in ENGINES:
+        has_the_exact_distribution(engine, *small_case(name, small_debiased_table), row)
 
 
 def root_has_its_exact_moments(engine: str, table: Case, exact: Exact, row: int) -> None:
@@ -359,11 +370,12 @@ def test_root_samples_have_their_exact_moments(name: str, row: int) -> None:
         root_has_its_exact_moments(engine, *small_case(name), row)
 
 
-@pytest.mark.parametrize("row", [9, 10])
+@pytest.mark.parametrize("row", [9, pytest.param(10, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", SMALL)
 def test_root_samples_over_debiased_levels_have_their_exact_moments(name: str, row: int) -> None:
     """False-alarm rate 1e-6 for the whole file."""
-    root_has_its_exact_moments("compiled", *small_case(name, small_debiased_table), row)
+    for engine in ENGINES:
+        root_has_its_exact_moments(engine, *small_case(name, small_debiased_table), row)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -144,7 +144,7 @@ def test_more_kinds_are_never_dearer(discount: float) -> None:
             assert price == min(fewer)
 
 
-@pytest.mark.parametrize("discount", [0.5, 0.7, 0.9])
+@pytest.mark.parametrize("discount", [0.5, 0.7])
 def test_wide_supports_do_not_spoil_the_price(discount: float) -> None:
     """A quadratic term squares the support of its child, and nested references widen it by a factor each."""
     problem = entropy_problem(discount=discount)
@@ -334,6 +334,8 @@ def test_trimmed_keeps_what_is_needed_in_order() -> None:
 def test_what_cannot_be_debiased_is_refused(samples: int) -> None:
     with pytest.raises(ValueError, match=f"samples must be a multiple of 4 for debias=2, got {samples}"):
         Level("order-1", samples=samples, reference=0, linear=0, debias=2)
+    with pytest.raises(ValueError, match="rewards must be at least 1, got 0"):
+        Level("constant", rewards=0)
     with pytest.raises(ValueError, match="debias must be 0 for a level of kind 'order-2'"):
         Level("order-2", samples=4, reference=0, linear=0, quadratic=0, pairs=2, debias=1)
     debiased = [Level("constant"), Level("plug-in", samples=2, reference=0, debias=1)]

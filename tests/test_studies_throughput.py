@@ -124,8 +124,10 @@ def test_what_is_wrong_is_noticed(kind: str, change: Callable[[Any, Any], dict[s
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no compiler")
 @pytest.mark.parametrize("name", ["twin.cpp", "chain_twin.cpp"])
 def test_the_twins_compile(name: str) -> None:
-    """A study goes on without a twin that does not compile, so that a mistake in one would stay unseen."""
+    """A study goes on without a compiler, but not with one that does not compile a twin."""
     assert compile_program(name, "-O0") is not None
+    with pytest.raises(RuntimeError, match=r"does not compile missing\.cpp:\n.*missing\.cpp"):
+        compile_program("missing.cpp")
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ moments of range(Q̂ − Q) matter. The formulas accept arrays, so that a search
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -423,6 +423,7 @@ class Level:
     """A row of a schedule: a recipe for a sample of V(s). Children are rows further up in the table."""
 
     kind: Kind
+    _: KW_ONLY
     samples: int = 0  # N, returns per action in the reference; 0: all actions alike
     reference: int | None = None  # the level that these returns go through
     debias: int = 0  # terms of the bias by the reference's noise that are cancelled: N^−1, or N^−1 and N^−2
@@ -436,6 +437,8 @@ class Level:
     clip: tuple[float, float] | None = None  # the printed clipping, of every entry of Q̂ and of the sample
 
     def __post_init__(self) -> None:
+        if self.rewards < 1:
+            raise ValueError(f"rewards must be at least 1, got {self.rewards}")
         blocks = 2**self.debias
         if self.debias > 0 and (self.samples < blocks or self.samples % blocks > 0):
             raise ValueError(f"samples must be a multiple of {blocks} for debias={self.debias}, got {self.samples}")

@@ -225,9 +225,9 @@ class _Table:
         self._problem, self._kinds = problem, kinds
         self._levels = [Level("constant")]
         self._certificates = [arithmetic.constant(problem)]
-        # From one bias target to the next. One step shrinks a bias by γ and no more: the grid has some steps of its own
-        # within that.
-        self._ratio = max(0.85, problem.discount**0.2)
+        # From one bias target to the next. One step shrinks a bias by γ and no more, so the grid has some steps within
+        # that: about five, but two where the discount is so large that every price is hopeless.
+        self._ratio = max(0.85, min(problem.discount**0.2, 0.96), problem.discount**0.5)
         self._target = self._certificates[0].bias * self._ratio
         self._counts: list[tuple[float, int]] = []  # target, and the number of levels once it was met
         self._pools = [_Pool(problem, kinds, debias) for debias in range(kinds.debias + 1)]

@@ -95,7 +95,7 @@ class _Ladder:
         """The printed root: F of an estimate of Q to accuracy ε."""
         curvature.resolvable(epsilon, self.problem.values)
         _steps(self.problem, epsilon / self.bound, self._step, most=600)  # each has a reference with levels of its own
-        root = Level("plug-in", self.samples(epsilon), self._sample(epsilon / self._step))
+        root = Level("plug-in", samples=self.samples(epsilon), reference=self._sample(epsilon / self._step))
         return Schedule(self.problem, (*self.levels, root), 1, epsilon, delta, early_stopping=False)
 
     @property
@@ -112,7 +112,7 @@ class _Ladder:
             level = _zero(self.problem)
         elif accuracy >= self.threshold:
             child = self._sample(accuracy / self._step)
-            level = Level("plug-in", self.samples(accuracy), child, clip=clip)
+            level = Level("plug-in", samples=self.samples(accuracy), reference=child, clip=clip)
         else:
             tolerance = self.tolerance(accuracy)
             around, child = self._sample(tolerance / self._step), self._sample(accuracy / self._step)
