@@ -70,7 +70,7 @@ class _Candidates:
 
     def proved(self, entry: int) -> Certificate:
         """The certificate of one entry."""
-        return Certificate(*(float(np.broadcast_to(c, self.reference.shape)[entry]) for c in self.certificate))
+        return Certificate(*(float(column[entry] if np.ndim(column) else column) for column in self.certificate))
 
 
 class Rung(NamedTuple):
@@ -227,7 +227,7 @@ class _Table:
         self._certificates = [arithmetic.constant(problem)]
         # From one bias target to the next. One step shrinks a bias by γ and no more, so the grid has some steps within
         # that: about five, but two where the discount is so large that every price is hopeless.
-        self._ratio = max(0.85, min(problem.discount**0.2, 0.96), problem.discount**0.5)
+        self._ratio = max(0.85, min(problem.discount**0.2, 0.95), problem.discount**0.5)
         self._target = self._certificates[0].bias * self._ratio
         self._counts: list[tuple[float, int]] = []  # target, and the number of levels once it was met
         self._pools = [_Pool(problem, kinds, debias) for debias in range(kinds.debias + 1)]
@@ -303,7 +303,7 @@ class _Pool:
     def __init__(self, problem: Problem, kinds: Kinds, debias: int) -> None:
         self.debias = debias
         self._problem, self._kinds = problem, kinds
-        self._plug_in: list[_Candidates] = []
+        self._plug_in: list[_Candidates] = []  # those that reach the latest target, and those of the latest levels
         # The constant reference, which costs nothing, and which there is nothing to debias in.
         constant = arithmetic.constant_reference(problem)
         here = slice(0, 1 if debias == 0 else 0)
@@ -334,15 +334,25 @@ class _Pool:
         self.references = _frontier(_References(ReferenceMoments(*columns[:-3]), *columns[-3:]))
 
     def plug_in_levels(self, target: float) -> Iterator[_Candidates]:
-        """Those that reach a bias target."""
-        for candidates in self._plug_in:
-            reach = candidates.certificate.bias <= target
-            if reach.any():
-                yield candidates.rows(reach)
+        """Those that reach a bias target; the others are dropped, for the next targets are finer."""
+        reaching = (some.rows(some.certificate.bias <= target) for some in self._plug_in)
+        self._plug_in = [some for some in reaching if len(some.samples)]
+        if len(self._plug_in) > 1:
+            columns = [np.concatenate(parts) for parts in zip(*map(_plug_in_columns, self._plug_in), strict=True)]
+            merged = replace(
+                self._plug_in[0], certificate=Certificate(*columns[:-2]), reference=columns[-2], samples=columns[-1]
+            )
+            self._plug_in = [merged]
+        yield from self._plug_in
 
 
 def _flat(references: _References) -> list[Numbers]:
     return [*references.certificate, *references[1:]]
+
+
+def _plug_in_columns(some: _Candidates) -> list[Numbers]:
+    shape = some.samples.shape
+    return [*(np.broadcast_to(column, shape) for column in some.certificate), some.reference, some.samples]
 
 
 def _best(problem: Problem, candidates: Iterator[_Candidates]) -> Iterator[tuple[_Candidates, int]]:
@@ -393,10 +403,10 @@ def _second_order(
     problem: Problem, returns: Return, target: float, references: _References, useful: Ints
 ) -> Iterator[_Candidates]:
     """Levels of order 2 around some references, with linear children that are of use."""
-    # About 25 levels are tried as children of the quadratic term: they are coarse, and the choice is not critical.
-    coarse = np.arange(0, len(returns.bias), math.ceil(len(returns.bias) / 25))
+    # About 15 levels are tried as children of the quadratic term: they are coarse, and the choice is not critical.
+    coarse = np.arange(0, len(returns.bias), math.ceil(len(returns.bias) / 15))
     r, j, k = _grid(np.arange(len(references.level)), useful, coarse)
-    for pairs in (2, 3, 5, 10, 20):
+    for pairs in (2, 4, 10):
         second = arithmetic.second_order(
             problem, _rows(references.certificate, r), _rows(returns, j), _rows(returns, k), pairs
         )
