@@ -40,6 +40,7 @@ def near(model: sp.TabularModel, backup: Backup, size: float) -> sp.TabularRefer
 RECURSIVE: dict[str, Callable[[Backup], Any]] = {
     "sparse sampling": lambda backup: sp.SparseSampling(backup, 0.25, FALSE_ALARM),
     "smooth cruiser": lambda backup: sp.SmoothCruiser(backup, 0.15, FALSE_ALARM),
+    "debiased cruiser": lambda backup: sp.DebiasedCruiser(backup, 0.05, FALSE_ALARM),
     "gap cruiser": lambda backup: sp.OTGapCruiser(backup, 0.15, FALSE_ALARM),
 }
 
@@ -349,3 +350,24 @@ def test_a_backup_without_derivatives_is_for_plug_in_levels() -> None:
     result = sp.plan(sp.SparseSampling(backup, 0.25, FALSE_ALARM), model, state=0)
     assert result.status == "converged"
     assert holds(result, model, backup)
+
+
+def test_debiased_levels_serve_backups_with_enough_derivatives() -> None:
+    """Three derivatives are enough for a certificate; with one, as of Tsallis, levels stay as they are."""
+    smooth, sparse = (
+        sp.DebiasedCruiser(backup, 0.01).schedule(small(0.2)) for backup in (TwoTemperatures(), sp.Tsallis(1.0))
+    )
+    assert any(level.debias > 0 for level in smooth.levels)
+    assert not any(level.debias > 0 for level in sparse.levels)
+    assert {level.kind for level in sparse.levels} <= {"constant", "plug-in", "order-1"}
+
+
+def test_what_a_backup_lacks_is_named() -> None:
+    class Old:
+        temperature = 1.0
+
+        def __repr__(self) -> str:
+            return "Old()"
+
+    with pytest.raises(TypeError, match=r"Old\(\): a backup must have .*, and this one has no at_zero_range"):
+        sp.forecast(sp.SmoothCruiser(Old(), 0.1), small()).calls  # type: ignore[arg-type]  # noqa: B018

@@ -84,6 +84,15 @@ class SoftmaxMixture(Backup, Protocol):
         """The weighted softmaxes Γ_ij = μ_s(j)·p_ij, [..., K, J]."""
 
 
+def what_lacks(backup: Backup) -> str | None:
+    """What is missing of a backup that a user has written, in a sentence; None where nothing is."""
+    declared = ("temperature", "at_zero_range", "derivatives", "value", "policy", "regulariser")
+    missing = [name for name in declared if not hasattr(backup, name)]
+    return (
+        f"{backup!r}: a backup must have {', '.join(declared)}, and this one has no {missing[0]}" if missing else None
+    )
+
+
 def is_mixture(backup: Backup) -> TypeGuard[SoftmaxMixture]:
     """Whether a backup is a mixture of softmaxes."""
     return isinstance(backup, SoftmaxMixture)

@@ -14,10 +14,7 @@ from numpy.typing import ArrayLike
 
 from smoothplan import arguments, streams
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, OptimalTransport
-
-DECLARED = ("temperature", "at_zero_range", "derivatives", "value", "policy", "regulariser")
-"""What every backup has."""
+from smoothplan.backups import Backup, OptimalTransport, what_lacks
 
 ROUNDING = 1e-9
 """What rounding may do to a value, relative to the largest number it is computed from."""
@@ -57,9 +54,9 @@ def check_backup(
     >>> check_backup(LogSumExp(0.5), actions=3).at_zero == LogSumExp(0.5).at_zero_range(3)
     True
     """
-    missing = [name for name in DECLARED if not hasattr(backup, name)]
-    if missing:
-        raise BackupError(f"{backup!r}: a backup must have {', '.join(DECLARED)}, and this one has no {missing[0]}")
+    lacking = what_lacks(backup)
+    if lacking is not None:
+        raise BackupError(lacking)
     rng, actions = streams.generator(seed), arguments.whole("actions", actions)
     rows = None if states is None else np.asarray(states)
     if rows is not None and (rows.ndim == 0 or len(rows) == 0):

@@ -26,7 +26,7 @@ import numpy as np
 
 from smoothplan import curvature
 from smoothplan.arguments import Numbers
-from smoothplan.backups import Backup, is_mixture
+from smoothplan.backups import Backup, is_mixture, what_lacks
 from smoothplan.models.base import GenerativeModel
 from smoothplan.schedules import debias as debiasing
 
@@ -54,7 +54,14 @@ class Problem:
 
     @classmethod
     def of(cls, model: GenerativeModel, backup: Backup) -> "Problem":
-        """The problem of planning on a model with a backup."""
+        """The problem of planning on a model with a backup.
+
+        Raises:
+            TypeError: the backup lacks something that `Backup` asks for.
+        """
+        lacking = what_lacks(backup)
+        if lacking is not None:
+            raise TypeError(lacking)
         low, high = model.reward_range
         return cls(
             actions=model.actions,
