@@ -391,7 +391,9 @@ def levels_by_hand(problem: Problem) -> tuple[Level, ...]:
     return with_own_shifts(problem, levels)
 
 
-@pytest.mark.parametrize("kinds", [(0, 0), pytest.param((1, 0), marks=pytest.mark.full), (2, 2), None])
+@pytest.mark.parametrize(
+    "kinds", [*(pytest.param((order, 0), marks=pytest.mark.full) for order in (0, 1)), (2, 2), None]
+)
 @pytest.mark.parametrize("name", INSTANCES)
 def test_sampled_levels_keep_their_certificates(name: str, kinds: tuple[int, int] | None) -> None:
     """Those of optimised schedules, and those made by hand. False-alarm rate 1e-6 for the whole file."""

@@ -338,7 +338,7 @@ def test_levels_have_their_exact_distribution(name: str, row: int) -> None:
         has_the_exact_distribution(engine, *small_case(name), row)
 
 
-@pytest.mark.parametrize("row", [2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize("row", [2, 5, 8, *(pytest.param(row, marks=pytest.mark.full) for row in (3, 4, 6))])
 @pytest.mark.parametrize("name", SMALL)
 def test_debiased_levels_have_their_exact_distribution(name: str, row: int) -> None:
     """False-alarm rate 1e-6 for the whole file."""
