@@ -339,7 +339,7 @@ def test_constants_of_the_hard_maximum_and_of_log_sum_exp() -> None:
     assert (backup.temperature, backup.offset) == (0.5, 0.0)
     assert backup.at_zero == pytest.approx(0.5 * math.log(4))
     assert backup.at_zero_range(4) == (backup.at_zero, backup.at_zero)
-    with pytest.raises(ValueError, match="at_zero is η log K: give LogSumExp its actions=K"):
+    with pytest.raises(ValueError, match="at_zero depends on K: give LogSumExp its actions=K"):
         _ = LogSumExp(0.5).at_zero
 
 

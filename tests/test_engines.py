@@ -198,11 +198,9 @@ def recursed(table: Case, row: int, state: int) -> tuple[Floats, Floats]:
     return samples, calls
 
 
-@pytest.mark.parametrize("row", [*range(1, 6), pytest.param(6, marks=pytest.mark.full), 7, 8])
-@pytest.mark.parametrize("name", MODELS)
-def test_engines_agree_with_the_naive_recursion(name: str, row: int) -> None:
-    """The same distribution of samples and of calls. False-alarm rate 1e-6 for the whole file."""
-    table, state = case(name), row % 2
+def all_agree(table: Case, row: int) -> None:
+    """Both engines and the naive recursion, on the distribution of samples and on that of calls."""
+    state = row % 2
     samples, calls = recursed(table, row, state)
     batched, _ = drawn("batched", table, row, state, 20_000, seed=1)
     compiled, compiled_calls = drawn("compiled", table, row, state, 4_000, seed=2)
@@ -210,6 +208,13 @@ def test_engines_agree_with_the_naive_recursion(name: str, row: int) -> None:
     same_distribution(samples, compiled)
     same_distribution(batched, compiled)
     same_distribution(calls, compiled_calls.astype(np.float64))
+
+
+@pytest.mark.parametrize("row", [*range(1, 6), pytest.param(6, marks=pytest.mark.full), 7, 8])
+@pytest.mark.parametrize("name", MODELS)
+def test_engines_agree_with_the_naive_recursion(name: str, row: int) -> None:
+    """The same distribution of samples and of calls. False-alarm rate 1e-6 for the whole file."""
+    all_agree(case(name), row)
 
 
 DAILY = {("entropy", 3), ("entropy", 6), ("function", 2), ("function", 4), ("entropy ends", 6), ("entropy ends", 7)}
@@ -226,14 +231,7 @@ DAILY = {("entropy", 3), ("entropy", 6), ("function", 2), ("function", 4), ("ent
 )
 def test_debiased_levels_agree_with_the_naive_recursion(name: str, row: int) -> None:
     """The same distribution of samples and of calls. False-alarm rate 1e-6 for the whole file."""
-    table, state = case(name, debiased_table), row % 2
-    samples, calls = recursed(table, row, state)
-    batched, _ = drawn("batched", table, row, state, 20_000, seed=1)
-    compiled, compiled_calls = drawn("compiled", table, row, state, 4_000, seed=2)
-    same_distribution(samples, batched)
-    same_distribution(samples, compiled)
-    same_distribution(batched, compiled)
-    same_distribution(calls, compiled_calls.astype(np.float64))
+    all_agree(case(name, debiased_table), row)
 
 
 @pytest.mark.parametrize("row", [1, 2, 3])

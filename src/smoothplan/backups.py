@@ -228,7 +228,37 @@ class _Smooth(ABC):
 
 
 @dataclass(frozen=True)
-class LogSumExp(_Smooth):
+class _Tempered(ABC):
+    """What backups share that depend on a temperature only, and not on the state."""
+
+    temperature: float
+    actions: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "temperature", arguments.positive("temperature", self.temperature))
+        if self.actions is not None:
+            object.__setattr__(self, "actions", arguments.whole("actions", self.actions))
+
+    @abstractmethod
+    def at_zero_range(self, actions: int) -> tuple[float, float]:
+        """F(0), twice: it is the same at every state."""
+
+    @property
+    def offset(self) -> float:
+        """0: the backup equals its definition."""
+        return 0.0
+
+    @property
+    def at_zero(self) -> float:
+        """F(0), which depends on the number of actions."""
+        if self.actions is None:
+            name = type(self).__name__
+            raise ValueError(f"at_zero depends on K: give {name} its actions=K, or call at_zero_range(K)")
+        return self.at_zero_range(self.actions)[0]
+
+
+@dataclass(frozen=True)
+class LogSumExp(_Tempered, _Smooth):
     """The entropy-regularised backup, F(Q) = η log Σ_a exp(Q(a)/η) = max_π ⟨π, Q⟩ + η·entropy(π).
 
     It is the optimal-transport backup with C ≡ 0, so its columns are all alike and it keeps one: J = 1.
@@ -240,26 +270,6 @@ class LogSumExp(_Smooth):
     >>> float(LogSumExp(temperature=0.5).value([1.0, 1.0])) == 1.0 + 0.5 * math.log(2)
     True
     """
-
-    temperature: float
-    actions: int | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "temperature", arguments.positive("temperature", self.temperature))
-        if self.actions is not None:
-            object.__setattr__(self, "actions", arguments.whole("actions", self.actions))
-
-    @property
-    def offset(self) -> float:
-        """0: the backup equals its definition."""
-        return 0.0
-
-    @property
-    def at_zero(self) -> float:
-        """F(0) = η log K."""
-        if self.actions is None:
-            raise ValueError("at_zero is η log K: give LogSumExp its actions=K, or call at_zero_range(K)")
-        return self.at_zero_range(self.actions)[0]
 
     def at_zero_range(self, actions: int) -> tuple[float, float]:
         """F(0) = η log K at every state."""
@@ -451,7 +461,7 @@ class OptimalTransport(_Smooth):
 
 
 @dataclass(frozen=True)
-class Tsallis:
+class Tsallis(_Tempered):
     """The backup of sparsemax, F(Q) = max_π ⟨π, Q⟩ + (η/2)(1 − ‖π‖²), regularised by the Tsallis entropy of index 2.
 
     Its policy is the projection of Q/η onto the simplex, π = max(Q/η − θ, 0) with θ such that it sums to one: an action
@@ -469,26 +479,6 @@ class Tsallis:
     >>> Tsallis(temperature=1.0).policy([0.0, 0.5, -1.0]).tolist()
     [0.25, 0.75, 0.0]
     """
-
-    temperature: float
-    actions: int | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "temperature", arguments.positive("temperature", self.temperature))
-        if self.actions is not None:
-            object.__setattr__(self, "actions", arguments.whole("actions", self.actions))
-
-    @property
-    def offset(self) -> float:
-        """0: the backup equals its definition."""
-        return 0.0
-
-    @property
-    def at_zero(self) -> float:
-        """F(0) = (η/2)(1 − 1/K)."""
-        if self.actions is None:
-            raise ValueError("at_zero is (η/2)(1 − 1/K): give Tsallis its actions=K, or call at_zero_range(K)")
-        return self.at_zero_range(self.actions)[0]
 
     def at_zero_range(self, actions: int) -> tuple[float, float]:
         """F(0) = (η/2)(1 − 1/K) at every state."""
