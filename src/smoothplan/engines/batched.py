@@ -9,7 +9,7 @@ is the same for the whole batch is [K, 1], and so are its softmaxes.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup, SoftmaxMixture, is_mixture, required_mixture
 from smoothplan.engines.base import CALLS_AT_ONCE, Sums, added, categorical, pieces, repeated
 from smoothplan.models.base import Oracle, States
-from smoothplan.schedules.debias import DEBIASING
+from smoothplan.schedules.debias import DEBIASING, Debiased
 from smoothplan.schedules.level import Level
 from smoothplan.schedules.schedule import Schedule
 
@@ -135,9 +135,8 @@ class BatchedEngine:
         A debiased level also has the means over halves and quarters of its returns, [K, 2^k, n].
         """
         soft = self._backed_up(around, states, with_policy=level.linear is not None)
-        result = soft.value + level.shift
-        if level.debias > 0:
-            result = self._debiased(level, soft.value, blocks, states) + level.shift
+        value = soft.value if level.debias == 0 else self._debiased(level, soft.value, blocks, states)
+        result = value + level.shift
         if level.linear is not None:
             policy = soft.policy
             actions = categorical(policy, len(states), oracle.rng)
@@ -159,13 +158,12 @@ class BatchedEngine:
 
     def _debiased(self, level: Level, whole: Floats, blocks: Sequence[Floats], states: States) -> Floats:
         """What a debiased level has in place of F(Q̂), [n], from that and from the means over blocks, [K, 2^k, n]."""
-        weights = DEBIASING[level.kind, level.debias]  # type: ignore[index]
+        weights = DEBIASING[cast(Debiased, level.kind), level.debias]
         result = weights.values[0] * whole
-        for power, q in enumerate(blocks, start=1):
+        for q, weight, slope in zip(blocks, weights.values[1:], weights.slopes[1:], strict=True):
             count = q.shape[1]
-            slope = weights.slopes[power] if power < len(weights.slopes) else 0.0
             soft = self._backed_up(q.reshape(len(q), -1), _tiled(states, count), with_policy=slope != 0.0)
-            result = result + weights.values[power] * soft.value.reshape(count, -1).mean(axis=0)
+            result = result + weight * soft.value.reshape(count, -1).mean(axis=0)
             if slope != 0.0:
                 apart = q - q[:, np.arange(count) ^ 1]  # from the other half of the same block
                 result += slope * (soft.policy.reshape(q.shape) * apart).sum(axis=0).mean(axis=0)

@@ -28,16 +28,16 @@ class Debiasing:
     """
 
     values: tuple[float, ...]
-    slopes: tuple[float, ...] = ()
+    slopes: tuple[float, ...]
 
 
 DEBIASING: dict[tuple[Debiased, int], Debiasing] = {
-    ("plug-in", 0): Debiasing((1.0,)),
-    ("plug-in", 1): Debiasing((2.0, -1.0)),
-    ("plug-in", 2): Debiasing((8.0 / 3.0, -2.0, 1.0 / 3.0)),
-    ("order-1", 0): Debiasing((1.0,)),
-    ("order-1", 1): Debiasing((0.0, 1.0)),
-    ("order-1", 2): Debiasing((2.0 / 3.0, 0.5, -1.0 / 6.0), (0.0, 0.25)),
+    ("plug-in", 0): Debiasing((1.0,), (0.0,)),
+    ("plug-in", 1): Debiasing((2.0, -1.0), (0.0, 0.0)),
+    ("plug-in", 2): Debiasing((8.0 / 3.0, -2.0, 1.0 / 3.0), (0.0, 0.0, 0.0)),
+    ("order-1", 0): Debiasing((1.0,), (0.0,)),
+    ("order-1", 1): Debiasing((0.0, 1.0), (0.0, 0.0)),
+    ("order-1", 2): Debiasing((2.0 / 3.0, 0.5, -1.0 / 6.0), (0.0, 0.25, 0.0)),
 }
 """What a level adds up in place of F(Q̂), by its kind and by how many terms are cancelled: N^−1, or N^−1 and N^−2.
 
@@ -119,7 +119,6 @@ def left_over(
         samples: N.
     """
     values, slopes = DEBIASING[kind, debias].values, DEBIASING[kind, debias].slopes
-    slopes += (0.0,) * (len(values) - len(slopes))
     own = 1.0 if kind == "order-1" else 0.0  # the weight of −⟨∇F(Q̂), e⟩
     blocks = [noise(actions, variance, width, samples / 2**k) for k in range(len(values))]
     third, fourth = central_moments(variance, width)
@@ -164,11 +163,6 @@ def swings(kind: Debiased, debias: int) -> tuple[list[float], list[float]]:
     d has the second and fourth moments of the noise of the block.
     """
     values, slopes = DEBIASING[kind, debias].values, DEBIASING[kind, debias].slopes
-    above, below = [0.0] * debias, [0.0] * debias
-    for split in range(debias):
-        weight = sum(values[split + 1 :])
-        above[split] = max(weight, 0.0)
-        below[split] = max(-weight, 0.0)
-        if split + 1 < len(slopes):
-            above[split] += 4.0 * slopes[split + 1]
-    return above, below
+    weights = [sum(values[split + 1 :]) for split in range(debias)]
+    above = [max(weight, 0.0) + 4.0 * slope for weight, slope in zip(weights, slopes[1:], strict=True)]
+    return above, [max(-weight, 0.0) for weight in weights]

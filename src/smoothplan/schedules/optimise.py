@@ -8,7 +8,7 @@ call.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import NamedTuple, TypeVar
@@ -47,16 +47,17 @@ class _Candidates:
         def chosen(children: Ints | None) -> int | None:
             return None if children is None or children[entry] < 0 else int(children[entry])
 
+        proved = self.proved(entry)
         return Level(
             kind=self.kind,
             samples=int(self.samples[entry]),
             reference=chosen(self.reference),
             debias=self.debias,
-            rewards=int(arithmetic.best_rewards(problem, self.proved(entry))),
+            rewards=int(arithmetic.best_rewards(problem, proved)),
             linear=chosen(self.linear),
             quadratic=chosen(self.quadratic),
             pairs=self.pairs,
-            shift=float(self.proved(entry).shift),
+            shift=float(proved.shift),
         )
 
     def rows(self, rows: Numbers) -> "_Candidates":
@@ -241,7 +242,7 @@ class _Table:
         """
         if self._target >= floor:
             left = math.inf if self._ratio == 1.0 else math.log(floor / self._target) / math.log(self._ratio)
-            most = 30_000  # which takes ten or twenty seconds; a discount of 0.999 needs 20,000 or more
+            most = 30_000  # ten or twenty seconds for each set of kinds; a discount of 0.999 needs 20,000 or more
             if len(self._counts) + left > most:
                 raise ValueError(
                     f"discount must be smaller for a recursive schedule, got {self._problem.discount!r}: from a bias "
@@ -328,31 +329,26 @@ class _Pool:
         if debias > 0:  # the bias of a level whose linear child has none
             perfect = Return(0.0, 0.0, 0.0, 0.0, 0.0)
             badness = arithmetic.first_order(problem, around, perfect, "action", debias).bias
-        new = _frontier(_References(around, badness, level + first, samples))
-        both = zip(_flat(self.references), _flat(new), strict=True)
-        columns = [np.concatenate([old, np.broadcast_to(more, new.level.shape)]) for old, more in both]
-        self.references = _frontier(_References(ReferenceMoments(*columns[:-3]), *columns[-3:]))
+        old, new = self.references, _frontier(_References(around, badness, level + first, samples))
+        certificate = _joined([old.certificate, new.certificate], [len(old.level), len(new.level)])
+        others = (np.concatenate(both) for both in zip(old[1:], new[1:], strict=True))
+        self.references = _frontier(_References(certificate, *others))
 
     def plug_in_levels(self, target: float) -> Iterator[_Candidates]:
         """Those that reach a bias target; the others are dropped, for the next targets are finer."""
         reaching = (some.rows(some.certificate.bias <= target) for some in self._plug_in)
         self._plug_in = [some for some in reaching if len(some.samples)]
         if len(self._plug_in) > 1:
-            columns = [np.concatenate(parts) for parts in zip(*map(_plug_in_columns, self._plug_in), strict=True)]
             merged = replace(
-                self._plug_in[0], certificate=Certificate(*columns[:-2]), reference=columns[-2], samples=columns[-1]
+                self._plug_in[0],
+                certificate=_joined(
+                    [some.certificate for some in self._plug_in], [len(s.samples) for s in self._plug_in]
+                ),
+                reference=np.concatenate([some.reference for some in self._plug_in]),
+                samples=np.concatenate([some.samples for some in self._plug_in]),
             )
             self._plug_in = [merged]
         yield from self._plug_in
-
-
-def _flat(references: _References) -> list[Numbers]:
-    return [*references.certificate, *references[1:]]
-
-
-def _plug_in_columns(some: _Candidates) -> list[Numbers]:
-    shape = some.samples.shape
-    return [*(np.broadcast_to(column, shape) for column in some.certificate), some.reference, some.samples]
 
 
 def _best(problem: Problem, candidates: Iterator[_Candidates]) -> Iterator[tuple[_Candidates, int]]:
@@ -473,6 +469,15 @@ def _frontier(references: _References) -> _References:
 def _grid(*axes: Numbers) -> list[Ints]:
     """All combinations of entries, as flat arrays."""
     return [grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")]
+
+
+def _joined(tables: Sequence[Table], sizes: Sequence[int]) -> Table:
+    """Certificates or references below each other: so many of each, though a column may be one number for all."""
+
+    def column(parts: tuple[Numbers, ...]) -> Numbers:
+        return np.concatenate([np.broadcast_to(part, size) for part, size in zip(parts, sizes, strict=True)])
+
+    return type(tables[0])(*map(column, zip(*tables, strict=True)))
 
 
 def _rows(table: Table, rows: Numbers) -> Table:
