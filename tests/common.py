@@ -46,6 +46,20 @@ def ending_garnet() -> sp.TabularModel:
     )
 
 
+def declaring(model: sp.TabularModel, **declarations: Any) -> sp.TabularModel:
+    """The same table with other declarations."""
+    kept = ("probabilities", "successors", "rewards", "discount", "reward_kind", "reward_range", "initial_state")
+    by_state = (model.ends == model.terminal[model.successors]).all()
+    terminal = model.terminal if by_state else model.ends
+    return sp.TabularModel(**{name: getattr(model, name) for name in kept}, terminal=terminal, **declarations)
+
+
+def ordinary_values(model: sp.TabularModel) -> tuple[float, float]:
+    """The smallest and the largest ordinary optimal value of the states that are not terminal."""
+    values = sp.exact.solve(model, sp.HardMax(), 1e-10).values[~model.terminal]
+    return float(values.min()), float(values.max())
+
+
 TABLES: dict[str, Callable[[], sp.TabularModel]] = {
     "garnet, 0.5": lambda: sp.models.garnet(states=20, actions=3, branching=3, discount=0.5, seed=1),
     "garnet, 0.9": lambda: sp.models.garnet(states=40, actions=2, branching=5, discount=0.9, seed=2),

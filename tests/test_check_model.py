@@ -136,6 +136,65 @@ def test_the_limits_of_the_declarations_are_allowed() -> None:
     assert (report.successors, report.rewards) == (4, (1.0, 1.0))
 
 
+def by_transition(noise: float) -> sp.VectorModel:
+    """A coin that is worth what it shows, and some noise."""
+
+    def step(states: Any, actions: Ints, rng: Rng) -> Answer:
+        heads, ends = (rng.random((2, len(actions))) < 0.5).astype(float)
+        rewards = 0.2 + 0.5 * heads + 0.2 * ends + noise * rng.random(len(actions))
+        return np.stack([heads, actions], axis=1), rewards, ends > 0
+
+    return sp.VectorModel(step, **DECLARED, reward_kind="transition", max_successors=4)
+
+
+def test_a_reward_that_the_transition_does_not_fix_is_caught() -> None:
+    """The end counts as a part of the transition."""
+    assert sp.check_model(by_transition(0.0)).successors == 4
+    with pytest.raises(
+        sp.ModelError, match=r"rewards declared fixed by the transition took values \S+ and \S+ at state"
+    ):
+        sp.check_model(by_transition(1e-9))
+
+
+def lottery(value_range: tuple[float, float]) -> sp.VectorModel:
+    """A prize of 90 with a chance of 1 %, or else −1: a ticket is worth −0.09, and staying away nothing."""
+
+    def step(states: Any, actions: Ints, rng: Rng) -> Answer:
+        prizes = np.where(rng.random(len(actions)) < 0.01, 90.0, -1.0)
+        return states, np.where(actions == 1, prizes, 0.0), np.ones(len(actions), dtype=bool)
+
+    declared = {**DECLARED, "reward_range": (-1, 90)}
+    return sp.VectorModel(step, **declared, value_range=value_range)
+
+
+def test_returns_outside_the_value_range_are_no_contradiction() -> None:
+    for seed in range(20):
+        report = sp.check_model(lottery((0.0, 0.0)), seed=seed, rounds=5)
+    assert report.rewards[0] < 0.0
+
+
+@pytest.mark.parametrize(("discount", "ends"), [(0.0, False), (0.9, False), (0.99, False), (0.9, True)])
+def test_a_value_range_that_random_actions_exceed_is_refuted(discount: float, ends: bool) -> None:
+    """Each of two actions pays 1 with a chance of one half, so that even random ones are worth 0.5/(1 − γ)."""
+
+    def step(states: Any, actions: Ints, rng: Rng) -> Answer:
+        terminals = (states[:, 0] + 1 >= 50) if ends else np.zeros(len(actions), dtype=bool)
+        return states + 1, (rng.random(len(actions)) < 0.5).astype(float), terminals
+
+    declared = {**DECLARED, "discount": discount, "terminates": ends}
+    worth = 0.5 / (1.0 - discount)
+    undeclared, right, wrong = (
+        sp.VectorModel(step, **declared, value_range=value_range)
+        for value_range in (None, (0.0, 1.01 * worth), (0.0, 0.3 * worth))
+    )
+    calls = [sp.check_model(model).calls for model in (undeclared, right)]
+    assert 0 < calls[1] - calls[0] < 40_000
+    with pytest.raises(
+        sp.ModelError, match=r"value_range=\(0.0, \S+\) is too low: random actions earn \S+ on average from"
+    ):
+        sp.check_model(wrong)
+
+
 def test_a_lie_about_one_action_is_found() -> None:
     def step(states: Any, actions: Ints, rng: Rng) -> Answer:
         return states, np.where(actions == 36, 2.0, 0.0)

@@ -102,7 +102,8 @@ def test_classic_control_steps_as_the_environment_does(
         ("CartPole-v1", {}, "deterministic", (1.0, 1.0)),
         ("CartPole-v1", {"sutton_barto_reward": True}, "deterministic", (-1.0, 0.0)),
         ("Acrobot-v1", {}, "deterministic", (-1.0, 0.0)),
-        ("FrozenLake-v1", {}, "bounded", (0.0, 1.0)),
+        ("FrozenLake-v1", {}, "transition", (0.0, 1.0)),
+        ("CliffWalking-v1", {"is_slippery": True}, "bounded", (-100.0, -1.0)),
         ("FrozenLake-v1", {"is_slippery": False}, "deterministic", (0.0, 1.0)),
         ("Taxi-v4", {}, "deterministic", (-10.0, 20.0)),
     ],
@@ -161,10 +162,11 @@ def test_a_changed_environment_has_no_twin(
 
 
 def test_a_twin_has_the_same_declarations(monkeypatch: pytest.MonkeyPatch) -> None:
-    twin = from_gymnasium("CartPole-v1", discount=0.9, reward_range=(0, 2))
+    declared: dict[str, Any] = {"discount": 0.9, "reward_range": (0, 2), "value_range": (1, 10)}
+    twin = from_gymnasium("CartPole-v1", **declared)
     monkeypatch.setattr(door, "_twin", lambda *_: None)
-    model = from_gymnasium("CartPole-v1", discount=0.9, reward_range=(0, 2))
-    for name in ("actions", "discount", "reward_range", "reward_kind", "max_successors", "terminates"):
+    model = from_gymnasium("CartPole-v1", **declared)
+    for name in ("actions", "discount", "reward_range", "value_range", "reward_kind", "max_successors", "terminates"):
         assert getattr(twin, name) == getattr(model, name)
     np.testing.assert_array_equal(twin.initial_state, model.initial_state)
     assert twin.initial_state.dtype == model.initial_state.dtype

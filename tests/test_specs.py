@@ -10,6 +10,7 @@ import pytest
 from smoothplan import models, specs
 from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, Tsallis, discrete_cost, line_cost, ring_cost
 from smoothplan.models import TabularModel
+from smoothplan.models.base import declared_values
 from smoothplan.specs import BACKUPS, MODELS, Spec, build_backup, build_model, parse
 
 
@@ -126,6 +127,13 @@ def test_gymnasium_gets_its_options(text: str, states: int, discount: float) -> 
         assert model.max_successors == 1
 
 
+def test_a_value_range_is_a_list() -> None:
+    model = build_model("gym:FrozenLake-v1,value_range=[0,1]")
+    assert declared_values(model) == (0.0, 1.0)
+    with pytest.raises(ValueError, match=re.escape("value_range must overlap [0, 100], the values that reward_range=")):
+        build_model("gym:FrozenLake-v1,value_range=[-2,-1]")
+
+
 def test_backups_honour_their_options() -> None:
     assert build_backup("hard-max", 2) == HardMax()
     assert build_backup("lse:temperature=0.25", 3) == LogSumExp(0.25, 3)
@@ -152,7 +160,10 @@ def test_costs() -> None:
         ("chain:length=5", "model chain has no option 'length': choose from states, discount, slip"),
         ("gym", "missing a required argument: 'environment'"),
         ("chain:states=five", "states must be a whole number, got 'five'"),
-        ("garnet:reward_kind=gaussian", "reward_kind must be one of deterministic, bernoulli, bounded, got 'gaussian'"),
+        (
+            "garnet:reward_kind=gaussian",
+            "reward_kind must be one of deterministic, bernoulli, transition, bounded, got",
+        ),
         ("frozen-lake:slippery=2", "slippery must be true or false, got 2"),
         ("gym:7", "environment must be an id"),
     ],

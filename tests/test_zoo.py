@@ -114,7 +114,7 @@ def test_chain_rows_by_hand() -> None:
     assert row(model, 2, 0) == {0: (0.2, 2.0), 2: (0.8, 10.0)}
     assert row(model, 0, 1) == {0: (0.8, 2.0), 1: (0.2, 0.0)}
     assert row(model, 2, 1) == {0: (0.8, 2.0), 2: (0.2, 10.0)}
-    assert (model.reward_kind, model.reward_range, model.terminates) == ("bounded", (0.0, 10.0), False)
+    assert (model.reward_kind, model.reward_range, model.terminates) == ("transition", (0.0, 10.0), False)
     assert zoo.chain(slip=0.0).reward_kind == "deterministic"
 
 
@@ -210,7 +210,7 @@ def test_inventory_equals_the_sum_over_demands(
         expected = np.bincount(filled - sold, weights, minlength=capacity + 1)
         np.testing.assert_allclose(probabilities[stock, order], expected, atol=1e-13)
         np.testing.assert_allclose(rewards[stock, order].sum(), weights @ earned, atol=1e-11)
-    assert model.reward_kind == "bounded"
+    assert model.reward_kind == "transition"
 
 
 # --- Sysadmin -------------------------------------------------------------------------------------------------------

@@ -118,6 +118,7 @@ def act(
     max_steps: int = 1000,
     seed: int = 0,
     reward_range: tuple[float, float] | None = None,
+    value_range: tuple[float, float] | None = None,
     record: str | Path | None = None,
     progress: bool = False,
     **options: Any,
@@ -142,7 +143,7 @@ def act(
         episodes: how many.
         max_steps: of an episode that neither ends nor reaches the environment's own limit on time.
         seed: of the episodes and of the planning.
-        reward_range: as for `from_gymnasium`.
+        reward_range, value_range: as for `from_gymnasium`.
         record: a file for an animation (GIF) of the first episode; needs Pillow.
         progress: whether to show the episode on standard error.
         **options: passed to `gymnasium.make` with an id.
@@ -166,7 +167,9 @@ def act(
     prepared = 0
     end: Status = "completed"
     with Brake().on_signals() as brake:  # first of all: a signal while the model is built ends the run, too
-        model = from_gymnasium(environment, discount=discount, reward_range=reward_range, **options)
+        model = from_gymnasium(
+            environment, discount=discount, reward_range=reward_range, value_range=value_range, **options
+        )
         player = Player(environment, frames=record is not None, **options)
         backup = backup or entropy_backup(model)
         if calls is None and seconds is None:

@@ -73,6 +73,18 @@ def number(
     return result
 
 
+def interval(name: str, value: Any) -> tuple[float, float]:
+    """A pair of finite numbers (low, high) with low ≤ high."""
+    try:
+        low, high = value
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a pair (low, high), got {value!r}") from None
+    low, high = number(f"{name}[0]", low), number(f"{name}[1]", high)
+    if low > high:
+        raise ValueError(f"{name} must have low ≤ high, got {value!r}")
+    return low, high
+
+
 def positive(name: str, value: Any) -> float:
     """A finite number greater than 0."""
     return number(name, value, above=0.0)

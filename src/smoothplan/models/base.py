@@ -1,5 +1,6 @@
 """The interface of a model, the counted and checked way to call it, and a check of a simulator's promises."""
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +16,12 @@ from smoothplan.models.calls import Call, ModelError, RowError, SimulatorError, 
 States = NDArray[Any]
 """A batch of states, [n, ...]: integers [n] for a table, vectors [n, d] for most simulators."""
 
-RewardKind = Literal["deterministic", "bernoulli", "bounded"]
-"""What is known of a reward given (s, a): a fixed number; 0 or 1; or only that it lies in the declared range."""
+RewardKind = Literal["deterministic", "bernoulli", "transition", "bounded"]
+"""What is known of a reward given (s, a): a fixed number; 0 or 1; a number that is fixed by the next state, and by
+whether the episode ends there; or only that it lies in the declared range."""
+
+ROUNDING = 1e-9
+"""What rounding may do to a value, relative to the largest that the rewards allow."""
 
 
 class Transition(NamedTuple):
@@ -31,7 +36,8 @@ class GenerativeModel(Protocol):
     """A simulator and what is known of it: all that a planner needs and all that a user must write.
 
     Most simulators fit `VectorModel`, `JitModel`, `TabularModel` or `from_gymnasium`; any other class with these
-    attributes works too. `check_model` tests whether a model keeps its promises.
+    attributes works too. It may also have the attribute `value_range`, as in `Declarations`: `declared_values` reads
+    it. `check_model` tests whether a model keeps its promises.
     """
 
     @property
@@ -82,7 +88,11 @@ class Declarations:
         actions: K, the number of actions.
         discount: γ in [0, 1).
         reward_range: smallest and largest reward.
-        reward_kind: "deterministic" given (s, a), "bernoulli" (0 or 1), or "bounded" (only the range is known).
+        reward_kind: "deterministic" given (s, a), "bernoulli" (0 or 1), "transition" (fixed by (s, a), the next state
+            and whether the episode ends there), or "bounded" (only the range is known).
+        value_range: bounds of the ordinary optimal value, the largest expected discounted return, of every state that
+            is not terminal, where you know more than the rewards tell. Single returns may lie outside, and so may
+            the values of poor policies. For a smooth backup the library adds what the regulariser can add.
         max_successors: a bound on the number of different next states of one (s, a), if there is one. A next state
             that sometimes ends the episode and sometimes does not counts twice.
         terminates: whether any state may be terminal. True is always sound; False makes value intervals narrower.
@@ -93,6 +103,7 @@ class Declarations:
     discount: float
     reward_range: tuple[float, float]
     reward_kind: RewardKind = "bounded"
+    value_range: tuple[float, float] | None = None
     max_successors: int | None = None
     terminates: bool = True
     initial_state: Any = None
@@ -113,6 +124,7 @@ class Declarations:
             values["initial_state"] = arguments.frozen(np.array(self.initial_state))
         for name, value in values.items():
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "value_range", declared_values(self))
 
 
 def reward_kind(value: str) -> RewardKind:
@@ -124,14 +136,39 @@ def reward_kind(value: str) -> RewardKind:
 
 def reward_range(value: tuple[float, float]) -> tuple[float, float]:
     """A pair of finite numbers (low, high) with low ≤ high."""
-    try:
-        low, high = value
-    except (TypeError, ValueError):
-        raise ValueError(f"reward_range must be a pair (low, high), got {value!r}") from None
-    low, high = arguments.number("reward_range[0]", low), arguments.number("reward_range[1]", high)
-    if low > high:
-        raise ValueError(f"reward_range must have low ≤ high, got {value!r}")
+    return arguments.interval("reward_range", value)
+
+
+def possible_returns(model: GenerativeModel | Declarations) -> tuple[float, float]:
+    """An interval that contains every discounted sum of rewards, and so the ordinary value of every policy."""
+    low, high = (end / (1.0 - model.discount) for end in model.reward_range)
+    return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
+
+
+def declared_values(model: GenerativeModel | Declarations) -> tuple[float, float] | None:
+    """The model's `value_range`, or None where it has none: a class of one's own need not have the attribute.
+
+    Raises:
+        ValueError: it is no pair of finite numbers low ≤ high, or contradicts the reward range.
+    """
+    declared = getattr(model, "value_range", None)
+    if declared is None:
+        return None
+    low, high = arguments.interval("value_range", declared)
+    least, most = possible_returns(model)
+    slack = ROUNDING * max(abs(least), abs(most))
+    if low > most + slack or high < least - slack:
+        raise ValueError(
+            f"value_range must overlap [{least:g}, {most:g}], the values that reward_range={model.reward_range} and "
+            f"discount={model.discount:g} allow, got {declared!r}"
+        )
     return low, high
+
+
+def rewards_are_known(model: GenerativeModel) -> bool:
+    """Whether the reward is a fixed number given (s, a)."""
+    kind = model.reward_kind
+    return kind == "deterministic" or (kind == "transition" and model.max_successors == 1)
 
 
 NO_BRAKE = brake.Brake()
@@ -288,6 +325,10 @@ def _checked(
     return Transition(next_states, rewards.astype(np.float64, copy=False), terminals)
 
 
+FALSE_ALARM = 1e-6
+"""The probability that `check_model` refutes a `value_range` that is right."""
+
+
 class ModelReport(NamedTuple):
     """What `check_model` saw of a simulator that passed."""
 
@@ -305,7 +346,8 @@ def check_model(
 
     It checks shapes, dtypes, reward range and kind, non-finite numbers, terminal states and the bound on successors;
     that states are not changed in place; that the same generator gives the same result; and that no call depends on an
-    earlier one.
+    earlier one. A `value_range` is refuted where random actions earn significantly more; of a table, `exact.solve`
+    checks it exactly.
 
     Args:
         model: the simulator.
@@ -351,6 +393,7 @@ class _Examination:
             ended, total = ended + int(transition.terminals.sum()), total + len(batch)
             previous = batch
             states = np.concatenate([self.first, transition.next_states[~transition.terminals]])
+        self._play()
         return ModelReport(self.calls, len(seen), (float(low), float(high)), most, ended / total)
 
     def _step(self, states: States, actions: Ints, draw: int) -> Transition:
@@ -393,12 +436,47 @@ class _Examination:
         rewards = np.unique(transition.rewards)
         if self.model.reward_kind == "deterministic" and len(rewards) > 1:
             raise ModelError(f"rewards declared deterministic took values {rewards[0]} and {rewards[1]} at {where}")
-        outcomes = zip(transition.next_states, transition.terminals, strict=True)
-        successors = len({(row.tobytes(), bool(end)) for row, end in outcomes})
+        outcomes: dict[tuple[bytes, bool], float] = {}
+        for row, reward, end in zip(*transition, strict=True):
+            known = outcomes.setdefault((row.tobytes(), bool(end)), reward)
+            if self.model.reward_kind == "transition" and reward != known:
+                raise ModelError(
+                    f"rewards declared fixed by the transition took values {known} and {reward} at {where}, next state "
+                    f"{row.tolist()}"
+                )
+        successors = len(outcomes)
         bound = self.model.max_successors
         if bound is not None and successors > bound:
             raise ModelError(f"{successors} different next states, more than max_successors={bound}, at {where}")
         return successors
+
+    def _play(self) -> None:
+        """Takes random actions: where they earn more than `value_range` allows, the best policy does, too.
+
+        The mean of n returns exceeds its expectation by w·√(log(1/α)/2n) with probability α at most (Hoeffding), for
+        their width w. What follows the last step counts as the least possible.
+        """
+        declared = declared_values(self.model)
+        if declared is None:
+            return
+        discount, (least, most) = self.model.discount, possible_returns(self.model)
+        # Steps that leave a twentieth of the value, at most, and about 20,000 calls: they take a second or so.
+        steps = 1 if discount == 0.0 else min(math.ceil(math.log(0.05) / math.log(discount)), 600)
+        count = max(32, min(20_000 // steps, 4_000))
+        choices = streams.generator(self.seed, 1 + 2 * self.rounds)
+        states, going_on, totals = self.first[np.arange(count) % len(self.first)], np.arange(count), np.zeros(count)
+        for step in range(steps):
+            actions = choices.integers(self.model.actions, size=len(going_on))
+            found = self._step(states, actions, 1 + 2 * self.rounds + step)
+            totals[going_on] += discount**step * found.rewards
+            going_on, states = going_on[~found.terminals], found.next_states[~found.terminals]
+        totals[going_on] += discount**steps * least
+        sure = float(totals.mean()) - (most - least) * math.sqrt(math.log(1.0 / FALSE_ALARM) / (2.0 * count))
+        if sure > declared[1] + ROUNDING * max(abs(least), abs(most)):
+            raise ModelError(
+                f"value_range={declared} is too low: random actions earn {totals.mean():.6g} on average from state "
+                f"{self.first[0].tolist()}{' and others' if len(self.first) > 1 else ''}, and surely {sure:.6g}"
+            )
 
 
 def _same(one: Transition, two: Transition) -> bool:

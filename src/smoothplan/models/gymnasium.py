@@ -48,6 +48,7 @@ def from_gymnasium(
     *,
     discount: float = 0.99,
     reward_range: tuple[float, float] | None = None,
+    value_range: tuple[float, float] | None = None,
     **options: Any,
 ) -> GenerativeModel:
     """A generative model of a Gymnasium environment with finitely many actions.
@@ -63,6 +64,8 @@ def from_gymnasium(
         discount: γ.
         reward_range: smallest and largest reward. Required if they are not known: for every environment without a table
             except CartPole, MountainCar and Acrobot.
+        value_range: bounds of the ordinary optimal values, see `Declarations`: (0, 1) for FrozenLake, which pays 1 at
+            its end.
         **options: passed to `gymnasium.make` with an id, such as map_name="8x8".
 
     Raises:
@@ -77,9 +80,9 @@ def from_gymnasium(
     real.reset(seed=0)
     model: GenerativeModel
     if hasattr(real, "P") and hasattr(real, "s"):
-        model = _from_table(real, name, discount, reward_range)
+        model = _from_table(real, name, discount=discount, reward_range=reward_range, value_range=value_range)
     else:
-        model = _from_assignment(real, name, discount, reward_range)
+        model = _from_assignment(real, name, reward_range, discount=discount, value_range=value_range)
         twin = _twin(real, model)
         if twin is not None and _difference(twin, real, TWIN_ERROR) is None:
             return twin
@@ -138,20 +141,21 @@ def _bare_environment(environment: Any, options: dict[str, Any]) -> tuple[Any, s
         raise _refusal(name, f"it cannot be copied ({error})") from error
 
 
-def _from_table(real: Any, name: str, discount: float, reward_range: tuple[float, float] | None) -> TabularModel:
+def _from_table(real: Any, name: str, **declarations: Any) -> TabularModel:
     """The table {s: {a: [(probability, next state, reward, terminated), ...]}} as a model, in its own order."""
     table, states, actions = real.P, len(real.P), int(real.action_space.n)
     if set(table) != set(range(states)) or any(set(table[s]) != set(range(actions)) for s in table):
         raise _refusal(name, "the states and actions of its transition table are not numbered from 0")
     return TabularModel.from_outcomes(
         [[table[state][action] for action in range(actions)] for state in range(states)],
-        discount=discount,
-        reward_range=reward_range,
         initial_state=int(real.s),
+        **declarations,
     )
 
 
-def _from_assignment(real: Any, name: str, discount: float, reward_range: tuple[float, float] | None) -> VectorModel:
+def _from_assignment(
+    real: Any, name: str, reward_range: tuple[float, float] | None, **declarations: Any
+) -> VectorModel:
     state = getattr(real, "state", None)
     if state is None:
         raise _refusal(name, "it has neither a transition table (P) nor an assignable state")
@@ -171,11 +175,11 @@ def _from_assignment(real: Any, name: str, discount: float, reward_range: tuple[
     return VectorModel(
         _AssignedState(copy.deepcopy(real)),
         actions=int(real.action_space.n),
-        discount=discount,
         reward_range=reward_range,
         reward_kind="deterministic" if known else "bounded",
         max_successors=1 if known else None,
         initial_state=arrays[0].astype(np.result_type(*arrays)),
+        **declarations,
     )
 
 
@@ -233,7 +237,8 @@ def _twin(real: Any, model: VectorModel) -> JitModel | None:
         if isinstance(value, int | float | str) and value != getattr(usual, name, None):
             return None
     twin = twins[kind.__name__](model.discount)
-    return replace(twin, reward_range=model.reward_range, initial_state=model.initial_state)
+    shared = ("reward_range", "value_range", "initial_state")
+    return replace(twin, **{name: getattr(model, name) for name in shared})
 
 
 def _difference(model: GenerativeModel, real: Any, error: float = 0.0) -> Any:

@@ -108,8 +108,10 @@ class TabularModel:
         rewards: [S, K], or [S, K, B] where the reward depends on the next state.
         discount: γ in [0, 1).
         reward_kind: "deterministic": the rewards as given; "bernoulli": they are means in [0, 1] of rewards 0 or 1.
-            Rewards that depend on the next state are random given (s, a): such a model declares "bounded".
+            Rewards that depend on the next state are random given (s, a): such a model declares "transition"; or
+            "bounded", where a pair has a successor twice, with different rewards.
         reward_range: smallest and largest reward; read from the table by default.
+        value_range: bounds of the ordinary optimal values, see `Declarations`.
         terminal: [S], which states are terminal: worth 0 and never stepped from, so their rows have no effect. Or
             [S, K, B], which transitions end the episode; states that are entered in no other way are terminal.
         initial_state: where an episode starts.
@@ -126,6 +128,7 @@ class TabularModel:
     discount: float
     reward_kind: RewardKind
     reward_range: tuple[float, float]
+    value_range: tuple[float, float] | None
     terminal: NDArray[np.bool_]  # [S]
     ends: NDArray[np.bool_]  # [S, K, B]
     initial_state: int
@@ -141,6 +144,7 @@ class TabularModel:
         discount: float,
         reward_kind: RewardKind = "deterministic",
         reward_range: tuple[float, float] | None = None,
+        value_range: tuple[float, float] | None = None,
         terminal: ArrayLike | None = None,
         initial_state: int = 0,
         state_names: Sequence[str] | None = None,
@@ -152,9 +156,7 @@ class TabularModel:
         rewards = _rewards(rewards, probabilities.shape)
         # Entries that cannot be drawn do not affect the range and kind of rewards.
         possible = (probabilities > 0) & ~terminal[:, None, None]
-        kind = base.reward_kind(reward_kind)
-        if kind == "deterministic" and rewards.ndim == 3 and _vary(rewards, possible):
-            kind = "bounded"
+        kind = _kind(base.reward_kind(reward_kind), rewards, successors, ends, possible)
         initial_state = arguments.whole("initial_state", initial_state, least=0)
         if initial_state >= states:
             raise ValueError(f"initial_state must be in 0..{states - 1}, got {initial_state}")
@@ -165,6 +167,7 @@ class TabularModel:
             "discount": arguments.discount_factor(discount),
             "reward_kind": kind,
             "reward_range": _range(rewards, possible, kind, reward_range),
+            "value_range": value_range,
             "terminal": arguments.frozen(terminal),
             "ends": arguments.frozen(ends),
             "initial_state": initial_state,
@@ -172,6 +175,7 @@ class TabularModel:
             "action_names": _names("action_names", action_names, actions),
         }.items():
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "value_range", base.declared_values(self))
 
     @classmethod
     def from_dense(
@@ -432,6 +436,29 @@ def _rewards(rewards: ArrayLike, shape: tuple[int, int, int]) -> Floats:
         where = np.argwhere(~np.isfinite(table))[0]
         raise ModelError(f"the reward of state {where[0]}, action {where[1]} is {table[tuple(where)]}")
     return table
+
+
+def _kind(
+    declared: RewardKind, rewards: Floats, successors: Ints, ends: NDArray[np.bool_], possible: NDArray[np.bool_]
+) -> RewardKind:
+    """The kind of the rewards, after checking the declared one against rewards [S, K, B]."""
+    if declared not in ("deterministic", "transition") or rewards.ndim == 2 or not _vary(rewards, possible):
+        return declared
+    # Entries of a pair that lead to the same outcome become neighbours; those that pad are like no other.
+    outcomes = np.where(possible, 2 * successors + ends, -1 - np.arange(successors.shape[-1]))
+    order = np.argsort(outcomes, axis=-1, kind="stable")
+    outcomes, sorted_rewards = (np.take_along_axis(table, order, axis=-1) for table in (outcomes, rewards))
+    wrong = (np.diff(outcomes, axis=-1) == 0) & (np.diff(sorted_rewards, axis=-1) != 0.0)
+    if not wrong.any():
+        return "transition"
+    if declared == "transition":
+        state, action, place = np.argwhere(wrong)[0]
+        one, two = sorted_rewards[state, action, place : place + 2]
+        raise ModelError(
+            f"reward_kind='transition' allows one reward for each next state, got {one} and {two} of state {state}, "
+            f"action {action}, next state {outcomes[state, action, place] // 2}"
+        )
+    return "bounded"
 
 
 def _vary(rewards: Floats, possible: NDArray[np.bool_]) -> bool:
