@@ -18,6 +18,7 @@ from smoothplan.models.base import Oracle
 from smoothplan.schedules import level as arithmetic
 from smoothplan.schedules.level import Certificate, Level, Problem, Return, certify
 from smoothplan.schedules.optimise import optimised
+from tests.common import declaring, ordinary_values
 from tests.naive import Distribution, Exact, entrance, random_model, rooted, transport
 
 FALSE_ALARM = 1e-6 / 4000
@@ -130,6 +131,43 @@ def test_certificates_hold_exactly(name: str, seed: int) -> None:
     for row, proved in enumerate(certify(problem, levels)):
         for state in range(1 if levels[row].kind == "order-2" else 2):
             holds(proved, exact.level(row, state), float(values[state]))
+
+
+def lottery(ends: bool) -> sp.TabularModel:
+    """Tickets that pay ±2, or ±1, with equal odds: every optimal value is 0, and all that is paid is far from it."""
+    tickets = [[(0.5, 0, prize, False), (0.5, 1, -prize, ends)] for prize in (2.0, 1.0)]
+    return sp.TabularModel.from_outcomes([tickets, tickets], discount=0.3, value_range=(0.0, 0.0))
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("backup", [LogSumExp(0.3), HardMax()])
+def test_certificates_hold_exactly_with_declared_values(backup: SoftmaxMixture, ends: bool) -> None:
+    """A support that was taken from the declared values would be wrong by far."""
+    model = lottery(ends)
+    problem = Problem.of(model, backup)
+    assert problem.width < 0.3
+    values = sp.exact.solve(model, backup, tolerance=1e-10).values
+    levels = small_levels(problem)[:12]
+    exact = Exact(problem, levels, backup, model)
+    for row, proved in enumerate(certify(problem, levels)):
+        found = exact.level(row, 0)
+        holds(proved, found, float(values[0]))
+        if row > 0 and levels[row].clip is None:
+            assert found.values[0] < problem.values[0] - 0.5
+            assert found.values[-1] > problem.values[1] + 0.5
+
+
+def test_action_values_are_bounded_by_what_they_lead_to() -> None:
+    """No ordinary action value exceeds the largest optimal value, and a poor one may be below the smallest."""
+    for name, (model, backup) in ((name, SMALL[name](1)) for name in SMALL):
+        declared = declaring(model, value_range=ordinary_values(model))
+        problem = Problem.of(declared, backup)
+        q = sp.exact.solve(declared, backup, tolerance=1e-10).q[~model.terminal]
+        low, high = problem.action_values
+        assert low - ROUNDING <= q.min() <= q.max() <= high + ROUNDING, name
+        assert np.ptp(q, axis=1).max() <= problem.action_gap + ROUNDING
+        if backup.temperature == 0.0:
+            assert high <= problem.values[1] < declared.reward_range[1] + declared.discount * problem.values[1]
 
 
 def test_certificates_of_clipping_hold_for_any_interval() -> None:

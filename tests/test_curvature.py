@@ -13,8 +13,9 @@ from scipy.stats import binom
 from smoothplan import curvature, exact, models
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, Tsallis, discrete_cost, line_cost
-from smoothplan.models import TabularModel
-from tests.common import TABLES
+from smoothplan.models import ModelError, TabularModel
+from smoothplan.schedules.level import Problem
+from tests.common import TABLES, declaring, ordinary_values
 
 MODELS = {name: build for name, build in TABLES.items() if build().actions > 1}
 
@@ -232,6 +233,74 @@ def test_value_interval_includes_the_worth_of_terminal_states() -> None:
     low, high = curvature.value_interval(lake, dear)
     assert low == pytest.approx((0.1 * math.log(4) - 3.0) / 0.05)
     assert high == 0.0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_declared_value_range_narrows_the_interval_and_is_kept(name: str) -> None:
+    """The narrowest range of ordinary values, and what the regulariser may add, contain every regularised value."""
+    model = MODELS[name]()
+    declared = declaring(model, value_range=ordinary_values(model))
+    for backup in backups(model):
+        (low, high), (least, most) = (curvature.value_interval(some, backup) for some in (declared, model))
+        values = exact.solve(declared, backup, 1e-9).values
+        assert low - 1e-8 <= values.min() <= values.max() <= high + 1e-8
+        assert least <= low <= high <= most
+        assert (low <= 0.0 <= high) or not model.terminates
+    low, high = curvature.value_interval(declared, HardMax())
+    values = exact.solve(model, HardMax(), 1e-9).values
+    values = np.append(values, 0.0) if model.terminates else values
+    assert (low, high) == pytest.approx((values.min(), values.max()), abs=1e-8)
+
+
+class Bonus(LogSumExp):
+    """A log-sum-exp that pays 1 more at every step, so that F − max is at least 1."""
+
+    def at_zero_range(self, actions: int) -> tuple[float, float]:
+        low, high = super().at_zero_range(actions)
+        return low + 1.0, high + 1.0
+
+    def value(self, q: Any, states: Any = None) -> Floats:
+        return super().value(q, states) + 1.0
+
+    def regulariser(self, policy: Any, states: Any = None) -> Floats:
+        return super().regulariser(policy, states) - 1.0
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_bonus_of_the_regulariser_is_added_once_for_each_step_that_is_certain(ends: bool) -> None:
+    """Where the episode is over after one step, a bonus at every step is paid once, not 1/(1 − γ) times."""
+    model = TabularModel.from_outcomes(
+        [[[(1.0, 0, 0.5, ends)]] * 2], discount=0.5, reward_range=(0, 1), value_range=(0.5, 0.5) if ends else (1.0, 1.0)
+    )
+    backup = Bonus(0.1)
+    (value,) = exact.solve(model, backup).values
+    low, high = curvature.value_interval(model, backup)
+    assert low - 1e-8 <= value <= high + 1e-8
+    assert curvature.gap_to_hard_max(backup, 2)[0] == 1.0
+    if not ends:
+        assert low == pytest.approx(1.0 + 2.0)
+
+
+def test_the_exact_solver_refutes_a_wrong_value_range() -> None:
+    model = models.frozen_lake()
+    low, high = ordinary_values(model)
+    for wrong, found in (((low, 0.9 * high), "at least 0.7"), ((low + 0.01, 1.0), "at most 0.1")):
+        message = rf"value_range=\(.*\) is refuted at state \d+: the optimal value there is {found}"
+        with pytest.raises(ModelError, match=message):
+            exact.solve(declaring(model, value_range=wrong), HardMax())
+    # The declaration is about ordinary values, whatever is solved; only the policy's value may be lower.
+    poor = np.tile([0.0, 0.0, 0.0, 1.0], (model.states, 1))
+    declared = declaring(model, value_range=(low, high))
+    assert exact.evaluate(declared, poor).values[~model.terminal].min() < low
+
+
+def test_sizes_that_floats_do_not_certify_are_refused_of_a_value_range() -> None:
+    tiny = declaring(models.chain(), value_range=(0.0, 1e-40))
+    with pytest.raises(ValueError, match="value_range must lead to values whose size is 0 or from 1e-30 to 1e"):
+        curvature.value_interval(tiny, HardMax())
+    problem = Problem.of(declaring(models.chain(), value_range=(0.0, 0.0)), HardMax())
+    with pytest.raises(ValueError, match="epsilon must be at least 1e-11, 1e-12 of the largest"):
+        problem.resolvable(1e-12)
 
 
 # Transfer between backups

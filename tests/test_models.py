@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import smoothplan as sp
+from smoothplan import curvature
 from smoothplan.arguments import Floats, Ints
 from smoothplan.models.base import Declarations
 from smoothplan.models.tabular import LAST, Tables, draw
@@ -181,16 +182,37 @@ def test_facts_of_a_table() -> None:
     ("changes", "kind", "range_"),
     [
         (((0, 1, 1, 9.0), (1, 0, 1, -9.0)), "deterministic", (0.0, 1.0)),  # at probability zero
-        (((0, 0, 1, 7.0),), "bounded", (0.0, 7.0)),
+        (((0, 0, 1, 7.0),), "transition", (0.0, 7.0)),
     ],
 )
-def test_rewards_that_vary_over_possible_successors_are_bounded(
+def test_rewards_that_vary_over_possible_successors_are_random(
     changes: tuple[tuple[int, int, int, float], ...], kind: str, range_: tuple[float, float]
 ) -> None:
     model = sp.TabularModel(**{**PAIR, "rewards": by_successor(*changes)})
     assert (model.reward_kind, model.reward_range) == (kind, range_)
     expected = (np.array(PAIR["probabilities"]) * model.rewards).sum(axis=-1)
     np.testing.assert_allclose(model.expected_rewards, expected, rtol=1e-15)
+
+
+def test_a_reward_is_fixed_by_the_transition_where_no_successor_has_two() -> None:
+    def kind(*outcomes: tuple[float, int, float, bool], **declared: Any) -> str:
+        return sp.TabularModel.from_outcomes(
+            [[outcomes], [[(1.0, 0, 0.0, False)]]], discount=0.5, **declared
+        ).reward_kind
+
+    assert kind((0.5, 0, 1.0, False), (0.25, 1, 2.0, False), (0.25, 0, 1.0, False)) == "transition"
+    assert kind((0.5, 0, 1.0, False), (0.5, 0, 2.0, True)) == "transition"  # the end tells them apart
+    assert kind((0.5, 0, 1.0, False), (0.5, 0, 2.0, False)) == "bounded"
+    assert kind((0.25, 0, 1.0, False), (0.5, 1, 1.0, False), (0.25, 0, 2.0, False)) == "bounded"
+    assert kind((0.5, 0, 1.0, False), (0.5, 1, 1.0, False), (0.0, 0, 2.0, False)) == "deterministic"
+    assert kind((0.5, 0, 1.0, False), (0.5, 1, 2.0, False), (0.0, 0, 2.0, False)) == "transition"
+    for declared in ("transition", "bounded"):
+        assert kind((0.5, 0, 1.0, False), (0.5, 1, 2.0, False), reward_kind=declared) == declared
+    message = (
+        "reward_kind='transition' allows one reward for each next state, got 1.0 and 2.0 of state 0, action 0, next"
+    )
+    with pytest.raises(sp.ModelError, match=re.escape(message)):
+        kind((0.25, 1, 1.0, False), (0.5, 0, 1.0, False), (0.25, 1, 2.0, False), reward_kind="transition")
 
 
 def test_rows_of_a_terminal_state_have_no_say() -> None:
@@ -434,7 +456,20 @@ def test_a_single_number_is_a_state() -> None:
     [
         ({"discount": 1}, ValueError, "discount must be at least 0 and below 1, got 1"),
         ({"reward_range": (2, 1)}, ValueError, "reward_range must have low ≤ high, got (2, 1)"),
-        ({"reward_kind": "normal"}, ValueError, "reward_kind must be one of deterministic, bernoulli, bounded"),
+        (
+            {"reward_kind": "normal"},
+            ValueError,
+            "reward_kind must be one of deterministic, bernoulli, transition, bounded, got 'normal'",
+        ),
+        ({"value_range": (2, 1)}, ValueError, "value_range must have low ≤ high, got (2, 1)"),
+        ({"value_range": (0, np.inf)}, ValueError, "value_range[1] must be finite, got inf"),
+        ({"value_range": 1.0}, ValueError, "value_range must be a pair (low, high), got 1.0"),
+        (
+            {"value_range": (11, 12), "discount": 0.9},
+            ValueError,
+            "value_range must overlap [0, 10], the values that reward_range=(0.0, 1.0) and discount=0.9 allow, got",
+        ),
+        ({"value_range": (-2, -1)}, ValueError, "value_range must overlap"),
         (
             {"reward_kind": "bernoulli", "reward_range": (0, 2)},
             ValueError,
@@ -451,6 +486,41 @@ def test_a_wrong_declaration_is_refused(
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):
         kind(**{"step": Counting(), **DECLARED, **changes})
+
+
+def test_a_value_range_is_declared_by_any_model() -> None:
+    step = Counting()
+    assert sp.VectorModel(step, **DECLARED).value_range is None
+    assert sp.VectorModel(step, **DECLARED, value_range=(0, 1)).value_range == (0.0, 1.0)
+    table = sp.TabularModel(**PAIR, value_range=(0, 1))
+    assert table.value_range == pickle.loads(pickle.dumps(table)).value_range == (0.0, 1.0)
+    assert sp.TabularModel(**PAIR).value_range is None
+    with pytest.raises(ValueError, match=re.escape("value_range must overlap [0, 2], the values that reward_range=")):
+        sp.TabularModel(**PAIR, value_range=(3, 4))
+    # The end of what is possible is not refused because 1/(1 − 0.95) is a little less than 20.
+    always = {**DECLARED, "discount": 0.95, "reward_range": (1, 1), "terminates": False, "value_range": (20, 20)}
+    assert curvature.value_interval(sp.VectorModel(step, **always), sp.HardMax()) == pytest.approx((20.0, 20.0))
+
+
+def test_a_class_of_ones_own_needs_no_value_range() -> None:
+    class Own:
+        """As classes were before there was one."""
+
+        def __init__(self, model: sp.TabularModel) -> None:
+            for name in ("actions", "discount", "reward_range", "reward_kind", "max_successors", "terminates", "step"):
+                setattr(self, name, getattr(model, name))
+            self.initial_state = 0
+
+    model: Any = Own(sp.models.garnet(states=5, discount=0.2))
+    assert not hasattr(model, "value_range")
+    planner = sp.DebiasedCruiser(sp.LogSumExp(1.0), 0.1)
+    assert sp.check_model(model).calls > 0
+    assert sp.plan(planner, model).status == "converged"
+    model.value_range = [0, 1]
+    assert curvature.value_interval(model, sp.HardMax()) == (0.0, 1.0)
+    model.value_range = (3, 4)
+    with pytest.raises(ValueError, match="value_range must overlap"):
+        sp.plan(planner, model)
 
 
 # --- What the oracle refuses of a simulator -------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from smoothplan.models.base import States
 from smoothplan.planners.chunks import chunk_size
 from smoothplan.planners.recursive import HEADROOM
 from smoothplan.running.run import REFUSED_CALLS, History, Planner
-from tests.common import by_state, content, ending, holds, identified, vectorised
+from tests.common import by_state, content, declaring, ending, holds, identified, ordinary_values, vectorised
 
 SMOOTH = sp.LogSumExp(1.0)
 
@@ -173,6 +173,36 @@ def test_a_hopeless_run_is_refused_with_numbers() -> None:
     price = sp.forecast(planner.with_epsilon(epsilon), model).calls
     assert 0 < price <= REFUSED_CALLS
     assert price == pytest.approx(float(suggested[2].replace(",", "")), rel=0.5)  # epsilon is rounded
+
+
+WRONG: dict[str, tuple[Planner, tuple[float, float]]] = {
+    "a root of order 1, too low": (sp.DebiasedCruiser(sp.LogSumExp(0.1), epsilon=0.03), (0.0, 0.5)),
+    "a root of order 1, too high": (sp.DebiasedCruiser(sp.LogSumExp(0.1), epsilon=0.03), (0.8, 1.25)),
+    "a plug-in root, too low": (sp.SparseSampling(sp.HardMax(), epsilon=0.03), (0.0, 0.5)),
+    "a plug-in root, too high": (sp.SparseSampling(sp.HardMax(), epsilon=0.03), (0.8, 1.25)),
+    "returns of actions, too low": (sp.OTGapCruiser(sp.HardMax(), epsilon=0.01), (0.0, 0.5)),
+    "returns of actions, too high": (sp.OTGapCruiser(sp.HardMax(), epsilon=0.01), (0.8, 1.25)),
+    "chains, too low": (sp.ReferenceCruiser(sp.LogSumExp(0.1), epsilon=0.05), (0.0, 0.5)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_run_that_refutes_the_declared_values_says_so(name: str) -> None:
+    """With the right range the same run ends as always, and its interval holds."""
+    low, (planner, wrong) = "too low" in name, WRONG[name]
+    model = garnet(actions=3 if low else 2)  # the root is worth 1.1, or 0.5
+    refuted = rf"value_range={re.escape(str(wrong))} is refuted at state 0: the optimal value there is at "
+    with pytest.raises(sp.ModelError, match=refuted + ("least" if low else "most")):
+        sp.plan(planner, declaring(model, value_range=wrong), 0, max_calls=10**6)
+    right = declaring(model, value_range=ordinary_values(model))
+    assert holds(sp.plan(planner, right, 0, max_calls=10**6), right, planner.backup)
+
+
+def test_declared_values_lower_the_price() -> None:
+    """A reward of 1 at the end of an episode: no value is above 1."""
+    lake, planner = sp.models.frozen_lake(discount=0.6), sp.DebiasedCruiser(SMOOTH, epsilon=0.2)
+    prices = [sp.forecast(planner, declaring(lake, value_range=known)).calls for known in (None, (0.0, 1.0))]
+    assert 3 * prices[1] < prices[0]
 
 
 @pytest.mark.parametrize("reward", [1.5, np.nan])

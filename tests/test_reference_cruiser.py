@@ -6,6 +6,7 @@ test which passes once always passes.
 
 import math
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -265,7 +266,7 @@ def test_no_reference_breaks_an_interval() -> None:
 def test_a_short_horizon_is_booked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same check notices if it is not."""
     assert not too_many(hostile_misses(range(2, 3), horizon=2))
-    monkeypatch.setattr(Cut, "at", classmethod(lambda cls, problem, backup, horizon: cls(horizon, 0.0, 0.0, 0.0)))
+    monkeypatch.setattr(Cut, "at", classmethod(lambda cls, problem, horizon: cls(horizon, 0.0, 0.0, 0.0)))
     assert too_many(hostile_misses(range(2, 3), horizon=2))
 
 
@@ -274,7 +275,7 @@ def test_what_is_booked_for_a_cut_is_enough() -> None:
     furthest = 0.0
     for (model, backup), horizon in product(WORLDS, (1, 2, 5)):
         problem = Problem.of(model, backup)
-        cut = Cut.at(problem, backup, horizon)
+        cut = Cut.at(problem, horizon)
         best = solved(model, backup).values
         for table in hostile(model, backup, 0):
             at = conditioned(TabularReference(table), likely_gap(backup, problem), model.actions)
@@ -286,6 +287,50 @@ def test_what_is_booked_for_a_cut_is_enough() -> None:
             assert ((best - means)[~model.terminal] >= -cut.optimal - 1e-9).all()
             furthest = max(furthest, -missing.min() / cut.optimal)
     assert furthest > 1.2  # a policy may be worth less than any optimal value
+
+
+def declared_worlds() -> list[tuple[sp.TabularModel, SoftmaxMixture]]:
+    """The worlds with the narrowest range of ordinary values declared."""
+    return [(common.declaring(model, value_range=common.ordinary_values(model)), backup) for model, backup in WORLDS]
+
+
+def test_what_is_booked_for_a_cut_is_enough_with_declared_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chains' policy may be worth less than the declared range of optimal values allows."""
+    monkeypatch.setattr(sys.modules[__name__], "WORLDS", declared_worlds())
+    test_what_is_booked_for_a_cut_is_enough()
+    monkeypatch.setattr(Problem, "policy_values", property(lambda problem: problem.values))
+    with pytest.raises(AssertionError):
+        test_what_is_booked_for_a_cut_is_enough()
+
+
+def test_intervals_hold_with_declared_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """96 runs."""
+    monkeypatch.setattr(sys.modules[__name__], "WORLDS", declared_worlds())
+    assert not too_many(hostile_misses(range(1, 2)))
+    assert not too_many(hostile_misses(range(1, 2), horizon=2))
+
+
+def test_the_support_of_a_chain_is_that_of_its_rewards() -> None:
+    """Tickets of a lottery: every optimal value is 0, and a chain of tickets is worth −1 or 90 at every step."""
+    outcomes = [[[(1.0, 0, 0.0, False)], [(0.01, 0, 90.0, False), (0.99, 0, -1.0, False)]]]
+    lottery = sp.TabularModel.from_outcomes(outcomes, discount=0.9, value_range=(0.0, 0.0))
+    assert lottery.reward_kind == "bounded"
+    backup, horizon = sp.LogSumExp(0.01), 20
+    problem = Problem.of(lottery, backup)
+    assert problem.values == pytest.approx((0.0, 0.0), abs=0.07)
+    tempted = TabularReference(np.array([[0.0, 5.0]]))
+    planner = ReferenceCruiser(backup, tempted, order=1, epsilon=0.1, delta=DELTA, horizon=horizon)
+    samples = begun(planner, lottery).sampling
+    low, high = samples.value.sequence.low, samples.value.sequence.high
+    lone = [samples.engine.values(Oracle(lottery, 0, chunk), 0, 1, horizon).total for chunk in range(200)]
+    assert low <= min(lone) < problem.values[0] - 8.0
+    assert problem.values[1] + 8.0 < max(lone) <= high
+    result = sp.plan(planner, lottery, max_calls=20_000)
+    assert result.interval[0] <= 0.0 <= result.interval[1]
+    worth = -0.09 / (1.0 - 0.9)
+    ends = diagnosed(result).policy_interval
+    assert ends[0] <= worth <= ends[1]
+    assert worth < problem.values[0]
 
 
 def known_error(

@@ -10,7 +10,8 @@ import pytest
 import smoothplan as sp
 from smoothplan import cli, curvature, exact
 from smoothplan.backups import discrete_cost, line_cost, ring_cost
-from smoothplan.defaults import choose, entropy_backup, gap_of_values, is_long, smooth_backup, width
+from smoothplan.curvature import gap_of_values
+from smoothplan.defaults import choose, entropy_backup, is_long, smooth_backup, width
 
 DELTA = 1e-6
 """A test of an interval fails by chance this often, at most."""

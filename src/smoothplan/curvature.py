@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike
 from smoothplan import arguments
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport, required_mixture
-from smoothplan.models.base import GenerativeModel
+from smoothplan.models.base import ROUNDING, GenerativeModel, declared_values
+from smoothplan.models.calls import ModelError
 from smoothplan.transport import CUMULANTS
 
 Norm = Literal["range", "euclidean"]
@@ -121,36 +122,91 @@ def samples_per_action(tolerance: float, delta: float, actions: int, spread: flo
 
 
 def value_interval(model: GenerativeModel, backup: Backup) -> Interval:
-    """An interval that contains every regularised optimal value of the model.
+    """An interval that contains every regularised optimal value of the model, and 0 if it may have terminal states.
 
-    [(r_lo + inf F(0))/(1−γ), (r_hi + sup F(0))/(1−γ)], and 0 where there may be terminal states. (The paper's B is the
-    width of this interval for rewards in [0, 1], not an upper bound.)
+    By the rewards it is [(r_lo + inf F(0))/(1−γ), (r_hi + sup F(0))/(1−γ)]. (The paper's B is the width of this
+    interval for rewards in [0, 1], not an upper bound.) A declared `value_range` narrows it, see `declared_interval`.
+    It bounds optimal values only: samples may lie outside, and the values of poor policies may be lower.
 
     Raises:
         ValueError: values are too large or too small for floating point, or the temperature is, relative to rewards.
     """
-    low, high = backup.at_zero_range(model.actions)
-    low = (model.reward_range[0] + low) / (1.0 - model.discount)
-    high = (model.reward_range[1] + high) / (1.0 - model.discount)
-    low, high = (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
-    largest, temperature = max(abs(low), abs(high)), backup.temperature
-    if not (SMALLEST <= largest <= arguments.LARGEST or largest == 0.0):
-        raise ValueError(
-            f"reward_range must lead to values whose size is 0 or from {SMALLEST:g} to {arguments.LARGEST:g}, got "
-            f"{model.reward_range}: with discount={model.discount:g} and a temperature of {temperature:g} it is "
-            f"{largest:.3g}"
-        )
-    coldest = RESOLUTION * max(map(abs, model.reward_range))
+    low, high = _by_rewards(model, backup)
+    _require_size("reward_range", model.reward_range, (low, high), model, backup)
+    coldest, temperature = RESOLUTION * max(map(abs, model.reward_range)), backup.temperature
     if not (max(coldest, RESOLUTION * SMALLEST) <= temperature <= arguments.LARGEST or temperature == 0.0):
         raise ValueError(
             f"temperature must be 0, as for the hard maximum, or from {coldest:.3g}, {RESOLUTION:g} of the "
             f"largest reward, to {arguments.LARGEST:g}, got {temperature:g}"
         )
-    return low, high
+    declared = declared_interval(model, backup)
+    if declared is None:
+        return low, high
+    least, most = (min(declared[0], 0.0), max(declared[1], 0.0)) if model.terminates else declared
+    # Where rounding puts a declared range just beside what the rewards allow, one end of that is left.
+    values = min(max(least, low), high), min(max(most, low), high)
+    _require_size("value_range", declared_values(model), values, model, backup)
+    return values
+
+
+def _by_rewards(model: GenerativeModel, backup: Backup) -> Interval:
+    """The interval of all optimal values by the rewards alone."""
+    low, high = (
+        (reward + at_zero) / (1.0 - model.discount)
+        for reward, at_zero in zip(model.reward_range, backup.at_zero_range(model.actions), strict=True)
+    )
+    return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
+
+
+def _require_size(name: str, given: Interval | None, values: Interval, model: GenerativeModel, backup: Backup) -> None:
+    largest = max(map(abs, values))
+    if not (SMALLEST <= largest <= arguments.LARGEST or largest == 0.0):
+        raise ValueError(
+            f"{name} must lead to values whose size is 0 or from {SMALLEST:g} to {arguments.LARGEST:g}, got "
+            f"{given}: with discount={model.discount:g} and a temperature of {backup.temperature:g} it is {largest:.3g}"
+        )
+
+
+def declared_interval(model: GenerativeModel, backup: Backup) -> Interval | None:
+    """What a declared `value_range` says of the regularised optimal value of any state that is not terminal.
+
+    By `gap_of_values` it differs from the ordinary one, which is in [lo, hi], by a number in [g_lo, g_hi]: so it is in
+    [lo + g_lo, hi + g_hi]. None where nothing is declared.
+    """
+    declared = declared_values(model)
+    if declared is None:
+        return None
+    gap = gap_of_values(model, backup)
+    return declared[0] + gap[0], declared[1] + gap[1]
+
+
+def require_possible(model: GenerativeModel, backup: Backup, proved: Interval, state: Any) -> None:
+    """Compares an interval that is proved of the optimal value of a state with the declared `value_range`.
+
+    Raises:
+        ModelError: they have no value in common.
+    """
+    allowed = declared_interval(model, backup)
+    if allowed is None:
+        return
+    slack, (low, high) = ROUNDING * max(map(abs, _by_rewards(model, backup))), allowed
+    if low - slack <= proved[1] and proved[0] <= high + slack:
+        return
+    found = f"at least {proved[0]:.6g}" if proved[0] > high else f"at most {proved[1]:.6g}"
+    raise ModelError(
+        f"value_range={declared_values(model)} is refuted at state {np.asarray(state).tolist()}: the optimal value "
+        f"there is {found}, and with this backup the range allows [{low:.6g}, {high:.6g}]"
+    )
+
+
+def value_scale(model: GenerativeModel, backup: Backup) -> float:
+    """The width of the value interval, or of the rewards if that is larger: relative to it, estimates are accurate."""
+    low, high = value_interval(model, backup)
+    return max(high - low, model.reward_range[1] - model.reward_range[0], float(np.finfo(np.float64).tiny))
 
 
 def resolution(values: Interval) -> float:
-    """The smallest difference that floating point can certify of values in an interval."""
+    """The smallest difference that floating point can certify of numbers in an interval."""
     return RESOLUTION * max(abs(values[0]), abs(values[1]), SMALLEST)
 
 
@@ -238,6 +294,17 @@ def _averaged_costs(backup: OptimalTransport) -> Interval:
     worst = (backup.reference @ backup.cost.T).max()
     best = (backup.reference @ backup.cost.min(axis=0)).min()
     return float(worst), float(best)
+
+
+def gap_of_values(model: GenerativeModel, backup: Backup) -> Interval:
+    """Bounds of V_F − V_max at every state: [low, high]/(1−γ) from the gap of the backups at one step.
+
+    F − max lies in [low, high] for all action values, and both operators are monotone γ-contractions that commute with
+    constants. So the largest difference d over all states is at most high + γ·d, and hence high/(1−γ); likewise from
+    below. Episodes may be over after any number of steps: then 0 is between the bounds.
+    """
+    low, high = (at_value_level(end, model.discount) for end in gap_to_hard_max(backup, model.actions))
+    return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
 
 
 def at_value_level(bound: float, discount: float) -> float:

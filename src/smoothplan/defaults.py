@@ -20,19 +20,6 @@ BIAS = 1e-3
 """The bias of regularisation that is tolerated, as a fraction of the width of the value interval."""
 
 
-def gap_of_values(model: GenerativeModel, backup: Backup) -> tuple[float, float]:
-    """Bounds of V_F − V_max at every state: [low, high]/(1−γ) from the gap of the backups at one step.
-
-    F − max lies in [low, high] for all action values, and both operators are monotone γ-contractions that commute with
-    constants, so the difference is at most high in the first step, γ·high more in the second, and so on; likewise from
-    below. Episodes may be over after any number of steps: then 0 is between the bounds.
-    """
-    low, high = (
-        curvature.at_value_level(end, model.discount) for end in curvature.gap_to_hard_max(backup, model.actions)
-    )
-    return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
-
-
 def smooth_backup(model: GenerativeModel, bias: float, cost: Any = None) -> Backup:
     """The smoothest backup whose optimal values are within a bias of the ordinary ones.
 
@@ -94,9 +81,10 @@ def choose(model: GenerativeModel, backup: Backup | None = None) -> Choice:
     reasons, span = {}, width(model)
     if backup is None:
         backup = entropy_backup(model)
+        added = curvature.gap_of_values(model, backup)[1]
         reasons["backup"] = (
-            f"lse:temperature={backup.temperature:.3g}, which adds at most {gap_of_values(model, backup)[1]:.3g} "
-            f"to a value, {BIAS:.1%} of the range of all values"
+            f"lse:temperature={backup.temperature:.3g}, which adds at most {added:.3g} to a value, {BIAS:.1%} of the "
+            "range of all values"
         )
     planner = ReferenceCruiser(backup, order=1, epsilon=1e-4 * span)
     reasons["planner"] = (

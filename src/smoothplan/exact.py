@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from smoothplan import arguments
+from smoothplan import arguments, curvature
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax
 from smoothplan.models.tabular import TabularModel
@@ -39,11 +39,15 @@ def solve(model: TabularModel, backup: Backup, tolerance: float = 1e-8) -> Solut
 
     Raises:
         ArithmeticError: the tolerance is finer than double precision can reach on this model.
+        ModelError: a value is outside the range that the model declares.
     """
     states = np.arange(model.states)
     values, error, iterations = _fixed_point(
         model, lambda q: backup.value(q, states), _largest_gain(model, backup), tolerance
     )
+    running = states[~model.terminal]
+    for state in (running[np.argmin(values[running])], running[np.argmax(values[running])]) if len(running) else ():
+        curvature.require_possible(model, backup, (values[state] - error, values[state] + error), state)
     q = action_values(model, values)
     return Solution(values, q, backup.policy(q, states), error, iterations)
 

@@ -74,6 +74,7 @@ def plan(
 
     Raises:
         HopelessError: the run may need too many simulator calls and no `max_calls` is given.
+        ModelError: what the run proves contradicts the declared `value_range`.
         SimulatorError: the simulator failed or broke what it declares. It names the call, which `reproduce` makes
             again, and has the result so far as `partial`.
         CheckpointError: the file is in use, of another run, damaged, or cannot be written.

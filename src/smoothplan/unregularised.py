@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from smoothplan import arguments, curvature
 from smoothplan.backups import Backup, HardMax
-from smoothplan.defaults import Choice, choose, gap_of_values, smooth_backup
+from smoothplan.defaults import Choice, choose, smooth_backup
 from smoothplan.models.base import GenerativeModel
 from smoothplan.plan import PlanResult, plan
 from smoothplan.planners.gape import OTGapE
@@ -95,7 +95,7 @@ def plan_unregularised(
             f"{made.horizon} steps: use tail='honest'"
         )
     result = plan(made, model, state, max_calls=max_calls, max_seconds=max_seconds, **options)
-    gap, interval = gap_of_values(model, backup), result.interval
+    gap, interval = curvature.gap_of_values(model, backup), result.interval
     if result.status != "terminal":
         least, most = curvature.value_interval(model, HardMax())
         interval = max(interval[0] - gap[1], least), min(interval[1] - gap[0], most)

@@ -174,7 +174,9 @@ class GapCruiserRun:
             self._rounds += 1
             for chunk, outcome in workers.in_order(self._work[self.actions[number].stage], chunks):
                 self._book(chunk, outcome)
-                display.update(self._calls(), self._interval())
+                interval = self._interval()
+                self._root.require_possible(self._planner.backup, interval)
+                display.update(self._calls(), interval)
 
     def found(self) -> Found:
         """F of the estimates, and the action with the largest lower bound."""

@@ -45,6 +45,7 @@ class Prover:
         returns = np.array([mean.sequence.interval for mean in samples.actions])
         q_low = np.clip(returns[:, 0] - self._cut.optimal, q_least, q_most)
         low = max(least, samples.value.sequence.interval[0] - self._cut.optimal, self._backed_up(q_low))
+        self._root.require_possible(self._planner.backup, (low, math.inf))
         if self._planner.error_range is not None:
             above = self._problem.discount * self._bias(1)[1]
             q_high = np.clip(returns[:, 1] + self._cut.optimal + above, q_least, q_most)

@@ -329,6 +329,7 @@ class ScheduleRun:
 
     def _intersect(self, low: float, high: float) -> None:
         self._interval = max(self._interval[0], low), min(self._interval[1], high)
+        self._root.require_possible(self._backup, self._interval)
 
     def _precise(self) -> bool:
         (low, high), value = self._interval, self._value()

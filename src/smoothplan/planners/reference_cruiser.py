@@ -8,7 +8,7 @@ step; what remains is cubic in the reference's error. There is no branching, so 
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from smoothplan import arguments, curvature
+from smoothplan import arguments
 from smoothplan.backups import Backup, required_mixture
 from smoothplan.planners.preparing import Preparation
 from smoothplan.planners.proving import Prover
@@ -87,7 +87,7 @@ class ReferenceCruiser:
     def begin(self, root: Root) -> Run:
         """A run that has not made any simulator call yet."""
         problem = Problem.of(root.model, self.backup)
-        curvature.resolvable(self.epsilon, problem.values)
+        problem.resolvable(self.epsilon)
         cut = Cut.of(self, problem)
         if cut.horizon > LONGEST_CHAIN:
             raise ValueError(

@@ -13,7 +13,6 @@ import numpy as np
 
 from smoothplan import curvature
 from smoothplan.arguments import Floats, Ints
-from smoothplan.backups import Backup
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.engines.chains import PairSums
 from smoothplan.models.base import States
@@ -52,26 +51,21 @@ class Cut(NamedTuple):
     optimal: float  # and how far the optimal value may be, either way
 
     @classmethod
-    def at(cls, problem: Problem, backup: Backup, horizon: int) -> "Cut":
-        """The cut at a horizon."""
-        low, high = problem.values
-        # A policy may be worth less than the value interval allows: it need not have the regulariser's bonus.
-        gain = min(curvature.gap_to_hard_max(backup, problem.actions)[0], problem.at_zero[0])
-        worst = (problem.reward_range[0] + gain) / (1.0 - problem.discount)
-        worst = min(worst, low, 0.0) if problem.terminates else min(worst, low)
-        left = problem.discount**horizon
-        return cls(horizon, left * (problem.middle - worst), left * (high - problem.middle), left * problem.width / 2.0)
+    def at(cls, problem: Problem, horizon: int) -> "Cut":
+        """The cut at a horizon, where a chain goes on with the middle of the optimal values."""
+        (worst, best), left = problem.policy_values, problem.discount**horizon
+        return cls(horizon, left * (problem.middle - worst), left * (best - problem.middle), left * problem.width / 2.0)
 
     @classmethod
     def of(cls, planner: "ReferenceCruiser", problem: Problem) -> "Cut":
         """The cut at the planner's horizon; by default where it costs only a small part of ε."""
-        cut, tolerated = cls.at(problem, planner.backup, planner.horizon or 1), CUT_SHARE * planner.epsilon
+        cut, tolerated = cls.at(problem, planner.horizon or 1), CUT_SHARE * planner.epsilon
         if planner.horizon is not None or problem.discount == 0.0:
             return cut
         octave = -math.log(2.0) / math.log(problem.discount)  # steps that halve what is left
         while (costs := cut._costs(planner, problem)) > tolerated:
             excess = min(math.log2(costs / tolerated), 1.0)
-            cut = cls.at(problem, planner.backup, cut.horizon + max(1, math.floor(octave * excess)))
+            cut = cls.at(problem, cut.horizon + max(1, math.floor(octave * excess)))
         return cut
 
     def _costs(self, planner: "ReferenceCruiser", problem: Problem) -> float:

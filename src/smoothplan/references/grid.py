@@ -310,7 +310,7 @@ def _solved(
     chain = Chances(rewards, chances, successors, np.arange(len(nodes)), model.discount, soft)
     # To a ten-thousandth of the width of the value interval: the grid itself is coarser.
     called = None if is_mixture(backup) else lambda q: backup.value(q, nodes)
-    iterate(chain, q, start, 1e-4 * max(high - low, np.finfo(np.float64).tiny), called)
+    iterate(chain, q, start, 1e-4 * curvature.value_scale(model, backup), called)
     return grid
 
 

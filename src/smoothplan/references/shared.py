@@ -225,7 +225,7 @@ class SharedReference:
         values = np.full(self.states, unsampled)
         values[: len(memory.values)] = memory.values
         q = np.empty((self.states, self._model.actions))
-        tolerance = accuracy * max(self._span[1] - self._span[0], np.finfo(np.float64).tiny)
+        tolerance = accuracy * curvature.value_scale(self._model, self._backup)
         if is_mixture(self._backup):
             iterate(model, q, values, tolerance)
         else:

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from smoothplan import curvature
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
 from smoothplan.models.base import GenerativeModel
@@ -69,6 +70,10 @@ class Root:
     def late(self, share: float) -> bool:
         """Whether this share of the time limit has passed."""
         return self.max_seconds is not None and time.perf_counter() - self.started > share * self.max_seconds
+
+    def require_possible(self, backup: Backup, proved: tuple[float, float]) -> None:
+        """Raises `ModelError` where an interval that is proved of the root's value contradicts the declared values."""
+        curvature.require_possible(self.model, backup, proved, self.state)
 
     def backed_up(self, backup: Backup, q: Floats, method: Literal["value", "policy"] = "value") -> Floats:
         """F or its policy at the root for a batch of action values [n, K]."""

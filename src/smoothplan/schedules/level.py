@@ -27,7 +27,7 @@ import numpy as np
 from smoothplan import curvature
 from smoothplan.arguments import Numbers
 from smoothplan.backups import Backup, is_mixture, what_lacks
-from smoothplan.models.base import GenerativeModel
+from smoothplan.models.base import GenerativeModel, rewards_are_known
 from smoothplan.schedules import debias as debiasing
 
 Kind = Literal["constant", "plug-in", "order-1", "order-2"]
@@ -43,10 +43,10 @@ class Problem:
     discount: float  # γ
     temperature: float  # η; 0 for the hard maximum
     reward_range: tuple[float, float]
-    reward_noise: float  # width of the rewards possible at one (s, a): 0 where they are deterministic
+    reward_noise: float  # width of the rewards possible at one (s, a): 0 where they are known
     single_successor: bool  # whether the next state is known given (s, a)
     at_zero: tuple[float, float]  # infimum and supremum of F_s(0)
-    values: tuple[float, float]  # an interval that contains every value
+    values: tuple[float, float]  # an interval that contains every optimal value: not every return, see `policy_values`
     terminates: bool
     derivatives: tuple[float, ...]  # bounds of the second, third, … derivatives of F, see `Backup.derivatives`
     above_max: float  # the infimum of F_s(Q) − max Q
@@ -68,7 +68,7 @@ class Problem:
             discount=model.discount,
             temperature=backup.temperature,
             reward_range=(low, high),
-            reward_noise=0.0 if model.reward_kind == "deterministic" else high - low,
+            reward_noise=0.0 if rewards_are_known(model) else high - low,
             single_successor=model.max_successors == 1,
             at_zero=backup.at_zero_range(model.actions),
             values=curvature.value_interval(model, backup),
@@ -89,10 +89,23 @@ class Problem:
         return self.values[1] - self.values[0]
 
     @property
+    def policy_values(self) -> tuple[float, float]:
+        """An interval that contains the value of every policy, regulariser included.
+
+        None is worth more than the optimal one. But one may be worth less than `values` allow: there may be better ones
+        at every state, and it need not have the regulariser's bonus. So only the rewards bound it from below.
+        """
+        worst = (self.reward_range[0] + min(self.above_max, self.at_zero[0])) / (1.0 - self.discount)
+        return min(worst, 0.0) if self.terminates else worst, self.values[1]
+
+    @property
     def action_values(self) -> tuple[float, float]:
-        """An interval that contains every action value."""
-        low, high = self.reward_range
-        return low + self.discount * self.values[0], high + self.discount * self.values[1]
+        """An interval that contains every optimal action value.
+
+        As F(Q) − max Q ≥ `above_max`, no action is worth more than an optimal value less that.
+        """
+        (low, high), (least, most) = self.reward_range, self.values
+        return low + self.discount * least, min(high + self.discount * most, most - self.above_max)
 
     @property
     def differing(self) -> float:
@@ -102,8 +115,12 @@ class Problem:
     @property
     def action_gap(self) -> float:
         """A bound on range(Q_s): the error of a constant reference."""
-        low, high = self.reward_range
-        return high - low + self.discount * self.width
+        low, high = self.action_values
+        return high - low
+
+    def resolvable(self, epsilon: float) -> float:
+        """ε, if this accuracy can be certified of values that are sums of such rewards; ValueError otherwise."""
+        return curvature.resolvable(epsilon, max(self.values, self.reward_range, key=curvature.resolution))
 
 
 class Certificate(NamedTuple):
@@ -410,12 +427,8 @@ def clipped_reference(problem: Problem, around: ReferenceMoments, low: float, hi
     An entry moves away from Q only if Q is outside. The others come nearer, but not all by as much, so that the range
     of the errors may grow: range² ≤ 2Σe_a² without a mean taken off, which costs K/(K−1).
     """
-    rewards, values = problem.reward_range, problem.values
-    outside = max(
-        0.0,
-        rewards[1] + problem.discount * values[1] - high,
-        low - rewards[0] - problem.discount * values[0],
-    )
+    least, most = problem.action_values
+    outside = max(0.0, most - high, low - least)
     uncentred = math.sqrt(problem.actions / max(problem.actions - 1, 1))
     # All of Q̂ − Q counts as noise here: nothing is used of a mean that clipping has moved.
     return around._replace(

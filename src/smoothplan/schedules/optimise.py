@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from smoothplan import arguments, confidence, curvature
+from smoothplan import arguments, confidence
 from smoothplan.arguments import Ints, Numbers
 from smoothplan.schedules import level as arithmetic
 from smoothplan.schedules.debias import largest_debias
@@ -134,7 +134,7 @@ def optimised(problem: Problem, epsilon: float, delta: float, order: int = 2, de
     Raises:
         ValueError: ε is beyond what floating point, any level or a search of reasonable length can reach.
     """
-    curvature.resolvable(epsilon, problem.values)
+    problem.resolvable(epsilon)
     if problem.width / 2.0 <= epsilon:
         return Schedule(problem, (Level("constant"),), 1, epsilon, delta)
     found = []

@@ -21,7 +21,7 @@ def sparse_sampling(problem: Problem, epsilon: float, delta: float) -> Schedule:
     """
     _unit_rewards(problem)
     gamma, largest = problem.discount, problem.reward_range[1]
-    curvature.resolvable(epsilon, problem.values)
+    problem.resolvable(epsilon)
     accuracy = epsilon * (1.0 - gamma) ** 2 / 4.0
     bound = max(problem.values[1], largest / (1.0 - gamma), accuracy)
     depth = max(1, math.ceil(_steps(problem, accuracy / bound, gamma, most=5_000)))
@@ -93,7 +93,7 @@ class _Ladder:
 
     def schedule(self, epsilon: float, delta: float) -> Schedule:
         """The printed root: F of an estimate of Q to accuracy ε."""
-        curvature.resolvable(epsilon, self.problem.values)
+        self.problem.resolvable(epsilon)
         _steps(self.problem, epsilon / self.bound, self._step, most=600)  # each has a reference with levels of its own
         root = Level("plug-in", samples=self.samples(epsilon), reference=self._sample(epsilon / self._step))
         return Schedule(self.problem, (*self.levels, root), 1, epsilon, delta, early_stopping=False)
