@@ -110,6 +110,7 @@ def vectorised(model: sp.TabularModel, step: Any = None, initial_state: Any = 0)
         discount=model.discount,
         reward_range=model.reward_range,
         reward_kind=model.reward_kind,
+        value_range=model.value_range,
         max_successors=model.max_successors,
         terminates=model.terminates,
         initial_state=initial_state,

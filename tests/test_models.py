@@ -494,7 +494,9 @@ def test_a_value_range_is_declared_by_any_model() -> None:
     assert sp.VectorModel(step, **DECLARED, value_range=(0, 1)).value_range == (0.0, 1.0)
     table = sp.TabularModel(**PAIR, value_range=(0, 1))
     assert table.value_range == pickle.loads(pickle.dumps(table)).value_range == (0.0, 1.0)
+    assert "rewards=deterministic in [0, 1], values in [0, 1])" in repr(table)
     assert sp.TabularModel(**PAIR).value_range is None
+    assert sp.models.garnet(value_range=(1, 9)).value_range == (1.0, 9.0)
     with pytest.raises(ValueError, match=re.escape("value_range must overlap [0, 2], the values that reward_range=")):
         sp.TabularModel(**PAIR, value_range=(3, 4))
     # The end of what is possible is not refused because 1/(1 − 0.95) is a little less than 20.

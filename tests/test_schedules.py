@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,6 +85,17 @@ def test_the_problem_is_what_the_model_and_the_backup_say() -> None:
     assert bernoulli_problem() == entropy_problem()
     model = random_model(1, actions=3, discount=0.5, branching=1, low=-1.0, terminal=0.4)
     assert Problem.of(model, HardMax()) == entropy_problem(3, 0.5, 0.0, (-1.0, 1.0), 0.0, True, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "successors", "noise"),
+    [("deterministic", 2, 0.0), ("transition", 1, 0.0), ("transition", 2, 1.0), ("bounded", 1, 1.0)],
+)
+def test_rewards_are_noisy_unless_the_pair_fixes_them(kind: Any, successors: int, noise: float) -> None:
+    model = sp.VectorModel(
+        lambda *_: (), actions=2, discount=0.5, reward_range=(0, 1), reward_kind=kind, max_successors=successors
+    )
+    assert Problem.of(model, HardMax()).reward_noise == noise
 
 
 @pytest.mark.parametrize(

@@ -331,9 +331,10 @@ class TabularModel:
     def __repr__(self) -> str:
         low, high = self.reward_range
         ends = f", terminal={int(self.terminal.sum())}" if self.terminates else ""
+        values = "" if self.value_range is None else ", values in [{:g}, {:g}]".format(*self.value_range)
         return (
             f"TabularModel(states={self.states}, actions={self.actions}, successors={self.max_successors}, "
-            f"discount={self.discount:g}, rewards={self.reward_kind} in [{low:g}, {high:g}]{ends})"
+            f"discount={self.discount:g}, rewards={self.reward_kind} in [{low:g}, {high:g}]{values}{ends})"
         )
 
 

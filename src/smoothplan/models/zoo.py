@@ -40,6 +40,7 @@ def garnet(
     seed: int = 0,
     sparsity: float = 0.0,
     reward_kind: RewardKind = "deterministic",
+    value_range: tuple[float, float] | None = None,
 ) -> TabularModel:
     """A random model (Archibald, McKinnon and Thomas, 1995): each pair has `branching` random successors.
 
@@ -52,6 +53,7 @@ def garnet(
         seed: the same seed gives the same model.
         sparsity: the probability that a reward is 0; the others are uniform on [0, 1].
         reward_kind: "deterministic", or "bernoulli" to draw rewards 0 or 1 with these means.
+        value_range: bounds of the ordinary optimal values, where they are known.
     """
     states, actions = arguments.whole("states", states), arguments.whole("actions", actions)
     branching = arguments.whole("branching", branching)
@@ -67,7 +69,13 @@ def garnet(
     probabilities = np.diff(cuts, axis=-1, prepend=0.0, append=1.0)
     rewards = rng.random((states, actions)) * (rng.random((states, actions)) >= sparsity)
     return TabularModel(
-        probabilities, successors, rewards, discount=discount, reward_kind=reward_kind, reward_range=(0.0, 1.0)
+        probabilities,
+        successors,
+        rewards,
+        discount=discount,
+        reward_kind=reward_kind,
+        reward_range=(0.0, 1.0),
+        value_range=value_range,
     )
 
 

@@ -28,8 +28,8 @@ class UCT:
     Every round goes down a tree of what was seen, by the action with the largest Q + c·w·√(log N / n), untried ones
     first and in random order; adds a node where it leaves the tree; finds out what that is worth; and puts its
     discounted return into the mean Q of every pair on its way. The scale w is the range of the returns that were seen
-    from that node on: what a model declares is often many times wider than what happens (the values of a lake that pays
-    1 at its end are declared to be in [0, 20]), and a range that is seen needs no tuning for rewards of another size.
+    from that node on: what a model declares is often many times wider than what happens (by its rewards, a lake that
+    pays 1 at its end may have values in [0, 20]), and a range that is seen needs no tuning for rewards of another size.
 
     It has no end of its own, so that `plan` needs `max_calls` or `max_seconds`. A round that is cut short by the limit
     counts for nothing. Values and action are estimates. The interval of the result is what the model declares.
