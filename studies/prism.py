@@ -44,7 +44,8 @@ SOURCES = {
     "slippery grid": Source("mdp/slipgrid.nm", ("goal",)),
     "choice of dice": Source("mdp/die_selection.nm", ("one",)),
     "two dice": Source("mdp/two_dice.nm", ("two",)),
-    "consensus": Source("mdp/coin2-2.nm", ("finished", "all_coins_equal_1")),
+    "consensus": Source("mdp/coin2-2.nm", ("finished",)),
+    "consensus on heads": Source("mdp/coin2-2.nm", ("finished", "all_coins_equal_1")),
     "leader election": Source("mdp/leader3.nm", ("elected",)),
     "CSMA/CD": Source("mdp/csma2-2.nm", ("all_delivered",)),
 }
