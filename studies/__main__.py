@@ -104,6 +104,12 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     names = studies.NAMES if "all" in options.names else tuple(dict.fromkeys(options.names))
     found = []
     for name in names:
+        missing = ", ".join(studies.load(name).missing)
+        if missing and name not in options.names:
+            print(f"studies: {name} is skipped: it needs {missing}, not installed", file=sys.stderr)
+            continue
+        if missing:
+            raise ImportError(f"the study {name} needs {missing}: pip install {missing.replace(',', '')}")
         found.append(_shown_run(name, options.scale, Path(options.out), options.quiet or not sys.stderr.isatty()))
         if not options.json:
             _print_claims(console, found[-1], Path(options.out) / name)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Generic, Literal, NamedTuple, TypeVar
@@ -66,6 +67,7 @@ class Study(Generic[S]):
         measure: makes one run.
         evidence: what the rows show. It gets a row for each cell, in their order.
         sources: files of this package, beside Python code, that results depend on.
+        needs: modules that only this study imports. It is left out of `all` where one is missing.
     """
 
     name: str
@@ -77,6 +79,12 @@ class Study(Generic[S]):
     measure: Callable[[Cell], Mapping[str, Any]]
     evidence: Callable[[S, Sequence[Row]], Evidence]
     sources: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> list[str]:
+        """The modules of `needs` that are not installed."""
+        return [name for name in self.needs if find_spec(name) is None]
 
     def version(self) -> str:
         """The version of smoothplan, and a fingerprint of the code of this package that `measure` runs.

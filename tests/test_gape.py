@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from smoothplan.planners.gape import MDPGapE, OTGapE, published_horizon
 from smoothplan.running.run import EngineName, Root
 from smoothplan.search.explorer import Explorer
 from smoothplan.search.graph import PAIRS
+from tests.adversarial import ADVERSARIAL, all_hold, tight
 from tests.common import by_state, content, ending, holds, identified, intervals_of, vectorised
 
 SURE = 1e-7
@@ -159,6 +160,55 @@ def test_hostile_models_do_not_break_the_intervals(name: str) -> None:
     model, calls = HOSTILE[name]
     assert covered([Case(OTGapE(HARD, 0.0, DELTA), model, calls)] * 60)
     assert not covered([Case(Forgetful(HARD, 0.0, DELTA), model, calls)] * 50)
+
+
+WITHOUT_UNION = Forgetful
+"""The search whose bounds do not cover: the negative control of the tests below."""
+
+
+Rewards = Literal["declared", "bounded"]
+EITHER: tuple[Rewards, ...] = ("declared", "bounded")
+
+
+def misses_on(name: str, search: type[OTGapE], runs: int, calls: int, rewards: tuple[Rewards, ...] = EITHER) -> int:
+    """Runs on random models of a family in which a bound of any discovered state misses the truth.
+
+    They take turns in what they know of rewards; every other one of each declares the narrowest value range.
+    """
+    count = 0
+    for seed in range(runs):
+        model = ADVERSARIAL[name](seed)
+        solution = sp.exact.solve(model, HARD, 1e-10)
+        turn, kind = divmod(seed, len(rewards))
+        known = model if turn % 2 == 0 else tight(model, solution)
+        result = sp.plan(search(HARD, 0.0, DELTA, rewards=rewards[kind]), known, 0, seed=seed, max_calls=calls)
+        count += not all_hold(result, solution)
+    return count
+
+
+def too_many(misses: int, runs: int) -> bool:
+    """Whether so many runs miss the truth with probability 1e-6 at most, if each does with probability `DELTA`."""
+    return bool(binom.sf(misses - 1, runs, DELTA) < 1e-6)
+
+
+@pytest.mark.parametrize("name", ADVERSARIAL)
+@pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_coverage_on_recurrent_models(name: str, full: bool) -> None:
+    runs, calls = (200, 5_000) if full else (60, 2_500) if name == "lotteries" else (30, 1_500)
+    assert not too_many(misses_on(name, OTGapE, runs, calls), runs)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lotteries",
+        pytest.param("rare and good", marks=pytest.mark.full),
+        pytest.param("not so rare and good", marks=pytest.mark.full),
+    ],
+)
+def test_the_check_on_recurrent_models_notices_a_missing_union(name: str) -> None:
+    """About 70 % of the runs fail, where 30 % may. Bounds on rewards would hide those on transitions."""
+    assert too_many(misses_on(name, WITHOUT_UNION, 60, 2_500, ("declared",)), 60)
 
 
 def test_the_check_notices_that_the_published_thresholds_do_not_cover() -> None:

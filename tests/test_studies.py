@@ -277,6 +277,18 @@ def test_the_command_line_runs_studies(
     assert (tmp_path / "report.html").stat().st_size > 0
 
 
+def test_a_study_whose_modules_are_missing_is_skipped_or_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    squares_only(monkeypatch, needy=replace(SQUARES, name="needy", needs=("numpy", "nothing_like_it")))
+    assert main(["run", "all", "--out", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == "studies: needy is skipped: it needs nothing_like_it, not installed\n"
+    assert "holds  slope" in captured.out
+    assert main(["run", "needy", "--out", str(tmp_path)]) == 2
+    assert "the study needy needs nothing_like_it: pip install nothing_like_it" in capsys.readouterr().err
+
+
 def test_the_command_line_lists_studies(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     shown = capsys.readouterr().out
