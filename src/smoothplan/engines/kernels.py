@@ -31,7 +31,7 @@ def softmaxes(backup: SoftmaxMixture, actions: int, states: int | None) -> Softm
     return Softmaxes(backup.temperature, frozen(backup.shifts(actions).T), frozen(np.atleast_2d(weights)))
 
 
-@partial(compiled, inlined=True)
+@partial(compiled, inlined=True, inner=True)
 def fill_frame(frames: Floats, frame: int, soft: Softmaxes) -> None:
     """The softmaxes at the reference in a frame [1 + J, K + 1].
 
@@ -69,7 +69,7 @@ def fill_frame(frames: Floats, frame: int, soft: Softmaxes) -> None:
         sums[actions] = top + temperature * math.log(total)
 
 
-@partial(compiled, inlined=True)
+@partial(compiled, inlined=True, inner=True)
 def frame_value(frames: Floats, frame: int, state: int, soft: Softmaxes) -> float:
     """F(Q̂) at the reference of a frame."""
     row = state if len(soft.weights) > 1 else 0
@@ -80,7 +80,7 @@ def frame_value(frames: Floats, frame: int, state: int, soft: Softmaxes) -> floa
     return value
 
 
-@partial(compiled, inlined=True)
+@partial(compiled, inlined=True, inner=True)
 def draw_column(state: int, soft: Softmaxes, stream: Stream) -> int:
     """A column J ~ μ_s."""
     columns = len(soft.shifts)
@@ -95,7 +95,7 @@ def draw_column(state: int, soft: Softmaxes, stream: Stream) -> int:
     return j
 
 
-@partial(compiled, inlined=True)
+@partial(compiled, inlined=True, inner=True)
 def draw_action(frames: Floats, frame: int, column: int, stream: Stream) -> int:
     """An action A ~ p_·J at the reference of a frame."""
     last = frames.shape[2] - 2
@@ -106,7 +106,7 @@ def draw_action(frames: Floats, frame: int, column: int, stream: Stream) -> int:
     return action
 
 
-@partial(compiled, inlined=True)
+@partial(compiled, inlined=True, inner=True)
 def policy_mean(frames: Floats, frame: int, state: int, soft: Softmaxes) -> float:
     """⟨π, Q̂⟩ at the reference of a frame."""
     row = state if len(soft.weights) > 1 else 0
@@ -124,7 +124,7 @@ def policy_mean(frames: Floats, frame: int, state: int, soft: Softmaxes) -> floa
 # Many references at once
 
 
-@compiled
+@partial(compiled, merged=True)
 def framed(q: Floats, row: int, soft: Softmaxes, frames: Floats) -> None:
     """Puts a row of references [n, K] and its softmaxes into the one frame, [1, 1 + J, K + 1]."""
     for i in range(q.shape[1]):
@@ -219,7 +219,7 @@ def choose_pairs(q: Floats, soft: Softmaxes, stream: Stream) -> tuple[Ints, Ints
 # Statistics of chains
 
 
-@compiled
+@partial(compiled, merged=True)
 def draw_stop(discount: float, horizon: int, stream: Stream) -> int:
     """A step T with P(T = t) ∝ γ^t, t = 0..H−1, by inversion."""
     if discount == 0.0:
@@ -244,7 +244,7 @@ def stop_weight(discount: float, horizon: int) -> float:
     return 1.0 if discount == 0.0 else math.expm1(horizon * math.log(discount)) / (discount - 1.0)
 
 
-@compiled
+@partial(compiled, merged=True)
 def paired(total: float, squares: float, pairs: int) -> tuple[float, float]:
     """From Σx and Σx² of n differences: the U-statistic for (E x)², and the sample variance."""
     square = (total * total - squares) / (pairs * (pairs - 1))
