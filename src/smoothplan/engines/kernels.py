@@ -132,35 +132,32 @@ def framed(q: Floats, row: int, soft: Softmaxes, frames: Floats) -> None:
     fill_frame(frames, 0, soft)
 
 
-@compiled
-def _choose_best(q: Floats, chosen: Ints, advantages: Floats) -> None:
-    """The first of the best actions of each row, which has no advantage."""
-    for row in range(len(q)):
-        best = 0
-        for i in range(1, q.shape[1]):
-            if q[row, i] > q[row, best]:
-                best = i
-        chosen[row], advantages[row] = best, 0.0
-
-
-@compiled
-def _choose(q: Floats, soft: Softmaxes, stream: Stream, sums: Floats, chosen: Ints, advantages: Floats) -> None:
-    """As `choose`, for η > 0, with room for the running sums of one column, [K].
+@partial(compiled, inner=True)
+def fill_choices(q: Floats, soft: Softmaxes, stream: Stream, sums: Floats, chosen: Ints, advantages: Floats) -> None:
+    """As `choose`, into arrays, with room for the running sums of one column, [K].
 
     It takes half of the time of `fill_frame`, `draw_column` and `draw_action`: only one column's sums are kept, and the
     random state is in registers. Unsigned numbers spare Numba the test for negative indices.
     """
+    if soft.temperature == 0.0:  # the first of the best actions, which has no advantage
+        for place in range(len(q)):
+            best = 0
+            for i in range(1, q.shape[1]):
+                if q[place, i] > q[place, best]:
+                    best = i
+            chosen[place], advantages[place] = best, 0.0
+        return
     columns, actions = soft.shifts.shape
     shifts, weights, temperature, scale = soft.shifts, soft.weights, soft.temperature, 1.0 / soft.temperature
     s0, s1, s2, s3 = stream[0], stream[1], stream[2], stream[3]
     for row in range(np.uint64(len(q))):
-        place = row if len(weights) > 1 else np.uint64(0)
+        own = row if len(weights) > 1 else np.uint64(0)
         column = 0
         if columns > 1:
             word, s0, s1, s2, s3 = advance(s0, s1, s2, s3)
             level = fraction(word)
-            while column < columns - 1 and level >= weights[place, column]:
-                level -= weights[place, column]
+            while column < columns - 1 and level >= weights[own, column]:
+                level -= weights[own, column]
                 column += 1
         value, first = 0.0, 0
         for j in range(columns):
@@ -178,7 +175,7 @@ def _choose(q: Floats, soft: Softmaxes, stream: Stream, sums: Floats, chosen: In
                 total += math.exp((q[row, i] - shifts[j, i] - top) * scale)
                 if j == column:
                     sums[passed] = total
-            value += weights[place, j] * (top + temperature * math.log(total))
+            value += weights[own, j] * (top + temperature * math.log(total))
         word, s0, s1, s2, s3 = advance(s0, s1, s2, s3)
         level = fraction(word) * sums[actions - 1]
         action = first
@@ -196,10 +193,7 @@ def choose(q: Floats, soft: Softmaxes, stream: Stream) -> tuple[Ints, Floats]:
     The weights of `soft` are [n, J] or [1, J].
     """
     chosen, advantages = np.empty(len(q), dtype=np.int64), np.empty(len(q))
-    if soft.temperature == 0.0:
-        _choose_best(q, chosen, advantages)
-    else:
-        _choose(q, soft, stream, np.empty(q.shape[1]), chosen, advantages)
+    fill_choices(q, soft, stream, np.empty(q.shape[1]), chosen, advantages)
     return chosen, advantages
 
 
