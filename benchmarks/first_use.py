@@ -105,6 +105,7 @@ def _in_process(path: str, cache: str) -> dict[str, Any]:
 
 
 def main() -> None:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--path", action="append", choices=PATHS, help="measure only this one; may be repeated")
     parser.add_argument("--functions", action="store_true", help="list every compilation")

@@ -4,6 +4,7 @@ Compiling takes seconds the first time and loading from the cache tenths of a se
 `working_time` is a clock that stands still meanwhile.
 """
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -75,6 +76,8 @@ def standstill() -> Iterator[None]:
 @contextmanager
 def announcing(tell: Callable[[], None]) -> Iterator[None]:
     """Calls a function once, in any thread, if compiling takes longer than `NOTICEABLE`; loading is not compiling."""
+    if "numba" in sys.modules:  # a simulator may use it without us
+        _listen()
     _listeners.append(tell)
     try:
         yield
@@ -90,7 +93,7 @@ def _listen() -> None:
 
     under_way = threading.local()
 
-    class Locked(event.Listener):  # type: ignore[misc]
+    class Locked(event.Listener):
         """Numba holds this lock while it compiles, and while it loads from the cache."""
 
         def on_start(self, _: Any) -> None:
@@ -99,7 +102,7 @@ def _listen() -> None:
         def on_end(self, _: Any) -> None:
             _standstills.end()
 
-    class Compiling(event.Listener):  # type: ignore[misc]
+    class Compiling(event.Listener):
         """One function, within which others may be compiled: on the way, we see how long the outermost takes."""
 
         def on_start(self, _: Any) -> None:
@@ -264,7 +267,8 @@ def compiled(
         inner: whether compiled code is all that calls it. It then has no wrapper for Python, which takes up to a third
             of the time to compile; Python may call it all the same, but that compiles it anew in every process.
         merged: whether it becomes a part of its caller before that is compiled: for what is short, or called in one
-            place. It is inner, and takes nothing from its own options: it may allocate where its caller does.
+            place, but not for a part of a large function, whose types take longer to find the larger it is. Its other
+            options are for calls from Python.
     """
 
     def decorator(python: bool) -> Any:

@@ -311,8 +311,10 @@ def _sample(row: int, state: int, depth: int, run: Pointer) -> float:
 
 @compiled
 def _sum_samples(state: int, action: int, count: int, recursion: Recursion) -> tuple[float, float]:
-    """Sum and sum of squares: of returns of an action through the level of the root's reference; or, for the action
-    `NO_ACTION`, of root samples around the reference in its frame."""
+    """Sum and sum of squares of returns of an action, or of root samples for the action `NO_ACTION`.
+
+    Returns go through the level of the root's reference, root samples are taken around the reference in its frame.
+    """
     for frame in range(ZERO_FRAME, FIRST_FRAME):
         fill_frame(recursion.frames, frame, recursion.soft)
     run = pointer_to(recursion)
