@@ -2,7 +2,6 @@
 
 A frame is an array [1 + J, K + 1] with a reference and its softmaxes; each depth of a recursion has one of its own.
 What reads or writes a frame is inlined: the dozens of numbers that arrays are passed as would be kept for the call.
-Numba caches compiled code by the file of the caller: after a change here, `make clean` is due.
 """
 
 import math
