@@ -14,6 +14,7 @@ import pytest
 import smoothplan as sp
 from smoothplan import brake
 from smoothplan.brake import Brake, Stopped
+from smoothplan.compiling import working_time
 from smoothplan.engines.base import Sums
 from smoothplan.running.work import Batch, Chunk, Outcome, Work
 from smoothplan.running.workers import AHEAD, BEHIND, ThreadPool, Workers
@@ -207,7 +208,7 @@ def test_time_is_up_while_everyone_waits() -> None:
     def run(number: int) -> None:
         assert release.wait(60)
 
-    late = Brake(time.perf_counter() + 0.1)
+    late = Brake(working_time() + 0.1)
     with Workers(2, brake=late) as workers:
         with pytest.raises(Stopped) as stopped:
             numbers(workers.in_order(work(run), chunks(range(10))))

@@ -13,6 +13,7 @@ import math
 import time
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +24,7 @@ from smoothplan import arguments
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup
 from smoothplan.brake import Brake, Stopped
+from smoothplan.compiling import announcing, working_time
 from smoothplan.defaults import entropy_backup
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.gymnasium import Player, from_gymnasium
@@ -31,7 +33,7 @@ from smoothplan.models.tabular import TabularModel
 from smoothplan.planners.engines import chains_for, conditioned
 from smoothplan.planners.preparing import Preparation
 from smoothplan.references import Reference
-from smoothplan.running.progress import Episodes
+from smoothplan.running.progress import COMPILING, Episodes
 from smoothplan.running.run import Root, Status
 from smoothplan.running.workers import Workers
 from smoothplan.schedules.level import Problem
@@ -139,7 +141,8 @@ def act(
             a grid, which does not learn on the way, 100,000, or 400,000 on a compiled simulator.
         calls: simulator calls for a step, about; 20,000 by default, 4,000 for a simulator that is not compiled. With 0
             the reference's own best action is taken.
-        seconds: time for a step, instead of calls. The result then depends on the machine.
+        seconds: time for a step, instead of calls; compiling and loading code do not count. The result then depends
+            on the machine.
         episodes: how many.
         max_steps: of an episode that neither ends nor reaches the environment's own limit on time.
         seed: of the episodes and of the planning.
@@ -178,7 +181,9 @@ def act(
         preparation = Preparation(root, backup, reference, improve=False)
         # A shared reference learns on the way. A grid does not, and gets as many calls as for a plan.
         learns = np.asarray(model.initial_state).dtype.kind != "f"
-        with Episodes(player.name, episodes) if progress else nullcontext() as display:
+        shown = Episodes(player.name, episodes) if progress else None
+        told = nullcontext() if shown is None else announcing(partial(shown.note, COMPILING))
+        with shown or nullcontext() as display, told:
             try:
                 preparation.make(Workers(brake=brake), reference_calls or (REFERENCE_CALLS if learns else None))
                 reference, prepared = preparation.reference, preparation.calls  # it may learn on the way, by more calls
@@ -283,7 +288,7 @@ class Actor:
         if self._limit == 0 or self.model.actions == 1:
             return self._best(state)
         self._brake.check()
-        until = math.inf if self._seconds is None else time.perf_counter() + self._seconds
+        until = math.inf if self._seconds is None else working_time() + self._seconds
         left = math.inf if self._limit is None else float(self._limit)
         if self._learner is not None:
             left -= self._learn(state, LEARNING * left, until)
@@ -301,14 +306,14 @@ class Actor:
     def _learn(self, state: Any, calls: float, until: float) -> int:
         """Improves the reference from a state, by a number of calls or until a part of the time is over."""
         learner = self._learner
-        start, before = time.perf_counter(), learner.calls
+        start, before = working_time(), learner.calls
         enough = start + LEARNING * (until - start)
         portion = 1_000 if calls == math.inf else int(calls)  # where time is the limit; the next ones double
         try:
             while portion > 0:
                 reached = learner.calls
                 learner.improve(portion, state)
-                if calls < math.inf or learner.calls == reached or time.perf_counter() >= enough:
+                if calls < math.inf or learner.calls == reached or working_time() >= enough:
                     break
                 portion *= 2
                 self._brake.check()
@@ -328,12 +333,12 @@ class Actor:
         self._chunks += 1
         moments = np.zeros((3, actions))
         counts = moments[0]
-        batch, each, started = 8, float(horizon), time.perf_counter()
+        batch, each, started = 8, float(horizon), working_time()
         try:
             while True:
                 if calls < math.inf:
                     batch = min(batch, int((calls - oracle.calls) / (each * actions)))
-                now = time.perf_counter()
+                now = working_time()
                 late = now + (now - started) * batch / max(int(counts[0]), 1) >= until
                 if batch < 1 or (late and counts[0] > 0):
                     return moments

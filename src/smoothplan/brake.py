@@ -6,12 +6,13 @@ half done: inside a simulator call, before the next one, or while waiting for ot
 
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
 from typing import Any, Literal
+
+from smoothplan.compiling import working_time
 
 Reason = Literal["max_seconds", "interrupted"]
 
@@ -39,7 +40,7 @@ class Brake:
     """Stops a run.
 
     Args:
-        deadline: when, on the clock of `time.perf_counter`; None for never.
+        deadline: when, on the clock of `working_time`, which compiling does not advance; None for never.
         call_seconds: seconds that one simulator call in this thread may take, within `on_signals`. It is then
             interrupted by a `TimeoutError`, unless it holds the interpreter lock.
     """
@@ -57,7 +58,7 @@ class Brake:
     @property
     def is_pulled(self) -> bool:
         """Whether the run is over."""
-        return self._pulled.is_set() or (self.deadline is not None and time.perf_counter() > self.deadline)
+        return self._pulled.is_set() or (self.deadline is not None and working_time() > self.deadline)
 
     def check(self) -> None:
         """Raises `Stopped` if the run is over."""

@@ -1,7 +1,6 @@
 """Defaults: a backup whose bias hardly matters, a planner that ends in seconds, and the reasons for both."""
 
 import math
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from smoothplan import curvature
 from smoothplan.arguments import Floats, amount
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport
+from smoothplan.compiling import working_time
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
@@ -102,9 +102,9 @@ def _affordable(model: GenerativeModel) -> tuple[int, str]:
         return most, f"{amount(most)} simulator calls, which take seconds"
     oracle, sample = Oracle(model, 0), 256  # calls to measure the speed by
     states = np.repeat(np.asarray(model.initial_state)[None], sample, axis=0)
-    started = time.perf_counter()
+    started = working_time()
     oracle.sample(states, np.arange(sample) % model.actions)
-    speed = sample / max(time.perf_counter() - started, 1e-9)
+    speed = sample / max(working_time() - started, 1e-9)
     # Five seconds' worth, rounded to a power of ten: a repetition has the same limit, unless the machine has changed.
     calls = min(most, 10 ** round(math.log10(5.0 * speed)))
     return calls, f"{amount(calls)} simulator calls, for the simulator makes about {speed:,.0f} in a second"

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any, get_args
 
@@ -12,12 +13,13 @@ import numpy as np
 from smoothplan import arguments
 from smoothplan.arguments import Floats
 from smoothplan.brake import Brake, Stopped
+from smoothplan.compiling import announcing
 from smoothplan.models.base import GenerativeModel
 from smoothplan.models.calls import SimulatorError
 from smoothplan.models.tabular import TabularModel
 from smoothplan.running.checkpoint import Checkpoint
 from smoothplan.running.fingerprint import describe, fingerprint
-from smoothplan.running.progress import Shown, display_for
+from smoothplan.running.progress import COMPILING, Shown, display_for
 from smoothplan.running.run import EngineName, Found, Planner, Root, Run, Status, plain
 from smoothplan.running.workers import ClusterError, Workers
 
@@ -59,7 +61,8 @@ def plan(
         state: where to plan; the model's initial state by default.
         seed: the same seed gives the same result, for any number of workers, and however often it was resumed.
         max_calls: a limit on simulator calls. Giving one also allows a run whose forecast is hopeless.
-        max_seconds: a limit on time. What is under way then is abandoned.
+        max_seconds: a limit on time. What is under way then is abandoned. Compiling code, which happens once, and
+            loading it do not count, except in processes of Dask.
         workers: a number: threads for compiled engines, processes of Dask for simulators in Python; 1 is this thread.
             Or the address of a Dask scheduler ("tcp://..."), or a Dask client.
         checkpoint: a file. What is done is written there, and a run that finds its own file goes on where that ends.
@@ -95,13 +98,13 @@ def plan(
     display = display_for(progress, epsilon=planner.epsilon, max_calls=root.max_calls, max_seconds=root.max_seconds)
     if isinstance(model, TabularModel) and bool(model.terminal[root.state]):
         return _worth_nothing(planner, root)
-    brake = Brake(None if root.max_seconds is None else started + root.max_seconds, chunk_seconds)
+    brake = Brake(None if root.max_seconds is None else root.begun + root.max_seconds, chunk_seconds)
     work_force = Workers(
         workers, chunk_seconds=chunk_seconds, worker_memory=worker_memory, brake=brake, announce=display.note
     )
     if checkpoint is not None:  # opened last: no mistake in an argument leaves a file behind
         work_force.checkpoint = Checkpoint(checkpoint, _identity(planner, root))
-    with brake.on_signals(), work_force, display:
+    with brake.on_signals(), work_force, display, announcing(partial(display.note, COMPILING)):
         if work_force.checkpoint is not None and not work_force.checkpoint.is_new:
             display.note(f"resumed from {checkpoint}: {work_force.checkpoint.chunks} chunks are done")
         run = planner.begin(root)

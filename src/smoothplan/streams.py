@@ -4,6 +4,7 @@ Python code draws from a NumPy generator, compiled code from xoshiro256++ (Black
 which the last counts simulator calls: compiled code cannot draw a transition without being counted.
 """
 
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -58,12 +59,12 @@ def stream(seed: int, chunk: int = 0) -> Stream:
     return words
 
 
-@compiled
+@partial(compiled, merged=True)
 def _rotate(word: Any, bits: int) -> Any:
     return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
 
 
-@compiled
+@partial(compiled, inner=True)
 def advance(s0: Any, s1: Any, s2: Any, s3: Any) -> tuple[Any, Any, Any, Any, Any]:
     """One step of xoshiro256++: a random word, and the next four words of the state.
 
@@ -80,20 +81,20 @@ def advance(s0: Any, s1: Any, s2: Any, s3: Any) -> tuple[Any, Any, Any, Any, Any
     return result, s0, s1, s2, s3
 
 
-@compiled
+@partial(compiled, merged=True)
 def next_word(state: Stream) -> Any:
     """The next random word of a stream, uniform on 64 bits."""
     word, state[0], state[1], state[2], state[3] = advance(state[0], state[1], state[2], state[3])
     return word
 
 
-@compiled
+@partial(compiled, merged=True)
 def fraction(word: Any) -> float:
     """A random word as a multiple of 2⁻⁵³ in [0, 1)."""
     return float(np.int64(word >> np.uint64(11))) * 2.0**-53
 
 
-@compiled
+@partial(compiled, inner=True)
 def uniform(state: Stream) -> float:
     """The next number of a stream, uniform on the multiples of 2⁻⁵³ in [0, 1)."""
     return fraction(next_word(state))

@@ -43,6 +43,9 @@ ZERO_FRAME, GIVEN_FRAME, FIRST_FRAME = cast(tuple[int, int, int], tuple(np.arang
 ONE = cast(int, np.int64(1))
 """Like the frames, not a literal: Numba would compile a function that gets one a second time."""
 
+NO_ACTION = -1
+"""In place of an action of the root: samples of its value are wanted."""
+
 GIVEN = -1
 """In place of the number of samples: the reference is there before the level is sampled."""
 
@@ -121,7 +124,7 @@ def _level_table(schedule: Schedule) -> NDArray[np.void]:
     return result
 
 
-@partial(compiled, inlined=True)
+@partial(compiled, inlined=True, inner=True)
 def _draws(run: Pointer, state: int, action: int, count: int, rewards: int) -> tuple[float, int, int]:
     """Calls for `count` returns that each average a number of rewards: the innermost loops.
 
@@ -145,7 +148,7 @@ def _draws(run: Pointer, state: int, action: int, count: int, rewards: int) -> t
     return total, going_on, successor
 
 
-@partial(compiled, inlined=True)
+@partial(compiled, merged=True)
 def _block_terms(q: Floats, sibling: Floats, shifts: Floats, scale: float) -> tuple[float, float, float]:
     """Of one column at a block's means [K]: the top score, the sum of the odds, and Σ odds·(Q̂_b − Q̂_b′).
 
@@ -171,7 +174,7 @@ def _block_terms(q: Floats, sibling: Floats, shifts: Floats, scale: float) -> tu
     return top, total, inner
 
 
-@partial(compiled, inlined=True)
+@partial(compiled, inlined=True, inner=True)
 def _debiasing(frames: Floats, frame: int, state: int, level: Any, soft: Softmaxes) -> float:
     """What a debiased level adds to its multiple of F(Q̂): the terms of the halves and of the quarters."""
     place = state if len(soft.weights) > 1 else 0
@@ -210,7 +213,7 @@ def _signature() -> Any:
     return numba.float64(numba.int64, numba.int64, numba.int64, numba.types.CPointer(numba.typeof(run)))
 
 
-@partial(compiled, signature=_signature)
+@partial(compiled, signature=_signature, inner=True)
 def _sample(row: int, state: int, depth: int, run: Pointer) -> float:
     """One sample of a level at a state.
 
@@ -307,33 +310,27 @@ def _sample(row: int, state: int, depth: int, run: Pointer) -> float:
 
 
 @compiled
-def _sum_returns(state: int, action: int, count: int, recursion: Recursion) -> tuple[float, float]:
-    """Sum and sum of squares of returns through the level of the root's reference."""
-    row = recursion.levels[len(recursion.levels) - 1].reference
-    fill_frame(recursion.frames, ZERO_FRAME, recursion.soft)
+def _sum_samples(state: int, action: int, count: int, recursion: Recursion) -> tuple[float, float]:
+    """Sum and sum of squares of returns of an action, or of root samples for the action `NO_ACTION`.
+
+    Returns go through the level of the root's reference, root samples are taken around the reference in its frame.
+    """
+    for frame in range(ZERO_FRAME, FIRST_FRAME):
+        fill_frame(recursion.frames, frame, recursion.soft)
     run = pointer_to(recursion)
+    row = len(recursion.levels) - 1
+    if action != NO_ACTION:
+        row = recursion.levels[row].reference
     child = recursion.levels[row]
     total, squares = 0.0, 0.0
     for _ in range(count):
-        value, _, successor = _draws(run, state, action, ONE, child.rewards)
-        value *= child.reward_share
-        if successor >= 0:
-            value += recursion.discount * _sample(row, successor, FIRST_FRAME, run)
-        total += value
-        squares += value * value
-    return total, squares
-
-
-@compiled
-def _sum_values(state: int, count: int, recursion: Recursion) -> tuple[float, float]:
-    """Sum and sum of squares of root samples around the reference in its frame."""
-    root = len(recursion.levels) - 1
-    fill_frame(recursion.frames, ZERO_FRAME, recursion.soft)
-    fill_frame(recursion.frames, GIVEN_FRAME, recursion.soft)
-    run = pointer_to(recursion)
-    total, squares = 0.0, 0.0
-    for _ in range(count):
-        value = _sample(root, state, FIRST_FRAME, run)
+        if action == NO_ACTION:
+            value = _sample(row, state, FIRST_FRAME, run)
+        else:
+            value, _, successor = _draws(run, state, action, ONE, child.rewards)
+            value *= child.reward_share
+            if successor >= 0:
+                value += recursion.discount * _sample(row, successor, FIRST_FRAME, run)
         total += value
         squares += value * value
     return total, squares
@@ -364,10 +361,10 @@ class CompiledEngine:
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int) -> Sums:
         """Returns of an action at the root, through the level of the root's reference."""
-        return Sums(count, *_sum_returns(int(state), action, count, self._run(oracle.stream)))
+        return Sums(count, *_sum_samples(int(state), action, count, self._run(oracle.stream)))
 
     def values(self, oracle: Oracle, state: Any, reference: Floats, count: int) -> Sums:
         """Samples of the root's value around a given reference, [K]."""
         run = self._run(oracle.stream)
         run.frames[GIVEN_FRAME, 0, :-1] = reference
-        return Sums(count, *_sum_values(int(state), count, run))
+        return Sums(count, *_sum_samples(int(state), NO_ACTION, count, run))

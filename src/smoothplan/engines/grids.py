@@ -34,7 +34,7 @@ class Grid(NamedTuple):
         if points.shape != (len(points), len(self.low)):
             raise ValueError(f"states must have shape [n, {len(self.low)}], got {points.shape}")
         result = np.empty((len(points), self.table.shape[1]))
-        interpolate(self, frozen(points), result)
+        interpolate(self, np.array(points, order="C"), result)  # writable, as those of compiled callers are
         return result
 
 
@@ -65,7 +65,7 @@ class _Layout(NamedTuple):
     weights: Floats
 
 
-@compiled
+@partial(compiled, merged=True)
 def _place(layout: _Layout, axis: Any, coordinate: float) -> tuple[Any, float]:
     """Where the cell of a coordinate begins, in values, and how far into the cell it is, from 0 to 1."""
     place = min(max((coordinate - layout.low[axis]) * layout.scales[axis], 0.0), layout.ends[axis])
@@ -73,7 +73,7 @@ def _place(layout: _Layout, axis: Any, coordinate: float) -> tuple[Any, float]:
     return np.uint64(cell) * layout.strides[axis], place - cell
 
 
-@compiled
+@partial(compiled, inner=True)
 def _interpolate(layout: _Layout, states: Floats, out: Floats) -> None:
     """As `interpolate`. Unsigned numbers spare Numba the test for negative indices."""
     values, corners, weights = layout.values, layout.corners, layout.weights

@@ -20,9 +20,9 @@ from smoothplan.engines.chains import PairSums, require_curvature
 from smoothplan.engines.grids import Grid, interpolate, make_grid
 from smoothplan.engines.kernels import (
     Softmaxes,
-    choose,
     choose_pairs,
     draw_stops,
+    fill_choices,
     paired_sums,
     softmaxes,
     stop_weight,
@@ -35,6 +35,9 @@ from smoothplan.streams import generator
 
 TOGETHER = 256
 """Chains that advance together, an even number: one call of the step for each of their steps."""
+
+NO_ACTION = -1
+"""In place of a first action: chains begin with an action of the policy."""
 
 
 class World(NamedTuple):
@@ -68,109 +71,108 @@ def _signature(sizes: int, results: str) -> Callable[[], Any]:
     return made
 
 
-@partial(compiled, allocates=True)
-def _repeated(state: Floats, count: int) -> Floats:
-    states = np.empty((count, len(state)))
-    states[:] = state
-    return states
+@partial(compiled, allocates=True, inner=True)
+def _advance(
+    states: Floats,
+    actions: Ints,
+    given: bool,
+    stops: Ints,
+    stopped: Floats,
+    sums: Floats,
+    horizon: int,
+    step: Step,
+    world: World,
+) -> int:
+    """Advances chains of order 1 together, each to its end, to the horizon or to a step of its own.
 
+    It is one function for chains, returns and walks, for all of it is compiled again wherever it is called.
 
-@partial(compiled, allocates=True)
-def _interpolated(states: Floats, world: World) -> Floats:
-    q = np.empty((len(states), world.grid.table.shape[1]))
-    interpolate(world.grid, states, q)
-    return q
+    Args:
+        states: where they begin, [n, d]; overwritten.
+        actions: [n], the first actions, if they are given; overwritten.
+        given: whether the first actions are given. They have no advantage: the chains are returns.
+        stops: the step before which each chain stops, [n]; or [0], and none does. Overwritten.
+        stopped: where chains have stopped, [n, d]; or [0, d].
+        sums: what the chains add up to is added here, [n].
+        horizon: steps.
+        step: the simulator.
+        world: what the chains have in common.
 
-
-@partial(compiled, allocates=True)
-def _add_chains(
-    states: Floats, owners: Ints, sums: Floats, scale: float, horizon: int, step: Step, world: World
-) -> None:
-    """Adds one chain of order 1 from each state [n, d], with the weight `scale`, to the sums of their owners [n]."""
-    count = len(states)
-    for _ in range(horizon):
+    Returns:
+        How many have stopped.
+    """
+    count, dimensions = states.shape
+    columns = world.grid.table.shape[1]
+    q, room, advantages = np.empty((count, columns)), np.empty(columns), np.zeros(count)
+    owners = np.empty(count, dtype=np.int64)
+    for row in range(count):
+        owners[row] = row
+    walking = len(stops) > 0
+    scale, found = 1.0, 0
+    for moment in range(horizon):
+        if walking:
+            # Chains that stop here are set aside, the others move up.
+            going_on = 0
+            for row in range(count):
+                if stops[row] == moment:
+                    for axis in range(dimensions):
+                        stopped[found, axis] = states[row, axis]
+                    found += 1
+                else:
+                    for axis in range(dimensions):
+                        states[going_on, axis] = states[row, axis]
+                    stops[going_on] = stops[row]
+                    owners[going_on] = owners[row]
+                    going_on += 1
+            count = going_on
+            states = states[:count]
         if count == 0:
             break
-        actions, advantages = choose(_interpolated(states, world), world.soft, world.oracle.stream)
-        next_states, rewards, terminals = simulated(states, actions, step, world.oracle)
+        here = actions[:count]
+        if moment > 0 or not given:
+            interpolate(world.grid, states, q[:count])
+            fill_choices(q[:count], world.soft, world.oracle.stream, room, here, advantages)
+        next_states, rewards, terminals = simulated(states, here, step, world.oracle)
         # Chains that go on move up to the front.
         going_on = 0
         for row in range(count):
             sums[owners[row]] += scale * (rewards[row] + advantages[row])
             if not terminals[row]:
                 if going_on < row:
-                    next_states[going_on] = next_states[row]
+                    for axis in range(dimensions):
+                        next_states[going_on, axis] = next_states[row, axis]
                     owners[going_on] = owners[row]
+                    if walking:
+                        stops[going_on] = stops[row]
                 going_on += 1
         count = going_on
         states = next_states[:count]
         scale *= world.discount
     for row in range(count):
         sums[owners[row]] += scale * world.tail
-
-
-@partial(compiled, allocates=True)
-def _returns(states: Floats, actions: Ints, horizon: int, step: Step, world: World) -> Floats:
-    """Returns of actions [n] at states [n, d]."""
-    next_states, rewards, terminals = simulated(states, actions, step, world.oracle)
-    owners = np.flatnonzero(~terminals)
-    _add_chains(next_states[owners], owners, rewards, world.discount, horizon - 1, step, world)
-    return rewards
-
-
-@partial(compiled, signature=_signature(2, "ff"), allocates=True)
-def _sum_values(state: Floats, count: int, horizon: int, step: Step, world: World) -> tuple[float, float]:
-    """Sum and sum of squares of chains from a state [d]."""
-    total, squares = 0.0, 0.0
-    for start in range(0, count, TOGETHER):
-        size = min(TOGETHER, count - start)
-        sums = np.zeros(size)
-        _add_chains(_repeated(state, size), np.arange(size), sums, 1.0, horizon, step, world)
-        total += sums.sum()
-        squares += (sums * sums).sum()
-    return total, squares
+    return found
 
 
 @partial(compiled, signature=_signature(3, "ff"), allocates=True)
-def _sum_returns(state: Floats, action: int, count: int, horizon: int, step: Step, world: World) -> tuple[float, float]:
-    """Sum and sum of squares of returns of an action at a state [d]."""
+def _sum_chains(state: Floats, action: int, count: int, horizon: int, step: Step, world: World) -> tuple[float, float]:
+    """Sum and sum of squares of returns of an action at a state [d], or of chains for the action `NO_ACTION`."""
     total, squares = 0.0, 0.0
+    no_stops, stopped = np.empty(0, dtype=np.int64), np.empty((0, len(state)))
     for start in range(0, count, TOGETHER):
         size = min(TOGETHER, count - start)
-        sums = _returns(_repeated(state, size), np.full(size, action), horizon, step, world)
-        total += sums.sum()
-        squares += (sums * sums).sum()
+        states, actions, sums = np.empty((size, len(state))), np.empty(size, dtype=np.int64), np.zeros(size)
+        for row in range(size):
+            actions[row] = action
+            for axis in range(len(state)):
+                states[row, axis] = state[axis]
+        _advance(states, actions, action != NO_ACTION, no_stops, stopped, sums, horizon, step, world)
+        added, added_squares = 0.0, 0.0
+        for row in range(size):
+            added += sums[row]
+            added_squares += sums[row] * sums[row]
+        total += added
+        squares += added_squares
     return total, squares
-
-
-@partial(compiled, allocates=True)
-def _walked(state: Floats, count: int, horizon: int, step: Step, world: World) -> Floats:
-    """Where walks under the policy from a state [d] stop, at steps drawn for each, [m, d]; without those that end."""
-    stopped = np.empty((count, len(state)))
-    stops = draw_stops(count, world.discount, horizon, world.oracle.stream)
-    states = _repeated(state, count)
-    terminals = np.zeros(count, dtype=np.bool_)
-    found = 0
-    for moment in range(horizon):
-        # Walks that stop here are set aside; those that have ended are dropped; the others move up and on.
-        going_on = 0
-        for row in range(count):
-            if terminals[row]:
-                continue
-            if stops[row] == moment:
-                stopped[found] = states[row]
-                found += 1
-            else:
-                states[going_on] = states[row]
-                stops[going_on] = stops[row]
-                going_on += 1
-        count = going_on
-        if count == 0:
-            break
-        here = states[:count]
-        actions, _ = choose(_interpolated(here, world), world.soft, world.oracle.stream)
-        states, _, terminals = simulated(here, actions, step, world.oracle)
-    return stopped[:found]
 
 
 @partial(compiled, signature=_signature(3, "ffif"), allocates=True)
@@ -178,24 +180,42 @@ def _sum_corrections(
     state: Floats, count: int, pairs: int, horizon: int, step: Step, world: World
 ) -> tuple[float, float, int, float]:
     """What `PairSums` keeps of corrections from a state [d]."""
+    dimensions = len(state)
     scale = stop_weight(world.discount, horizon) / (4.0 * world.soft.temperature)
+    no_stops, nowhere = np.empty(0, dtype=np.int64), np.empty((0, dimensions))
     total, square_sum, differing, noise = 0.0, 0.0, 0, 0.0
     for start in range(0, count, TOGETHER):
-        states = _walked(state, min(TOGETHER, count - start), horizon, step, world)
+        # Walks under the policy, each to a step drawn for it; those that end before are dropped.
+        size = min(TOGETHER, count - start)
+        where, stopped = np.empty((size, dimensions)), np.empty((size, dimensions))
+        for row in range(size):
+            for axis in range(dimensions):
+                where[row, axis] = state[axis]
+        stops = draw_stops(size, world.discount, horizon, world.oracle.stream)
+        actions = np.empty(size, dtype=np.int64)
+        found = _advance(where, actions, False, stops, stopped, np.zeros(size), horizon, step, world)
+        states = stopped[:found]
         # Two actions at each state where a walk has stopped.
-        q = _interpolated(states, world)
+        q = np.empty((found, world.grid.table.shape[1]))
+        interpolate(world.grid, states, q)
         first, second = choose_pairs(q, world.soft, world.oracle.stream)
-        differ = np.flatnonzero(first != second)
+        differ, owners = np.empty(found, dtype=np.int64), 0
+        for row in range(found):
+            if first[row] != second[row]:
+                differ[owners] = row
+                owners += 1
         # Paired returns of the states where they differ, a block of pairs at a time.
-        totals, squares = np.zeros(len(differ)), np.zeros(len(differ))
-        for begin in range(0, len(differ) * pairs, TOGETHER // 2):
-            size = min(TOGETHER // 2, len(differ) * pairs - begin)
-            where, actions = np.empty((2 * size, states.shape[1])), np.empty(2 * size, dtype=np.int64)
-            for pair in range(size):
-                row = differ[(begin + pair) // pairs]
-                where[2 * pair], where[2 * pair + 1] = states[row], states[row]
-                actions[2 * pair], actions[2 * pair + 1] = first[row], second[row]
-            samples = _returns(where, actions, horizon, step, world)
+        totals, squares = np.zeros(owners), np.zeros(owners)
+        for begin in range(0, owners * pairs, TOGETHER // 2):
+            size = min(TOGETHER // 2, owners * pairs - begin)
+            where, actions = np.empty((2 * size, dimensions)), np.empty(2 * size, dtype=np.int64)
+            for place in range(2 * size):
+                row = differ[(begin + place // 2) // pairs]
+                actions[place] = first[row] if place % 2 == 0 else second[row]
+                for axis in range(dimensions):
+                    where[place, axis] = states[row, axis]
+            samples = np.zeros(2 * size)
+            _advance(where, actions, True, no_stops, nowhere, samples, horizon, step, world)
             for pair in range(size):
                 owner = (begin + pair) // pairs
                 row = differ[owner]
@@ -206,7 +226,7 @@ def _sum_corrections(
         total += sums[0]
         square_sum += sums[1]
         noise += sums[2]
-        differing += len(differ)
+        differing += owners
     return total, square_sum, differing, noise
 
 
@@ -241,12 +261,12 @@ class JittedChains:
 
     def values(self, oracle: Oracle, state: Any, count: int, horizon: int) -> Sums:
         """Chains of order 1 from a state."""
-        return Sums(count, *self._run(_sum_values, oracle, state, count, horizon))
+        return Sums(count, *self._run(_sum_chains, oracle, state, NO_ACTION, count, horizon))
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int, horizon: int) -> Sums:
         """Returns of an action."""
         action = arguments.whole("action", action, least=0, most=self.model.actions - 1)
-        return Sums(count, *self._run(_sum_returns, oracle, state, action, count, horizon))
+        return Sums(count, *self._run(_sum_chains, oracle, state, action, count, horizon))
 
     def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> PairSums:
         """Corrections of second order from a state."""

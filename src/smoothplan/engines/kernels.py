@@ -2,7 +2,6 @@
 
 A frame is an array [1 + J, K + 1] with a reference and its softmaxes; each depth of a recursion has one of its own.
 What reads or writes a frame is inlined: the dozens of numbers that arrays are passed as would be kept for the call.
-Numba caches compiled code by the file of the caller: after a change here, `make clean` is due.
 """
 
 import math
@@ -31,7 +30,7 @@ def softmaxes(backup: SoftmaxMixture, actions: int, states: int | None) -> Softm
     return Softmaxes(backup.temperature, frozen(backup.shifts(actions).T), frozen(np.atleast_2d(weights)))
 
 
-@partial(compiled, inlined=True)
+@partial(compiled, inlined=True, inner=True)
 def fill_frame(frames: Floats, frame: int, soft: Softmaxes) -> None:
     """The softmaxes at the reference in a frame [1 + J, K + 1].
 
@@ -69,7 +68,7 @@ def fill_frame(frames: Floats, frame: int, soft: Softmaxes) -> None:
         sums[actions] = top + temperature * math.log(total)
 
 
-@partial(compiled, inlined=True)
+@partial(compiled, inlined=True, inner=True)
 def frame_value(frames: Floats, frame: int, state: int, soft: Softmaxes) -> float:
     """F(Q̂) at the reference of a frame."""
     row = state if len(soft.weights) > 1 else 0
@@ -80,7 +79,7 @@ def frame_value(frames: Floats, frame: int, state: int, soft: Softmaxes) -> floa
     return value
 
 
-@partial(compiled, inlined=True)
+@partial(compiled, inlined=True, inner=True)
 def draw_column(state: int, soft: Softmaxes, stream: Stream) -> int:
     """A column J ~ μ_s."""
     columns = len(soft.shifts)
@@ -95,7 +94,7 @@ def draw_column(state: int, soft: Softmaxes, stream: Stream) -> int:
     return j
 
 
-@partial(compiled, inlined=True)
+@partial(compiled, inlined=True, inner=True)
 def draw_action(frames: Floats, frame: int, column: int, stream: Stream) -> int:
     """An action A ~ p_·J at the reference of a frame."""
     last = frames.shape[2] - 2
@@ -106,7 +105,7 @@ def draw_action(frames: Floats, frame: int, column: int, stream: Stream) -> int:
     return action
 
 
-@partial(compiled, inlined=True)
+@partial(compiled, inlined=True, inner=True)
 def policy_mean(frames: Floats, frame: int, state: int, soft: Softmaxes) -> float:
     """⟨π, Q̂⟩ at the reference of a frame."""
     row = state if len(soft.weights) > 1 else 0
@@ -124,7 +123,7 @@ def policy_mean(frames: Floats, frame: int, state: int, soft: Softmaxes) -> floa
 # Many references at once
 
 
-@compiled
+@partial(compiled, merged=True)
 def framed(q: Floats, row: int, soft: Softmaxes, frames: Floats) -> None:
     """Puts a row of references [n, K] and its softmaxes into the one frame, [1, 1 + J, K + 1]."""
     for i in range(q.shape[1]):
@@ -132,35 +131,32 @@ def framed(q: Floats, row: int, soft: Softmaxes, frames: Floats) -> None:
     fill_frame(frames, 0, soft)
 
 
-@compiled
-def _choose_best(q: Floats, chosen: Ints, advantages: Floats) -> None:
-    """The first of the best actions of each row, which has no advantage."""
-    for row in range(len(q)):
-        best = 0
-        for i in range(1, q.shape[1]):
-            if q[row, i] > q[row, best]:
-                best = i
-        chosen[row], advantages[row] = best, 0.0
-
-
-@compiled
-def _choose(q: Floats, soft: Softmaxes, stream: Stream, sums: Floats, chosen: Ints, advantages: Floats) -> None:
-    """As `choose`, for η > 0, with room for the running sums of one column, [K].
+@partial(compiled, inner=True)
+def fill_choices(q: Floats, soft: Softmaxes, stream: Stream, sums: Floats, chosen: Ints, advantages: Floats) -> None:
+    """As `choose`, into arrays, with room for the running sums of one column, [K].
 
     It takes half of the time of `fill_frame`, `draw_column` and `draw_action`: only one column's sums are kept, and the
     random state is in registers. Unsigned numbers spare Numba the test for negative indices.
     """
+    if soft.temperature == 0.0:  # the first of the best actions, which has no advantage
+        for place in range(len(q)):
+            best = 0
+            for i in range(1, q.shape[1]):
+                if q[place, i] > q[place, best]:
+                    best = i
+            chosen[place], advantages[place] = best, 0.0
+        return
     columns, actions = soft.shifts.shape
     shifts, weights, temperature, scale = soft.shifts, soft.weights, soft.temperature, 1.0 / soft.temperature
     s0, s1, s2, s3 = stream[0], stream[1], stream[2], stream[3]
     for row in range(np.uint64(len(q))):
-        place = row if len(weights) > 1 else np.uint64(0)
+        own = row if len(weights) > 1 else np.uint64(0)
         column = 0
         if columns > 1:
             word, s0, s1, s2, s3 = advance(s0, s1, s2, s3)
             level = fraction(word)
-            while column < columns - 1 and level >= weights[place, column]:
-                level -= weights[place, column]
+            while column < columns - 1 and level >= weights[own, column]:
+                level -= weights[own, column]
                 column += 1
         value, first = 0.0, 0
         for j in range(columns):
@@ -178,7 +174,7 @@ def _choose(q: Floats, soft: Softmaxes, stream: Stream, sums: Floats, chosen: In
                 total += math.exp((q[row, i] - shifts[j, i] - top) * scale)
                 if j == column:
                     sums[passed] = total
-            value += weights[place, j] * (top + temperature * math.log(total))
+            value += weights[own, j] * (top + temperature * math.log(total))
         word, s0, s1, s2, s3 = advance(s0, s1, s2, s3)
         level = fraction(word) * sums[actions - 1]
         action = first
@@ -196,10 +192,7 @@ def choose(q: Floats, soft: Softmaxes, stream: Stream) -> tuple[Ints, Floats]:
     The weights of `soft` are [n, J] or [1, J].
     """
     chosen, advantages = np.empty(len(q), dtype=np.int64), np.empty(len(q))
-    if soft.temperature == 0.0:
-        _choose_best(q, chosen, advantages)
-    else:
-        _choose(q, soft, stream, np.empty(q.shape[1]), chosen, advantages)
+    fill_choices(q, soft, stream, np.empty(q.shape[1]), chosen, advantages)
     return chosen, advantages
 
 
@@ -219,7 +212,7 @@ def choose_pairs(q: Floats, soft: Softmaxes, stream: Stream) -> tuple[Ints, Ints
 # Statistics of chains
 
 
-@compiled
+@partial(compiled, merged=True)
 def draw_stop(discount: float, horizon: int, stream: Stream) -> int:
     """A step T with P(T = t) ∝ γ^t, t = 0..H−1, by inversion."""
     if discount == 0.0:
@@ -244,7 +237,7 @@ def stop_weight(discount: float, horizon: int) -> float:
     return 1.0 if discount == 0.0 else math.expm1(horizon * math.log(discount)) / (discount - 1.0)
 
 
-@compiled
+@partial(compiled, merged=True)
 def paired(total: float, squares: float, pairs: int) -> tuple[float, float]:
     """From Σx and Σx² of n differences: the U-statistic for (E x)², and the sample variance."""
     square = (total * total - squares) / (pairs * (pairs - 1))

@@ -30,7 +30,7 @@ class CompiledOracle(NamedTuple):
     stream: Stream
 
 
-@partial(compiled, allocates=True)
+@partial(compiled, merged=True)
 def _blame(
     states: Floats,
     actions: Ints,
@@ -43,14 +43,16 @@ def _blame(
     limits, fault, size = oracle.limits, oracle.fault, states.shape[1]
     for row in range(len(actions)):
         fine = limits[0] <= rewards[row] <= limits[1] and (limits[2] == 1.0 or not terminals[row])
-        if not (fine and np.isfinite(next_states[row]).all()):
+        for axis in range(size):
+            fine = fine and abs(next_states[row, axis]) < np.inf
+        if not fine:
             fault[0], fault[1], fault[2] = 1.0, actions[row], rewards[row]
-            fault[3 : 3 + size] = states[row]
-            fault[3 + size :] = next_states[row]
+            for axis in range(size):
+                fault[3 + axis], fault[3 + size + axis] = states[row, axis], next_states[row, axis]
             return
 
 
-@partial(compiled, allocates=True)
+@partial(compiled, allocates=True, inner=True)
 def simulated(
     states: Floats, actions: Ints, step: Step, oracle: CompiledOracle
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from smoothplan import arguments
-from smoothplan.compiling import Compiled
+from smoothplan.compiling import Compiled, load_numba
 from smoothplan.models.base import Declarations
 from smoothplan.models.calls import ModelError
 from smoothplan.models.vector import Step
@@ -34,14 +34,12 @@ class JitModel(Declarations):
         if isinstance(self.step, Compiled):
             object.__setattr__(self, "step", self.step.dispatcher)
         elif not hasattr(self.step, "py_func"):
-            import numba
-
-            object.__setattr__(self, "step", numba.njit(nogil=True)(self.step))
+            object.__setattr__(self, "step", load_numba().njit(nogil=True)(self.step))
         if self.initial_state is not None:
             self._compile(self.initial_state)
 
     def _compile(self, state: Any) -> None:
-        import numba
+        numba = load_numba()
         from numba.core.errors import NumbaError
 
         example = (arguments.frozen(state[None]), arguments.frozen(np.zeros(1, dtype=np.int64)), generator(0))

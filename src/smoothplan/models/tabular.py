@@ -41,7 +41,7 @@ class Tables(NamedTuple):
     width: int  # B′
 
 
-@compiled
+@partial(compiled, inner=True)
 def select(outcomes: NDArray[np.void], start: Any, width: int, word: Any) -> Any:
     """The entry, from `start` on, that a random word selects: inversion of the distribution function.
 
@@ -65,20 +65,20 @@ def select(outcomes: NDArray[np.void], start: Any, width: int, word: Any) -> Any
     return entry
 
 
-@compiled
+@partial(compiled, merged=True)
 def _unpacked(outcome: Any) -> tuple[int, float, bool]:
     """Next state, reward, and whether the episode ends."""
     end = outcome.successor < 0
     return ~outcome.successor if end else outcome.successor, outcome.reward, end
 
 
-@compiled
+@partial(compiled, merged=True)
 def first_outcome(tables: Tables, state: int, action: int) -> Any:
     """The index of a pair's first outcome."""
     return np.uint64(state * tables.actions + action) * np.uint64(tables.width)
 
 
-@compiled
+@partial(compiled, inner=True)
 def draw(tables: Tables, state: int, action: int, stream: Stream) -> tuple[int, float, bool]:
     """One simulator call from compiled code: (next state, reward, whether it is terminal). Counted in the stream."""
     stream[CALLS] += np.uint64(1)

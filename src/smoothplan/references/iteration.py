@@ -65,7 +65,7 @@ def _iterate(model: Chances, q: Floats, values: Floats, enough: float, most: int
     return most
 
 
-@compiled
+@partial(compiled, merged=True)
 def _sweep(model: Chances, q: Floats, values: Floats, backwards: bool, frames: Floats) -> float:
     """Backs every state up, the last one first or last; the largest change of a value."""
     count = len(values)

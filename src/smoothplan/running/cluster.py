@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import Any
 
 from smoothplan.brake import Brake
+from smoothplan.compiling import standstill
 from smoothplan.models.calls import SimulatorError
 from smoothplan.models.jit import JitModel
 from smoothplan.running.fingerprint import is_installed
@@ -96,7 +97,8 @@ class DaskPool:
         self, where: Any, work: Work, brake: Brake, chunk_seconds: float | None = None, memory: int | None = None
     ) -> None:
         try:
-            import distributed
+            with standstill():
+                import distributed
         except ImportError:
             needs = f"workers={where!r} needs" if chunk_seconds is None else "chunk_seconds needs"
             raise ImportError(f'{needs} Dask for this simulator: pip install "smoothplan[dask]"') from None

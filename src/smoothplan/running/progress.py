@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -11,12 +10,16 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 from smoothplan.arguments import amount
+from smoothplan.compiling import standstill, working_time
 
 if TYPE_CHECKING:
     import rich.progress
 
 Shown = bool | Literal["json"]
 """How progress is shown: not at all, as a live line, or as JSON lines."""
+
+COMPILING = "compiling (once)"
+"""What a display notes while code is compiled: the next run finds it in the cache."""
 
 EVERY = 1.0
 """The least time between two JSON lines, in seconds."""
@@ -32,7 +35,7 @@ class Pace:
         epsilon: half the width of the interval wanted, if any.
         max_calls: the limit on calls.
         max_seconds: the limit on time.
-        clock: the time in seconds.
+        clock: the time in seconds; by default one that stands still while code is compiled.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class Pace:
         epsilon: float | None = None,
         max_calls: int | None = None,
         max_seconds: float | None = None,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = working_time,
     ) -> None:
         self._epsilon, self._max_seconds, self.clock = epsilon, max_seconds, clock
         self._started = clock()
@@ -150,7 +153,7 @@ class Live(AbstractContextManager["Live"]):
 
     def note(self, text: str) -> None:
         """Prints a line above the bar, which stays."""
-        self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        note(self._bar, text)
 
     def end(self, status: str) -> None:
         """Does nothing: the line vanishes."""
@@ -237,6 +240,10 @@ class Episodes(AbstractContextManager["Episodes"]):
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
+    def note(self, text: str) -> None:
+        """Prints a line above the bar, which stays."""
+        note(self._bar, text)
+
     def update(self, score: float, steps: int) -> None:
         """Shows the score of the current episode."""
         self._bar.update(self._task, now=f"score {score:g} after {steps} steps")
@@ -253,7 +260,7 @@ def display_for(
     epsilon: float | None = None,
     max_calls: int | None = None,
     max_seconds: float | None = None,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] = working_time,
 ) -> Silent | Live | Lines:
     """The display that `progress` asks for. Its time starts now.
 
@@ -277,8 +284,9 @@ def live_bar(*texts: str) -> "tuple[rich.progress.Progress, bool]":
 
     It shows the description of a task, a bar, the texts, which are formats of the task, and the time.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    with standstill():
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(file=cast(IO[str], _StandardError()))
     wide = console.width >= 110  # columns: enough for the title and every number
@@ -292,6 +300,11 @@ def live_bar(*texts: str) -> "tuple[rich.progress.Progress, bool]":
         console=console,
         transient=True,
     ), wide
+
+
+def note(bar: "rich.progress.Progress", text: str) -> None:
+    """Prints a line above a bar."""
+    bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def duration(seconds: float) -> str:

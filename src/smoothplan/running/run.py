@@ -1,6 +1,5 @@
 """The one shape of a run: where it starts, what drives it, and the record of what it found."""
 
-import time
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -9,6 +8,7 @@ import numpy as np
 from smoothplan import curvature
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
+from smoothplan.compiling import working_time
 from smoothplan.models.base import GenerativeModel
 from smoothplan.running.workers import Workers
 from smoothplan.schedules.schedule import Schedule
@@ -66,10 +66,11 @@ class Root:
     max_seconds: float | None
     engine: EngineName
     started: float  # on the clock of time.perf_counter
+    begun: float = field(default_factory=working_time)  # on the clock that limits on time are measured by
 
     def late(self, share: float) -> bool:
         """Whether this share of the time limit has passed."""
-        return self.max_seconds is not None and time.perf_counter() - self.started > share * self.max_seconds
+        return self.max_seconds is not None and working_time() - self.begun > share * self.max_seconds
 
     def require_possible(self, backup: Backup, proved: tuple[float, float]) -> None:
         """Raises `ModelError` where an interval that is proved of the root's value contradicts the declared values."""

@@ -1,7 +1,6 @@
 """What a run hands out: work, which is an engine at a root, and chunks of it."""
 
 import json
-import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from smoothplan.brake import Stopped
+from smoothplan.compiling import working_time
 from smoothplan.engines.base import Sums
 from smoothplan.engines.chains import PairSums
 from smoothplan.engines.multilevel import RootSums
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 
     sums: Sums | PairSums | RootSums
     calls: int  # simulator calls
-    seconds: float  # that it took
+    seconds: float  # that it took, without compiling
 
 
 class Done(NamedTuple):
@@ -74,10 +74,10 @@ class Work:
     about: Any = None
 
     def _outcome(self, chunk: Chunk, oracle: Oracle) -> Outcome:
-        started = time.perf_counter()
+        started = working_time()
         found = getattr(self.engine, chunk.method)(oracle, self.state, *chunk.arguments)
         sums = SUMS[chunk.method](*(value.item() if isinstance(value, np.generic) else value for value in found))
-        return Outcome(sums, oracle.calls, time.perf_counter() - started)
+        return Outcome(sums, oracle.calls, working_time() - started)
 
     def each(
         self, chunks: Iterable[Chunk], around: Callable[[Chunk], AbstractContextManager[Any]] = nullcontext
