@@ -104,7 +104,13 @@ def bernoulli_lower(p: float, level: float) -> float:
 
 @compiled
 def ball_maximum(shares: Floats, values: Floats, unseen: float, level: float) -> float:
-    """The largest expectation of `values` over distributions q with KL(shares, q) ≤ level.
+    """The largest expectation of `values` over distributions q with KL(shares, q) ≤ level; see `ball_extreme`."""
+    return ball_extreme(shares, values, unseen, level)[0]
+
+
+@compiled
+def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float) -> tuple[float, float]:
+    """The largest expectation of `values` over distributions q with KL(shares, q) ≤ level, and the ν that attains it.
 
     For every ν above all values, E_q[values] ≤ ν − exp(−level)·Π(ν − value)^share: that is Jensen's inequality. The
     minimum over ν, a convex problem in one variable, attains it; whatever ν the search ends with, the bound holds.
@@ -114,6 +120,9 @@ def ball_maximum(shares: Floats, values: Floats, unseen: float, level: float) ->
         values: [m].
         unseen: the value of what is not among them but may exist; −inf where nothing else can exist.
         level: the radius of the ball.
+
+    The distribution q that attains it has share·(ν − bound)/(ν − value) of each value, and the rest at the best one. The
+    derivative of the bound with respect to the level is ν − bound.
     """
     mean, size, highest, best = 0.0, 0.0, -math.inf, unseen
     for i in range(len(values)):
@@ -123,12 +132,12 @@ def ball_maximum(shares: Floats, values: Floats, unseen: float, level: float) ->
             size += shares[i] * abs(values[i])
             highest = max(highest, values[i])
     if highest == -math.inf:
-        return best
+        return best, best
     if level <= 0.0:
-        return mean
+        return mean, mean
     reach = best - mean
     if reach <= 0.0:
-        return best
+        return best, best
     # ν = best + t. Where the best was not seen, and the level is large enough, the smallest bound is that of t = 0.
     t = 0.0
     divergence = math.inf
@@ -138,7 +147,7 @@ def ball_maximum(shares: Floats, values: Floats, unseen: float, level: float) ->
         t = _multiplier(shares, values, mean, best, level)
     within = level + _dual(shares, values, mean, best, t)[0]
     gain = -(t + reach) * math.expm1(-within)
-    return min(best, mean + gain * (1.0 + INFLATION) + 4.0 * ULP * size)
+    return min(best, mean + gain * (1.0 + INFLATION) + 4.0 * ULP * size), best + t
 
 
 @compiled

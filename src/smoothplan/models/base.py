@@ -190,7 +190,7 @@ class Oracle:
     """
 
     def __init__(self, model: GenerativeModel, seed: int, chunk: int = 0) -> None:
-        self._model = model
+        self.model = model
         self.seed, self.chunk = seed, chunk
         self.rng = streams.generator(seed, chunk)
         self.stream = streams.stream(seed, chunk)
@@ -209,13 +209,13 @@ class Oracle:
                 f"states [n, ...] and whole-numbered actions [n] must match, got shapes {states.shape} and "
                 f"{actions.shape}, actions of dtype {actions.dtype}"
             )
-        unknown = (actions < 0) | (actions >= self._model.actions)
+        unknown = (actions < 0) | (actions >= self.model.actions)
         if unknown.any():
-            raise ValueError(f"actions must be in 0..{self._model.actions - 1}, got {actions[unknown][0]}")
+            raise ValueError(f"actions must be in 0..{self.model.actions - 1}, got {actions[unknown][0]}")
         with (brake.current.get() or NO_BRAKE).around_simulator():
             self.stream[streams.CALLS] += np.uint64(len(actions))
             origin = self.seed, self.chunk
-            return checked_step(self._model, states, actions.astype(np.int64, copy=False), self.rng, origin)
+            return checked_step(self.model, states, actions.astype(np.int64, copy=False), self.rng, origin)
 
 
 def checked_step(

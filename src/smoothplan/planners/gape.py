@@ -22,7 +22,6 @@ from smoothplan.search.explorer import Explorer, Key
 from smoothplan.search.graph import PAIRS, ROUNDS, STATES, Rules
 from smoothplan.search.rules import MOST_STAGES, MOST_SUCCESSORS, rules_of, spans
 from smoothplan.search.saved import Arrays, Readable
-from smoothplan.search.ugape import ugape
 
 
 @dataclass(frozen=True)
@@ -118,13 +117,12 @@ class OTGapE:
         return Explorer(self._rules(root.model), oracle, self.backup, root.state, table, self.key)
 
     def _rules(self, model: GenerativeModel) -> Rules:
-        rules = rules_of(model, self.backup, self.delta, self.successors, self.horizon, self.tail)
+        rules = rules_of(model, self.backup, self.delta, self.successors, self.horizon, self.tail, self.rewards)
         published = -1.0
         if self.thresholds == "published":
             published = math.log(model.actions) * (self.horizon or published_horizon(self.epsilon, model.discount))
         return rules._replace(
             stage_wise=self.counts == "stage-wise",
-            varying=rules.varying or (self.rewards == "bounded" and rules.reward_width > 0.0),
             published=published,
             soft_share={"soft": 1.0, "greedy": 0.0}[self.walk] if isinstance(self.walk, str) else float(self.walk),
             focused=self.sampling == "focused",
@@ -194,7 +192,7 @@ class SearchRun:
 
     def explore(self, until: int, limit: int) -> bool:
         """Searches until a number of calls is made; whether the gap is within ε."""
-        converged = self.explorer.explore(self._planner.epsilon, until, SLICE_CALLS, limit)
+        converged = self.explorer.search(self._planner.epsilon, until, SLICE_CALLS, limit)
         self._history.add(self.calls, self.explorer.intervals)
         return converged
 
@@ -211,7 +209,7 @@ class SearchRun:
         """The middles of the intervals, and the action with the largest lower bound."""
         explorer, graph = self.explorer, self.explorer.graph
         intervals = explorer.intervals
-        best, challenger, gap = ugape(intervals)
+        best, challenger, gap = explorer.certificate
         return Found(
             value=sum(self.interval) / 2.0,
             interval=self.interval,
@@ -224,7 +222,7 @@ class SearchRun:
             delta=self._planner.delta,
             details=Identification(
                 gap=gap,
-                challenger=challenger,
+                challenger=challenger if len(intervals) > 1 else None,
                 action_calls=graph.spent.copy(),
                 rounds=int(graph.totals[ROUNDS]),
                 history=self._history.until(self.calls, intervals),

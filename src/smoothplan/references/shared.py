@@ -12,9 +12,9 @@ from smoothplan.models.tabular import TabularModel
 from smoothplan.references.base import numbered, reason
 from smoothplan.references.iteration import Chances, iterate
 from smoothplan.search.explorer import Explorer, Key
-from smoothplan.search.graph import NUMBERS, STATES
+from smoothplan.search.graph import BY_OUTCOME, NUMBERS, STATES, VARYING
 from smoothplan.search.rules import rules_of
-from smoothplan.search.saved import Arrays, Readable, finite, piece, read_streams, require
+from smoothplan.search.saved import Arrays, Readable, finite, outcomes_of, piece, read_streams, require
 from smoothplan.streams import CALLS
 
 
@@ -242,16 +242,25 @@ def _empirical(explorer: Explorer, unsampled: float, hopeful: bool) -> Chances:
     graph, rules = explorer.graph, explorer.rules
     states = int(graph.totals[STATES])
     count = states * rules.actions
-    pairs, successors = graph.pairs[:count], graph.successors[:count]
-    samples = np.maximum(pairs["count"], 1)
-    means = rules.reward_low + rules.reward_width * pairs["total"] / samples if rules.varying else pairs["reward_low"]
-    incomplete = (graph.hits[:count] == 0).any(axis=1) & (pairs["count"] > 0) if hopeful else np.zeros(count)
+    pairs, outcomes = graph.pairs[:count], outcomes_of(graph.pairs[:count])
+    samples, seen = np.maximum(pairs["count"], 1), pairs["seen"]
+    means = pairs["reward_low"]
+    if rules.kind == VARYING:
+        means = rules.reward_low + rules.reward_width * pairs["total"] / samples
+    elif rules.kind == BY_OUTCOME:
+        totals = np.bincount(np.repeat(np.arange(count), seen), graph.rewards[outcomes] * graph.hits[outcomes], count)
+        means = totals / samples
+    incomplete = (seen < rules.bound) & (pairs["count"] > 0) if hopeful else np.zeros(count)
     doubt = np.where(incomplete, 1.0 / (1.0 + samples**2.0), 0.0)
+    shape = count, max(int(seen.max(initial=1)), 1)
+    places = np.arange(shape[1]) < seen[:, None]  # outcomes fill the first places of a row
+    successors, hits = np.full(shape, -1, dtype=np.int64), np.zeros(shape)
+    successors[places], hits[places] = graph.successors[outcomes], graph.hits[outcomes]
     return Chances(
         rewards=np.where(pairs["count"] > 0, (1.0 - doubt) * means + doubt * unsampled, unsampled),
         # What ended, or is not there, has a negative number.
-        chances=np.where(successors >= 0, graph.hits[:count] * ((1.0 - doubt) / samples)[:, None], 0.0),
-        successors=np.maximum(successors, 0).astype(np.int64),
+        chances=np.where(successors >= 0, hits * ((1.0 - doubt) / samples)[:, None], 0.0),
+        successors=np.maximum(successors, 0),
         rows=graph.keys[:states].copy(),
         discount=rules.discount,
         soft=rules.soft,

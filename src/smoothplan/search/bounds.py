@@ -9,52 +9,83 @@ from smoothplan.arguments import Floats, Ints
 from smoothplan.compiling import compiled
 from smoothplan.confidence.betting import mean_interval
 from smoothplan.confidence.kl import ball_maximum, ball_minimum, bernoulli_lower, bernoulli_upper
-from smoothplan.confidence.thresholds import categorical_threshold, share
+from smoothplan.confidence.thresholds import categorical_threshold, share, wager_regret
 from smoothplan.engines.kernels import fill_frame, frame_value
 from smoothplan.search.callback import LOWER, UPPER
-from smoothplan.search.graph import ENDED, NOWHERE, OFFENCE, OFFENDER, PAIRS, ROUNDS, STATES, Graph, Rules, pair_at
+from smoothplan.search.graph import (
+    BY_OUTCOME,
+    ENDED,
+    FIXED,
+    OFFENCE,
+    OFFENDER,
+    PAIRS,
+    ROUNDS,
+    STATES,
+    VARYING,
+    Graph,
+    Rules,
+    pair_at,
+)
 
 TOO_MANY, VARIES = range(2)
-"""What `Graph.totals[OFFENCE]` says: more successors than declared; a reward declared deterministic that varies."""
+"""What `Graph.totals[OFFENCE]` says: more successors than declared; a reward declared fixed that varies."""
 
 
 @compiled
-def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float) -> bool:
-    """Counts one outcome of a pair; False where it contradicts what the model declares. `refresh` updates intervals."""
+def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float, times: int) -> bool:
+    """Counts an outcome of a pair, so many times; False where it contradicts what the model declares.
+
+    There must be room for it, see `make_room`. `refresh` updates intervals.
+    """
     pair = graph.pairs[entry]
     if pair.count == 0:
         # Pairs spend δ in the order of their first sample; reward and transitions share what a pair may spend.
-        parts = int(rules.varying) + int(rules.bound > 1)
+        parts = int(rules.kind == VARYING) + int(rules.bound > 1)
         pair.log_odds = rules.log_odds - math.log(share(graph.totals[PAIRS])) + math.log(max(parts, 1))
         graph.totals[PAIRS] += 1
-        if not rules.varying:
+        if rules.kind == FIXED:
             pair.reward_low = pair.reward_high = reward
-    elif not rules.varying and reward != pair.reward_low:
+    elif rules.kind == FIXED and reward != pair.reward_low:
         graph.totals[OFFENDER], graph.totals[OFFENCE] = entry, VARIES
         return False
-    place = 0
-    while place < rules.bound and graph.successors[entry, place] not in (NOWHERE, successor):
+    place, end = pair.start, pair.start + pair.seen
+    while place < end:
+        if graph.successors[place] == successor:
+            if rules.kind != BY_OUTCOME or graph.rewards[place] == reward:
+                break
+            if rules.one_successor and successor != ENDED:
+                graph.totals[OFFENDER], graph.totals[OFFENCE] = entry, VARIES
+                return False
         place += 1
-    if place == rules.bound:
-        graph.totals[OFFENDER], graph.totals[OFFENCE] = entry, TOO_MANY
-        return False
-    graph.successors[entry, place] = successor
-    graph.hits[entry, place] += 1
-    pair.count += 1
-    if rules.varying:
+    if place == end:
+        if pair.seen == rules.bound:
+            graph.totals[OFFENDER], graph.totals[OFFENCE] = entry, TOO_MANY
+            return False
+        pair.seen += 1
+        graph.successors[place], graph.hits[place] = successor, 0
+        if rules.kind == BY_OUTCOME:
+            graph.rewards[place] = reward
+    graph.hits[place] += times
+    pair.count += times
+    if rules.kind == VARYING:
         scaled = (reward - rules.reward_low) / rules.reward_width
-        pair.total += scaled
-        pair.squares += scaled * scaled
+        pair.total += times * scaled
+        pair.squares += times * scaled * scaled
         pair.least, pair.most = min(pair.least, scaled), max(pair.most, scaled)
     return True
 
 
 @compiled
-def record_all(graph: Graph, rules: Rules, entry: int, successors: Ints, rewards: Floats) -> bool:
-    """Counts outcomes [n] of a pair, up to the first that contradicts what the model declares; whether none does."""
-    for i in range(len(successors)):  # noqa: SIM110
-        if not record(graph, rules, entry, successors[i], rewards[i]):
+def record_all(graph: Graph, rules: Rules, entries: Ints, successors: Ints, rewards: Floats, times: Ints) -> bool:
+    """Counts outcomes [n] of pairs, those of a pair together, and updates confidence sets.
+
+    Returns whether none contradicts what the model declares; it stops at the first that does.
+    """
+    for i in range(len(successors)):
+        if not record(graph, rules, entries[i], successors[i], rewards[i], times[i]):
             return False
+        if i == len(entries) - 1 or entries[i + 1] != entries[i]:
+            refresh(graph, rules, entries[i])
     return True
 
 
@@ -63,7 +94,7 @@ def refresh(graph: Graph, rules: Rules, entry: int) -> None:
     """The confidence sets of a pair after new outcomes."""
     pair = graph.pairs[entry]
     # The mean reward.
-    if rules.varying:
+    if rules.kind == VARYING:
         if rules.published < 0.0:
             low, high = mean_interval(pair.count, pair.total, pair.squares, pair.least, pair.most, pair.log_odds)
         else:
@@ -76,57 +107,73 @@ def refresh(graph: Graph, rules: Rules, entry: int) -> None:
     if rules.bound == 1:
         pair.first_low = pair.first_high = 1.0
         return
-    if rules.published < 0.0:
-        pair.level = categorical_threshold(graph.hits[entry], rules.bound, pair.log_odds) / pair.count
-    else:
+    hits = graph.hits[pair.start : pair.start + pair.seen]
+    if rules.published >= 0.0:
         pair.level = 0.1 * math.log(graph.totals[ROUNDS] + 1.0) / pair.count
-    first = graph.hits[entry, 0]
+    elif rules.bound == 2:
+        pair.level = categorical_threshold(hits, 2, pair.log_odds) / pair.count
+    else:
+        pair.level = (pair.log_odds + rules.union + wager_regret(pair.count)) / pair.count
+    first = hits[0]
     if rules.bound > 2:
-        for place in range(1, rules.bound):
-            first = max(first, graph.hits[entry, place])
+        for place in range(1, pair.seen):
+            first = max(first, hits[place])
     probability = first / pair.count
     pair.first_low = bernoulli_lower(probability, pair.level)
     pair.first_high = bernoulli_upper(probability, pair.level)
 
 
 @compiled
-def value_of(graph: Graph, rules: Rules, successor: Any, stage: int) -> tuple[float, float]:
-    """The interval of a successor's value; `stage` is its own. What is not known yet may be anything."""
+def _worth(graph: Graph, rules: Rules, entry: int, place: int, later: int) -> tuple[float, float]:
+    """What an outcome of a pair is worth, less the reward of the pair; `later` is the stage of the successor.
+
+    The outcome after the last one that was seen stands for all others, which may be worth anything.
+    """
+    pair = graph.pairs[entry]
+    if place == pair.seen:
+        low, high = rules.discount * rules.span_low[later], rules.discount * rules.span_high[later]
+        if rules.kind == BY_OUTCOME:
+            low, high = rules.reward_low + low, rules.reward_low + rules.reward_width + high
+        return low, high
+    place += pair.start
+    reward = graph.rewards[place] if rules.kind == BY_OUTCOME else 0.0
+    successor = graph.successors[place]
     if successor == ENDED:
-        return 0.0, 0.0
-    if successor == NOWHERE or stage == rules.stages:
-        return rules.span_low[stage], rules.span_high[stage]
-    node = successor * rules.stages + stage
-    return graph.low[node], graph.high[node]
+        return reward, reward
+    if later == rules.stages:
+        return reward + rules.discount * rules.span_low[later], reward + rules.discount * rules.span_high[later]
+    node = successor * rules.stages + later
+    return reward + rules.discount * graph.low[node], reward + rules.discount * graph.high[node]
 
 
 @compiled
 def _action_interval(graph: Graph, rules: Rules, entry: int, later: int, room: Floats) -> tuple[float, float]:
     """The interval of an action value: the extreme rewards and transitions, at the bounds of the successors' values.
 
-    `later` is the stage of the successors; `room` [4, B] is overwritten.
+    `later` is the stage of the successors; `room` [4, outcomes] is overwritten.
     """
     pair = graph.pairs[entry]
-    first_low, first_high = value_of(graph, rules, graph.successors[entry, 0], later)
+    reward_low, reward_high = (0.0, 0.0) if rules.kind == BY_OUTCOME else (pair.reward_low, pair.reward_high)
     if rules.bound <= 2:
+        first_low, first_high = _worth(graph, rules, entry, 0, later)
         low, high = first_low, first_high
         if rules.bound == 2:
-            second_low, second_high = value_of(graph, rules, graph.successors[entry, 1], later)
+            second_low, second_high = _worth(graph, rules, entry, 1, later)
             chance = pair.first_low if first_low > second_low else pair.first_high
             low = chance * first_low + (1.0 - chance) * second_low
             chance = pair.first_high if first_high > second_high else pair.first_low
             high = chance * first_high + (1.0 - chance) * second_high
-        return pair.reward_low + rules.discount * low, pair.reward_high + rules.discount * high
-    seen = 0
-    while seen < rules.bound and graph.hits[entry, seen] > 0:
-        room[0, seen] = graph.hits[entry, seen] / pair.count
-        room[1, seen], room[2, seen] = value_of(graph, rules, graph.successors[entry, seen], later)
-        seen += 1
-    least, most = (math.inf, -math.inf) if seen == rules.bound else (rules.span_low[later], rules.span_high[later])
-    shares = room[0, :seen]
-    low = ball_minimum(shares, room[1, :seen], least, pair.level, room[3])
-    high = ball_maximum(shares, room[2, :seen], most, pair.level)
-    return pair.reward_low + rules.discount * low, pair.reward_high + rules.discount * high
+        return reward_low + low, reward_high + high
+    for place in range(pair.seen):
+        room[0, place] = graph.hits[pair.start + place] / pair.count
+        room[1, place], room[2, place] = _worth(graph, rules, entry, place, later)
+    least, most = math.inf, -math.inf
+    if pair.seen < rules.bound:
+        least, most = _worth(graph, rules, entry, pair.seen, later)
+    shares = room[0, : pair.seen]
+    low = ball_minimum(shares, room[1, : pair.seen], least, pair.level, room[3])
+    high = ball_maximum(shares, room[2, : pair.seen], most, pair.level)
+    return reward_low + low, reward_high + high
 
 
 @compiled
@@ -188,10 +235,8 @@ def slack(graph: Graph, rules: Rules, entry: int, later: int) -> float:
     """
     pair = graph.pairs[entry]
     low, high = np.inf, -np.inf
-    for place in range(rules.bound):
-        below, above = value_of(graph, rules, graph.successors[entry, place], later)
+    for place in range(min(pair.seen + 1, rules.bound)):
+        below, above = _worth(graph, rules, entry, place, later)
         low, high = min(low, below), max(high, above)
-        if graph.successors[entry, place] == NOWHERE:
-            break
-    spread = pair.first_high - pair.first_low
-    return float(pair.reward_high - pair.reward_low + rules.discount * spread * (high - low))
+    width = 0.0 if rules.kind == BY_OUTCOME else pair.reward_high - pair.reward_low
+    return float(width + (pair.first_high - pair.first_low) * (high - low))

@@ -16,7 +16,7 @@ from smoothplan.arguments import Floats, Ints, frozen
 from smoothplan.models.base import GenerativeModel
 from smoothplan.search.explorer import Explorer
 from smoothplan.search.graph import ENDED, STATES
-from smoothplan.search.ugape import ugape
+from smoothplan.search.saved import outcomes_of
 
 
 class Node(NamedTuple):
@@ -48,8 +48,10 @@ class Explored:
     q: Floats  # intervals of the action values, [N, H, K, 2]
     rewards: Floats  # intervals of the mean rewards, [N, R, K, 2]
     counts: Ints  # samples, [N, R, K]
-    successors: NDArray[np.int32]  # [N, R, K, B]: a number, ENDED, or NOWHERE
-    hits: Ints  # how often each successor was seen, [N, R, K, B]
+    starts: Ints  # where the outcomes of a pair begin, [N·R·K + 1]
+    successors: NDArray[np.int32]  # of all outcomes, pair by pair, [M]: a number, or ENDED
+    hits: Ints  # how often each outcome was seen, [M]
+    gap: float  # what is proved: no action is better than the best one by more
     span: tuple[float, float]  # what was known of the root's value before the first sample
     tail: tuple[float, float]  # what is known of any value after the last stage of a finite horizon
     horizon: int | None
@@ -66,11 +68,6 @@ class Explored:
         """Pairs of a state and an action, and of a stage where counts are stage-wise, that were sampled."""
         return int((self.counts > 0).sum())
 
-    @property
-    def gap(self) -> float:
-        """U(challenger) − L(best) at the root."""
-        return ugape(self.q[0, 0])[2]
-
     @cached_property
     def depths(self) -> Ints:
         """The fewest steps from the root along discovered successors, [N, H + 1] or [N, 1]; −1 where never reached.
@@ -81,10 +78,12 @@ class Explored:
         depths[0, 0] = steps = 0
         latest = np.zeros(1, dtype=np.int64)
         while len(latest) > 0 and steps != self.horizon:
-            seen = self.successors[latest, self._record(steps)]
+            record = self._record(steps)
+            seen = [self.successors[slice(*self._outcomes(number, record))] for number in latest.tolist()]
             steps += 1
             stage = 0 if self.horizon is None else steps
-            numbers = np.unique(seen[seen >= 0])
+            numbers = np.unique(np.concatenate(seen))
+            numbers = numbers[numbers >= 0]
             latest = numbers[depths[numbers, stage] < 0]
             depths[latest, stage] = steps
         return frozen(depths)  # type: ignore[no-any-return]
@@ -106,13 +105,28 @@ class Explored:
         if node.stage == self.horizon:
             return []
         place = node.number, self._record(node.stage)
-        columns = (self.counts[place], self.rewards[place], self.q[node], self.successors[place], self.hits[place])
+        columns = (self.counts[place], self.rewards[place], self.q[node])
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return [
-            Pair(action, count, reward, q, [(to, seen) for to, seen in zip(successors, hits, strict=True) if seen > 0])
-            for action, (count, reward, q, successors, hits) in enumerate(rows)
+            Pair(action, count, reward, q, self._successors(*place, action))
+            for action, (count, reward, q) in enumerate(rows)
             if count > 0
         ]
+
+    def _outcomes(self, number: int, record: int, action: int | None = None) -> tuple[int, int]:
+        """Where the outcomes of a pair are, or those of all actions."""
+        records, actions = self.counts.shape[1:]
+        first = (number * records + record) * actions
+        first, last = (first, first + actions) if action is None else (first + action, first + action + 1)
+        return int(self.starts[first]), int(self.starts[last])
+
+    def _successors(self, number: int, record: int, action: int) -> list[tuple[int, int]]:
+        """The successors of a pair, and how often each was seen."""
+        where = slice(*self._outcomes(number, record, action))
+        seen: dict[int, int] = {}
+        for successor, hits in zip(self.successors[where].tolist(), self.hits[where].tolist(), strict=True):
+            seen[successor] = seen.get(successor, 0) + hits  # with another reward
+        return list(seen.items())
 
     def state_name(self, number: int) -> str | None:
         """The name of a state, where it has one."""
@@ -209,10 +223,11 @@ class Explored:
 def explored(explorer: Explorer, model: GenerativeModel) -> Explored:
     """What a search has discovered by now. Later rounds do not change it."""
     graph, rules = explorer.graph, explorer.rules
-    size, actions, stages, bound = int(graph.totals[STATES]), rules.actions, rules.stages, rules.bound
+    size, actions, stages = int(graph.totals[STATES]), rules.actions, rules.stages
     records = stages if rules.stage_wise else 1
     pairs = size * records * actions
     nodes = size * stages
+    outcomes = outcomes_of(graph.pairs[:pairs])
 
     def both(low: Floats, high: Floats, *shape: int) -> Floats:
         return frozen(np.stack([low, high], axis=-1).reshape(*shape, 2))  # type: ignore[no-any-return]
@@ -223,8 +238,10 @@ def explored(explorer: Explorer, model: GenerativeModel) -> Explored:
         q=both(graph.q_low[: nodes * actions], graph.q_high[: nodes * actions], size, stages, actions),
         rewards=both(graph.pairs["reward_low"][:pairs], graph.pairs["reward_high"][:pairs], size, records, actions),
         counts=frozen(graph.pairs["count"][:pairs].copy().reshape(size, records, actions)),
-        successors=frozen(graph.successors[:pairs].copy().reshape(size, records, actions, bound)),
-        hits=frozen(graph.hits[:pairs].copy().reshape(size, records, actions, bound)),
+        starts=frozen(np.concatenate([[0], np.cumsum(graph.pairs["seen"][:pairs])])),
+        successors=frozen(graph.successors[outcomes]),
+        hits=frozen(graph.hits[outcomes]),
+        gap=explorer.certificate.gap,
         span=(float(rules.span_low[0]), float(rules.span_high[0])),
         tail=(float(rules.span_low[-1]), float(rules.span_high[-1])),
         horizon=None if rules.endless else stages,

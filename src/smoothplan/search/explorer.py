@@ -1,7 +1,7 @@
 """A search by bounds in progress: on a table of transitions, or on any simulator whose states have keys."""
 
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,46 @@ from smoothplan.models.calls import ModelError
 from smoothplan.models.tabular import OUTCOME, Tables, TabularModel
 from smoothplan.search import bounds, loop
 from smoothplan.search import saved as saving
+from smoothplan.search.batches import PairSampler, Sampled, chunked, drawn
 from smoothplan.search.callback import Callback
-from smoothplan.search.graph import ENDED, OFFENCE, OFFENDER, STATES, Graph, Rules, discovered, grown, new_graph
+from smoothplan.search.graph import (
+    BY_OUTCOME,
+    CHUNKS,
+    ENDED,
+    OFFENCE,
+    OFFENDER,
+    OUTCOMES,
+    ROUNDS,
+    STATES,
+    Graph,
+    Rules,
+    discovered,
+    grown,
+    make_room,
+    new_graph,
+)
+from smoothplan.search.rounds import Rounds
 from smoothplan.search.saved import Arrays, Readable, require
+from smoothplan.search.ugape import Certificate, certificate
+from smoothplan.streams import CALLS
 
-FIRST_ROOM = 64
-"""States that a new graph has room for."""
+FIRST_ROOM, FIRST_OUTCOMES = 64, 256
+"""States and outcomes that a new graph has room for."""
+
+WIDTH = 16
+"""Outcomes of one pair that there is room for at first."""
 
 NO_TABLE = Tables(frozen(np.zeros(0, dtype=OUTCOME)), 1, 1)
 """In place of a table where a simulator is called."""
 
 Key = Callable[[Any], Hashable]
 """What identifies a state: states with the same key are taken for the same."""
+
+Batch = tuple[int, States, Ints, Ints]
+"""The number of a chunk, and its pairs: states [p, ...], actions [p], and how often each is sampled."""
+
+Draw = Callable[[Iterable[Batch]], Iterator[tuple[Batch, Sampled]]]
+"""Calls a simulator for chunks, and returns what they brought in their order."""
 
 
 class KnownStates:
@@ -108,7 +136,7 @@ class Explorer:
         key: Key | None = None,
     ) -> None:
         self.oracle = oracle
-        self.graph: Graph = new_graph(rules, FIRST_ROOM)
+        self.graph: Graph = new_graph(rules, FIRST_ROOM, FIRST_OUTCOMES)
         self._tables = NO_TABLE if table is None else table.tables
         self._table_states = 0 if table is None else table.states
         self._known = KnownStates(root, key) if table is None else None
@@ -116,7 +144,7 @@ class Explorer:
         columns, actions = rules.soft.shifts.shape
         self.work = loop.Workspace(
             frames=np.zeros((1, 1 + columns, actions + 1)),
-            room=np.zeros((4, rules.bound)),
+            room=np.zeros((4, min(WIDTH, rules.bound))),
             path=np.zeros((loop.LONGEST if rules.endless else rules.stages, 3), dtype=np.int64),
         )
         self._turn = np.zeros(1, dtype=loop.TURN)
@@ -133,6 +161,131 @@ class Explorer:
             discovered(self.graph, self.rules, int(root))
         else:
             self._discover(self._known.states[0])
+        self._backup = backup
+        self.draw: Draw = self._draw_here
+        self.rounds: Rounds | None = None
+        if rules.endless and rules.focused and rules.published < 0.0 and is_mixture(backup):
+            self.rounds = Rounds(self._policy)
+
+    def _policy(self, q: Floats) -> Floats:
+        """∇F at the first n states, [n, K]."""
+        states = np.asarray(self.states)[: len(q)] if depends_on_state(self._backup) else None
+        return np.asarray(self._backup.policy(q, states))
+
+    # Rounds
+
+    def search(self, epsilon: float, until: int, rounds: int, limit: int | None = None) -> bool:
+        """Walks while they discover much, and one round where states recur; whether the gap is within ε.
+
+        Args:
+            epsilon, until, rounds: as for `explore`.
+            limit: no call is made after this many in all, `until` by default; a round may use them all.
+        """
+        limit = until if limit is None else limit
+        if self.rounds is None or not self.rounds.take_over(self.graph, self.oracle.calls):
+            return self.explore(epsilon, until, rounds, limit)
+        brackets = self.rounds.tighten(self.graph, self.rules, self.work, epsilon, self.oracle.calls)
+        gap = self.certificate.gap
+        if gap <= epsilon:
+            return True
+        left = limit - self.oracle.calls
+        if left > 0:
+            counts = self.rounds.counts(self.graph, self.rules, brackets, gap, epsilon, self.oracle.calls, left)
+            self._sample_all(np.flatnonzero(counts), counts[counts > 0])
+            self.graph.totals[ROUNDS] += 1
+        return False
+
+    @property
+    def certificate(self) -> Certificate:
+        """The best that is proved: by the intervals of the action values, or by relative bounds."""
+        found = certificate(self.intervals[None])
+        proved = None if self.rounds is None else self.rounds.proved
+        return found if proved is None or found.gap <= proved.gap else proved
+
+    def _sample_all(self, entries: Ints, counts: Ints) -> None:
+        """Samples pairs [p], each so often, and updates their confidence sets."""
+        calls = self.oracle.calls
+        states, actions = entries // self.rules.actions, entries % self.rules.actions
+        if self._known is None:
+            chunk = self._next_chunk()
+            keys, rewards, times = drawn(
+                self._tables, self.graph.keys[states] * self.rules.actions + actions, counts, self.oracle.seed, chunk
+            )
+            self.oracle.stream[CALLS] += np.uint64(counts.sum())
+            self._spend(counts)
+            rows, columns = np.nonzero(times)
+            found = keys[rows, columns]
+            self._take(entries[rows], self._numbered(found), rewards[rows, columns], times[rows, columns])
+            return
+        known = np.asarray(self._known.states)
+        pieces: list[slice] = []
+
+        def batches() -> Iterator[Batch]:
+            for piece, part in chunked(counts, calls):
+                pieces.append(piece)
+                yield self._next_chunk(), known[states[piece]], actions[piece], part
+
+        for number, (batch, sampled) in enumerate(self.draw(batches())):
+            part = batch[3]
+            self.oracle.stream[CALLS] += np.uint64(part.sum())
+            self._spend(part)
+            numbers = np.array(
+                [
+                    ENDED if end else self.number(state)
+                    for state, end in zip(sampled.states, sampled.terminals, strict=True)
+                ]
+            )
+            rows = np.repeat(entries[pieces[number]], part)
+            self._take(rows, numbers[sampled.groups], sampled.rewards, np.ones(len(rows), dtype=np.int64))
+
+    def _spend(self, counts: Ints) -> None:
+        """Charges the calls of a round to the two root actions that it compares."""
+        found = self.certificate
+        total = int(counts.sum())
+        self.graph.spent[found.best] += total - total // 2
+        self.graph.spent[found.challenger] += total // 2
+
+    def _next_chunk(self) -> int:
+        self.graph.totals[CHUNKS] += 1
+        return int(self.graph.totals[CHUNKS])  # chunk 0 is that of walks
+
+    def _draw_here(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Sampled]]:
+        """Calls the simulator in this thread."""
+        sampler = PairSampler()
+        for batch in batches:
+            oracle = Oracle(self.oracle.model, self.oracle.seed, batch[0])
+            try:
+                sampled = sampler.pairs(oracle, None, *batch[1:])
+            except BaseException:  # calls that failed were made too
+                self.oracle.stream[CALLS] += np.uint64(oracle.calls)
+                raise
+            yield batch, sampled
+
+    def _numbered(self, keys: Ints) -> Ints:
+        """The numbers of successors of a table [n], which are new or known."""
+        distinct, places = np.unique(keys, return_inverse=True)
+        return np.array([ENDED if key < 0 else self.number(key) for key in distinct.tolist()])[places]
+
+    def _take(self, entries: Ints, successors: Ints, rewards: Floats, times: Ints) -> None:
+        """Records outcomes [n], those of a pair together, each so often."""
+        starts = np.flatnonzero(np.diff(entries, prepend=-1))
+        sizes = np.diff(starts, append=len(entries))
+        for start, size in zip(starts, sizes, strict=True):
+            self._make_room(int(entries[start]), successors[start : start + size], rewards[start : start + size])
+        if not bounds.record_all(self.graph, self.rules, entries, successors, rewards, times):
+            raise self._broken()
+
+    def _make_room(self, entry: int, successors: Ints, rewards: Floats) -> None:
+        """Room for these outcomes of a pair."""
+        pair = self.graph.pairs[entry]
+        if pair["seen"] + len(successors) <= pair["room"]:
+            return
+        if self.rules.kind == BY_OUTCOME:
+            more = len(set(zip(successors.tolist(), rewards.tolist(), strict=True)))
+        else:
+            more = len(set(successors.tolist()))
+        while not make_room(self.graph, self.rules, entry, more, self.work.room):
+            self._grow(more, entry)
 
     # The loop
 
@@ -186,7 +339,7 @@ class Explorer:
             if verdict == loop.SAMPLE:
                 successor = self._sample()
             elif verdict == loop.FULL:
-                self._grow()
+                self._grow(min(int(self._turn[0]["count"]), self._tables.width), int(self._turn[0]["entry"]))
             elif verdict == loop.BROKEN:
                 raise self._broken()
             else:
@@ -208,8 +361,8 @@ class Explorer:
                 for state, end in zip(transition.next_states, transition.terminals, strict=True)
             ]
         )
-        if not bounds.record_all(self.graph, self.rules, int(turn["entry"]), successors, transition.rewards):
-            raise self._broken()
+        entries = np.full(count, turn["entry"])
+        self._take(entries, successors, transition.rewards, np.ones(count, dtype=np.int64))
         return int(successors[-1])
 
     def _stop(self) -> None:
@@ -226,9 +379,15 @@ class Explorer:
                 f"more than {self.rules.bound} different next states at {where}: declare a larger max_successors, or "
                 f"give the planner a larger bound on successors"
             )
+        advice = "declare reward_kind='bounded', or give the planner rewards='bounded'"
+        if self.rules.kind == BY_OUTCOME:
+            return ModelError(
+                f"a reward declared as fixed by the transition took two values for the same next state at {where}: "
+                f"{advice}"
+            )
         return ModelError(
             f"a reward declared deterministic was {self.graph.pairs[entry]['reward_low']:g}, then another, at {where}: "
-            "declare reward_kind='bounded', or give the planner rewards='bounded'"
+            f"{advice}"
         )
 
     def tighten(self) -> None:
@@ -278,7 +437,7 @@ class Explorer:
         if self._known is None:
             if self.graph.totals[STATES] == len(self.graph.keys):
                 self._grow()
-            return discovered(self.graph, self.rules, int(state))
+            return int(discovered(self.graph, self.rules, int(state)))
         number = self._known.find(state)
         return self._discover(state) if number < 0 else number
 
@@ -303,12 +462,21 @@ class Explorer:
             self._known.add(state)
         return discovered(self.graph, self.rules, number)
 
-    def _grow(self) -> None:
-        room = int(1.2 * len(self.graph.keys)) + self.rules.bound  # little is left unused, and copies stay rare
-        self.graph = grown(self.graph, self.rules, room)
-        if self._mixture is not None:
-            more = np.zeros((room - len(self._weights), self._weights.shape[1]))
-            self._weights = np.concatenate([self._weights, more])
+    def _grow(self, more: int = 1, entry: int | None = None) -> None:
+        """More room: for so many states, and as many more outcomes of a pair, where it is short."""
+        graph, room, outcomes = self.graph, len(self.graph.keys), len(self.graph.hits)
+        if graph.totals[STATES] + more > room:
+            room = int(1.2 * room) + more  # little is left unused, and copies stay rare
+        if entry is not None:
+            places = 2 * (int(graph.pairs[entry]["seen"]) + more) + 2
+            if graph.totals[OUTCOMES] + places > outcomes:
+                outcomes = int(1.2 * outcomes) + places
+            if places > self.work.room.shape[1]:
+                self.work = self.work._replace(room=np.zeros((4, 2 * places)))
+        self.graph = grown(graph, self.rules, room, outcomes)
+        if self._mixture is not None and room > len(self._weights):
+            added = np.zeros((room - len(self._weights), self._weights.shape[1]))
+            self._weights = np.concatenate([self._weights, added])
             self._use_weights()
 
     def _use_weights(self) -> None:
@@ -320,7 +488,8 @@ class Explorer:
     def saved(self) -> Arrays:
         """Everything that the search depends on from here, between two rounds of it, as arrays of its own."""
         states = {"keys": np.array(self.states)} if self._known is None else self._known.saved()
-        return saving.oracle_arrays(self.oracle) | saving.graph_arrays(self.graph, self.rules) | states
+        rounds = {} if self.rounds is None else self.rounds.saved()
+        return saving.oracle_arrays(self.oracle) | saving.graph_arrays(self.graph, self.rules) | states | rounds
 
     def restore(self, arrays: Readable) -> None:
         """Takes on what `saved` gave, of an explorer that was made with the same arguments.
@@ -341,7 +510,12 @@ class Explorer:
         if self._mixture is not None and known is not None:
             weights = np.zeros((len(graph.keys), weights.shape[1]))
             weights[: len(keys)] = [self._mixture.weights(state[None])[0] for state in known.states]
+        if self.rounds is not None:
+            self.rounds.restore(arrays, graph, self.rules)
         self.graph, self._known, self._weights = graph, known, weights
+        widest = int(graph.pairs["seen"].max(initial=0))
+        if widest > self.work.room.shape[1]:
+            self.work = self.work._replace(room=np.zeros((4, 2 * widest)))
         if self._mixture is not None:
             self._use_weights()
         saving.set_streams(self.oracle, streams)

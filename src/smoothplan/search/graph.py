@@ -4,6 +4,9 @@ A state is known by the number under which it was discovered; the root is number
 has an interval for each stage, and with stage-wise counts also statistics for each stage. So the interval of state i at
 stage h is entry i·H + h, and the statistics of its pair with action a entry (i·R + h)·K + a, where H is the number of
 stages and R is H or 1. An endless problem has one stage, which follows itself.
+
+The outcomes of a pair, its different successors with how often each was seen, are consecutive entries of arrays that all
+pairs share. A pair whose place is full gets a larger one: memory is used for what was seen, not for what is possible.
 """
 
 from typing import NamedTuple
@@ -26,8 +29,11 @@ PAIR = np.dtype(
         ("reward_high", np.float64),
         ("log_odds", np.float64),  # log(1/δ) for each of the pair's confidence sets
         ("level", np.float64),  # the radius of the ball of transition probabilities, in KL
-        ("first_low", np.float64),  # the interval of the first successor's probability; of the most frequent one's
+        ("first_low", np.float64),  # the interval of the first outcome's probability; of the most frequent one's
         ("first_high", np.float64),  # where there may be more than two
+        ("start", np.int64),  # where its outcomes are
+        ("seen", np.int64),  # how many there are
+        ("room", np.int64),  # and could be
     ],
     align=True,
 )
@@ -36,13 +42,20 @@ PAIR = np.dtype(
 NOWHERE, ENDED = -1, -2
 """In place of a successor: none yet, and the end of the episode, worth 0."""
 
-STATES, PAIRS, ROUNDS, SWEPT, DEBT, OFFENDER, OFFENCE, NUMBERS = range(8)
+STATES, PAIRS, ROUNDS, SWEPT, DEBT, OFFENDER, OFFENCE, OUTCOMES, CHUNKS, NUMBERS = range(10)
 """Places in `Graph.totals`, and their number: states discovered, pairs sampled, rounds, calls at the last sweep, calls
-that focused rounds owe to trajectories, the pair whose outcome contradicts the model's declaration, and how."""
+that focused rounds owe to trajectories, the pair whose outcome contradicts the model's declaration, and how, places for
+outcomes in use, chunks of samples drawn."""
+
+FIXED, BY_OUTCOME, VARYING = range(3)
+"""Kinds of rewards: one number for each pair; one for each outcome, which successor and reward tell apart; any."""
+
+UNLIMITED = 2**31 - 1
+"""The bound on outcomes where nothing is declared."""
 
 
 class Graph(NamedTuple):
-    """The arrays. There is room for N states."""
+    """The arrays. There is room for N states and M outcomes."""
 
     keys: Ints  # [N], the model's own number of a state
     low: Floats  # [N·H], the interval of the value
@@ -50,8 +63,9 @@ class Graph(NamedTuple):
     q_low: Floats  # [N·H·K], the interval of the action value
     q_high: Floats
     pairs: NDArray[np.void]  # [N·R·K] of PAIR
-    successors: NDArray[np.int32]  # [N·R·K, B]
-    hits: Ints  # [N·R·K, B], how often each successor was seen
+    successors: NDArray[np.int32]  # [M], of outcomes
+    hits: Ints  # [M], how often each outcome was seen
+    rewards: Floats  # [M] where they go with outcomes, else [1]
     slots: NDArray[np.int32]  # hash table of states by key
     totals: Ints  # [NUMBERS]
     spent: Ints  # [K], simulator calls for each root action
@@ -62,7 +76,7 @@ class Rules(NamedTuple):
     """What does not change during a search by bounds."""
 
     actions: int  # K
-    bound: int  # B, the largest number of successors
+    bound: int  # B, the largest number of outcomes of a pair
     discount: float
     stages: int  # H
     endless: bool  # one stage that follows itself
@@ -71,8 +85,10 @@ class Rules(NamedTuple):
     span_high: Floats
     reward_low: float
     reward_width: float
-    varying: bool  # whether the reward of a pair may vary
+    kind: int  # of the rewards
+    one_successor: bool  # whether outcomes with the same successor and another reward break a promise
     log_odds: float  # log(1/δ)
+    union: float  # logarithm of the number of statements about the transitions of a pair
     published: float  # horizon·log K, where the thresholds of the public implementation are wanted; else negative
     soft: Softmaxes
     soft_share: float  # the probability of a soft step; others are greedy
@@ -89,9 +105,9 @@ def empty_slots(room: int) -> NDArray[np.int32]:
     return np.full(1 << (2 * room - 1).bit_length(), NOWHERE, dtype=np.int32)
 
 
-def new_graph(rules: Rules, room: int) -> Graph:
-    """An empty graph with room for `room` states."""
-    stages, records, actions, bound = rules.stages, records_of(rules), rules.actions, rules.bound
+def new_graph(rules: Rules, room: int, outcomes: int) -> Graph:
+    """An empty graph with room for `room` states and `outcomes` outcomes."""
+    stages, records, actions = rules.stages, records_of(rules), rules.actions
     return Graph(
         keys=np.zeros(room, dtype=np.int64),
         low=np.zeros(room * stages),
@@ -99,8 +115,9 @@ def new_graph(rules: Rules, room: int) -> Graph:
         q_low=np.zeros(room * stages * actions),
         q_high=np.zeros(room * stages * actions),
         pairs=np.zeros(room * records * actions, dtype=PAIR),
-        successors=np.full((room * records * actions, bound), NOWHERE, dtype=np.int32),
-        hits=np.zeros((room * records * actions, bound), dtype=np.int64),
+        successors=np.full(outcomes, NOWHERE, dtype=np.int32),
+        hits=np.zeros(outcomes, dtype=np.int64),
+        rewards=np.zeros(outcomes if rules.kind == BY_OUTCOME else 1),
         slots=empty_slots(room),
         totals=np.zeros(NUMBERS, dtype=np.int64),
         spent=np.zeros(actions, dtype=np.int64),
@@ -108,12 +125,13 @@ def new_graph(rules: Rules, room: int) -> Graph:
     )
 
 
-def grown(graph: Graph, rules: Rules, room: int) -> Graph:
-    """The same graph with room for more states."""
-    result = new_graph(rules, room)
-    for name in ("keys", "low", "high", "q_low", "q_high", "pairs", "successors", "hits", "totals", "spent", "stake"):
-        old = getattr(graph, name)
-        getattr(result, name)[: len(old)] = old
+def grown(graph: Graph, rules: Rules, room: int, outcomes: int) -> Graph:
+    """The same graph with room for more states and outcomes."""
+    result = new_graph(rules, room, outcomes)
+    for name in graph._fields:
+        if name != "slots":
+            old = getattr(graph, name)
+            getattr(result, name)[: len(old)] = old
     enter_all(result.slots, result.keys, result.totals[STATES])
     return result
 
@@ -161,6 +179,26 @@ def discovered(graph: Graph, rules: Rules, key: int) -> int:
         pair.least, pair.most = np.inf, -np.inf
         pair.first_low, pair.first_high = 0.0, 1.0
     return state
+
+
+@compiled
+def make_room(graph: Graph, rules: Rules, entry: int, more: int, room: Floats) -> bool:
+    """Gives a pair a place for more outcomes; False if the arrays are full, or `room` [.., outcomes] is too small."""
+    pair = graph.pairs[entry]
+    wanted = min(pair.seen + more, rules.bound)
+    if wanted <= pair.room:
+        return True
+    start, places = graph.totals[OUTCOMES], min(max(wanted, 2 * pair.room, 2), rules.bound)
+    if start + places > len(graph.hits) or wanted > room.shape[1]:
+        return False
+    graph.totals[OUTCOMES] += places
+    for place in range(pair.seen):
+        graph.successors[start + place] = graph.successors[pair.start + place]
+        graph.hits[start + place] = graph.hits[pair.start + place]
+        if rules.kind == BY_OUTCOME:
+            graph.rewards[start + place] = graph.rewards[pair.start + place]
+    pair.start, pair.room = start, places
+    return True
 
 
 @compiled

@@ -23,7 +23,19 @@ from smoothplan.engines.kernels import draw_action, draw_column
 from smoothplan.models.tabular import Tables, draw
 from smoothplan.search.bounds import back_up, fill, record, refresh, slack, sweep
 from smoothplan.search.callback import POLICY
-from smoothplan.search.graph import DEBT, ENDED, ROUNDS, STATES, SWEPT, Graph, Rules, discovered, pair_at
+from smoothplan.search.graph import (
+    DEBT,
+    ENDED,
+    ROUNDS,
+    STATES,
+    SWEPT,
+    VARYING,
+    Graph,
+    Rules,
+    discovered,
+    make_room,
+    pair_at,
+)
 from smoothplan.search.ugape import leaders
 from smoothplan.streams import CALLS, Stream, uniform
 
@@ -86,6 +98,7 @@ TURN = np.dtype(
         ("sampled", np.int64),  # its action
         ("entry", np.int64),
         ("count", np.int64),  # samples to make
+        ("selected", np.bool_),  # whether it waits for room
         ("waiting", np.bool_),  # whether its outcomes are still to be absorbed
     ],
     align=True,
@@ -97,7 +110,7 @@ class Workspace(NamedTuple):
     """Arrays that the kernels overwrite."""
 
     frames: Floats  # [1, 1 + J, K + 1]
-    room: Floats  # [4, B]
+    room: Floats  # [4, ..], for the outcomes of a pair
     path: Ints  # [.., 3], the states, stages and actions of a walk
 
 
@@ -128,14 +141,15 @@ def goes_on(graph: Graph, rules: Rules, successor: int, stage: int, steps: int, 
 
 
 @compiled
-def seen_successor(graph: Graph, rules: Rules, entry: int, stream: Stream) -> int:
+def seen_successor(graph: Graph, entry: int, stream: Stream) -> int:
     """A successor of a pair that was sampled, drawn as often as it was seen."""
-    level = uniform(stream) * graph.pairs[entry].count
-    branch = 0
-    while branch < rules.bound - 1 and level >= graph.hits[entry, branch]:
-        level -= graph.hits[entry, branch]
-        branch += 1
-    return int(np.int64(graph.successors[entry, branch]))  # for kernels that are compiled for one kind of integer
+    pair = graph.pairs[entry]
+    level = uniform(stream) * pair.count
+    place, last = pair.start, pair.start + pair.seen - 1
+    while place < last and level >= graph.hits[place]:
+        level -= graph.hits[place]
+        place += 1
+    return int(np.int64(graph.successors[place]))  # for kernels that are compiled for one kind of integer
 
 
 @compiled
@@ -156,7 +170,7 @@ def _focused_walk(
         steps += 1
         if graph.pairs[entry].count == 0:
             break
-        state = seen_successor(graph, rules, entry, stream)
+        state = seen_successor(graph, entry, stream)
         weight *= rules.discount
         if not goes_on(graph, rules, state, stage, steps, weight, me.gap):
             break
@@ -178,7 +192,7 @@ def _curious_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: Str
     statistics must be pooled over stages. The walk follows the best action by q [n, K], which may lack the latest
     states, and sometimes a random one.
     """
-    certain = rules.bound == 1 and not rules.varying
+    certain = rules.bound == 1 and rules.kind != VARYING
     state, weight = start, 1.0
     chosen, stake = -1, 0.0
     for _ in range(LONGEST):
@@ -201,7 +215,7 @@ def _curious_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: Str
             for action in range(1, rules.actions):
                 if q[state, action] > q[state, best]:
                     best = action
-        state = seen_successor(graph, rules, first + best, stream)
+        state = seen_successor(graph, first + best, stream)
         weight *= rules.discount
         if state == ENDED or weight < FAR:
             break
@@ -212,7 +226,6 @@ def _curious_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: Str
 def select(
     graph: Graph,
     rules: Rules,
-    tables: Tables,
     turn: NDArray[np.void],
     work: Workspace,
     q: Floats,
@@ -222,13 +235,10 @@ def select(
     """Chooses a pair and the number of its samples, which may be none; `SAMPLE`, or another verdict of `proceed`."""
     me = turn[0]
     calls = int(stream[CALLS])
-    on_table = len(tables.outcomes) > 0  # a simulator's states get room where they are numbered
 
     if me.start >= 0:  # a survey
         if calls >= me.until or me.idle >= IDLE:
             return PAUSED
-        if on_table and graph.totals[STATES] + rules.bound > len(graph.keys):
-            return FULL
         entry = _curious_walk(graph, rules, q, me.start, stream)
         me.count = 0
         if entry >= 0:
@@ -244,17 +254,6 @@ def select(
             return CONVERGED
         if calls >= me.until:
             return PAUSED
-        if on_table:
-            # Room for all that a round may discover, so that no walk is cut short for lack of it.
-            steps = rules.stages
-            if rules.endless:
-                left = CUT * gap / (rules.span_high[0] - rules.span_low[0])  # the width where a walk ends, of all
-                steps = 1
-                if left < 1.0 and rules.discount > 0.0:
-                    steps = 2 + int(math.log(left) / math.log(rules.discount))
-            unseen = len(tables.outcomes) // (tables.actions * tables.width) - int(graph.totals[STATES])
-            if graph.totals[STATES] + max(rules.bound, min(steps, LONGEST, unseen)) > len(graph.keys):
-                return FULL
         # The best or the challenger, whichever has the wider interval.
         wider = graph.q_high[best] - graph.q_low[best] >= graph.q_high[challenger] - graph.q_low[challenger]
         me.action, me.gap, me.rounds = best if wider else challenger, gap, me.rounds - 1
@@ -350,15 +349,21 @@ def proceed(
         if me.waiting:
             me.waiting = False
             absorb(graph, rules, turn, work, successor, backup, stream)
-        verdict = select(graph, rules, tables, turn, work, q, backup, stream)
-        if verdict != SAMPLE:
-            return verdict
-        me.waiting = True
+        if not me.selected:
+            verdict = select(graph, rules, turn, work, q, backup, stream)
+            if verdict != SAMPLE:
+                return verdict
+        if len(tables.outcomes) > 0:
+            # Room for all that the samples may bring: whoever provides it calls again.
+            me.selected, more = True, min(me.count, tables.width)
+            if graph.totals[STATES] + more > len(graph.keys) or not make_room(graph, rules, me.entry, more, work.room):
+                return FULL
+        me.selected, me.waiting = False, True
         if me.count > 0 and len(tables.outcomes) == 0:
             return SAMPLE
         for _ in range(me.count):
             key, reward, end = draw(tables, graph.keys[me.state], me.sampled, stream)
             successor = ENDED if end else discovered(graph, rules, key)
-            if not record(graph, rules, me.entry, successor, reward):
+            if not record(graph, rules, me.entry, successor, reward, 1):
                 return BROKEN
         account(graph, turn, me.count)

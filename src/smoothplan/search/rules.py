@@ -8,13 +8,13 @@ from smoothplan import arguments, curvature
 from smoothplan.arguments import Floats, frozen
 from smoothplan.backups import Backup, HardMax, is_mixture
 from smoothplan.engines.kernels import Softmaxes
-from smoothplan.models.base import GenerativeModel
-from smoothplan.search.graph import Rules
+from smoothplan.models.base import GenerativeModel, rewards_are_known
+from smoothplan.search.graph import BY_OUTCOME, FIXED, UNLIMITED, VARYING, Rules
 
 MOST_STAGES = 100_000
 """The largest horizon of a search that tells stages apart: every state has bounds at each stage."""
 
-MOST_SUCCESSORS = 100_000
+MOST_SUCCESSORS = 10**9
 """The largest bound on the successors of one state and action."""
 
 
@@ -25,6 +25,7 @@ def rules_of(
     successors: int | None = None,
     horizon: int | None = None,
     tail: str = "honest",
+    rewards: str = "declared",
 ) -> Rules:
     """The rules of a focused search with valid thresholds, pooled counts and soft walks; see `OTGapE`.
 
@@ -32,20 +33,21 @@ def rules_of(
         model: the simulator.
         backup: F.
         delta: the probability that any interval fails.
-        successors: a bound on the different next states of one (s, a); the model's own by default.
+        successors: a bound on the different next states of one (s, a); the model's own by default, if it has one.
         horizon: stages; None for the discounted value.
         tail: what follows the last stage, "honest" or "zero".
+        rewards: "declared", or "bounded" to use nothing but their range.
     """
-    bound = model.max_successors if successors is None else successors
-    if bound is None:
-        raise ValueError(
-            "successors must be given, for this model declares no max_successors: a bound on the different next "
-            "states of one state and action"
-        )
-    # One pair may lead to B states, whose K actions have room for B successors each: B²·K places of 12 bytes. At most
-    # 2²⁷ of them are allowed, one and a half gigabytes.
-    most = min(MOST_SUCCESSORS, math.isqrt(2**27 // model.actions))
-    arguments.whole("max_successors" if successors is None else "successors", bound, most=most)
+    successors = model.max_successors if successors is None else successors
+    kind = VARYING
+    if rewards == "declared" and rewards_are_known(model):
+        kind = FIXED
+    elif rewards == "declared" and model.reward_kind in ("bernoulli", "transition"):
+        kind = BY_OUTCOME
+    bound = UNLIMITED
+    if successors is not None:
+        bound = arguments.whole("max_successors", successors, most=MOST_SUCCESSORS)
+        bound *= 2 if kind == BY_OUTCOME and model.reward_kind == "bernoulli" else 1
     bounds = spans(model, backup, horizon, tail)
     low, high = model.reward_range
     # A frame of one column, and walks by the policy, for a backup that is called.
@@ -53,7 +55,7 @@ def rules_of(
     shifts = frozen(form.shifts(model.actions).T)
     return Rules(
         actions=model.actions,
-        bound=int(bound),
+        bound=bound,
         discount=model.discount,
         stages=horizon or 1,
         endless=horizon is None,
@@ -62,8 +64,12 @@ def rules_of(
         span_high=frozen(bounds[:, 1].copy()),
         reward_low=low,
         reward_width=high - low,
-        varying=high > low and model.reward_kind != "deterministic",
+        kind=kind if high > low else FIXED,
+        one_successor=model.reward_kind == "transition",
         log_odds=-math.log(delta),
+        # The sets of transitions hold for the values that are looked for: from below and from above, at every stage.
+        # Two outcomes have one probability, and its interval holds for all values at once.
+        union=math.log(2.0 * (horizon or 1)),
         published=-1.0,
         soft=Softmaxes(temperature, shifts, frozen(np.ones((1, len(shifts))))),
         soft_share=1.0,

@@ -12,7 +12,20 @@ from numpy.typing import DTypeLike, NDArray
 
 from smoothplan.arguments import Floats, Ints
 from smoothplan.models.base import Oracle
-from smoothplan.search.graph import NUMBERS, PAIR, STATES, Graph, Rules, discovered, enter_all, new_graph, records_of
+from smoothplan.search.graph import (
+    BY_OUTCOME,
+    NOWHERE,
+    NUMBERS,
+    OUTCOMES,
+    PAIR,
+    STATES,
+    Graph,
+    Rules,
+    discovered,
+    enter_all,
+    new_graph,
+    records_of,
+)
 from smoothplan.streams import CALLS, Stream, generator_from, generator_words
 
 Arrays = dict[str, NDArray[Any]]
@@ -76,20 +89,33 @@ def graph_arrays(graph: Graph, rules: Rules) -> Arrays:
     """What was discovered, except for what the states are: n states, and m pairs that were sampled."""
     states = int(graph.totals[STATES])
     entries = np.flatnonzero(graph.pairs["count"][: states * records_of(rules) * rules.actions])
+    pairs = graph.pairs[entries]
+    outcomes = outcomes_of(pairs)
+    totals = graph.totals.copy()
+    totals[OUTCOMES] = len(outcomes)
+    pairs["start"] = pairs["room"] = 0  # where outcomes are does not matter
     return {
         "room": np.array([len(graph.keys)]),
-        "totals": graph.totals.copy(),
+        "totals": totals,
         "spent": graph.spent.copy(),
         "stake": graph.stake.copy(),
         "low": graph.low[: states * rules.stages].copy(),  # [n·H]
         "high": graph.high[: states * rules.stages].copy(),
         "entries": entries,  # [m], where the pairs are
-        "pairs": graph.pairs[entries],  # [m] of PAIR
-        "successors": graph.successors[entries],  # [m, B]
-        "hits": graph.hits[entries],
+        "pairs": pairs,  # [m] of PAIR
+        "successors": graph.successors[outcomes],  # of all outcomes, pair by pair
+        "hits": graph.hits[outcomes],
+        "rewards": graph.rewards[outcomes] if rules.kind == BY_OUTCOME else np.zeros(0),
         "q_low": _by_pair(graph.q_low, rules, states)[entries],  # [m, H/R]
         "q_high": _by_pair(graph.q_high, rules, states)[entries],
     }
+
+
+def outcomes_of(pairs: NDArray[np.void]) -> Ints:
+    """Where the outcomes of pairs [m] are, pair by pair."""
+    seen = pairs["seen"]
+    behind = np.cumsum(seen)
+    return np.arange(int(seen.sum())) + np.repeat(pairs["start"] - (behind - seen), seen)
 
 
 def read_graph(arrays: Readable, rules: Rules, keys: Ints) -> Graph:
@@ -100,21 +126,29 @@ def read_graph(arrays: Readable, rules: Rules, keys: Ints) -> Graph:
     require(totals[STATES] == states <= room, f"'totals' and 'room' must be those of {states} states")
     entries = piece(arrays, "entries", np.int64, None)
     require(((entries >= 0) & (entries < states * size)).all(), "'entries' must be pairs of the states that there are")
-    successors = piece(arrays, "successors", np.int32, len(entries), rules.bound)
-    require((successors < states).all(), "'successors' must be known states")
+    pairs = piece(arrays, "pairs", PAIR, len(entries)).copy()
+    seen = pairs["seen"]
+    require(((seen > 0) & (seen <= rules.bound)).all(), "'pairs' must have outcomes, and no more than there can be")
+    outcomes = int(seen.sum())
+    require(totals[OUTCOMES] == outcomes, "'totals' must be those of the outcomes of 'pairs'")
+    successors = piece(arrays, "successors", np.int32, outcomes)
+    require(((successors < states) & (successors != NOWHERE)).all(), "'successors' must be known states")
+    pairs["start"], pairs["room"] = np.cumsum(seen) - seen, seen
 
-    fresh = new_graph(rules, 1)  # what is known of a state at its discovery
+    fresh = new_graph(rules, 1, 1)  # what is known of a state at its discovery
     discovered(fresh, rules, 0)
-    graph = new_graph(rules, room)
+    graph = new_graph(rules, room, max(outcomes, 1))
     graph.keys[:states] = keys
     enter_all(graph.slots, graph.keys, states)
     graph.totals[:] = totals
     graph.spent[:] = piece(arrays, "spent", np.int64, rules.actions)
     graph.stake[:] = finite(arrays, "stake", 1)
     graph.pairs[: states * size] = np.tile(fresh.pairs, states)
-    graph.pairs[entries] = piece(arrays, "pairs", PAIR, len(entries))
-    graph.successors[entries] = successors
-    graph.hits[entries] = piece(arrays, "hits", np.int64, len(entries), rules.bound)
+    graph.pairs[entries] = pairs
+    graph.successors[:outcomes] = successors
+    graph.hits[:outcomes] = piece(arrays, "hits", np.int64, outcomes)
+    if rules.kind == BY_OUTCOME:
+        graph.rewards[:outcomes] = finite(arrays, "rewards", outcomes)
     for name in ("low", "high"):
         getattr(graph, name)[: states * rules.stages] = finite(arrays, name, states * rules.stages)
         q = np.tile(_by_pair(getattr(fresh, f"q_{name}"), rules, 1), (states, 1))

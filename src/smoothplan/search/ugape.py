@@ -1,9 +1,19 @@
 """UGapE (Gabillon et al., 2012) at the root: which action leads, which one challenges it, and the gap between them."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from smoothplan.arguments import Floats
 from smoothplan.compiling import compiled
+
+
+class Certificate(NamedTuple):
+    """No action is better than the best one by more than the gap."""
+
+    best: int
+    challenger: int
+    gap: float
 
 
 @compiled
@@ -30,3 +40,19 @@ def ugape(intervals: Floats) -> tuple[int, int | None, float]:
     """
     best, challenger, gap = leaders(*np.ascontiguousarray(intervals.T))
     return best, challenger if len(intervals) > 1 else None, gap
+
+
+def certificate(cases: Floats) -> Certificate:
+    """The action with the smallest gap, where one of several cases holds: intervals [m, K, 2], of all actions in each.
+
+    Only differences within a case matter: its intervals may be those of action values less something common to all.
+    """
+    actions = cases.shape[1]
+    if actions == 1:
+        return Certificate(0, 0, 0.0)
+    excess = cases[:, None, :, 1] - cases[:, :, None, 0]  # [m, best, challenger]
+    excess[:, np.arange(actions), np.arange(actions)] = -np.inf
+    worst = excess.max(axis=0)
+    gaps = worst.max(axis=1)
+    best = int(np.argmin(gaps))
+    return Certificate(best, int(np.argmax(worst[best])), float(gaps[best]))

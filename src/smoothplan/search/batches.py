@@ -1,0 +1,119 @@
+"""The samples of a round: chunks of many pairs at once, from a table or from any simulator."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smoothplan import streams
+from smoothplan.arguments import Floats, Ints
+from smoothplan.compiling import compiled
+from smoothplan.models.base import Oracle, States
+from smoothplan.models.tabular import Tables
+
+CHUNK_ROWS = 1 << 17
+"""Simulator calls of a chunk, at most: what it returns stays small."""
+
+FIRST_ROWS = 64
+"""Simulator calls of a chunk, at most, before many were made; then up to a sixteenth of them."""
+
+
+class Sampled(NamedTuple):
+    """What a chunk of n simulator calls brought, with m different next states of the same pair and end."""
+
+    states: States  # [m, ...]
+    groups: Ints  # [n], which of these
+    rewards: Floats  # [n]
+    terminals: NDArray[np.bool_]  # [m]
+
+
+class PairSampler:
+    """Calls a simulator at many pairs: one call of `step` for all of them."""
+
+    compiled: ClassVar[bool] = False
+
+    def pairs(self, oracle: Oracle, _: Any, states: States, actions: Ints, counts: Ints) -> Sampled:
+        """So many calls at each of the pairs, given by states [p, ...], actions [p] and counts [p]."""
+        rows = np.repeat(np.arange(len(counts)), counts)
+        found = oracle.sample(states[rows], actions[rows])
+        groups, first = _grouped(_words(found.next_states), rows, found.terminals)
+        return Sampled(found.next_states[first], groups, found.rewards, found.terminals[first])
+
+
+def chunked(counts: Ints, calls: int) -> Iterator[tuple[slice, Ints]]:
+    """Cuts a round into chunks: consecutive pairs, and how often each is sampled.
+
+    Sizes depend on nothing but the calls made before, so that the samples do not depend on who draws them.
+    """
+    most = min(max(FIRST_ROWS, calls // 16), CHUNK_ROWS)
+    ends = np.cumsum(counts)
+    for start in range(0, int(ends[-1]), most):
+        stop = min(start + most, int(ends[-1]))
+        first, last = np.searchsorted(ends, [start, stop - 1], side="right")
+        part = counts[first : last + 1].copy()
+        part[0] = min(int(ends[first]), stop) - start
+        if last > first:
+            part[-1] = stop - int(ends[last - 1])
+        yield slice(int(first), int(last) + 1), part
+
+
+def drawn(tables: Tables, rows: Ints, counts: Ints, seed: int, chunk: int) -> tuple[Ints, Floats, Ints]:
+    """Draws from a table: successors [p, B′], negative where the episode ends, rewards, and how often each was drawn.
+
+    Args:
+        tables: the table.
+        rows: pairs, by state·K + action, [p].
+        counts: how often each is sampled, [p].
+        seed, chunk: of the random numbers.
+    """
+    outcomes = tables.outcomes.reshape(-1, tables.width)[rows]
+    levels = (outcomes["threshold"].astype(np.float64) + 1.0) / 2.0**64
+    chances = np.diff(levels, axis=1, prepend=0.0)
+    times = streams.generator(seed, chunk).multinomial(counts, chances)
+    return outcomes["successor"], outcomes["reward"], times
+
+
+def _words(states: States) -> NDArray[np.uint64]:
+    """The bytes of states [n, ...] as words, [n, w]; the two zeros are one."""
+    flat = np.ascontiguousarray(states.reshape(len(states), -1))
+    if flat.dtype.kind == "f":
+        flat = flat + 0.0
+    data = flat.view(np.uint8).reshape(len(flat), -1)
+    short = -data.shape[1] % 8
+    if short:
+        data = np.concatenate([data, np.zeros((len(data), short), dtype=np.uint8)], axis=1)
+    return np.ascontiguousarray(data).view(np.uint64)
+
+
+@partial(compiled, allocates=True)
+def _grouped(words: NDArray[np.uint64], pairs: Ints, ends: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Which rows are alike in words [n, w], pair and end: numbers of groups [n], and the first row of each group."""
+    count, width = words.shape
+    size = 16
+    while size < 2 * count:
+        size *= 2
+    slots = np.full(size, -1)
+    groups, first, found = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64), 0
+    for row in range(count):
+        word = np.uint64(pairs[row]) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(ends[row])
+        for column in range(width):
+            word = (word ^ words[row, column]) * np.uint64(0xD6E8FEB86659FD93)
+            word ^= word >> np.uint64(32)
+        slot = np.int64(word & np.uint64(size - 1))
+        while slots[slot] >= 0:
+            other = first[slots[slot]]
+            same = pairs[other] == pairs[row] and ends[other] == ends[row]
+            column = 0
+            while same and column < width:
+                same = words[other, column] == words[row, column]
+                column += 1
+            if same:
+                break
+            slot = (slot + 1) & (size - 1)
+        if slots[slot] < 0:
+            slots[slot], first[found] = found, row
+            found += 1
+        groups[row] = slots[slot]
+    return groups, first[:found]
