@@ -25,14 +25,15 @@ from smoothplan.search.loop import Workspace
 from smoothplan.search.saved import Arrays, Readable
 from smoothplan.search.ugape import Certificate, certificate
 
-GROWTH = 0.1
-"""The calls of a round, as a fraction of those before."""
+GROWTH = 0.03, 0.1
+"""The calls of a round, as a fraction of those before: at first, or where bonuses fall like 1/count, for then one sample
+may change everything; and where there are many samples and bonuses fall like 1/√count. Less where little is missing."""
 
-LAST_GROWTH = 0.02
-"""The least such fraction where little is missing."""
+FEW, MANY = 100, 10_000
+"""Calls per pair, between which rounds grow from the smaller fraction to the larger."""
 
-MEMORY = 0.75
-"""The weight of earlier rounds in the averaged visits."""
+MEMORY = 0.9
+"""The weight of earlier visits in their average after calls have grown by the smaller of these fractions."""
 
 INSURED = 0.25
 """The share of a round that goes on reducing the gap between absolute bounds where relative ones are better."""
@@ -40,13 +41,13 @@ INSURED = 0.25
 PARTS = 4
 """Parts of the interval of the anchor's value, each of which has relative bounds of its own where they may suffice."""
 
-ANCHORS = 2
+ANCHORS = 5
 """States that are visited most, and tried as an anchor."""
 
 EPOCH = 1.5
 """The growth of calls over which discoveries are counted."""
 
-FRESH, STALE = 0.3, 0.15
+FRESH, STALE = 0.2, 0.1
 """d log(pairs)/d log(calls) above which walks take over from rounds, and below which rounds do so from walks."""
 
 ACCURACY = 1e-3
@@ -96,6 +97,7 @@ class Rounds:
         self._visits: dict[bool, Floats] = {}  # whether relative → averages from above and from below, [2, n·K]
         self._marked = np.array([1, 1])  # calls and pairs when the epoch began
         self._anchored = self._relative = 0  # calls when the anchor was chosen; whether relative bounds are better there
+        self._last_growth=GROWTH[0]
         self._on = False
 
     # Walks or rounds
@@ -193,16 +195,23 @@ class Rounds:
 
     def counts(self, graph: Graph, rules: Rules, brackets: list[Bracket], gap: float, epsilon: float, calls: int, most: int) -> Ints:
         """Samples of each pair in the next round, [n·K], at most `most` in all."""
-        missing = calls * ((gap / epsilon) ** 2 - 1.0) if epsilon > 0.0 else math.inf  # as if the gap fell like 1/√calls
-        budget = max(min(GROWTH * calls, max(missing, LAST_GROWTH * calls)), float(rules.actions))
+        counts = graph.pairs["count"][: len(brackets[0].upper.q)]
+        visits = [self._averaged(graph, rules, bracket) for bracket in brackets]
+        gains = [self._gains(rules, bracket, each) for bracket, each in zip(brackets, visits, strict=True)]
+        self._note_holding(rules, brackets[0], visits[0])
+        # As if the gap fell like calls^(−ξ), with the mean ξ of what it consists of.
+        gain, exponents = gains[0]
+        exponent = float(gain @ exponents / max(gain.sum(), 1e-300))
+        largest = np.interp(math.log(calls / graph.totals[PAIRS]), np.log([FEW, MANY]), GROWTH)
+        growth = float(np.interp(exponent, [0.5, 1.0], [largest, GROWTH[0]]))
+        self._last_growth = growth
+        if epsilon > 0.0:
+            growth = min(growth, max((gap / epsilon) ** (1.0 / exponent) - 1.0, 0.5 * GROWTH[0]))
+        budget = max(growth * calls, float(rules.actions))
         shares = [1.0] if len(brackets) == 1 else [1.0 - INSURED, INSURED]
-        wanted = np.zeros(len(brackets[0].upper.q))
-        for number, (bracket, share) in enumerate(zip(brackets, shares, strict=True)):
-            visits = self._averaged(graph, rules, bracket)
-            gains = self._gains(rules, bracket, visits)
-            if number == 0:
-                self._note_holding(rules, bracket, visits)
-            wanted = np.maximum(wanted, _shared_out(graph.pairs["count"][: len(wanted)], *gains, share * budget))
+        wanted = np.zeros(len(counts))
+        for each, share in zip(gains, shares, strict=True):
+            wanted = np.maximum(wanted, _shared_out(counts, *each, share * budget))
         return _whole(wanted, min(most, max(int(budget), 1)))
 
     def _averaged(self, graph: Graph, rules: Rules, bracket: Bracket) -> Floats:
@@ -210,8 +219,9 @@ class Rounds:
         visits, relative = self._new_visits(graph, rules, bracket), bracket.upper.anchor >= 0
         if relative in self._visits:
             before = self._visits[relative]
-            visits *= 1.0 - MEMORY
-            visits[:, : before.shape[1]] += MEMORY * before
+            memory = MEMORY ** (self._last_growth / GROWTH[0])
+            visits *= 1.0 - memory
+            visits[:, : before.shape[1]] += memory * before
         self._visits[relative] = visits
         return visits
 
