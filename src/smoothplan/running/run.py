@@ -128,6 +128,9 @@ class Holding(NamedTuple):
     action: int
     share: float  # of the gap, estimated
 
+    def __str__(self) -> str:
+        return f"state {np.asarray(self.state).tolist()} action {self.action} ({self.share:.0%})"
+
 
 class Standing(NamedTuple):
     """How far the identification of an action is."""
@@ -143,11 +146,7 @@ class Standing(NamedTuple):
         if self.price is not None:
             lines.append(f"about {scientific(round(self.price))} calls in all at this rate (estimate)")
         if self.holding:
-            pairs = ", ".join(
-                f"state {np.asarray(state).tolist()} action {action} ({share:.0%})"
-                for state, action, share in self.holding
-            )
-            lines.append(f"held up by {pairs} (estimate)")
+            lines.append(f"held up by {', '.join(map(str, self.holding))} (estimate)")
         return lines
 
 

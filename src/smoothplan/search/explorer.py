@@ -307,6 +307,9 @@ class Explorer:
         sizes = np.diff(starts, append=len(entries))
         for start, size in zip(starts, sizes, strict=True):
             self._make_room(int(entries[start]), successors[start : start + size], rewards[start : start + size])
+        self._record(entries, successors, rewards, times)
+
+    def _record(self, entries: Ints, successors: Ints, rewards: Floats, times: Ints) -> None:
         if not bounds.record_all(self.graph, self.rules, entries, successors, rewards, times):
             raise self._broken()
 
@@ -396,8 +399,8 @@ class Explorer:
                 for state, end in zip(transition.next_states, transition.terminals, strict=True)
             ]
         )
-        entries = np.full(count, turn["entry"])
-        self._take(entries, successors, transition.rewards, np.ones(count, dtype=np.int64))
+        self._make_room(int(turn["entry"]), successors, transition.rewards)
+        self._record(np.full(count, turn["entry"]), successors, transition.rewards, np.ones(count, dtype=np.int64))
         return int(successors[-1])
 
     def _stop(self) -> None:

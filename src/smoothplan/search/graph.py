@@ -5,8 +5,8 @@ has an interval for each stage, and with stage-wise counts also statistics for e
 stage h is entry i·H + h, and the statistics of its pair with action a entry (i·R + h)·K + a, where H is the number of
 stages and R is H or 1. An endless problem has one stage, which follows itself.
 
-The outcomes of a pair, its different successors with how often each was seen, are consecutive entries of arrays that all
-pairs share. A pair whose place is full gets a larger one: memory is used for what was seen, not for what is possible.
+The outcomes of a pair, its different successors with how often each was seen, are consecutive entries of arrays that
+all pairs share. A pair whose place is full gets a larger one: memory is used for what was seen, not for what may be.
 """
 
 from typing import NamedTuple

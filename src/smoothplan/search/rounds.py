@@ -26,8 +26,8 @@ from smoothplan.search.saved import Arrays, Readable, require
 from smoothplan.search.ugape import Certificate, certificate
 
 GROWTH = 0.03, 0.1
-"""The calls of a round, as a fraction of those before: at first, or where bonuses fall like 1/count, for then one sample
-may change everything; and where there are many samples and bonuses fall like 1/√count. Less where little is missing."""
+"""The calls of a round, as a fraction of those before: at first, or where bonuses fall like 1/count, for then one
+sample may change everything; and where there are many samples and bonuses fall like 1/√count. Less near the end."""
 
 FEW, MANY = 100, 10_000
 """Calls per pair, between which rounds grow from the smaller fraction to the larger."""
@@ -48,7 +48,8 @@ EPOCH = 1.5
 """The growth of calls over which discoveries are counted."""
 
 FRESH, STALE = 0.2, 0.1
-"""d log(pairs)/d log(calls) above which walks take over from rounds, and below which rounds do so from walks."""
+"""d log(pairs)/d log(calls) above which walks take over from rounds, and below which rounds do so from walks, unless
+there are more than `FEW` calls per pair."""
 
 ACCURACY = 1e-3
 """The accuracy of converged values, as a fraction of ε, or of a tenth of the gap."""
@@ -125,7 +126,7 @@ class Rounds:
         if calls >= EPOCH * self._mark[0]:
             pairs = max(int(graph.totals[PAIRS]), 1)
             discovery = math.log(pairs / self._mark[1]) / math.log(calls / self._mark[0])
-            self._on = discovery <= (FRESH if self._on else STALE)
+            self._on = discovery <= (FRESH if self._on else STALE) or calls >= FEW * pairs
             self._mark = calls, pairs
         return self._on
 
