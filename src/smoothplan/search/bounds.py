@@ -1,6 +1,7 @@
 """Intervals: of a pair's reward and transitions from what was seen, and of values from those of the successors."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ TOO_MANY, VARIES = range(2)
 """What `Graph.totals[OFFENCE]` says: more successors than declared; a reward declared fixed that varies."""
 
 
-@compiled
+@partial(compiled, inner=True)
 def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float, times: int) -> bool:
     """Counts an outcome of a pair, so many times; False where it contradicts what the model declares.
 
@@ -89,7 +90,7 @@ def record_all(graph: Graph, rules: Rules, entries: Ints, successors: Ints, rewa
     return True
 
 
-@compiled
+@partial(compiled, inner=True)
 def refresh(graph: Graph, rules: Rules, entry: int) -> None:
     """The confidence sets of a pair after new outcomes."""
     pair = graph.pairs[entry]
@@ -123,7 +124,7 @@ def refresh(graph: Graph, rules: Rules, entry: int) -> None:
     pair.first_high = bernoulli_upper(probability, pair.level)
 
 
-@compiled
+@partial(compiled, inner=True)
 def _worth(graph: Graph, rules: Rules, entry: int, place: int, later: int) -> tuple[float, float]:
     """What an outcome of a pair is worth, less the reward of the pair; `later` is the stage of the successor.
 
@@ -146,7 +147,7 @@ def _worth(graph: Graph, rules: Rules, entry: int, place: int, later: int) -> tu
     return reward + rules.discount * graph.low[node], reward + rules.discount * graph.high[node]
 
 
-@compiled
+@partial(compiled, inner=True)
 def _action_interval(graph: Graph, rules: Rules, entry: int, later: int, room: Floats) -> tuple[float, float]:
     """The interval of an action value: the extreme rewards and transitions, at the bounds of the successors' values.
 
@@ -176,7 +177,7 @@ def _action_interval(graph: Graph, rules: Rules, entry: int, later: int, room: F
     return reward_low + low, reward_high + high
 
 
-@compiled
+@partial(compiled, inner=True)
 def fill(frames: Floats, rules: Rules, key: int, wanted: int, backup: Any) -> None:
     """What the backup makes of the action values in the frame, see `fill_frame` and `Callback`."""
     if backup is None:
@@ -189,7 +190,7 @@ def fill(frames: Floats, rules: Rules, key: int, wanted: int, backup: Any) -> No
         backup(key, wanted)
 
 
-@compiled
+@partial(compiled, inner=True)
 def back_up(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, room: Floats, backup: Any) -> None:
     """Tightens the intervals of a state's actions and of its value. An interval never widens, nor turns over.
 
@@ -226,7 +227,7 @@ def sweep(graph: Graph, rules: Rules, frames: Floats, room: Floats, backup: Any)
             back_up(graph, rules, state, stage, frames, room, backup)
 
 
-@compiled
+@partial(compiled, inner=True)
 def slack(graph: Graph, rules: Rules, entry: int, later: int) -> float:
     """How far what is not known of a pair itself could move its value; samples of it reduce this and nothing else.
 

@@ -12,6 +12,7 @@ for estimates instead of proofs: its walk follows estimates of the action values
 """
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,7 +115,7 @@ class Workspace(NamedTuple):
     path: Ints  # [.., 3], the states, stages and actions of a walk
 
 
-@compiled
+@partial(compiled, inner=True)
 def next_action(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, backup: Any, stream: Stream) -> int:
     """An action by ∇F(U), or the greedy one: argmax U. `backup` as for `back_up`, here and below."""
     start = (state * rules.stages + stage) * rules.actions
@@ -131,7 +132,7 @@ def next_action(graph: Graph, rules: Rules, state: int, stage: int, frames: Floa
     return best
 
 
-@compiled
+@partial(compiled, inner=True)
 def goes_on(graph: Graph, rules: Rules, successor: int, stage: int, steps: int, weight: float, gap: float) -> bool:
     """Whether a walk that has come to a successor at a stage goes on from there."""
     if successor == ENDED or stage == rules.stages or steps >= LONGEST:
@@ -140,7 +141,7 @@ def goes_on(graph: Graph, rules: Rules, successor: int, stage: int, steps: int, 
     return not rules.endless or weight * (graph.high[node] - graph.low[node]) >= CUT * gap
 
 
-@compiled
+@partial(compiled, inner=True)
 def seen_successor(graph: Graph, entry: int, stream: Stream) -> int:
     """A successor of a pair that was sampled, drawn as often as it was seen."""
     pair = graph.pairs[entry]
@@ -152,7 +153,7 @@ def seen_successor(graph: Graph, entry: int, stream: Stream) -> int:
     return int(np.int64(graph.successors[place]))  # for kernels that are compiled for one kind of integer
 
 
-@compiled
+@partial(compiled, inner=True)
 def _focused_walk(
     graph: Graph, rules: Rules, turn: NDArray[np.void], work: Workspace, backup: Any, stream: Stream
 ) -> bool:
@@ -184,7 +185,7 @@ def _focused_walk(
     return bool(me.idle >= IDLE)
 
 
-@compiled
+@partial(compiled, inner=True)
 def _curious_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: Stream) -> int:
     """Where on a walk from a state to sample: the entry of a pair, or −1 if all that was met is known for certain.
 
@@ -222,7 +223,7 @@ def _curious_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: Str
     return chosen
 
 
-@compiled
+@partial(compiled, inner=True)
 def select(
     graph: Graph,
     rules: Rules,
@@ -283,7 +284,7 @@ def account(graph: Graph, turn: NDArray[np.void], calls: int) -> None:
         graph.totals[DEBT] += max(calls - 1, 0) if me.focused else -INSURED * calls
 
 
-@compiled
+@partial(compiled, inner=True)
 def absorb(
     graph: Graph,
     rules: Rules,
