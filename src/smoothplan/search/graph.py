@@ -182,6 +182,19 @@ def discovered(graph: Graph, rules: Rules, key: int) -> int:
     return state
 
 
+@compiled
+def discover_all(graph: Graph, rules: Rules, keys: Ints, numbers: Ints, start: int) -> int:
+    """Fills in the numbers of states, from `start` on; negative keys are those of `ENDED`. Where room for states ends."""
+    for i in range(start, len(keys)):
+        if keys[i] < 0:
+            numbers[i] = ENDED
+        elif graph.totals[STATES] == len(graph.keys):
+            return i
+        else:
+            numbers[i] = discovered(graph, rules, keys[i])
+    return len(keys)
+
+
 @partial(compiled, inner=True)
 def make_room(graph: Graph, rules: Rules, entry: int, more: int, room: Floats) -> bool:
     """Gives a pair a place for more outcomes; False if the arrays are full, or `room` [.., outcomes] is too small."""

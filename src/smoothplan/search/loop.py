@@ -22,7 +22,7 @@ from smoothplan.arguments import Floats, Ints
 from smoothplan.compiling import compiled
 from smoothplan.engines.kernels import draw_action, draw_column
 from smoothplan.models.tabular import Tables, draw
-from smoothplan.search.bounds import back_up, fill, record, refresh, slack, sweep
+from smoothplan.search.bounds import RECORDED, back_up, fill, record, refresh, slack, sweep
 from smoothplan.search.callback import POLICY
 from smoothplan.search.graph import (
     DEBT,
@@ -229,7 +229,7 @@ def select(
     rules: Rules,
     turn: NDArray[np.void],
     work: Workspace,
-    q: Floats,
+    q: Floats | None,
     backup: Any,
     stream: Stream,
 ) -> int:
@@ -237,7 +237,7 @@ def select(
     me = turn[0]
     calls = int(stream[CALLS])
 
-    if me.start >= 0:  # a survey
+    if q is not None:  # a survey
         if calls >= me.until or me.idle >= IDLE:
             return PAUSED
         entry = _curious_walk(graph, rules, q, me.start, stream)
@@ -275,7 +275,7 @@ def select(
     return SAMPLE
 
 
-@compiled
+@partial(compiled, inner=True)
 def account(graph: Graph, turn: NDArray[np.void], calls: int) -> None:
     """Charges calls to the round's action and to the debt to trajectories; the first of a focused round is free."""
     me = turn[0]
@@ -326,7 +326,7 @@ def proceed(
     tables: Tables,
     turn: NDArray[np.void],
     work: Workspace,
-    q: Floats,
+    q: Floats | None,
     successor: int,
     backup: Any,
     stream: Stream,
@@ -340,7 +340,7 @@ def proceed(
             the pair `turn.entry` before the next call.
         turn: [1] of `TURN`, what is asked for and where the search stands.
         work: overwritten.
-        q: the estimates that a survey follows, [n, K], of the first n discovered states.
+        q: the estimates that a survey follows, [n, K], of the first n discovered states; None for a search.
         successor: the last of the outcomes that the caller has recorded.
         backup: None for a mixture of softmaxes, else the function of a `Callback`.
         stream: of the oracle.
@@ -365,6 +365,6 @@ def proceed(
         for _ in range(me.count):
             key, reward, end = draw(tables, graph.keys[me.state], me.sampled, stream)
             successor = ENDED if end else discovered(graph, rules, key)
-            if not record(graph, rules, me.entry, successor, reward, 1):
+            if record(graph, rules, me.entry, successor, reward, 1, work.room) != RECORDED:
                 return BROKEN
         account(graph, turn, me.count)
