@@ -274,9 +274,9 @@ def compiled(
     def decorator(python: bool) -> Any:
         numba = load_numba()
         _register_pointer_to()
-        options: dict[str, Any] = {"_nrt": allocates, "forceinline": inlined}
+        options: dict[str, Any] = {"_nrt": allocates, "forceinline": inlined, "no_cfunc_wrapper": True}
         if inner and not python:
-            options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": _part_compiler()}
+            options |= {"no_cpython_wrapper": True, "pipeline_class": _part_compiler()}
         # Numba's cache does not tell these two kinds apart.
         return numba.njit(cache=not (inner and python), nogil=True, error_model="numpy", **options)
 
