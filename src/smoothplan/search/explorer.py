@@ -191,6 +191,8 @@ class Explorer:
         left = limit - self.oracle.calls
         if left > 0:
             counts = self.rounds.counts(self.graph, self.rules, brackets, gap, epsilon, self.oracle.calls, left)
+            if not counts.any():  # no sample helps: ties of what is known for certain
+                return self.explore(epsilon, until, rounds, limit)
             self._sample_all(np.flatnonzero(counts), counts[counts > 0])
             self.graph.totals[ROUNDS] += 1
         return False

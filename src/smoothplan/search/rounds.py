@@ -269,6 +269,7 @@ class Rounds:
         return {
             "rounds": np.array(numbers, dtype=np.int64),
             "proved": np.array(proved, dtype=np.float64).reshape(-1, 3),
+            "growth": np.array([self._last_growth]),
             "visits": self._visits.get(False, empty),
             "relative_visits": self._visits.get(True, empty),
         }
@@ -277,13 +278,14 @@ class Rounds:
         """Takes on what was saved; ValueError if it does not fit."""
         numbers = saving.piece(arrays, "rounds", np.int64, 6)
         proved = saving.finite(arrays, "proved", None, 3)
+        growth = saving.finite(arrays, "growth", 1)
         visits = {relative: saving.finite(arrays, name, 2, None) for relative, name in _VISITS.items()}
         states = int(graph.totals[STATES])
         saving.require(0 <= numbers[3] < states and (numbers[1:3] > 0).all(), "'rounds' must be those of this search")
         saving.require(len(proved) <= 1, "'proved' must have one row at most")
         for each in visits.values():
             saving.require(each.shape[1] <= states * rules.actions, "'visits' must be those of known pairs")
-        self._on, self._marked = bool(numbers[0]), numbers[1:3].copy()
+        self._on, self._marked, self._last_growth = bool(numbers[0]), numbers[1:3].copy(), float(growth[0])
         self.anchor, self._anchored, self._relative = (int(number) for number in numbers[3:])
         self.proved = Certificate(int(proved[0, 0]), int(proved[0, 1]), float(proved[0, 2])) if len(proved) else None
         self._visits = {relative: each.copy() for relative, each in visits.items() if each.shape[1] > 0}
