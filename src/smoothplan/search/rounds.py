@@ -260,7 +260,7 @@ class Rounds:
         require(0 <= numbers[3] < states and (numbers[1:3] > 0).all(), "'rounds' must be those of this search")
         require(len(proved) <= 1, "'proved' must have one row at most")
         widest = max(each.shape[1] for each in visits.values())
-        require(widest <= states * rules.actions, "visits must be those of known pairs")
+        require(widest <= states * rules.actions, "'visits' must be those of known pairs")
         on, calls, pairs, self._anchor, self._anchored, relative = numbers.tolist()
         self._on, self._mark, self._relative, self._growth = bool(on), (calls, pairs), bool(relative), float(growth[0])
         self.proved = None
