@@ -138,11 +138,14 @@ class Standing(NamedTuple):
     gap: float
     fraction: float  # the gap, as a fraction of the width of the interval of all values
     price: float | None  # simulator calls in all that ε will take, estimated; None where it is reached, or 0
+    relative: bool = False  # whether relative bounds prove the gap, and not the intervals of the action values
     holding: tuple[Holding, ...] = ()  # where that is known
 
     def sentences(self) -> list[str]:
         """The same in words."""
-        lines = [f"that is {max(self.fraction, 0.0):.2%} of the range of values"]
+        lines = [f"the gap is {max(self.fraction, 0.0):.2%} of the range of values"]
+        if self.relative:
+            lines.append("it is a difference, known better than the values themselves")
         if self.price is not None:
             lines.append(f"about {scientific(round(self.price))} calls in all at this rate (estimate)")
         if self.holding:

@@ -216,6 +216,15 @@ class Explorer:
         return found if proved is None or found.gap <= proved.gap else proved
 
     @property
+    def estimates(self) -> Floats:
+        """Estimates of the root's action values, within their intervals, [K]."""
+        intervals = self.intervals
+        middles = intervals.mean(axis=1)
+        if self.rounds is not None and len(self.rounds.differences):
+            middles = middles.mean() + self.rounds.differences
+        return np.clip(middles, intervals[:, 0], intervals[:, 1])
+
+    @property
     def span(self) -> tuple[float, float]:
         """What is known of all values before the first sample."""
         return float(self.rules.span_low[0]), float(self.rules.span_high[0])

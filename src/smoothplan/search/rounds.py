@@ -101,6 +101,7 @@ class Rounds:
     Attributes:
         threads: threads that converge bounds.
         proved: the best that relative bounds have proved so far.
+        differences: estimates of the root's action values by relative bounds, less their mean, [K]; empty before.
         values: what the last sweeps have proved of all values, from below and from above, [2, n].
         exponent: ξ, where the gap falls about like calls^(−ξ).
         holding: the pairs that hold up the gap.
@@ -110,6 +111,7 @@ class Rounds:
         self._policy = policy
         self.threads = 1
         self.proved: Certificate | None = None
+        self.differences = np.zeros(0)
         self.values = np.zeros((2, 0))
         self.exponent = 0.5
         self.holding: tuple[Held, ...] = ()
@@ -145,6 +147,8 @@ class Rounds:
             return [absolute]
         ends = _ends(view.graph, self._anchor)
         (relative,) = self._brackets(view, tolerance, [(self._anchor, *ends)])
+        middles = relative.root.mean(axis=1)
+        self.differences = middles - middles.mean()
         found = certificate(relative.root[None])
         if epsilon < found.gap <= PARTS * epsilon:
             cuts = np.linspace(*ends, PARTS + 1)
@@ -248,6 +252,7 @@ class Rounds:
             "rounds": np.array([self._on, *self._mark, self._anchor, self._anchored, self._relative], dtype=np.int64),
             "growth": np.array([self._growth]),
             "proved": np.array(proved, dtype=np.float64).reshape(-1, 3),
+            "differences": self.differences,
             **{name: self._visits.get(relative, np.zeros((2, 0))) for relative, name in VISITS.items()},
         }
 
@@ -255,15 +260,17 @@ class Rounds:
         """Takes on what was saved; ValueError if it does not fit."""
         numbers = saving.piece(arrays, "rounds", np.int64, 6)
         growth, proved = saving.finite(arrays, "growth", 1), saving.finite(arrays, "proved", None, 3)
+        differences = saving.finite(arrays, "differences", None)
         visits = {relative: saving.finite(arrays, name, 2, None).copy() for relative, name in VISITS.items()}
         states = int(graph.totals[STATES])
         require(0 <= numbers[3] < states and (numbers[1:3] > 0).all(), "'rounds' must be those of this search")
         require(len(proved) <= 1, "'proved' must have one row at most")
+        require(len(differences) in (0, rules.actions), "'differences' must be those of the actions")
         widest = max(each.shape[1] for each in visits.values())
         require(widest <= states * rules.actions, "'visits' must be those of known pairs")
         on, calls, pairs, self._anchor, self._anchored, relative = numbers.tolist()
         self._on, self._mark, self._relative, self._growth = bool(on), (calls, pairs), bool(relative), float(growth[0])
-        self.proved = None
+        self.proved, self.differences = None, differences.copy()
         for best, challenger, gap in proved.tolist():
             self.proved = Certificate(int(best), int(challenger), gap)
         self._visits = {relative: each for relative, each in visits.items() if each.shape[1] > 0}
