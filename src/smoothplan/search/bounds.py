@@ -40,8 +40,8 @@ TOO_MANY, VARIES = range(2)
 def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float, times: int, room: Floats) -> int:
     """Counts an outcome of a pair, so many times; `refresh` updates intervals.
 
-    Returns `RECORDED`; `CROWDED` where there is no room for it, see `make_room`; `REFUSED` where it contradicts what the
-    model declares.
+    Returns `RECORDED`; `CROWDED` where there is no room for it, see `make_room`; `REFUSED` where it contradicts what
+    the model declares.
     """
     pair = graph.pairs[entry]
     if pair.seen == 0 and not make_room(graph, rules, entry, 1, room):

@@ -222,7 +222,7 @@ class Explorer:
         middles = intervals.mean(axis=1)
         if self.rounds is not None and len(self.rounds.differences):
             middles = middles.mean() + self.rounds.differences
-        return np.clip(middles, intervals[:, 0], intervals[:, 1])
+        return np.asarray(np.clip(middles, intervals[:, 0], intervals[:, 1]))
 
     @property
     def span(self) -> tuple[float, float]:

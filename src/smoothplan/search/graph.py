@@ -184,7 +184,7 @@ def discovered(graph: Graph, rules: Rules, key: int) -> int:
 
 @compiled
 def discover_all(graph: Graph, rules: Rules, keys: Ints, numbers: Ints, start: int) -> int:
-    """Fills in the numbers of states, from `start` on; negative keys are those of `ENDED`. Where room for states ends."""
+    """Fills in the numbers of states, from `start` on; negative keys are those of `ENDED`. Returns where room ends."""
     for i in range(start, len(keys)):
         if keys[i] < 0:
             numbers[i] = ENDED
