@@ -32,6 +32,9 @@ sample may change everything; and where there are many samples and bonuses fall 
 FEW, MANY = 100, 10_000
 """Calls per pair, between which rounds grow from the smaller fraction to the larger."""
 
+LARGE = 20_000
+"""Pairs from which on all rounds grow by the larger fraction, for bounds take long to converge."""
+
 MEMORY = 0.9
 """The weight of earlier visits in their average, after calls have grown by the smaller of these fractions."""
 
@@ -51,8 +54,8 @@ FRESH, STALE = 0.2, 0.1
 """d log(pairs)/d log(calls) above which walks take over from rounds, and below which rounds do so from walks, unless
 there are more than `FEW` calls per pair."""
 
-ACCURACY = 1e-3
-"""The accuracy of converged values, as a fraction of ε, or of a tenth of the gap."""
+ACCURACY = 3e-3
+"""The accuracy of converged values, as a fraction of the gap or of ε, whichever is larger."""
 
 HELD = 3
 """Pairs that are named as holding up the gap."""
@@ -209,8 +212,11 @@ class Rounds:
         gain, exponents = gains[0]
         self.exponent = float(gain @ exponents / gain.sum()) if gain.any() else 0.5
         self.holding = _holding(view, brackets[0], visits[0])
-        largest = np.interp(math.log(calls / view.graph.totals[PAIRS]), np.log([FEW, MANY]), GROWTH)
+        pairs = int(view.graph.totals[PAIRS])
+        largest = np.interp(math.log(calls / pairs), np.log([FEW, MANY]), GROWTH)
         self._growth = float(np.interp(self.exponent, [0.5, 1.0], [largest, GROWTH[0]]))
+        if pairs > LARGE:
+            self._growth = GROWTH[1]
         growth = self._growth
         if epsilon > 0.0:
             growth = min(growth, max((gap / epsilon) ** (1.0 / self.exponent) - 1.0, GROWTH[0] / 2.0))
@@ -289,7 +295,7 @@ def _tolerance(view: View, epsilon: float) -> float:
     """How accurate converged values must be."""
     actions = view.rules.actions
     gap = certificate(np.stack([view.graph.q_low[:actions], view.graph.q_high[:actions]], axis=1)[None]).gap
-    return ACCURACY * max(epsilon, 0.1 * gap, 1e-9 * view.width)
+    return ACCURACY * max(epsilon, gap, 1e-9 * view.width)
 
 
 def _narrow(graph: Graph, found: Bracket) -> None:
