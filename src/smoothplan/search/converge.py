@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smoothplan.arguments import Floats, Ints
 from smoothplan.compiling import compiled
@@ -221,13 +222,24 @@ def _follow(graph: Graph, rules: Rules, bounds: Side, top: float, enough: float,
 
 
 @compiled
-def flow(graph: Graph, rules: Rules, policy: Floats, action: int, anchor: int, waiting: Floats, result: Floats) -> None:
+def flow(
+    pairs: NDArray[np.void],
+    successors: NDArray[np.int32],
+    hits: Ints,
+    discount: float,
+    policy: Floats,
+    action: int,
+    anchor: int,
+    waiting: Floats,
+    result: Floats,
+) -> None:
     """The discounted numbers of visits of pairs, [n·K]: an action at the root, then a policy, in the empirical model.
 
     Visits end at the anchor, if there is one. They are accurate to about a hundredth.
 
     Args:
-        graph, rules: as above.
+        pairs, successors, hits: of the graph.
+        discount: γ.
         policy: probabilities of actions, [n·K].
         action: the first one, at state 0.
         anchor: the number of a state, −1 for none.
@@ -236,12 +248,12 @@ def flow(graph: Graph, rules: Rules, policy: Floats, action: int, anchor: int, w
     """
     waiting[:] = 0.0
     result[:] = 0.0
-    actions, discount = rules.actions, rules.discount
+    actions = len(policy) // len(waiting)
     result[action] = 1.0
-    pair = graph.pairs[action]
+    pair = pairs[action]
     for outcome in range(pair.start, pair.start + pair.seen):
-        if graph.successors[outcome] >= 0:
-            waiting[graph.successors[outcome]] += discount * graph.hits[outcome] / pair.count
+        if successors[outcome] >= 0:
+            waiting[successors[outcome]] += discount * hits[outcome] / pair.count
     total = 1.0
     while True:
         moved = 0.0
@@ -257,11 +269,11 @@ def flow(graph: Graph, rules: Rules, policy: Floats, action: int, anchor: int, w
                 entry = state * actions + choice
                 if policy[entry] > 0.0:
                     result[entry] += weight * policy[entry]
-                    pair = graph.pairs[entry]
+                    pair = pairs[entry]
                     for outcome in range(pair.start, pair.start + pair.seen):
-                        if graph.successors[outcome] >= 0:
-                            share = graph.hits[outcome] / pair.count
-                            waiting[graph.successors[outcome]] += discount * weight * policy[entry] * share
+                        if successors[outcome] >= 0:
+                            share = hits[outcome] / pair.count
+                            waiting[successors[outcome]] += discount * weight * policy[entry] * share
         total += moved
         if moved <= 0.01 * (1.0 - discount) * total:
             return

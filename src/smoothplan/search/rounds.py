@@ -236,7 +236,17 @@ class Rounds:
         waiting = np.zeros(len(upper.values))
         for row, (q, first) in enumerate(((upper.q, challenger), (likely, best))):
             policy = self._policy(q.reshape(-1, actions)).reshape(-1)
-            flow(graph, rules, np.ascontiguousarray(policy), first, upper.anchor, waiting, result[row])
+            flow(
+                graph.pairs,
+                graph.successors,
+                graph.hits,
+                rules.discount,
+                np.ascontiguousarray(policy),
+                first,
+                upper.anchor,
+                waiting,
+                result[row],
+            )
         return result
 
     def _gains(self, rules: Rules, bracket: Bracket, visits: Floats) -> tuple[Floats, Floats]:
