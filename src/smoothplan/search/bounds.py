@@ -186,8 +186,8 @@ def _action_interval(graph: Graph, rules: Rules, entry: int, later: int, room: F
     if pair.seen < rules.bound:
         least, most = _worth(graph, rules, entry, pair.seen, later)
     shares = room[0, : pair.seen]
-    low, _ = ball_extreme(shares, room[1, : pair.seen], -least, pair.level)
-    high, _ = ball_extreme(shares, room[2, : pair.seen], most, pair.level)
+    low, _ = ball_extreme(shares, room[1, : pair.seen], -least, pair.level, 0.0)
+    high, _ = ball_extreme(shares, room[2, : pair.seen], most, pair.level, 0.0)
     return reward_low - low, reward_high + high
 
 
