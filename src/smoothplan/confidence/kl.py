@@ -173,10 +173,11 @@ def _dual(shares: Floats, values: Floats, mean: float, best: float, t: float) ->
     Here q is proportional to share/(ν − value), which is in the ball where the bound is smallest.
     """
     scale = t + (best - mean)
+    inverse = 1.0 / scale
     jensen = first = second = 0.0
     for i in range(len(values)):
         if shares[i] > 0.0:
-            x, ratio = (mean - values[i]) / scale, (t + (best - values[i])) / scale
+            x, ratio = (mean - values[i]) * inverse, (t + (best - values[i])) * inverse
             weight = x / ratio
             jensen += shares[i] * excess(x, ratio)
             first += shares[i] * x * weight
