@@ -129,8 +129,8 @@ def ball_extreme(
         level: the radius of the ball.
         guess: how far ν is above the best value, where that is nearly known; else 0.
 
-    The distribution q that attains it has share·(ν − bound)/(ν − value) of each value, and the rest at the best one. The
-    derivative of the bound with respect to the level is ν − bound.
+    The distribution q that attains it has share·(ν − bound)/(ν − value) of each value, and the rest at the best one.
+    The derivative of the bound with respect to the level is ν − bound.
     """
     mean, size, highest, best = 0.0, 0.0, -math.inf, unseen
     for i in range(len(values)):

@@ -36,12 +36,12 @@ TOO_MANY, VARIES = range(2)
 """What `Graph.totals[OFFENCE]` says: more successors than declared; a reward declared fixed that varies."""
 
 
-@partial(compiled, inner=True)
+@partial(compiled, inner=True, inlined=True)
 def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float, times: int, room: Floats) -> int:
     """Counts an outcome of a pair, so many times; `refresh` updates intervals.
 
-    Returns `RECORDED`; `CROWDED` where there is no room for it, see `make_room`; `REFUSED` where it contradicts what the
-    model declares.
+    Returns `RECORDED`; `CROWDED` where there is no room for it, see `make_room`; `REFUSED` where it contradicts what
+    the model declares.
     """
     pair = graph.pairs[entry]
     if pair.seen == 0 and not make_room(graph, rules, entry, 1, room):

@@ -5,8 +5,8 @@ has an interval for each stage, and with stage-wise counts also statistics for e
 stage h is entry i·H + h, and the statistics of its pair with action a entry (i·R + h)·K + a, where H is the number of
 stages and R is H or 1. An endless problem has one stage, which follows itself.
 
-The outcomes of a pair, its different successors with how often each was seen, are consecutive entries of arrays that all
-pairs share. A pair whose place is full gets a larger one: memory is used for what was seen, not for what is possible.
+The outcomes of a pair, its different successors with how often each was seen, are consecutive entries of arrays that
+all pairs share. A pair whose place is full gets a larger one: memory is used for what was seen, not for what may be.
 """
 
 from functools import partial
@@ -43,10 +43,10 @@ PAIR = np.dtype(
 NOWHERE, ENDED = -1, -2
 """In place of a successor: none yet, and the end of the episode, worth 0."""
 
-STATES, PAIRS, ROUNDS, SWEPT, DEBT, OFFENDER, OFFENCE, OUTCOMES, CHUNKS, NUMBERS = range(10)
+STATES, PAIRS, ROUNDS, SWEPT, DEBT, OFFENDER, OFFENCE, OUTCOMES, CHUNKS, COMPARED, NUMBERS = range(11)
 """Places in `Graph.totals`, and their number: states discovered, pairs sampled, rounds, calls at the last sweep, calls
 that focused rounds owe to trajectories, the pair whose outcome contradicts the model's declaration, and how, places for
-outcomes in use, chunks of samples drawn."""
+outcomes in use, chunks of samples drawn, calls when what is proved was compared with what the model declares."""
 
 FIXED, BY_OUTCOME, VARYING = range(3)
 """Kinds of rewards: one number for each pair; one for each outcome, which successor and reward tell apart; any."""
@@ -184,7 +184,7 @@ def discovered(graph: Graph, rules: Rules, key: int) -> int:
 
 @compiled
 def discover_all(graph: Graph, rules: Rules, keys: Ints, numbers: Ints, start: int) -> int:
-    """Fills in the numbers of states, from `start` on; negative keys are those of `ENDED`. Where room for states ends."""
+    """Fills in the numbers of states, from `start` on; negative keys are those of `ENDED`. Returns where room ends."""
     for i in range(start, len(keys)):
         if keys[i] < 0:
             numbers[i] = ENDED
