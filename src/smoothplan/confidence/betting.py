@@ -45,7 +45,7 @@ def mean_interval(
     return low, mean_upper(count, total, squares, least, most, each)
 
 
-@partial(compiled, inner=True)
+@partial(compiled, inner=True, merged=True)
 def mean_lower(count: int, total: float, squares: float, least: float, most: float, log_odds: float) -> float:
     """The lower end of such an interval; it alone fails with probability δ at most."""
     if count == 0:
@@ -57,7 +57,7 @@ def mean_lower(count: int, total: float, squares: float, least: float, most: flo
     return _lowest_mean(count, mean, variance, least, most, log_odds)
 
 
-@partial(compiled, inner=True)
+@partial(compiled, inner=True, merged=True)
 def mean_upper(count: int, total: float, squares: float, least: float, most: float, log_odds: float) -> float:
     """The upper end: the lower one of 1 − X."""
     if count == 0:

@@ -21,6 +21,10 @@ STEPS = 100
 ACCURATE = 1e-14
 """Relative change at which Newton's method has reached double precision."""
 
+NEAR = 3e-4
+"""The last step in log(ν): the error that it leaves is of the order of its square, and that of the bound, which is
+stationary in ν, the square of this."""
+
 INFLATION = 4e-14
 """Upper bound on the relative error of a computed divergence: levels are inflated by it."""
 
@@ -106,11 +110,13 @@ def bernoulli_lower(p: float, level: float) -> float:
 @partial(compiled, inner=True)
 def ball_maximum(shares: Floats, values: Floats, unseen: float, level: float) -> float:
     """The largest expectation of `values` over distributions q with KL(shares, q) ≤ level; see `ball_extreme`."""
-    return ball_extreme(shares, values, unseen, level)[0]
+    return ball_extreme(shares, values, unseen, level, 0.0)[0]
 
 
 @partial(compiled, inner=True)
-def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float) -> tuple[float, float]:
+def ball_extreme(
+    shares: Floats, values: Floats, unseen: float, level: float, guess: float
+) -> tuple[float, float]:
     """The largest expectation of `values` over distributions q with KL(shares, q) ≤ level, and the ν that attains it.
 
     For every ν above all values, E_q[values] ≤ ν − exp(−level)·Π(ν − value)^share: that is Jensen's inequality. The
@@ -121,6 +127,7 @@ def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float) ->
         values: [m].
         unseen: the value of what is not among them but may exist; −inf where nothing else can exist.
         level: the radius of the ball.
+        guess: how far ν is above the best value, where that is nearly known; else 0.
 
     The distribution q that attains it has share·(ν − bound)/(ν − value) of each value, and the rest at the best one.
     The derivative of the bound with respect to the level is ν − bound.
@@ -145,7 +152,7 @@ def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float) ->
     if highest < best:
         divergence = _dual(shares, values, mean, best, t)[1]
     if divergence > level:
-        t = _multiplier(shares, values, mean, best, level)
+        t = _multiplier(shares, values, mean, best, level, guess)
     within = level + _dual(shares, values, mean, best, t)[0]
     gain = -(t + reach) * math.expm1(-within)
     return min(best, mean + gain * (1.0 + INFLATION) + 4.0 * ULP * size), best + t
@@ -166,10 +173,11 @@ def _dual(shares: Floats, values: Floats, mean: float, best: float, t: float) ->
     Here q is proportional to share/(ν − value), which is in the ball where the bound is smallest.
     """
     scale = t + (best - mean)
+    inverse = 1.0 / scale
     jensen = first = second = 0.0
     for i in range(len(values)):
         if shares[i] > 0.0:
-            x, ratio = (mean - values[i]) / scale, (t + (best - values[i])) / scale
+            x, ratio = (mean - values[i]) * inverse, (t + (best - values[i])) * inverse
             weight = x / ratio
             jensen += shares[i] * excess(x, ratio)
             first += shares[i] * x * weight
@@ -178,7 +186,7 @@ def _dual(shares: Floats, values: Floats, mean: float, best: float, t: float) ->
 
 
 @partial(compiled, inner=True)
-def _multiplier(shares: Floats, values: Floats, mean: float, best: float, level: float) -> float:
+def _multiplier(shares: Floats, values: Floats, mean: float, best: float, level: float, guess: float) -> float:
     """t at which the divergence of `_dual`, which falls in t, is `level`: Newton's method in log(t), bracketed."""
     reach = best - mean
     spread = 0.0
@@ -188,7 +196,7 @@ def _multiplier(shares: Floats, values: Floats, mean: float, best: float, level:
     # Far away the divergence is about spread/2 over the square of the distance; and at most four times that.
     far = math.sqrt(spread / (2.0 * level))
     low, high = -100.0, math.log(2.0 * max(far, 1.0))  # exp(−100) is as good as 0
-    x = min(max(math.log(max(far - 1.0, 0.1 * far)), low), high)
+    x = min(max(math.log(guess / reach if guess > 0.0 else max(far - 1.0, 0.1 * far)), low), high)
     for _ in range(STEPS):
         _, divergence, slope = _dual(shares, values, mean, best, reach * math.exp(x))
         if divergence > level:
@@ -202,7 +210,7 @@ def _multiplier(shares: Floats, values: Floats, mean: float, best: float, level:
         following = x + step
         if not low < following < high:
             following = 0.5 * (low + high)
-        done = abs(following - x) <= 1e-5  # the bound is stationary in t: its own relative error is the square of this
+        done = abs(following - x) <= NEAR
         x = following
         if done:
             break

@@ -17,7 +17,7 @@ HALF_LOG_PI = 0.5 * math.log(math.pi)
 HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 
-@partial(compiled, inner=True)
+@partial(compiled, inner=True, merged=True)
 def share(index: int) -> float:
     """The part of δ for the thing that was discovered as number `index`, from 0: 1/log₂(i+2) − 1/log₂(i+3).
 

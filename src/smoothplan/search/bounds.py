@@ -9,7 +9,7 @@ import numpy as np
 from smoothplan.arguments import Floats, Ints
 from smoothplan.compiling import compiled
 from smoothplan.confidence.betting import mean_interval
-from smoothplan.confidence.kl import ball_maximum, ball_minimum, bernoulli_lower, bernoulli_upper
+from smoothplan.confidence.kl import ball_extreme, bernoulli_lower, bernoulli_upper
 from smoothplan.confidence.thresholds import categorical_threshold, share, wager_regret
 from smoothplan.engines.kernels import fill_frame, frame_value
 from smoothplan.search.callback import LOWER, UPPER
@@ -36,7 +36,7 @@ TOO_MANY, VARIES = range(2)
 """What `Graph.totals[OFFENCE]` says: more successors than declared; a reward declared fixed that varies."""
 
 
-@partial(compiled, inner=True)
+@partial(compiled, inner=True, inlined=True)
 def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float, times: int, room: Floats) -> int:
     """Counts an outcome of a pair, so many times; `refresh` updates intervals.
 
@@ -180,14 +180,15 @@ def _action_interval(graph: Graph, rules: Rules, entry: int, later: int, room: F
         return reward_low + low, reward_high + high
     for place in range(pair.seen):
         room[0, place] = graph.hits[pair.start + place] / pair.count
-        room[1, place], room[2, place] = _worth(graph, rules, entry, place, later)
+        low, high = _worth(graph, rules, entry, place, later)
+        room[1, place], room[2, place] = -low, high  # the smallest expectation is minus the largest of minus the values
     least, most = math.inf, -math.inf
     if pair.seen < rules.bound:
         least, most = _worth(graph, rules, entry, pair.seen, later)
     shares = room[0, : pair.seen]
-    low = ball_minimum(shares, room[1, : pair.seen], least, pair.level, room[3])
-    high = ball_maximum(shares, room[2, : pair.seen], most, pair.level)
-    return reward_low + low, reward_high + high
+    low, _ = ball_extreme(shares, room[1, : pair.seen], -least, pair.level, 0.0)
+    high, _ = ball_extreme(shares, room[2, : pair.seen], most, pair.level, 0.0)
+    return reward_low - low, reward_high + high
 
 
 @partial(compiled, inner=True)

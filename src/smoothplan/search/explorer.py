@@ -282,7 +282,7 @@ class Explorer:
                 ]
             )
             rows = np.repeat(entries[pieces[number]], part)
-            self._take(rows, numbers[sampled.groups], sampled.rewards, np.ones(len(rows), dtype=np.int64))
+            self._take(*sampled.outcomes(rows, numbers))
 
     def _spend(self, counts: Ints) -> None:
         """Charges the calls of a round to the two root actions that it compares."""

@@ -215,7 +215,7 @@ def make_room(graph: Graph, rules: Rules, entry: int, more: int, room: Floats) -
     return True
 
 
-@partial(compiled, inner=True)
+@partial(compiled, merged=True)
 def pair_at(rules: Rules, state: int, stage: int, action: int) -> int:
     """The entry of the statistics of a pair."""
     record = state * rules.stages + stage if rules.stage_wise else state

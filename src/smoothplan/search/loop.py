@@ -36,7 +36,7 @@ from smoothplan.search.graph import (
     make_room,
     pair_at,
 )
-from smoothplan.search.ugape import leaders
+from smoothplan.search.ugape import compiled_leaders
 from smoothplan.streams import CALLS, Stream, uniform
 
 SAMPLE, PAUSED, CONVERGED, FULL, BROKEN = range(5)
@@ -131,7 +131,7 @@ def next_action(graph: Graph, rules: Rules, state: int, stage: int, frames: Floa
     return best
 
 
-@partial(compiled, inner=True)
+@partial(compiled, merged=True)
 def goes_on(graph: Graph, rules: Rules, successor: int, stage: int, steps: int, weight: float, gap: float) -> bool:
     """Whether a walk that has come to a successor at a stage goes on from there."""
     if successor == ENDED or stage == rules.stages or steps >= LONGEST:
@@ -247,7 +247,7 @@ def select(
         return SAMPLE
 
     if me.steps == 0:  # a new round
-        best, challenger, gap = leaders(graph.q_low[: rules.actions], graph.q_high[: rules.actions])
+        best, challenger, gap = compiled_leaders(graph.q_low[: rules.actions], graph.q_high[: rules.actions])
         if me.rounds == 0:
             return PAUSED
         if gap <= me.epsilon:
@@ -274,7 +274,7 @@ def select(
     return SAMPLE
 
 
-@partial(compiled, inner=True)
+@partial(compiled, merged=True)
 def account(graph: Graph, turn: NDArray[np.void], calls: int) -> None:
     """Charges calls to the round's action and to the debt to trajectories; the first of a focused round is free."""
     me = turn[0]

@@ -246,7 +246,8 @@ class Rounds:
         result, waiting = np.zeros((2, len(upper))), np.zeros(len(upper) // actions)
         for row, (q, first) in enumerate(((upper, challenger), (likely, best))):
             policy = np.ascontiguousarray(self._policy(q.reshape(-1, actions))).reshape(-1)
-            flow(view.graph, view.rules, policy, first, bracket.upper.anchor, waiting, result[row])
+            graph = view.graph.pairs, view.graph.successors, view.graph.hits
+            flow(*graph, view.rules.discount, policy, first, bracket.upper.anchor, waiting, result[row])
         return result
 
     # Checkpoints
