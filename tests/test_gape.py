@@ -129,16 +129,15 @@ def lottery(actions: int = 40, chance: float = 0.05) -> sp.TabularModel:
 
 
 class ForgetfulExplorer(Explorer):
-    """A search in which every pair spends δ as if it were the first one: there is no union over pairs."""
+    """A search in which every pair spends δ as if it were the only one: there is no union over pairs."""
 
     def search(self, epsilon: float, until: int, rounds: int, limit: int | None = None) -> bool:
         while self.oracle.calls < until:
             if super().search(epsilon, until, 1, limit):
                 return True
-            pairs = self.graph.pairs
-            sampled = np.flatnonzero(pairs["count"])
-            pairs["log_odds"][sampled] = pairs["log_odds"][sampled].min()
-            for entry in sampled:
+            odds, sampled = self.graph.pairs["log_odds"], self.graph.pairs["count"] > 0
+            for entry in np.flatnonzero(sampled & (odds > self.rules.log_odds)):
+                odds[entry] = self.rules.log_odds
                 bounds.refresh(self.graph, self.rules, entry)
         return False
 

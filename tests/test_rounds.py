@@ -7,24 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import binom, chi2
+from scipy.stats import binom
 
 import smoothplan as sp
-from smoothplan.arguments import Floats, Ints
-from smoothplan.backups import Backup, discrete_cost
+from smoothplan.arguments import Floats
+from smoothplan.backups import Backup
 from smoothplan.confidence.kl import ball_maximum, ball_minimum
-from smoothplan.confidence.thresholds import wager_regret
-from smoothplan.models.base import States
 from smoothplan.planners.gape import OTGapE
-from smoothplan.search import batches
 from smoothplan.search.converge import converge, new_side
 from smoothplan.search.explorer import Explorer
-from smoothplan.search.graph import BY_OUTCOME, ENDED, FIXED, PAIRS, ROUNDS, STATES, VARYING
-from smoothplan.search.rounds import Rounds
-from studies.recurrent import mixed
+from smoothplan.search.graph import BY_OUTCOME, ENDED, FIXED, STATES, VARYING
 from tests.adversarial import ADVERSARIAL
-from tests.common import begun, by_state, vectorised
-from tests.test_gape import WITHOUT_UNION
+from tests.common import begun, by_state
+from tests.test_gape import HOSTILE, WITHOUT_UNION
 
 HARD = sp.HardMax()
 
@@ -141,3 +136,84 @@ def test_converged_bounds_are_those_of_plain_sweeps(which: int, kind: str, rewar
             excess_q = bounds.q.reshape(q.shape) + surplus - side * q
             for each in (excess, excess_q):
                 assert -1e-9 <= each.min() <= each.max() <= 2.0 * tolerance
+
+
+# What relative bounds prove
+
+
+def in_rounds(search: Explorer) -> None:
+    """Has a search make rounds from its start."""
+    assert search.rounds is not None
+    search.rounds.take_over = lambda graph, calls: calls > 0  # type: ignore[method-assign]
+
+
+def relative_bounds_hold(search: Explorer, solution: sp.exact.Solution) -> bool:
+    """Whether bounds relative to each of some states contain the truth, V(s) − V(anchor) and Q(s, a) − γ·V(anchor)."""
+    assert search.rounds is not None
+    graph, states, discount = search.graph, np.asarray(search.states), search.rules.discount
+    anchors = dict.fromkeys([0, search.rounds.anchor, len(states) - 1])
+    for anchor in anchors:
+        bounds = []
+        for side, value in ((1, graph.low[anchor]), (-1, graph.high[anchor])):
+            found = new_side(graph, search.rules, side, anchor, float(value))
+            surplus = converge(graph, search.rules, found, search.work.frames, search.work.room, 1e-4)
+            bounds.append(side * np.append(found.values, found.q + surplus + (1.0 - discount) * found.base))
+        value = solution.values[states[anchor]]
+        truth = np.append(solution.values[states] - value, solution.q[states] - discount * value)
+        if not contain(bounds[1], truth, bounds[0]):
+            return False
+    return True
+
+
+def contain(low: Floats, truth: Floats, high: Floats, rounding: float = 1e-9) -> bool:
+    return bool(((low <= truth + rounding) & (truth <= high + rounding)).all())
+
+
+def certificate_fails(search: Explorer, solution: sp.exact.Solution) -> bool:
+    """Whether another action is better than the certified one by more than the gap, which may be negative."""
+    q = solution.q[np.asarray(search.states)[0]]
+    best, _, gap = search.certificate
+    return bool(np.delete(q, best).max() - q[best] > gap + 1e-9)
+
+
+def proofs_fail(model: sp.TabularModel, backup: Backup, planner: type[OTGapE], seed: int, calls: int) -> bool:
+    """Whether anything that rounds prove of a model is wrong, at any of some looks at a search."""
+    solution = sp.exact.solve(model, backup, 1e-10)
+    search = begun(planner(backup, 0.0, DELTA), model, seed=seed)
+    in_rounds(search)
+    over = False
+    while search.oracle.calls < calls and not over:
+        over = search.search(0.0, min(calls, 10 + search.oracle.calls), MANY, calls)
+        if certificate_fails(search, solution) or not relative_bounds_hold(search, solution):
+            return True
+    return False
+
+
+def random_recurrent(seed: int) -> sp.TabularModel:
+    kind = ("deterministic", "bernoulli", "transition")[seed % 3]
+    return recurrent(seed, kind, states=3 + seed % 4, branching=2 + seed % 2, discount=(0.3, 0.6, 0.9)[seed // 3 % 3])
+
+
+RECURRENT: dict[str, Callable[[int], sp.TabularModel]] = ADVERSARIAL | {"random": random_recurrent}
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_what_rounds_prove_is_true(name: str) -> None:
+    """Bounds relative to several anchors, and the gap of the action that is certified."""
+    runs = 30 if name == "random" else 12
+    models = [RECURRENT[name](seed) for seed in range(runs)]
+    backups: list[list[Backup]] = [[HARD, sp.LogSumExp(0.1)] if name == "random" else [HARD] for _ in models]
+    failures = sum(
+        proofs_fail(model, backups[seed][seed % len(backups[seed])], OTGapE, seed, 800)
+        for seed, model in enumerate(models)
+    )
+    assert not too_many(failures, runs)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_check_notices_a_missing_union(name: str) -> None:
+    """Many pairs are alike, and one of them misleads for longer than it may alone."""
+    model, calls = HOSTILE[name]
+    runs = 20
+    assert not too_many(sum(proofs_fail(model, HARD, OTGapE, seed, calls) for seed in range(runs)), runs)
+    assert too_many(sum(proofs_fail(model, HARD, WITHOUT_UNION, seed, calls) for seed in range(runs)), runs)
