@@ -210,8 +210,8 @@ def test_coverage_on_recurrent_models(name: str, full: bool) -> None:
     ],
 )
 def test_the_check_on_recurrent_models_notices_a_missing_union(name: str) -> None:
-    """About 70 % of the runs fail, where 30 % may. Bounds on rewards would hide those on transitions."""
-    assert too_many(misses_on(name, WITHOUT_UNION, 60, 2_500, ("declared",)), 60)
+    """About 60 % of the runs fail, where 30 % may. Bounds on rewards would hide those on transitions."""
+    assert too_many(misses_on(name, WITHOUT_UNION, 100, 2_500, ("declared",)), 100)
 
 
 def test_the_check_notices_that_the_published_thresholds_do_not_cover() -> None:
