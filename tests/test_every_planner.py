@@ -20,6 +20,7 @@ from smoothplan.backups import Backup
 from smoothplan.models.base import States
 from smoothplan.references import TabularReference
 from smoothplan.running.run import EngineName, Found, Identification, Planner, Status
+from smoothplan.search.ugape import ugape
 from tests.common import Counter, content, ending, holds, identified, intervals_of, vectorised
 
 SOFT, HARD = sp.LogSumExp(1.0), sp.HardMax()
@@ -119,11 +120,13 @@ def test_the_fields_of_a_result_agree(make: Callable[..., Planner], engine: Engi
 
 
 def agrees(result: sp.PlanResult, found: Identification) -> None:
-    """What is said of the best action follows from the intervals, and these only shrink on the way."""
+    """What is said of the best action follows from the intervals, or more is proved of differences."""
     low, high = intervals_of(result).T
-    assert low[result.action] == low.max()
     assert found.challenger not in (None, result.action)
-    assert found.gap == pytest.approx(np.delete(high, result.action or 0).max() - low.max())
+    gap = ugape(intervals_of(result))[2]
+    assert found.gap <= gap + 1e-9
+    if found.gap >= gap - 1e-9:
+        assert low[result.action] == low.max()
     assert ((low <= result.q) & (result.q <= high)).all()
     assert (found.pairs > 0) == (result.calls > 0 and found.states > 0)
     assert 0 <= found.pairs <= 2 * found.states
@@ -176,7 +179,7 @@ def test_a_limit_on_time_stops_a_slow_simulator(make: Callable[..., Planner]) ->
     assert holds(result, model, planner.backup)
 
 
-@pytest.mark.parametrize("after", [0, 1, 10, 1_000])
+@pytest.mark.parametrize("after", [0, 1, 10, 300])
 def test_an_interrupt_returns_what_there_is(make: Callable[..., Planner], after: int) -> None:
     planner = make(epsilon=0.001, delta=SURE)
     model = model_for(planner)

@@ -129,16 +129,15 @@ def lottery(actions: int = 40, chance: float = 0.05) -> sp.TabularModel:
 
 
 class ForgetfulExplorer(Explorer):
-    """A search in which every pair spends δ as if it were the first one: there is no union over pairs."""
+    """A search in which every pair spends δ as if it were the only one: there is no union over pairs."""
 
     def search(self, epsilon: float, until: int, rounds: int, limit: int | None = None) -> bool:
         while self.oracle.calls < until:
             if super().search(epsilon, until, 1, limit):
                 return True
-            pairs = self.graph.pairs
-            sampled = np.flatnonzero(pairs["count"])
-            pairs["log_odds"][sampled] = pairs["log_odds"][sampled].min()
-            for entry in sampled:
+            odds, sampled = self.graph.pairs["log_odds"], self.graph.pairs["count"] > 0
+            for entry in np.flatnonzero(sampled & (odds > self.rules.log_odds)):
+                odds[entry] = self.rules.log_odds
                 bounds.refresh(self.graph, self.rules, entry)
         return False
 
@@ -211,8 +210,8 @@ def test_coverage_on_recurrent_models(name: str, full: bool) -> None:
     ],
 )
 def test_the_check_on_recurrent_models_notices_a_missing_union(name: str) -> None:
-    """About 70 % of the runs fail, where 30 % may. Bounds on rewards would hide those on transitions."""
-    assert too_many(misses_on(name, WITHOUT_UNION, 60, 2_500, ("declared",)), 60)
+    """About 60 % of the runs fail, where 30 % may. Bounds on rewards would hide those on transitions."""
+    assert too_many(misses_on(name, WITHOUT_UNION, 100, 2_500, ("declared",)), 100)
 
 
 def test_the_check_notices_that_the_published_thresholds_do_not_cover() -> None:

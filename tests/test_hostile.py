@@ -253,7 +253,7 @@ SIZE = r"reward_range must lead to values whose size is 0 or from 1e-30 to 1e\+3
         ("reference-cruiser:epsilon=0.1,horizon=1e9", "lse", "horizon must be at most 100,000,000, got 1000000000.0"),
         ("reference-cruiser:epsilon=0.1,pairs=1e300", "lse", r"pairs must be at most 1,000,000, got 1e\+300"),
         ("ot-gape:epsilon=0.1,horizon=1e9", "lse", "horizon must be at most 100,000, got 1000000000.0"),
-        ("ot-gape:epsilon=0.1,successors=1e5", "lse", "successors must be at most 8,192, got 100000"),
+        ("ot-gape:epsilon=0.1,successors=1e10", "lse", "successors must be at most 1,000,000,000, got 10000000000.0"),
     ],
 )
 def test_a_planner_of_absurd_numbers(

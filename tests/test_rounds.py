@@ -11,7 +11,7 @@ from scipy.stats import binom, chi2
 
 import smoothplan as sp
 from smoothplan.arguments import Floats, Ints
-from smoothplan.backups import Backup, discrete_cost
+from smoothplan.backups import Backup
 from smoothplan.confidence.kl import ball_maximum, ball_minimum
 from smoothplan.confidence.thresholds import wager_regret
 from smoothplan.models.base import States
@@ -19,12 +19,12 @@ from smoothplan.planners.gape import OTGapE
 from smoothplan.search import batches
 from smoothplan.search.converge import converge, new_side
 from smoothplan.search.explorer import Explorer
-from smoothplan.search.graph import BY_OUTCOME, ENDED, FIXED, PAIRS, ROUNDS, STATES, VARYING
+from smoothplan.search.graph import BY_OUTCOME, CHUNKS, ENDED, FIXED, STATES, VARYING
 from smoothplan.search.rounds import Rounds
 from studies.recurrent import mixed
 from tests.adversarial import ADVERSARIAL
-from tests.common import begun, by_state, vectorised
-from tests.test_gape import WITHOUT_UNION
+from tests.common import begun, by_state, content, identified, vectorised
+from tests.test_gape import WITHOUT_UNION, bandit
 
 HARD = sp.HardMax()
 
@@ -141,3 +141,235 @@ def test_converged_bounds_are_those_of_plain_sweeps(which: int, kind: str, rewar
             excess_q = bounds.q.reshape(q.shape) + surplus - side * q
             for each in (excess, excess_q):
                 assert -1e-9 <= each.min() <= each.max() <= 2.0 * tolerance
+
+
+# What relative bounds prove
+
+
+def in_rounds(search: Explorer) -> None:
+    """Has a search make rounds from its start."""
+    assert search.rounds is not None
+    search.rounds.take_over = lambda graph, calls: calls > 0  # type: ignore[method-assign]
+
+
+def relative_bounds_hold(search: Explorer, solution: sp.exact.Solution) -> bool:
+    """Whether bounds relative to each of some states contain the truth, V(s) − V(anchor) and Q(s, a) − γ·V(anchor)."""
+    assert search.rounds is not None
+    graph, states, discount = search.graph, np.asarray(search.states), search.rules.discount
+    anchors = dict.fromkeys([0, search.rounds.anchor, len(states) - 1])
+    for anchor in anchors:
+        bounds = []
+        for side, value in ((1, graph.low[anchor]), (-1, graph.high[anchor])):
+            found = new_side(graph, search.rules, side, anchor, float(value))
+            surplus = converge(graph, search.rules, found, search.work.frames, search.work.room, 1e-4)
+            bounds.append(side * np.append(found.values, found.q + surplus + (1.0 - discount) * found.base))
+        value = solution.values[states[anchor]]
+        truth = np.append(solution.values[states] - value, solution.q[states] - discount * value)
+        if not contain(bounds[1], truth, bounds[0]):
+            return False
+    return True
+
+
+def contain(low: Floats, truth: Floats, high: Floats, rounding: float = 1e-9) -> bool:
+    return bool(((low <= truth + rounding) & (truth <= high + rounding)).all())
+
+
+def certificate_fails(search: Explorer, solution: sp.exact.Solution) -> bool:
+    """Whether another action is better than the certified one by more than the gap, which may be negative."""
+    q = solution.q[np.asarray(search.states)[0]]
+    best, _, gap = search.certificate
+    return bool(np.delete(q, best).max() - q[best] > gap + 1e-9)
+
+
+def proofs_fail(model: sp.TabularModel, backup: Backup, planner: type[OTGapE], seed: int, calls: int) -> bool:
+    """Whether anything that rounds prove of a model is wrong, at any of some looks at a search."""
+    solution = sp.exact.solve(model, backup, 1e-10)
+    search = begun(planner(backup, 0.0, DELTA), model, seed=seed)
+    in_rounds(search)
+    over = False
+    while search.oracle.calls < calls and not over:
+        over = search.search(0.0, min(calls, 10 + search.oracle.calls), MANY, calls)
+        if certificate_fails(search, solution) or not relative_bounds_hold(search, solution):
+            return True
+    return False
+
+
+def random_recurrent(seed: int) -> sp.TabularModel:
+    kind = ("deterministic", "bernoulli", "transition")[seed % 3]
+    return recurrent(seed, kind, states=3 + seed % 4, branching=2 + seed % 2, discount=(0.3, 0.6, 0.9)[seed // 3 % 3])
+
+
+RECURRENT: dict[str, Callable[[int], sp.TabularModel]] = ADVERSARIAL | {"random": random_recurrent}
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_what_rounds_prove_is_true(name: str) -> None:
+    """Bounds relative to several anchors, and the gap of the action that is certified."""
+    runs = 30 if name == "random" else 12
+    models = [RECURRENT[name](seed) for seed in range(runs)]
+    backups: list[list[Backup]] = [[HARD, sp.LogSumExp(0.1)] if name == "random" else [HARD] for _ in models]
+    failures = sum(
+        proofs_fail(model, backups[seed][seed % len(backups[seed])], OTGapE, seed, 800)
+        for seed, model in enumerate(models)
+    )
+    assert not too_many(failures, runs)
+
+
+def test_the_check_notices_a_missing_union() -> None:
+    """Of a hundred coins that are alike, some mislead for longer than each may alone: in about 60 % of the runs."""
+    model, runs = bandit(), 80
+    assert not too_many(sum(proofs_fail(model, HARD, OTGapE, seed, 2000) for seed in range(20)), 20)
+    assert too_many(sum(proofs_fail(model, HARD, WITHOUT_UNION, seed, 2000) for seed in range(runs)), runs)
+
+
+# The threshold for one function
+
+
+def leaves(p: Floats, f: Floats, level: Callable[[int], float], n: int, seed: int, top: bool) -> bool:
+    """Whether p·f is ever outside of the bounds after 1 to n draws from p: with nothing but seen outcomes, and f's ends.
+
+    Args:
+        p, f: probabilities and values of outcomes, [m].
+        level: the level of the ball after so many draws.
+        n: draws.
+        seed: of the draws.
+        top: whether the ends of f, beyond which nothing unseen can be worth anything, are those of its values.
+    """
+    draws = np.random.default_rng(seed).choice(len(p), size=n, p=p)
+    ends = (f.min(), f.max()) if top else (f.min() - 0.5, f.max() + 0.5)
+    mean, hits, room = float(p @ f), np.zeros(len(p)), np.zeros(len(p))
+    for count, draw in enumerate(draws, start=1):
+        hits[draw] += 1.0
+        if count > 50 and count % (1 + count // 50):  # a bound changes little from one draw to the next
+            continue
+        seen = hits > 0.0
+        shares, values = hits[seen] / count, f[seen]
+        if mean > ball_maximum(shares, values, ends[1], level(count)) + 1e-12:
+            return True
+        if mean < ball_minimum(shares, values, ends[0], level(count), room) - 1e-12:
+            return True
+    return False
+
+
+def functional(delta: float, share: float = 1.0) -> Callable[[int], float]:
+    """The level of a search for one function, from above and from below; or with a part of its log(2/δ)."""
+    return lambda count: (share * math.log(2.0 / delta) + wager_regret(count)) / count
+
+
+def random_function(seed: int) -> tuple[Floats, Floats]:
+    """Probabilities and values: any, or rare and large, or nearly certain."""
+    rng = np.random.default_rng(seed)
+    outcomes = int(rng.integers(2, 8))
+    if seed % 3 == 0:
+        return rng.dirichlet(np.ones(outcomes)), rng.random(outcomes)
+    rare = 10.0 ** -rng.uniform(0.5, 2.5)
+    p = np.append(rng.dirichlet(np.ones(outcomes - 1)) * (1.0 - rare), rare)
+    f = np.append(0.05 * rng.random(outcomes - 1), 1.0)
+    return p, f if seed % 3 == 1 else -f
+
+
+def test_one_function_stays_within_its_bounds_at_all_times() -> None:
+    """Random distributions and functions, whose ends are known exactly or loosely."""
+    runs = 150
+    failures = sum(leaves(*random_function(i), functional(DELTA), 600, i, top=i % 2 == 0) for i in range(runs))
+    assert not too_many(failures, runs)
+
+
+def test_the_check_notices_a_threshold_that_is_too_small() -> None:
+    """With a tenth of log(2/δ), two thirds of the sequences of coins leave their bounds, where 30 % may."""
+    runs = 60
+    coin = np.array([0.5, 0.5]), np.array([0.0, 1.0])
+    assert too_many(sum(leaves(*coin, functional(DELTA, 0.1), 600, i, top=True) for i in range(runs)), runs)
+
+
+@pytest.mark.parametrize("chance", [0.5, 0.2, 0.03])
+@pytest.mark.parametrize("delta", [0.5, 0.1])
+def test_the_probability_of_ever_leaving_the_bounds_by_enumeration(chance: float, delta: float) -> None:
+    """Of two outcomes, by the exact distribution of the number of the second that has never left; n up to 300."""
+    level, room = functional(delta), np.zeros(2)
+    alive, left = {0: 1.0}, 0.0
+    for count in range(1, 301):
+        after: dict[int, float] = {}
+        for hits, probability in alive.items():
+            after[hits] = after.get(hits, 0.0) + probability * (1.0 - chance)
+            after[hits + 1] = after.get(hits + 1, 0.0) + probability * chance
+        alive = {}
+        for hits, probability in after.items():
+            shares, values = np.array([count - hits, hits]) / count, np.array([0.0, 1.0])
+            high = ball_maximum(shares, values, 1.0, level(count))
+            low = ball_minimum(shares, values, 0.0, level(count), room)
+            if low <= chance <= high:
+                alive[hits] = probability
+            else:
+                left += probability
+    assert 0.01 * delta < left <= delta
+
+
+# How samples are drawn
+
+
+def test_chunks_cover_all_counts_once() -> None:
+    rng = np.random.default_rng(0)
+    for calls in (0, 50, 5_000, 10**9):
+        most = min(max(batches.FIRST_ROWS, calls // 16), batches.CHUNK_ROWS)
+        for _ in range(50):
+            counts = rng.integers(1, rng.choice([2, 5, 300, 3000]), size=rng.integers(1, 40), endpoint=True)
+            found, sizes, ends = np.zeros_like(counts), [], []
+            for piece, part in batches.chunked(counts, calls):
+                assert len(counts[piece]) == len(part)
+                assert (part > 0).all()
+                found[piece] += part
+                sizes.append(int(part.sum()))
+                ends.append((piece.start, piece.stop))
+            np.testing.assert_array_equal(found, counts)
+            assert all(size == most for size in sizes[:-1])
+            assert 0 < sizes[-1] <= most
+            assert all(second[0] in (first[1], first[1] - 1) for first, second in zip(ends, ends[1:], strict=False))
+
+
+def test_draws_from_a_table_have_its_probabilities() -> None:
+    """Chi-square over the outcomes of every pair, at a level of 1e-6 in all."""
+    model = recurrent(3, "transition", states=6, branching=4)
+    rows = np.array([0, 3, 4, 11])
+    counts = np.array([20_000, 1, 5_000, 100_000])
+    keys, rewards, times = batches.drawn(model.tables, rows, counts, seed=5, chunk=7)
+    np.testing.assert_array_equal(times.sum(axis=1), counts)
+    again = batches.drawn(model.tables, rows, counts, seed=5, chunk=7)
+    np.testing.assert_array_equal(times, again[2])
+    assert (times != batches.drawn(model.tables, rows, counts, seed=5, chunk=8)[2]).any()
+    for i, row in enumerate(rows):
+        state, action = divmod(int(row), model.actions)
+        observed: dict[tuple[int, float], int] = {}
+        for key, reward, number in zip(keys[i].tolist(), rewards[i].tolist(), times[i].tolist(), strict=True):
+            place = -1 if key < 0 else key, reward
+            observed[place] = observed.get(place, 0) + number
+        expected: dict[tuple[int, float], float] = {}
+        table = model.rewards[state, action]
+        for b, chance in enumerate(model.probabilities[state, action]):
+            end = bool(model.ends[state, action, b])
+            place = -1 if end else int(model.successors[state, action, b]), float(table[b])
+            expected[place] = expected.get(place, 0.0) + float(chance)
+        assert {place for place, number in observed.items() if number} <= set(expected)
+        if counts[i] > 1:
+            statistic = sum(
+                (observed.get(place, 0) - counts[i] * chance) ** 2 / (counts[i] * chance)
+                for place, chance in expected.items()
+            )
+            assert chi2.sf(statistic, len(expected) - 1) > 1e-6 / 3
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int8, np.int64, np.bool_])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
+def test_rows_are_grouped_as_by_sorting(dtype: Any, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(1)
+    for count in (1, 2, 17, 1000):
+        states = rng.integers(0, 2, size=(count, *shape)).astype(dtype)
+        if np.dtype(dtype).kind == "f":
+            states = np.where(rng.random(states.shape) < 0.5, states, -states).astype(dtype)  # −0.0 too
+        pairs, ends = rng.integers(0, 3, size=count), rng.random(count) < 0.3
+        groups, first = batches._grouped(batches._words(states), pairs, ends)
+        flat = states.reshape(count, -1).astype(np.float64) + 0.0
+        table = np.concatenate([flat, pairs[:, None], ends[:, None]], axis=1)
+        _, firsts, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
+        np.testing.assert_array_equal(np.sort(first), np.sort(firsts))
+        np.testing.assert_array_equal(first[groups], firsts[inverse.reshape(-1)])

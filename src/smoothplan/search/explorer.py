@@ -417,8 +417,10 @@ class Explorer:
         number = record // self.rules.stages if self.rules.stage_wise else record
         where = f"state {np.asarray(self.state(number)).tolist()}, action {action}"
         if self.graph.totals[OFFENCE] == bounds.TOO_MANY:
+            two_rewards = self.rules.kind == BY_OUTCOME and not self.rules.one_successor
+            most = self.rules.bound // 2 if two_rewards else self.rules.bound
             return ModelError(
-                f"more than {self.rules.bound} different next states at {where}: declare a larger max_successors, or "
+                f"more than {most} different next states at {where}: declare a larger max_successors, or "
                 f"give the planner a larger bound on successors"
             )
         advice = "declare reward_kind='bounded', or give the planner rewards='bounded'"
@@ -454,8 +456,15 @@ class Explorer:
 
     @property
     def bytes(self) -> int:
-        """Memory of what was discovered, a simulator's states and keys included."""
-        return sum(array.nbytes for array in self.graph) + (0 if self._known is None else self._known.bytes)
+        """Memory of what was discovered, a simulator's states and keys included; no room for outcomes to come.
+
+        A restored search has other room for outcomes.
+        """
+        graph = self.graph
+        outcomes = int(graph.pairs["seen"].sum())
+        by_outcome = {"successors": outcomes, "hits": outcomes, "rewards": outcomes * (self.rules.kind == BY_OUTCOME)}
+        arrays = sum(array.itemsize * by_outcome.get(name, array.size) for name, array in graph._asdict().items())
+        return arrays + (0 if self._known is None else self._known.bytes)
 
     # States
 
