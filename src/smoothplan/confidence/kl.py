@@ -121,8 +121,8 @@ def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float) ->
         unseen: the value of what is not among them but may exist; −inf where nothing else can exist.
         level: the radius of the ball.
 
-    The distribution q that attains it has share·(ν − bound)/(ν − value) of each value, and the rest at the best one. The
-    derivative of the bound with respect to the level is ν − bound.
+    The distribution q that attains it has share·(ν − bound)/(ν − value) of each value, and the rest at the best one.
+    The derivative of the bound with respect to the level is ν − bound.
     """
     mean, size, highest, best = 0.0, 0.0, -math.inf, unseen
     for i in range(len(values)):

@@ -5,6 +5,7 @@ probability 1 − δ. What a round does is in `smoothplan.search`.
 """
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -15,10 +16,12 @@ from smoothplan.backups import Backup, HardMax, is_mixture
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.planners.chunks import SLICE_CALLS, in_slices
 from smoothplan.planners.engines import searched_table
-from smoothplan.running.run import Display, Found, History, Identification, Root, Run, Status
+from smoothplan.running.run import Display, Found, History, Holding, Identification, Root, Run, Standing, Status
+from smoothplan.running.work import Chunk, Work
 from smoothplan.running.workers import Workers
+from smoothplan.search.batches import PairSampler, Sampled
 from smoothplan.search.explored import explored
-from smoothplan.search.explorer import Explorer, Key
+from smoothplan.search.explorer import Batch, Explorer, Key
 from smoothplan.search.graph import PAIRS, ROUNDS, STATES, Rules
 from smoothplan.search.rules import MOST_STAGES, MOST_SUCCESSORS, rules_of, spans
 from smoothplan.search.saved import Arrays, Readable
@@ -177,7 +180,23 @@ class SearchRun:
         self._history = History()
 
     def go(self, workers: Workers, display: Display) -> Status:
-        """Searches until the gap is within ε or a limit is reached. Rounds build on each other: one worker does all."""
+        """Searches until the gap is within ε or a limit is reached.
+
+        Walks build on each other, so that one worker makes them. The chunks of a round are drawn by all workers, and
+        threads of this process sweep its bounds.
+        """
+        work = Work(PairSampler(), self._root.model, self._root.state, self._root.seed, kept=False)
+
+        def draw(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Sampled]]:
+            chunks = (Chunk(number, "pairs", (*pairs,), int(pairs[2].sum())) for number, *pairs in batches)
+            for chunk, outcome in workers.in_order(work, chunks):
+                assert isinstance(outcome.sums, Sampled)
+                yield (chunk.number, *chunk.arguments), outcome.sums
+                display.update(self.calls, self.interval, self.standing)
+
+        self.explorer.draw = draw
+        if self.explorer.rounds is not None:
+            self.explorer.rounds.threads = workers.threads
         return "converged" if in_slices(self, self._root.max_calls, workers, display) else "max_calls"
 
     @property
@@ -189,6 +208,17 @@ class SearchRun:
     def interval(self) -> tuple[float, float]:
         """The interval of the root's value."""
         return self.explorer.interval
+
+    @property
+    def standing(self) -> Standing:
+        """How far the identification of the best action is."""
+        explorer, epsilon = self.explorer, self._planner.epsilon
+        gap, (low, high) = explorer.certificate.gap, explorer.span
+        price = None
+        if 0.0 < epsilon < gap:
+            price = self.calls * (gap / epsilon) ** (1.0 / explorer.exponent)
+        holding = (Holding(explorer.state(number), action, share) for number, action, share in explorer.holding)
+        return Standing(gap, gap / (high - low) if high > low else 0.0, price, tuple(holding))
 
     def explore(self, until: int, limit: int) -> bool:
         """Searches until a number of calls is made; whether the gap is within ε."""
@@ -231,5 +261,6 @@ class SearchRun:
                 pairs=int(graph.totals[PAIRS]),
                 bytes=explorer.bytes,
                 graph=explored(explorer, self._root.model),
+                standing=self.standing,
             ),
         )

@@ -28,6 +28,11 @@ class Sampled(NamedTuple):
     rewards: Floats  # [n]
     terminals: NDArray[np.bool_]  # [m]
 
+    @property
+    def samples(self) -> int:
+        """n."""
+        return len(self.groups)
+
 
 class PairSampler:
     """Calls a simulator at many pairs: one call of `step` for all of them."""

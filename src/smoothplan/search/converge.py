@@ -106,13 +106,11 @@ def converge(graph: Graph, rules: Rules, bounds: Side, frames: Floats, room: Flo
     for state in range(len(bounds.values)):
         if state != bounds.anchor:
             bounds.values[state] = min(bounds.values[state] + surplus, top)
-    return discount * surplus
+    return float(discount * surplus)
 
 
 @partial(compiled, inner=True)
-def _extreme(
-    graph: Graph, rules: Rules, bounds: Side, entry: int, reward_top: float, top: float, room: Floats
-) -> None:
+def _extreme(graph: Graph, rules: Rules, bounds: Side, entry: int, reward_top: float, top: float, room: Floats) -> None:
     """The largest action value of a pair that its confidence sets allow, and the probabilities that attain it."""
     pair, side, base, discount = graph.pairs[entry], bounds.side, bounds.base, rules.discount
     constant = 0.0 if bounds.anchor < 0 else -(1.0 - discount) * base
@@ -265,5 +263,3 @@ def flow(graph: Graph, rules: Rules, policy: Floats, action: int, anchor: int, w
         total += moved
         if moved <= 0.01 * (1.0 - discount) * total:
             return
-
-

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from smoothplan import curvature
 from smoothplan.arguments import Floats, Ints, frozen
 from smoothplan.backups import Backup, depends_on_state, is_mixture
 from smoothplan.engines.kernels import softmaxes
-from smoothplan.models.base import Oracle, States
+from smoothplan.models.base import Oracle, States, declared_values
 from smoothplan.models.calls import ModelError
 from smoothplan.models.tabular import OUTCOME, Tables, TabularModel
 from smoothplan.search import bounds, loop
@@ -19,6 +20,7 @@ from smoothplan.search.callback import Callback
 from smoothplan.search.graph import (
     BY_OUTCOME,
     CHUNKS,
+    COMPARED,
     ENDED,
     OFFENCE,
     OFFENDER,
@@ -32,7 +34,7 @@ from smoothplan.search.graph import (
     make_room,
     new_graph,
 )
-from smoothplan.search.rounds import Rounds
+from smoothplan.search.rounds import Rounds, View
 from smoothplan.search.saved import Arrays, Readable, require
 from smoothplan.search.ugape import Certificate, certificate
 from smoothplan.streams import CALLS
@@ -166,6 +168,8 @@ class Explorer:
         self.rounds: Rounds | None = None
         if rules.endless and rules.focused and rules.published < 0.0 and is_mixture(backup):
             self.rounds = Rounds(self._policy)
+        self._declares_values = declared_values(oracle.model) is not None
+        self.graph.totals[COMPARED] = 1
 
     def _policy(self, q: Floats) -> Floats:
         """∇F at the first n states, [n, K]."""
@@ -181,16 +185,23 @@ class Explorer:
             epsilon, until, rounds: as for `explore`.
             limit: no call is made after this many in all, `until` by default; a round may use them all.
         """
-        limit = until if limit is None else limit
-        if self.rounds is None or not self.rounds.take_over(self.graph, self.oracle.calls):
+        limit, calls = until if limit is None else limit, self.oracle.calls
+        if self.rounds is None:
             return self.explore(epsilon, until, rounds, limit)
-        brackets = self.rounds.tighten(self.graph, self.rules, self.work, epsilon, self.oracle.calls)
+        view = View(self.graph, self.rules, self.work)
+        if not self.rounds.take_over(self.graph, calls):
+            if self._declares_values and calls >= 2 * self.graph.totals[COMPARED]:
+                self.graph.totals[COMPARED] = calls
+                self.rounds.sweep(view, epsilon)
+                self._require_possible()
+            return self.explore(epsilon, until, rounds, limit)
+        brackets = self.rounds.tighten(view, epsilon, calls)
+        self._require_possible()
         gap = self.certificate.gap
         if gap <= epsilon:
             return True
-        left = limit - self.oracle.calls
-        if left > 0:
-            counts = self.rounds.counts(self.graph, self.rules, brackets, gap, epsilon, self.oracle.calls, left)
+        if calls < limit:
+            counts = self.rounds.counts(view, brackets, gap, epsilon, calls, limit - calls)
             self._sample_all(np.flatnonzero(counts), counts[counts > 0])
             self.graph.totals[ROUNDS] += 1
         return False
@@ -201,6 +212,30 @@ class Explorer:
         found = certificate(self.intervals[None])
         proved = None if self.rounds is None else self.rounds.proved
         return found if proved is None or found.gap <= proved.gap else proved
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """What is known of all values before the first sample."""
+        return float(self.rules.span_low[0]), float(self.rules.span_high[0])
+
+    @property
+    def exponent(self) -> float:
+        """ξ, where the gap falls about like calls^(−ξ); ½ where it is not known."""
+        return 0.5 if self.rounds is None else self.rounds.exponent
+
+    @property
+    def holding(self) -> list[tuple[int, int, float]]:
+        """The pairs that hold up the gap, by the number of the state and the action, and their share of it."""
+        held = () if self.rounds is None else self.rounds.holding
+        return [(*divmod(entry, self.rules.actions), share) for entry, share in held]
+
+    def _require_possible(self) -> None:
+        """Compares what sweeps have proved of every value with what the model declares of values."""
+        assert self.rounds is not None
+        low, high = self.rounds.values
+        for number in (int(np.argmax(low)), int(np.argmin(high))):
+            proved = float(low[number]), float(high[number])
+            curvature.require_possible(self.oracle.model, self._backup, proved, self.state(number))
 
     def _sample_all(self, entries: Ints, counts: Ints) -> None:
         """Samples pairs [p], each so often, and updates their confidence sets."""

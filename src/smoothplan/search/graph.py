@@ -42,10 +42,10 @@ PAIR = np.dtype(
 NOWHERE, ENDED = -1, -2
 """In place of a successor: none yet, and the end of the episode, worth 0."""
 
-STATES, PAIRS, ROUNDS, SWEPT, DEBT, OFFENDER, OFFENCE, OUTCOMES, CHUNKS, NUMBERS = range(10)
+STATES, PAIRS, ROUNDS, SWEPT, DEBT, OFFENDER, OFFENCE, OUTCOMES, CHUNKS, COMPARED, NUMBERS = range(11)
 """Places in `Graph.totals`, and their number: states discovered, pairs sampled, rounds, calls at the last sweep, calls
 that focused rounds owe to trajectories, the pair whose outcome contradicts the model's declaration, and how, places for
-outcomes in use, chunks of samples drawn."""
+outcomes in use, chunks of samples drawn, calls when what is proved was compared with what the model declares."""
 
 FIXED, BY_OUTCOME, VARYING = range(3)
 """Kinds of rewards: one number for each pair; one for each outcome, which successor and reward tell apart; any."""

@@ -11,7 +11,6 @@ for estimates instead of proofs: its walk follows estimates of the action values
 *Absorb*: the confidence sets of the pair, then the bounds of the states on the way to it.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -115,7 +115,7 @@ def outcomes_of(pairs: NDArray[np.void]) -> Ints:
     """Where the outcomes of pairs [m] are, pair by pair."""
     seen = pairs["seen"]
     behind = np.cumsum(seen)
-    return np.arange(int(seen.sum())) + np.repeat(pairs["start"] - (behind - seen), seen)
+    return np.asarray(np.arange(int(seen.sum())) + np.repeat(pairs["start"] - (behind - seen), seen))
 
 
 def read_graph(arrays: Readable, rules: Rules, keys: Ints) -> Graph:
