@@ -239,7 +239,7 @@ def test_text_does_not_overlap() -> None:
 
 def test_save_chooses_by_suffix(tmp_path: Path) -> None:
     _, graph = _river(calls=200)
-    assert repr(graph) == "Explored(5 states, 8 pairs, 200 calls)"
+    assert repr(graph) == "Explored(5 states, 9 pairs, 200 calls)"
     for suffix, text in {
         ".json": graph.to_json(),
         ".dot": drawing.to_dot(graph),

@@ -15,8 +15,8 @@ from smoothplan.backups import Backup, discrete_cost
 from smoothplan.models.base import Oracle, States
 from smoothplan.planners.gape import MDPGapE, OTGapE, published_horizon
 from smoothplan.running.run import EngineName, Root
+from smoothplan.search import bounds
 from smoothplan.search.explorer import Explorer
-from smoothplan.search.graph import PAIRS
 from tests.adversarial import ADVERSARIAL, all_hold, tight
 from tests.common import by_state, content, ending, holds, identified, intervals_of, vectorised
 
@@ -131,11 +131,15 @@ def lottery(actions: int = 40, chance: float = 0.05) -> sp.TabularModel:
 class ForgetfulExplorer(Explorer):
     """A search in which every pair spends δ as if it were the first one: there is no union over pairs."""
 
-    def explore(self, epsilon: float, until: int, rounds: int, limit: int | None = None) -> bool:
+    def search(self, epsilon: float, until: int, rounds: int, limit: int | None = None) -> bool:
         while self.oracle.calls < until:
-            self.graph.totals[PAIRS] = 0
-            if super().explore(epsilon, until, 1, limit):
+            if super().search(epsilon, until, 1, limit):
                 return True
+            pairs = self.graph.pairs
+            sampled = np.flatnonzero(pairs["count"])
+            pairs["log_odds"][sampled] = pairs["log_odds"][sampled].min()
+            for entry in sampled:
+                bounds.refresh(self.graph, self.rules, entry)
         return False
 
 
@@ -480,7 +484,6 @@ def limited(model: sp.GenerativeModel, **options: Any) -> int:
             sp.ModelError,
             r"more than 1 different next states at state \d, action [01]",
         ),
-        (lambda: limited(noisy_model(max_successors=None)), ValueError, "successors must be given"),
         (
             lambda: limited(noisy_model(), key=lambda state: state.tolist()),
             TypeError,
@@ -515,6 +518,8 @@ def test_what_fits_together_runs() -> None:
     """The counterparts of what is refused above."""
     key: Callable[[Any], Any] = lambda state: round(10.0 * state[0])  # noqa: E731
     assert limited(noisy_model(max_successors=None), successors=2, key=key) > 0
+    assert limited(noisy_model(max_successors=None), key=key) > 0
+    assert limited(noisy_model(max_successors=None)) == 1000  # without a key, no state is met again
     assert limited(twins(), horizon=4) == 1000
     assert sp.plan(OTGapE(HARD, 0.8, horizon=4), twins()).status == "converged"
     assert sp.plan(OTGapE(HARD, 0.8, horizon=4, tail="zero"), twins()).status == "converged"

@@ -228,16 +228,22 @@ def test_all_intervals_hold_at_once(sampling: Any) -> None:
     assert binom.sf(failures - 1, 200, 0.3) > 1e-9
 
 
-@pytest.mark.parametrize("kind", ["deterministic", "bernoulli"])
+@pytest.mark.parametrize(
+    ("kind", "rewards"), [("deterministic", "declared"), ("bernoulli", "declared"), ("bernoulli", "bounded")]
+)
 @pytest.mark.parametrize("branching", [1, 2, 3])
-def test_what_pairs_spend_adds_up_to_delta(kind: Any, branching: int) -> None:
-    """Each pair spends a part of δ at its first sample, for each of the sets that it needs; all parts differ."""
-    planner = OTGapE(sp.HardMax(), 0.0, 0.2, sampling="trajectories")
+def test_what_pairs_spend_adds_up_to_delta(kind: Any, rewards: Any, branching: int) -> None:
+    """Each pair spends a part of δ at its first sample, for each of the sets that it needs; all parts differ.
+
+    A reward of one of two sizes is a part of the outcome, and needs no set of its own.
+    """
+    planner = OTGapE(sp.HardMax(), 0.0, 0.2, sampling="trajectories", rewards=rewards)
     model = garnet(1, states=40, actions=3, branching=branching, kind=kind)
     search = begun(planner, model)
     search.explore(0.0, 20_000, MANY)
     pairs = search.graph.pairs[search.graph.pairs["count"] > 0]
-    sets = (kind == "bernoulli") + (branching > 1)
+    several = branching > 1 or (kind == "bernoulli" and rewards == "declared")
+    sets = (rewards == "bounded") + several
     assert len(pairs) == search.graph.totals[PAIRS] > 10
     spent = np.sort(np.exp(-pairs["log_odds"]))[::-1] * max(sets, 1)
     i = np.arange(len(pairs))
@@ -315,7 +321,7 @@ def test_room_does_not_matter() -> None:
     model = garnet(0, states=3000, actions=3, kind="deterministic")
     for planner in (OTGapE(sp.LogSumExp(0.2), 0.0), OTGapE(sp.HardMax(), 0.0, horizon=5, sampling="trajectories")):
         growing, roomy = begun(planner, model), begun(planner, model)
-        roomy.graph = grown(roomy.graph, roomy.rules, 5000)
+        roomy.graph = grown(roomy.graph, roomy.rules, 5000, 20_000)
         for search in (growing, roomy):
             search.explore(0.0, 3000, MANY)
         assert growing.graph.totals[STATES] > 5 * FIRST_ROOM

@@ -10,6 +10,7 @@ These are scalar kernels for compiled code, which check nothing.
 """
 
 import math
+from functools import partial
 
 from smoothplan.arguments import Floats
 from smoothplan.compiling import compiled
@@ -30,7 +31,7 @@ TINY = 1e-300
 """Probabilities below it count as zero."""
 
 
-@compiled
+@partial(compiled, inner=True)
 def excess(x: float, ratio: float) -> float:
     """x − log(1+x) ≥ 0 to full relative accuracy, where `ratio` is 1+x."""
     if abs(x) >= 0.1:  # below, the series has full accuracy
@@ -41,7 +42,7 @@ def excess(x: float, ratio: float) -> float:
     return r * (x - 2.0 * z * (1.0 / 3.0 + z * (1.0 / 5.0 + z * (1.0 / 7.0 + z * (1.0 / 9.0 + z / 11.0)))))
 
 
-@compiled
+@partial(compiled, inner=True)
 def bernoulli_divergence(p: float, q: float) -> float:
     """KL(Bernoulli(p), Bernoulli(q)) to full relative accuracy, also where p and q are tiny or close to each other."""
     if p == q:
@@ -53,7 +54,7 @@ def bernoulli_divergence(p: float, q: float) -> float:
     return success + failure
 
 
-@compiled
+@partial(compiled, inner=True)
 def bernoulli_upper(p: float, level: float) -> float:
     """The largest q with KL(p, q) ≤ level. For 1 − (the smallest such q), take `bernoulli_upper(1 − p, level)`."""
     if p >= 1.0:
@@ -79,7 +80,7 @@ def bernoulli_upper(p: float, level: float) -> float:
     return min(1.0, max(q, p) * (1.0 + ULP))
 
 
-@compiled
+@partial(compiled, inner=True)
 def bernoulli_lower(p: float, level: float) -> float:
     """The smallest q with KL(p, q) ≤ level."""
     if p <= 0.0:
@@ -102,13 +103,13 @@ def bernoulli_lower(p: float, level: float) -> float:
     return min(q, p) * (1.0 - ULP)
 
 
-@compiled
+@partial(compiled, inner=True)
 def ball_maximum(shares: Floats, values: Floats, unseen: float, level: float) -> float:
     """The largest expectation of `values` over distributions q with KL(shares, q) ≤ level; see `ball_extreme`."""
     return ball_extreme(shares, values, unseen, level)[0]
 
 
-@compiled
+@partial(compiled, inner=True)
 def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float) -> tuple[float, float]:
     """The largest expectation of `values` over distributions q with KL(shares, q) ≤ level, and the ν that attains it.
 
@@ -150,7 +151,7 @@ def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float) ->
     return min(best, mean + gain * (1.0 + INFLATION) + 4.0 * ULP * size), best + t
 
 
-@compiled
+@partial(compiled, inner=True)
 def ball_minimum(shares: Floats, values: Floats, unseen: float, level: float, room: Floats) -> float:
     """The smallest expectation; `unseen` is +inf where nothing else can exist. `room` [m or more] is overwritten."""
     for i in range(len(values)):
@@ -158,7 +159,7 @@ def ball_minimum(shares: Floats, values: Floats, unseen: float, level: float, ro
     return -ball_maximum(shares, room[: len(values)], -unseen, level)
 
 
-@compiled
+@partial(compiled, inner=True)
 def _dual(shares: Floats, values: Floats, mean: float, best: float, t: float) -> tuple[float, float, float]:
     """For ν = best + t: log(ν − mean) − Σ share·log(ν − value), and KL(shares, q) with its derivative in −log(t).
 
@@ -176,7 +177,7 @@ def _dual(shares: Floats, values: Floats, mean: float, best: float, t: float) ->
     return jensen, math.log1p(first) - jensen, t / scale * (second - first * first) / (1.0 + first)
 
 
-@compiled
+@partial(compiled, inner=True)
 def _multiplier(shares: Floats, values: Floats, mean: float, best: float, level: float) -> float:
     """t at which the divergence of `_dual`, which falls in t, is `level`: Newton's method in log(t), bracketed."""
     reach = best - mean

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-import numpy as np
-
 from smoothplan import arguments, curvature
 from smoothplan.backups import Backup, HardMax, is_mixture
 from smoothplan.models.base import GenerativeModel, Oracle
@@ -25,6 +23,7 @@ from smoothplan.search.explorer import Batch, Explorer, Key
 from smoothplan.search.graph import PAIRS, ROUNDS, STATES, Rules
 from smoothplan.search.rules import MOST_STAGES, MOST_SUCCESSORS, rules_of, spans
 from smoothplan.search.saved import Arrays, Readable
+from smoothplan.search.ugape import certificate
 
 
 @dataclass(frozen=True)
@@ -222,7 +221,8 @@ class SearchRun:
         if 0.0 < epsilon < gap:
             price = self.calls * (gap / epsilon) ** (1.0 / explorer.exponent)
         holding = (Holding(explorer.state(number), action, share) for number, action, share in explorer.holding)
-        return Standing(gap, gap / (high - low) if high > low else 0.0, price, tuple(holding))
+        fraction = gap / (high - low) if high > low else 0.0
+        return Standing(gap, fraction, price, gap < certificate(explorer.intervals[None]).gap, tuple(holding))
 
     def explore(self, until: int, limit: int) -> bool:
         """Searches until a number of calls is made; whether the gap is within ε."""
@@ -240,7 +240,7 @@ class SearchRun:
         self.explorer.restore(arrays)
 
     def found(self) -> Found:
-        """The middles of the intervals, and the action with the largest lower bound."""
+        """The middles of the intervals, and the action that is proved to be the closest to optimal."""
         explorer, graph = self.explorer, self.explorer.graph
         intervals = explorer.intervals
         best, challenger, gap = explorer.certificate
@@ -248,7 +248,7 @@ class SearchRun:
             value=sum(self.interval) / 2.0,
             interval=self.interval,
             action=best,
-            q=np.asarray(intervals.mean(axis=1)),
+            q=explorer.estimates,
             q_intervals=intervals,
             calls=self.calls,
             samples=int(graph.pairs["count"][: self._root.model.actions].sum()),  # of the root's own pairs

@@ -128,6 +128,9 @@ class Holding(NamedTuple):
     action: int
     share: float  # of the gap, estimated
 
+    def __str__(self) -> str:
+        return f"state {np.asarray(self.state).tolist()} action {self.action} ({self.share:.0%})"
+
 
 class Standing(NamedTuple):
     """How far the identification of an action is."""
@@ -135,19 +138,18 @@ class Standing(NamedTuple):
     gap: float
     fraction: float  # the gap, as a fraction of the width of the interval of all values
     price: float | None  # simulator calls in all that ε will take, estimated; None where it is reached, or 0
+    relative: bool = False  # whether relative bounds prove the gap, and not the intervals of the action values
     holding: tuple[Holding, ...] = ()  # where that is known
 
     def sentences(self) -> list[str]:
         """The same in words."""
-        lines = [f"that is {max(self.fraction, 0.0):.2%} of the range of values"]
+        lines = [f"the gap is {max(self.fraction, 0.0):.2%} of the range of values"]
+        if self.relative:
+            lines.append("it is a difference, known better than the values themselves")
         if self.price is not None:
             lines.append(f"about {scientific(round(self.price))} calls in all at this rate (estimate)")
         if self.holding:
-            pairs = ", ".join(
-                f"state {np.asarray(state).tolist()} action {action} ({share:.0%})"
-                for state, action, share in self.holding
-            )
-            lines.append(f"held up by {pairs} (estimate)")
+            lines.append(f"held up by {', '.join(map(str, self.holding))} (estimate)")
         return lines
 
 

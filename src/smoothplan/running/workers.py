@@ -267,10 +267,9 @@ class Workers(AbstractContextManager["Workers"]):
 
     def _write(self, work: Work, chunks: Sequence[Chunk], outcomes: Sequence[Outcome]) -> None:
         if self.checkpoint is not None and work.kept and outcomes:
-            done = zip(chunks, outcomes, strict=False)
             self.checkpoint.add(
-                (chunk.number, Fact(work.asked(chunk), tuple(cast(Iterable[float], o.sums)), o.calls))
-                for chunk, o in done
+                (chunk.number, Fact(work.asked(chunk), tuple(cast(Iterable[float], outcome.sums)), outcome.calls))
+                for chunk, outcome in zip(chunks, outcomes, strict=False)
             )
 
     @property

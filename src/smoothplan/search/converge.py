@@ -1,14 +1,14 @@
 """Bounds swept to convergence, from above or from below, of all discovered states of an endless problem.
 
 Both sides are one computation: from below, everything changes its sign. Values may be taken relative to that of one
-state, the *anchor*. With h(s) = V(s) − V(anchor), a smooth Bellman equation becomes h(s) = F(r + γ·E h) − (1−γ)·V(anchor)
-and h(anchor) = 0, so that bounds on h add up what is not known until the anchor is reached, and not for ever. What two
-actions are worth differs by what they are worth until then: the rest is common to both.
+state, the *anchor*. With h(s) = V(s) − V(anchor), the Bellman equation becomes h(s) = F(r + γ·E h) − (1−γ)·V(anchor),
+h(anchor) = 0. So bounds on h add up what is not known until the anchor is reached, and not for ever. What two actions
+are worth differs by what they are worth until then: the rest is common to both.
 
 Policy iteration finds the bounds: it alternates between the extreme transition probabilities of every pair, and the
-values that follow if they stay as they are. It ends near the fixed point, on either side of it. What one more step would
-add to any value, divided by 1 − γ, moves the result to the safe side, for a step adds at most γ times what is added to
-the values: so the result is a bound wherever the iteration ends.
+values that follow if they stay as they are. It ends near the fixed point, on either side of it. What one more step
+would add to any value, divided by 1 − γ, moves the result to the safe side, for a step adds at most γ times what is
+added to the values: so the result is a bound wherever the iteration ends.
 """
 
 from functools import partial
@@ -49,7 +49,10 @@ class Side(NamedTuple):
 
 
 def new_side(graph: Graph, rules: Rules, side: int, anchor: int = -1, value: float = 0.0) -> Side:
-    """What is known without an iteration; `value` is the least value of the anchor from above, the largest from below."""
+    """What is known without an iteration.
+
+    `value` is that of the anchor: the smallest that is possible from above, the largest from below.
+    """
     states, actions = int(graph.totals[STATES]), rules.actions
     base = side * value if anchor >= 0 else 0.0
     values = (graph.high[:states] if side > 0 else -graph.low[:states]) - base

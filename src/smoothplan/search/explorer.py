@@ -21,6 +21,7 @@ from smoothplan.search.graph import (
     BY_OUTCOME,
     CHUNKS,
     COMPARED,
+    DEBT,
     ENDED,
     OFFENCE,
     OFFENDER,
@@ -29,9 +30,8 @@ from smoothplan.search.graph import (
     STATES,
     Graph,
     Rules,
-    discovered,
+    discover_all,
     grown,
-    make_room,
     new_graph,
 )
 from smoothplan.search.rounds import Rounds, View
@@ -160,7 +160,7 @@ class Explorer:
         else:
             self._callback = Callback(backup, self.work.frames, self._keyed, self._stop)
         if self._known is None:
-            discovered(self.graph, self.rules, int(root))
+            self._numbered(np.array([root]))
         else:
             self._discover(self._known.states[0])
         self._backup = backup
@@ -202,6 +202,8 @@ class Explorer:
             return True
         if calls < limit:
             counts = self.rounds.counts(view, brackets, gap, epsilon, calls, limit - calls)
+            if not counts.any():  # no sample helps: ties of what is known for certain
+                return self.explore(epsilon, until, rounds, limit)
             self._sample_all(np.flatnonzero(counts), counts[counts > 0])
             self.graph.totals[ROUNDS] += 1
         return False
@@ -212,6 +214,15 @@ class Explorer:
         found = certificate(self.intervals[None])
         proved = None if self.rounds is None else self.rounds.proved
         return found if proved is None or found.gap <= proved.gap else proved
+
+    @property
+    def estimates(self) -> Floats:
+        """Estimates of the root's action values, within their intervals, [K]."""
+        intervals = self.intervals
+        middles = intervals.mean(axis=1)
+        if self.rounds is not None and len(self.rounds.differences):
+            middles = middles.mean() + self.rounds.differences
+        return np.asarray(np.clip(middles, intervals[:, 0], intervals[:, 1]))
 
     @property
     def span(self) -> tuple[float, float]:
@@ -298,29 +309,19 @@ class Explorer:
 
     def _numbered(self, keys: Ints) -> Ints:
         """The numbers of successors of a table [n], which are new or known."""
-        distinct, places = np.unique(keys, return_inverse=True)
-        return np.array([ENDED if key < 0 else self.number(key) for key in distinct.tolist()])[places]
+        numbers = np.zeros(len(keys), dtype=np.int64)
+        done = 0
+        while (done := discover_all(self.graph, self.rules, keys, numbers, done)) < len(keys):
+            self._grow()
+        return numbers
 
     def _take(self, entries: Ints, successors: Ints, rewards: Floats, times: Ints) -> None:
         """Records outcomes [n], those of a pair together, each so often."""
-        starts = np.flatnonzero(np.diff(entries, prepend=-1))
-        sizes = np.diff(starts, append=len(entries))
-        for start, size in zip(starts, sizes, strict=True):
-            self._make_room(int(entries[start]), successors[start : start + size], rewards[start : start + size])
-        if not bounds.record_all(self.graph, self.rules, entries, successors, rewards, times):
-            raise self._broken()
-
-    def _make_room(self, entry: int, successors: Ints, rewards: Floats) -> None:
-        """Room for these outcomes of a pair."""
-        pair = self.graph.pairs[entry]
-        if pair["seen"] + len(successors) <= pair["room"]:
-            return
-        if self.rules.kind == BY_OUTCOME:
-            more = len(set(zip(successors.tolist(), rewards.tolist(), strict=True)))
-        else:
-            more = len(set(successors.tolist()))
-        while not make_room(self.graph, self.rules, entry, more, self.work.room):
-            self._grow(more, entry)
+        outcomes, done = (entries, successors, rewards, times), 0
+        while (done := bounds.record_all(self.graph, self.rules, *outcomes, self.work.room, done)) < len(entries):
+            if done < 0:
+                raise self._broken()
+            self._grow(1, int(entries[done]))
 
     # The loop
 
@@ -339,7 +340,7 @@ class Explorer:
         limit = until if limit is None else limit
         turn = self._begin(start=-1, until=min(until, limit))
         turn["epsilon"], turn["limit"], turn["rounds"] = epsilon, limit, rounds
-        return self._proceed(np.zeros((0, self.rules.actions))) == loop.CONVERGED
+        return self._proceed(None) == loop.CONVERGED
 
     def survey(self, q: Floats, start: int, until: int) -> None:
         """Samples for estimates, along walks that follow estimates. Statistics must be pooled over stages.
@@ -353,7 +354,7 @@ class Explorer:
             ModelError: as `explore`.
         """
         self._begin(start=start, until=until)
-        self._proceed(q)
+        self._proceed(frozen(np.ascontiguousarray(q).view()))
 
     def _begin(self, start: int, until: int) -> Any:
         """A new turn: whatever an interrupted one has left behind is forgotten."""
@@ -361,9 +362,8 @@ class Explorer:
         self._turn["start"], self._turn["until"] = start, until
         return self._turn
 
-    def _proceed(self, q: Floats) -> int:
+    def _proceed(self, q: Floats | None) -> int:
         """Select, sample, absorb: all in compiled code on a table; otherwise the samples are made here."""
-        q = frozen(np.ascontiguousarray(q).view())
         successor, backup = ENDED, None if self._callback is None else self._callback.function
         while True:
             verdict = loop.proceed(
@@ -389,7 +389,7 @@ class Explorer:
         try:
             transition = self.oracle.sample(states, np.full(count, turn["sampled"]))
         finally:  # interrupted calls were made too
-            loop.account(self.graph, self._turn, self.oracle.calls - before)
+            self._account(self.oracle.calls - before)
         successors = np.array(
             [
                 ENDED if end else self.number(state)
@@ -399,6 +399,13 @@ class Explorer:
         entries = np.full(count, turn["entry"])
         self._take(entries, successors, transition.rewards, np.ones(count, dtype=np.int64))
         return int(successors[-1])
+
+    def _account(self, calls: int) -> None:
+        """As `loop.account`."""
+        turn = self._turn[0]
+        if turn["start"] < 0:
+            self.graph.spent[turn["action"]] += calls
+            self.graph.totals[DEBT] += max(calls - 1, 0) if turn["focused"] else -loop.INSURED * calls
 
     def _stop(self) -> None:
         """Has compiled code return after the round that is under way."""
@@ -428,7 +435,7 @@ class Explorer:
     def tighten(self) -> None:
         """Propagates bounds once through everything that was discovered."""
         backup = None if self._callback is None else self._callback.function
-        bounds.sweep(self.graph, self.rules, self.work.frames, self.work.room, backup)
+        bounds.sweep_once(self.graph, self.rules, self.work.frames, self.work.room, backup)
         if self._callback is not None:
             self._callback.check()
 
@@ -470,9 +477,7 @@ class Explorer:
     def number(self, state: Any) -> int:
         """The number of a state, which is new or known."""
         if self._known is None:
-            if self.graph.totals[STATES] == len(self.graph.keys):
-                self._grow()
-            return int(discovered(self.graph, self.rules, int(state)))
+            return int(self._numbered(np.array([state]))[0])
         number = self._known.find(state)
         return self._discover(state) if number < 0 else number
 
@@ -495,7 +500,7 @@ class Explorer:
             self._weights[number] = self._mixture.weights(state[None])[0]
         if number == len(self._known.states):
             self._known.add(state)
-        return discovered(self.graph, self.rules, number)
+        return int(self._numbered(np.array([number]))[0])
 
     def _grow(self, more: int = 1, entry: int | None = None) -> None:
         """More room: for so many states, and as many more outcomes of a pair, where it is short."""

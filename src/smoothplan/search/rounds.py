@@ -26,8 +26,8 @@ from smoothplan.search.saved import Arrays, Readable, require
 from smoothplan.search.ugape import Certificate, certificate
 
 GROWTH = 0.03, 0.1
-"""The calls of a round, as a fraction of those before: at first, or where bonuses fall like 1/count, for then one sample
-may change everything; and where there are many samples and bonuses fall like 1/√count. Less where little is missing."""
+"""The calls of a round, as a fraction of those before: at first, or where bonuses fall like 1/count, for then one
+sample may change everything; and where there are many samples and bonuses fall like 1/√count. Less near the end."""
 
 FEW, MANY = 100, 10_000
 """Calls per pair, between which rounds grow from the smaller fraction to the larger."""
@@ -48,7 +48,8 @@ EPOCH = 1.5
 """The growth of calls over which discoveries are counted."""
 
 FRESH, STALE = 0.2, 0.1
-"""d log(pairs)/d log(calls) above which walks take over from rounds, and below which rounds do so from walks."""
+"""d log(pairs)/d log(calls) above which walks take over from rounds, and below which rounds do so from walks, unless
+there are more than `FEW` calls per pair."""
 
 ACCURACY = 1e-3
 """The accuracy of converged values, as a fraction of ε, or of a tenth of the gap."""
@@ -100,6 +101,7 @@ class Rounds:
     Attributes:
         threads: threads that converge bounds.
         proved: the best that relative bounds have proved so far.
+        differences: estimates of the root's action values by relative bounds, less their mean, [K]; empty before.
         values: what the last sweeps have proved of all values, from below and from above, [2, n].
         exponent: ξ, where the gap falls about like calls^(−ξ).
         holding: the pairs that hold up the gap.
@@ -109,6 +111,7 @@ class Rounds:
         self._policy = policy
         self.threads = 1
         self.proved: Certificate | None = None
+        self.differences = np.zeros(0)
         self.values = np.zeros((2, 0))
         self.exponent = 0.5
         self.holding: tuple[Held, ...] = ()
@@ -125,7 +128,7 @@ class Rounds:
         if calls >= EPOCH * self._mark[0]:
             pairs = max(int(graph.totals[PAIRS]), 1)
             discovery = math.log(pairs / self._mark[1]) / math.log(calls / self._mark[0])
-            self._on = discovery <= (FRESH if self._on else STALE)
+            self._on = discovery <= (FRESH if self._on else STALE) or calls >= FEW * pairs
             self._mark = calls, pairs
         return self._on
 
@@ -144,6 +147,8 @@ class Rounds:
             return [absolute]
         ends = _ends(view.graph, self._anchor)
         (relative,) = self._brackets(view, tolerance, [(self._anchor, *ends)])
+        middles = relative.root.mean(axis=1)
+        self.differences = middles - middles.mean()
         found = certificate(relative.root[None])
         if epsilon < found.gap <= PARTS * epsilon:
             cuts = np.linspace(*ends, PARTS + 1)
@@ -247,6 +252,7 @@ class Rounds:
             "rounds": np.array([self._on, *self._mark, self._anchor, self._anchored, self._relative], dtype=np.int64),
             "growth": np.array([self._growth]),
             "proved": np.array(proved, dtype=np.float64).reshape(-1, 3),
+            "differences": self.differences,
             **{name: self._visits.get(relative, np.zeros((2, 0))) for relative, name in VISITS.items()},
         }
 
@@ -254,15 +260,17 @@ class Rounds:
         """Takes on what was saved; ValueError if it does not fit."""
         numbers = saving.piece(arrays, "rounds", np.int64, 6)
         growth, proved = saving.finite(arrays, "growth", 1), saving.finite(arrays, "proved", None, 3)
+        differences = saving.finite(arrays, "differences", None)
         visits = {relative: saving.finite(arrays, name, 2, None).copy() for relative, name in VISITS.items()}
         states = int(graph.totals[STATES])
         require(0 <= numbers[3] < states and (numbers[1:3] > 0).all(), "'rounds' must be those of this search")
         require(len(proved) <= 1, "'proved' must have one row at most")
+        require(len(differences) in (0, rules.actions), "'differences' must be those of the actions")
         widest = max(each.shape[1] for each in visits.values())
-        require(widest <= states * rules.actions, "visits must be those of known pairs")
+        require(widest <= states * rules.actions, "'visits' must be those of known pairs")
         on, calls, pairs, self._anchor, self._anchored, relative = numbers.tolist()
         self._on, self._mark, self._relative, self._growth = bool(on), (calls, pairs), bool(relative), float(growth[0])
-        self.proved = None
+        self.proved, self.differences = None, differences.copy()
         for best, challenger, gap in proved.tolist():
             self.proved = Certificate(int(best), int(challenger), gap)
         self._visits = {relative: each for relative, each in visits.items() if each.shape[1] > 0}
