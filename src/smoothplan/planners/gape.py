@@ -30,8 +30,10 @@ from smoothplan.search.ugape import certificate
 class OTGapE:
     """Best-action identification by bounds that are propagated through a monotone backup.
 
-    Every state that is discovered keeps an interval for its value; UGapE chooses a root action, a walk by ∇F of the
-    upper bounds leads from there to where a sample helps most. Whenever the run stops, all intervals are valid at once.
+    Every state that is discovered keeps an interval for its value. While many pairs are new, UGapE chooses a root
+    action, and a walk by ∇F of the upper bounds leads from there to where a sample helps most. Where states recur, a
+    round samples many pairs at once. Whenever the run stops, all intervals are valid at once, and so is the gap of the
+    result's details, which may be smaller than that between the intervals: differences may be known better than values.
 
     Args:
         backup: F.
@@ -39,7 +41,8 @@ class OTGapE:
             is reached.
         delta: the probability that any interval fails.
         sampling: "focused" walks on the empirical model and samples the pair whose own uncertainty matters most, with
-            some trajectories in between; "trajectories" samples along the way only, as printed.
+            some trajectories in between, and samples many pairs in rounds where states recur; "trajectories" samples
+            along the way only, as printed.
         walk: "soft" by ∇F(U), "greedy" by argmax U, or ζ in [0, 1]: soft with probability ζ.
         horizon: None for the discounted value of the model; a number of stages, which are then told apart as printed.
         tail: what follows the last stage: "honest", anything that the discounted value may be, or "zero", as printed:
@@ -47,7 +50,8 @@ class OTGapE:
         counts: "pooled" over stages, or "stage-wise", as printed.
         thresholds: "valid" cover δ; "published" are those of MDP-GapE's public implementation, which do not.
         rewards: "declared" uses what the model declares of its rewards, "bounded" nothing but their range.
-        successors: a bound on the different next states of one (s, a); the model's own by default.
+        successors: a bound on the different next states of one (s, a); the model's own by default. None is needed: it
+            helps where it is 1 or 2, and once all next states of a pair were seen.
         key: what identifies a state, a function from a state to something hashable; by default the state itself.
     """
 
