@@ -10,20 +10,17 @@ import pytest
 from scipy.stats import binom, chi2
 
 import smoothplan as sp
-from smoothplan.arguments import Floats, Ints
+from smoothplan.arguments import Floats
 from smoothplan.backups import Backup
 from smoothplan.confidence.kl import ball_maximum, ball_minimum
 from smoothplan.confidence.thresholds import wager_regret
-from smoothplan.models.base import States
 from smoothplan.planners.gape import OTGapE
 from smoothplan.search import batches
 from smoothplan.search.converge import converge, new_side
 from smoothplan.search.explorer import Explorer
-from smoothplan.search.graph import BY_OUTCOME, CHUNKS, ENDED, FIXED, STATES, VARYING
-from smoothplan.search.rounds import Rounds
-from studies.recurrent import mixed
+from smoothplan.search.graph import BY_OUTCOME, ENDED, FIXED, STATES, VARYING
 from tests.adversarial import ADVERSARIAL
-from tests.common import begun, by_state, content, identified, vectorised
+from tests.common import begun, by_state
 from tests.test_gape import WITHOUT_UNION, bandit
 
 HARD = sp.HardMax()
