@@ -203,7 +203,7 @@ def make_room(graph: Graph, rules: Rules, entry: int, more: int, room: Floats) -
     if wanted <= pair.room:
         return True
     start, places = graph.totals[OUTCOMES], min(max(wanted, 2 * pair.room, 2), rules.bound)
-    if start + places > len(graph.hits) or wanted > room.shape[1]:
+    if start + places > len(graph.hits) or places > room.shape[1]:
         return False
     graph.totals[OUTCOMES] += places
     for place in range(pair.seen):
