@@ -114,9 +114,7 @@ def ball_maximum(shares: Floats, values: Floats, unseen: float, level: float) ->
 
 
 @partial(compiled, inner=True)
-def ball_extreme(
-    shares: Floats, values: Floats, unseen: float, level: float, guess: float
-) -> tuple[float, float]:
+def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float, guess: float) -> tuple[float, float]:
     """The largest expectation of `values` over distributions q with KL(shares, q) ≤ level, and the ν that attains it.
 
     For every ν above all values, E_q[values] ≤ ν − exp(−level)·Π(ν − value)^share: that is Jensen's inequality. The
