@@ -261,9 +261,9 @@ def compiled(
     Args:
         function: what to compile.
         signature: makes its types. It is then compiled for these only, as a function that calls itself must be.
-        allocates: whether it makes arrays, as simulators do, which compiled code gets as arguments. Unless it does, Numba
-            keeps no count of references to arrays, which took up to a fifth of the time of a recursion; a function that
-            makes one all the same does not compile.
+        allocates: whether it makes arrays, as simulators do, which compiled code gets as arguments. Unless it does,
+            Numba keeps no count of references to arrays, which took up to a fifth of the time of a recursion; one that
+            makes an array all the same does not compile.
         inlined: whether it becomes a part of its caller, where the compiler would not think so.
         inner: whether compiled code is all that calls it. It then has no wrapper for Python, and no machine code of its
             own, which take most of the time to compile; Python may call it all the same, but that compiles it anew in
@@ -279,8 +279,7 @@ def compiled(
         options: dict[str, Any] = {"_nrt": allocates, "forceinline": inlined, "no_cfunc_wrapper": not allocates}
         if inner and not python:
             options |= {"no_cpython_wrapper": True, "pipeline_class": _part_compiler()}
-        # Numba's cache does not tell these two kinds apart.
-        return numba.njit(cache=not (inner and python), nogil=True, error_model="numpy", **options)
+        return numba.njit(cache=not inner, nogil=True, error_model="numpy", **options)
 
     from_python = partial(decorator, python=True) if inner else None
     return cast(Function, Compiled(function, partial(decorator, python=False), signature, merged, from_python))
@@ -296,10 +295,7 @@ def _part_compiler() -> Any:
     from numba.core.codegen import JITCodeLibrary
     from numba.core.compiler import Compiler
 
-    library: Any = JITCodeLibrary
-    compiler: Any = Compiler
-
-    class Part(library):
+    class Part(JITCodeLibrary):
         @property
         def codegen(self) -> Any:
             return self
@@ -311,17 +307,14 @@ def _part_compiler() -> Any:
             pass
 
         def _finalize_final_module(self) -> None:
-            self._finalize_dynamic_globals()
             self._finalized = True
 
-        def serialize_using_object_code(self) -> Any:
-            return self.serialize_using_bitcode()
-
-    class PartCompiler(compiler):
+    class PartCompiler(Compiler):
         def compile_extra(self, func: Callable[..., Any]) -> Any:
             if self.state.library is None:
-                self.state.library = Part(self.state.targetctx.codegen(), func.__qualname__)
-            return super().compile_extra(func)
+                library: Any = Part
+                self.state.library = library(self.state.targetctx.codegen(), func.__qualname__)
+            return super().compile_extra(func)  # type: ignore[no-untyped-call]
 
     return PartCompiler
 
