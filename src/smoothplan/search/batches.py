@@ -34,7 +34,7 @@ class Sampled(NamedTuple):
         return len(self.groups)
 
     def outcomes(self, entries: Ints, numbers: Ints) -> tuple[Ints, Ints, Floats, Ints]:
-        """Entries of pairs, successors, rewards, and how often each was met: equal ones are counted together, if all are.
+        """Entries of pairs, successors, rewards, and how often each was met: equal ones together, if they can.
 
         Args:
             entries: of the pairs that were sampled, [n].

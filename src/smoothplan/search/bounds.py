@@ -233,7 +233,7 @@ def back_up(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, 
     graph.high[node] = max(min(graph.high[node], high), graph.low[node])
 
 
-@partial(compiled, inner=True)
+@partial(compiled, inner=True, merged=True)
 def sweep(graph: Graph, rules: Rules, frames: Floats, room: Floats, backup: Any) -> None:
     """Backs up everything, the latest discoveries first: they are mostly successors of earlier ones."""
     for stage in range(rules.stages - 1, -1, -1):
@@ -247,7 +247,7 @@ def sweep_once(graph: Graph, rules: Rules, frames: Floats, room: Floats, backup:
     sweep(graph, rules, frames, room, backup)
 
 
-@partial(compiled, inner=True)
+@partial(compiled, inner=True, merged=True)
 def slack(graph: Graph, rules: Rules, entry: int, later: int) -> float:
     """How far what is not known of a pair itself could move its value; samples of it reduce this and nothing else.
 

@@ -140,7 +140,7 @@ def goes_on(graph: Graph, rules: Rules, successor: int, stage: int, steps: int, 
     return not rules.endless or weight * (graph.high[node] - graph.low[node]) >= CUT * gap
 
 
-@partial(compiled, inner=True)
+@partial(compiled, inner=True, merged=True)
 def seen_successor(graph: Graph, entry: int, stream: Stream) -> int:
     """A successor of a pair that was sampled, drawn as often as it was seen."""
     pair = graph.pairs[entry]

@@ -31,7 +31,7 @@ def leaders(low: Floats, high: Floats) -> tuple[int, int, float]:
     return best, challenger, high[challenger] - low[best]
 
 
-compiled_leaders = compiled(leaders, inner=True)
+compiled_leaders = compiled(leaders, inner=True, merged=True)
 
 
 def ugape(intervals: Floats) -> tuple[int, int | None, float]:
