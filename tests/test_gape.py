@@ -138,7 +138,7 @@ class ForgetfulExplorer(Explorer):
             odds, sampled = self.graph.pairs["log_odds"], self.graph.pairs["count"] > 0
             for entry in np.flatnonzero(sampled & (odds > self.rules.log_odds)):
                 odds[entry] = self.rules.log_odds
-                bounds.refresh(self.graph, self.rules, entry)
+                bounds.refresh(self.graph, self.rules, int(entry))
         return False
 
 

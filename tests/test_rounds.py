@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable
-from itertools import product
+from itertools import pairwise, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,12 @@ from smoothplan.planners.gape import OTGapE
 from smoothplan.search import batches
 from smoothplan.search.converge import converge, new_side
 from smoothplan.search.explorer import Explorer
-from smoothplan.search.graph import BY_OUTCOME, ENDED, FIXED, STATES, VARYING
+from smoothplan.search.graph import BY_OUTCOME, CHUNKS, ENDED, FIXED, STATES, VARYING
+from studies.recurrent import mixed
 from tests.adversarial import ADVERSARIAL
 from tests.common import begun, by_state
 from tests.test_gape import WITHOUT_UNION, bandit
+from tests.test_search import tied
 
 HARD = sp.HardMax()
 
@@ -223,7 +226,7 @@ def test_the_check_notices_a_missing_union() -> None:
 
 
 def leaves(p: Floats, f: Floats, level: Callable[[int], float], n: int, seed: int, top: bool) -> bool:
-    """Whether p·f is ever outside of the bounds after 1 to n draws from p: with nothing but seen outcomes, and f's ends.
+    """Whether p·f is ever outside of the bounds after 1 to n draws from p.
 
     Args:
         p, f: probabilities and values of outcomes, [m].
@@ -321,7 +324,7 @@ def test_chunks_cover_all_counts_once() -> None:
             np.testing.assert_array_equal(found, counts)
             assert all(size == most for size in sizes[:-1])
             assert 0 < sizes[-1] <= most
-            assert all(second[0] in (first[1], first[1] - 1) for first, second in zip(ends, ends[1:], strict=False))
+            assert all(second[0] in (first[1], first[1] - 1) for first, second in pairwise(ends))
 
 
 def test_draws_from_a_table_have_its_probabilities() -> None:
@@ -370,3 +373,162 @@ def test_rows_are_grouped_as_by_sorting(dtype: Any, shape: tuple[int, ...]) -> N
         _, firsts, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
         np.testing.assert_array_equal(np.sort(first), np.sort(firsts))
         np.testing.assert_array_equal(first[groups], firsts[inverse.reshape(-1)])
+
+
+# Walks or rounds
+
+
+def searched(model: Any, epsilon: float, seed: int, rounds: bool | None = None) -> tuple[int, int]:
+    """Calls and rounds of a search to its end in slices as those of a run; `rounds` for always or never."""
+    search = begun(OTGapE(HARD, epsilon), model, seed=seed)
+    assert search.rounds is not None
+    if rounds is not None:
+        search.rounds.take_over = lambda graph, calls: rounds and calls > 0  # type: ignore[method-assign]
+    over = False
+    while not over:
+        until = search.oracle.calls + 1 + search.oracle.calls // 10
+        over = search.search(epsilon, until, MANY, until)
+    return search.oracle.calls, int(search.graph.totals[CHUNKS])
+
+
+WALKED_OR_ROUNDS: dict[str, tuple[list[sp.TabularModel], float]] = {
+    "fresh": ([sp.models.garnet(100_000, 5, 2, 0.7, 0, sparsity=0.5)] * 3, 1.0),
+    "recurrent": ([sp.models.garnet(20, 3, 2, 0.8, seed) for seed in range(5)], 0.1),
+    "mixed": ([mixed(seed, depth=2, states=20) for seed in range(5)], 0.2),
+}
+"""Models, and an ε."""
+
+
+@pytest.mark.parametrize("name", WALKED_OR_ROUNDS)
+def test_the_better_of_walks_and_rounds(name: str) -> None:
+    """Rounds where states recur and nowhere else; the calls are nearly those of the better of both."""
+    models, epsilon = WALKED_OR_ROUNDS[name]
+    found = [searched(model, epsilon, seed) for seed, model in enumerate(models)]
+    if name == "fresh":
+        assert all(rounds == 0 for _, rounds in found)
+    else:
+        assert sum(rounds > 0 for _, rounds in found) > len(found) / 2
+    ratios = [
+        calls / min(searched(model, epsilon, seed, rounds)[0] for rounds in (False, True))
+        for seed, ((calls, _), model) in enumerate(zip(found, models, strict=True))
+    ]
+    assert np.median(ratios) <= 1.2
+
+
+# Pairs with many successors
+
+
+def scattering(places: int = 500, rewards: str = "deterministic", **declarations: Any) -> sp.VectorModel:
+    """Every action leads to one of many places, all equally likely; "varying" rewards break what is declared."""
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        moved = rng.integers(places, size=len(states))
+        if rewards == "varying":
+            return moved, rng.random(len(states))
+        return moved, moved / places if rewards == "transition" else states % 7 / 10.0 + 0.2 * actions
+
+    declared: dict[str, Any] = {
+        "actions": 2,
+        "discount": 0.5,
+        "reward_range": (0, 1),
+        "reward_kind": "deterministic" if rewards == "deterministic" else "transition",
+        "terminates": False,
+        "initial_state": 0,
+    }
+    return sp.VectorModel(step, **declared | declarations)
+
+
+@pytest.mark.parametrize("bound", [100_000, None])
+@pytest.mark.parametrize("rewards", ["deterministic", "transition"])
+def test_hundreds_of_successors(bound: int | None, rewards: str) -> None:
+    """Bounds hold with δ = 1e-6, and memory is for what was seen. A kernel without room for a pair fails here."""
+    result = sp.plan(OTGapE(HARD, 0.0, 1e-6), scattering(rewards=rewards, max_successors=bound), max_calls=15_000)
+    assert result.calls == 15_000
+    places = np.arange(500)
+    mean = (places % 7).mean() / 10.0 + 0.2 if rewards == "deterministic" else float(places.mean()) / 500
+    future = 0.5 * mean / (1.0 - 0.5)
+    truth = np.array([future, 0.2 + future]) if rewards == "deterministic" else np.full(2, mean + future)
+    assert result.q_intervals is not None
+    assert contain(result.q_intervals[:, 0], truth, result.q_intervals[:, 1])
+    found = identified(result)
+    assert found.graph is not None
+    assert found.states == 500
+    assert found.bytes < 15_000 * 50 + 1_000_000
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize(
+    ("places", "rewards", "declarations", "message"),
+    [
+        (500, "deterministic", {"max_successors": 20}, "more than 20 different next states at state 0, action [01]"),
+        (5, "varying", {}, "a reward declared as fixed by the transition took two values .* at state 0, action [01]"),
+    ],
+)
+def test_broken_declarations_are_noticed_by_walks_and_rounds(
+    rounds: bool, places: int, rewards: str, declarations: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(sp.ModelError, match=message):
+        searched(scattering(places, rewards, **declarations), 0.001, 1, rounds)
+
+
+@pytest.mark.xfail(strict=True, reason="a search does not compare its bounds with the declared value_range yet")
+def test_a_value_range_that_is_wrong_is_refuted() -> None:
+    """All values are near 1/(1−γ) = 2, far above what is declared."""
+    model = sp.TabularModel(
+        np.full((2, 2, 2), 0.5),
+        np.tile([0, 1], (2, 2, 1)),
+        [[0.9, 1.0], [0.95, 0.9]],
+        discount=0.5,
+        reward_range=(0.0, 1.0),
+        value_range=(0.0, 1.0),
+    )
+    for simulator in (model, vectorised(model)):
+        with pytest.raises(sp.ModelError, match="value_range"):
+            sp.plan(OTGapE(HARD, 1e-3), simulator, 0, max_calls=20_000)
+
+
+# Resumed
+
+
+def stepped(search: Explorer, calls: int) -> None:
+    """Searches in slices as those of a run with at most 3000 calls, until it has made so many."""
+    while search.oracle.calls < calls:
+        assert not search.search(0.0, search.oracle.calls + 1 + search.oracle.calls // 10, MANY, 3000)
+
+
+@pytest.mark.parametrize("simulator", [False, True])
+@pytest.mark.parametrize("kind", ["deterministic", "bernoulli", "transition"])
+def test_a_restored_search_goes_on_with_the_same_rounds(kind: str, simulator: bool) -> None:
+    """From any boundary of slices, to the last bit."""
+    table = tied(recurrent(3, kind, states=8, actions=3))
+    model: Any = vectorised(table) if simulator else table
+    planner = OTGapE(sp.LogSumExp(0.1), 0.0)
+    rng = np.random.default_rng(0)
+    undisturbed = begun(planner, model)
+    stepped(undisturbed, 3000)
+    assert undisturbed.graph.totals[CHUNKS] > 5
+    expected = undisturbed.saved()
+    for pause in rng.integers(1, 2500, size=4):
+        search = begun(planner, model)
+        stepped(search, int(pause))
+        fresh = begun(planner, model)
+        fresh.restore({name: array.copy() for name, array in search.saved().items()})
+        stepped(fresh, 3000)
+        found = fresh.saved()
+        assert found.keys() == expected.keys()
+        for name, array in expected.items():
+            assert array.tobytes() == found[name].tobytes(), name
+        assert fresh.certificate == undisturbed.certificate
+
+
+@pytest.mark.parametrize("simulator", [False, True])
+def test_a_run_in_rounds_is_resumed(simulator: bool, tmp_path: Path) -> None:
+    """A run that was out of time, several times over, returns what one without limits returns."""
+    table = tied(recurrent(3, states=8, actions=3))
+    model: Any = vectorised(table) if simulator else table
+    planner = OTGapE(sp.LogSumExp(0.1), 0.0)
+    direct = sp.plan(planner, model, 0, seed=2, max_calls=3000)
+    for seconds in (0.02, 0.05, None):
+        path = tmp_path / "run"
+        resumed = sp.plan(planner, model, 0, seed=2, max_calls=3000, max_seconds=seconds, checkpoint=path)
+    assert content(resumed) == content(direct)

@@ -464,7 +464,7 @@ class Explorer:
         outcomes = int(graph.pairs["seen"].sum())
         by_outcome = {"successors": outcomes, "hits": outcomes, "rewards": outcomes * (self.rules.kind == BY_OUTCOME)}
         arrays = sum(array.itemsize * by_outcome.get(name, array.size) for name, array in graph._asdict().items())
-        return arrays + (0 if self._known is None else self._known.bytes)
+        return int(arrays) + (0 if self._known is None else self._known.bytes)
 
     # States
 
