@@ -11,10 +11,11 @@ import pytest
 from scipy.stats import binom, chi2
 
 import smoothplan as sp
-from smoothplan.arguments import Floats
+from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
 from smoothplan.confidence.kl import ball_maximum, ball_minimum
 from smoothplan.confidence.thresholds import wager_regret
+from smoothplan.models.base import States
 from smoothplan.planners.gape import OTGapE
 from smoothplan.search import batches
 from smoothplan.search.converge import converge, new_side
@@ -22,7 +23,7 @@ from smoothplan.search.explorer import Explorer
 from smoothplan.search.graph import BY_OUTCOME, CHUNKS, ENDED, FIXED, STATES, VARYING
 from studies.recurrent import mixed
 from tests.adversarial import ADVERSARIAL
-from tests.common import begun, by_state
+from tests.common import begun, by_state, content, identified, vectorised
 from tests.test_gape import WITHOUT_UNION, bandit
 from tests.test_search import tied
 

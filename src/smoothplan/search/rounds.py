@@ -103,6 +103,7 @@ class Rounds:
 
     Attributes:
         threads: threads that converge bounds.
+        anchor: the number of the state that relative bounds refer to.
         proved: the best that relative bounds have proved so far.
         differences: estimates of the root's action values by relative bounds, less their mean, [K]; empty before.
         values: what the last sweeps have proved of all values, from below and from above, [2, n].
@@ -120,7 +121,7 @@ class Rounds:
         self.holding: tuple[Held, ...] = ()
         self._on = False
         self._mark = 1, 1  # calls and pairs when the epoch began
-        self._anchor = 0  # the number of a state
+        self.anchor = 0
         self._anchored = 0  # calls when it was chosen
         self._relative = False  # whether relative bounds were better then
         self._growth = GROWTH[0]  # of the last round
@@ -148,14 +149,14 @@ class Rounds:
             self._choose_anchor(view, tolerance, absolute, calls)
         if not self._relative:
             return [absolute]
-        ends = _ends(view.graph, self._anchor)
-        (relative,) = self._brackets(view, tolerance, [(self._anchor, *ends)])
+        ends = _ends(view.graph, self.anchor)
+        (relative,) = self._brackets(view, tolerance, [(self.anchor, *ends)])
         middles = relative.root.mean(axis=1)
         self.differences = middles - middles.mean()
         found = certificate(relative.root[None])
         if epsilon < found.gap <= PARTS * epsilon:
             cuts = np.linspace(*ends, PARTS + 1)
-            parts = self._brackets(view, tolerance, [(self._anchor, *cuts[i : i + 2]) for i in range(PARTS)])
+            parts = self._brackets(view, tolerance, [(self.anchor, *cuts[i : i + 2]) for i in range(PARTS)])
             found = certificate(np.stack([part.root for part in parts]))
         if self.proved is None or found.gap < self.proved.gap:
             self.proved = found
@@ -171,10 +172,10 @@ class Rounds:
     def _choose_anchor(self, view: View, tolerance: float, absolute: Bracket, calls: int) -> None:
         """The state that leaves the smallest gap: the root, the last anchor, or one that is visited most."""
         visits = self._new_visits(view, absolute)[1].reshape(-1, view.rules.actions).sum(axis=1)
-        candidates = dict.fromkeys([self._anchor, 0, *np.argsort(-visits)[:ANCHORS].tolist()])
+        candidates = dict.fromkeys([self.anchor, 0, *np.argsort(-visits)[:ANCHORS].tolist()])
         brackets = self._brackets(view, tolerance, [(number, *_ends(view.graph, number)) for number in candidates])
         gaps = [certificate(bracket.root[None]).gap for bracket in brackets]
-        self._anchor, self._anchored = list(candidates)[int(np.argmin(gaps))], calls
+        self.anchor, self._anchored = list(candidates)[int(np.argmin(gaps))], calls
         self._relative = min(gaps) < certificate(absolute.root[None]).gap
 
     def _brackets(self, view: View, tolerance: float, wanted: Iterable[tuple[int, float, float]]) -> list[Bracket]:
@@ -256,7 +257,7 @@ class Rounds:
         """What the next rounds depend on."""
         proved = [] if self.proved is None else [self.proved]
         return {
-            "rounds": np.array([self._on, *self._mark, self._anchor, self._anchored, self._relative], dtype=np.int64),
+            "rounds": np.array([self._on, *self._mark, self.anchor, self._anchored, self._relative], dtype=np.int64),
             "growth": np.array([self._growth]),
             "proved": np.array(proved, dtype=np.float64).reshape(-1, 3),
             "differences": self.differences,
@@ -275,7 +276,7 @@ class Rounds:
         require(len(differences) in (0, rules.actions), "'differences' must be those of the actions")
         widest = max(each.shape[1] for each in visits.values())
         require(widest <= states * rules.actions, "'visits' must be those of known pairs")
-        on, calls, pairs, self._anchor, self._anchored, relative = numbers.tolist()
+        on, calls, pairs, self.anchor, self._anchored, relative = numbers.tolist()
         self._on, self._mark, self._relative, self._growth = bool(on), (calls, pairs), bool(relative), float(growth[0])
         self.proved, self.differences = None, differences.copy()
         for best, challenger, gap in proved.tolist():
