@@ -326,12 +326,12 @@ class Explorer:
     # The loop
 
     def explore(self, epsilon: float, until: int, rounds: int, limit: int | None = None) -> bool:
-        """Rounds of the search; whether the gap at the root is within ε.
+        """Samples along walks; whether the intervals at the root leave a gap within ε.
 
         Args:
             epsilon: ε.
-            until: no round begins after this many simulator calls in all.
-            rounds: the largest number of rounds.
+            until: no walk begins after this many simulator calls in all.
+            rounds: the largest number of walks.
             limit: no call is made after this many in all; `until` by default. It lets a trajectory end where it would.
 
         Raises:
