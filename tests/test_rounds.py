@@ -420,7 +420,7 @@ def test_the_better_of_walks_and_rounds(name: str) -> None:
 
 
 def scattering(places: int = 500, rewards: str = "deterministic", **declarations: Any) -> sp.VectorModel:
-    """Every action leads to one of many places, all equally likely. Rewards that are "varying" break what is declared."""
+    """Every action leads to one of many places, all equally likely; "varying" rewards break what is declared."""
 
     def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
         moved = rng.integers(places, size=len(states))
