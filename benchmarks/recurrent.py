@@ -19,7 +19,7 @@ import smoothplan as sp
 from smoothplan.running.run import Identification
 from studies import prism
 from studies.contest import own_twin, plug_in_case, twin, workshop, write_data
-from studies.recurrent import DECLARES_VALUES, mixed, redeclared, two_queues, two_queues_simulator, warehouse
+from studies.recurrent import mixed, redeclared, two_queues, two_queues_simulator, warehouse
 
 HARD, DELTA = sp.HardMax(), 0.1
 UNIT = (0.0, 1.0)
@@ -87,9 +87,8 @@ def _share(model: sp.TabularModel) -> float:
 def _reaching(name: str, model: sp.TabularModel, goal: float | None, declared: float) -> Iterator[Case]:
     """A goal to reach, without and with the declaration that values lie in [0, 1]."""
     yield Case(f"{name}, γ = {model.discount}", _fixed(model), 0.1, goal)
-    if DECLARES_VALUES:
-        known = redeclared(model, value_range=UNIT)
-        yield Case(f"{name}, γ = {model.discount}, values in [0, 1]", _fixed(known), 0.1, declared)
+    known = redeclared(model, value_range=UNIT)
+    yield Case(f"{name}, γ = {model.discount}, values in [0, 1]", _fixed(known), 0.1, declared)
 
 
 def outcome(case: Case, seed: int, max_calls: int) -> Outcome:

@@ -18,7 +18,7 @@ from smoothplan.planners import OTGapE
 from smoothplan.running.run import Identification
 from studies.base import Cell, Row, Study, varied, where
 from studies.findings import Claim, Evidence, Table
-from studies.recurrent import DECLARES_VALUES, redeclared
+from studies.recurrent import redeclared
 
 SHORT = 1e-5
 """1 − γ where the value of a state is nearly its probability to reach the goal."""
@@ -126,7 +126,7 @@ def cells(settings: Settings) -> Iterator[Cell]:
     for model in settings.models:
         yield Cell({"family": "check", "model": model}, 0)
         for discount in settings.discounts:
-            for declared in (False, True) if DECLARES_VALUES else (False,):
+            for declared in (False, True):
                 case = {"family": "run", "model": model, "discount": discount, "declared": declared}
                 for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
                     yield Cell(case | common, seed)

@@ -1,7 +1,6 @@
 """Recurrent models, whose few states are visited again and again, for benchmarks, studies and tests."""
 
 import math
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,6 @@ from smoothplan.models.base import States
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import VectorModel
 from smoothplan.models.zoo import garnet
-
-DECLARES_VALUES = "value_range" in signature(TabularModel).parameters
-"""Whether a table can declare what its values are known to lie in."""
 
 CAPACITY = 15
 """Customers that fit into either queue; an arrival at a full queue is lost."""

@@ -10,7 +10,7 @@ import numpy as np
 
 import smoothplan as sp
 from smoothplan.arguments import Floats
-from studies.recurrent import DECLARES_VALUES, redeclared
+from studies.recurrent import redeclared
 from tests.common import identified
 
 STATES, ACTIONS, DISCOUNT = 3, 150, 0.7
@@ -84,7 +84,7 @@ def tight(model: sp.TabularModel, solution: sp.exact.Solution) -> sp.TabularMode
     """The same model, which declares the narrowest value range that is true, where models can declare one."""
     margin = 1e-9
     known = {"value_range": (float(solution.values.min()) - margin, float(solution.values.max()) + margin)}
-    return redeclared(model, **(known if DECLARES_VALUES else {}))
+    return redeclared(model, **known)
 
 
 def all_hold(result: sp.PlanResult, solution: sp.exact.Solution) -> bool:

@@ -344,9 +344,11 @@ def _details(model: GenerativeModel, result: PlanResult) -> Iterator[tuple[str, 
         case Diagnosis(policy_interval=(worst, best)) as diagnosis:
             yield "policy", f"of the reference: worth between {worst:.6g} and {best:.6g} {_sure(result)}"
             yield "means", diagnosis.summary()
-        case Identification(gap=gap):
+        case Identification(gap=gap, standing=standing):
             within = f"within {gap:.4g} of the best" if gap > 0.0 else "the best"
             yield "gap", f"action {_names(model)[result.action or 0]} is {within} {_sure(result)}"
+            if standing is not None:
+                yield "means", "; ".join(standing.sentences())
 
 
 def _compared(truth: float, interval: tuple[float, float]) -> str:

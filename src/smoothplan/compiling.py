@@ -255,17 +255,19 @@ def compiled(
 ) -> Function:
     """The function compiled by Numba, releasing the interpreter lock, cached on disk.
 
-    A function is compiled, and optimised, again with each function that calls it: a deep chain of calls takes long the
-    first time. `inner` and `merged` make it shorter.
+    A function is optimised again with each function that calls it: a deep chain of calls takes long the first time,
+    unless they are `inner` or `merged`.
 
     Args:
         function: what to compile.
         signature: makes its types. It is then compiled for these only, as a function that calls itself must be.
-        allocates: whether it makes arrays. Unless it does, Numba keeps no count of references to arrays, which took up
-            to a fifth of the time of a recursion; a function that makes one all the same does not compile.
+        allocates: whether it makes arrays, as simulators do, which compiled code gets as arguments. Unless it does,
+            Numba keeps no count of references to arrays, which took up to a fifth of the time of a recursion; one that
+            makes an array all the same does not compile.
         inlined: whether it becomes a part of its caller, where the compiler would not think so.
-        inner: whether compiled code is all that calls it. It then has no wrapper for Python, which takes up to a third
-            of the time to compile; Python may call it all the same, but that compiles it anew in every process.
+        inner: whether compiled code is all that calls it. It then has no wrapper for Python, and no machine code of its
+            own, which take most of the time to compile; Python may call it all the same, but that compiles it anew in
+            every process.
         merged: whether it becomes a part of its caller before that is compiled: for what is short, or called in one
             place, but not for a part of a large function, whose types take longer to find the larger it is. Its other
             options are for calls from Python.
@@ -274,14 +276,47 @@ def compiled(
     def decorator(python: bool) -> Any:
         numba = load_numba()
         _register_pointer_to()
-        options: dict[str, Any] = {"_nrt": allocates, "forceinline": inlined}
+        options: dict[str, Any] = {"_nrt": allocates, "forceinline": inlined, "no_cfunc_wrapper": not allocates}
         if inner and not python:
-            options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-        # Numba's cache does not tell these two kinds apart.
-        return numba.njit(cache=not (inner and python), nogil=True, error_model="numpy", **options)
+            options |= {"no_cpython_wrapper": True, "pipeline_class": _part_compiler()}
+        return numba.njit(cache=not inner, nogil=True, error_model="numpy", **options)
 
     from_python = partial(decorator, python=True) if inner else None
     return cast(Function, Compiled(function, partial(decorator, python=False), signature, merged, from_python))
+
+
+@cache
+def _part_compiler() -> Any:
+    """Numba's compiler for functions that are parts of others: it leaves them to be optimised there, with the rest.
+
+    Otherwise LLVM optimises a function once for each function that it is a part of, and again makes machine code of it
+    that nobody runs: half of the time that a search takes to compile.
+    """
+    from numba.core.codegen import JITCodeLibrary
+    from numba.core.compiler import Compiler
+
+    class Part(JITCodeLibrary):
+        @property
+        def codegen(self) -> Any:
+            return self
+
+        def set_env(self, name: str, environment: Any) -> None:
+            """Nothing: there is no machine code that refers to Python objects."""
+
+        def _optimize_final_module(self) -> None:
+            pass
+
+        def _finalize_final_module(self) -> None:
+            self._finalized = True
+
+    class PartCompiler(Compiler):
+        def compile_extra(self, func: Callable[..., Any]) -> Any:
+            if self.state.library is None:
+                library: Any = Part
+                self.state.library = library(self.state.targetctx.codegen(), func.__qualname__)
+            return super().compile_extra(func)  # type: ignore[no-untyped-call]
+
+    return PartCompiler
 
 
 def pointer_to(value: Any) -> Any:

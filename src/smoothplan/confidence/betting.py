@@ -15,6 +15,7 @@ These are scalar kernels for compiled code, which check nothing.
 """
 
 import math
+from functools import partial
 
 from smoothplan.compiling import compiled
 from smoothplan.confidence.kl import bernoulli_lower
@@ -27,7 +28,7 @@ OUTWARDS = 1e-13
 """The limits are moved outwards by this, relatively: more than rounding can have moved them inwards."""
 
 
-@compiled
+@partial(compiled, inner=True)
 def mean_interval(
     count: int, total: float, squares: float, least: float, most: float, log_odds: float
 ) -> tuple[float, float]:
@@ -44,7 +45,7 @@ def mean_interval(
     return low, mean_upper(count, total, squares, least, most, each)
 
 
-@compiled
+@partial(compiled, inner=True, merged=True)
 def mean_lower(count: int, total: float, squares: float, least: float, most: float, log_odds: float) -> float:
     """The lower end of such an interval; it alone fails with probability δ at most."""
     if count == 0:
@@ -56,7 +57,7 @@ def mean_lower(count: int, total: float, squares: float, least: float, most: flo
     return _lowest_mean(count, mean, variance, least, most, log_odds)
 
 
-@compiled
+@partial(compiled, inner=True, merged=True)
 def mean_upper(count: int, total: float, squares: float, least: float, most: float, log_odds: float) -> float:
     """The upper end: the lower one of 1 − X."""
     if count == 0:
@@ -70,7 +71,7 @@ def mean_upper(count: int, total: float, squares: float, least: float, most: flo
     return min(1.0, 1.0 - low + 2.0 * HALF_ULP)
 
 
-@compiled
+@partial(compiled, inner=True)
 def _lowest_mean(count: int, mean: float, variance: float, least: float, most: float, log_odds: float) -> float:
     """The smallest mean that no wager on a larger one has refuted."""
     level = (log_odds + LOG_2) / count

@@ -10,6 +10,7 @@ These are scalar kernels for compiled code, which check nothing.
 """
 
 import math
+from functools import partial
 
 from smoothplan.arguments import Floats
 from smoothplan.compiling import compiled
@@ -19,6 +20,10 @@ STEPS = 100
 
 ACCURATE = 1e-14
 """Relative change at which Newton's method has reached double precision."""
+
+NEAR = 3e-4
+"""The last step in log(ν): the error that it leaves is of the order of its square, and that of the bound, which is
+stationary in ν, the square of this."""
 
 INFLATION = 4e-14
 """Upper bound on the relative error of a computed divergence: levels are inflated by it."""
@@ -30,7 +35,7 @@ TINY = 1e-300
 """Probabilities below it count as zero."""
 
 
-@compiled
+@partial(compiled, inner=True)
 def excess(x: float, ratio: float) -> float:
     """x − log(1+x) ≥ 0 to full relative accuracy, where `ratio` is 1+x."""
     if abs(x) >= 0.1:  # below, the series has full accuracy
@@ -41,7 +46,7 @@ def excess(x: float, ratio: float) -> float:
     return r * (x - 2.0 * z * (1.0 / 3.0 + z * (1.0 / 5.0 + z * (1.0 / 7.0 + z * (1.0 / 9.0 + z / 11.0)))))
 
 
-@compiled
+@partial(compiled, inner=True)
 def bernoulli_divergence(p: float, q: float) -> float:
     """KL(Bernoulli(p), Bernoulli(q)) to full relative accuracy, also where p and q are tiny or close to each other."""
     if p == q:
@@ -53,7 +58,7 @@ def bernoulli_divergence(p: float, q: float) -> float:
     return success + failure
 
 
-@compiled
+@partial(compiled, inner=True)
 def bernoulli_upper(p: float, level: float) -> float:
     """The largest q with KL(p, q) ≤ level. For 1 − (the smallest such q), take `bernoulli_upper(1 − p, level)`."""
     if p >= 1.0:
@@ -79,7 +84,7 @@ def bernoulli_upper(p: float, level: float) -> float:
     return min(1.0, max(q, p) * (1.0 + ULP))
 
 
-@compiled
+@partial(compiled, inner=True)
 def bernoulli_lower(p: float, level: float) -> float:
     """The smallest q with KL(p, q) ≤ level."""
     if p <= 0.0:
@@ -102,14 +107,14 @@ def bernoulli_lower(p: float, level: float) -> float:
     return min(q, p) * (1.0 - ULP)
 
 
-@compiled
+@partial(compiled, inner=True)
 def ball_maximum(shares: Floats, values: Floats, unseen: float, level: float) -> float:
     """The largest expectation of `values` over distributions q with KL(shares, q) ≤ level; see `ball_extreme`."""
-    return ball_extreme(shares, values, unseen, level)[0]
+    return ball_extreme(shares, values, unseen, level, 0.0)[0]
 
 
-@compiled
-def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float) -> tuple[float, float]:
+@partial(compiled, inner=True)
+def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float, guess: float) -> tuple[float, float]:
     """The largest expectation of `values` over distributions q with KL(shares, q) ≤ level, and the ν that attains it.
 
     For every ν above all values, E_q[values] ≤ ν − exp(−level)·Π(ν − value)^share: that is Jensen's inequality. The
@@ -120,9 +125,10 @@ def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float) ->
         values: [m].
         unseen: the value of what is not among them but may exist; −inf where nothing else can exist.
         level: the radius of the ball.
+        guess: how far ν is above the best value, where that is nearly known; else 0.
 
-    The distribution q that attains it has share·(ν − bound)/(ν − value) of each value, and the rest at the best one. The
-    derivative of the bound with respect to the level is ν − bound.
+    The distribution q that attains it has share·(ν − bound)/(ν − value) of each value, and the rest at the best one.
+    The derivative of the bound with respect to the level is ν − bound.
     """
     mean, size, highest, best = 0.0, 0.0, -math.inf, unseen
     for i in range(len(values)):
@@ -144,13 +150,13 @@ def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float) ->
     if highest < best:
         divergence = _dual(shares, values, mean, best, t)[1]
     if divergence > level:
-        t = _multiplier(shares, values, mean, best, level)
+        t = _multiplier(shares, values, mean, best, level, guess)
     within = level + _dual(shares, values, mean, best, t)[0]
     gain = -(t + reach) * math.expm1(-within)
     return min(best, mean + gain * (1.0 + INFLATION) + 4.0 * ULP * size), best + t
 
 
-@compiled
+@partial(compiled, inner=True)
 def ball_minimum(shares: Floats, values: Floats, unseen: float, level: float, room: Floats) -> float:
     """The smallest expectation; `unseen` is +inf where nothing else can exist. `room` [m or more] is overwritten."""
     for i in range(len(values)):
@@ -158,17 +164,18 @@ def ball_minimum(shares: Floats, values: Floats, unseen: float, level: float, ro
     return -ball_maximum(shares, room[: len(values)], -unseen, level)
 
 
-@compiled
+@partial(compiled, inner=True)
 def _dual(shares: Floats, values: Floats, mean: float, best: float, t: float) -> tuple[float, float, float]:
     """For ν = best + t: log(ν − mean) − Σ share·log(ν − value), and KL(shares, q) with its derivative in −log(t).
 
     Here q is proportional to share/(ν − value), which is in the ball where the bound is smallest.
     """
     scale = t + (best - mean)
+    inverse = 1.0 / scale
     jensen = first = second = 0.0
     for i in range(len(values)):
         if shares[i] > 0.0:
-            x, ratio = (mean - values[i]) / scale, (t + (best - values[i])) / scale
+            x, ratio = (mean - values[i]) * inverse, (t + (best - values[i])) * inverse
             weight = x / ratio
             jensen += shares[i] * excess(x, ratio)
             first += shares[i] * x * weight
@@ -176,8 +183,8 @@ def _dual(shares: Floats, values: Floats, mean: float, best: float, t: float) ->
     return jensen, math.log1p(first) - jensen, t / scale * (second - first * first) / (1.0 + first)
 
 
-@compiled
-def _multiplier(shares: Floats, values: Floats, mean: float, best: float, level: float) -> float:
+@partial(compiled, inner=True)
+def _multiplier(shares: Floats, values: Floats, mean: float, best: float, level: float, guess: float) -> float:
     """t at which the divergence of `_dual`, which falls in t, is `level`: Newton's method in log(t), bracketed."""
     reach = best - mean
     spread = 0.0
@@ -187,7 +194,7 @@ def _multiplier(shares: Floats, values: Floats, mean: float, best: float, level:
     # Far away the divergence is about spread/2 over the square of the distance; and at most four times that.
     far = math.sqrt(spread / (2.0 * level))
     low, high = -100.0, math.log(2.0 * max(far, 1.0))  # exp(−100) is as good as 0
-    x = min(max(math.log(max(far - 1.0, 0.1 * far)), low), high)
+    x = min(max(math.log(guess / reach if guess > 0.0 else max(far - 1.0, 0.1 * far)), low), high)
     for _ in range(STEPS):
         _, divergence, slope = _dual(shares, values, mean, best, reach * math.exp(x))
         if divergence > level:
@@ -201,7 +208,7 @@ def _multiplier(shares: Floats, values: Floats, mean: float, best: float, level:
         following = x + step
         if not low < following < high:
             following = 0.5 * (low + high)
-        done = abs(following - x) <= 1e-5  # the bound is stationary in t: its own relative error is the square of this
+        done = abs(following - x) <= NEAR
         x = following
         if done:
             break

@@ -7,6 +7,7 @@ These are scalar kernels for compiled code, which check nothing.
 """
 
 import math
+from functools import partial
 
 from smoothplan.arguments import Ints
 from smoothplan.compiling import compiled
@@ -16,7 +17,7 @@ HALF_LOG_PI = 0.5 * math.log(math.pi)
 HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 
-@compiled
+@partial(compiled, inner=True, merged=True)
 def share(index: int) -> float:
     """The part of δ for the thing that was discovered as number `index`, from 0: 1/log₂(i+2) − 1/log₂(i+3).
 
@@ -26,7 +27,7 @@ def share(index: int) -> float:
     return LOG_2 * math.log1p(1.0 / (index + 2.0)) / (here * there)
 
 
-@compiled
+@partial(compiled, inner=True)
 def categorical_threshold(counts: Ints, bound: int, log_odds: float) -> float:
     """β such that n·KL(p̂, p) ≤ β at all times, with probability 1 − δ, for draws from at most `bound` outcomes.
 
@@ -48,7 +49,7 @@ def categorical_threshold(counts: Ints, bound: int, log_odds: float) -> float:
     return result + _log_gamma(int(total), 1.0)
 
 
-@compiled
+@partial(compiled, inner=True)
 def wager_regret(count: int) -> float:
     """How far, in logarithms, the universal portfolio may fall behind the best constant wager: log(√π·Γ(n+1)/Γ(n+½)).
 
@@ -57,7 +58,7 @@ def wager_regret(count: int) -> float:
     return HALF_LOG_PI + _log_gamma(count, 1.0) - _log_gamma(count, 0.5)
 
 
-@compiled
+@partial(compiled, inner=True)
 def _log_gamma(count: float, weight: float) -> float:
     """logΓ(n + w) − n·log(n) + n: of the order of log(n), and as accurate, where logΓ alone is of that of n·log(n)."""
     if count <= 0.0:

@@ -4,7 +4,7 @@ import math
 import time
 from typing import Protocol
 
-from smoothplan.running.run import Display
+from smoothplan.running.run import Display, Standing
 from smoothplan.running.workers import Workers
 from smoothplan.search.saved import Arrays, Readable
 
@@ -58,6 +58,10 @@ class Sliced(Protocol):
     def interval(self) -> tuple[float, float]:
         """Of the root's value."""
 
+    @property
+    def standing(self) -> Standing | None:
+        """How far the identification of an action is, where there is one."""
+
     def explore(self, until: int, limit: int) -> bool:
         """Searches until a number of calls is made, without exceeding a limit; whether the search is over."""
 
@@ -81,7 +85,7 @@ def in_slices(search: Sliced, max_calls: int | None, workers: Workers, display: 
         # A slice is a tenth of the calls made, so that a slow simulator is soon looked after.
         size = min(SLICE_CALLS, 1 + int(0.1 * search.calls))
         over = search.explore(min(search.calls + size, limit), limit)
-        display.update(search.calls, search.interval)
+        display.update(search.calls, search.interval, search.standing)
         ended = over or search.calls >= limit
         # Only between slices can a search be saved and resumed with the same result.
         if ended or workers.brake.is_pulled or time.perf_counter() >= next_keep:

@@ -5,31 +5,35 @@ probability 1 − δ. What a round does is in `smoothplan.search`.
 """
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
-
-import numpy as np
 
 from smoothplan import arguments, curvature
 from smoothplan.backups import Backup, HardMax, is_mixture
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.planners.chunks import SLICE_CALLS, in_slices
 from smoothplan.planners.engines import searched_table
-from smoothplan.running.run import Display, Found, History, Identification, Root, Run, Status
+from smoothplan.running.run import Display, Found, History, Holding, Identification, Root, Run, Standing, Status
+from smoothplan.running.work import Chunk, Work
 from smoothplan.running.workers import Workers
+from smoothplan.search.batches import PairSampler, Sampled
 from smoothplan.search.explored import explored
-from smoothplan.search.explorer import Explorer, Key
+from smoothplan.search.explorer import Batch, Explorer, Key
 from smoothplan.search.graph import PAIRS, ROUNDS, STATES, Rules
 from smoothplan.search.rules import MOST_STAGES, MOST_SUCCESSORS, rules_of, spans
 from smoothplan.search.saved import Arrays, Readable
+from smoothplan.search.ugape import certificate
 
 
 @dataclass(frozen=True)
 class OTGapE:
     """Best-action identification by bounds that are propagated through a monotone backup.
 
-    Every state that is discovered keeps an interval for its value; UGapE chooses a root action, a walk by ∇F of the
-    upper bounds leads from there to where a sample helps most. Whenever the run stops, all intervals are valid at once.
+    Every state that is discovered keeps an interval for its value. While many pairs are new, UGapE chooses a root
+    action, and a walk by ∇F of the upper bounds leads from there to where a sample helps most. Where states recur, a
+    round samples many pairs at once. Whenever the run stops, all intervals are valid at once, and so is the gap of the
+    result's details, which may be smaller than that between the intervals: differences may be known better than values.
 
     Args:
         backup: F.
@@ -37,7 +41,8 @@ class OTGapE:
             is reached.
         delta: the probability that any interval fails.
         sampling: "focused" walks on the empirical model and samples the pair whose own uncertainty matters most, with
-            some trajectories in between; "trajectories" samples along the way only, as printed.
+            some trajectories in between, and samples many pairs in rounds where states recur; "trajectories" samples
+            along the way only, as printed.
         walk: "soft" by ∇F(U), "greedy" by argmax U, or ζ in [0, 1]: soft with probability ζ.
         horizon: None for the discounted value of the model; a number of stages, which are then told apart as printed.
         tail: what follows the last stage: "honest", anything that the discounted value may be, or "zero", as printed:
@@ -45,7 +50,8 @@ class OTGapE:
         counts: "pooled" over stages, or "stage-wise", as printed.
         thresholds: "valid" cover δ; "published" are those of MDP-GapE's public implementation, which do not.
         rewards: "declared" uses what the model declares of its rewards, "bounded" nothing but their range.
-        successors: a bound on the different next states of one (s, a); the model's own by default.
+        successors: a bound on the different next states of one (s, a); the model's own by default. None is needed: it
+            helps where it is 1 or 2, and once all next states of a pair were seen.
         key: what identifies a state, a function from a state to something hashable; by default the state itself.
     """
 
@@ -177,7 +183,23 @@ class SearchRun:
         self._history = History()
 
     def go(self, workers: Workers, display: Display) -> Status:
-        """Searches until the gap is within ε or a limit is reached. Rounds build on each other: one worker does all."""
+        """Searches until the gap is within ε or a limit is reached.
+
+        Walks build on each other, so that one worker makes them. The chunks of a round are drawn by all workers, and
+        threads of this process sweep its bounds.
+        """
+        work = Work(PairSampler(), self._root.model, self._root.state, self._root.seed, kept=False)
+
+        def draw(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Sampled]]:
+            chunks = (Chunk(number, "pairs", (*pairs,), int(pairs[2].sum())) for number, *pairs in batches)
+            for chunk, outcome in workers.in_order(work, chunks):
+                assert isinstance(outcome.sums, Sampled)
+                yield (chunk.number, *chunk.arguments), outcome.sums
+                display.update(self.calls, self.interval, self.standing)
+
+        self.explorer.draw = draw
+        if self.explorer.rounds is not None:
+            self.explorer.rounds.threads = workers.threads
         return "converged" if in_slices(self, self._root.max_calls, workers, display) else "max_calls"
 
     @property
@@ -189,6 +211,18 @@ class SearchRun:
     def interval(self) -> tuple[float, float]:
         """The interval of the root's value."""
         return self.explorer.interval
+
+    @property
+    def standing(self) -> Standing:
+        """How far the identification of the best action is."""
+        explorer, epsilon = self.explorer, self._planner.epsilon
+        gap, (low, high) = explorer.certificate.gap, explorer.span
+        price = None
+        if 0.0 < epsilon < gap:
+            price = self.calls * (gap / epsilon) ** (1.0 / explorer.exponent)
+        holding = (Holding(explorer.state(number), action, share) for number, action, share in explorer.holding)
+        fraction = gap / (high - low) if high > low else 0.0
+        return Standing(gap, fraction, price, gap < certificate(explorer.intervals[None]).gap, tuple(holding))
 
     def explore(self, until: int, limit: int) -> bool:
         """Searches until a number of calls is made; whether the gap is within ε."""
@@ -206,7 +240,7 @@ class SearchRun:
         self.explorer.restore(arrays)
 
     def found(self) -> Found:
-        """The middles of the intervals, and the action with the largest lower bound."""
+        """The middles of the intervals, and the action that is proved to be the closest to optimal."""
         explorer, graph = self.explorer, self.explorer.graph
         intervals = explorer.intervals
         best, challenger, gap = explorer.certificate
@@ -214,7 +248,7 @@ class SearchRun:
             value=sum(self.interval) / 2.0,
             interval=self.interval,
             action=best,
-            q=np.asarray(intervals.mean(axis=1)),
+            q=explorer.estimates,
             q_intervals=intervals,
             calls=self.calls,
             samples=int(graph.pairs["count"][: self._root.model.actions].sum()),  # of the root's own pairs
@@ -231,5 +265,6 @@ class SearchRun:
                 pairs=int(graph.totals[PAIRS]),
                 bytes=explorer.bytes,
                 graph=explored(explorer, self._root.model),
+                standing=self.standing,
             ),
         )

@@ -11,7 +11,7 @@ from smoothplan.backups import Backup, HardMax, is_mixture
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.planners.chunks import in_slices
 from smoothplan.planners.engines import searched_table
-from smoothplan.running.run import Display, Found, Root, Run, Status
+from smoothplan.running.run import Display, Found, Root, Run, Standing, Status
 from smoothplan.running.workers import Workers
 from smoothplan.search.explorer import Key
 from smoothplan.search.rules import spans
@@ -128,6 +128,7 @@ class UCTRun:
         self._planner, self._root, self.search = planner, root, search
         self.saved, self.restore = search.saved, search.restore
         self.interval = curvature.value_interval(root.model, planner.backup)
+        self.standing: Standing | None = None  # it proves nothing of an action
 
     def go(self, workers: Workers, display: Display) -> Status:
         """Searches until a limit is reached. Rounds build on each other: one worker does all."""

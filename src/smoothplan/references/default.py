@@ -57,11 +57,6 @@ def default_reference(
         )
     start = np.asarray(model.initial_state)
     if start.dtype.kind in "iub":
-        if model.max_successors is None:
-            raise ValueError(
-                "this model declares no max_successors, without which a shared reference cannot bound its error: "
-                "declare it, build a SharedReference with successors=..., or give a critic"
-            )
         shared = SharedReference(model, backup, root=state, oracle=oracle)
         shared.why = f"states of whole numbers can be told apart, {calls} simulator calls at most"
         if saved is None:

@@ -34,7 +34,7 @@ class SharedReference:
     `error_range`. It is a state: `improve` changes it.
 
     Args:
-        model: a tabular model, or a simulator with a bound on the successors of a pair.
+        model: a tabular model, or any simulator.
         backup: F.
         root: where walks start; the model's initial state by default.
         delta: the probability that any bound on the error fails, ever, at any state.

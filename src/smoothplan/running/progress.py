@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
+import numpy as np
+
 from smoothplan.arguments import amount
 from smoothplan.compiling import standstill, working_time
 
@@ -51,16 +53,18 @@ class Pace:
         self._recent: deque[tuple[float, int]] = deque()  # (time, calls), the oldest first
         self.calls = 0  # those of an earlier, resumed run included
         self.interval: tuple[float, float] | None = None
+        self.standing: Any = None
         self.at_most_calls = max_calls
 
     def expect(self, calls: int) -> None:
         """Lowers the limit on calls; a higher one has no effect."""
         self.at_most_calls = calls if self.at_most_calls is None else min(calls, self.at_most_calls)
 
-    def update(self, calls: int, interval: tuple[float, float]) -> None:
-        """Records the calls made and the interval."""
+    def update(self, calls: int, interval: tuple[float, float], standing: Any = None) -> None:
+        """Records the calls made, the interval, and a `run.Standing` where an action is identified."""
         window, spacing = 20.0, 0.25  # seconds: what the speed is measured over, and between the moments kept of it
         self.calls, self.interval = int(calls), (float(interval[0]), float(interval[1]))
+        self.standing = standing
         now = self.clock()
         if not self._recent or now - self._recent[-1][0] >= spacing:
             self._recent.append((now, self.calls))
@@ -98,7 +102,9 @@ class Pace:
         return math.inf if limit is None or limit >= ENDLESS else limit - self.calls
 
     def _calls_to_epsilon(self) -> float:
-        """As if the width of the interval were proportional to 1/√calls."""
+        """What is estimated for an action; else as if the width of the interval were proportional to 1/√calls."""
+        if self.standing is not None:
+            return math.inf if self.standing.price is None else self.standing.price - self.calls
         if self.interval is None or not self._epsilon:
             return math.inf
         ratio = (self.interval[1] - self.interval[0]) / (2.0 * self._epsilon)
@@ -114,7 +120,7 @@ class Silent(AbstractContextManager["Silent"]):
     def expect(self, calls: int) -> None:
         """Does nothing."""
 
-    def update(self, calls: int, interval: tuple[float, float]) -> None:
+    def update(self, calls: int, interval: tuple[float, float], standing: Any = None) -> None:
         """Does nothing."""
 
     def note(self, text: str) -> None:
@@ -144,9 +150,9 @@ class Live(AbstractContextManager["Live"]):
         self._pace.expect(calls)
         self._show()
 
-    def update(self, calls: int, interval: tuple[float, float]) -> None:
+    def update(self, calls: int, interval: tuple[float, float], standing: Any = None) -> None:
         """Shows the calls made and the interval, at most ten times per second."""
-        self._pace.update(calls, interval)
+        self._pace.update(calls, interval, standing)
         if self._pace.clock() >= self._next:
             self._next = self._pace.clock() + 0.1
             self._show()
@@ -164,12 +170,17 @@ class Live(AbstractContextManager["Live"]):
         of = f" of at most {amount(limit)}" if limit is not None and self._wide else ""
         per_second = "" if speed is None else f", {amount(round(speed))}/s"
         interval = "" if pace.interval is None else f"[{pace.interval[0]:.4f}, {pace.interval[1]:.4f}]"
+        shown = f"value in {interval}" if interval and self._wide else interval
+        if pace.standing is not None:
+            shown = f"gap {pace.standing.gap:.4g}, {pace.standing.fraction:.2%} of the range"
+            if pace.standing.price is not None and self._wide:
+                shown += f", about {amount(round(pace.standing.price))} calls in all"
         self._bar.update(
             self._task,
             total=None if limit is None else float(min(limit, ENDLESS)),
             completed=float(pace.calls),
             calls=f"{amount(pace.calls)}{of} calls{per_second}",
-            interval=f"value in {interval}" if interval and self._wide else interval,
+            interval=shown,
             left="" if left is None else f"{duration(left)} left",
         )
 
@@ -190,9 +201,9 @@ class Lines(AbstractContextManager["Lines"]):
         """Records a limit on calls."""
         self._pace.expect(calls)
 
-    def update(self, calls: int, interval: tuple[float, float]) -> None:
+    def update(self, calls: int, interval: tuple[float, float], standing: Any = None) -> None:
         """Writes the calls made and the interval, unless the last line is more recent than `EVERY`."""
-        self._pace.update(calls, interval)
+        self._pace.update(calls, interval, standing)
         if self._pace.clock() >= self._next:
             self._next = self._pace.clock() + EVERY
             self._show("running")
@@ -218,12 +229,24 @@ class Lines(AbstractContextManager["Lines"]):
                 "at_most_calls": None if limit is None or limit >= ENDLESS else limit,
                 "seconds_left": None if left is None else round(left, 1),
                 "status": status,
+                **({} if pace.standing is None else _plain(pace.standing)),
             }
         )
 
     def _write(self, fields: dict[str, Any]) -> None:
         self._file.write(f"{json.dumps(fields, allow_nan=False)}\n")
         self._file.flush()
+
+
+def _plain(standing: Any) -> dict[str, Any]:
+    """A `run.Standing` in JSON."""
+    held = [{**pair._asdict(), "state": np.asarray(pair.state).tolist()} for pair in standing.holding]
+    return {
+        "gap": standing.gap if math.isfinite(standing.gap) else None,
+        "gap_fraction": standing.fraction if math.isfinite(standing.fraction) else None,
+        "estimated_calls": standing.price,
+        "holding": held,
+    }
 
 
 class Episodes(AbstractContextManager["Episodes"]):

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from smoothplan import curvature
-from smoothplan.arguments import Floats, Ints
+from smoothplan.arguments import Floats, Ints, scientific
 from smoothplan.backups import Backup
 from smoothplan.compiling import working_time
 from smoothplan.models.base import GenerativeModel
@@ -51,8 +51,8 @@ class Display(Protocol):
     def expect(self, calls: int) -> None:
         """Takes note of the largest number of calls that the run may make."""
 
-    def update(self, calls: int, interval: tuple[float, float]) -> None:
-        """Shows the calls made and the interval."""
+    def update(self, calls: int, interval: tuple[float, float], standing: "Standing | None" = None) -> None:
+        """Shows the calls made, the interval, and how far the identification of an action is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,11 +121,46 @@ class History:
         return (*earlier, Snapshot(calls, intervals.copy()))
 
 
+class Holding(NamedTuple):
+    """A pair whose own uncertainty holds up the gap at the root."""
+
+    state: Any
+    action: int
+    share: float  # of the gap, estimated
+
+    def __str__(self) -> str:
+        return f"state {np.asarray(self.state).tolist()} action {self.action} ({self.share:.0%})"
+
+
+class Standing(NamedTuple):
+    """How far the identification of an action is."""
+
+    gap: float
+    fraction: float  # the gap, as a fraction of the width of the interval of all values
+    price: float | None  # simulator calls in all that ε will take, estimated; None where it is reached, or 0
+    relative: bool = False  # whether relative bounds prove the gap, and not the intervals of the action values
+    holding: tuple[Holding, ...] = ()  # where that is known
+
+    def sentences(self) -> list[str]:
+        """The same in words."""
+        lines = [f"the gap is {max(self.fraction, 0.0):.2%} of the range of values"]
+        if self.relative:
+            lines.append("it is a difference, known better than the values themselves")
+        if self.price is not None:
+            lines.append(f"about {scientific(round(self.price))} calls in all at this rate (estimate)")
+        if self.holding:
+            lines.append(f"held up by {', '.join(map(str, self.holding))} (estimate)")
+        return lines
+
+
 @dataclass(frozen=True, eq=False)
 class Identification:
-    """Details of a gap planner: how the best action was identified."""
+    """Details of a gap planner: how the best action was identified.
 
-    gap: float  # U(challenger) − L(best): the action is this close to optimal with probability at least 1 − δ
+    The gap is U(challenger) − L(best), or less where the difference is known better than the values themselves.
+    """
+
+    gap: float  # the action is this close to optimal with probability at least 1 − δ
     challenger: int | None  # None where there is only one action
     action_calls: Ints  # simulator calls for each root action, [K]
     rounds: int  # or episodes
@@ -135,6 +170,13 @@ class Identification:
     pairs: int = 0
     bytes: int = 0  # of memory for them
     graph: Any = field(default=None, repr=False)  # what was discovered, if anything: see `search.explored.Explored`
+    standing: Standing | None = None
+
+    def summary(self) -> str:
+        """How good the action is, and what it would take to prove more, in words."""
+        sure = "with probability 1 − δ" if self.certified else "by thresholds that do not cover δ"
+        lines = [f"no action is better by more than {max(self.gap, 0.0):.4g} {sure}"]
+        return "; ".join(lines if self.standing is None else [*lines, *self.standing.sentences()])
 
 
 class Budget(NamedTuple):

@@ -17,14 +17,16 @@ from smoothplan.engines.chains import PairSums
 from smoothplan.engines.multilevel import RootSums
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.running.fingerprint import fingerprint
+from smoothplan.search.batches import Sampled
 
-Method = Literal["values", "returns", "corrections", "roots"]
+Method = Literal["values", "returns", "corrections", "roots", "pairs"]
 
-SUMS: dict[Method, type[Sums] | type[PairSums] | type[RootSums]] = {
+SUMS: dict[Method, type[Sums] | type[PairSums] | type[RootSums] | type[Sampled]] = {
     "values": Sums,
     "returns": Sums,
     "corrections": PairSums,
     "roots": RootSums,
+    "pairs": Sampled,
 }
 """What the methods of engines return."""
 
@@ -42,7 +44,7 @@ class Chunk(NamedTuple):
 class Outcome(NamedTuple):
     """What a chunk brought."""
 
-    sums: Sums | PairSums | RootSums
+    sums: Sums | PairSums | RootSums | Sampled
     calls: int  # simulator calls
     seconds: float  # that it took, without compiling
 
@@ -65,6 +67,7 @@ class Work:
         state: the root.
         seed: of the run.
         about: distinguishes it from other work of the same run, and of other runs with the same chunk numbers.
+        kept: whether outcomes are written to a checkpoint; those of a search are part of what it keeps itself.
     """
 
     engine: Any
@@ -72,6 +75,7 @@ class Work:
     state: Any
     seed: int
     about: Any = None
+    kept: bool = True
 
     def _outcome(self, chunk: Chunk, oracle: Oracle) -> Outcome:
         started = working_time()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from smoothplan import arguments, brake
 from smoothplan.brake import PATIENCE, Brake, Stopped
@@ -254,7 +254,9 @@ class Workers(AbstractContextManager["Workers"]):
 
     def _known(self, work: Work, chunk: Chunk) -> Outcome | None:
         """The outcome of a chunk that was computed before the run was resumed."""
-        fact = None if self.checkpoint is None else self.checkpoint.find(chunk.number, work.asked(chunk))
+        fact = None
+        if self.checkpoint is not None and work.kept:
+            fact = self.checkpoint.find(chunk.number, work.asked(chunk))
         if fact is None:
             return None
         try:
@@ -264,9 +266,16 @@ class Workers(AbstractContextManager["Workers"]):
         return Outcome(sums, fact.calls, 0.0)
 
     def _write(self, work: Work, chunks: Sequence[Chunk], outcomes: Sequence[Outcome]) -> None:
-        if self.checkpoint is not None and outcomes:
-            done = zip(chunks, outcomes, strict=False)
-            self.checkpoint.add((chunk.number, Fact(work.asked(chunk), tuple(o.sums), o.calls)) for chunk, o in done)
+        if self.checkpoint is not None and work.kept and outcomes:
+            self.checkpoint.add(
+                (chunk.number, Fact(work.asked(chunk), tuple(cast(Iterable[float], outcome.sums)), outcome.calls))
+                for chunk, outcome in zip(chunks, outcomes, strict=False)
+            )
+
+    @property
+    def threads(self) -> int:
+        """Threads that compiled work in this process may use."""
+        return self._wanted if isinstance(self._wanted, int) else 1
 
     def has(self, name: str) -> bool:
         """Whether something of that name was kept."""

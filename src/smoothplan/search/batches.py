@@ -28,6 +28,25 @@ class Sampled(NamedTuple):
     rewards: Floats  # [n]
     terminals: NDArray[np.bool_]  # [m]
 
+    @property
+    def samples(self) -> int:
+        """n."""
+        return len(self.groups)
+
+    def outcomes(self, entries: Ints, numbers: Ints) -> tuple[Ints, Ints, Floats, Ints]:
+        """Entries of pairs, successors, rewards, and how often each was met: equal ones together, if they can.
+
+        Args:
+            entries: of the pairs that were sampled, [n].
+            numbers: of the next states, [m].
+        """
+        first = np.zeros(len(numbers), dtype=np.int64)
+        first[self.groups[::-1]] = np.arange(len(self.groups))[::-1]
+        rewards = self.rewards[first]
+        if np.array_equal(rewards[self.groups], self.rewards):
+            return entries[first], numbers, rewards, np.bincount(self.groups, minlength=len(numbers))
+        return entries, numbers[self.groups], self.rewards, np.ones(len(entries), dtype=np.int64)
+
 
 class PairSampler:
     """Calls a simulator at many pairs: one call of `step` for all of them."""

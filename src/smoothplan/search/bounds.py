@@ -1,6 +1,7 @@
 """Intervals: of a pair's reward and transitions from what was seen, and of values from those of the successors."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from smoothplan.arguments import Floats, Ints
 from smoothplan.compiling import compiled
 from smoothplan.confidence.betting import mean_interval
-from smoothplan.confidence.kl import ball_maximum, ball_minimum, bernoulli_lower, bernoulli_upper
+from smoothplan.confidence.kl import ball_extreme, bernoulli_lower, bernoulli_upper
 from smoothplan.confidence.thresholds import categorical_threshold, share, wager_regret
 from smoothplan.engines.kernels import fill_frame, frame_value
 from smoothplan.search.callback import LOWER, UPPER
@@ -24,20 +25,27 @@ from smoothplan.search.graph import (
     VARYING,
     Graph,
     Rules,
+    make_room,
     pair_at,
 )
+
+RECORDED, CROWDED, REFUSED = range(3)
+"""What becomes of an outcome, see `record`."""
 
 TOO_MANY, VARIES = range(2)
 """What `Graph.totals[OFFENCE]` says: more successors than declared; a reward declared fixed that varies."""
 
 
-@compiled
-def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float, times: int) -> bool:
-    """Counts an outcome of a pair, so many times; False where it contradicts what the model declares.
+@partial(compiled, inner=True, inlined=True)
+def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float, times: int, room: Floats) -> int:
+    """Counts an outcome of a pair, so many times; `refresh` updates intervals.
 
-    There must be room for it, see `make_room`. `refresh` updates intervals.
+    Returns `RECORDED`; `CROWDED` where there is no room for it, see `make_room`; `REFUSED` where it contradicts what
+    the model declares.
     """
     pair = graph.pairs[entry]
+    if pair.seen == 0 and not make_room(graph, rules, entry, 1, room):
+        return CROWDED
     if pair.count == 0:
         # Pairs spend δ in the order of their first sample; reward and transitions share what a pair may spend.
         parts = int(rules.kind == VARYING) + int(rules.bound > 1)
@@ -47,7 +55,7 @@ def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float
             pair.reward_low = pair.reward_high = reward
     elif rules.kind == FIXED and reward != pair.reward_low:
         graph.totals[OFFENDER], graph.totals[OFFENCE] = entry, VARIES
-        return False
+        return REFUSED
     place, end = pair.start, pair.start + pair.seen
     while place < end:
         if graph.successors[place] == successor:
@@ -55,12 +63,15 @@ def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float
                 break
             if rules.one_successor and successor != ENDED:
                 graph.totals[OFFENDER], graph.totals[OFFENCE] = entry, VARIES
-                return False
+                return REFUSED
         place += 1
     if place == end:
         if pair.seen == rules.bound:
             graph.totals[OFFENDER], graph.totals[OFFENCE] = entry, TOO_MANY
-            return False
+            return REFUSED
+        if not make_room(graph, rules, entry, 1, room):
+            return CROWDED
+        place = pair.start + pair.seen
         pair.seen += 1
         graph.successors[place], graph.hits[place] = successor, 0
         if rules.kind == BY_OUTCOME:
@@ -72,24 +83,27 @@ def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float
         pair.total += times * scaled
         pair.squares += times * scaled * scaled
         pair.least, pair.most = min(pair.least, scaled), max(pair.most, scaled)
-    return True
+    return RECORDED
 
 
 @compiled
-def record_all(graph: Graph, rules: Rules, entries: Ints, successors: Ints, rewards: Floats, times: Ints) -> bool:
-    """Counts outcomes [n] of pairs, those of a pair together, and updates confidence sets.
+def record_all(
+    graph: Graph, rules: Rules, entries: Ints, successors: Ints, rewards: Floats, times: Ints, room: Floats, start: int
+) -> int:
+    """Counts outcomes [n] of pairs from `start` on, those of a pair together, and updates confidence sets.
 
-    Returns whether none contradicts what the model declares; it stops at the first that does.
+    Returns where it stops: at n, for want of room at some i, or at −1 − i where an outcome contradicts the declaration.
     """
-    for i in range(len(successors)):
-        if not record(graph, rules, entries[i], successors[i], rewards[i], times[i]):
-            return False
+    for i in range(start, len(entries)):
+        verdict = record(graph, rules, entries[i], successors[i], rewards[i], times[i], room)
+        if verdict != RECORDED:
+            return i if verdict == CROWDED else -1 - i
         if i == len(entries) - 1 or entries[i + 1] != entries[i]:
             refresh(graph, rules, entries[i])
-    return True
+    return len(entries)
 
 
-@compiled
+@partial(compiled, inner=True)
 def refresh(graph: Graph, rules: Rules, entry: int) -> None:
     """The confidence sets of a pair after new outcomes."""
     pair = graph.pairs[entry]
@@ -123,7 +137,7 @@ def refresh(graph: Graph, rules: Rules, entry: int) -> None:
     pair.first_high = bernoulli_upper(probability, pair.level)
 
 
-@compiled
+@partial(compiled, inner=True)
 def _worth(graph: Graph, rules: Rules, entry: int, place: int, later: int) -> tuple[float, float]:
     """What an outcome of a pair is worth, less the reward of the pair; `later` is the stage of the successor.
 
@@ -146,7 +160,7 @@ def _worth(graph: Graph, rules: Rules, entry: int, place: int, later: int) -> tu
     return reward + rules.discount * graph.low[node], reward + rules.discount * graph.high[node]
 
 
-@compiled
+@partial(compiled, inner=True)
 def _action_interval(graph: Graph, rules: Rules, entry: int, later: int, room: Floats) -> tuple[float, float]:
     """The interval of an action value: the extreme rewards and transitions, at the bounds of the successors' values.
 
@@ -166,17 +180,18 @@ def _action_interval(graph: Graph, rules: Rules, entry: int, later: int, room: F
         return reward_low + low, reward_high + high
     for place in range(pair.seen):
         room[0, place] = graph.hits[pair.start + place] / pair.count
-        room[1, place], room[2, place] = _worth(graph, rules, entry, place, later)
+        low, high = _worth(graph, rules, entry, place, later)
+        room[1, place], room[2, place] = -low, high  # the smallest expectation is minus the largest of minus the values
     least, most = math.inf, -math.inf
     if pair.seen < rules.bound:
         least, most = _worth(graph, rules, entry, pair.seen, later)
     shares = room[0, : pair.seen]
-    low = ball_minimum(shares, room[1, : pair.seen], least, pair.level, room[3])
-    high = ball_maximum(shares, room[2, : pair.seen], most, pair.level)
-    return reward_low + low, reward_high + high
+    low, _ = ball_extreme(shares, room[1, : pair.seen], -least, pair.level, 0.0)
+    high, _ = ball_extreme(shares, room[2, : pair.seen], most, pair.level, 0.0)
+    return reward_low - low, reward_high + high
 
 
-@compiled
+@partial(compiled, inner=True)
 def fill(frames: Floats, rules: Rules, key: int, wanted: int, backup: Any) -> None:
     """What the backup makes of the action values in the frame, see `fill_frame` and `Callback`."""
     if backup is None:
@@ -189,7 +204,7 @@ def fill(frames: Floats, rules: Rules, key: int, wanted: int, backup: Any) -> No
         backup(key, wanted)
 
 
-@compiled
+@partial(compiled, inner=True)
 def back_up(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, room: Floats, backup: Any) -> None:
     """Tightens the intervals of a state's actions and of its value. An interval never widens, nor turns over.
 
@@ -218,7 +233,7 @@ def back_up(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, 
     graph.high[node] = max(min(graph.high[node], high), graph.low[node])
 
 
-@compiled
+@partial(compiled, inner=True, merged=True)
 def sweep(graph: Graph, rules: Rules, frames: Floats, room: Floats, backup: Any) -> None:
     """Backs up everything, the latest discoveries first: they are mostly successors of earlier ones."""
     for stage in range(rules.stages - 1, -1, -1):
@@ -227,6 +242,12 @@ def sweep(graph: Graph, rules: Rules, frames: Floats, room: Floats, backup: Any)
 
 
 @compiled
+def sweep_once(graph: Graph, rules: Rules, frames: Floats, room: Floats, backup: Any) -> None:
+    """A sweep from Python."""
+    sweep(graph, rules, frames, room, backup)
+
+
+@partial(compiled, inner=True, merged=True)
 def slack(graph: Graph, rules: Rules, entry: int, later: int) -> float:
     """How far what is not known of a pair itself could move its value; samples of it reduce this and nothing else.
 

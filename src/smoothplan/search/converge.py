@@ -1,20 +1,21 @@
 """Bounds swept to convergence, from above or from below, of all discovered states of an endless problem.
 
 Both sides are one computation: from below, everything changes its sign. Values may be taken relative to that of one
-state, the *anchor*. With h(s) = V(s) − V(anchor), a smooth Bellman equation becomes h(s) = F(r + γ·E h) − (1−γ)·V(anchor)
-and h(anchor) = 0, so that bounds on h add up what is not known until the anchor is reached, and not for ever. What two
-actions are worth differs by what they are worth until then: the rest is common to both.
+state, the *anchor*. With h(s) = V(s) − V(anchor), the Bellman equation becomes h(s) = F(r + γ·E h) − (1−γ)·V(anchor),
+h(anchor) = 0. So bounds on h add up what is not known until the anchor is reached, and not for ever. What two actions
+are worth differs by what they are worth until then: the rest is common to both.
 
 Policy iteration finds the bounds: it alternates between the extreme transition probabilities of every pair, and the
-values that follow if they stay as they are. It ends near the fixed point, on either side of it. What one more step would
-add to any value, divided by 1 − γ, moves the result to the safe side, for a step adds at most γ times what is added to
-the values: so the result is a bound wherever the iteration ends.
+values that follow if they stay as they are. It ends near the fixed point, on either side of it. What one more step
+would add to any value, divided by 1 − γ, moves the result to the safe side, for a step adds at most γ times what is
+added to the values: so the result is a bound wherever the iteration ends.
 """
 
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smoothplan.arguments import Floats, Ints
 from smoothplan.compiling import compiled
@@ -27,6 +28,9 @@ STEPS = 60
 
 SWEEPS = 5_000
 """The largest number of sweeps between two improvements."""
+
+ALIKE = 0.1
+"""How much the factor by which changes shrink may vary, relative to what it lacks to 1, where they are added up."""
 
 ROUNDING = 1e-13
 """What rounding may change of a value, relative to the largest."""
@@ -43,13 +47,18 @@ class Side(NamedTuple):
     bonus: Floats  # [n·K], how far q is from the estimate with these values: what samples of the pair can reduce
     exponent: Floats  # [n·K], how fast: the bonus falls like count^(−exponent)
     own: Floats  # [n·K], q less what the seen successors contribute
-    lean: Floats  # [M], the extreme probabilities of outcomes
+    ahead: Floats  # [n·K], how far the ν of `ball_extreme` was above the best value
+    lean: Floats  # [M], the extreme probabilities of outcomes; 0 for the end
+    moves: Floats  # [n], how the last sweep changed values
     best: Ints  # [n], the action with the largest q from above, and with the smallest from below
     steps: Ints  # [2], improvements and sweeps made
 
 
 def new_side(graph: Graph, rules: Rules, side: int, anchor: int = -1, value: float = 0.0) -> Side:
-    """What is known without an iteration; `value` is the least value of the anchor from above, the largest from below."""
+    """What is known without an iteration.
+
+    `value` is that of the anchor: the smallest that is possible from above, the largest from below.
+    """
     states, actions = int(graph.totals[STATES]), rules.actions
     base = side * value if anchor >= 0 else 0.0
     values = (graph.high[:states] if side > 0 else -graph.low[:states]) - base
@@ -65,7 +74,9 @@ def new_side(graph: Graph, rules: Rules, side: int, anchor: int = -1, value: flo
         bonus=np.zeros(pairs),
         exponent=np.ones(pairs),
         own=np.zeros(pairs),
+        ahead=np.zeros(pairs),
         lean=np.zeros(int(graph.totals[OUTCOMES])),
+        moves=np.zeros(states),
         best=np.zeros(states, dtype=np.int64),
         steps=np.zeros(2, dtype=np.int64),
     )
@@ -106,13 +117,11 @@ def converge(graph: Graph, rules: Rules, bounds: Side, frames: Floats, room: Flo
     for state in range(len(bounds.values)):
         if state != bounds.anchor:
             bounds.values[state] = min(bounds.values[state] + surplus, top)
-    return discount * surplus
+    return float(discount * surplus)
 
 
 @partial(compiled, inner=True)
-def _extreme(
-    graph: Graph, rules: Rules, bounds: Side, entry: int, reward_top: float, top: float, room: Floats
-) -> None:
+def _extreme(graph: Graph, rules: Rules, bounds: Side, entry: int, reward_top: float, top: float, room: Floats) -> None:
     """The largest action value of a pair that its confidence sets allow, and the probabilities that attain it."""
     pair, side, base, discount = graph.pairs[entry], bounds.side, bounds.base, rules.discount
     constant = 0.0 if bounds.anchor < 0 else -(1.0 - discount) * base
@@ -125,8 +134,9 @@ def _extreme(
     if not by_outcome:
         reward = pair.reward_high if side > 0 else -pair.reward_low
         if rules.kind == VARYING:
-            reward_bonus = reward - side * (rules.reward_low + rules.reward_width * pair.total / pair.count)
-    mean = 0.0
+            estimate = side * (rules.reward_low + rules.reward_width * pair.total / pair.count)
+            reward_bonus = max(reward - estimate, 0.0)  # an interval that never widens may be beside the estimate
+    mean, most = 0.0, -np.inf
     for place in range(pair.seen):
         outcome = pair.start + place
         successor = graph.successors[outcome]
@@ -137,11 +147,13 @@ def _extreme(
             value += discount * bounds.values[successor]
         room[0, place], room[1, place] = graph.hits[outcome] / pair.count, value
         mean += room[0, place] * value
+        most = max(most, value)
     unseen = -np.inf
     if pair.seen < rules.bound:
         unseen = discount * top + (reward_top if by_outcome else 0.0)
     level = 0.0 if rules.bound == 1 else pair.level
-    bound, pole = ball_extreme(room[0, : pair.seen], room[1, : pair.seen], unseen, level)
+    bound, pole = ball_extreme(room[0, : pair.seen], room[1, : pair.seen], unseen, level, bounds.ahead[entry])
+    bounds.ahead[entry] = pole - max(most, unseen)
     reach, bonus = pole - bound, max(bound - mean, 0.0)
     # The probabilities that attain it; what is left goes to what was not seen.
     seen, own = 0.0, 0.0
@@ -163,6 +175,7 @@ def _extreme(
             own += lean * side * graph.rewards[outcome]
         if successor == ENDED:
             own -= lean * discount * base
+            bounds.lean[outcome] = 0.0
     if seen < 1.0 and unseen > -np.inf:
         own += (1.0 - seen) * unseen
     bounds.q[entry] = reward + bound + constant
@@ -191,11 +204,16 @@ def _value(graph: Graph, rules: Rules, bounds: Side, state: int, frames: Floats)
 
 @partial(compiled, inner=True)
 def _follow(graph: Graph, rules: Rules, bounds: Side, top: float, enough: float, frames: Floats) -> None:
-    """Sweeps over the values with the probabilities as they are, the latest discoveries first, until they settle."""
+    """Sweeps over the values with the probabilities as they are, the latest discoveries first, until they settle.
+
+    What sweeps change soon shrinks by the same factor each time, which is close to 1. Then it is added up at once.
+    """
     actions = rules.actions
     greedy = rules.soft.temperature == 0.0
+    bounds.moves[:] = 0.0
+    factor = 0.0
     for _ in range(SWEEPS):
-        change = 0.0
+        change = product = square = 0.0
         for state in range(len(bounds.values) - 1, -1, -1):
             if state == bounds.anchor:
                 continue
@@ -206,28 +224,48 @@ def _follow(graph: Graph, rules: Rules, bounds: Side, top: float, enough: float,
                 pair, total = graph.pairs[entry], 0.0
                 for outcome in range(pair.start, pair.start + pair.seen):
                     successor = graph.successors[outcome]
-                    if successor >= 0 and successor != bounds.anchor:
+                    if successor >= 0:  # the anchor's value is 0
                         total += bounds.lean[outcome] * bounds.values[successor]
                 bounds.q[entry] = bounds.own[entry] + rules.discount * total
             value = bounds.q[state * actions + bounds.best[state]]
             if not greedy:
                 value = _value(graph, rules, bounds, state, frames)
             value = min(value, top)
-            change = max(change, abs(value - bounds.values[state]))
-            bounds.values[state] = value
+            move, last = value - bounds.values[state], bounds.moves[state]
+            change = max(change, abs(move))
+            product += move * last
+            square += last * last
+            bounds.values[state], bounds.moves[state] = value, move
         bounds.steps[1] += 1
         if change <= enough:
             return
+        before, factor = factor, product / square if square > 0.0 else 0.0
+        if 0.0 < factor < 1.0 and abs(factor - before) <= ALIKE * (1.0 - factor):
+            for state in range(len(bounds.values)):
+                bounds.values[state] = min(bounds.values[state] + bounds.moves[state] * factor / (1.0 - factor), top)
+                bounds.moves[state] = 0.0
+            factor = 0.0
 
 
 @compiled
-def flow(graph: Graph, rules: Rules, policy: Floats, action: int, anchor: int, waiting: Floats, result: Floats) -> None:
+def flow(
+    pairs: NDArray[np.void],
+    successors: NDArray[np.int32],
+    hits: Ints,
+    discount: float,
+    policy: Floats,
+    action: int,
+    anchor: int,
+    waiting: Floats,
+    result: Floats,
+) -> None:
     """The discounted numbers of visits of pairs, [n·K]: an action at the root, then a policy, in the empirical model.
 
     Visits end at the anchor, if there is one. They are accurate to about a hundredth.
 
     Args:
-        graph, rules: as above.
+        pairs, successors, hits: of the graph.
+        discount: γ.
         policy: probabilities of actions, [n·K].
         action: the first one, at state 0.
         anchor: the number of a state, −1 for none.
@@ -236,12 +274,12 @@ def flow(graph: Graph, rules: Rules, policy: Floats, action: int, anchor: int, w
     """
     waiting[:] = 0.0
     result[:] = 0.0
-    actions, discount = rules.actions, rules.discount
+    actions = len(policy) // len(waiting)
     result[action] = 1.0
-    pair = graph.pairs[action]
+    pair = pairs[action]
     for outcome in range(pair.start, pair.start + pair.seen):
-        if graph.successors[outcome] >= 0:
-            waiting[graph.successors[outcome]] += discount * graph.hits[outcome] / pair.count
+        if successors[outcome] >= 0:
+            waiting[successors[outcome]] += discount * hits[outcome] / pair.count
     total = 1.0
     while True:
         moved = 0.0
@@ -257,13 +295,11 @@ def flow(graph: Graph, rules: Rules, policy: Floats, action: int, anchor: int, w
                 entry = state * actions + choice
                 if policy[entry] > 0.0:
                     result[entry] += weight * policy[entry]
-                    pair = graph.pairs[entry]
+                    pair = pairs[entry]
+                    each = discount * weight * policy[entry] / pair.count
                     for outcome in range(pair.start, pair.start + pair.seen):
-                        if graph.successors[outcome] >= 0:
-                            share = graph.hits[outcome] / pair.count
-                            waiting[graph.successors[outcome]] += discount * weight * policy[entry] * share
+                        if successors[outcome] >= 0:
+                            waiting[successors[outcome]] += each * hits[outcome]
         total += moved
         if moved <= 0.01 * (1.0 - discount) * total:
             return
-
-

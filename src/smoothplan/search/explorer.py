@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from smoothplan import curvature
 from smoothplan.arguments import Floats, Ints, frozen
 from smoothplan.backups import Backup, depends_on_state, is_mixture
 from smoothplan.engines.kernels import softmaxes
-from smoothplan.models.base import Oracle, States
+from smoothplan.models.base import Oracle, States, declared_values
 from smoothplan.models.calls import ModelError
 from smoothplan.models.tabular import OUTCOME, Tables, TabularModel
 from smoothplan.search import bounds, loop
@@ -19,6 +20,8 @@ from smoothplan.search.callback import Callback
 from smoothplan.search.graph import (
     BY_OUTCOME,
     CHUNKS,
+    COMPARED,
+    DEBT,
     ENDED,
     OFFENCE,
     OFFENDER,
@@ -27,12 +30,11 @@ from smoothplan.search.graph import (
     STATES,
     Graph,
     Rules,
-    discovered,
+    discover_all,
     grown,
-    make_room,
     new_graph,
 )
-from smoothplan.search.rounds import Rounds
+from smoothplan.search.rounds import Rounds, View
 from smoothplan.search.saved import Arrays, Readable, require
 from smoothplan.search.ugape import Certificate, certificate
 from smoothplan.streams import CALLS
@@ -158,7 +160,7 @@ class Explorer:
         else:
             self._callback = Callback(backup, self.work.frames, self._keyed, self._stop)
         if self._known is None:
-            discovered(self.graph, self.rules, int(root))
+            self._numbered(np.array([root]))
         else:
             self._discover(self._known.states[0])
         self._backup = backup
@@ -166,6 +168,8 @@ class Explorer:
         self.rounds: Rounds | None = None
         if rules.endless and rules.focused and rules.published < 0.0 and is_mixture(backup):
             self.rounds = Rounds(self._policy)
+        self._declares_values = declared_values(oracle.model) is not None
+        self.graph.totals[COMPARED] = 1
 
     def _policy(self, q: Floats) -> Floats:
         """∇F at the first n states, [n, K]."""
@@ -181,16 +185,23 @@ class Explorer:
             epsilon, until, rounds: as for `explore`.
             limit: no call is made after this many in all, `until` by default; a round may use them all.
         """
-        limit = until if limit is None else limit
-        if self.rounds is None or not self.rounds.take_over(self.graph, self.oracle.calls):
+        limit, calls = until if limit is None else limit, self.oracle.calls
+        if self.rounds is None:
             return self.explore(epsilon, until, rounds, limit)
-        brackets = self.rounds.tighten(self.graph, self.rules, self.work, epsilon, self.oracle.calls)
+        view = View(self.graph, self.rules, self.work)
+        if not self.rounds.take_over(self.graph, calls):
+            if self._declares_values and calls >= 2 * self.graph.totals[COMPARED]:
+                self.graph.totals[COMPARED] = calls
+                self.rounds.sweep(view, epsilon)
+                self._require_possible()
+            return self.explore(epsilon, until, rounds, limit)
+        brackets = self.rounds.tighten(view, epsilon, calls)
+        self._require_possible()
         gap = self.certificate.gap
         if gap <= epsilon:
             return True
-        left = limit - self.oracle.calls
-        if left > 0:
-            counts = self.rounds.counts(self.graph, self.rules, brackets, gap, epsilon, self.oracle.calls, left)
+        if calls < limit:
+            counts = self.rounds.counts(view, brackets, gap, epsilon, calls, limit - calls)
             if not counts.any():  # no sample helps: ties of what is known for certain
                 return self.explore(epsilon, until, rounds, limit)
             self._sample_all(np.flatnonzero(counts), counts[counts > 0])
@@ -203,6 +214,39 @@ class Explorer:
         found = certificate(self.intervals[None])
         proved = None if self.rounds is None else self.rounds.proved
         return found if proved is None or found.gap <= proved.gap else proved
+
+    @property
+    def estimates(self) -> Floats:
+        """Estimates of the root's action values, within their intervals, [K]."""
+        intervals = self.intervals
+        middles = intervals.mean(axis=1)
+        if self.rounds is not None and len(self.rounds.differences):
+            middles = middles.mean() + self.rounds.differences
+        return np.asarray(np.clip(middles, intervals[:, 0], intervals[:, 1]))
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """What is known of all values before the first sample."""
+        return float(self.rules.span_low[0]), float(self.rules.span_high[0])
+
+    @property
+    def exponent(self) -> float:
+        """ξ, where the gap falls about like calls^(−ξ); ½ where it is not known."""
+        return 0.5 if self.rounds is None else self.rounds.exponent
+
+    @property
+    def holding(self) -> list[tuple[int, int, float]]:
+        """The pairs that hold up the gap, by the number of the state and the action, and their share of it."""
+        held = () if self.rounds is None else self.rounds.holding
+        return [(*divmod(entry, self.rules.actions), share) for entry, share in held]
+
+    def _require_possible(self) -> None:
+        """Compares what sweeps have proved of every value with what the model declares of values."""
+        assert self.rounds is not None
+        low, high = self.rounds.values
+        for number in (int(np.argmax(low)), int(np.argmin(high))):
+            proved = float(low[number]), float(high[number])
+            curvature.require_possible(self.oracle.model, self._backup, proved, self.state(number))
 
     def _sample_all(self, entries: Ints, counts: Ints) -> None:
         """Samples pairs [p], each so often, and updates their confidence sets."""
@@ -238,7 +282,7 @@ class Explorer:
                 ]
             )
             rows = np.repeat(entries[pieces[number]], part)
-            self._take(rows, numbers[sampled.groups], sampled.rewards, np.ones(len(rows), dtype=np.int64))
+            self._take(*sampled.outcomes(rows, numbers))
 
     def _spend(self, counts: Ints) -> None:
         """Charges the calls of a round to the two root actions that it compares."""
@@ -265,29 +309,19 @@ class Explorer:
 
     def _numbered(self, keys: Ints) -> Ints:
         """The numbers of successors of a table [n], which are new or known."""
-        distinct, places = np.unique(keys, return_inverse=True)
-        return np.array([ENDED if key < 0 else self.number(key) for key in distinct.tolist()])[places]
+        numbers = np.zeros(len(keys), dtype=np.int64)
+        done = 0
+        while (done := discover_all(self.graph, self.rules, keys, numbers, done)) < len(keys):
+            self._grow()
+        return numbers
 
     def _take(self, entries: Ints, successors: Ints, rewards: Floats, times: Ints) -> None:
         """Records outcomes [n], those of a pair together, each so often."""
-        starts = np.flatnonzero(np.diff(entries, prepend=-1))
-        sizes = np.diff(starts, append=len(entries))
-        for start, size in zip(starts, sizes, strict=True):
-            self._make_room(int(entries[start]), successors[start : start + size], rewards[start : start + size])
-        if not bounds.record_all(self.graph, self.rules, entries, successors, rewards, times):
-            raise self._broken()
-
-    def _make_room(self, entry: int, successors: Ints, rewards: Floats) -> None:
-        """Room for these outcomes of a pair."""
-        pair = self.graph.pairs[entry]
-        if pair["seen"] + len(successors) <= pair["room"]:
-            return
-        if self.rules.kind == BY_OUTCOME:
-            more = len(set(zip(successors.tolist(), rewards.tolist(), strict=True)))
-        else:
-            more = len(set(successors.tolist()))
-        while not make_room(self.graph, self.rules, entry, more, self.work.room):
-            self._grow(more, entry)
+        outcomes, done = (entries, successors, rewards, times), 0
+        while (done := bounds.record_all(self.graph, self.rules, *outcomes, self.work.room, done)) < len(entries):
+            if done < 0:
+                raise self._broken()
+            self._grow(1, int(entries[done]))
 
     # The loop
 
@@ -306,7 +340,7 @@ class Explorer:
         limit = until if limit is None else limit
         turn = self._begin(start=-1, until=min(until, limit))
         turn["epsilon"], turn["limit"], turn["rounds"] = epsilon, limit, rounds
-        return self._proceed(np.zeros((0, self.rules.actions))) == loop.CONVERGED
+        return self._proceed(None) == loop.CONVERGED
 
     def survey(self, q: Floats, start: int, until: int) -> None:
         """Samples for estimates, along walks that follow estimates. Statistics must be pooled over stages.
@@ -320,7 +354,7 @@ class Explorer:
             ModelError: as `explore`.
         """
         self._begin(start=start, until=until)
-        self._proceed(q)
+        self._proceed(frozen(np.ascontiguousarray(q).view()))
 
     def _begin(self, start: int, until: int) -> Any:
         """A new turn: whatever an interrupted one has left behind is forgotten."""
@@ -328,9 +362,8 @@ class Explorer:
         self._turn["start"], self._turn["until"] = start, until
         return self._turn
 
-    def _proceed(self, q: Floats) -> int:
+    def _proceed(self, q: Floats | None) -> int:
         """Select, sample, absorb: all in compiled code on a table; otherwise the samples are made here."""
-        q = frozen(np.ascontiguousarray(q).view())
         successor, backup = ENDED, None if self._callback is None else self._callback.function
         while True:
             verdict = loop.proceed(
@@ -356,7 +389,7 @@ class Explorer:
         try:
             transition = self.oracle.sample(states, np.full(count, turn["sampled"]))
         finally:  # interrupted calls were made too
-            loop.account(self.graph, self._turn, self.oracle.calls - before)
+            self._account(self.oracle.calls - before)
         successors = np.array(
             [
                 ENDED if end else self.number(state)
@@ -366,6 +399,13 @@ class Explorer:
         entries = np.full(count, turn["entry"])
         self._take(entries, successors, transition.rewards, np.ones(count, dtype=np.int64))
         return int(successors[-1])
+
+    def _account(self, calls: int) -> None:
+        """As `loop.account`."""
+        turn = self._turn[0]
+        if turn["start"] < 0:
+            self.graph.spent[turn["action"]] += calls
+            self.graph.totals[DEBT] += max(calls - 1, 0) if turn["focused"] else -loop.INSURED * calls
 
     def _stop(self) -> None:
         """Has compiled code return after the round that is under way."""
@@ -397,7 +437,7 @@ class Explorer:
     def tighten(self) -> None:
         """Propagates bounds once through everything that was discovered."""
         backup = None if self._callback is None else self._callback.function
-        bounds.sweep(self.graph, self.rules, self.work.frames, self.work.room, backup)
+        bounds.sweep_once(self.graph, self.rules, self.work.frames, self.work.room, backup)
         if self._callback is not None:
             self._callback.check()
 
@@ -446,9 +486,7 @@ class Explorer:
     def number(self, state: Any) -> int:
         """The number of a state, which is new or known."""
         if self._known is None:
-            if self.graph.totals[STATES] == len(self.graph.keys):
-                self._grow()
-            return int(discovered(self.graph, self.rules, int(state)))
+            return int(self._numbered(np.array([state]))[0])
         number = self._known.find(state)
         return self._discover(state) if number < 0 else number
 
@@ -471,7 +509,7 @@ class Explorer:
             self._weights[number] = self._mixture.weights(state[None])[0]
         if number == len(self._known.states):
             self._known.add(state)
-        return discovered(self.graph, self.rules, number)
+        return int(self._numbered(np.array([number]))[0])
 
     def _grow(self, more: int = 1, entry: int | None = None) -> None:
         """More room: for so many states, and as many more outcomes of a pair, where it is short."""

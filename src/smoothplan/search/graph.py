@@ -5,10 +5,11 @@ has an interval for each stage, and with stage-wise counts also statistics for e
 stage h is entry i·H + h, and the statistics of its pair with action a entry (i·R + h)·K + a, where H is the number of
 stages and R is H or 1. An endless problem has one stage, which follows itself.
 
-The outcomes of a pair, its different successors with how often each was seen, are consecutive entries of arrays that all
-pairs share. A pair whose place is full gets a larger one: memory is used for what was seen, not for what is possible.
+The outcomes of a pair, its different successors with how often each was seen, are consecutive entries of arrays that
+all pairs share. A pair whose place is full gets a larger one: memory is used for what was seen, not for what may be.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -42,10 +43,10 @@ PAIR = np.dtype(
 NOWHERE, ENDED = -1, -2
 """In place of a successor: none yet, and the end of the episode, worth 0."""
 
-STATES, PAIRS, ROUNDS, SWEPT, DEBT, OFFENDER, OFFENCE, OUTCOMES, CHUNKS, NUMBERS = range(10)
+STATES, PAIRS, ROUNDS, SWEPT, DEBT, OFFENDER, OFFENCE, OUTCOMES, CHUNKS, COMPARED, NUMBERS = range(11)
 """Places in `Graph.totals`, and their number: states discovered, pairs sampled, rounds, calls at the last sweep, calls
 that focused rounds owe to trajectories, the pair whose outcome contradicts the model's declaration, and how, places for
-outcomes in use, chunks of samples drawn."""
+outcomes in use, chunks of samples drawn, calls when what is proved was compared with what the model declares."""
 
 FIXED, BY_OUTCOME, VARYING = range(3)
 """Kinds of rewards: one number for each pair; one for each outcome, which successor and reward tell apart; any."""
@@ -143,7 +144,7 @@ def enter_all(slots: NDArray[np.int32], keys: Ints, count: int) -> None:
         slots[slot_of(slots, keys, keys[number])] = number
 
 
-@compiled
+@partial(compiled, inner=True)
 def slot_of(slots: NDArray[np.int32], keys: Ints, key: int) -> int:
     """Where a key is, or belongs, in a hash table, which holds numbers of keys, or −1; its size is a power of 2."""
     mask = len(slots) - 1
@@ -154,7 +155,7 @@ def slot_of(slots: NDArray[np.int32], keys: Ints, key: int) -> int:
     return slot
 
 
-@compiled
+@partial(compiled, inner=True)
 def discovered(graph: Graph, rules: Rules, key: int) -> int:
     """The number of the state with that key, which is new or known."""
     slot = slot_of(graph.slots, graph.keys, key)
@@ -182,6 +183,19 @@ def discovered(graph: Graph, rules: Rules, key: int) -> int:
 
 
 @compiled
+def discover_all(graph: Graph, rules: Rules, keys: Ints, numbers: Ints, start: int) -> int:
+    """Fills in the numbers of states, from `start` on; negative keys are those of `ENDED`. Returns where room ends."""
+    for i in range(start, len(keys)):
+        if keys[i] < 0:
+            numbers[i] = ENDED
+        elif graph.totals[STATES] == len(graph.keys):
+            return i
+        else:
+            numbers[i] = discovered(graph, rules, keys[i])
+    return len(keys)
+
+
+@partial(compiled, inner=True)
 def make_room(graph: Graph, rules: Rules, entry: int, more: int, room: Floats) -> bool:
     """Gives a pair a place for more outcomes; False if the arrays are full, or `room` [.., outcomes] is too small."""
     pair = graph.pairs[entry]
@@ -201,7 +215,7 @@ def make_room(graph: Graph, rules: Rules, entry: int, more: int, room: Floats) -
     return True
 
 
-@compiled
+@partial(compiled, merged=True)
 def pair_at(rules: Rules, state: int, stage: int, action: int) -> int:
     """The entry of the statistics of a pair."""
     record = state * rules.stages + stage if rules.stage_wise else state

@@ -11,7 +11,7 @@ for estimates instead of proofs: its walk follows estimates of the action values
 *Absorb*: the confidence sets of the pair, then the bounds of the states on the way to it.
 """
 
-import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from smoothplan.arguments import Floats, Ints
 from smoothplan.compiling import compiled
 from smoothplan.engines.kernels import draw_action, draw_column
 from smoothplan.models.tabular import Tables, draw
-from smoothplan.search.bounds import back_up, fill, record, refresh, slack, sweep
+from smoothplan.search.bounds import RECORDED, back_up, fill, record, refresh, slack, sweep
 from smoothplan.search.callback import POLICY
 from smoothplan.search.graph import (
     DEBT,
@@ -36,7 +36,7 @@ from smoothplan.search.graph import (
     make_room,
     pair_at,
 )
-from smoothplan.search.ugape import leaders
+from smoothplan.search.ugape import compiled_leaders
 from smoothplan.streams import CALLS, Stream, uniform
 
 SAMPLE, PAUSED, CONVERGED, FULL, BROKEN = range(5)
@@ -114,7 +114,7 @@ class Workspace(NamedTuple):
     path: Ints  # [.., 3], the states, stages and actions of a walk
 
 
-@compiled
+@partial(compiled, inner=True)
 def next_action(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, backup: Any, stream: Stream) -> int:
     """An action by ∇F(U), or the greedy one: argmax U. `backup` as for `back_up`, here and below."""
     start = (state * rules.stages + stage) * rules.actions
@@ -131,7 +131,7 @@ def next_action(graph: Graph, rules: Rules, state: int, stage: int, frames: Floa
     return best
 
 
-@compiled
+@partial(compiled, merged=True)
 def goes_on(graph: Graph, rules: Rules, successor: int, stage: int, steps: int, weight: float, gap: float) -> bool:
     """Whether a walk that has come to a successor at a stage goes on from there."""
     if successor == ENDED or stage == rules.stages or steps >= LONGEST:
@@ -140,7 +140,7 @@ def goes_on(graph: Graph, rules: Rules, successor: int, stage: int, steps: int, 
     return not rules.endless or weight * (graph.high[node] - graph.low[node]) >= CUT * gap
 
 
-@compiled
+@partial(compiled, inner=True, merged=True)
 def seen_successor(graph: Graph, entry: int, stream: Stream) -> int:
     """A successor of a pair that was sampled, drawn as often as it was seen."""
     pair = graph.pairs[entry]
@@ -152,7 +152,7 @@ def seen_successor(graph: Graph, entry: int, stream: Stream) -> int:
     return int(np.int64(graph.successors[place]))  # for kernels that are compiled for one kind of integer
 
 
-@compiled
+@partial(compiled, inner=True)
 def _focused_walk(
     graph: Graph, rules: Rules, turn: NDArray[np.void], work: Workspace, backup: Any, stream: Stream
 ) -> bool:
@@ -184,7 +184,7 @@ def _focused_walk(
     return bool(me.idle >= IDLE)
 
 
-@compiled
+@partial(compiled, inner=True)
 def _curious_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: Stream) -> int:
     """Where on a walk from a state to sample: the entry of a pair, or −1 if all that was met is known for certain.
 
@@ -222,13 +222,13 @@ def _curious_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: Str
     return chosen
 
 
-@compiled
+@partial(compiled, inner=True)
 def select(
     graph: Graph,
     rules: Rules,
     turn: NDArray[np.void],
     work: Workspace,
-    q: Floats,
+    q: Floats | None,
     backup: Any,
     stream: Stream,
 ) -> int:
@@ -236,7 +236,7 @@ def select(
     me = turn[0]
     calls = int(stream[CALLS])
 
-    if me.start >= 0:  # a survey
+    if q is not None:  # a survey
         if calls >= me.until or me.idle >= IDLE:
             return PAUSED
         entry = _curious_walk(graph, rules, q, me.start, stream)
@@ -247,7 +247,7 @@ def select(
         return SAMPLE
 
     if me.steps == 0:  # a new round
-        best, challenger, gap = leaders(graph.q_low[: rules.actions], graph.q_high[: rules.actions])
+        best, challenger, gap = compiled_leaders(graph.q_low[: rules.actions], graph.q_high[: rules.actions])
         if me.rounds == 0:
             return PAUSED
         if gap <= me.epsilon:
@@ -274,7 +274,7 @@ def select(
     return SAMPLE
 
 
-@compiled
+@partial(compiled, merged=True)
 def account(graph: Graph, turn: NDArray[np.void], calls: int) -> None:
     """Charges calls to the round's action and to the debt to trajectories; the first of a focused round is free."""
     me = turn[0]
@@ -283,7 +283,7 @@ def account(graph: Graph, turn: NDArray[np.void], calls: int) -> None:
         graph.totals[DEBT] += max(calls - 1, 0) if me.focused else -INSURED * calls
 
 
-@compiled
+@partial(compiled, inner=True)
 def absorb(
     graph: Graph,
     rules: Rules,
@@ -325,7 +325,7 @@ def proceed(
     tables: Tables,
     turn: NDArray[np.void],
     work: Workspace,
-    q: Floats,
+    q: Floats | None,
     successor: int,
     backup: Any,
     stream: Stream,
@@ -339,7 +339,7 @@ def proceed(
             the pair `turn.entry` before the next call.
         turn: [1] of `TURN`, what is asked for and where the search stands.
         work: overwritten.
-        q: the estimates that a survey follows, [n, K], of the first n discovered states.
+        q: the estimates that a survey follows, [n, K], of the first n discovered states; None for a search.
         successor: the last of the outcomes that the caller has recorded.
         backup: None for a mixture of softmaxes, else the function of a `Callback`.
         stream: of the oracle.
@@ -364,6 +364,6 @@ def proceed(
         for _ in range(me.count):
             key, reward, end = draw(tables, graph.keys[me.state], me.sampled, stream)
             successor = ENDED if end else discovered(graph, rules, key)
-            if not record(graph, rules, me.entry, successor, reward, 1):
+            if record(graph, rules, me.entry, successor, reward, 1, work.room) != RECORDED:
                 return BROKEN
         account(graph, turn, me.count)

@@ -21,7 +21,7 @@ from smoothplan.search.graph import (
     STATES,
     Graph,
     Rules,
-    discovered,
+    discover_all,
     enter_all,
     new_graph,
     records_of,
@@ -115,7 +115,7 @@ def outcomes_of(pairs: NDArray[np.void]) -> Ints:
     """Where the outcomes of pairs [m] are, pair by pair."""
     seen = pairs["seen"]
     behind = np.cumsum(seen)
-    return np.arange(int(seen.sum())) + np.repeat(pairs["start"] - (behind - seen), seen)
+    return np.asarray(np.arange(int(seen.sum())) + np.repeat(pairs["start"] - (behind - seen), seen))
 
 
 def read_graph(arrays: Readable, rules: Rules, keys: Ints) -> Graph:
@@ -136,7 +136,7 @@ def read_graph(arrays: Readable, rules: Rules, keys: Ints) -> Graph:
     pairs["start"], pairs["room"] = np.cumsum(seen) - seen, seen
 
     fresh = new_graph(rules, 1, 1)  # what is known of a state at its discovery
-    discovered(fresh, rules, 0)
+    discover_all(fresh, rules, np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64), 0)
     graph = new_graph(rules, room, max(outcomes, 1))
     graph.keys[:states] = keys
     enter_all(graph.slots, graph.keys, states)

@@ -16,7 +16,6 @@ class Certificate(NamedTuple):
     gap: float
 
 
-@compiled
 def leaders(low: Floats, high: Floats) -> tuple[int, int, float]:
     """The best action, its challenger and the gap, from lower and upper bounds [K] each; see `ugape`."""
     best = 0
@@ -32,14 +31,17 @@ def leaders(low: Floats, high: Floats) -> tuple[int, int, float]:
     return best, challenger, high[challenger] - low[best]
 
 
+compiled_leaders = compiled(leaders, inner=True, merged=True)
+
+
 def ugape(intervals: Floats) -> tuple[int, int | None, float]:
     """The best action, its challenger, and the gap U(challenger) − L(best), from intervals [K, 2] (the paper's UGapE).
 
     The best action has the largest lower bound; among equals the larger upper bound decides, then the order. With one
     action there is no challenger and no gap.
     """
-    best, challenger, gap = leaders(*np.ascontiguousarray(intervals.T))
-    return best, challenger if len(intervals) > 1 else None, gap
+    best, challenger, gap = leaders(intervals[:, 0], intervals[:, 1])
+    return best, challenger if len(intervals) > 1 else None, float(gap)
 
 
 def certificate(cases: Floats) -> Certificate:
