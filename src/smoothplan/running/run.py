@@ -37,7 +37,7 @@ def plain(thing: Any) -> Any:
         return {name: plain(value) for name, value in thing.items()}
     if isinstance(thing, list | tuple):
         return [plain(value) for value in thing]
-    return thing.tolist() if isinstance(thing, np.ndarray) else thing
+    return thing.tolist() if isinstance(thing, np.ndarray | np.generic) else thing
 
 
 def within(error: float, epsilon: float) -> bool:

@@ -134,7 +134,8 @@ def _extreme(graph: Graph, rules: Rules, bounds: Side, entry: int, reward_top: f
     if not by_outcome:
         reward = pair.reward_high if side > 0 else -pair.reward_low
         if rules.kind == VARYING:
-            reward_bonus = reward - side * (rules.reward_low + rules.reward_width * pair.total / pair.count)
+            estimate = side * (rules.reward_low + rules.reward_width * pair.total / pair.count)
+            reward_bonus = max(reward - estimate, 0.0)  # an interval that never widens may be beside the estimate
     mean, most = 0.0, -np.inf
     for place in range(pair.seen):
         outcome = pair.start + place
