@@ -16,6 +16,9 @@ from typing import Any, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+PARTS_KNOWN = 0, 68
+"""The version of Numba whose compiler `_part_compiler` changes. With any other one, compiling takes twice as long."""
+
 NOTICEABLE = 0.5
 """Seconds of compiling after which those who wait are told."""
 
@@ -278,7 +281,9 @@ def compiled(
         _register_pointer_to()
         options: dict[str, Any] = {"_nrt": allocates, "forceinline": inlined, "no_cfunc_wrapper": not allocates}
         if inner and not python:
-            options |= {"no_cpython_wrapper": True, "pipeline_class": _part_compiler()}
+            options |= {"no_cpython_wrapper": True}
+            if numba.version_info.short == PARTS_KNOWN:
+                options |= {"pipeline_class": _part_compiler()}
         return numba.njit(cache=not inner, nogil=True, error_model="numpy", **options)
 
     from_python = partial(decorator, python=True) if inner else None
