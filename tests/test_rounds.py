@@ -157,7 +157,7 @@ def relative_bounds_hold(search: Explorer, solution: sp.exact.Solution) -> bool:
     """Whether bounds relative to each of some states contain the truth, V(s) − V(anchor) and Q(s, a) − γ·V(anchor)."""
     assert search.rounds is not None
     graph, states, discount = search.graph, np.asarray(search.states), search.rules.discount
-    anchors = dict.fromkeys([0, search.rounds._anchor, len(states) - 1])
+    anchors = dict.fromkeys([0, search.rounds.anchor, len(states) - 1])
     for anchor in anchors:
         bounds = []
         for side, value in ((1, graph.low[anchor]), (-1, graph.high[anchor])):
