@@ -191,6 +191,7 @@ def _versions(*modules: Any) -> dict[str, int]:
     return {f.py_func.__qualname__: len(f.dispatcher.signatures) for f in functions if f._ready}
 
 
+@pytest.mark.full
 def test_every_kernel_has_one_version(tmp_path: Path) -> None:
     """After plans on a table and with a compiled simulator; from a cache, inner functions would not be seen."""
     code = "import json; from tests.test_compiling import several_plans; print(json.dumps(several_plans()))"

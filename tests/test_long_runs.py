@@ -101,7 +101,8 @@ def test_calls_in_this_process_are_limited_too(kind: str) -> None:
         return (state + 1 + action) % 5, float(luck < 0.2 * state), False
 
     declared = {"initial_state": 0, "reward_kind": "bernoulli", "max_successors": 1}
-    planner = sp.OTGapE(SMOOTH, epsilon=0.3) if kind == "search" else sp.ReferenceCruiser(SMOOTH, epsilon=0.3)
+    walks = sp.OTGapE(SMOOTH, epsilon=0.3, sampling="trajectories")  # rounds would send chunks to other processes
+    planner = walks if kind == "search" else sp.ReferenceCruiser(SMOOTH, epsilon=0.3)
     limits: dict[str, Any] = {"seed": 3, "max_calls": 1_000}
     if kind == "search":
         here, limited = (sp.plan(planner, model(jump, **declared), **limits, chunk_seconds=s) for s in (None, 60.0))

@@ -472,7 +472,6 @@ HIDDEN = vectorised(small())
         (lambda: in_common(at=15, table=sp.models.frozen_lake()), "state 15 is terminal"),
         (lambda: SharedReference(small(), HardMax()).q(np.array([0.5])), "whole numbers"),
         (lambda: default_reference(line(initial_state=np.zeros(7)), HardMax()), r"shape \(7,\).*Give a critic"),
-        (lambda: default_reference(sp.models.sysadmin(4), HardMax()), "declares no max_successors"),
         (lambda: default_reference(line(initial_state=None), HardMax()), "declares no initial_state"),
     ],
 )

@@ -67,8 +67,8 @@ def plan(
             Or the address of a Dask scheduler ("tcp://..."), or a Dask client.
         checkpoint: a file. What is done is written there, and a run that finds its own file goes on where that ends.
         chunk_seconds: seconds that one chunk of samples may take; a longer one is an error that names the call. Chunks
-            are then computed in processes of Dask, even with one worker. Planners that call the simulator in this
-            process, one call after the other, have each call limited instead.
+            are then computed in processes of Dask, even with one worker. What calls the simulator in this process, one
+            call after the other, such as the walks of a search, has each call limited instead.
         worker_memory: bytes that a process on this machine may use; a fair share of the machine's memory by default.
             Giving it also has chunks computed in processes. It does not limit simulator calls in this process: those of
             searches, and of a reference that is made first.
