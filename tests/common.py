@@ -12,6 +12,7 @@ import numpy as np
 import smoothplan as sp
 from smoothplan.arguments import Floats
 from smoothplan.backups import line_cost
+from smoothplan.confidence.kl import ball_extreme
 from smoothplan.models.base import States
 from smoothplan.running.run import Diagnosis, EngineName, Identification, Root
 from smoothplan.search.explorer import Explorer
@@ -174,3 +175,14 @@ def holds(result: sp.PlanResult, model: sp.TabularModel, backup: Any, state: int
     truth = np.append(solution.values[state], solution.q[state])[: len(bounds)]
     half = (bounds[:, 1] - bounds[:, 0]) / 2.0
     return bool((np.abs(truth - bounds.mean(axis=1)) <= scale * half + 1e-9).all())
+
+
+def ball_maximum(shares: Any, values: Any, unseen: float, level: float) -> float:
+    """The largest expectation of values [m] over distributions near the shares [m]."""
+    shares, values = np.array(shares, dtype=float), np.array(values, dtype=float)
+    return ball_extreme(shares, values, float(unseen), float(level), 0.0)[0]
+
+
+def ball_minimum(shares: Any, values: Any, unseen: float, level: float) -> float:
+    """The smallest one; `unseen` is +inf where nothing else can exist."""
+    return -ball_maximum(shares, -np.array(values, dtype=float), -unseen, level)

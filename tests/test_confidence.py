@@ -17,6 +17,7 @@ from scipy.stats import binom, multinomial
 
 from smoothplan.arguments import Floats, Ints, Numbers
 from smoothplan.confidence import ConfidenceSequence, bernstein_count, bernstein_radius, betting, kl, thresholds
+from tests.common import ball_maximum, ball_minimum
 
 # The kernels on arrays
 
@@ -52,15 +53,6 @@ share, wager_regret = np.vectorize(thresholds.share), np.vectorize(thresholds.wa
 
 def mean_interval(*moments: Any) -> tuple[Any, Any]:
     return mean_lower(*moments), mean_upper(*moments)
-
-
-def ball_maximum(shares: Any, values: Any, unseen: float, level: float) -> float:
-    return kl.ball_maximum(np.array(shares, dtype=float), np.array(values, dtype=float), float(unseen), float(level))
-
-
-def ball_minimum(shares: Any, values: Any, unseen: float, level: float) -> float:
-    room = np.array(values, dtype=float)
-    return kl.ball_minimum(np.array(shares, dtype=float), room.copy(), float(unseen), float(level), room)
 
 
 def categorical_threshold(counts: Any, bound: int, log_odds: float) -> float:

@@ -13,7 +13,6 @@ from scipy.stats import binom, chi2
 import smoothplan as sp
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
-from smoothplan.confidence.kl import ball_maximum, ball_minimum
 from smoothplan.confidence.thresholds import wager_regret
 from smoothplan.models.base import States
 from smoothplan.planners.gape import OTGapE
@@ -23,7 +22,7 @@ from smoothplan.search.explorer import Explorer
 from smoothplan.search.graph import BY_OUTCOME, CHUNKS, ENDED, FIXED, STATES, VARYING
 from studies.recurrent import mixed
 from tests.adversarial import ADVERSARIAL
-from tests.common import begun, by_state, content, identified, vectorised
+from tests.common import ball_maximum, ball_minimum, begun, by_state, content, identified, vectorised
 from tests.test_gape import WITHOUT_UNION, bandit
 from tests.test_search import tied
 
@@ -75,7 +74,7 @@ def naive_bounds(search: Explorer, backup: Backup, side: int, anchor: int, value
     base = value if anchor >= 0 else 0.0
     edge = float((rules.span_high if side > 0 else rules.span_low)[0]) - base
     reward_edge = rules.reward_low + (rules.reward_width if side > 0 else 0.0)
-    room, values, q = np.zeros(100), np.full(count, edge), np.zeros((count, rules.actions))
+    values, q = np.full(count, edge), np.zeros((count, rules.actions))
     for _ in range(math.ceil(math.log(1e-13) / math.log(discount))):
         if anchor >= 0:
             values[anchor] = 0.0
@@ -97,7 +96,7 @@ def naive_bounds(search: Explorer, backup: Backup, side: int, anchor: int, value
             if side > 0:
                 q[state, action] = reward + ball_maximum(shares, worth, unseen, pair["level"])
             else:
-                q[state, action] = reward + ball_minimum(shares, worth, unseen, pair["level"], room)
+                q[state, action] = reward + ball_minimum(shares, worth, unseen, pair["level"])
         q -= 0.0 if anchor < 0 else (1.0 - discount) * base
         values = np.asarray(backup.value(q, np.asarray(search.states)))
         values = np.minimum(values, edge) if side > 0 else np.maximum(values, edge)
@@ -238,7 +237,7 @@ def leaves(p: Floats, f: Floats, level: Callable[[int], float], n: int, seed: in
     """
     draws = np.random.default_rng(seed).choice(len(p), size=n, p=p)
     ends = (f.min(), f.max()) if top else (f.min() - 0.5, f.max() + 0.5)
-    mean, hits, room = float(p @ f), np.zeros(len(p)), np.zeros(len(p))
+    mean, hits = float(p @ f), np.zeros(len(p))
     for count, draw in enumerate(draws, start=1):
         hits[draw] += 1.0
         if count > 50 and count % (1 + count // 50):  # a bound changes little from one draw to the next
@@ -247,7 +246,7 @@ def leaves(p: Floats, f: Floats, level: Callable[[int], float], n: int, seed: in
         shares, values = hits[seen] / count, f[seen]
         if mean > ball_maximum(shares, values, ends[1], level(count)) + 1e-12:
             return True
-        if mean < ball_minimum(shares, values, ends[0], level(count), room) - 1e-12:
+        if mean < ball_minimum(shares, values, ends[0], level(count)) - 1e-12:
             return True
     return False
 
@@ -287,7 +286,7 @@ def test_the_check_notices_a_threshold_that_is_too_small() -> None:
 @pytest.mark.parametrize("delta", [0.5, 0.1])
 def test_the_probability_of_ever_leaving_the_bounds_by_enumeration(chance: float, delta: float) -> None:
     """Of two outcomes, by the exact distribution of the number of the second that has never left; n up to 300."""
-    level, room = functional(delta), np.zeros(2)
+    level = functional(delta)
     alive, left = {0: 1.0}, 0.0
     for count in range(1, 301):
         after: dict[int, float] = {}
@@ -298,7 +297,7 @@ def test_the_probability_of_ever_leaving_the_bounds_by_enumeration(chance: float
         for hits, probability in after.items():
             shares, values = np.array([count - hits, hits]) / count, np.array([0.0, 1.0])
             high = ball_maximum(shares, values, 1.0, level(count))
-            low = ball_minimum(shares, values, 0.0, level(count), room)
+            low = ball_minimum(shares, values, 0.0, level(count))
             if low <= chance <= high:
                 alive[hits] = probability
             else:

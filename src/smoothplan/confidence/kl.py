@@ -108,12 +108,6 @@ def bernoulli_lower(p: float, level: float) -> float:
 
 
 @partial(compiled, inner=True)
-def ball_maximum(shares: Floats, values: Floats, unseen: float, level: float) -> float:
-    """The largest expectation of `values` over distributions q with KL(shares, q) ≤ level; see `ball_extreme`."""
-    return ball_extreme(shares, values, unseen, level, 0.0)[0]
-
-
-@partial(compiled, inner=True)
 def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float, guess: float) -> tuple[float, float]:
     """The largest expectation of `values` over distributions q with KL(shares, q) ≤ level, and the ν that attains it.
 
@@ -154,14 +148,6 @@ def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float, gu
     within = level + _dual(shares, values, mean, best, t)[0]
     gain = -(t + reach) * math.expm1(-within)
     return min(best, mean + gain * (1.0 + INFLATION) + 4.0 * ULP * size), best + t
-
-
-@partial(compiled, inner=True)
-def ball_minimum(shares: Floats, values: Floats, unseen: float, level: float, room: Floats) -> float:
-    """The smallest expectation; `unseen` is +inf where nothing else can exist. `room` [m or more] is overwritten."""
-    for i in range(len(values)):
-        room[i] = -values[i]
-    return -ball_maximum(shares, room[: len(values)], -unseen, level)
 
 
 @partial(compiled, inner=True)

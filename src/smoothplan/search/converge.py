@@ -51,7 +51,6 @@ class Side(NamedTuple):
     lean: Floats  # [M], the extreme probabilities of outcomes; 0 for the end
     moves: Floats  # [n], how the last sweep changed values
     best: Ints  # [n], the action with the largest q from above, and with the smallest from below
-    steps: Ints  # [2], improvements and sweeps made
 
 
 def new_side(graph: Graph, rules: Rules, side: int, anchor: int = -1, value: float = 0.0) -> Side:
@@ -78,7 +77,6 @@ def new_side(graph: Graph, rules: Rules, side: int, anchor: int = -1, value: flo
         lean=np.zeros(int(graph.totals[OUTCOMES])),
         moves=np.zeros(states),
         best=np.zeros(states, dtype=np.int64),
-        steps=np.zeros(2, dtype=np.int64),
     )
 
 
@@ -109,7 +107,6 @@ def converge(graph: Graph, rules: Rules, bounds: Side, frames: Floats, room: Flo
                 value = min(_value(graph, rules, bounds, state, frames), top)
                 change = max(change, abs(value - bounds.values[state]))
                 surplus = max(surplus, value - bounds.values[state])
-        bounds.steps[0] += 1
         if change <= enough or step == STEPS - 1:
             break
         _follow(graph, rules, bounds, top, enough / 10.0, frames)
@@ -236,7 +233,6 @@ def _follow(graph: Graph, rules: Rules, bounds: Side, top: float, enough: float,
             product += move * last
             square += last * last
             bounds.values[state], bounds.moves[state] = value, move
-        bounds.steps[1] += 1
         if change <= enough:
             return
         before, factor = factor, product / square if square > 0.0 else 0.0

@@ -21,7 +21,6 @@ from smoothplan.search.graph import (
     BY_OUTCOME,
     CHUNKS,
     COMPARED,
-    DEBT,
     ENDED,
     OFFENCE,
     OFFENDER,
@@ -389,7 +388,7 @@ class Explorer:
         try:
             transition = self.oracle.sample(states, np.full(count, turn["sampled"]))
         finally:  # interrupted calls were made too
-            self._account(self.oracle.calls - before)
+            loop.account(self.graph, self._turn, self.oracle.calls - before)
         successors = np.array(
             [
                 ENDED if end else self.number(state)
@@ -399,13 +398,6 @@ class Explorer:
         entries = np.full(count, turn["entry"])
         self._take(entries, successors, transition.rewards, np.ones(count, dtype=np.int64))
         return int(successors[-1])
-
-    def _account(self, calls: int) -> None:
-        """As `loop.account`."""
-        turn = self._turn[0]
-        if turn["start"] < 0:
-            self.graph.spent[turn["action"]] += calls
-            self.graph.totals[DEBT] += max(calls - 1, 0) if turn["focused"] else -loop.INSURED * calls
 
     def _stop(self) -> None:
         """Has compiled code return after the round that is under way."""

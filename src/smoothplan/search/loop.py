@@ -274,13 +274,18 @@ def select(
     return SAMPLE
 
 
-@partial(compiled, merged=True)
 def account(graph: Graph, turn: NDArray[np.void], calls: int) -> None:
-    """Charges calls to the round's action and to the debt to trajectories; the first of a focused round is free."""
+    """Charges calls to the round's action and to the debt to trajectories; the first of a focused round is free.
+
+    It is called from Python where a simulator is, and compiled as `_account`.
+    """
     me = turn[0]
-    if me.start < 0:
-        graph.spent[me.action] += calls
-        graph.totals[DEBT] += max(calls - 1, 0) if me.focused else -INSURED * calls
+    if me["start"] < 0:
+        graph.spent[me["action"]] += calls
+        graph.totals[DEBT] += max(calls - 1, 0) if me["focused"] else -INSURED * calls
+
+
+_account = compiled(account, merged=True)
 
 
 @partial(compiled, inner=True)
@@ -366,4 +371,4 @@ def proceed(
             successor = ENDED if end else discovered(graph, rules, key)
             if record(graph, rules, me.entry, successor, reward, 1, work.room) != RECORDED:
                 return BROKEN
-        account(graph, turn, me.count)
+        _account(graph, turn, me.count)
