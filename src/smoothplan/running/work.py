@@ -15,18 +15,20 @@ from smoothplan.compiling import working_time
 from smoothplan.engines.base import Sums
 from smoothplan.engines.chains import PairSums
 from smoothplan.engines.multilevel import RootSums
+from smoothplan.engines.returns import Paired
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.running.fingerprint import fingerprint
 from smoothplan.search.batches import Sampled
 
-Method = Literal["values", "returns", "corrections", "roots", "pairs"]
+Method = Literal["values", "returns", "corrections", "roots", "pairs", "paired"]
 
-SUMS: dict[Method, type[Sums] | type[PairSums] | type[RootSums] | type[Sampled]] = {
+SUMS: dict[Method, type[Sums] | type[PairSums] | type[RootSums] | type[Sampled] | type[Paired]] = {
     "values": Sums,
     "returns": Sums,
     "corrections": PairSums,
     "roots": RootSums,
     "pairs": Sampled,
+    "paired": Paired,
 }
 """What the methods of engines return."""
 
@@ -44,7 +46,7 @@ class Chunk(NamedTuple):
 class Outcome(NamedTuple):
     """What a chunk brought."""
 
-    sums: Sums | PairSums | RootSums | Sampled
+    sums: Sums | PairSums | RootSums | Sampled | Paired
     calls: int  # simulator calls
     seconds: float  # that it took, without compiling
 

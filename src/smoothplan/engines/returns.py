@@ -1,0 +1,94 @@
+"""Returns of several actions at a state, which share their random numbers.
+
+A return takes one action and then the best action of a reference Q̂ at every state, for H steps; what lies beyond is
+valued by the reference:
+
+    X_a(H) = Σ_{t<H} γ^t R_t + γ^H max_b Q̂(s_H, b),    A_0 = a,    A_t = argmax_b Q̂(s_t, b).
+
+Row i of every action sees the same random numbers, as far as the simulator draws the same way from different states, so
+that differences between actions are less noisy than their values. Once an episode has ended, the rows that go on are
+simulated together, each with random numbers of its own: rows stay independent of each other.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from smoothplan import arguments
+from smoothplan.arguments import Floats, Ints
+from smoothplan.engines.base import repeated
+from smoothplan.engines.chains import QFunction, checked_references
+from smoothplan.models.base import GenerativeModel, Oracle, States, Transition
+
+
+class Paired(NamedTuple):
+    """Returns of n rows for A actions, [n, A] each."""
+
+    early: Floats  # valued by the reference after a few steps
+    returns: Floats  # after all of them
+
+
+@dataclass(frozen=True, eq=False)
+class PairedReturns:
+    """Samples returns around one reference. Nothing is kept between calls.
+
+    Args:
+        model: the simulator; calls go through the oracle.
+        reference: Q̂, a function of states [n, ...] to [n, K].
+        values: bounds of what a state can be worth, which the reference's values are brought into.
+    """
+
+    model: GenerativeModel
+    reference: QFunction
+    values: tuple[float, float]
+
+    compiled: ClassVar[bool] = False
+
+    @property
+    def chunk_calls(self) -> int:
+        """Simulator calls of a chunk: fewer where the simulator is called once for every state."""
+        return 1 << 12 if getattr(self.model.step, "one_at_a_time", False) else 1 << 17
+
+    def paired(self, oracle: Oracle, state: States, actions: Ints, count: int, early: int, horizon: int) -> Paired:
+        """Returns of some actions [A] at a state, over a horizon, and valued after a part of it."""
+        actions = np.asarray(actions)
+        totals = np.zeros(len(actions) * count)  # the rows of an action are together
+        soon = totals
+        going_on, scale = np.arange(len(totals)), 1.0
+        states, chosen = repeated(state, len(totals)), np.repeat(actions, count)
+        groups = len(actions)  # that share random numbers
+        for step in range(1, horizon + 1):
+            states, rewards, terminals = _sample(oracle, states, chosen, groups)
+            totals[going_on] += scale * rewards
+            scale *= self.model.discount
+            if terminals.any():
+                going_on, states, groups = going_on[~terminals], states[~terminals], 1
+            if len(going_on) == 0:
+                break
+            q = self.q(states)
+            if step in (early, horizon):
+                ended = totals.copy()
+                ended[going_on] += scale * np.clip(q.max(axis=1), *self.values)
+                soon, totals = (ended, totals) if step < horizon else (soon, ended)
+            chosen = q.argmax(axis=1)
+        if early >= horizon:
+            soon = totals
+        return Paired(*(np.ascontiguousarray(sums.reshape(-1, count).T) for sums in (soon, totals)))
+
+    def q(self, states: States) -> Floats:
+        """Q̂ at states [n, ...], [n, K], checked."""
+        q = arguments.numbers("reference.q(states)", self.reference(arguments.frozen(states)))
+        return checked_references(q, states, self.model.actions)
+
+
+def _sample(oracle: Oracle, states: States, actions: Ints, groups: int) -> Transition:
+    """One simulator call per row; row i of every group sees the same random numbers."""
+    if groups == 1:
+        return oracle.sample(states, actions)
+    rng, size = oracle.rng.bit_generator, len(actions) // groups
+    before, parts = rng.state, []
+    for start in range(0, len(actions), size):
+        rng.state = before
+        parts.append(oracle.sample(states[start : start + size], actions[start : start + size]))
+    return Transition(*(np.concatenate(part) for part in zip(*parts, strict=True)))

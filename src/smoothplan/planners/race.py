@@ -1,0 +1,248 @@
+"""A race between the actions at a state: returns that follow the policy π of a reference, compared in pairs.
+
+The means of returns estimate Q^π(s, a), and an action that is better under Q^π than π's own improves on π. Returns over
+a long horizon are noisy, for trajectories diverge after the first step; returns that the reference values after a few
+steps have little noise, and the reference's errors. The choice takes the best of both: early estimates, and as much of
+the late ones' correction as stands out from its noise. All of this is estimated; nothing is proved.
+"""
+
+import math
+from collections.abc import Iterator
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from smoothplan import curvature
+from smoothplan.arguments import Floats, Ints
+from smoothplan.backups import HardMax
+from smoothplan.compiling import working_time
+from smoothplan.engines.returns import Paired, PairedReturns
+from smoothplan.models.base import GenerativeModel, rewards_are_known
+from smoothplan.references import Reference
+from smoothplan.running.run import Root
+from smoothplan.running.work import Chunk, Work
+from smoothplan.running.workers import Workers
+
+EARLY, LATE = 0.05, 0.02
+"""When the reference values early returns, as a fraction of the effective horizon 1/(1−γ); and late ones: where the
+discount has fallen to this."""
+
+ROWS = 32
+"""Late returns of every action that the horizon is made short for, if calls are few."""
+
+ROUNDS = 3
+"""Rounds of a race, between which actions are eliminated."""
+
+ELIMINATED = 3.0
+"""Standard errors by which an action is worse than another before it is eliminated."""
+
+LEAST = 8
+"""Rows before which nothing is eliminated."""
+
+
+class Horizons(NamedTuple):
+    """How long returns are."""
+
+    early: int
+    late: int
+    full: int  # what late ones would be if calls were no object
+
+    @classmethod
+    def of(cls, model: GenerativeModel, calls: float) -> "Horizons":
+        """For a number of calls."""
+        discount = model.discount
+        full = 1 if discount <= LATE else math.ceil(math.log(LATE) / math.log(discount))
+        early = min(full, max(1, round(EARLY / (1.0 - discount))))
+        if is_deterministic(model):
+            return cls(early, max(1, min(full, int(calls) // model.actions)), full)
+        return cls(early, max(early, min(full, int(calls / 2.0 / (ROWS * model.actions)))), full)
+
+
+def is_deterministic(model: GenerativeModel) -> bool:
+    """Whether one return says everything of an action."""
+    return model.max_successors == 1 and rewards_are_known(model)
+
+
+class Difference(NamedTuple):
+    """How much better one action is than another, estimated."""
+
+    mean: float
+    error: float  # standard; infinite where there are too few returns
+    rows: int
+
+    def at_most(self, level: float) -> float:
+        """A one-sided bound at a level, by Student's distribution."""
+        return self.mean + quantile(level, self.rows - 1) * self.error
+
+
+class Race:
+    """A race at a state. Its estimates can be asked for at any time, whatever ended it.
+
+    Args:
+        root: where it takes place; chunks of its seed are drawn from.
+        reference: Q̂.
+        first: the number of its first chunk.
+    """
+
+    def __init__(self, root: Root, reference: Reference, first: int = 1) -> None:
+        self._root, model = root, root.model
+        self._engine = PairedReturns(model, reference.q, curvature.value_interval(model, HardMax()))
+        self._work = Work(self._engine, model, root.state, root.seed, kept=False)
+        here = self._engine.q(np.asarray(root.state)[None])[0]
+        self.claim = float(here.max())  # what the reference says of the state
+        self.best = int(here.argmax())  # and which action it would take
+        self.active = np.arange(model.actions)  # actions that are left
+        self.next_chunk, self.calls = first, 0
+        self.horizons = Horizons.of(model, math.inf)
+        self._exact = is_deterministic(model)
+        nothing = np.zeros((0, model.actions))
+        self._early, self._late = nothing, nothing  # [n, K] each, NaN where an action has no such return in that row
+
+    def run(self, calls: int, workers: Workers) -> None:
+        """Races by at most that many calls, in rounds, until one action is left.
+
+        Raises:
+            Stopped: time is up; what was sampled before counts.
+        """
+        self.horizons = Horizons.of(self._root.model, calls)
+        limit = self.calls + calls
+        for number in range(ROUNDS):
+            self._round((limit - self.calls) // (ROUNDS - number), workers)
+            self._eliminate()
+            if len(self.active) == 1 or self._exact:
+                return
+
+    def run_for(self, until: float, workers: Workers) -> None:
+        """Races until a time on the clock of `working_time`: rounds are sized by the speed of those before."""
+        started, before, share = working_time(), self.calls, LEAST * len(self.active)
+        early, _, full = self.horizons
+        while working_time() < started + 0.1 * (until - started) and share < 1 << 20:  # a pilot, in batches that grow
+            self._sample(share // len(self.active), early, workers)
+            share *= 2
+        speed = (self.calls - before) / max(working_time() - started, 1e-9)
+        self.horizons = Horizons.of(self._root.model, speed * (until - working_time()))
+        while (left := until - working_time()) > 0.02 * (until - started):
+            before = self.calls
+            self._round(max(int(0.5 * speed * left), LEAST * len(self.active) * self.horizons.late), workers)
+            self._eliminate()
+            if len(self.active) == 1 or self._exact or self.calls == before:
+                return
+
+    def _round(self, calls: int, workers: Workers) -> None:
+        """Samples by at most that many calls: half on late returns, where they differ from early ones."""
+        early, late, _ = self.horizons
+        each, before = len(self.active), self.calls
+        rows = calls // (late * each)
+        if self._exact:
+            rows = min(rows, 1)
+        elif late > early:
+            rows //= 2
+        self._sample(rows, late, workers)
+        if late > early and not self._exact:
+            self._sample((before + calls - self.calls) // (early * each), early, workers)
+
+    def _sample(self, rows: int, horizon: int, workers: Workers) -> None:
+        """Rows of returns of the actions that are left."""
+        size = max(1, self._engine.chunk_calls // (horizon * len(self.active)))
+
+        def chunks() -> Iterator[Chunk]:
+            for start in range(0, rows, size):
+                count = min(size, rows - start)
+                shape = self.active, count, self.horizons.early, horizon
+                yield Chunk(self.next_chunk, "paired", shape, count)
+                self.next_chunk += 1
+
+        before = workers.abandoned
+        try:
+            for chunk, outcome in workers.in_order(self._work, chunks()):
+                self.calls += outcome.calls
+                assert isinstance(outcome.sums, Paired)
+                wide = np.full((2, chunk.samples, self._root.model.actions), np.nan)
+                wide[0, :, self.active] = outcome.sums.early.T
+                if horizon == self.horizons.late:
+                    wide[1, :, self.active] = outcome.sums.returns.T
+                self._early, self._late = np.concatenate([[self._early, self._late], wide], axis=1)
+        finally:
+            self.calls += workers.abandoned - before
+
+    def _eliminate(self) -> None:
+        """Leaves out the actions that are clearly worse than the best."""
+        means, _, counts = self.estimates()
+        if counts[self.active].min() < (1 if self._exact else LEAST):
+            return
+        leader = int(self.active[means[self.active].argmax()])
+        found = [self.difference(leader, int(action)) for action in self.active]
+        self.active = self.active[[worse.mean <= ELIMINATED * worse.error + self._rounding for worse in found]]
+
+    @property
+    def _returns(self) -> Floats:
+        """Late returns, [n, K]; early ones where there are no others."""
+        return self._early if np.isnan(self._late).all() else self._late
+
+    @property
+    def _rounding(self) -> float:
+        """A difference that may be one of rounding."""
+        return 1e-9 * max(1.0, float(np.abs(np.nan_to_num(self._returns)).max(initial=0.0)))
+
+    def estimates(self) -> tuple[Floats, Floats, Ints]:
+        """Action values, their standard errors and the numbers of returns, [K] each.
+
+        A leader is found among actions that took part in the same rows.
+        """
+        returns = self._returns
+        counts = (~np.isnan(returns)).sum(axis=0)
+        means = np.nansum(returns, axis=0) / np.maximum(counts, 1)
+        squares = np.nansum((returns - means) ** 2, axis=0)
+        errors = np.sqrt(squares / np.maximum(counts - 1, 1) / np.maximum(counts, 1))
+        errors[counts < (1 if self._exact else 2)] = np.inf
+        means[counts == 0] = self.claim
+        return means, errors, counts
+
+    def difference(self, one: int, other: int) -> Difference:
+        """How much better one action is than another, by the rows that have returns of both."""
+        both = self._returns[:, one] - self._returns[:, other]
+        both = both[~np.isnan(both)]
+        if len(both) < (1 if self._exact else 2):
+            return Difference(0.0, math.inf, len(both))
+        error = 0.0 if self._exact else float(both.std(ddof=1)) / math.sqrt(len(both))
+        return Difference(float(both.mean()), error, len(both))
+
+    def choice(self) -> int:
+        """The action to take: of those that are left, the best by early estimates and a part of the correction.
+
+        What all actions of a row have in common is taken off. With the correction c of early estimates by late ones,
+        and its variance v, the part is (1 − Σv/Σc²)₊ (James and Stein): nothing where the correction may be noise, all
+        of it where it clearly is not.
+        """
+        early, late = self._early[:, self.active], self._late[:, self.active]
+        if len(early) == 0:
+            return self.best
+        corrections = _centred(late - early)
+        corrections = corrections[~np.isnan(corrections).any(axis=1)]
+        estimates = _centred(early).mean(axis=0)
+        if len(corrections) >= (1 if self._exact else LEAST):
+            mean = corrections.mean(axis=0)
+            noise = 0.0 if self._exact else float(corrections.var(axis=0, ddof=1).sum()) / len(corrections)
+            square = float(mean @ mean)
+            estimates = estimates + (max(0.0, 1.0 - noise / square) if square > 0.0 else 0.0) * mean
+        if self.best in self.active:  # stays, unless another is ahead by more than rounding
+            estimates = estimates + self._rounding * (self.active == self.best)
+        return int(self.active[estimates.argmax()])
+
+
+def _centred(rows: Floats) -> Floats:
+    """Rows [n, A] less their means."""
+    return np.asarray(rows - rows.mean(axis=1, keepdims=True))
+
+
+def quantile(level: float, freedom: int) -> float:
+    """The quantile of Student's distribution at a level, by its expansion around the normal one (Fisher, Cornish).
+
+    >>> [round(quantile(0.95, freedom), 2) for freedom in (10, 30, 1000)]  # 1.81, 1.70 and 1.65 in tables
+    [1.81, 1.7, 1.65]
+    """
+    z = NormalDist().inv_cdf(level)
+    if freedom < 1:
+        return math.inf if level > 0.5 else -math.inf
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
