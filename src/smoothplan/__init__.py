@@ -40,7 +40,7 @@ from smoothplan.planners import (
     SmoothCruiser,
     SparseSampling,
 )
-from smoothplan.references import CriticReference, GridReference, SharedReference, TabularReference
+from smoothplan.references import CriticReference, FittedReference, GridReference, SharedReference, TabularReference
 from smoothplan.running.checkpoint import CheckpointError
 from smoothplan.running.run import HopelessError
 from smoothplan.running.workers import ClusterError
@@ -57,6 +57,7 @@ __all__ = [
     "ClusterError",
     "CriticReference",
     "DebiasedCruiser",
+    "FittedReference",
     "Forecast",
     "GenerativeModel",
     "GridReference",

@@ -1,4 +1,4 @@
-"""Where a reference Q̂ comes from when it is not recursion: a critic, a table, a grid, a shared memory of estimates."""
+"""Where a reference Q̂ comes from when it is not recursion: a critic, a table, a grid, a fit, a shared memory of estimates."""
 
 from smoothplan.references.base import (
     CriticReference,
@@ -9,11 +9,13 @@ from smoothplan.references.base import (
     TooFewCallsError,
 )
 from smoothplan.references.default import default_reference
+from smoothplan.references.fitted import FittedReference
 from smoothplan.references.grid import GridReference
 from smoothplan.references.shared import SharedReference
 
 __all__ = [
     "CriticReference",
+    "FittedReference",
     "GridReference",
     "Improvable",
     "Reference",

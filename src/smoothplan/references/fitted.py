@@ -1,0 +1,334 @@
+"""A reference fitted to what was simulated at visited states: for vectors that are too long for a grid."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smoothplan import arguments, curvature
+from smoothplan.arguments import Floats, Ints
+from smoothplan.backups import Backup
+from smoothplan.models.base import GenerativeModel, Oracle, States, Transition
+from smoothplan.references.base import reason
+from smoothplan.references.hinges import HingeRidge
+from smoothplan.search.saved import Arrays, Readable, finite, oracle_arrays, piece, read_streams, require, set_streams
+
+WALKERS = 128
+"""Walks at a time, at most."""
+
+RATES = np.geomspace(0.02, 0.5, 8)
+"""Chances of a random action, in one walk of eight each: some stay near the policy, some leave it."""
+
+FIRST, GROWTH = 256, 1.5
+"""States visited before the first fit, and the growth of their number from one fit to the next."""
+
+IMPROVEMENTS, SWEEPS = 2, 15
+"""Of the policy in every fit, and of the values for each policy. More sweeps amplify the noise of few samples."""
+
+MOST_TRANSITIONS, MOST_EVALUATED = 1_000_000, 40_000
+"""Transitions that are kept, and states on which a policy is evaluated; a fit takes a bounded time."""
+
+
+class Regressor(Protocol):
+    """What scikit-learn's regressors are."""
+
+    def fit(self, X: Floats, y: Floats) -> Any:
+        """Fits points [n, d] and targets [n]."""
+
+    def predict(self, X: Floats) -> Any:
+        """Estimates at points [n, d], [n]."""
+
+
+class _Copies:
+    """A regressor of the user's, with the methods of `HingeRidge`: one fresh copy for every column of targets."""
+
+    def __init__(self, regressor: Regressor, points: Floats) -> None:
+        self._regressor, self._points = regressor, points
+        spread = points.std(axis=0)
+        self._mean, self._scale = points.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
+
+    def features(self, points: Floats) -> Floats:
+        return (points - self._mean) / self._scale
+
+    def fit(self, targets: Floats) -> list[Regressor]:
+        points, copies = self.features(self._points), [copy.deepcopy(self._regressor) for _ in targets.T]
+        for one, column in zip(copies, targets.T, strict=True):
+            one.fit(points, column.copy())
+        return copies
+
+    def predict(self, features: Floats, fitted: Sequence[Regressor]) -> Floats:
+        columns = [np.asarray(one.predict(features), dtype=np.float64) for one in fitted]
+        for column in columns:
+            if column.shape != (len(features),) or not np.isfinite(column).all():
+                raise ValueError(
+                    f"the regressor must predict {len(features)} finite numbers, got shape {column.shape}: {column!r}"
+                )
+        return np.stack(columns, axis=1)
+
+
+class _Data(NamedTuple):
+    """What was simulated: every action at n states, all of which the simulator had reached."""
+
+    states: States  # [n, ...]
+    next_states: States  # [n, K, ...]
+    rewards: Floats  # [n, K]
+    terminals: NDArray[np.bool_]  # [n, K]
+
+
+class FittedReference:
+    """Q̂ by fitted policy iteration, for vectors of any length; it asks only for states that the simulator reached.
+
+    Walks follow the policy of Q̂, with random actions in between. Where they come by, every action is simulated once,
+    with the same random numbers for all of them where the simulator draws alike: differences between actions then have
+    far less noise than their values. When the states have grown by half, values V of the policy and then Q̂ = r + γV
+    are fitted to all that is known, twice. Q̂ is an estimate, without a bound on its error. It is a state: `improve`
+    changes it, and the constructor makes no call.
+
+    Args:
+        model: a simulator of numbers, whole or not, in any shape.
+        backup: F.
+        regressor: an object with `fit(X, y)` and `predict(X)`, such as scikit-learn's, of which copies are fitted to
+            standardised states. Give it a fixed `random_state`, or the seed does not decide everything. By default
+            ridge regression on random hinges.
+        root: where walks start; the model's initial state by default.
+        seed: of the simulator calls.
+        oracle: makes the simulator calls, and so counts them even if an error ends them; by default one of `seed`.
+
+    `why` says how a default reference was chosen; it is empty for any other.
+    """
+
+    why = ""
+
+    def __init__(
+        self,
+        model: GenerativeModel,
+        backup: Backup,
+        *,
+        regressor: Regressor | None = None,
+        root: Any = None,
+        seed: int = 0,
+        oracle: Oracle | None = None,
+    ) -> None:
+        if regressor is not None and (
+            isinstance(regressor, type)
+            or not all(callable(getattr(regressor, name, None)) for name in ("fit", "predict"))
+        ):
+            raise TypeError(f"regressor must be an object with the methods fit and predict, got {regressor!r}")
+        if root is None and model.initial_state is None:
+            raise ValueError("root must be given, for this model declares no initial_state")
+        self._root = np.asarray(model.initial_state if root is None else root)
+        if self._root.dtype.kind not in "iuf" or self._root.size == 0:
+            raise ValueError(
+                f"a fit needs states of numbers, got dtype {self._root.dtype} and shape {self._root.shape}"
+            )
+        self._model, self._backup, self._regressor = model, backup, copy.deepcopy(regressor)
+        self._span = curvature.value_interval(model, backup)
+        self._oracle = Oracle(model, seed) if oracle is None else oracle
+        actions, shape, dtype = model.actions, self._root.shape, self._root.dtype
+        self._data = _Data(
+            np.zeros((0, *shape), dtype),
+            np.zeros((0, actions, *shape), dtype),
+            np.zeros((0, actions)),
+            np.zeros((0, actions), np.bool_),
+        )
+        self._walkers = np.repeat(self._root[None], WALKERS, axis=0)
+        self._last = np.arange(WALKERS) % actions  # the walkers' last actions
+        self._visited = self._fitted_at = 0  # states, also those that are no longer kept
+        self._targets, self._hinges = np.zeros((0, actions)), 0  # of the last fit, and the seed of its hinges
+        self._regression: Any = None
+        self._solution: Any = None
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made."""
+        return self._oracle.calls
+
+    @property
+    def states(self) -> int:
+        """States at which all actions were simulated."""
+        return self._visited
+
+    def q(self, states: States) -> Floats:
+        """Estimates, [n, K]; the middle of what is possible before the first fit."""
+        points = _points(np.asarray(states), self._root.ndim)
+        if self._regression is None:
+            return np.full((len(points), self._model.actions), sum(self._span) / 2.0)
+        return self._predicted(self._regression, points, self._solution)
+
+    def improve(self, calls: int, state: Any = None) -> None:
+        """Makes at most that many more simulator calls, as many as are a multiple of K.
+
+        What they tell is fitted at once if there is a quarter more of it than at the last fit, else later.
+
+        Args:
+            calls: how many.
+            state: where walks start; by default they go on, and start again at the root.
+        """
+        until = self._visited + arguments.whole("calls", calls) // self._model.actions
+        start = self._root if state is None else np.asarray(state).astype(self._root.dtype, casting="same_kind")
+        if start.shape != self._root.shape:
+            raise ValueError(f"state must have shape {self._root.shape}, got {start.shape}")
+        if state is not None:
+            self._walkers[:] = start
+        walkers = int(np.clip((until - self._visited) // 64, 16, WALKERS))
+        while self._visited < until:
+            goal = max(FIRST, int(GROWTH * self._fitted_at))
+            # A fit that the next one makes superfluous at once is left out.
+            goal = until if until <= 1.25 * goal else goal
+            self._visit(goal, walkers, start)
+            if self._visited >= 1.25 * self._fitted_at:
+                self._fit()
+
+    def _visit(self, goal: int, walkers: int, start: States) -> None:
+        """Walks on, until that many states were visited."""
+        parts, rng = [self._data], self._oracle.rng
+        try:
+            while self._visited < goal:
+                count = min(walkers, goal - self._visited)
+                states = self._walkers[:count].copy()
+                usual = self._last[:count] if self._regression is None else self.q(states).argmax(axis=1)
+                explores = rng.random(count) < RATES[np.arange(count) % len(RATES)]
+                chosen = np.where(explores, rng.integers(self._model.actions, size=count), usual)
+                restarts = rng.random(count) < (1.0 - self._model.discount) / 3.0
+                parts.append(self._simulated(states))
+                rows = np.arange(count)
+                restarts |= parts[-1].terminals[rows, chosen]
+                self._walkers[:count] = parts[-1].next_states[rows, chosen]
+                self._walkers[:count][restarts] = start
+                self._last[:count] = chosen
+                self._visited += count
+        finally:  # what was simulated is kept even if an error or a stop ends the walks
+            self._data = _Data(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    def _simulated(self, states: States) -> _Data:
+        """Every action at every state, all actions with the same random numbers."""
+        rng, answers = self._oracle.rng, list[Transition]()
+        common = np.random.SFC64(int(rng.integers(1 << 62))).state
+        after = rng.bit_generator.state
+        for action in range(self._model.actions):
+            rng.bit_generator.state = common
+            answers.append(self._oracle.sample(states, np.full(len(states), action)))
+        rng.bit_generator.state = after
+        return _Data(states, *(np.stack(column, axis=1) for column in zip(*answers, strict=True)))
+
+    def _fit(self) -> None:
+        """Fits Q̂ to all that is known."""
+        most = max(1, MOST_TRANSITIONS // self._model.actions)
+        if len(self._data.states) > most:
+            kept = np.sort(self._oracle.rng.choice(len(self._data.states), most, replace=False))
+            self._data = _Data(*(column[kept] for column in self._data))
+        data, discount, actions = self._data, self._model.discount, self._model.actions
+        points = _points(data.states, self._root.ndim)
+        self._hinges = int(self._oracle.rng.integers(1 << 62))
+        regression = self._regression_on(points)
+        step = -(-len(points) // MOST_EVALUATED)
+        evaluation = regression if step == 1 else self._regression_on(points[::step])
+        evaluated = _Data(*(column[::step] for column in data))
+        q = None if self._regression is None else self.q(evaluated.states)
+        for _ in range(IMPROVEMENTS):
+            chosen, charges = self._policy(q, evaluated.states)
+            values = self._evaluated(evaluation, evaluated, chosen, charges)
+            targets = np.empty((len(points), actions))
+            for action in range(actions):  # one action at a time bounds the memory
+                nexts = _points(data.next_states[:, action], self._root.ndim)
+                future = self._predicted(evaluation, nexts, values)[:, 0] * ~data.terminals[:, action]
+                targets[:, action] = data.rewards[:, action] + discount * future
+            solution = regression.fit(targets)
+            self._regression, self._solution, self._targets = regression, solution, targets
+            q = self.q(evaluated.states)
+        self._fitted_at = self._visited
+
+    def _regression_on(self, points: Floats) -> Any:
+        if self._regressor is None:
+            return HingeRidge(points, self._hinges)
+        return _Copies(self._regressor, points)
+
+    def _predicted(self, regression: Any, points: Floats, solution: Any) -> Floats:
+        """Predictions that are possible values, [n, k]; 20,000 points at a time bound the memory."""
+        parts = [
+            regression.predict(regression.features(points[first : first + 20_000]), solution)
+            for first in range(0, max(len(points), 1), 20_000)
+        ]
+        return np.clip(np.concatenate(parts), *self._span)
+
+    def _policy(self, q: Floats | None, states: States) -> tuple[Ints, Floats]:
+        """Actions [n] drawn from ∇F at action values, and what the regulariser takes, [n]; uniform ones without."""
+        rng, actions = self._oracle.rng, self._model.actions
+        if q is None:
+            return rng.integers(actions, size=len(states)), np.zeros(len(states))
+        policy = self._backup.policy(q, states)
+        drawn = (rng.random(len(q))[:, None] > np.cumsum(policy, axis=1)).sum(axis=1)
+        return np.minimum(drawn, actions - 1), self._backup.regulariser(policy, states)
+
+    def _evaluated(self, regression: Any, data: _Data, chosen: Ints, charges: Floats) -> Any:
+        """Values of the policy that chose these actions, as a solution with one column."""
+        rows, discount = np.arange(len(chosen)), self._model.discount
+        nexts, alive = data.next_states[rows, chosen], ~data.terminals[rows, chosen]
+        gains, features = data.rewards[rows, chosen] - charges, regression.features(_points(nexts, self._root.ndim))
+        if self._regression is None:
+            future = np.full(len(rows), data.rewards.mean() / (1.0 - discount))
+        else:
+            future = np.zeros(len(rows))
+            future[alive] = self._backup.value(self.q(nexts[alive]), nexts[alive])
+        for _ in range(SWEEPS):
+            future = np.clip(future, *self._span) * alive
+            solution = regression.fit((gains + discount * future)[:, None])
+            future = regression.predict(features, solution)[:, 0]
+        return solution
+
+    def saved(self) -> Arrays:
+        """Its state as named arrays, for `restore`. Regressors are not saved, but what they were fitted to."""
+        return oracle_arrays(self._oracle) | {
+            "states": self._data.states.copy(),
+            "next_states": self._data.next_states.copy(),
+            "rewards": self._data.rewards.copy(),
+            "terminals": self._data.terminals.copy(),
+            "walkers": self._walkers.copy(),
+            "last": self._last.copy(),
+            "targets": self._targets.copy(),
+            "numbers": np.array([self._visited, self._fitted_at, self._hinges]),
+        }
+
+    def restore(self, arrays: Readable) -> None:
+        """Takes on the state of a reference that was made with the same arguments, by a fit to the same targets.
+
+        Raises:
+            ValueError: the arrays are not those of such a reference, which is then as it was.
+        """
+        actions, shape, dtype = self._model.actions, self._root.shape, self._root.dtype
+        streams = read_streams(arrays)
+        states = piece(arrays, "states", dtype, None, *shape)
+        data = _Data(
+            states,
+            piece(arrays, "next_states", dtype, len(states), actions, *shape),
+            finite(arrays, "rewards", len(states), actions),
+            piece(arrays, "terminals", np.bool_, len(states), actions),
+        )
+        walkers, last = piece(arrays, "walkers", dtype, WALKERS, *shape), piece(arrays, "last", np.int64, WALKERS)
+        require(((last >= 0) & (last < actions)).all(), f"'last' must be actions below {actions}")
+        targets = finite(arrays, "targets", None, actions)
+        visited, fitted_at, hinges = piece(arrays, "numbers", np.int64, 3).tolist()
+        require(len(targets) <= len(states) <= visited, "'targets' must be those of states that were visited")
+        require(0 <= fitted_at <= visited and hinges >= 0, "'numbers' must be of visited states")
+        require((fitted_at > 0) == (len(targets) > 0), "'targets' must be those of the last fit")
+        set_streams(self._oracle, streams)
+        self._data = _Data(*(column.copy() for column in data))
+        self._walkers, self._last, self._targets = walkers.copy(), last.copy(), targets.copy()
+        self._visited, self._fitted_at, self._hinges = visited, fitted_at, hinges
+        self._regression = self._solution = None
+        if len(targets):
+            self._regression = self._regression_on(_points(data.states[: len(targets)], self._root.ndim))
+            self._solution = self._regression.fit(targets)
+
+    def __repr__(self) -> str:
+        regressor = "" if self._regressor is None else f", regressor={self._regressor!r}"
+        return f"FittedReference(states={self.states}, calls={self.calls}{regressor}{reason(self.why)})"
+
+
+def _points(states: States, dimensions: int) -> Floats:
+    """States [n, ...] as vectors [n, d]."""
+    if states.ndim != dimensions + 1:
+        raise ValueError(f"states must have {dimensions + 1} axes, the first of which counts them, got {states.shape}")
+    return states.reshape(len(states), int(np.prod(states.shape[1:]))).astype(np.float64)
