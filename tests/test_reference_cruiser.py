@@ -659,7 +659,7 @@ def test_a_reference_is_made_from_where_one_plans() -> None:
     run.go(Workers(), Silent())
     reference = run.preparation.reference
     assert isinstance(reference, SharedReference)
-    assert reference._explorer.number(np.int64(7)) == 0
+    assert reference.explorer.number(np.int64(7)) == 0
 
 
 class Greedy(TabularReference):

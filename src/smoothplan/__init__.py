@@ -14,6 +14,7 @@ from smoothplan import backups, curvature, exact, models, references
 from smoothplan.acting import ActResult, act
 from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, Tsallis
 from smoothplan.checks import BackupError, BackupReport, check_backup
+from smoothplan.decide import Decision, decide
 from smoothplan.forecast import Forecast, forecast
 from smoothplan.models import (
     GenerativeModel,
@@ -57,6 +58,7 @@ __all__ = [
     "ClusterError",
     "CriticReference",
     "DebiasedCruiser",
+    "Decision",
     "FittedReference",
     "Forecast",
     "GenerativeModel",
@@ -90,6 +92,7 @@ __all__ = [
     "check_backup",
     "check_model",
     "curvature",
+    "decide",
     "exact",
     "forecast",
     "models",

@@ -1,15 +1,56 @@
-"""Which action now, and how sure: one call for any simulator."""
+"""Which action now, and how sure: one call for any simulator.
+
+Where states recur, bounds may prove the action (`OTGapE`). Everywhere, a reference made from the simulator says what to
+do after the first step, and a race between the actions compares returns that follow it.
+"""
 
 import json
 import math
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from smoothplan.arguments import Floats, Ints
-from smoothplan.running.run import Status, plain
+import numpy as np
+
+from smoothplan import arguments, curvature
+from smoothplan.arguments import Floats, Ints, amount
+from smoothplan.backups import HardMax
+from smoothplan.brake import Brake, Stopped
+from smoothplan.compiling import announcing, working_time
+from smoothplan.models.base import GenerativeModel, Oracle, action_names
+from smoothplan.models.tabular import TabularModel
+from smoothplan.plan import root_state
+from smoothplan.planners.gape import OTGapE, SearchRun
+from smoothplan.planners.race import DOMINATED, LEAST, RACES, Difference, Race, is_deterministic
+from smoothplan.references import Improvable, Reference, SharedReference, default_reference
+from smoothplan.references.default import TRIAL, recurs, trial_calls
+from smoothplan.running.progress import COMPILING, Shown, display_for
+from smoothplan.running.run import Display, Found, Identification, Root, Status, plain, within
+from smoothplan.running.workers import Workers
+
+CALLS = 100_000
+"""Simulator calls of a decision, if neither calls nor seconds are given."""
+
+EPSILON = 0.01
+"""The gap that is asked for by default, as a fraction of the width of the interval of all values."""
+
+REFERENCE = 0.5
+"""The part of the budget for a reference, search included."""
+
+PORTION = 1_000
+"""Simulator calls of the first portion of a reference, where time is limited; the next ones double."""
+
+POOR = 0.1
+"""The error of a reference that is worth a warning, as a fraction of the value."""
+
+HOPELESS = 100.0
+"""Times the budget that a certificate may seem to cost, after a trial, before the search for it is given up. The first
+estimates of its price are often ten times too high."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Decision:
     """An action for a state, and how sure it is.
 
@@ -30,6 +71,8 @@ class Decision:
     seconds: float
     status: Status  # why it stopped
     returns: Ints  # numbers of returns, [K]
+    differences: Floats  # how much better each action is than the one chosen, by paired returns, estimated, [K]
+    difference_errors: Floats  # their standard errors, [K]; much smaller than those of q where randomness is shared
     epsilon: float  # the gap that was asked for
     delta: float
     seed: int
@@ -37,14 +80,51 @@ class Decision:
     reference: Any = None  # whose policy returns follow; None where there is none
 
     def summary(self) -> str:
-        """The decision in a few lines."""
-        raise NotImplementedError
+        """The decision in a few lines, what must be known first."""
+        lines = [f"warning: {text}" for text in self.warnings]
+        if self.action is None:
+            return "\n".join([*lines, "the state is terminal: there is nothing to decide"])
+        lines.append(f"action {self.names[self.action]}: {self._sureness()}")
+        width = max(map(len, self.names))
+        for action, name in enumerate(self.names):
+            line = f"  {'→' if action == self.action else ' '} {name:<{width}}  "
+            line += f"{self.q[action]:.6g} ± {self.q_errors[action]:.2g}"
+            if action != self.action:
+                line += f", {_signed(self.differences[action])} ± {self.difference_errors[action]:.2g}"
+            if self.q_intervals is not None:
+                low, high = self.q_intervals[action]
+                line += f"  in [{low:.6g}, {high:.6g}]"
+            lines.append(line)
+        lines.append(f"how: {self.method}")
+        lines.append(f"{self.calls:,} simulator calls, {self.seconds:.2f} s")
+        return "\n".join(lines)
+
+    def _sureness(self) -> str:
+        proved = f"with probability at least {1.0 - self.delta:g}"
+        if self.gap <= 0.0:
+            return f"the best, {proved}"
+        parts = []
+        if math.isfinite(self.gap):
+            short = "" if self.certified else f" (more than the {self.epsilon:.4g} asked for)"
+            parts.append(f"no action is better by more than {self.gap:.4g} {proved}{short}")
+        if math.isfinite(self.regret):
+            parts.append(f"no action seems better by more than {self.regret:.4g} (estimate at level {self.delta:g})")
+        return "; ".join(parts) or "nothing is known of how good it is"
+
+    def __repr__(self) -> str:
+        gap = f", gap={self.gap:.4g}" if math.isfinite(self.gap) else ""
+        warned = f", {len(self.warnings)} warnings" if self.warnings else ""
+        return f"Decision(action={self.action}{gap}, regret={self.regret:.4g}, calls={self.calls}{warned})"
 
     def to_json(self) -> str:
         """One JSON object; numbers that are not finite are null."""
         fields = {name: plain(getattr(self, name)) for name in self.__dataclass_fields__}
         fields["reference"] = None if self.reference is None else repr(self.reference)
         return json.dumps(_finite(fields), allow_nan=False)
+
+
+def _signed(difference: float) -> str:
+    return f"{'worse' if difference <= 0.0 else 'better'} by {abs(difference):.3g}"
 
 
 def _finite(thing: Any) -> Any:
@@ -54,3 +134,328 @@ def _finite(thing: Any) -> Any:
     if isinstance(thing, dict):
         return {name: _finite(value) for name, value in thing.items()}
     return [_finite(value) for value in thing] if isinstance(thing, list) else thing
+
+
+def decide(
+    model: GenerativeModel,
+    state: Any = None,
+    *,
+    calls: int | None = None,
+    seconds: float | None = None,
+    epsilon: float | None = None,
+    delta: float = 0.1,
+    seed: int = 0,
+    reference: Reference | None = None,
+    workers: Any = 1,
+    progress: Shown = False,
+) -> Decision:
+    """Which action to take at a state, and how sure that is. Ctrl-C and SIGTERM end it with what is known.
+
+    Half of the budget goes into a reference, and where states recur into bounds on the action values; the rest into
+    returns of every action that follow the reference's best actions.
+
+    Args:
+        model: the simulator.
+        state: where to decide; the model's initial state by default.
+        calls: simulator calls, at most; 100,000 if no limit is given.
+        seconds: time, instead of calls. Compiling and loading code do not count. The result then depends on the
+            machine.
+        epsilon: the gap that counts as certified, in units of value; by default 1 % of the width of the interval of
+            all values.
+        delta: the probability that a proved gap fails, and the level of the estimated regret.
+        seed: the same seed gives the same decision, where no limit on time is given.
+        reference: Q̂, whose best actions are followed after the first step; by default it is made from the simulator.
+        workers: as for `plan`.
+        progress: as for `plan`.
+
+    >>> from smoothplan import models
+    >>> decision = decide(models.river_swim(discount=0.9), 0, calls=20_000)
+    >>> decision.action, decision.certified
+    (1, True)
+    """
+    started = time.perf_counter()
+    if calls is not None and seconds is not None:
+        raise ValueError(f"calls and seconds cannot both be given, got {calls!r} and {seconds!r}")
+    seconds = None if seconds is None else arguments.positive("seconds", seconds)
+    limit = None if seconds is not None else CALLS if calls is None else arguments.whole("calls", calls)
+    delta, seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)
+    span = curvature.value_interval(model, HardMax())
+    epsilon = EPSILON * (span[1] - span[0]) if epsilon is None else arguments.bounded("epsilon", epsilon)
+    root = Root(model, root_state(model, state), seed, limit, seconds, "auto", started)
+    deciding = Deciding(root, epsilon, delta, reference)
+    display = display_for(progress, title="deciding", max_calls=limit, max_seconds=seconds)
+    if isinstance(model, TabularModel) and bool(model.terminal[root.state]):
+        return deciding.decision("terminal")
+    brake = Brake(None if seconds is None else root.begun + seconds)
+    workforce = Workers(workers, brake=brake, announce=display.note)
+    status: Status = "completed"
+    with brake.on_signals(), workforce, display, announcing(partial(display.note, COMPILING)):
+        try:
+            deciding.prepare(workforce, display)
+            deciding.compare(workforce)
+        except Stopped as stopped:
+            status = stopped.reason
+        except KeyboardInterrupt:
+            status = "interrupted"
+        display.update(deciding.calls, deciding.interval)
+        display.end(status)
+    return deciding.decision(status)
+
+
+Work = Callable[[int], Any]
+"""Work that takes a number of simulator calls, at most; it returns True where nothing is left to do."""
+
+
+def in_portions(work: Work, until: float, made: Callable[[], int]) -> None:
+    """Does work until a time on the clock of `working_time`, in portions of calls that double.
+
+    Args:
+        work: what is done.
+        until: no portion begins that would end later, judged by the one before.
+        made: the calls made so far.
+    """
+    portion, taken = PORTION, 0.0
+    while (started := working_time()) + 2.0 * taken < until:
+        before = made()
+        if work(portion) is True or made() == before:
+            return
+        portion, taken = 2 * portion, working_time() - started
+
+
+class Deciding:
+    """A decision in the making. What it knows is valid whatever ends it.
+
+    Args:
+        root: where to decide, with its limits.
+        epsilon, delta: as for `decide`.
+        reference: Q̂; None for one that is made.
+        first: the number of the race's first chunk.
+    """
+
+    def __init__(
+        self, root: Root, epsilon: float, delta: float, reference: Reference | None, first: int = RACES
+    ) -> None:
+        self._root, self._epsilon, self._delta, self._first = root, epsilon, delta, first
+        self.reference = reference
+        self._oracle = Oracle(root.model, root.seed)  # of a reference that is made
+        self._search: SearchRun | None = None
+        self.race: Race | None = None
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made."""
+        return self._oracle.calls + (0 if self.race is None else self.race.calls)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """What is proved of the value of the state."""
+        if self._search is not None:
+            return self._search.interval
+        return curvature.value_interval(self._root.model, HardMax())
+
+    # The reference
+
+    def prepare(self, workers: Workers, display: Display) -> None:
+        """Makes a reference by its part of the budget, if none was given; by a search for a certificate, if it can be.
+
+        Raises:
+            Stopped: time is up.
+        """
+        if self.reference is not None:
+            return
+        root = self._root
+        limit = None if root.max_calls is None else int(REFERENCE * root.max_calls)
+        if limit is not None and limit < 1:
+            return
+        if np.asarray(root.state).dtype.kind in "iub":
+            shared = SharedReference(root.model, HardMax(), root=root.state, delta=self._delta, oracle=self._oracle)
+            planner = OTGapE(HardMax(), self._epsilon, self._delta)
+            search = SearchRun(planner, replace(root, max_calls=limit), shared.explorer)
+
+            def look(calls: int) -> bool:
+                return search.search(self.calls + calls, workers, display)
+
+            self._spend(limit, look, trial=True)
+            if recurs(shared):
+                self._search, self.reference = search, shared
+                if not self._proved and self._is_hopeful(search):
+                    self._spend(limit, look)
+                if not self._proved:
+                    self._spend(limit, shared.improve)
+                return
+        self._spend(limit, self._improve)
+
+    @property
+    def _proved(self) -> bool:
+        return self._search is not None and within(self._search.explorer.certificate.gap, self._epsilon)
+
+    def _is_hopeful(self, search: SearchRun) -> bool:
+        """Whether a certificate may be in reach, by the calls that it seems to take."""
+        limit, price = self._root.max_calls, search.standing.price
+        return limit is None or price is None or price <= HOPELESS * limit
+
+    def _improve(self, calls: int) -> None:
+        """Makes a reference by a number of calls, or makes it better."""
+        if self.reference is None:
+            self.reference = default_reference(
+                self._root.model, HardMax(), state=self._root.state, calls=calls, oracle=self._oracle
+            )
+        else:
+            assert isinstance(self.reference, Improvable)
+            self.reference.improve(calls)
+
+    def _spend(self, limit: int | None, work: Work, trial: bool = False) -> None:
+        """Does work by the calls that are left of a limit, or by its part of the time.
+
+        Args:
+            limit: calls of all such work; None where time is limited.
+            work: see `in_portions`.
+            trial: whether this is only a first try.
+        """
+        root = self._root
+        if limit is None:
+            assert root.max_seconds is not None
+            share = REFERENCE * (TRIAL if trial else 1.0)
+            in_portions(work, root.begun + share * root.max_seconds, lambda: self.calls)
+        elif (calls := (trial_calls(limit) if trial else limit) - self.calls) > 0:
+            work(calls)
+
+    # The race
+
+    def compare(self, workers: Workers) -> None:
+        """Races the actions by what is left of the budget, if there is a reference.
+
+        Raises:
+            Stopped: time is up.
+        """
+        root = self._root
+        if self.reference is None:
+            return
+        self.race = Race(root, self.reference, self._first)
+        if root.max_calls is None:
+            assert root.max_seconds is not None
+            self.race.run_for(root.begun + root.max_seconds, workers)
+            return
+        left = root.max_calls - self.calls
+        # What is proved needs no more than estimates to go with it.
+        self.race.run(min(left, self.calls) if self._proved else left, workers)
+
+    # What is known
+
+    def decision(self, status: Status) -> Decision:
+        """The decision, by all that is known."""
+        root, model, race = self._root, self._root.model, self.race
+        found = None if self._search is None else self._search.found()
+        q, errors, returns = np.zeros(model.actions), np.full(model.actions, np.inf), np.zeros(model.actions, np.int64)
+        action, regret, gap = 0, math.inf, math.inf
+        if race is not None:
+            q, errors, returns = race.estimates()
+            action = race.choice()
+        if found is not None:
+            action, gap = self._proved_gap(found, action)
+        certified = within(gap, self._epsilon)
+        apart = [Difference(0.0, math.inf, 0)] * model.actions
+        if race is not None:
+            apart = [race.difference(other, action) for other in range(model.actions)]
+            regret = self._regret(apart, action)
+        if status == "completed" and certified:
+            status = "converged"
+        if status == "completed" and (race is None or len(race.active) > 1):
+            status = "max_calls" if root.max_calls is not None else "max_seconds"
+        terminal = status == "terminal"
+        return Decision(
+            action=None if terminal else action,
+            q=q,
+            q_errors=np.zeros(model.actions) if terminal else errors,
+            q_intervals=None if found is None else found.q_intervals,
+            gap=0.0 if terminal else gap,
+            regret=0.0 if terminal else regret,
+            certified=terminal or certified,
+            method="the state is terminal" if terminal else self._method(found, certified),
+            warnings=() if terminal else tuple(self._warnings(action, certified)),
+            calls=self.calls,
+            seconds=time.perf_counter() - root.started,
+            status=status,
+            returns=returns,
+            differences=np.array([found.mean for found in apart]),
+            difference_errors=np.array([found.error for found in apart]),
+            epsilon=self._epsilon,
+            delta=self._delta,
+            seed=root.seed,
+            names=tuple(action_names(model)),
+            reference=self.reference,
+        )
+
+    def _proved_gap(self, found: Found, estimated: int) -> tuple[int, float]:
+        """The action that bounds prove, or else the one that estimates say is best, and what is proved of it."""
+        assert isinstance(found.details, Identification)
+        assert found.action is not None
+        assert found.q_intervals is not None
+        low, high = found.q_intervals.T
+        if self.race is None or estimated == found.action or within(found.details.gap, self._epsilon):
+            return found.action, found.details.gap
+        if high[estimated] < low.max():  # proved to be worse
+            return found.action, found.details.gap
+        return estimated, float(np.delete(high, estimated).max() - low[estimated])
+
+    def _regret(self, apart: Sequence[Difference], action: int) -> float:
+        """How much better the best rival may be, one-sided at level δ for all rivals together."""
+        rivals = [found for rival, found in enumerate(apart) if rival != action]
+        level = 1.0 - self._delta / max(len(rivals), 1)
+        return max([0.0, *(found.at_most(level) for found in rivals)])
+
+    def _method(self, found: Found | None, certified: bool) -> str:
+        parts = []
+        if found is not None:
+            assert isinstance(found.details, Identification)
+            proved = "proved it" if certified else "did not prove it"
+            parts.append(f"bounds on {found.details.states:,} recurring states {proved}")
+        if self.race is not None:
+            _, late, full = self.race.horizons
+            kind = type(self.reference).__name__
+            cut = "" if late >= full else ", and the reference's value beyond"
+            parts.append(f"returns of {late} steps that follow the best actions of a {kind}{cut}")
+        return ", and ".join(parts) or "nothing was tried"
+
+    def _warnings(self, action: int, certified: bool) -> Iterator[str]:
+        """What a reader must know, the worst first."""
+        limit = f"{self._root.max_calls:,} calls" if self._root.max_calls is not None else "the time given"
+        race, model = self.race, self._root.model
+        if model.actions == 1 or certified:
+            return
+        if race is None or race.estimates()[2].max() == 0:
+            guess = "arbitrary" if race is None else "the best guess of a poor reference"
+            yield f"{limit} are too few for a single return of every action: the action is {guess}"
+            return
+        means, errors, counts = race.estimates()
+        if counts[action] < LEAST and not is_deterministic(model):
+            yield f"{limit} allow only {counts[action]} returns of every action: the estimates are rough"
+        followed = race.best
+        off, noise = race.claim - means[followed], 3.0 * errors[followed]
+        if abs(off) > max(noise, POOR * max(abs(race.claim), abs(means[followed]))):
+            yield (
+                f"the reference is poor: it claims {race.claim:.4g} for action {action_names(model)[followed]}, and "
+                f"its policy earns {means[followed]:.4g} ± {errors[followed]:.2g}; more calls would improve it"
+            )
+        rivals = [rival for rival in race.active.tolist() if rival != action]
+        if rivals:
+            found = {rival: race.difference(rival, action) for rival in rivals}
+            rival = max(rivals, key=lambda other: found[other].mean + 2.0 * found[other].error)
+            yield self._tie(action, rival, found[rival])
+
+    def _tie(self, action: int, rival: int, found: Difference) -> str:
+        """That two actions cannot be told apart, and what it would take."""
+        assert self.race is not None
+        names = action_names(self._root.model)
+        text = (
+            f"actions {names[action]} and {names[rival]} cannot be told apart: the difference is {-found.mean:.3g} ± "
+            f"{found.error:.2g} (estimate)"
+        )
+        if not math.isfinite(found.error) or found.error == 0.0:
+            return text
+        # The standard error falls like 1/√n; half of a race's calls are for late returns of the actions that are left.
+        times = (DOMINATED * found.error / max(abs(found.mean), 1e-12)) ** 2
+        more = 2.0 * times * found.rows * 2 * self.race.horizons.late
+        if more > 1e12:
+            return f"{text}; they may be equally good"
+        return f"{text}; about {amount(round(more))} calls for returns alone would tell"

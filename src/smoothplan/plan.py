@@ -88,7 +88,7 @@ def plan(
         raise ValueError(f"engine must be auto, compiled or batched, got {engine!r}")
     root = Root(
         model=model,
-        state=_root_state(model, state),
+        state=root_state(model, state),
         seed=arguments.whole("seed", seed, least=0),
         max_calls=None if max_calls is None else arguments.whole("max_calls", max_calls, least=0),
         max_seconds=None if max_seconds is None else arguments.number("max_seconds", max_seconds, least=0.0),
@@ -162,7 +162,8 @@ def _worth_nothing(planner: Planner, root: Root) -> PlanResult:
     return _result(planner, root, nothing, "terminal")
 
 
-def _root_state(model: GenerativeModel, state: Any) -> Any:
+def root_state(model: GenerativeModel, state: Any) -> Any:
+    """A state to plan at, the model's initial one by default, or an error that says what is wrong with it."""
     if state is None:
         state = model.initial_state
     if state is None:

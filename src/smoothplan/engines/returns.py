@@ -25,6 +25,7 @@ from smoothplan.models.base import GenerativeModel, Oracle, States, Transition
 class Paired(NamedTuple):
     """Returns of n rows for A actions, [n, A] each."""
 
+    samples: int  # n
     early: Floats  # valued by the reference after a few steps
     returns: Floats  # after all of them
 
@@ -74,7 +75,7 @@ class PairedReturns:
             chosen = q.argmax(axis=1)
         if early >= horizon:
             soon = totals
-        return Paired(*(np.ascontiguousarray(sums.reshape(-1, count).T) for sums in (soon, totals)))
+        return Paired(count, *(np.ascontiguousarray(sums.reshape(-1, count).T) for sums in (soon, totals)))
 
     def q(self, states: States) -> Floats:
         """Q̂ at states [n, ...], [n, K], checked."""

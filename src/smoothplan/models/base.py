@@ -171,6 +171,11 @@ def rewards_are_known(model: GenerativeModel) -> bool:
     return kind == "deterministic" or (kind == "transition" and model.max_successors == 1)
 
 
+def action_names(model: GenerativeModel) -> list[str]:
+    """The names of the actions, where the model has any, or their numbers."""
+    return list(getattr(model, "action_names", None) or map(str, range(model.actions)))
+
+
 NO_BRAKE = brake.Brake()
 """Of simulator calls outside of any run."""
 

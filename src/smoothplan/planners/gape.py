@@ -183,7 +183,11 @@ class SearchRun:
         self._history = History()
 
     def go(self, workers: Workers, display: Display) -> Status:
-        """Searches until the gap is within ε or a limit is reached.
+        """Searches until the gap is within ε or a limit is reached."""
+        return "converged" if self.search(self._root.max_calls, workers, display) else "max_calls"
+
+    def search(self, max_calls: int | None, workers: Workers, display: Display) -> bool:
+        """Searches until the gap is within ε or a number of calls is made; whether it is.
 
         Walks build on each other, so that one worker makes them. The chunks of a round are drawn by all workers, and
         threads of this process sweep its bounds.
@@ -200,7 +204,7 @@ class SearchRun:
         self.explorer.draw = draw
         if self.explorer.rounds is not None:
             self.explorer.rounds.threads = workers.threads
-        return "converged" if in_slices(self, self._root.max_calls, workers, display) else "max_calls"
+        return in_slices(self, max_calls, workers, display)
 
     @property
     def calls(self) -> int:

@@ -34,8 +34,14 @@ ROWS = 32
 ROUNDS = 3
 """Rounds of a race, between which actions are eliminated."""
 
-ELIMINATED = 3.0
-"""Standard errors by which an action is worse than another before it is eliminated."""
+FALSE_ALARMS = 1e-3
+"""How often an action is eliminated that is as good as the leader, for each comparison, about."""
+
+DOMINATED = 3.0
+"""Standard errors by which an action must not be worse than another to be chosen."""
+
+RACES = 1 << 31
+"""The number of the first chunk of a race: those of searches and references are smaller."""
 
 LEAST = 8
 """Rows before which nothing is eliminated."""
@@ -55,8 +61,8 @@ class Horizons(NamedTuple):
         full = 1 if discount <= LATE else math.ceil(math.log(LATE) / math.log(discount))
         early = min(full, max(1, round(EARLY / (1.0 - discount))))
         if is_deterministic(model):
-            return cls(early, max(1, min(full, int(calls) // model.actions)), full)
-        return cls(early, max(early, min(full, int(calls / 2.0 / (ROWS * model.actions)))), full)
+            return cls(early, max(1, int(min(full, calls / model.actions))), full)
+        return cls(early, max(early, int(min(full, calls / 2.0 / (ROWS * model.actions)))), full)
 
 
 def is_deterministic(model: GenerativeModel) -> bool:
@@ -73,7 +79,7 @@ class Difference(NamedTuple):
 
     def at_most(self, level: float) -> float:
         """A one-sided bound at a level, by Student's distribution."""
-        return self.mean + quantile(level, self.rows - 1) * self.error
+        return self.mean + (quantile(level, self.rows - 1) * self.error if self.error > 0.0 else 0.0)
 
 
 class Race:
@@ -85,7 +91,7 @@ class Race:
         first: the number of its first chunk.
     """
 
-    def __init__(self, root: Root, reference: Reference, first: int = 1) -> None:
+    def __init__(self, root: Root, reference: Reference, first: int = RACES) -> None:
         self._root, model = root, root.model
         self._engine = PairedReturns(model, reference.q, curvature.value_interval(model, HardMax()))
         self._work = Work(self._engine, model, root.state, root.seed, kept=False)
@@ -116,7 +122,7 @@ class Race:
     def run_for(self, until: float, workers: Workers) -> None:
         """Races until a time on the clock of `working_time`: rounds are sized by the speed of those before."""
         started, before, share = working_time(), self.calls, LEAST * len(self.active)
-        early, _, full = self.horizons
+        early = self.horizons.early
         while working_time() < started + 0.1 * (until - started) and share < 1 << 20:  # a pilot, in batches that grow
             self._sample(share // len(self.active), early, workers)
             share *= 2
@@ -167,13 +173,16 @@ class Race:
             self.calls += workers.abandoned - before
 
     def _eliminate(self) -> None:
-        """Leaves out the actions that are clearly worse than the best."""
-        means, _, counts = self.estimates()
-        if counts[self.active].min() < (1 if self._exact else LEAST):
-            return
-        leader = int(self.active[means[self.active].argmax()])
-        found = [self.difference(leader, int(action)) for action in self.active]
-        self.active = self.active[[worse.mean <= ELIMINATED * worse.error + self._rounding for worse in found]]
+        """Leaves out the actions that are clearly worse than the leader: the level suits few returns, too."""
+        _, _, counts = self.estimates()
+        if counts[self.active].min() >= (1 if self._exact else LEAST):
+            surely = [found.at_most(FALSE_ALARMS) <= self._rounding for found in self._behind()]
+            self.active = self.active[surely]
+
+    def _behind(self) -> list[Difference]:
+        """How far the actions that are left are behind the best of them."""
+        leader = int(self.active[self.estimates()[0][self.active].argmax()])
+        return [self.difference(leader, int(action)) for action in self.active]
 
     @property
     def _returns(self) -> Floats:
@@ -215,9 +224,10 @@ class Race:
         and its variance v, the part is (1 − Σv/Σc²)₊ (James and Stein): nothing where the correction may be noise, all
         of it where it clearly is not.
         """
-        early, late = self._early[:, self.active], self._late[:, self.active]
-        if len(early) == 0:
+        if len(self._early) == 0:
             return self.best
+        left = self.active[[found.mean <= DOMINATED * found.error + self._rounding for found in self._behind()]]
+        early, late = self._early[:, left], self._late[:, left]
         corrections = _centred(late - early)
         corrections = corrections[~np.isnan(corrections).any(axis=1)]
         estimates = _centred(early).mean(axis=0)
@@ -226,9 +236,8 @@ class Race:
             noise = 0.0 if self._exact else float(corrections.var(axis=0, ddof=1).sum()) / len(corrections)
             square = float(mean @ mean)
             estimates = estimates + (max(0.0, 1.0 - noise / square) if square > 0.0 else 0.0) * mean
-        if self.best in self.active:  # stays, unless another is ahead by more than rounding
-            estimates = estimates + self._rounding * (self.active == self.best)
-        return int(self.active[estimates.argmax()])
+        # The reference's best action stays, unless another is ahead by more than rounding.
+        return int(left[(estimates + self._rounding * (left == self.best)).argmax()])
 
 
 def _centred(rows: Floats) -> Floats:

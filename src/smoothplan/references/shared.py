@@ -66,7 +66,7 @@ class SharedReference:
         key: Key | None = None,
         oracle: Oracle | None = None,
     ) -> None:
-        self._model, self._backup = model, backup
+        self.model, self._backup = model, backup
         self._span = curvature.value_interval(model, backup)
         if successors is not None:
             successors = arguments.whole("successors", successors)
@@ -81,7 +81,7 @@ class SharedReference:
         start = self._known(start[None], may_end=False)[0]
         oracle = Oracle(model, seed) if oracle is None else oracle
         table = model if isinstance(model, TabularModel) and key is None else None
-        self._explorer = Explorer(rules, oracle, backup, start, table, key)
+        self.explorer = Explorer(rules, oracle, backup, start, table, key)
         self._low, self._high = rules.reward_low, rules.reward_low + rules.reward_width
         self._low += model.discount * self._span[0]  # the interval of any action value
         self._high += model.discount * self._span[1]
@@ -93,12 +93,12 @@ class SharedReference:
     @property
     def calls(self) -> int:
         """Simulator calls made."""
-        return self._explorer.oracle.calls
+        return self.explorer.oracle.calls
 
     @property
     def states(self) -> int:
         """States discovered."""
-        return int(self._explorer.graph.totals[STATES])
+        return int(self.explorer.graph.totals[STATES])
 
     def improve(self, calls: int, state: Any = None) -> None:
         """Makes that many more simulator calls; fewer if all that can be learnt for certain is known.
@@ -110,22 +110,22 @@ class SharedReference:
         until = self.calls + arguments.whole("calls", calls)
         start = 0
         if state is not None:
-            start = self._explorer.number(self._known(np.asarray(state)[None], may_end=False)[0])
+            start = self.explorer.number(self._known(np.asarray(state)[None], may_end=False)[0])
         while self.calls < until:
             before = self.calls
             # What walks follow need not be accurate. It is computed anew when the calls have grown by a tenth.
             self._hopes = self._iterated(self._hopes, self._high, 1e-3, hopeful=True)
-            self._explorer.survey(self._hopes.q, start, min(until, int(1.1 * before) + 20))
+            self.explorer.survey(self._hopes.q, start, min(until, int(1.1 * before) + 20))
             if self.calls == before:
                 return
 
     def q(self, states: States) -> Floats:
         """Estimates, [n, K]; the same guess for every action of a state that was never discovered."""
-        numbers = self._explorer.numbers(self._known(states))
+        numbers = self.explorer.numbers(self._known(states))
         self._estimate()
         intervals = self._intervals()
         table = np.clip(self._estimates.q, intervals[..., 0], intervals[..., 1])
-        unknown = np.full((1, self._model.actions), self._guess)
+        unknown = np.full((1, self.model.actions), self._guess)
         return np.asarray(np.concatenate([table, unknown])[numbers])  # −1 is the last row
 
     def error_range(self, states: States) -> Floats:
@@ -133,14 +133,14 @@ class SharedReference:
         if self._tightened != self.calls:
             self._tightened = self.calls
             self._tighten()
-        numbers = self._explorer.numbers(self._known(states))
-        anything = np.full((1, self._model.actions, 2), [self._low, self._high])
+        numbers = self.explorer.numbers(self._known(states))
+        anything = np.full((1, self.model.actions, 2), [self._low, self._high])
         low, high = np.moveaxis(np.concatenate([self._intervals(), anything])[numbers], -1, 0)
         return _largest_range(self.q(states), low, high)
 
     def saved(self) -> Arrays:
         """Its state as named arrays, for `restore`."""
-        return self._explorer.saved() | {
+        return self.explorer.saved() | {
             "hopes": self._hopes.values.copy(),
             "hopes_q": self._hopes.q.copy(),
             "estimates": self._estimates.values.copy(),
@@ -160,7 +160,7 @@ class SharedReference:
         up_to_date = piece(arrays, "up_to_date", np.int64, 2)
         calls = int(read_streams(arrays)[1][CALLS])
         require(((up_to_date >= -1) & (up_to_date <= calls)).all(), "'up_to_date' must be numbers of calls")
-        self._explorer.restore(arrays)
+        self.explorer.restore(arrays)
         self._hopes, self._estimates, self._guess = hopes, estimates, float(guess[0])
         self._estimated, self._tightened = up_to_date.tolist()
 
@@ -169,24 +169,22 @@ class SharedReference:
         states = int(piece(arrays, "totals", np.int64, NUMBERS)[STATES])
         values = finite(arrays, name, None)
         require(len(values) <= states, f"{name!r} must be values of {states} states at most")
-        return _Memory(values.copy(), finite(arrays, f"{name}_q", len(values), self._model.actions).copy())
+        return _Memory(values.copy(), finite(arrays, f"{name}_q", len(values), self.model.actions).copy())
 
     def _known(self, states: States, may_end: bool = True) -> States:
         """States that the model may know, or an error."""
         states = np.asarray(states)
-        if not isinstance(self._model, TabularModel):
+        if not isinstance(self.model, TabularModel):
             return states.astype(self._dtype, copy=False)
-        states = numbered(states, self._model.states)
-        if not may_end and self._model.terminal[states].any():
-            raise ValueError(
-                f"state {states[self._model.terminal[states]][0]} is terminal: nothing can be learnt there"
-            )
+        states = numbered(states, self.model.states)
+        if not may_end and self.model.terminal[states].any():
+            raise ValueError(f"state {states[self.model.terminal[states]][0]} is terminal: nothing can be learnt there")
         return states
 
     def _intervals(self) -> Floats:
         """The intervals of the action values of all discovered states, [N, K, 2]."""
-        graph, count = self._explorer.graph, self.states * self._model.actions
-        return np.stack([graph.q_low[:count], graph.q_high[:count]], axis=-1).reshape(-1, self._model.actions, 2)
+        graph, count = self.explorer.graph, self.states * self.model.actions
+        return np.stack([graph.q_low[:count], graph.q_high[:count]], axis=-1).reshape(-1, self.model.actions, 2)
 
     def _tighten(self) -> None:
         """Propagates bounds until no interval narrows by more than 1e-4 of the widest possible.
@@ -196,7 +194,7 @@ class SharedReference:
         enough = 1e-4 * (self._high - self._low)
         before = self._intervals()
         for _ in range(1000):
-            self._explorer.tighten()
+            self.explorer.tighten()
             after = self._intervals()
             if np.abs(after - before).max() <= enough:
                 return
@@ -208,9 +206,7 @@ class SharedReference:
             return
         self._estimated = self.calls
         accuracy = 1e-5  # as a fraction of the width of the value interval
-        sampled = self._explorer.graph.pairs["count"][: self.states * self._model.actions].reshape(
-            -1, self._model.actions
-        )
+        sampled = self.explorer.graph.pairs["count"][: self.states * self.model.actions].reshape(-1, self.model.actions)
         # The guess for what is unknown is brought into line with what is known; 100 times bound the time.
         for _ in range(100 if sampled.any() else 0):
             self._estimates = self._iterated(self._estimates, self._guess, accuracy)
@@ -221,15 +217,15 @@ class SharedReference:
 
     def _iterated(self, memory: _Memory, unsampled: float, accuracy: float, hopeful: bool = False) -> _Memory:
         """The empirical model solved, where pairs that were never sampled have the given value."""
-        model = _empirical(self._explorer, unsampled, hopeful)
+        model = _empirical(self.explorer, unsampled, hopeful)
         values = np.full(self.states, unsampled)
         values[: len(memory.values)] = memory.values
-        q = np.empty((self.states, self._model.actions))
-        tolerance = accuracy * curvature.value_scale(self._model, self._backup)
+        q = np.empty((self.states, self.model.actions))
+        tolerance = accuracy * curvature.value_scale(self.model, self._backup)
         if is_mixture(self._backup):
             iterate(model, q, values, tolerance)
         else:
-            states = np.asarray(self._explorer.states)
+            states = np.asarray(self.explorer.states)
             iterate(model, q, values, tolerance, lambda q: self._backup.value(q, states))
         return _Memory(values, q)
 
