@@ -12,6 +12,7 @@ from importlib.metadata import version
 
 from smoothplan import backups, curvature, exact, models, references
 from smoothplan.acting import ActResult, act
+from smoothplan.agent import Agent, Episode
 from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, Tsallis
 from smoothplan.checks import BackupError, BackupReport, check_backup
 from smoothplan.decide import Decision, decide
@@ -52,6 +53,7 @@ __version__ = version("smoothplan")
 __all__ = [
     "UCT",
     "ActResult",
+    "Agent",
     "BackupError",
     "BackupReport",
     "CheckpointError",
@@ -60,6 +62,7 @@ __all__ = [
     "DebiasedCruiser",
     "Decision",
     "FittedReference",
+    "Episode",
     "Forecast",
     "GenerativeModel",
     "GridReference",
