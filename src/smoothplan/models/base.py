@@ -80,6 +80,31 @@ class GenerativeModel(Protocol):
         """
 
 
+def required_model(model: GenerativeModel) -> GenerativeModel:
+    """The model, if it is one; an error that says what to write otherwise."""
+    given: Any = model
+    name = getattr(given, "__name__", type(given).__name__)
+    if isinstance(given, type):
+        raise TypeError(f"model must be an object, such as {name}(...), got the class {name} itself")
+    if isinstance(given, str):
+        raise TypeError(
+            f"model must be a simulator, got {given!r}: models.from_gymnasium({given!r}) makes one of an id"
+        )
+    if hasattr(given, "observation_space") and hasattr(given, "action_space"):
+        raise TypeError(
+            f"model must be a simulator, got a Gymnasium environment: use models.from_gymnasium({name}(...))"
+        )
+    if hasattr(given, "begin") and hasattr(given, "backup"):
+        raise TypeError(f"model must be a simulator, got the planner {name}: are planner and model swapped?")
+    declared = [part for part in vars(GenerativeModel) if not part.startswith("_")]
+    missing = [part for part in declared if not hasattr(given, part)]
+    if missing and callable(given):
+        raise TypeError(f"model must be a simulator, got the function {name}: wrap a step, VectorModel({name}, ...)")
+    if missing:
+        raise TypeError(f"model must have {', '.join(declared)}, and {arguments.shown(given)} has no {missing[0]}")
+    return model
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Declarations:
     """What a user's simulator declares.
@@ -248,11 +273,23 @@ def checked_step(
     except (Exception, SystemExit) as error:
         cause = error.__cause__ if isinstance(error, RowError) else error
         row = error.row if isinstance(error, RowError) else 0 if len(actions) == 1 else None
-        raise _failure(cause, call(row)) from cause
+        found = call(row)
+        raise _failure(model, cause, found.isolated(model, type(error)) if row is None else found) from cause
     return _checked(model, states, actions, answer, call)
 
 
-def _failure(cause: BaseException | None, call: Call) -> SimulatorError:
+AMBIGUOUS = ("truth value of a", "only length-1 arrays", "only 0-dimensional arrays", "only integer scalar arrays")
+"""What NumPy says where code for one number is given many."""
+
+
+def _scalar_hint(model: GenerativeModel) -> str:
+    """What to say where a step may be written for one state at a time, and is given many."""
+    if not hasattr(model, "from_scalar") or getattr(model.step, "one_at_a_time", False):
+        return ""
+    return "; if step is written for one state at a time, use VectorModel.from_scalar(step, ...)"
+
+
+def _failure(model: GenerativeModel, cause: BaseException | None, call: Call) -> SimulatorError:
     """The error of a simulator that raised one."""
     if isinstance(cause, ValueError) and "read-only" in str(cause):
         what = "the simulator changes a state in place: it must not change its arguments"
@@ -260,6 +297,8 @@ def _failure(cause: BaseException | None, call: Call) -> SimulatorError:
         what = str(cause)
     else:
         what = f"the simulator raised {type(cause).__name__}: {cause}"
+        if any(sign in str(cause) for sign in AMBIGUOUS):
+            what += _scalar_hint(model)
     return SimulatorError(f"{what} ({call.place()})", call)
 
 
@@ -292,12 +331,13 @@ def _checked(
     terminals = np.asarray(answer[2]) if len(answer) == 3 else np.zeros(count, dtype=np.bool_)
 
     if next_states.shape != states.shape:
-        raise complaint(f"next_states must have the shape of states, {states.shape}, got {next_states.shape}")
+        text = f"next_states must have the shape of states, {states.shape}, got {next_states.shape}"
+        raise complaint(text + _scalar_hint(model))
     if next_states.dtype != states.dtype:
         raise complaint(f"next_states must have the dtype of states, {states.dtype}, got {next_states.dtype}")
     for name, values, kinds in (("rewards", rewards, "fiu"), ("terminals", terminals, "b")):
         if values.shape != (count,):
-            raise complaint(f"{name} must have shape ({count},), got {values.shape}")
+            raise complaint(f"{name} must have shape ({count},), got {values.shape}{_scalar_hint(model)}")
         if values.dtype.kind not in kinds:
             raise complaint(f"{name} must be {'numbers' if name == 'rewards' else 'booleans'}, got {values.dtype}")
 
@@ -358,6 +398,7 @@ def check_model(
     Returns:
         What was seen. A pass is evidence, not proof.
     """
+    required_model(model)
     if states is None and model.initial_state is None:
         raise ValueError("states must be given: this model declares no initial_state")
     first = np.asarray(model.initial_state)[None] if states is None else np.asarray(states)
