@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import smoothplan
-from smoothplan import cli, exact, specs
+from smoothplan import cli, exact, options, specs
 from smoothplan.models import TabularModel
 from tests.common import identified
 
@@ -125,9 +125,9 @@ def test_help_shows_examples_and_the_version_is_known(command: Command, argument
 
 def test_every_example_of_the_guide_works(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # one saves a file
-    options = r"(?: +--\w+(?: +[^-\s]\S*)?)*"
-    examples = re.findall(rf"smoothplan (\w+{options})", cli.GUIDE.replace("\\\n", ""))
-    assert len(examples) == 10
+    following = r"(?: +--\w+(?: +[^-\s]\S*)?)*"
+    examples = re.findall(rf"smoothplan (\w+{following})", options.GUIDE.replace("\\\n", ""))
+    assert len(examples) == 11
     for example in examples:
         outcome = command(*example.split())
         assert (outcome.status, outcome.err) == (0, ""), example

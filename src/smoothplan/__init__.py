@@ -13,6 +13,7 @@ from importlib.metadata import version
 from smoothplan import backups, curvature, exact, models, references
 from smoothplan.acting import ActResult, act
 from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, Tsallis
+from smoothplan.checking import check_model
 from smoothplan.checks import BackupError, BackupReport, check_backup
 from smoothplan.forecast import Forecast, forecast
 from smoothplan.models import (
@@ -24,7 +25,6 @@ from smoothplan.models import (
     TabularModel,
     Transition,
     VectorModel,
-    check_model,
     reproduce,
 )
 from smoothplan.plan import PlanResult, plan

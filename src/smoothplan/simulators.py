@@ -13,10 +13,12 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from smoothplan.models.base import GenerativeModel, required_model
 from smoothplan.specs import close, parse_options
+
+T = TypeVar("T")
 
 FORM = re.compile(r"(?P<where>.+?):(?P<name>[A-Za-z_]\w*)(?:,(?P<options>.*))?", re.DOTALL)
 
@@ -43,7 +45,7 @@ def load(text: str) -> GenerativeModel:
         hint = f"{close(name, known)}choose from {', '.join(known)}" if known else "it has no functions and no models"
         raise ValueError(f"{where} has no {name!r}: {hint}")
     thing = getattr(module, name)
-    if not callable(thing):
+    if _is_model(thing) or not callable(thing):
         if options:
             raise ValueError(f"{where}:{name} is no function, and takes no options, got {', '.join(options)}")
         return _required(thing, f"{where}:{name} is")
@@ -85,7 +87,7 @@ def _prepend(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _guarded(run: Callable[[], Any], what: str, module: ModuleType | None) -> Any:
+def _guarded(run: Callable[[], T], what: str, module: ModuleType | None) -> T:
     """What code of the user returns; an error of one line, with its place, if it raises one."""
     try:
         return run()
@@ -130,12 +132,12 @@ def _models_of(module: ModuleType) -> list[str]:
         name
         for name, thing in vars(module).items()
         if not name.startswith("_")
-        if getattr(thing, "__module__", None) == module.__name__ and callable(thing) or _is_model(thing)
+        if _is_model(thing) or (callable(thing) and getattr(thing, "__module__", None) == module.__name__)
     ]
 
 
 def _is_model(thing: Any) -> bool:
     try:
-        return not callable(thing) and required_model(thing) is thing
+        return required_model(thing) is thing
     except TypeError:
         return False

@@ -87,13 +87,9 @@ def required_model(model: GenerativeModel) -> GenerativeModel:
     if isinstance(given, type):
         raise TypeError(f"model must be an object, such as {name}(...), got the class {name} itself")
     if isinstance(given, str):
-        raise TypeError(
-            f"model must be a simulator, got {given!r}: models.from_gymnasium({given!r}) makes one of an id"
-        )
+        raise TypeError(f"model must be a simulator, got {given!r}: use sp.models.from_gymnasium({given!r})")
     if hasattr(given, "observation_space") and hasattr(given, "action_space"):
-        raise TypeError(
-            f"model must be a simulator, got a Gymnasium environment: use models.from_gymnasium({name}(...))"
-        )
+        raise TypeError("model must be a simulator, got a Gymnasium environment: use sp.models.from_gymnasium(env)")
     if hasattr(given, "begin") and hasattr(given, "backup"):
         raise TypeError(f"model must be a simulator, got the planner {name}: are planner and model swapped?")
     declared = [part for part in vars(GenerativeModel) if not part.startswith("_")]
@@ -369,6 +365,10 @@ FALSE_ALARM = 1e-6
 """The probability that `check_model` refutes a `value_range` that is right."""
 
 
+WALKERS, REPEATS = 16, 32
+"""States in each round of the walk of `check_model`, and calls at one of them for its different outcomes."""
+
+
 class ModelReport(NamedTuple):
     """What `check_model` saw of a simulator that passed."""
 
@@ -382,22 +382,7 @@ class ModelReport(NamedTuple):
 def check_model(
     model: GenerativeModel, states: ArrayLike | None = None, *, seed: int = 0, rounds: int = 50
 ) -> ModelReport:
-    """Calls a simulator in ways that reveal broken promises, and raises `ModelError` at the first one.
-
-    It checks shapes, dtypes, reward range and kind, non-finite numbers, terminal states and the bound on successors;
-    that states are not changed in place; that the same generator gives the same result; and that no call depends on an
-    earlier one. A `value_range` is refuted where random actions earn significantly more; of a table, `exact.solve`
-    checks it exactly.
-
-    Args:
-        model: the simulator.
-        states: states to start from, [n, ...]; the model's initial state by default.
-        seed: seed of the random walk that looks for more states.
-        rounds: steps of that walk.
-
-    Returns:
-        What was seen. A pass is evidence, not proof.
-    """
+    """What `smoothplan.check_model` does, without a display of its progress."""
     required_model(model)
     if states is None and model.initial_state is None:
         raise ValueError("states must be given: this model declares no initial_state")
@@ -405,6 +390,19 @@ def check_model(
     if first.ndim == 0 or len(first) == 0:
         raise ValueError(f"states must be a batch [n, ...] of at least one state, got shape {first.shape}")
     return _Examination(model, first, seed, rounds).run()
+
+
+def most_checked(model: GenerativeModel, rounds: int) -> int:
+    """Simulator calls that `check_model` makes, at most."""
+    required_model(model)
+    walk = arguments.whole("rounds", rounds) * (4 * WALKERS + REPEATS)
+    return walk + (0 if declared_values(model) is None else math.prod(_plays(model.discount)))
+
+
+def _plays(discount: float) -> tuple[int, int]:
+    """Steps that leave a twentieth of the value, at most, and how many random plays of them take about a second."""
+    steps = 1 if discount == 0.0 else min(math.ceil(math.log(0.05) / math.log(discount)), 600)
+    return steps, max(32, min(20_000 // steps, 4_000))
 
 
 @dataclass
@@ -418,14 +416,13 @@ class _Examination:
     calls: int = 0
 
     def run(self) -> ModelReport:
-        width = 16  # states per round
         walk = streams.generator(self.seed)
         low, high, most, ended, total = np.inf, -np.inf, 0, 0, 0
         seen: set[bytes] = set()
         states = self.first
         previous: States | None = None
         for round_number in range(arguments.whole("rounds", self.rounds)):
-            batch = states[walk.integers(len(states), size=min(width, len(states) * self.model.actions))]
+            batch = states[walk.integers(len(states), size=min(WALKERS, len(states) * self.model.actions))]
             actions = (np.arange(len(batch)) + round_number) % self.model.actions
             transition = self._examine(batch, actions, round_number, previous)
             most = max(most, self._repeat(batch[:1], actions[:1], round_number))
@@ -470,8 +467,8 @@ class _Examination:
         )
 
     def _repeat(self, state: States, action: Ints, draw: int) -> int:
-        """Steps one (s, a) 32 times; the number of different next states, after checking declarations against it."""
-        states, actions = np.repeat(state, 32, axis=0), np.repeat(action, 32)
+        """Steps one (s, a) many times; the number of different next states, after checking declarations against it."""
+        states, actions = np.repeat(state, REPEATS, axis=0), np.repeat(action, REPEATS)
         transition = self._step(states, actions, draw)
         where = f"state {state[0].tolist()}, action {action[0]}"
         rewards = np.unique(transition.rewards)
@@ -501,9 +498,7 @@ class _Examination:
         if declared is None:
             return
         discount, (least, most) = self.model.discount, possible_returns(self.model)
-        # Steps that leave a twentieth of the value, at most, and about 20,000 calls: they take a second or so.
-        steps = 1 if discount == 0.0 else min(math.ceil(math.log(0.05) / math.log(discount)), 600)
-        count = max(32, min(20_000 // steps, 4_000))
+        steps, count = _plays(discount)
         choices = streams.generator(self.seed, 1 + 2 * self.rounds)
         states, going_on, totals = self.first[np.arange(count) % len(self.first)], np.arange(count), np.zeros(count)
         for step in range(steps):
