@@ -408,14 +408,14 @@ def _compare(options: argparse.Namespace, console: Console) -> None:
     if len(backups) != len(options.planner):
         counts = f"{len(options.planner)} planners and {len(backups)} backups"
         raise ValueError(f"--backup must be given once, or for each --planner, got {counts}")
-    planners: dict[str, Planner] = {}
-    for planner, backup in zip(options.planner, backups, strict=True):
-        name = planner if planner not in planners else f"{planner} with {backup}"
-        if name in planners:
-            raise ValueError(f"--planner must name each planner once, got {name} twice")
-        planners[name] = _planner(planner, backup, model)
+    names = options.planner
+    if options.backup is not None and len(set(names)) < len(names):  # the backups tell them apart
+        names = [f"{planner} with {backup}" for planner, backup in zip(names, backups, strict=True)]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"--planner must name each planner once, got {twice[0]} twice")
+    made = [_planner(planner, backup, model) for planner, backup in zip(options.planner, backups, strict=True)]
     comparison = smoothplan.compare(
-        planners,
+        dict(zip(names, made, strict=True)),
         model,
         _state(options.state),
         calls=options.calls,

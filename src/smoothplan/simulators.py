@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from smoothplan.arguments import shown
 from smoothplan.models.base import GenerativeModel, required_model
 from smoothplan.specs import close, parse_options
 
@@ -120,10 +121,12 @@ def _check_options(thing: Callable[..., Any], options: dict[str, Any], what: str
 
 
 def _required(thing: Any, what: str) -> GenerativeModel:
+    if thing is None:
+        raise ValueError(f"{what} None, not a model: a function must return one, such as sp.VectorModel(...)")
     try:
         return required_model(thing)
     except TypeError as error:
-        raise ValueError(f"{what} {type(thing).__name__}, not a model: {error}") from None
+        raise ValueError(f"{what} {shown(thing)}, not a model: {error}") from None
 
 
 def _models_of(module: ModuleType) -> list[str]:

@@ -106,8 +106,8 @@ class Call:
     def isolated(self, model: "Stepped", kind: type[BaseException]) -> "Call":
         """The smallest part of the batch that is found to raise the same kind of error by itself: one row, if possible.
 
-        Halves are stepped with the same generator for as long as one of them fails, together at most twice the rows of
-        the batch. These are no calls of a run, and nobody counts them.
+        Halves are stepped with the same generator for as long as one of them fails, together about twice the rows of
+        the batch at most. These are no calls of a run, and nobody counts them.
         """
         first, last = 0, len(self.actions)
         while last - first > 1:
