@@ -433,10 +433,9 @@ def test_every_command_runs_a_file_of_the_user(command: Command, own: str, tmp_p
     assert "rewards" in _one_object(command("reproduce", failure, "--simulator", f"{own}:make_model", "--json"))
 
 
-def test_processes_know_a_file_of_the_user(own: str) -> None:
-    """In a process of its own, which is not in the folder of the file."""
-    arguments = [*MODULE, "plan", "--simulator", f"{own}:make_model,discount=0.1", "--json"]
-    alone, together = (_one_object(_run([*arguments, *more])) for more in ([], ["--workers", "2"]))
+def test_processes_know_a_file_of_the_user(command: Command, own: str) -> None:
+    arguments = ["plan", "--simulator", f"{own}:make_model,discount=0.1", "--json"]
+    alone, together = (_one_object(command(*arguments, *more)) for more in ([], ["--workers", "2"]))
     assert alone | {"seconds": together["seconds"]} == together
 
 

@@ -75,7 +75,7 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: loose.exact.solve(TABLE, sp.HardMax), "such as HardMax(), got the class itself"),
     *(
         (
-            lambda planner=planner: planner(sp.LogSumExp, epsilon=0.1),  # type: ignore[misc]
+            lambda planner=planner: planner(sp.LogSumExp, epsilon=0.1),
             "backup must be an object, such as LogSumExp(...), got the class itself",
         )
         for planner in specs.PLANNERS.values()

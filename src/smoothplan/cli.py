@@ -419,8 +419,8 @@ def _compare(options: argparse.Namespace, console: Console) -> None:
         model,
         _state(options.state),
         calls=options.calls,
-        progress=_progress(options),
-        **_given(options, "seeds", "checkpoint"),
+        progress=not options.quiet and sys.stderr.isatty(),
+        **_given(options, "seeds", "checkpoint", "workers"),
     )
     if options.csv is not None:
         comparison.to_csv(options.csv)

@@ -184,6 +184,9 @@ def _add_progress(command: argparse.ArgumentParser) -> None:
         help="on standard error: a live line, JSON lines, or nothing; by default live on a terminal",
     )
     command.add_argument("--quiet", action="store_true", help="the same as --progress none")
+
+
+def _add_failure(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--failure",
         metavar="FILE",
@@ -208,6 +211,7 @@ def _add_plan(plan: argparse.ArgumentParser) -> None:
     add("--exact", action="store_true", help="show the exact value for comparison (tabular models)")
     add("--graph", metavar="FILE", help="save the graph explored by ot-gape or mdp-gape: a .svg drawing, .dot or .json")
     _add_progress(plan)
+    _add_failure(plan)
 
 
 def _add_decide(decide: argparse.ArgumentParser) -> None:
@@ -221,6 +225,7 @@ def _add_decide(decide: argparse.ArgumentParser) -> None:
     _add_seed(decide)
     _add_workers(decide)
     _add_progress(decide)
+    _add_failure(decide)
 
 
 def _add_compare(compare: argparse.ArgumentParser) -> None:
@@ -239,7 +244,9 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     add("--checkpoint", metavar="FILE", help="save finished runs there, and resume from it")
     add("--csv", metavar="FILE", help="save one row per run")
     add("--figure", metavar="FILE.html", help="save a figure")
-    _add_progress(compare)
+    add("--quiet", action="store_true", help="no progress on standard error")
+    _add_workers(compare)
+    _add_failure(compare)
 
 
 def _add_check(check: argparse.ArgumentParser) -> None:
@@ -248,6 +255,7 @@ def _add_check(check: argparse.ArgumentParser) -> None:
     check.add_argument("--rounds", type=int, metavar="N", help="steps of a random walk through the model (default: 50)")
     _add_seed(check)
     _add_progress(check)
+    _add_failure(check)
 
 
 def _add_solve(solve: argparse.ArgumentParser) -> None:
