@@ -98,7 +98,7 @@ def required_backup(backup: Backup) -> Backup:
     if isinstance(backup, type):
         example = "()" if backup is HardMax else "(...)"
         raise TypeError(f"backup must be an object, such as {backup.__name__}{example}, got the class itself")
-    if not callable(getattr(backup, "value", None)):
+    if not (hasattr(backup, "value") or hasattr(backup, "temperature")):
         raise TypeError(
             f"backup must be one, such as HardMax() or LogSumExp(temperature), got {arguments.shown(backup)}"
         )

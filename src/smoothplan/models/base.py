@@ -444,26 +444,28 @@ class _Examination:
         first = self._step(states, actions, draw)
         if not np.array_equal(states, before):
             raise ModelError(f"the simulator changed a state in place: {before.tolist()} became {states.tolist()}")
-        if not _same(first, self._step(states, actions, draw)):
+        if not _same(first, again := self._step(states, actions, draw)):
             unused = _global_state()
             self._step(states, actions, draw)
             if _global_state() != unused:
                 raise ModelError(
                     "the simulator draws from a global random generator, not only from the one it is given"
                 )
-            raise self._differs("was called a second time", states, actions)
+            raise self._differs("was called a second time", states, actions, first, again)
         if previous is not None:
             elsewhere = np.arange(len(previous)) % self.model.actions
             self._step(previous, elsewhere, draw + self.rounds)
-            if not _same(first, self._step(states, actions, draw)):
-                raise self._differs("was called elsewhere in between", states, actions)
+            if not _same(first, again := self._step(states, actions, draw)):
+                raise self._differs("was called elsewhere in between", states, actions, first, again)
         return first
 
-    def _differs(self, when: str, states: States, actions: Ints) -> ModelError:
+    def _differs(self, when: str, states: States, actions: Ints, one: Transition, two: Transition) -> ModelError:
+        differ = [(a != b).reshape(len(actions), -1).any(axis=1) for a, b in zip(one, two, strict=True)]
+        row = int(np.argmax(np.any(differ, axis=0)))
         return ModelError(
             "the same states, actions and generator gave two different results after the simulator "
-            f"{when}: it keeps a hidden state, or draws from a source of its own (first state "
-            f"{states[0].tolist()}, action {actions[0]})"
+            f"{when}: it keeps a hidden state, or draws from a source of its own (state "
+            f"{states[row].tolist()}, action {actions[row]})"
         )
 
     def _repeat(self, state: States, action: Ints, draw: int) -> int:
