@@ -12,6 +12,7 @@ import pytest
 import smoothplan as sp
 from smoothplan import specs
 from smoothplan.arguments import Ints
+from smoothplan.running.progress import Lines
 
 TABLE = sp.models.garnet(states=20, actions=2, discount=0.2, seed=1)
 FAR = sp.models.river_swim(discount=0.95)
@@ -171,9 +172,18 @@ def test_no_innocent_state_is_blamed() -> None:
 # Progress
 
 
-def test_a_check_shows_its_calls(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_shows_its_calls(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def update(self: Lines, calls: int, interval: Any) -> None:
+        seen.append(calls)
+        self._pace.update(calls, interval)
+
+    monkeypatch.setattr(Lines, "update", update)
     model = sp.VectorModel.from_scalar(one_state, **DECLARED, value_range=(-18.0, 18.0))
     report = sp.check_model(model, rounds=3, progress="json")
+    assert seen == sorted(seen)
+    assert seen[-2:] == [report.calls - 1, report.calls]  # a slow simulator shows every single call
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert lines[-1]["calls"] == report.calls <= lines[-1]["at_most_calls"]
     assert lines[-1]["status"] == "completed"
