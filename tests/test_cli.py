@@ -439,6 +439,12 @@ def test_processes_know_a_file_of_the_user(command: Command, own: str) -> None:
     assert alone | {"seconds": together["seconds"]} == together
 
 
+def test_what_a_file_prints_is_no_part_of_the_answer(command: Command, own: str) -> None:
+    Path(own).write_text(f"{OWN}\nprint('hello')")
+    outcome = command("solve", "--simulator", f"{own}:table", "--json")
+    assert (outcome.err, next(iter(json.loads(outcome.out)))) == ("hello\n", "model")
+
+
 def test_a_module_is_named_by_its_dots(command: Command, own: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(own).parent)
     monkeypatch.delitem(sys.modules, "my_file", raising=False)

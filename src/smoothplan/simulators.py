@@ -11,6 +11,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -89,9 +90,13 @@ def _prepend(folder: Path) -> None:
 
 
 def _guarded(run: Callable[[], T], what: str, module: ModuleType | None) -> T:
-    """What code of the user returns; an error of one line, with its place, if it raises one."""
+    """What code of the user returns; an error of one line, with its place, if it raises one.
+
+    What it prints goes to standard error: standard output is for the answer, which may be JSON.
+    """
     try:
-        return run()
+        with redirect_stdout(sys.stderr):
+            return run()
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if module is not None and frame.filename == module.__file__]
