@@ -354,5 +354,5 @@ def test_too_few_calls_for_a_reference_are_a_warning() -> None:
     result = sp.act("CartPole-v1", reference_calls=100, calls=0, max_steps=3)
     assert result.calls == 0
     (warning,) = result.warnings
-    assert "all actions are taken to be alike" in warning
+    assert "a uniformly random policy" in warning
     assert "100" in warning

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import smoothplan
-from smoothplan import cli, exact, specs
+from smoothplan import cli, exact, options, specs
 from smoothplan.models import TabularModel
 from tests.common import identified
 
@@ -125,9 +125,9 @@ def test_help_shows_examples_and_the_version_is_known(command: Command, argument
 
 def test_every_example_of_the_guide_works(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # one saves a file
-    options = r"(?: +--\w+(?: +[^-\s]\S*)?)*"
-    examples = re.findall(rf"smoothplan (\w+{options})", cli.GUIDE.replace("\\\n", ""))
-    assert len(examples) == 10
+    following = r"(?: +--\w+(?: +[^-\s]\S*)?)*"
+    examples = re.findall(rf"smoothplan (\w+{following})", options.GUIDE.replace("\\\n", ""))
+    assert len(examples) == 11
     for example in examples:
         outcome = command(*example.split())
         assert (outcome.status, outcome.err) == (0, ""), example
@@ -272,11 +272,12 @@ def test_a_plan_shows_value_interval_price_and_truth(command: Command) -> None:
     table = _tabular(SMALL[1])
     truth = exact.solve(table, specs.build_backup(SMALL[3], table.actions)).values[3]
     lines = dict(line.split(maxsplit=1) for line in outcome.out.splitlines())
-    assert list(lines) == ["value", "exact", "action", "calls", "status"]
+    assert list(lines) == ["value", "bonus", "exact", "action", "calls", "status"]
     value, low, high = map(float, re.findall(r"-?[\d.]+(?:e-?\d+)?", lines["value"])[:3])
     assert low <= value <= high
     assert f"{truth:.6g}" in lines["exact"]
     assert "probability at least 0.9" in lines["value"]
+    assert lines["bonus"].endswith("an entropy bonus of at most 0.866")  # log 2 / (1 - 0.2)
     assert "estimate" in lines["action"]
     assert lines["status"].startswith("converged")
 
@@ -302,7 +303,7 @@ def test_a_best_action_comes_with_an_interval_for_each(command: Command) -> None
     assert (outcome.status, outcome.err) == (0, "")
     *lines, heading, first, second = outcome.out.splitlines()
     texts = dict(line.split(maxsplit=1) for line in lines)
-    assert list(texts) == ["value", "exact", "action", "gap", "calls", "status"]
+    assert list(texts) == ["value", "bonus", "exact", "action", "gap", "calls", "status"]
     gap = found["details"]["gap"]
     assert texts["gap"] == f"action {found['action']} is within {gap:.4g} of the best with probability at least 0.95"
     assert "forecast" not in texts["calls"]
@@ -364,6 +365,207 @@ def test_limits_and_vector_states(command: Command) -> None:
 def test_a_plan_that_cannot_be_is_refused_in_one_line(command: Command, arguments: list[str], complaint: str) -> None:
     _is_refusal(command("plan", *arguments), complaint)
     _is_refusal(command("plan", *arguments, "--json"), complaint)
+
+
+# Own simulators
+
+OWN = """
+import numpy as np
+import smoothplan as sp
+from beside import LOW  # a module in the same folder
+
+fence = 10.0
+
+
+def walk(state, action, rng):
+    if state[0] > fence:
+        raise RuntimeError("too far")
+    place = float(np.clip(state[0] + 0.3 * (2 * action - 1) + 0.1 * rng.standard_normal(), -1, 1))
+    return np.array([place]), 0.5 * (place - 1)
+
+
+def make_model(discount=0.2, limit=10.0):
+    global fence
+    fence = limit
+    declared = dict(reward_range=(LOW, 0), terminates=False, initial_state=[0.2])
+    return sp.VectorModel.from_scalar(walk, actions=2, discount=discount, **declared)
+
+
+class Table:
+    def __new__(cls, states):
+        return sp.models.chain(states=states)
+
+
+table = sp.models.chain(states=3)
+nothing = lambda: None
+number = 7
+wrong = lambda: 1 / 0
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file of a user's, with a module beside it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside.py").write_text("LOW = -1\n")
+    (tmp_path / "my_file.py").write_text(OWN)
+    return str(tmp_path / "my_file.py")
+
+
+def test_every_command_runs_a_file_of_the_user(command: Command, own: str, tmp_path: Path) -> None:
+    model = ["--simulator", f"{own}:make_model,discount=0.3"]
+    alone = _one_object(command("plan", *model, "--json"))
+    assert alone["status"] == "converged"
+    assert _one_object(command("forecast", *model, "--json"))["calls"] == alone["forecast"]
+    assert command.solve("--simulator", f"{own}:Table,states=4")["states"] == [0, 1, 2, 3]
+    assert command.solve("--simulator", f"{own}:table")["model"] == f"{own}:table"
+    checked = command("check", *model, "--rounds", "5")
+    assert (checked.status, checked.err) == (0, "")
+    assert re.fullmatch(r"passed .*\nrewards .*declared \[-1, 0\], bounded\nnext .*\nends .*\n", checked.out)
+
+    failure = str(tmp_path / "failure.json")
+    guarded = f"{own}:make_model,limit=0.3"
+    outcome = command("plan", "--simulator", guarded, "--failure", failure)
+    _is_refusal(outcome, "the simulator raised RuntimeError: too far (state [0.")
+    assert f"repeat the call with: smoothplan reproduce {failure} --simulator {guarded}" in outcome.err
+    _is_refusal(command("reproduce", failure), f"which you must name: add --simulator {guarded}")
+    _is_refusal(command("reproduce", failure, "--simulator", guarded), "RuntimeError: too far")
+    assert "rewards" in _one_object(command("reproduce", failure, "--simulator", f"{own}:make_model", "--json"))
+
+
+def test_processes_know_a_file_of_the_user(command: Command, own: str) -> None:
+    arguments = ["plan", "--simulator", f"{own}:make_model,discount=0.1", "--json"]
+    alone, together = (_one_object(command(*arguments, *more)) for more in ([], ["--workers", "2"]))
+    assert alone | {"seconds": together["seconds"]} == together
+
+
+def test_what_a_file_prints_is_no_part_of_the_answer(command: Command, own: str) -> None:
+    Path(own).write_text(f"{OWN}\nprint('hello')")
+    outcome = command("solve", "--simulator", f"{own}:table", "--json")
+    assert (outcome.err, next(iter(json.loads(outcome.out)))) == ("hello\n", "model")
+
+
+def test_a_module_is_named_by_its_dots(command: Command, own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(own).parent)
+    monkeypatch.delitem(sys.modules, "my_file", raising=False)
+    assert len(command.solve("--simulator", "my_file:table")["states"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("", "--simulator must be my_file.py:make_model or package.module:make_model, got"),
+        (
+            ":mak_model",
+            "has no 'mak_model': did you mean make_model? choose from walk, make_model, Table, table, nothing",
+        ),
+        (":make_model,limt=1", "has no option 'limt': did you mean limit? choose from discount, limit"),
+        (":make_model,3", "expected key=value, got '3'"),
+        (
+            ":make_model,discount=none",
+            "raised TypeError: discount must be a number, got None (",
+        ),
+        (":Table", "needs states: write"),
+        (":table,states=4", "is no function, and takes no options, got states"),
+        (":nothing", "returned None, not a model"),
+        (":number", "is 7, not a model: model must have actions"),
+        (":wrong", "my_file.py:wrong raised ZeroDivisionError: division by zero ("),
+        (":wrong", "my_file.py, line 31)"),
+    ],
+)
+def test_a_file_that_makes_no_model(command: Command, own: str, name: str, complaint: str) -> None:
+    _is_refusal(command("check", "--simulator", f"{own}{name}"), complaint)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("1 +", "raised SyntaxError: invalid syntax (broken.py, line 1) ("),
+        ("import nowhere_at_all", "raised ModuleNotFoundError: No module named 'nowhere_at_all' ("),
+        ("\nraise SystemExit(3)", "raised SystemExit: 3 ("),
+        ("\nraise SystemExit(3)", "broken.py, line 2)"),
+    ],
+)
+def test_a_file_that_does_not_run(command: Command, tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    _is_refusal(command("plan", "--simulator", f"{tmp_path / 'broken.py'}:make_model"), complaint)
+    _is_refusal(command("plan", "--simulator", f"{tmp_path / 'gone.py'}:make_model"), "there is no file")
+    _is_refusal(command("plan", "--simulator", "gone.module:make_model"), "there is no module 'gone.module'")
+
+
+def test_a_spec_runs_no_file(command: Command, own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smoothplan.simulators.load", lambda text: pytest.fail(f"{text} was run"))
+    _is_refusal(command("plan", "--model", f"{own}:make_model"), "is run by --simulator")
+    _is_refusal(command("plan", "--model", "chain", "--simulator", f"{own}:table"), "not allowed with")
+
+
+# Decisions and comparisons
+
+
+class Asked(NamedTuple):
+    """What a command asked of the library."""
+
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+class StandIn:
+    """Answers in place of `decide` and `compare`, and remembers what it was asked."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> "StandIn":
+        self.asked = Asked(arguments, options)
+        return self
+
+    def summary(self) -> str:
+        return "action 1 [of 2]"
+
+    table = summary
+
+    def to_json(self) -> str:
+        return '{"action": 1}'
+
+    def to_csv(self, path: str) -> None:
+        Path(path).write_text("rows")
+
+    def figure(self) -> "StandIn":
+        return self
+
+    def write_html(self, path: str) -> None:
+        Path(path).write_text("figure")
+
+
+def test_a_decision_is_asked_for_and_printed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = StandIn()
+    monkeypatch.setattr(smoothplan, "decide", found, raising=False)
+    arguments = ["decide", "--model", "chain", "--state", "2", "--calls", "500", "--epsilon", "0.1", "--delta", "0.2"]
+    assert command(*arguments, "--seed", "3", "--workers", "2") == (0, "action 1 [of 2]\n", "")
+    (model, state), options = found.asked
+    assert (model.states, state) == (5, 2)
+    assert options == {"calls": 500, "epsilon": 0.1, "delta": 0.2, "seed": 3, "workers": 2, "progress": False}
+    assert _one_object(command("decide", "--model", "chain", "--seconds", "2.5", "--json")) == {"action": 1}
+    assert found.asked.options == {"seconds": 2.5, "seed": 0, "progress": False}
+    _is_refusal(command(*arguments, "--seconds", "1"), "not allowed with")
+
+
+def test_a_comparison_is_asked_for_and_saved(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = StandIn()
+    monkeypatch.setattr(smoothplan, "compare", found, raising=False)
+    saved = [str(tmp_path / name) for name in ("rows.csv", "figure.html")]
+    planners = ["--planner", "uct", "--planner", "ot-gape:epsilon=0.1"]
+    arguments = ["compare", "--model", "chain", *planners, "--calls", "1000,1e4"]
+    assert command(*arguments, "--seeds", "3", "--csv", saved[0], "--figure", saved[1]).out == "action 1 [of 2]\n"
+    assert [Path(path).read_text() for path in saved] == ["rows", "figure"]
+    (made, model, state), options = found.asked
+    assert {name: planner.backup.temperature for name, planner in made.items()} == {"uct": 0, "ot-gape:epsilon=0.1": 1}
+    assert (model.states, state) == (5, None)
+    assert options == {"calls": [1_000, 10_000], "seeds": 3, "progress": False}
+    assert _one_object(command(*arguments, "--backup", "hard-max", "--json")) == {"action": 1}
+    assert {planner.backup for planner in found.asked.arguments[0].values()} == {smoothplan.HardMax()}
+    command(*arguments[:3], *planners[2:], *planners[2:], "--backup", "lse", "--backup", "hard-max", "--calls", "9")
+    assert list(found.asked.arguments[0]) == [f"ot-gape:epsilon=0.1 with {name}" for name in ("lse", "hard-max")]
+    _is_refusal(command(*arguments, *planners), "--planner must name each planner once, got uct twice")
+    _is_refusal(command(*arguments, "--calls", "1.5"), "must be whole numbers between commas")
+    _is_refusal(command(*arguments, *planners[:2], *["--backup", "hard-max"] * 2), "got 3 planners and 2 backups")
 
 
 # Defaults

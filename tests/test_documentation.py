@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import smoothplan
-from smoothplan import cli
+from smoothplan import options
 
 ROOT = Path(__file__).parent.parent
 DOCS, SOURCE = ROOT / "docs", ROOT / "src" / "smoothplan"
@@ -98,7 +98,7 @@ def test_commands_of_pages_are_understood(page: Path) -> None:
     for line in "\n".join(blocks).splitlines():
         words = shlex.split(line, comments=True)
         if words[:1] == ["smoothplan"]:
-            cli._parser().parse_args(words[1:])
+            options.command_parser().parse_args(words[1:])
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -396,7 +396,8 @@ def test_calls_of_a_failing_simulator_are_counted(fails: str, error: type[Except
     oracle = sp.Oracle(sp.VectorModel(counting, **DECLARED), seed=0)
     with pytest.raises(error):
         oracle.sample(np.zeros((5, 2)), np.zeros(5, dtype=np.int64))
-    assert oracle.calls == counting.rows == 5
+    assert oracle.calls == 5
+    assert 5 <= counting.rows <= 3 * 5  # a batch that raises is called again in halves, to find out who is to blame
 
 
 def test_compiled_and_batched_calls_share_one_count_but_no_draws() -> None:
@@ -598,8 +599,7 @@ def test_errors_of_the_simulator_itself_are_named_with_the_call() -> None:
     with pytest.raises(sp.SimulatorError) as caught:
         sp.Oracle(sp.VectorModel(step, **DECLARED), 3, 4).sample(STATES, [0, 1])
     assert str(caught.value) == (
-        "the simulator raised LookupError: no such road (at one of 2 states of a batch, of which the first is state "
-        "[1.5], action 0, seed 3, chunk 4)"
+        "the simulator raised LookupError: no such road (state [1.5], action 0, seed 3, chunk 4)"
     )
     assert isinstance(caught.value.__cause__, LookupError)
 

@@ -712,7 +712,7 @@ def test_a_reference_that_is_not_made_is_missed_aloud() -> None:
     for limit, reason in ((1, "max_calls=1 leaves no calls for it"), (40, "simulator calls")):
         found = diagnosed(sp.plan(ReferenceCruiser(backup, epsilon=0.5), model, max_calls=limit))
         (warning,) = found.warnings
-        assert re.match(f"no reference was made, and all actions are taken to be alike: .*{reason}", warning)
+        assert re.match(f"no reference was made, so that this is about a uniformly random policy: .*{reason}", warning)
         assert found.summary().startswith(warning)
         assert plain(found)["warnings"] == [warning]
     assert diagnosed(sp.plan(ReferenceCruiser(backup, epsilon=0.5), garnet(), 0, max_calls=40)).warnings == ()

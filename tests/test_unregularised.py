@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -183,13 +184,52 @@ def test_the_default_backup_hardly_biases() -> None:
     assert entropy_backup(nothing).temperature > 0.0
 
 
-def test_a_slow_simulator_gets_fewer_calls() -> None:
-    def step(state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
-        sum(range(20_000))
-        return state, 0.0, False
+def test_no_clock_decides_the_limit_on_calls() -> None:
+    def never(states: Any, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
+        raise AssertionError("a choice must not call the simulator")
 
-    model = sp.VectorModel.from_scalar(step, actions=2, discount=0.99, reward_range=(0, 1), initial_state=[0.0])
-    choice = choose(model)
-    assert 100 <= choice.max_calls <= 200_000
-    assert "in a second" in choice.reasons["limit"]
+    model = sp.VectorModel(never, actions=2, discount=0.99, reward_range=(0, 1), initial_state=[0.0])
+    assert choose(model).max_calls == 200_000
+    assert choose(model).reasons["limit"].startswith("200,000 simulator calls, for a simulator in Python; max_calls=N")
     assert choose(sp.models.chain()).max_calls == 2_000_000
+
+
+# --- What a reader must know ------------------------------------------------------------------------------------------
+
+
+def costly(states: Any, actions: Any, rng: np.random.Generator) -> tuple[Any, Any]:
+    """Costs that a user declares in [-1, 0]."""
+    return np.clip(states + 0.1 * rng.standard_normal(states.shape), -1.0, 1.0), -np.abs(states[:, 0])
+
+
+@pytest.mark.parametrize("discount", [0.3, 0.97])
+def test_costs_never_have_an_ordinary_value_above_what_is_declared(discount: float) -> None:
+    declared: dict[str, Any] = {"actions": 3, "reward_range": (-1, 0), "terminates": False, "initial_state": [0.0]}
+    model = sp.VectorModel(costly, discount=discount, **declared)
+    least, backup = -1.0 / (1.0 - discount), sp.LogSumExp(1.0)
+    assert curvature.value_interval(model, backup)[1] > 0.0  # which an entropy bonus may bring
+    found = sp.plan_unregularised(model, bias=0.5, max_calls=3_000)
+    runs: list[Any] = [found, sp.plan(sp.OTGapE(sp.HardMax(), epsilon=0.1), model, max_calls=300)]
+    runs.append(sp.plan(sp.UCT(), model, max_calls=300))
+    for run in runs:
+        assert least <= run.interval[0] <= run.value <= run.interval[1] <= 0.0
+    assert runs[1].q_intervals.max() <= 0.0
+
+
+def test_an_answer_of_a_random_policy_says_so_first(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "costs.py"
+    file.write_text(
+        "import smoothplan as sp\n"
+        "from tests.test_unregularised import costly\n"
+        "declared = dict(reward_range=(-1, 0), terminates=False, initial_state=[0.0] * 6)\n"
+        "model = sp.VectorModel(costly, actions=2, discount=0.95, **declared)\n"
+    )
+    arguments = ["plan", "--simulator", f"{file}:model", "--bias", "0.5", "--max-calls", "60"]
+    assert cli.main(arguments) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("warning  no reference was made, so that this is about a uniformly random policy")
+    assert second.startswith("value")
+    assert cli.main([*arguments, "--json"]) == 0
+    (warning,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert "uniformly random" in warning
+    assert not sp.plan_unregularised(sp.models.chain(), bias=0.5, max_calls=100_000).warnings

@@ -14,6 +14,7 @@ from smoothplan import backups, curvature, exact, models, references
 from smoothplan.acting import ActResult, act
 from smoothplan.agent import Agent, Episode
 from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, Tsallis
+from smoothplan.checking import check_model
 from smoothplan.checks import BackupError, BackupReport, check_backup
 from smoothplan.decide import Decision, decide
 from smoothplan.forecast import Forecast, forecast
@@ -26,7 +27,6 @@ from smoothplan.models import (
     TabularModel,
     Transition,
     VectorModel,
-    check_model,
     reproduce,
 )
 from smoothplan.plan import PlanResult, plan

@@ -93,6 +93,18 @@ def what_lacks(backup: Backup) -> str | None:
     )
 
 
+def required_backup(backup: Backup) -> Backup:
+    """The backup, if it is an object and not the class of one; an error that says what to write otherwise."""
+    if isinstance(backup, type):
+        example = "()" if backup is HardMax else "(...)"
+        raise TypeError(f"backup must be an object, such as {backup.__name__}{example}, got the class itself")
+    if not (hasattr(backup, "value") or hasattr(backup, "temperature")):
+        raise TypeError(
+            f"backup must be one, such as HardMax() or LogSumExp(temperature), got {arguments.shown(backup)}"
+        )
+    return backup
+
+
 def is_mixture(backup: Backup) -> TypeGuard[SoftmaxMixture]:
     """Whether a backup is a mixture of softmaxes."""
     return isinstance(backup, SoftmaxMixture)

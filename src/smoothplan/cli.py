@@ -1,4 +1,4 @@
-"""The command line: argument parsing and printing, nothing else."""
+"""The command line: what each command does and prints. Its options are in `options`."""
 
 import argparse
 import inspect
@@ -11,57 +11,32 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 import smoothplan
-from smoothplan import defaults, drawing, exact, specs
+from smoothplan import curvature, defaults, drawing, exact, simulators, specs
 from smoothplan.arguments import shown
 from smoothplan.backups import Backup, HardMax
 from smoothplan.exact import Solution
 from smoothplan.models import GenerativeModel, SimulatorError, TabularModel
+from smoothplan.options import command_parser, complaint
 from smoothplan.plan import PlanResult
+from smoothplan.running.progress import Shown
 from smoothplan.running.run import Diagnosis, Estimate, Identification, Planner, Scheduled
 from smoothplan.running.workers import ClusterError
 
 ROWS = 20
 """Rows of a table of states or episodes; `--json` has all of them."""
 
-GUIDE = """\
-A model, a backup or a planner is named by a spec, name:key=value,...
-
-  smoothplan plan --model garnet:states=50,actions=2,branching=4,discount=0.2,seed=1 \\
-                  --backup lse:temperature=1 --planner debiased:epsilon=0.01,delta=0.1 --state 0 --exact
-  smoothplan forecast --model garnet:discount=0.2 --planner smooth-cruiser:epsilon=0.05
-                                                       the price, before any simulator call
-  smoothplan plan --model river-swim:discount=0.7 --backup hard-max --planner ot-gape:epsilon=0.1 --graph seen.svg
-                                                       the best action, with an interval for each
-  smoothplan plan --model gym:CartPole-v1,discount=0.99
-                                                       a long horizon: planner and backup are chosen for it
-  smoothplan plan --model river-swim --bias 0.5        the ordinary optimal value, by smooth planning
-  smoothplan act --env FrozenLake-v1,map_name=8x8 --calls 2000
-                                                       plays an episode, planning at every step
-  smoothplan models                                    the models, their options and defaults
-  smoothplan solve --model river-swim                  exact optimal values of every state
-  smoothplan solve --model river-swim --backup hard-max --backup lse:temperature=0.1 \\
-                   --backup ot:tau=1,lam=0.1,cost=line the same under three backups, side by side
-  smoothplan solve --model gym:FrozenLake-v1,map_name=8x8,discount=0.95 --state 0 --json
-"""
-
 Lines = Iterable[tuple[str, str]]
 """What a command prints for people: names and texts."""
 
 Command = Callable[[argparse.Namespace, Console], None]
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(_complain(self, message, status=2))
+"""What the parser's command of that name does."""
 
 
 class _Console(Console):
@@ -73,7 +48,7 @@ class _Console(Console):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status: 0, 2 if it fails, 130 if it is interrupted."""
-    parser = _parser()
+    parser = command_parser()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # not every terminal or pipe can encode an ε
     try:
@@ -86,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 warnings.showwarning = partial(_warn, parser)
                 console = _Console()
                 console.width = max(console.width, 10_000)  # a long line wraps in the terminal; no digit is cut off
-                options.command(options, console)
+                COMMANDS[options.command](options, console)
         finally:
             print(end="", flush=True)  # raises here, not at exit, if the output cannot be written
     except KeyboardInterrupt:
@@ -108,7 +83,7 @@ def _discard_output() -> None:
 
 
 def _complain(parser: argparse.ArgumentParser, message: str, status: int) -> int:
-    print(f"{parser.prog}: error: {' '.join(message.split())}", file=sys.stderr)
+    print(complaint(parser, message), end="", file=sys.stderr)
     return status
 
 
@@ -124,146 +99,16 @@ def _failed_call(error: SimulatorError, options: argparse.Namespace) -> str:
         message += f"; so far, after {error.partial.calls:,} calls, the value is in [{low:.6g}, {high:.6g}]"
     if getattr(options, "failure", None):
         failure = {"model": options.model, "call": json.loads(error.call.to_json())}
+        again = shlex.quote(options.failure)
+        if options.simulator is not None:
+            failure |= {"simulator": options.simulator}
+            again += f" --simulator {shlex.quote(options.simulator)}"
         try:
             Path(options.failure).write_text(json.dumps(failure) + "\n", encoding="utf-8")
         except OSError as reason:
             return f"{message}; the call could not be saved: {reason}"
-        message += f"; repeat the call with: smoothplan reproduce {shlex.quote(options.failure)}"
+        message += f"; repeat the call with: smoothplan reproduce {again}"
     return message
-
-
-# --- Arguments ------------------------------------------------------------------------------------------------------
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="smoothplan",
-        description="Plan with a simulator: regularised optimal values and actions.",
-        epilog=GUIDE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"smoothplan {smoothplan.__version__}")
-    parser.set_defaults(command=None)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-
-    def add(name: str, command: Command, summary: str, description: str = "") -> argparse.ArgumentParser:
-        added: argparse.ArgumentParser = commands.add_parser(
-            name,
-            help=summary,
-            description=description or None,
-            epilog=GUIDE if description else None,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        added.add_argument("--json", action="store_true", help="print one JSON object")
-        added.set_defaults(command=command)
-        return added
-
-    _add_plan(
-        add(
-            "plan",
-            _plan,
-            "the value of a state, with an interval, or its best action",
-            "Plans at a state: its regularised optimal value, with an interval that holds with probability\n"
-            "1 − delta, or its best action. The price of a value is known in advance: see `smoothplan forecast`.\n"
-            "Without --planner, a planner for long horizons is chosen and explained if recursion would be too\n"
-            "expensive or the model is a Gymnasium environment.",
-        )
-    )
-    forecast = add(
-        "forecast",
-        _forecast,
-        "what a plan will cost, without running it",
-        "States the price of a plan in simulator calls, and how it comes about, without making any.",
-    )
-    _add_specs(forecast)
-    again = add("reproduce", _reproduce, "repeat a simulator call that failed, with the same random numbers")
-    again.add_argument("file", metavar="FILE", help="the file that the failing plan wrote")
-    again.add_argument("--model", metavar="SPEC", help="another model than the one of the plan")
-    _add_act(
-        add(
-            "act",
-            _act,
-            "play a Gymnasium environment, planning at every step",
-            "Plays episodes of a Gymnasium environment. At every step it plans with a generative model of the\n"
-            "environment, within a budget of simulator calls or seconds. The environment itself is stepped, with its\n"
-            "own time limit and randomness.",
-        )
-    )
-    for kind, registry in (("model", specs.MODELS), ("backup", specs.BACKUPS), ("planner", specs.PLANNERS)):
-        listing = add(f"{kind}s", _list, f"list the {kind}s, their options and defaults")
-        listing.set_defaults(kind=kind, registry=registry)
-    solve = add(
-        "solve",
-        _solve,
-        "exact values of a tabular model",
-        "Solves a tabular model exactly, by value iteration with a guaranteed error.",
-    )
-    solve.add_argument("--model", required=True, metavar="SPEC", help="for example garnet:states=50,actions=2,seed=1")
-    solve.add_argument(
-        "--backup",
-        action="append",
-        metavar="SPEC",
-        help="hard-max (the default), lse:temperature=0.1 or ot:tau=1,lam=0.1,cost=ring; repeat to compare",
-    )
-    solve.add_argument("--state", action="append", type=int, metavar="N", help="show this state only; may be repeated")
-    solve.add_argument("--tolerance", type=float, default=1e-8, help="largest error of a value (default: %(default)s)")
-    return parser
-
-
-def _add_specs(command: argparse.ArgumentParser, otherwise: str = "") -> None:
-    backup, planner = specs.DEFAULT_BACKUP, specs.DEFAULT_PLANNER
-    command.add_argument("--model", required=True, metavar="SPEC", help="for example garnet:discount=0.2,seed=1")
-    command.add_argument("--backup", metavar="SPEC", help=f"the Bellman backup (default: {backup}{otherwise})")
-    command.add_argument("--planner", metavar="SPEC", help=f"planner and accuracy (default: {planner}{otherwise})")
-
-
-def _add_plan(plan: argparse.ArgumentParser) -> None:
-    _add_specs(plan, ", or chosen for a long horizon")
-    add = plan.add_argument
-    add("--bias", type=float, metavar="B", help="plan for the ordinary optimal value, with a backup off by at most B")
-    add("--state", metavar="S", help="a number, or 0.1,0,0,0 for a vector; by default the initial state")
-    add("--seed", type=int, default=0, help="the same seed gives the same result (default: %(default)s)")
-    add("--max-calls", type=int, metavar="N", help="stop before more than N simulator calls")
-    add("--max-seconds", type=float, metavar="T", help="stop after about T seconds")
-    add(
-        "--workers",
-        type=lambda text: text if "://" in text else int(text),
-        metavar="N",
-        help="a number of threads or processes, or tcp://host:port of a Dask scheduler (default: 1)",
-    )
-    add("--checkpoint", metavar="FILE", help="save progress there, and resume from it")
-    add("--chunk-seconds", type=float, metavar="T", help="fail if one chunk of work takes longer than T seconds")
-    add("--worker-memory", type=int, metavar="BYTES", help="memory limit of each worker process")
-    add(
-        "--failure",
-        metavar="FILE",
-        default="smoothplan-failure.json",
-        help="where a failing simulator call is saved, for `smoothplan reproduce` (default: %(default)s)",
-    )
-    add("--engine", choices=("auto", "compiled", "batched"), help=argparse.SUPPRESS)
-    add("--exact", action="store_true", help="show the exact value for comparison (tabular models)")
-    add("--graph", metavar="FILE", help="save the graph explored by ot-gape or mdp-gape: a .svg drawing, .dot or .json")
-    add(
-        "--progress",
-        choices=("auto", "live", "json", "none"),
-        default="auto",
-        help="on standard error: a live line, JSON lines, or nothing; by default live on a terminal",
-    )
-    add("--quiet", action="store_true", help="the same as --progress none")
-
-
-def _add_act(act: argparse.ArgumentParser) -> None:
-    add = act.add_argument
-    add("--env", required=True, metavar="SPEC", help="an id and options, such as FrozenLake-v1,map_name=8x8")
-    add("--calls", type=int, metavar="N", help="simulator calls per step; 0 plays the first reference")
-    add("--seconds", type=float, metavar="T", help="time per step, instead of calls")
-    add("--reference-calls", type=int, metavar="N", help="simulator calls for the first reference")
-    add("--episodes", type=int, default=1, metavar="E", help="number of episodes (default: %(default)s)")
-    add("--max-steps", type=int, metavar="N", help="limit on the steps of an episode")
-    add("--discount", type=float, default=0.99, metavar="G", help="discount for planning (default: %(default)s)")
-    add("--seed", type=int, default=0, help="seed of episodes and planning (default: %(default)s)")
-    add("--record", metavar="FILE", help="save the first episode as an animation (GIF; needs Pillow)")
-    add("--quiet", action="store_true", help="no progress on standard error")
 
 
 def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -383,11 +228,17 @@ def _root_actions(model: GenerativeModel, result: PlanResult, truth: Sequence[fl
 # --- Commands -------------------------------------------------------------------------------------------------------
 
 
+def _model(options: argparse.Namespace) -> GenerativeModel:
+    """The model of a spec, or what the user's own file makes."""
+    return specs.build_model(options.model) if options.simulator is None else simulators.load(options.simulator)
+
+
 def _chosen(options: argparse.Namespace, model: GenerativeModel) -> tuple[Planner, int | None, dict[str, str]]:
     """The planner of a plan, its limit on calls, and the reasons for what the command line does not name."""
-    backup = None if options.backup is None else specs.build_backup(options.backup, model.actions)
-    if options.planner is not None or not (specs.is_environment(options.model) or defaults.is_long(model)):
+    environment = options.model is not None and specs.is_environment(options.model)
+    if options.planner is not None or not (environment or defaults.is_long(model)):
         return _named(options, model), options.max_calls, {}
+    backup = None if options.backup is None else specs.build_backup(options.backup, model.actions)
     choice = defaults.choose(model, backup)
     if options.max_calls is None and options.max_seconds is None:
         return choice.planner, choice.max_calls, choice.reasons
@@ -397,12 +248,17 @@ def _chosen(options: argparse.Namespace, model: GenerativeModel) -> tuple[Planne
 
 def _named(options: argparse.Namespace, model: GenerativeModel) -> Planner:
     """The planner that the command line names, or the default."""
-    backup = specs.build_backup(options.backup or specs.DEFAULT_BACKUP, model.actions)
-    return specs.build_planner(options.planner or specs.DEFAULT_PLANNER, backup)
+    return _planner(options.planner or specs.DEFAULT_PLANNER, options.backup, model)
+
+
+def _planner(planner: str, backup: str | None, model: GenerativeModel) -> Planner:
+    """The planner of a spec, with the backup of another, or the one that it has without."""
+    given = None if backup is None else specs.build_backup(backup, model.actions)
+    return specs.build_planner(planner, given, model.actions)
 
 
 def _forecast(options: argparse.Namespace, console: Console) -> None:
-    model = specs.build_model(options.model)
+    model = _model(options)
     forecast = smoothplan.forecast(_named(options, model), model)
     if options.json:
         print(forecast.to_json())
@@ -415,7 +271,7 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
     if options.bias is not None:
         _plan_unregularised(options, console)
         return
-    model = specs.build_model(options.model)
+    model = _model(options)
     planner, max_calls, reasons = _chosen(options, model)
     if options.exact and getattr(planner, "tail", "honest") == "zero":
         raise ValueError("--exact is the discounted value, which a planner with tail=zero does not estimate")
@@ -432,22 +288,39 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
     root = model.initial_state if state is None else state
     value = None if truth is None else float(truth.values[root])
     price = planner.schedule(model).calls if isinstance(planner, Scheduled) else None
+    bonus = None if planner.backup.temperature == 0.0 else curvature.gap_of_values(model, planner.backup)
     if options.json:
-        extra = {"forecast": price, "chosen": reasons or None, "exact": value}
+        extra = {"forecast": price, "chosen": reasons or None, "exact": value, "bonus": bonus}
         found = {name: field for name, field in extra.items() if field is not None}
         print(json.dumps(json.loads(result.to_json()) | found))
         return
+    _print(console, (("warning", text) for text in getattr(details, "warnings", ())), width=9)
     _print(console, ((name, f"{text} (chosen)") for name, text in reasons.items()))
-    _print(console, _findings(model, result, price, value))
+    for name, text in _findings(model, result, price, value):
+        _print(console, [(name, text)])
+        if name == "value" and bonus is not None and result.status != "terminal":
+            _print(console, [("bonus", _bonus(bonus))])
     if isinstance(details, Identification) and result.q_intervals is not None:
         console.print(_root_actions(model, result, None if truth is None else truth.q[root].tolist()))
 
 
+def _bonus(bonus: tuple[float, float]) -> str:
+    """How far a regularised value may be from the ordinary one. Costs may so have an interval that ends above 0."""
+    low, high = bonus
+    if low >= 0.0:
+        return f"the value is regularised, and includes an entropy bonus of at most {high:.3g}"
+    return f"the value is regularised: {low:.3g} to {high:.3g} more than the ordinary one, by costs and entropy"
+
+
 def _run_options(options: argparse.Namespace) -> dict[str, Any]:
+    names = ("seed", "max_seconds", "workers", "checkpoint", "chunk_seconds", "worker_memory", "engine")
+    return _given(options, *names) | {"progress": _progress(options)}
+
+
+def _progress(options: argparse.Namespace) -> Shown:
     wanted = "none" if options.quiet else options.progress
     live = wanted == "live" or (wanted == "auto" and sys.stderr.isatty())
-    names = ("seed", "max_seconds", "workers", "checkpoint", "chunk_seconds", "worker_memory", "engine")
-    return _given(options, *names) | {"progress": "json" if wanted == "json" else live}
+    return "json" if wanted == "json" else live
 
 
 def _exact(options: argparse.Namespace, model: GenerativeModel, backup: Backup) -> Solution | None:
@@ -455,7 +328,7 @@ def _exact(options: argparse.Namespace, model: GenerativeModel, backup: Backup) 
     if not options.exact:
         return None
     if not isinstance(model, TabularModel):
-        raise ValueError(f"--exact needs a table of states, and model {options.model} has none")
+        raise ValueError(f"--exact needs a table of states, and model {options.model or options.simulator} has none")
     return exact.solve(model, backup)
 
 
@@ -463,7 +336,7 @@ def _plan_unregularised(options: argparse.Namespace, console: Console) -> None:
     for name in ("backup", "graph"):
         if getattr(options, name) is not None:
             raise ValueError(f"--bias chooses the backup and plans for values: it cannot be used with --{name}")
-    model, state = specs.build_model(options.model), _state(options.state)
+    model, state = _model(options), _state(options.state)
     solution = _exact(options, model, HardMax())
     truth = None if solution is None else float(solution.values[model.initial_state if state is None else state])
     found = smoothplan.plan_unregularised(
@@ -483,6 +356,7 @@ def _plan_unregularised(options: argparse.Namespace, console: Console) -> None:
     if truth is not None:
         lines.append(("exact", _compared(truth, found.interval)))
     least, most = found.gap
+    _print(console, (("warning", text) for text in found.warnings), width=9)
     lines.append(("backup", f"lse:temperature={found.backup.temperature:.3g}, for a bias of at most {found.bias:g}"))
     lines.append(("bias", f"the regularised value is too large by {least:.4g} to {most:.4g}, for certain"))
     reasons = {} if found.choice is None else found.choice.reasons
@@ -494,17 +368,87 @@ def _plan_unregularised(options: argparse.Namespace, console: Console) -> None:
 def _reproduce(options: argparse.Namespace, console: Console) -> None:
     try:
         failure = json.loads(Path(options.file).read_text("utf-8"))
-        spec, call = failure["model"], failure["call"]
+        spec, call, simulator = failure["model"], failure["call"], failure.get("simulator")
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError(f"{options.file} is not a failing simulator call saved by a plan") from None
-    model = specs.build_model(options.model or str(spec))
+    if options.model is None and options.simulator is None:
+        if simulator is not None:  # a file of data never says what code to run
+            again = f"--simulator {shlex.quote(str(simulator))}"
+            raise ValueError(f"{options.file} is about a simulator of your own, which you must name: add {again}")
+        options.model = str(spec)
+    model = _model(options)
     found = smoothplan.reproduce(model, json.dumps(call))
     if options.json:
         fields = {name: values.tolist() for name, values in found._asdict().items()}
-        print(json.dumps({"model": options.model or spec, **fields}))
+        print(json.dumps({"model": options.model or options.simulator, **fields}))
         return
     console.print(f"the call did not fail this time: next states {found.next_states.tolist()}", highlight=False)
     console.print(f"rewards {found.rewards.tolist()}, terminal {found.terminals.tolist()}", highlight=False)
+
+
+def _decide(options: argparse.Namespace, console: Console) -> None:
+    model = _model(options)
+    decision = smoothplan.decide(
+        model,
+        _state(options.state),
+        progress=_progress(options),
+        **_given(options, "calls", "seconds", "epsilon", "delta", "seed", "workers"),
+    )
+    if options.json:
+        print(decision.to_json())
+        return
+    console.print(decision.summary(), highlight=False, markup=False)
+
+
+def _compare(options: argparse.Namespace, console: Console) -> None:
+    model = _model(options)
+    backups = options.backup or [None]
+    if len(backups) == 1:
+        backups *= len(options.planner)
+    if len(backups) != len(options.planner):
+        counts = f"{len(options.planner)} planners and {len(backups)} backups"
+        raise ValueError(f"--backup must be given once, or for each --planner, got {counts}")
+    names = options.planner
+    if options.backup is not None and len(set(names)) < len(names):  # the backups tell them apart
+        names = [f"{planner} with {backup}" for planner, backup in zip(names, backups, strict=True)]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"--planner must name each planner once, got {twice[0]} twice")
+    made = [_planner(planner, backup, model) for planner, backup in zip(options.planner, backups, strict=True)]
+    comparison = smoothplan.compare(
+        dict(zip(names, made, strict=True)),
+        model,
+        _state(options.state),
+        calls=options.calls,
+        progress=not options.quiet and sys.stderr.isatty(),
+        **_given(options, "seeds", "checkpoint", "workers"),
+    )
+    if options.csv is not None:
+        comparison.to_csv(options.csv)
+    if options.figure is not None:
+        comparison.figure().write_html(options.figure)
+    if options.json:
+        print(comparison.to_json())
+        return
+    console.print(comparison.table(), highlight=False, markup=False)
+
+
+def _check(options: argparse.Namespace, console: Console) -> None:
+    model, state = _model(options), _state(options.state)
+    states = None if state is None else np.asarray(state)[None]
+    report = smoothplan.check_model(model, states, progress=_progress(options), **_given(options, "seed", "rounds"))
+    if options.json:
+        print(json.dumps(report._asdict()))
+        return
+    (low, high), (least, most) = report.rewards, model.reward_range
+    bound = "no bound declared" if model.max_successors is None else f"declared {model.max_successors} at most"
+    ends = "" if model.terminates else ", as declared"
+    lines = [
+        ("passed", f"{report.calls:,} simulator calls at {report.states:,} states: evidence, not proof"),
+        ("rewards", f"from {low:g} to {high:g}; declared [{least:g}, {most:g}], {model.reward_kind}"),
+        ("next", f"at most {report.successors} different states after one state and action; {bound}"),
+        ("ends", f"{report.terminal:.1%} of the transitions end in a terminal state{ends}"),
+    ]
+    _print(console, lines, width=9)
 
 
 def _act(options: argparse.Namespace, console: Console) -> None:
@@ -578,9 +522,9 @@ def _list(options: argparse.Namespace, console: Console) -> None:
 
 
 def _solve(options: argparse.Namespace, console: Console) -> None:
-    model = specs.build_model(options.model)
+    model, named = _model(options), options.model or options.simulator
     if not isinstance(model, TabularModel):
-        raise ValueError(f"model {options.model} is not a table of states, and only a table has an exact solution")
+        raise ValueError(f"model {named} is not a table of states, and only a table has an exact solution")
     names = options.backup or ["hard-max"]
     states = options.state or list(range(model.states))
     for state in states:
@@ -589,7 +533,7 @@ def _solve(options: argparse.Namespace, console: Console) -> None:
     backups = [specs.build_backup(name, model.actions) for name in names]
     solutions = [exact.solve(model, backup, options.tolerance) for backup in backups]
     if options.json:
-        print(json.dumps(_solution_fields(options.model, model, names, solutions, states)))
+        print(json.dumps(_solution_fields(named, model, names, solutions, states)))
         return
     console.print(f"{model!r}", highlight=False)
     for number, name in enumerate(names, start=1):
@@ -635,6 +579,22 @@ def _solutions(model: TabularModel, solutions: Sequence[Solution], states: Seque
             cells += [f"{solution.values[state]:.6f}", f"{actions[best]} {solution.policy[state, best]:.0%}"]
         table.add_row(*cells)
     return table
+
+
+COMMANDS: dict[str, Command] = {
+    "plan": _plan,
+    "decide": _decide,
+    "forecast": _forecast,
+    "compare": _compare,
+    "check": _check,
+    "reproduce": _reproduce,
+    "act": _act,
+    "models": _list,
+    "backups": _list,
+    "planners": _list,
+    "solve": _solve,
+}
+"""What each command of the parser does."""
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Defaults: a backup whose bias hardly matters, a planner that ends in seconds, and the reasons for both."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +8,7 @@ import numpy as np
 from smoothplan import curvature
 from smoothplan.arguments import Floats, amount
 from smoothplan.backups import Backup, HardMax, LogSumExp, OptimalTransport
-from smoothplan.compiling import working_time
-from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.models.base import GenerativeModel
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.planners import DebiasedCruiser, ReferenceCruiser
@@ -18,6 +16,9 @@ from smoothplan.running.run import REFUSED_CALLS
 
 BIAS = 1e-3
 """The bias of regularisation that is tolerated, as a fraction of the width of the value interval."""
+
+COMPILED_CALLS, PYTHON_CALLS = 2_000_000, 200_000
+"""Simulator calls where no limit is given: seconds for tables and compiled simulators, and for quick ones in Python."""
 
 
 def smooth_backup(model: GenerativeModel, bias: float, cost: Any = None) -> Backup:
@@ -96,15 +97,8 @@ def choose(model: GenerativeModel, backup: Backup | None = None) -> Choice:
 
 
 def _affordable(model: GenerativeModel) -> tuple[int, str]:
-    """A limit on simulator calls, and why."""
-    most = 2_000_000  # tables and compiled simulators make them in seconds
-    if isinstance(model, TabularModel | JitModel) or model.initial_state is None:
-        return most, f"{amount(most)} simulator calls, which take seconds"
-    oracle, sample = Oracle(model, 0), 256  # calls to measure the speed by
-    states = np.repeat(np.asarray(model.initial_state)[None], sample, axis=0)
-    started = working_time()
-    oracle.sample(states, np.arange(sample) % model.actions)
-    speed = sample / max(working_time() - started, 1e-9)
-    # Five seconds' worth, rounded to a power of ten: a repetition has the same limit, unless the machine has changed.
-    calls = min(most, 10 ** round(math.log10(5.0 * speed)))
-    return calls, f"{amount(calls)} simulator calls, for the simulator makes about {speed:,.0f} in a second"
+    """A limit on simulator calls, and why. No clock decides it: the same seed gives the same result."""
+    compiled = isinstance(model, TabularModel | JitModel)
+    calls = COMPILED_CALLS if compiled else PYTHON_CALLS
+    kind = "a table or a compiled simulator" if compiled else "a simulator in Python"
+    return calls, f"{amount(calls)} simulator calls, for {kind}; max_calls=N or max_seconds=T changes it"

@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike
 
 from smoothplan import arguments, curvature
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, HardMax
+from smoothplan.backups import Backup, HardMax, required_backup
+from smoothplan.models.base import required_model
 from smoothplan.models.tabular import TabularModel
 
 
@@ -41,6 +42,9 @@ def solve(model: TabularModel, backup: Backup, tolerance: float = 1e-8) -> Solut
         ArithmeticError: the tolerance is finer than double precision can reach on this model.
         ModelError: a value is outside the range that the model declares.
     """
+    required_backup(backup)
+    if not isinstance(required_model(model), TabularModel):
+        raise TypeError(f"model must be a table of states, a TabularModel, got {arguments.shown(model)}")
     states = np.arange(model.states)
     values, error, iterations = _fixed_point(
         model, lambda q: backup.value(q, states), _largest_gain(model, backup), tolerance

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from smoothplan.arguments import amount
-from smoothplan.models.base import GenerativeModel
-from smoothplan.running.run import Planner, Scheduled, within
+from smoothplan.models.base import GenerativeModel, required_model
+from smoothplan.running.run import LONG_HORIZONS, REFUSED_CALLS, Planner, Scheduled, required_planner, within
 from smoothplan.schedules.schedule import Schedule
 
 LEGEND = """\
@@ -101,6 +101,8 @@ class Forecast:
             parts.append(f"which does not confirm the epsilon of {schedule.epsilon:g} that the publication promises")
         if self.calls > 0:
             parts.append(f"halving epsilon costs 2^{self.exponent:.2f} times as much")
+        if self.calls > REFUSED_CALLS:
+            parts.append(f"hopeless: {LONG_HORIZONS}")
         return "; ".join(parts)
 
 
@@ -115,6 +117,8 @@ def forecast(planner: Planner, model: GenerativeModel) -> Forecast:
     Raises:
         TypeError: the planner has no schedule; it says why in its attribute `no_forecast`.
     """
+    required_planner(planner)
+    required_model(model)
     if not isinstance(planner, Scheduled):
         reason = getattr(planner, "no_forecast", "it has no schedule")
         raise TypeError(f"{type(planner).__name__} has no forecast: {reason}; limit it with max_calls")

@@ -14,13 +14,13 @@ from smoothplan import arguments
 from smoothplan.arguments import Floats
 from smoothplan.brake import Brake, Stopped
 from smoothplan.compiling import announcing
-from smoothplan.models.base import GenerativeModel
+from smoothplan.models.base import GenerativeModel, required_model
 from smoothplan.models.calls import SimulatorError
 from smoothplan.models.tabular import TabularModel
 from smoothplan.running.checkpoint import Checkpoint
 from smoothplan.running.fingerprint import describe, fingerprint
 from smoothplan.running.progress import COMPILING, Shown, display_for
-from smoothplan.running.run import EngineName, Found, Planner, Root, Run, Status, plain
+from smoothplan.running.run import EngineName, Found, Planner, Root, Run, Status, plain, required_planner
 from smoothplan.running.workers import ClusterError, Workers
 
 
@@ -84,6 +84,8 @@ def plan(
         ClusterError: the cluster is gone. Finished work is in the checkpoint, if there is one.
     """
     started = time.perf_counter()
+    required_planner(planner)
+    required_model(model)
     if engine not in get_args(EngineName):
         raise ValueError(f"engine must be auto, compiled or batched, got {engine!r}")
     root = Root(
@@ -118,7 +120,7 @@ def plan(
             error.partial = _result(planner, root, _counted(run, work_force), "interrupted")
             raise
         found = _counted(run, work_force)
-        display.update(found.calls, found.interval)
+        display.update(found.calls, found.interval, getattr(found.details, "standing", None))
         display.end(status)
     return _result(planner, root, found, status)
 

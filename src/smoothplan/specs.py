@@ -4,10 +4,11 @@
 Spec(name='gym', positional=('FrozenLake-v1',), options={'map_name': '8x8', 'discount': 0.9})
 """
 
+import difflib
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,23 +59,27 @@ MODELS: dict[str, Factory] = {
 } | {"gym": models.from_gymnasium}
 
 
+TEMPERATURE = 1.0
+"""Of every smooth backup whose spec does not say it; for ot it is η = tau·lam."""
+
+
 def _hard_max(actions: int) -> HardMax:
     """The ordinary maximum over actions."""
     return HardMax()
 
 
-def _log_sum_exp(actions: int, temperature: float = 0.1) -> LogSumExp:
+def _log_sum_exp(actions: int, temperature: float = TEMPERATURE) -> LogSumExp:
     """The entropy-regularised backup of SmoothCruiser."""
     return LogSumExp(temperature, actions)
 
 
-def _tsallis(actions: int, temperature: float = 0.1) -> Tsallis:
+def _tsallis(actions: int, temperature: float = TEMPERATURE) -> Tsallis:
     """The backup of sparsemax, whose policies leave bad actions out."""
     return Tsallis(temperature, actions)
 
 
 def _optimal_transport(
-    actions: int, tau: float = 1.0, lam: float = 0.1, cost: Any = "discrete", reference: Any = None
+    actions: int, tau: float = 1.0, lam: float = TEMPERATURE, cost: Any = "discrete", reference: Any = None
 ) -> OptimalTransport:
     """The optimal-transport backup; cost is line, ring, discrete, zero or a matrix [[0,1],[1,0]]."""
     costs: dict[str, Callable[[int], Any]] = {
@@ -118,8 +123,8 @@ PLANNERS: dict[str, Factory] = {
 }
 """Factories of planners: functions of the backup and the options in a spec."""
 
-DEFAULT_BACKUP, DEFAULT_PLANNER = "lse:temperature=1", "debiased:epsilon=0.1"
-"""The defaults for a short horizon; `defaults` chooses for a long one."""
+DEFAULT_BACKUP, DEFAULT_PLANNER = f"lse:temperature={TEMPERATURE:g}", "debiased:epsilon=0.1"
+"""The defaults for a short horizon; `defaults` chooses for a long one. Planners for the maximum need no backup."""
 
 SUPPLIED = {"model": (), "backup": ("actions",), "planner": ("backup", "key", "reference")}
 """Arguments that do not come from the spec."""
@@ -141,7 +146,12 @@ def parse(text: str) -> Spec:
     """
     name, _, rest = text.partition(":")
     if not re.fullmatch(r"[A-Za-z][\w-]*", name):
-        raise ValueError(f"a spec is name:key=value,..., got {_brief(text)}")
+        raise ValueError(f"a spec is name:key=value,..., got {_brief(text)}{_meant(text)}")
+    return Spec(name, *parse_options(rest, text))
+
+
+def parse_options(rest: str, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The values and options in `value,key=value,...`, a part of a text that errors name."""
     positional: list[Any] = []
     options: dict[str, Any] = {}
     for piece in _split(rest) if rest else []:
@@ -156,7 +166,22 @@ def parse(text: str) -> Spec:
             raise ValueError(f"{_brief(key)[1:-1]} is given twice in {_brief(text)}")
         else:
             options[key] = _value(value)
-    return Spec(name, tuple(positional), options)
+    return tuple(positional), options
+
+
+def _meant(text: str) -> str:
+    """What a text that is no spec may have been meant to be, as the end of a sentence."""
+    if re.match(r"[\w/-]+-v\d+(,|$)", text):
+        return f": did you mean gym:{text[:200]}?"
+    if re.match(r".*\.py(:|$)", text):
+        return f": a file of your own is run by --simulator {text[:200]}"
+    return ""
+
+
+def close(name: str, names: Iterable[str]) -> str:
+    """A hint at the most similar of some names, if one is similar, as the beginning of a sentence."""
+    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.7)  # at 0.6, eta would be taken for tau
+    return f"did you mean {found[0]}? " if found else ""
 
 
 def _split(text: str) -> list[str]:
@@ -241,29 +266,45 @@ def build_backup(text: str, actions: int) -> Backup:
     return backup
 
 
-def build_planner(text: str, backup: Backup) -> Planner:
-    """The planner that a spec names, for a backup."""
+def build_planner(text: str, backup: Backup | None, actions: int | None = None) -> Planner:
+    """The planner that a spec names, for a backup.
+
+    Without one it is the planner's own, which those for the maximum have, or `DEFAULT_BACKUP` for a number of actions.
+    """
     spec = parse(text)
+    factory = _entry("planner", PLANNERS, spec)
+    if backup is None and inspect.signature(factory).parameters["backup"].default is not inspect.Parameter.empty:
+        backup = HardMax()
+    if backup is None:
+        backup = build_backup(DEFAULT_BACKUP, arguments.whole("actions", actions))
     planner: Planner = _call("planner", PLANNERS, spec, (backup, *spec.positional))
     return planner
 
 
-def _call(kind: str, registry: Mapping[str, Factory], spec: Spec, positional: tuple[Any, ...]) -> Any:
+def _entry(kind: str, registry: Mapping[str, Factory], spec: Spec) -> Factory:
     name = spec.name.replace("_", "-")
     if name not in registry:
-        raise ValueError(f"unknown {kind} {_brief(spec.name)}: choose from {', '.join(registry)}")
-    signature = inspect.signature(registry[name])
+        meant = _meant(spec.name) if kind == "model" else ""
+        choices = f"choose from {', '.join(registry)}"
+        raise ValueError(f"unknown {kind} {_brief(spec.name)}{meant or f': {close(name, registry)}{choices}'}")
+    return registry[name]
+
+
+def _call(kind: str, registry: Mapping[str, Factory], spec: Spec, positional: tuple[Any, ...]) -> Any:
+    name, factory = spec.name.replace("_", "-"), _entry(kind, registry, spec)
+    signature = inspect.signature(factory)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    known = options_of(kind, registry[name])
+    known = options_of(kind, factory)
     unknown = [key for key in spec.options if key not in known and not open_ended]
     if unknown:
-        raise ValueError(f"{kind} {name} has no option {_brief(unknown[0])}: choose from {', '.join(known) or 'none'}")
+        hint = f"{close(unknown[0], known)}choose from {', '.join(known) or 'none'}"
+        raise ValueError(f"{kind} {name} has no option {_brief(unknown[0])}: {hint}")
     try:
         signature.bind(*positional, **spec.options)
     except TypeError as error:
         raise ValueError(f"{kind} {name}: {error}") from None
     try:
-        return registry[name](*positional, **spec.options)
+        return factory(*positional, **spec.options)
     except (ValueError, TypeError) as error:
         if len(str(error)) > 500:  # it repeats a long value of the spec
             error.args = (f"{str(error)[:500]}…",)

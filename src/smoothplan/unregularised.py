@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from smoothplan import arguments, curvature
 from smoothplan.backups import Backup, HardMax
 from smoothplan.defaults import Choice, choose, smooth_backup
-from smoothplan.models.base import GenerativeModel
+from smoothplan.models.base import GenerativeModel, required_model
 from smoothplan.plan import PlanResult, plan
 from smoothplan.planners.gape import OTGapE
 from smoothplan.running.run import Identification, Planner
@@ -35,10 +35,17 @@ class UnregularisedResult:
         """The best action as far as the run knows; none at a terminal state."""
         return self.regularised.action
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader must know, such as that no reference could be made and the policy is a random one."""
+        found: tuple[str, ...] = getattr(self.regularised.details, "warnings", ())
+        return found
+
     def to_json(self) -> str:
         """One JSON object."""
         fields = {"value": self.value, "interval": self.interval, "gap": self.gap, "bias": self.bias}
         fields |= {"certified": self.certified, "action": self.action, "backup": repr(self.backup)}
+        fields["warnings"] = list(self.warnings)
         return json.dumps(fields | {"regularised": json.loads(self.regularised.to_json())})
 
 
@@ -77,6 +84,7 @@ def plan_unregularised(
     >>> found.interval[1] - found.interval[0] <= 2 * 0.1 + 0.2
     True
     """
+    required_model(model)
     backup = smooth_backup(model, arguments.positive("bias", bias), cost)
     made: Planner
     choice = None

@@ -80,6 +80,27 @@ class GenerativeModel(Protocol):
         """
 
 
+def required_model(model: GenerativeModel) -> GenerativeModel:
+    """The model, if it is one; an error that says what to write otherwise."""
+    given: Any = model
+    name = getattr(given, "__name__", type(given).__name__)
+    if isinstance(given, type):
+        raise TypeError(f"model must be an object, such as {name}(...), got the class {name} itself")
+    if isinstance(given, str):
+        raise TypeError(f"model must be a simulator, got {given!r}: use sp.models.from_gymnasium({given!r})")
+    if hasattr(given, "observation_space") and hasattr(given, "action_space"):
+        raise TypeError("model must be a simulator, got a Gymnasium environment: use sp.models.from_gymnasium(env)")
+    if hasattr(given, "begin") and hasattr(given, "backup"):
+        raise TypeError(f"model must be a simulator, got the planner {name}: are planner and model swapped?")
+    declared = [part for part in vars(GenerativeModel) if not part.startswith("_")]
+    missing = [part for part in declared if not hasattr(given, part)]
+    if missing and callable(given):
+        raise TypeError(f"model must be a simulator, got the function {name}: wrap a step, VectorModel({name}, ...)")
+    if missing:
+        raise TypeError(f"model must have {', '.join(declared)}, and {arguments.shown(given)} has no {missing[0]}")
+    return model
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Declarations:
     """What a user's simulator declares.
@@ -253,11 +274,23 @@ def checked_step(
     except (Exception, SystemExit) as error:
         cause = error.__cause__ if isinstance(error, RowError) else error
         row = error.row if isinstance(error, RowError) else 0 if len(actions) == 1 else None
-        raise _failure(cause, call(row)) from cause
+        found = call(row)
+        raise _failure(model, cause, found.isolated(model, type(error)) if row is None else found) from cause
     return _checked(model, states, actions, answer, call)
 
 
-def _failure(cause: BaseException | None, call: Call) -> SimulatorError:
+AMBIGUOUS = ("truth value of a", "only length-1 arrays", "only 0-dimensional arrays", "only integer scalar arrays")
+"""What NumPy says where code for one number is given many."""
+
+
+def _scalar_hint(model: GenerativeModel) -> str:
+    """What to say where a step may be written for one state at a time, and is given many."""
+    if not hasattr(model, "from_scalar") or getattr(model.step, "one_at_a_time", False):
+        return ""
+    return "; if step is written for one state at a time, use VectorModel.from_scalar(step, ...)"
+
+
+def _failure(model: GenerativeModel, cause: BaseException | None, call: Call) -> SimulatorError:
     """The error of a simulator that raised one."""
     if isinstance(cause, ValueError) and "read-only" in str(cause):
         what = "the simulator changes a state in place: it must not change its arguments"
@@ -265,6 +298,8 @@ def _failure(cause: BaseException | None, call: Call) -> SimulatorError:
         what = str(cause)
     else:
         what = f"the simulator raised {type(cause).__name__}: {cause}"
+        if any(sign in str(cause) for sign in AMBIGUOUS):
+            what += _scalar_hint(model)
     return SimulatorError(f"{what} ({call.place()})", call)
 
 
@@ -297,12 +332,13 @@ def _checked(
     terminals = np.asarray(answer[2]) if len(answer) == 3 else np.zeros(count, dtype=np.bool_)
 
     if next_states.shape != states.shape:
-        raise complaint(f"next_states must have the shape of states, {states.shape}, got {next_states.shape}")
+        text = f"next_states must have the shape of states, {states.shape}, got {next_states.shape}"
+        raise complaint(text + _scalar_hint(model))
     if next_states.dtype != states.dtype:
         raise complaint(f"next_states must have the dtype of states, {states.dtype}, got {next_states.dtype}")
     for name, values, kinds in (("rewards", rewards, "fiu"), ("terminals", terminals, "b")):
         if values.shape != (count,):
-            raise complaint(f"{name} must have shape ({count},), got {values.shape}")
+            raise complaint(f"{name} must have shape ({count},), got {values.shape}{_scalar_hint(model)}")
         if values.dtype.kind not in kinds:
             raise complaint(f"{name} must be {'numbers' if name == 'rewards' else 'booleans'}, got {values.dtype}")
 
@@ -334,6 +370,10 @@ FALSE_ALARM = 1e-6
 """The probability that `check_model` refutes a `value_range` that is right."""
 
 
+WALKERS, REPEATS = 16, 32
+"""States in each round of the walk of `check_model`, and calls at one of them for its different outcomes."""
+
+
 class ModelReport(NamedTuple):
     """What `check_model` saw of a simulator that passed."""
 
@@ -347,28 +387,27 @@ class ModelReport(NamedTuple):
 def check_model(
     model: GenerativeModel, states: ArrayLike | None = None, *, seed: int = 0, rounds: int = 50
 ) -> ModelReport:
-    """Calls a simulator in ways that reveal broken promises, and raises `ModelError` at the first one.
-
-    It checks shapes, dtypes, reward range and kind, non-finite numbers, terminal states and the bound on successors;
-    that states are not changed in place; that the same generator gives the same result; and that no call depends on an
-    earlier one. A `value_range` is refuted where random actions earn significantly more; of a table, `exact.solve`
-    checks it exactly.
-
-    Args:
-        model: the simulator.
-        states: states to start from, [n, ...]; the model's initial state by default.
-        seed: seed of the random walk that looks for more states.
-        rounds: steps of that walk.
-
-    Returns:
-        What was seen. A pass is evidence, not proof.
-    """
+    """What `smoothplan.check_model` does, without a display of its progress."""
+    required_model(model)
     if states is None and model.initial_state is None:
         raise ValueError("states must be given: this model declares no initial_state")
     first = np.asarray(model.initial_state)[None] if states is None else np.asarray(states)
     if first.ndim == 0 or len(first) == 0:
         raise ValueError(f"states must be a batch [n, ...] of at least one state, got shape {first.shape}")
     return _Examination(model, first, seed, rounds).run()
+
+
+def most_checked(model: GenerativeModel, rounds: int) -> int:
+    """Simulator calls that `check_model` makes, at most."""
+    required_model(model)
+    walk = arguments.whole("rounds", rounds) * (4 * WALKERS + REPEATS)
+    return walk + (0 if declared_values(model) is None else math.prod(_plays(model.discount)))
+
+
+def _plays(discount: float) -> tuple[int, int]:
+    """Steps that leave a twentieth of the value, at most, and how many random plays of them take about a second."""
+    steps = 1 if discount == 0.0 else min(math.ceil(math.log(0.05) / math.log(discount)), 600)
+    return steps, max(32, min(20_000 // steps, 4_000))
 
 
 @dataclass
@@ -382,14 +421,13 @@ class _Examination:
     calls: int = 0
 
     def run(self) -> ModelReport:
-        width = 16  # states per round
         walk = streams.generator(self.seed)
         low, high, most, ended, total = np.inf, -np.inf, 0, 0, 0
         seen: set[bytes] = set()
         states = self.first
         previous: States | None = None
         for round_number in range(arguments.whole("rounds", self.rounds)):
-            batch = states[walk.integers(len(states), size=min(width, len(states) * self.model.actions))]
+            batch = states[walk.integers(len(states), size=min(WALKERS, len(states) * self.model.actions))]
             actions = (np.arange(len(batch)) + round_number) % self.model.actions
             transition = self._examine(batch, actions, round_number, previous)
             most = max(most, self._repeat(batch[:1], actions[:1], round_number))
@@ -411,31 +449,33 @@ class _Examination:
         first = self._step(states, actions, draw)
         if not np.array_equal(states, before):
             raise ModelError(f"the simulator changed a state in place: {before.tolist()} became {states.tolist()}")
-        if not _same(first, self._step(states, actions, draw)):
+        if not _same(first, again := self._step(states, actions, draw)):
             unused = _global_state()
             self._step(states, actions, draw)
             if _global_state() != unused:
                 raise ModelError(
                     "the simulator draws from a global random generator, not only from the one it is given"
                 )
-            raise self._differs("was called a second time", states, actions)
+            raise self._differs("was called a second time", states, actions, first, again)
         if previous is not None:
             elsewhere = np.arange(len(previous)) % self.model.actions
             self._step(previous, elsewhere, draw + self.rounds)
-            if not _same(first, self._step(states, actions, draw)):
-                raise self._differs("was called elsewhere in between", states, actions)
+            if not _same(first, again := self._step(states, actions, draw)):
+                raise self._differs("was called elsewhere in between", states, actions, first, again)
         return first
 
-    def _differs(self, when: str, states: States, actions: Ints) -> ModelError:
+    def _differs(self, when: str, states: States, actions: Ints, one: Transition, two: Transition) -> ModelError:
+        differ = [(a != b).reshape(len(actions), -1).any(axis=1) for a, b in zip(one, two, strict=True)]
+        row = int(np.argmax(np.any(differ, axis=0)))
         return ModelError(
             "the same states, actions and generator gave two different results after the simulator "
-            f"{when}: it keeps a hidden state, or draws from a source of its own (first state "
-            f"{states[0].tolist()}, action {actions[0]})"
+            f"{when}: it keeps a hidden state, or draws from a source of its own (state "
+            f"{states[row].tolist()}, action {actions[row]})"
         )
 
     def _repeat(self, state: States, action: Ints, draw: int) -> int:
-        """Steps one (s, a) 32 times; the number of different next states, after checking declarations against it."""
-        states, actions = np.repeat(state, 32, axis=0), np.repeat(action, 32)
+        """Steps one (s, a) many times; the number of different next states, after checking declarations against it."""
+        states, actions = np.repeat(state, REPEATS, axis=0), np.repeat(action, REPEATS)
         transition = self._step(states, actions, draw)
         where = f"state {state[0].tolist()}, action {action[0]}"
         rewards = np.unique(transition.rewards)
@@ -465,9 +505,7 @@ class _Examination:
         if declared is None:
             return
         discount, (least, most) = self.model.discount, possible_returns(self.model)
-        # Steps that leave a twentieth of the value, at most, and about 20,000 calls: they take a second or so.
-        steps = 1 if discount == 0.0 else min(math.ceil(math.log(0.05) / math.log(discount)), 600)
-        count = max(32, min(20_000 // steps, 4_000))
+        steps, count = _plays(discount)
         choices = streams.generator(self.seed, 1 + 2 * self.rounds)
         states, going_on, totals = self.first[np.arange(count) % len(self.first)], np.arange(count), np.zeros(count)
         for step in range(steps):

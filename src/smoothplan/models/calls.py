@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from smoothplan import streams
+from smoothplan import arguments, streams
 from smoothplan.arguments import Ints
 
 LONGEST_STATE = 200
@@ -43,8 +43,8 @@ class Call:
         """Where it happened, in words."""
         row = self.row or 0
         text = f"state {_shown(self.states[row])}, action {self.actions[row]}"
-        if self.row is None and len(self.actions) > 1:
-            text = f"at one of {len(self.actions)} states of a batch, of which the first is {text}"
+        if self.row is None and len(self.actions) > 1:  # nobody knows which: naming one would blame it
+            text = f"in a batch of {len(self.actions):,} states"
         return text + self.origin()
 
     def origin(self) -> str:
@@ -102,6 +102,31 @@ class Call:
         here = slice(self.row, self.row + 1)
         words = streams.generator_words(rng)
         return Call(self.states[here], self.actions[here], words, self.seed, self.chunk, 0)
+
+    def isolated(self, model: "Stepped", kind: type[BaseException]) -> "Call":
+        """The smallest part of the batch that is found to raise the same kind of error by itself: one row, if possible.
+
+        Halves are stepped with the same generator for as long as one of them fails, together about twice the rows of
+        the batch at most. These are no calls of a run, and nobody counts them.
+        """
+        first, last = 0, len(self.actions)
+        while last - first > 1:
+            middle = (first + last) // 2
+            halves = ((first, middle), (middle, last))
+            failing = next((half for half in halves if self._fails(model, slice(*half), kind)), None)
+            if failing is None:
+                break
+            first, last = failing
+        row = 0 if last - first == 1 else None
+        return Call(self.states[first:last], self.actions[first:last], self.generator, self.seed, self.chunk, row)
+
+    def _fails(self, model: "Stepped", rows: slice, kind: type[BaseException]) -> bool:
+        """Whether rows of the batch, by themselves, raise an error of this kind."""
+        try:
+            model.step(arguments.frozen(self.states[rows]), arguments.frozen(self.actions[rows]), self.rng)
+        except (Exception, SystemExit) as error:
+            return isinstance(error, kind)
+        return False
 
 
 class Stepped(Protocol):

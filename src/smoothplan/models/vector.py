@@ -6,15 +6,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from smoothplan.arguments import Ints
+from smoothplan.arguments import Ints, shown
 from smoothplan.models.base import Declarations, States
-from smoothplan.models.calls import RowError, watcher
+from smoothplan.models.calls import ModelError, RowError, watcher
 
 Step = Callable[[States, Ints, np.random.Generator], tuple[Any, ...]]
 """step(states [n, ...], actions [n], rng) → (next_states, rewards, terminals)."""
 
-ScalarStep = Callable[[Any, int, np.random.Generator], tuple[Any, float, bool]]
-"""step(state, action, rng) → (next_state, reward, terminal), for one state at a time."""
+ScalarStep = Callable[[Any, int, np.random.Generator], tuple[Any, float, bool] | tuple[Any, float]]
+"""step(state, action, rng) → (next_state, reward, terminal), for one state at a time; two results if nothing ends."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,10 @@ class VectorModel(Declarations):
 
     @classmethod
     def from_scalar(cls, step: ScalarStep, **declarations: Any) -> "VectorModel":
-        """A model from a simulator of one call at a time, run in a loop: step(state, action, rng)."""
+        """A model from a simulator of one call at a time, run in a loop: step(state, action, rng).
+
+        It returns (next_state, reward, terminal); the last may be omitted if nothing is terminal.
+        """
         return cls(_Loop(step), **declarations)
 
 
@@ -67,9 +70,15 @@ class _Loop:
 
     def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
         answers = one_by_one(self.step, states, actions, rng)
-        next_states, rewards, terminals = zip(*answers, strict=True)
-        found = np.asarray(next_states)
+        for row, answer in enumerate(answers):
+            if not isinstance(answer, tuple) or len(answer) not in (2, 3):
+                raise RowError(row) from ModelError(
+                    f"step must return (next_state, reward, terminal), or the first two, got {shown(answer)}"
+                )
+        next_states, rewards = (np.asarray([answer[part] for answer in answers]) for part in (0, 1))
+        terminals = np.asarray([len(answer) == 3 and answer[2] for answer in answers])
+        found = next_states
         # Python's numbers take the precision of the states; a fraction is never rounded to a whole number.
         if np.can_cast(found.dtype, states.dtype, "same_kind"):
             found = found.astype(states.dtype)
-        return found, np.asarray(rewards), np.asarray(terminals)
+        return found, rewards, terminals

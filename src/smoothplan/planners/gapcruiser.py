@@ -15,7 +15,7 @@ import numpy as np
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, scientific
-from smoothplan.backups import Backup
+from smoothplan.backups import Backup, required_backup
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.engines.base import Engine
 from smoothplan.planners.chunks import chunk_size
@@ -68,6 +68,7 @@ class OTGapCruiser:
     no_forecast: ClassVar[str] = "its price depends on the gaps between the actions, which only the run reveals"
 
     def __post_init__(self) -> None:
+        required_backup(self.backup)
         object.__setattr__(self, "epsilon", arguments.number("epsilon", self.epsilon, least=0.0))
         object.__setattr__(self, "delta", arguments.failure(self.delta))
         object.__setattr__(self, "order", arguments.whole("order", self.order, least=0, most=2))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from smoothplan import arguments, curvature
-from smoothplan.backups import Backup, HardMax, is_mixture
+from smoothplan.backups import Backup, HardMax, is_mixture, required_backup
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.planners.chunks import SLICE_CALLS, in_slices
 from smoothplan.planners.engines import searched_table
@@ -71,6 +71,7 @@ class OTGapE:
     no_forecast: ClassVar[str] = "its price depends on the gaps between the actions, which only the run reveals"
 
     def __post_init__(self) -> None:
+        required_backup(self.backup)
         object.__setattr__(self, "epsilon", arguments.bounded("epsilon", self.epsilon))
         object.__setattr__(self, "delta", arguments.failure(self.delta))
         for name, choices in (

@@ -10,12 +10,23 @@ import numpy as np
 
 from smoothplan import arguments
 from smoothplan.arguments import amount, scientific
-from smoothplan.backups import Backup
+from smoothplan.backups import Backup, required_backup
 from smoothplan.engines.multilevel import LevelLaw, MultilevelEngine
 from smoothplan.models.base import GenerativeModel
 from smoothplan.planners.chunks import chunk_size
 from smoothplan.planners.engines import refuse_compiled
-from smoothplan.running.run import REFUSED_CALLS, Display, Estimate, Found, HopelessError, Root, Run, Status, within
+from smoothplan.running.run import (
+    LONG_HORIZONS,
+    REFUSED_CALLS,
+    Display,
+    Estimate,
+    Found,
+    HopelessError,
+    Root,
+    Run,
+    Status,
+    within,
+)
 from smoothplan.running.work import Chunk, Work
 from smoothplan.running.workers import Workers
 from smoothplan.schedules.level import Problem
@@ -65,6 +76,7 @@ class RandomizedMultilevel:
     no_forecast: ClassVar[str] = "its price depends on the variance of its samples, which only the run reveals"
 
     def __post_init__(self) -> None:
+        required_backup(self.backup)
         object.__setattr__(self, "epsilon", arguments.accuracy(self.epsilon))
         object.__setattr__(self, "delta", arguments.failure(self.delta))
         if self.backup.temperature == 0.0:
@@ -128,7 +140,7 @@ class RandomizedMultilevel:
                 f"a sample of depth {engine.depth} needs {price} simulator calls on average, and {FEWEST:,} samples "
                 f"more than {scientific(REFUSED_CALLS)}. The price is exponential in the depth: a smaller discount, a "
                 f"larger epsilon than {self.epsilon:g} or a depth of your own would help; max_calls=N plans as deep as "
-                "N calls allow"
+                f"N calls allow; {LONG_HORIZONS}"
             )
         if root.max_calls is None and depth > MOST_NESTED:
             raise HopelessError(

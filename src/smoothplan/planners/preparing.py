@@ -85,7 +85,7 @@ class Preparation:
                 self._warn(str(error))
 
     def _warn(self, reason: str) -> None:
-        self.warnings.append(f"no reference was made, and all actions are taken to be alike: {reason}")
+        self.warnings.append(f"no reference was made, so that this is about a uniformly random policy: {reason}")
 
     def improve(self, workers: Workers, around: Callable[[Reference], Sampling]) -> None:
         """Improves the reference step by step, if that is wanted and possible.

@@ -14,13 +14,23 @@ import numpy as np
 
 from smoothplan import arguments
 from smoothplan.arguments import Floats, amount, scientific
-from smoothplan.backups import Backup, required_mixture
+from smoothplan.backups import Backup, required_backup, required_mixture
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.engines.base import Engine
 from smoothplan.models.base import GenerativeModel
 from smoothplan.planners.chunks import chunk_size
 from smoothplan.planners.engines import engine_for
-from smoothplan.running.run import REFUSED_CALLS, Display, Found, HopelessError, Root, Run, Status, within
+from smoothplan.running.run import (
+    LONG_HORIZONS,
+    REFUSED_CALLS,
+    Display,
+    Found,
+    HopelessError,
+    Root,
+    Run,
+    Status,
+    within,
+)
 from smoothplan.running.work import Chunk, Outcome, Work
 from smoothplan.running.workers import Workers
 from smoothplan.schedules import published
@@ -50,6 +60,7 @@ class _Recursive:
     debias: ClassVar[int] = 0  # the most terms that a level cancels
 
     def __post_init__(self) -> None:
+        required_backup(self.backup)
         object.__setattr__(self, "epsilon", arguments.accuracy(self.epsilon))
         object.__setattr__(self, "delta", arguments.failure(self.delta))
         if self.order > 0 and self.backup.temperature == 0.0:
@@ -181,8 +192,8 @@ class DebiasedCruiser(_Recursive):
 def hopeless(price: str, epsilon: float, calls: int) -> HopelessError:
     """Why a run is not started, with an accuracy at which it would be and its price, if that is more than nothing."""
     message = (
-        f"this plan may need {price}. Recursion is for short horizons: a smaller discount, a larger epsilon or a "
-        "higher temperature would help"
+        f"this plan may need {price}. Recursion is for short horizons: {LONG_HORIZONS}. A smaller discount, a larger "
+        "epsilon or a higher temperature would help, too"
     )
     if calls > 0:
         message += f" (at epsilon={epsilon:.3g} it is {amount(calls)})"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from smoothplan import arguments
-from smoothplan.backups import Backup, required_mixture
+from smoothplan.backups import Backup, required_backup, required_mixture
 from smoothplan.planners.preparing import Preparation
 from smoothplan.planners.proving import Prover
 from smoothplan.planners.sampling import Cut, Sampling
@@ -65,6 +65,7 @@ class ReferenceCruiser:
     no_forecast: ClassVar[str] = "its price depends on the variance of the chains, which a pilot measures"
 
     def __post_init__(self) -> None:
+        required_backup(self.backup)
         object.__setattr__(self, "epsilon", arguments.accuracy(self.epsilon))
         object.__setattr__(self, "delta", arguments.failure(self.delta))
         if self.backup.temperature == 0.0:

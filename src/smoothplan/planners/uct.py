@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from smoothplan import arguments, curvature
-from smoothplan.backups import Backup, HardMax, is_mixture
+from smoothplan.backups import Backup, HardMax, is_mixture, required_backup
 from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.planners.chunks import in_slices
 from smoothplan.planners.engines import searched_table
@@ -65,6 +65,7 @@ class UCT:
     no_forecast: ClassVar[str] = "it goes on until a limit is reached: it never knows how close it is"
 
     def __post_init__(self) -> None:
+        required_backup(self.backup)
         if not is_mixture(self.backup) or self.backup.temperature != 0.0:
             raise ValueError(f"UCT is for the hard maximum, got {self.backup!r}: use OTGapE")
         object.__setattr__(self, "epsilon", arguments.accuracy(self.epsilon))

@@ -60,10 +60,11 @@ class Pace:
         """Lowers the limit on calls; a higher one has no effect."""
         self.at_most_calls = calls if self.at_most_calls is None else min(calls, self.at_most_calls)
 
-    def update(self, calls: int, interval: tuple[float, float], standing: Any = None) -> None:
-        """Records the calls made, the interval, and a `run.Standing` where an action is identified."""
+    def update(self, calls: int, interval: tuple[float, float] | None, standing: Any = None) -> None:
+        """Records the calls made, the interval, if any, and a `run.Standing` where an action is identified."""
         window, spacing = 20.0, 0.25  # seconds: what the speed is measured over, and between the moments kept of it
-        self.calls, self.interval = int(calls), (float(interval[0]), float(interval[1]))
+        self.calls = int(calls)
+        self.interval = None if interval is None else (float(interval[0]), float(interval[1]))
         self.standing = standing
         now = self.clock()
         if not self._recent or now - self._recent[-1][0] >= spacing:
@@ -120,7 +121,7 @@ class Silent(AbstractContextManager["Silent"]):
     def expect(self, calls: int) -> None:
         """Does nothing."""
 
-    def update(self, calls: int, interval: tuple[float, float], standing: Any = None) -> None:
+    def update(self, calls: int, interval: tuple[float, float] | None, standing: Any = None) -> None:
         """Does nothing."""
 
     def note(self, text: str) -> None:
@@ -150,7 +151,7 @@ class Live(AbstractContextManager["Live"]):
         self._pace.expect(calls)
         self._show()
 
-    def update(self, calls: int, interval: tuple[float, float], standing: Any = None) -> None:
+    def update(self, calls: int, interval: tuple[float, float] | None, standing: Any = None) -> None:
         """Shows the calls made and the interval, at most ten times per second."""
         self._pace.update(calls, interval, standing)
         if self._pace.clock() >= self._next:
@@ -201,7 +202,7 @@ class Lines(AbstractContextManager["Lines"]):
         """Records a limit on calls."""
         self._pace.expect(calls)
 
-    def update(self, calls: int, interval: tuple[float, float], standing: Any = None) -> None:
+    def update(self, calls: int, interval: tuple[float, float] | None, standing: Any = None) -> None:
         """Writes the calls made and the interval, unless the last line is more recent than `EVERY`."""
         self._pace.update(calls, interval, standing)
         if self._pace.clock() >= self._next:

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from smoothplan import curvature
-from smoothplan.arguments import Floats, Ints, scientific
+from smoothplan.arguments import Floats, Ints, scientific, shown
 from smoothplan.backups import Backup
 from smoothplan.compiling import working_time
 from smoothplan.models.base import GenerativeModel
@@ -21,6 +21,13 @@ EngineName = Literal["auto", "compiled", "batched"]
 
 REFUSED_CALLS = 10**11
 """A run that may need more simulator calls than this is not started unless the user limits calls or time."""
+
+
+LONG_HORIZONS = (
+    "for a long horizon use decide, which finds an action; ReferenceCruiser, for a value from below; or OTGapE with "
+    "HardMax, where states recur"
+)
+"""What to do where recursion would take too many simulator calls."""
 
 
 class HopelessError(ValueError):
@@ -286,6 +293,19 @@ class Planner(Protocol):
 
     def begin(self, root: Root) -> Run:
         """A run that has not made any simulator call yet."""
+
+
+def required_planner(planner: Planner) -> Planner:
+    """The planner, if it is one; an error that says what to write otherwise."""
+    given: Any = planner
+    name = getattr(given, "__name__", type(given).__name__)
+    if isinstance(given, type):
+        raise TypeError(f"planner must be an object, such as {name}(...), got the class {name} itself")
+    if hasattr(given, "step") and hasattr(given, "reward_range"):
+        raise TypeError(f"planner must be a planner, got the model {name}: are planner and model swapped?")
+    if not (callable(getattr(given, "begin", None)) and hasattr(given, "backup")):
+        raise TypeError(f"planner must be one, such as OTGapE(HardMax(), epsilon=0.1), got {shown(given)}")
+    return planner
 
 
 @runtime_checkable

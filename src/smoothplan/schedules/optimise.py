@@ -248,8 +248,8 @@ class _Table:
                     f"discount must be smaller for a recursive schedule, got {self._problem.discount!r}: from a bias "
                     f"of {self._certificates[0].bias:.3g} to one of {floor:.3g} it would take "
                     f"{len(self._counts) + left:.2g} steps, more than {most:,}. Recursion is for short horizons: a "
-                    "smaller discount or a larger epsilon would help, or a planner for long horizons, such as "
-                    "ReferenceCruiser"
+                    "smaller discount or a larger epsilon would help, or what is made for long horizons: decide, "
+                    "ReferenceCruiser, and OTGapE where states recur"
                 )
         while self._target >= floor:
             with np.errstate(over="ignore", invalid="ignore"):

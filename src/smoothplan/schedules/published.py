@@ -138,7 +138,8 @@ def _steps(problem: Problem, finest: float, ratio: float, most: int) -> float:
     if steps > most:
         raise ValueError(
             f"discount must be smaller for a published schedule, got {problem.discount!r}: it would have {steps:.2g} "
-            f"levels below each other, more than {most:,}. A smaller discount or a larger epsilon would help"
+            f"levels below each other, more than {most:,}. A smaller discount or a larger epsilon would help, or "
+            "what is made for long horizons: decide, ReferenceCruiser, and OTGapE where states recur"
         )
     return steps
 
