@@ -14,6 +14,7 @@ from smoothplan import backups, curvature, exact, models, references
 from smoothplan.acting import ActResult, act
 from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, Tsallis
 from smoothplan.checks import BackupError, BackupReport, check_backup
+from smoothplan.compare import Comparison, compare
 from smoothplan.forecast import Forecast, forecast
 from smoothplan.models import (
     GenerativeModel,
@@ -55,6 +56,7 @@ __all__ = [
     "BackupReport",
     "CheckpointError",
     "ClusterError",
+    "Comparison",
     "CriticReference",
     "DebiasedCruiser",
     "Forecast",
@@ -88,6 +90,7 @@ __all__ = [
     "backups",
     "check_backup",
     "check_model",
+    "compare",
     "curvature",
     "exact",
     "forecast",
