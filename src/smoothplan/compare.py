@@ -150,7 +150,7 @@ def _cells(group: Sequence[Row], known: bool) -> list[str]:
 
 
 def compare(
-    planners: Contestant | Iterable[Contestant | tuple[str, Contestant]] | Mapping[str, Contestant],
+    planners: Contestant | Iterable[Any] | Mapping[str, Any],
     model: GenerativeModel,
     state: Any = None,
     *,
@@ -190,7 +190,7 @@ def compare(
 
     >>> import smoothplan as sp
     >>> model = sp.models.garnet(states=20, actions=2, discount=0.2, seed=1)
-    >>> compare([sp.UCT(), sp.SmoothCruiser(sp.LogSumExp(1.0))], model, 0, calls=[500, 1_000], seeds=2)
+    >>> compare([sp.UCT(), sp.SmoothCruiser(sp.LogSumExp(1.0), 0.1)], model, 0, calls=[500, 1_000], seeds=2)
     Comparison(8 runs: 2 planners, 2 budgets)
     """
     named = _named(planners)
@@ -327,7 +327,7 @@ class _Truth:
     def __call__(self, contestant: Contestant, row: Row) -> Row:
         """The columns of a run that need the truth."""
         found: Row = {}
-        if self._model is None:
+        if self._model is None or row.get("failure") is not None:
             return found
         if row.get("action") is not None:
             found["ordinary_regret"] = self._regret(self._solution(self._ordinary), row["action"])

@@ -94,7 +94,7 @@ def comparison_rows(comparison: "Comparison") -> list[Row]:
         supports = {run["support"] for run in runs} - {None}
         rows.append(
             Row(
-                f"{name}, {amount(budget)} calls",
+                f"{name}, {amount(budget)}",
                 fmean(values) if values else None,
                 stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None,
                 interval,
@@ -114,7 +114,7 @@ def window(rows: Iterable[Row]) -> tuple[float, float]:
     """The part of the axis that is shown at first.
 
     Estimates must be told apart, though a proved or declared interval may be a thousand times wider than their
-    differences: a bar may widen the axis to five times what the estimates need, and is cut off there.
+    differences: a bar may widen the axis to nine times what the estimates need, and is cut off there.
     """
     points, bars = [], []
     for row in rows:
@@ -131,7 +131,7 @@ def window(rows: Iterable[Row]) -> tuple[float, float]:
     if not every:
         return -1.0, 1.0
     low, high = (min(core), max(core)) if core and min(core) < max(core) else (min(every), max(every))
-    reach = 2.0 * (high - low)
+    reach = 4.0 * (high - low)
     low, high = max(min(every), low - reach), min(max(every), high + reach)
     margin = 0.04 * (high - low) or 0.5 * abs(low) or 0.5
     return low - margin, high + margin
@@ -184,7 +184,7 @@ def _words(row: Row) -> str:
 
 # HTML. Lengths are in pixels; colours of text are those of the page, so that a dark one can be read.
 
-LABELS, PLOT, HEIGHT = 190.0, 430.0, 24.0
+LABELS, PLOT, HEIGHT = 200.0, 430.0, 24.0
 """Width of the names, width of the axis, height of a row."""
 
 
@@ -194,8 +194,8 @@ def plan_html(result: "PlanResult") -> str:
     graph = getattr(result.details, "graph", None)
     more = []
     if graph is not None:
-        drawn = drawing.to_svg(graph, NODES_SHOWN)
-        more = [_folded("The graph explored", f'<div style="overflow-x:auto">{drawn}</div>')]
+        wide = drawing.to_svg(graph, NODES_SHOWN).replace("<svg ", '<svg style="max-width:none" ', 1)
+        more = [_folded("The graph explored", f'<div style="overflow-x:auto">{wide}</div>')]
     return _page("Plan", bars_svg(rows), _meaning(rows, result.delta), _described(summaries.plan_lines(result)), *more)
 
 
@@ -235,9 +235,11 @@ def forecast_html(forecast: "Forecast") -> str:
     """The price, and how it grows."""
     now = forecast.schedule.epsilon
     legend = ["price against accuracy, on logarithmic scales", f"large point: the present epsilon, {now:g}"]
-    levels = _folded("Levels", f'<pre style="overflow-x:auto">{html.escape(forecast.table())}</pre>')
+    levels = _folded(
+        "Levels", f'<pre style="overflow-x:auto;font-family:monospace">{html.escape(forecast.table())}</pre>'
+    )
     chart = curve_svg(forecast.prices, now)
-    return _page("Forecast", chart, legend, f"<div>{html.escape(forecast.summary())}</div>", levels)
+    return _page("Forecast", chart, legend, f"<div>{_escaped(forecast.summary())}</div>", levels)
 
 
 def comparison_html(comparison: "Comparison") -> str:
@@ -245,7 +247,10 @@ def comparison_html(comparison: "Comparison") -> str:
     rows = comparison_rows(comparison)
     legend = _meaning(rows, None) if rows else []
     return _page(
-        "Comparison", bars_svg(rows) if rows else "", ["means of runs", *legend], _table(comparison.cells(), 2)
+        "Comparison",
+        bars_svg(rows) if rows else "",
+        ["means of the runs of a planner with a budget of calls", *legend],
+        _table(comparison.cells(), 2),
     )
 
 
@@ -302,14 +307,14 @@ def curve_svg(points: Sequence[tuple[float, int]], now: float) -> str:
     """Prices against ε on logarithmic scales."""
     if not points:
         return "<div>The price is beyond all numbers that a drawing can show.</div>"
-    width, height, left = 420.0, 190.0, 90.0
+    width, height, left, top = 420.0, 190.0, 110.0, 26.0
     across = [math.log10(epsilon) for epsilon, _ in points]
     up = [math.log10(max(calls, 1)) for _, calls in points]
     spans = [(min(across), max(across)), (min(up), max(up))]
     (start, end), (low, high) = ((a, b) if a < b else (a - 0.5, b + 0.5) for a, b in spans)
 
     def place(x: float, y: float) -> tuple[float, float]:
-        return left + width * (x - start) / (end - start), 12.0 + height * (high - y) / (high - low)
+        return left + width * (x - start) / (end - start), top + height * (high - y) / (high - low)
 
     parts = []
     for _, calls in points:
@@ -318,7 +323,7 @@ def curve_svg(points: Sequence[tuple[float, int]], now: float) -> str:
         parts += [_text(left - 8.0, y + 4.0, amount(calls), "end", opacity=0.75)]
     for epsilon, _ in points:
         x = place(math.log10(epsilon), low)[0]
-        parts += [_text(x, height + 30.0, f"{epsilon:.3g}", "middle", opacity=0.75)]
+        parts += [_text(x, top + height + 20.0, f"{epsilon:.3g}", "middle", opacity=0.75)]
     places = [place(*each) for each in zip(across, up, strict=True)]
     joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     parts.append(f'<polyline points="{joined}" fill="none" stroke="{COLOURS[0]}" stroke-width="2"/>')
@@ -327,9 +332,9 @@ def curve_svg(points: Sequence[tuple[float, int]], now: float) -> str:
         tooltip = _tooltip(f"epsilon {epsilon:.4g}: at most {amount(calls)} simulator calls")
         mark = f'class="point" cx="{x:.1f}" cy="{y:.1f}" r="{size}" fill="{COLOURS[int(epsilon == now)]}"'
         parts.append(f"<circle {mark}>{tooltip}</circle>")
-    parts.append(_text(left + width / 2, height + 48.0, "accuracy epsilon (reward)", "middle", opacity=0.75))
-    parts.append(_text(0.0, 8.0, "simulator calls", opacity=0.75))
-    return _svg(parts, left + width + 30.0, height + 54.0, "The price against epsilon")
+    parts.append(_text(left + width / 2, top + height + 38.0, "accuracy epsilon (reward)", "middle", opacity=0.75))
+    parts.append(_text(left - 8.0, 11.0, "simulator calls", "end", opacity=0.75))
+    return _svg(parts, left + width + 30.0, top + height + 44.0, "The price against epsilon")
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -338,25 +343,25 @@ def ticks(low: float, high: float) -> list[float]:
     >>> ticks(0.13, 0.41)
     [0.15, 0.2, 0.25, 0.3, 0.35, 0.4]
     """
-    rough = (high - low) / 5.0
+    rough = (high - low) / 6.0
     unit = 10.0 ** math.floor(math.log10(rough))
-    step = unit * next(factor for factor in (1.0, 2.0, 5.0, 10.0) if factor * unit >= rough * (1.0 - 1e-9))
+    step = unit * next(factor for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * unit >= rough * (1.0 - 1e-9))
     first, last = math.ceil(low / step), math.floor(high / step)
     return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
 
 
 def _page(title: str, chart: str, legend: Sequence[str], *parts: str) -> str:
-    said = f'<div style="opacity:0.75;font-size:85%">{html.escape("; ".join(legend))}</div>'
-    head = f'<div style="font-weight:600;margin-bottom:4px">{html.escape(drawing.clean(title))}</div>'
+    said = f'<div style="opacity:0.75;font-size:85%">{_escaped("; ".join(legend))}</div>'
+    head = f'<div style="font-weight:600;margin-bottom:4px">{_escaped(title)}</div>'
     inside = "\n".join([head, chart, said, *parts])
-    return f'<div class="smoothplan" style="max-width:60em;line-height:1.45">\n{inside}\n</div>'
+    return f'<div class="smoothplan" style="max-width:70em;line-height:1.45">\n{inside}\n</div>'
 
 
 def _described(lines: Iterable[Line]) -> str:
     """Names and texts as a table."""
     cell = 'style="text-align:left;vertical-align:top;padding:1px 12px 1px 0;border:0;background:none"'
     rows = [
-        f"<tr style='background:none'><th {cell}>{html.escape(name)}</th><td {cell}>{html.escape(words)}</td></tr>"
+        f"<tr style='background:none'><th {cell}>{_escaped(name)}</th><td {cell}>{_escaped(words)}</td></tr>"
         for name, words in lines
     ]
     return f'<table style="margin:6px 0;border:0;border-collapse:collapse">{"".join(rows)}</table>'
@@ -369,7 +374,7 @@ def _table(rows: Sequence[Sequence[str]], texts: int = 1) -> str:
         kind = "th" if number == 0 else "td"
         sides = ["left" if place < texts else "right" for place in range(len(row))]
         cells = [
-            f'<{kind} style="text-align:{side};padding:1px 12px 1px 0;white-space:nowrap">{html.escape(cell)}</{kind}>'
+            f'<{kind} style="text-align:{side};padding:1px 12px 1px 0;white-space:nowrap">{_escaped(cell)}</{kind}>'
             for side, cell in zip(sides, row, strict=True)
         ]
         made.append(f"<tr>{''.join(cells)}</tr>")
@@ -382,20 +387,20 @@ def _number(number: Any) -> str:
 
 
 def _folded(title: str, inside: str) -> str:
-    return f"<details><summary>{html.escape(title)}</summary>{inside}</details>"
+    return f"<details><summary>{_escaped(title)}</summary>{inside}</details>"
 
 
 def _svg(parts: Sequence[str], width: float, height: float, label: str) -> str:
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
     style = "max-width:100%;height:auto;font:12px system-ui,sans-serif;overflow:visible"
     start = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size} style="{style}" aria-label='
-    return "\n".join([f'{start}"{html.escape(drawing.clean(label))}">', *parts, "</svg>"])
+    return "\n".join([f'{start}"{_escaped(label)}">', *parts, "</svg>"])
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", opacity: float = 1.0, bold: bool = False) -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="currentColor" fill-opacity="{opacity}"'
     weight = ' font-weight="700"' if bold else ""
-    return f"<text {place}{weight}>{html.escape(drawing.clean(text))}</text>"
+    return f"<text {place}{weight}>{_escaped(text)}</text>"
 
 
 def _line(
@@ -411,8 +416,13 @@ def _arrow(x: float, y: float, direction: float) -> str:
     return f'<path class="beyond" d="{corners}" fill="currentColor"/>'
 
 
+def _escaped(text: str) -> str:
+    """A text in a line, without markup and control characters."""
+    return html.escape(drawing.clean(text))
+
+
 def _tooltip(text: str) -> str:
-    return f"<title>{html.escape(drawing.clean(text))}</title>"
+    return f"<title>{_escaped(text)}</title>"
 
 
 # Plotly. Texts are escaped, for it takes some tags for markup.
@@ -470,14 +480,14 @@ def comparison_figure(comparison: "Comparison") -> Any:
         above = [run["high"] - run["value"] if run["support"] in ("proved", "estimate") else 0.0 for run in runs]
         spread = {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1, "width": 3}
         hover = [
-            f"{html.escape(name)}, seed {run['seed']}: value {run['value']:.6g}, {run['calls']:,} calls"
+            f"{_escaped(name)}, seed {run['seed']}: value {run['value']:.6g}, {run['calls']:,} calls"
             + ("" if run["low"] is None else f"<br>in [{run['low']:.6g}, {run['high']:.6g}] ({run['support']})")
             for run in runs
         ]
         figure.add_scatter(
             x=[max(run["calls"], 1) for run in runs], y=[run["value"] for run in runs], mode="markers", opacity=0.45,
             marker={"color": colour, "size": 6}, error_y=spread, text=hover, hoverinfo="text", legendgroup=name,
-            name=html.escape(name), showlegend=False,
+            name=_escaped(name), showlegend=False,
         )  # fmt: skip
         groups = [group for (each, _), group in comparison.groups().items() if each == name]
         groups = [kept for group in groups if (kept := [run for run in group if run["value"] is not None])]
@@ -485,7 +495,7 @@ def comparison_figure(comparison: "Comparison") -> Any:
             x=[max(fmean(run["calls"] for run in group), 1.0) for group in groups],
             y=[fmean(run["value"] for run in group) for group in groups],
             mode="lines+markers", line={"color": colour, "width": 2}, marker={"size": 9}, legendgroup=name,
-            name=html.escape(name), text=[f"{html.escape(name)}: mean of {len(group)} runs" for group in groups],
+            name=_escaped(name), text=[f"{_escaped(name)}: mean of {len(group)} runs" for group in groups],
             hovertemplate="%{text}: %{y:.6g}, %{x:,.0f} calls<extra></extra>",
         )  # fmt: skip
     known: dict[float, list[str]] = {}
@@ -493,9 +503,13 @@ def comparison_figure(comparison: "Comparison") -> Any:
         if group[0]["exact"] is not None and name not in known.setdefault(round(group[0]["exact"], 9), []):
             known[round(group[0]["exact"], 9)].append(name)
     for exact, about in known.items():
-        said = f"exact {exact:.6g}" + (f" ({html.escape(', '.join(about))})" if len(known) > 1 else "")
-        figure.add_hline(y=exact, line_dash="dash", line_color=COLOURS[-1], annotation_text=said)
-    figure.update_xaxes(type="log", title="simulator calls made", exponentformat="power")
+        said = f"exact {exact:.6g}" + (f" ({_escaped(', '.join(about))})" if len(known) > 1 else "")
+        figure.add_hline(
+            y=exact, line_dash="dash", line_color=COLOURS[-1], annotation_text=said, annotation_position="bottom left"
+        )
+    budgets = sorted({budget for _, budget in comparison.groups()})
+    marks = {"tickvals": budgets, "ticktext": [amount(budget) for budget in budgets]}
+    figure.update_xaxes(type="log", title="simulator calls made", **marks)
     figure.update_yaxes(title="value (discounted reward)")
     return figure.update_layout(title="Values against simulator calls; lines: means, bars: intervals of runs")
 
@@ -519,14 +533,14 @@ def bars_figure(rows: Sequence[Row], delta: float | None = None) -> Any:
             figure.add_bar(
                 orientation="h", y=[y for y, _, _ in bars], base=[ends[0] for _, _, ends in bars],
                 x=[ends[1] - ends[0] for _, _, ends in bars], width=0.5, marker=look, hoverinfo="text",
-                hovertext=[html.escape(_words(row)) for _, row, _ in bars], name=f"interval ({titles[support]})",
+                hovertext=[_escaped(_words(row)) for _, row, _ in bars], name=f"interval ({titles[support]})",
             )  # fmt: skip
     points = [(y, row, row.point) for y, row in numbered if row.point is not None and math.isfinite(row.point)]
     if points:
         arms = [0.0 if (ends := _whisker(row)) is None else ends[1] - point for _, row, point in points]
         figure.add_scatter(
             x=[point for _, _, point in points], y=[y for y, _, _ in points], mode="markers", hoverinfo="text",
-            hovertext=[html.escape(_words(row)) for _, row, _ in points],
+            hovertext=[_escaped(_words(row)) for _, row, _ in points],
             error_x={"type": "data", "array": arms, "visible": any(arms)},
             marker={
                 "color": orange, "size": [14 if row.chosen else 9 for _, row, _ in points],
@@ -541,7 +555,7 @@ def bars_figure(rows: Sequence[Row], delta: float | None = None) -> Any:
             marker={"symbol": "x", "size": 9, "color": COLOURS[2]}, hovertemplate="exact %{x:.6g}<extra></extra>",
         )  # fmt: skip
     figure.update_xaxes(title="value (discounted reward)", range=window(rows))
-    names = [html.escape(drawing.cut(row.name, 40)) for row in rows]
+    names = [_escaped(drawing.cut(row.name, 40)) for row in rows]
     figure.update_yaxes(tickvals=list(range(len(rows))), ticktext=names, autorange="reversed")
     sure = "" if delta is None or not delta else f"; proved intervals hold with probability at least {1 - delta:g}"
     legend = {"orientation": "h", "y": -0.35 if len(rows) < 6 else -0.25}
