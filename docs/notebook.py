@@ -1,7 +1,7 @@
 """The notebook of the documentation: its cells, what executes them, and the page that they become.
 
 `python docs/notebook.py` executes the cells and writes docs/notebook.ipynb with their outputs. A test compares that
-file with a fresh execution. The documentation site shows it as notebook.html: MkDocs calls `on_files`.
+file with a fresh execution. The documentation site shows it as notebook.html: MkDocs calls the hooks.
 """
 
 import json
@@ -116,6 +116,11 @@ def page(notebook: Any, theme: str = "light") -> str:
     exporter = HTMLExporter(theme=theme, mathjax_url="", require_js_url="", jquery_url="", mermaid_js_url="")
     body, _ = exporter.from_notebook_node(shown, {"metadata": {"name": "smoothplan: results at a glance"}})
     return str(body).replace("</head>", f"<script>{get_plotlyjs()}</script>\n</head>", 1)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """A hook of MkDocs: links to the notebook, which a reader of the sources can open, lead to its page."""
+    return markdown.replace("](notebook.ipynb)", "](notebook.html)")
 
 
 def on_files(files: Any, config: Any) -> Any:
