@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import smoothplan
-from smoothplan import cli, exact, options, specs
+from smoothplan import cli, exact, options, specs, summaries
 from smoothplan.models import TabularModel
 from tests.common import identified
 
@@ -322,7 +322,7 @@ def test_an_uncertified_best_action_is_called_an_estimate() -> None:
     planner = specs.build_planner("ot-gap-cruiser:epsilon=0.3", specs.build_backup(SMALL[3], model.actions))
     result = smoothplan.plan(planner, model, 0)
     doubtful = replace(result, details=replace(identified(result), certified=False, gap=-0.1))
-    lines = dict(cli._findings(model, doubtful, None, None))
+    lines = dict(summaries.plan_lines(doubtful))
     assert lines["gap"] == f"action {result.action} is the best (estimate: thresholds do not cover delta)"
     assert "probability" not in lines["value"]
 

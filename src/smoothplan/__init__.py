@@ -16,6 +16,7 @@ from smoothplan.agent import Agent, Episode
 from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, Tsallis
 from smoothplan.checking import check_model
 from smoothplan.checks import BackupError, BackupReport, check_backup
+from smoothplan.compare import Comparison, compare
 from smoothplan.decide import Decision, decide
 from smoothplan.forecast import Forecast, forecast
 from smoothplan.models import (
@@ -58,11 +59,12 @@ __all__ = [
     "BackupReport",
     "CheckpointError",
     "ClusterError",
+    "Comparison",
     "CriticReference",
     "DebiasedCruiser",
     "Decision",
-    "FittedReference",
     "Episode",
+    "FittedReference",
     "Forecast",
     "GenerativeModel",
     "GridReference",
@@ -94,6 +96,7 @@ __all__ = [
     "backups",
     "check_backup",
     "check_model",
+    "compare",
     "curvature",
     "decide",
     "exact",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from smoothplan import arguments
+from smoothplan import arguments, summaries
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup
 from smoothplan.brake import Brake, Stopped
@@ -67,7 +67,7 @@ class Episode:
     seconds: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ActResult:
     """What episodes brought."""
 
@@ -98,6 +98,14 @@ class ActResult:
         """Its standard error; None of fewer than two episodes."""
         count = len(self.episodes)
         return float(self.scores.std(ddof=1) / math.sqrt(count)) if count > 1 else None
+
+    def __repr__(self) -> str:
+        played = f"{len(self.episodes)} episodes of {self.environment}"
+        return f"ActResult({played}, mean return {self.mean:.4g}, {self.calls:,} calls, {self.end})"
+
+    def summary(self) -> str:
+        """What the episodes brought, in lines for people."""
+        return summaries.text(summaries.act_lines(self))
 
     def to_json(self) -> str:
         """One JSON object."""

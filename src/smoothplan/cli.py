@@ -8,25 +8,25 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import smoothplan
-from smoothplan import curvature, defaults, drawing, exact, simulators, specs
+from smoothplan import curvature, defaults, drawing, exact, simulators, specs, summaries
 from smoothplan.arguments import shown
 from smoothplan.backups import Backup, HardMax
 from smoothplan.exact import Solution
 from smoothplan.models import GenerativeModel, SimulatorError, TabularModel
 from smoothplan.options import command_parser, complaint
-from smoothplan.plan import PlanResult
 from smoothplan.running.progress import Shown
-from smoothplan.running.run import Diagnosis, Estimate, Identification, Planner, Scheduled
+from smoothplan.running.run import Identification, Planner, Scheduled
 from smoothplan.running.workers import ClusterError
 
 ROWS = 20
@@ -134,94 +134,19 @@ def _print(console: Console, lines: Lines, indent: str = "", width: int = 8) -> 
         console.print(f"{indent}[bold]{name:<{width}}[/]{text}", highlight=False)
 
 
+def _filled(rows: Sequence[Sequence[str]]) -> Table:
+    """A table of a text and numbers in each row, the first row being titles."""
+    table = _table(*rows[0], numbers=True)
+    for row in rows[1:]:
+        table.add_row(*map(escape, row))
+    return table
+
+
 def _table(*titles: str, numbers: bool = False) -> Table:
     """A table without lines; the columns after the first are right-aligned numbers, or texts."""
     table = Table(titles[0], box=None, pad_edge=False)
     for title in titles[1:]:
         table.add_column(title, justify="right" if numbers else "left")
-    return table
-
-
-def _findings(model: GenerativeModel, result: PlanResult, price: int | None, truth: float | None) -> Lines:
-    """What a run found."""
-    statuses = {
-        "converged": "converged: within epsilon",
-        "completed": "completed: the planner finished, without a promise on epsilon",
-        "max_calls": "stopped by the limit on calls",
-        "max_seconds": "stopped by the limit on time",
-        "interrupted": "interrupted",
-        "terminal": "terminal: the state is worth 0",
-    }
-    yield "value", _value(result)
-    if truth is not None:
-        yield "exact", _compared(truth, result.interval)
-    yield "action", "none, the state is terminal" if result.action is None else _action(model, result)
-    yield from _details(model, result)
-    promised = "" if price is None else f", forecast {price:,} at most"
-    yield "calls", f"{result.calls:,}{promised}, {result.seconds:.2f} s"
-    yield "status", statuses[result.status]
-
-
-def _sure(result: PlanResult) -> str:
-    if isinstance(result.details, Identification) and not result.details.certified:
-        return "(estimate: thresholds do not cover delta)"
-    return f"with probability at least {1 - result.delta:g}"
-
-
-def _value(result: PlanResult) -> str:
-    """The value and its interval: certified, or an estimate."""
-    (low, high), details = result.interval, result.details
-    declared = "by the declared rewards"
-    if isinstance(details, Diagnosis) and not details.certified:
-        return f"{result.value:.6g} (estimate); at least {low:.6g} {_sure(result)}; at most {high:.6g}, {declared}"
-    if isinstance(details, Estimate):
-        noise = "" if details.standard_error is None else f" ± {details.standard_error:.2g} (one standard error)"
-        cut = f"truncated at depth {details.depth}: bias at most {details.bias:.2g}"
-        return f"estimate {result.value:.6g}{noise}, {cut}; in [{low:.6g}, {high:.6g}], {declared}"
-    if result.delta == 0.0 and low < high:  # no sample supports the interval
-        return f"{result.value:.6g} (estimate); in [{low:.6g}, {high:.6g}], {declared}"
-    return f"{result.value:.6g}, in [{low:.6g}, {high:.6g}] {_sure(result)}"
-
-
-def _details(model: GenerativeModel, result: PlanResult) -> Iterator[tuple[str, str]]:
-    """What is particular to the planner."""
-    match result.details:
-        case Diagnosis(policy_interval=(worst, best)) as diagnosis:
-            yield "policy", f"of the reference: worth between {worst:.6g} and {best:.6g} {_sure(result)}"
-            yield "means", diagnosis.summary()
-        case Identification(gap=gap, standing=standing):
-            within = f"within {gap:.4g} of the best" if gap > 0.0 else "the best"
-            yield "gap", f"action {_names(model)[result.action or 0]} is {within} {_sure(result)}"
-            if standing is not None:
-                yield "means", "; ".join(standing.sentences())
-
-
-def _compared(truth: float, interval: tuple[float, float]) -> str:
-    inside = interval[0] <= truth <= interval[1]
-    return f"{truth:.6g}, {'inside' if inside else 'OUTSIDE'} the interval"
-
-
-def _names(model: GenerativeModel) -> Sequence[str]:
-    return getattr(model, "action_names", None) or [str(action) for action in range(model.actions)]
-
-
-def _action(model: GenerativeModel, result: PlanResult) -> str:
-    """The chosen action and the policy. They are certified only by a planner that identifies the best action."""
-    names = _names(model)
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in zip(names, result.policy, strict=True))
-    estimate = "" if isinstance(result.details, Identification) else " (estimate)"
-    return f"{names[result.action or 0]}{estimate}; policy {shares}"
-
-
-def _root_actions(model: GenerativeModel, result: PlanResult, truth: Sequence[float] | None) -> Table:
-    """The interval of every root action, its simulator calls, and its exact value if known."""
-    assert isinstance(result.details, Identification)
-    assert result.q_intervals is not None
-    exact_title = [] if truth is None else ["exact"]
-    table = _table("root action", "at least", "at most", "calls", *exact_title, numbers=True)
-    for action, (name, (low, high)) in enumerate(zip(_names(model), result.q_intervals, strict=True)):
-        cells = [name, f"{low:.6g}", f"{high:.6g}", f"{result.details.action_calls[action]:,}"]
-        table.add_row(*cells, *([] if truth is None else [f"{truth[action]:.6g}"]))
     return table
 
 
@@ -296,12 +221,13 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
         return
     _print(console, (("warning", text) for text in getattr(details, "warnings", ())), width=9)
     _print(console, ((name, f"{text} (chosen)") for name, text in reasons.items()))
-    for name, text in _findings(model, result, price, value):
+    for name, text in summaries.plan_lines(result, price, value):
         _print(console, [(name, text)])
         if name == "value" and bonus is not None and result.status != "terminal":
             _print(console, [("bonus", _bonus(bonus))])
-    if isinstance(details, Identification) and result.q_intervals is not None:
-        console.print(_root_actions(model, result, None if truth is None else truth.q[root].tolist()))
+    actions = summaries.root_actions(result, None if truth is None else truth.q[root].tolist())
+    if actions is not None:
+        console.print(_filled(actions))
 
 
 def _bonus(bonus: tuple[float, float]) -> str:
@@ -350,19 +276,10 @@ def _plan_unregularised(options: argparse.Namespace, console: Console) -> None:
     if options.json:
         print(json.dumps(json.loads(found.to_json()) | ({} if truth is None else {"exact": truth})))
         return
-    low, high = found.interval
-    sure = _sure(found.regularised)
-    lines = [("value", f"{found.value:.6g}, in [{low:.6g}, {high:.6g}] {sure}: the ordinary optimal value")]
-    if truth is not None:
-        lines.append(("exact", _compared(truth, found.interval)))
-    least, most = found.gap
     _print(console, (("warning", text) for text in found.warnings), width=9)
-    lines.append(("backup", f"lse:temperature={found.backup.temperature:.3g}, for a bias of at most {found.bias:g}"))
-    lines.append(("bias", f"the regularised value is too large by {least:.4g} to {most:.4g}, for certain"))
-    reasons = {} if found.choice is None else found.choice.reasons
-    _print(console, [*lines, *((name, f"{text} (chosen)") for name, text in reasons.items())])
+    _print(console, summaries.unregularised_lines(found, truth))
     console.print("What was planned, the regularised value:", highlight=False)
-    _print(console, _findings(model, found.regularised, None, None), indent="  ")
+    _print(console, summaries.plan_lines(found.regularised), indent="  ")
 
 
 def _reproduce(options: argparse.Namespace, console: Console) -> None:
@@ -482,14 +399,7 @@ def _act(options: argparse.Namespace, console: Console) -> None:
     console.print(table)
     if len(result.episodes) > ROWS:
         console.print(f"… and {len(result.episodes) - ROWS} more episodes: --json prints all")
-    error = "" if result.error is None else f" ± {result.error:.2g} (standard error)"
-    calls = f"{result.reference_calls:,} for the first reference, {result.calls:,} in all; {result.seconds:.1f} s"
-    lines = [
-        *(("warning", text) for text in result.warnings),
-        ("return", f"{result.mean:.4g}{error}, of {len(result.episodes)} episodes of {result.environment}"),
-        ("backup", f"lse:temperature={result.backup.temperature:.3g}, at discount {result.discount:g}"),
-        ("calls", calls),
-    ]
+    lines = [*summaries.act_lines(result)]
     _print(console, lines + ([] if options.record is None else [("animation", options.record)]), width=11)
 
 

@@ -52,7 +52,7 @@ def title(graph: Explored, shown: int) -> str:
     counts = [(len(graph.states), "state"), (graph.pairs_sampled, "pair"), (graph.calls, "call")]
     states, pairs, calls = (f"{number:,} {name}" + "s" * (number != 1) for number, name in counts)
     return (
-        f"Root {_cut(_name(graph, Node(0, 0)), 60)}: gap {graph.gap:.4g}; {states} and {pairs} discovered in {calls}; "
+        f"Root {cut(_name(graph, Node(0, 0)), 60)}: gap {graph.gap:.4g}; {states} and {pairs} discovered in {calls}; "
         + (part if shown < reached else "all shown")
     )
 
@@ -91,14 +91,14 @@ def _thickness(graph: Explored, count: int) -> float:
     return 1.0 + 4.0 * math.log(count) / math.log(max(int(graph.counts.max()), 2))
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """The text in a line, without characters that XML does not allow or that mean something to a terminal."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(text.split()))
 
 
-def _cut(text: str, length: int) -> str:
+def cut(text: str, length: int) -> str:
     """The beginning of a text in a line."""
-    text = _clean(text)
+    text = clean(text)
     return text if len(text) <= length else text[: max(length - 1, 0)].rstrip(" ,") + "…"
 
 
@@ -117,7 +117,7 @@ def to_dot(graph: Explored, limit: int = NODES_SHOWN) -> str:
     """
     names = {node: f"s{place}" for place, node in enumerate(graph.reached_most(limit))}
     lines = [
-        f"// {_clean(title(graph, len(names)))}",
+        f"// {clean(title(graph, len(names)))}",
         "digraph explored {",
         f"  graph [rankdir=LR, labelloc=t, label={_quoted(title(graph, len(names)))}];",
         '  node [shape=box, style="filled,rounded", fontname="Helvetica", fontsize=11, fontcolor=black];',
@@ -126,7 +126,7 @@ def to_dot(graph: Explored, limit: int = NODES_SHOWN) -> str:
     for node, name in names.items():
         low, high = graph.interval(node)
         width = f"{_rounded((low, high))}, width {high - low:.3g}"
-        label = _quoted(_cut(_name(graph, node), 60), _step(graph, graph.depths[node]), width)
+        label = _quoted(cut(_name(graph, node), 60), _step(graph, graph.depths[node]), width)
         colour = COLOURS[_warmth(graph, (low, high))] + "55"  # light enough to write on
         lines.append(f'  {name} [label={label}, fillcolor="{colour}", tooltip={_quoted(_details(graph, node))}];')
         for pair in graph.pairs(node):
@@ -134,7 +134,7 @@ def to_dot(graph: Explored, limit: int = NODES_SHOWN) -> str:
             for number, seen in pair.successors:
                 targets["end" if number == ENDED else names.get(graph.following(node, number), "others")] += seen
             for target, seen in targets.items():
-                label = _quoted(f"{_cut(_action(graph, pair), 40)} ×{seen}")
+                label = _quoted(f"{cut(_action(graph, pair), 40)} ×{seen}")
                 lines.append(f"  {name} -> {target} [label={label}, penwidth={_thickness(graph, seen):.2f}];")
     lines.append("  end [shape=doublecircle, style=solid];")
     lines.append('  others [shape=plaintext, style=solid, label="not shown"];')
@@ -143,7 +143,7 @@ def to_dot(graph: Explored, limit: int = NODES_SHOWN) -> str:
 
 def _quoted(*lines: str) -> str:
     """A string of Graphviz, which knows backslashes and the entities of HTML."""
-    texts = [_clean(line).replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"') for line in lines]
+    texts = [clean(line).replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"') for line in lines]
     return '"' + "\\n".join(texts) + '"'
 
 
@@ -195,7 +195,7 @@ def to_svg(graph: Explored, limit: int = NODES_SHOWN) -> str:
     low, high = min(low for low, _ in bars), max(high for _, high in bars)
     scale = (low, high) if low < high else (low - 0.5, high + 0.5)
 
-    head = _clean(title(graph, len(chosen)))
+    head = clean(title(graph, len(chosen)))
     parts = [_text(MARGIN, MARGIN, head, "name")]
     parts += [_text(MARGIN, MARGIN + i * LINE, line, "soft") for i, line in enumerate(CAPTION, start=1)]
     for depth, x in enumerate(sorted(bottoms)):
@@ -216,7 +216,7 @@ def _rows(graph: Explored, node: Node, places: Places, scale: Interval) -> Itera
     """The bars of a state and its actions, with what is written beside them, and lines to the successors."""
     (x, y), details, interval = places[node], _details(graph, node), graph.interval(node)
     beside = x + TRACK + 8.0
-    yield _text(x, y - LINE + 2.0, _cut(_name(graph, node), int(WIDTH / (1.13 * LETTER))), "name", tooltip=details)
+    yield _text(x, y - LINE + 2.0, cut(_name(graph, node), int(WIDTH / (1.13 * LETTER))), "name", tooltip=details)
     yield from _bar(graph, x, y, interval, scale, 10.0, details)
     yield _text(beside, y + 4.0, _rounded(interval), "soft")
     pairs = sorted(graph.pairs(node), key=lambda pair: -pair.samples)
@@ -226,7 +226,7 @@ def _rows(graph: Explored, node: Node, places: Places, scale: Interval) -> Itera
         ended = sum(seen for successor, seen in pair.successors if successor == ENDED)
         counted = f" ×{pair.samples:,}" + (f", end {ended / pair.samples:.0%}" if ended else "")
         yield from _bar(graph, x, y, (pair.q[0], pair.q[1]), scale, 5.0, details)
-        yield _text(beside, y + 4.0, _cut(_action(graph, pair), LETTERS - len(counted)) + counted, tooltip=details)
+        yield _text(beside, y + 4.0, cut(_action(graph, pair), LETTERS - len(counted)) + counted, tooltip=details)
         for successor, seen in pair.successors:
             if successor != ENDED:
                 yield _line(x, y, places.get(graph.following(node, successor)), _thickness(graph, seen))
@@ -256,9 +256,9 @@ def _line(x: float, y: float, target: tuple[float, float] | None, width: float) 
 
 
 def _title(text: str) -> str:
-    return f"<title>{html.escape(_clean(text))}</title>"
+    return f"<title>{html.escape(clean(text))}</title>"
 
 
 def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start", tooltip: str = "") -> str:
-    inside = html.escape(_clean(text)) + (_title(tooltip) if tooltip else "")
+    inside = html.escape(clean(text)) + (_title(tooltip) if tooltip else "")
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{inside}</text>'

@@ -4,7 +4,9 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
+from smoothplan import figures
 from smoothplan.arguments import amount
 from smoothplan.models.base import GenerativeModel, required_model
 from smoothplan.running.run import LONG_HORIZONS, REFUSED_CALLS, Planner, Scheduled, required_planner, within
@@ -16,12 +18,25 @@ quadratic term; "from": the level that the returns of the reference, the return 
 through; M: rewards that are averaged in a return through the level."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Forecast:
     """What a planner will cost, and why. No simulator call is made for it."""
 
     planner: Scheduled
     model: GenerativeModel
+
+    def __repr__(self) -> str:
+        try:
+            return f"Forecast({self.summary()})"
+        except ValueError as error:  # ε is out of reach
+            return f"Forecast({error})"
+
+    def _repr_html_(self) -> str:
+        return figures.forecast_html(self)
+
+    def figure(self) -> Any:
+        """A Plotly figure of the price against ε."""
+        return figures.forecast_figure(self)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -44,6 +59,24 @@ class Forecast:
         except ValueError:
             dear, cheap = self.calls, self._calls_at(self.schedule.epsilon * 2.0)
         return math.log2(dear) - math.log2(max(cheap, 1)) if dear > 0 else 0.0
+
+    @cached_property
+    def prices(self) -> tuple[tuple[float, int], ...]:
+        """(ε, calls) around the present ε, the largest ε first: what a figure shows.
+
+        Up to six larger ε, until a price is one that `plan` would start; up to three smaller ones, while it is. Prices
+        that no float can hold are left out.
+        """
+        epsilon = self.schedule.epsilon
+        larger, smaller = [(epsilon, self.calls)], [(epsilon, self.calls)]
+        try:
+            while len(larger) <= 2 or (len(larger) <= 6 and larger[-1][1] > REFUSED_CALLS):
+                larger.append((larger[-1][0] * 2.0, self._calls_at(larger[-1][0] * 2.0)))
+            while len(smaller) <= 3 and smaller[-1][1] <= REFUSED_CALLS:
+                smaller.append((smaller[-1][0] / 2.0, self._calls_at(smaller[-1][0] / 2.0)))
+        except ValueError:  # there is no schedule for that ε
+            pass
+        return tuple(point for point in (*larger[:0:-1], *smaller) if point[1] < 10**300)
 
     def _calls_at(self, epsilon: float) -> int:
         return self.planner.with_epsilon(epsilon).schedule(self.model).calls

@@ -3,14 +3,14 @@
 import json
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any, get_args
 
 import numpy as np
 
-from smoothplan import arguments
+from smoothplan import arguments, figures, summaries
 from smoothplan.arguments import Floats
 from smoothplan.brake import Brake, Stopped
 from smoothplan.compiling import announcing
@@ -24,7 +24,7 @@ from smoothplan.running.run import EngineName, Found, Planner, Root, Run, Status
 from smoothplan.running.workers import ClusterError, Workers
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PlanResult(Found):
     """What a run found. The interval contains the value with probability at least 1 − δ, whatever stopped the run."""
 
@@ -32,6 +32,21 @@ class PlanResult(Found):
     seconds: float
     status: Status
     seed: int
+    names: tuple[str, ...] = field(repr=False)  # of the actions, [K]; no part of the JSON object
+
+    def __repr__(self) -> str:
+        return f"PlanResult({summaries.plan_brief(self)})"
+
+    def summary(self) -> str:
+        """What was found, in lines for people."""
+        return summaries.plan_summary(self)
+
+    def _repr_html_(self) -> str:
+        return figures.plan_html(self)
+
+    def figure(self) -> Any:
+        """A Plotly figure of the value and the action values: intervals as bars, estimates as points."""
+        return figures.plan_figure(self)
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -146,6 +161,7 @@ def _result(planner: Planner, root: Root, found: Found, status: Status) -> PlanR
         seconds=time.perf_counter() - root.started,
         status=status,
         seed=root.seed,
+        names=summaries.action_names(root.model),
     )
 
 

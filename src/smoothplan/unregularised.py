@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from smoothplan import arguments, curvature
+from smoothplan import arguments, curvature, figures, summaries
 from smoothplan.backups import Backup, HardMax
 from smoothplan.defaults import Choice, choose, smooth_backup
 from smoothplan.models.base import GenerativeModel, required_model
@@ -16,7 +16,7 @@ from smoothplan.planners.gape import OTGapE
 from smoothplan.running.run import Identification, Planner
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class UnregularisedResult:
     """What a plan with a smooth backup says of the ordinary optimal value, max over policies of the expected return."""
 
@@ -40,6 +40,21 @@ class UnregularisedResult:
         """What a reader must know, such as that no reference could be made and the policy is a random one."""
         found: tuple[str, ...] = getattr(self.regularised.details, "warnings", ())
         return found
+
+    def __repr__(self) -> str:
+        low, high = self.interval
+        return f"UnregularisedResult(value {self.value:.6g} in [{low:.6g}, {high:.6g}], by {self.regularised!r})"
+
+    def summary(self) -> str:
+        """What was found, in lines for people."""
+        return summaries.unregularised_summary(self)
+
+    def _repr_html_(self) -> str:
+        return figures.unregularised_html(self)
+
+    def figure(self) -> Any:
+        """A Plotly figure of the ordinary and the regularised value, and of the action values."""
+        return figures.unregularised_figure(self)
 
     def to_json(self) -> str:
         """One JSON object."""

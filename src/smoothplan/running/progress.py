@@ -277,6 +277,29 @@ class Episodes(AbstractContextManager["Episodes"]):
         self._bar.update(self._task, advance=1)
 
 
+class Runs(AbstractContextManager["Runs"]):
+    """The progress of a comparison, in one line that vanishes at the end."""
+
+    def __init__(self, runs: int) -> None:
+        self._bar, _ = live_bar("{task.completed:.0f} of {task.total:.0f} runs", "{task.fields[now]}")
+        self._task = self._bar.add_task("comparing", total=runs, now="")
+
+    def __enter__(self) -> "Runs":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def begin(self, what: str) -> None:
+        """Shows the run that is next."""
+        self._bar.update(self._task, now=what)
+
+    def over(self) -> None:
+        """Counts one more finished run."""
+        self._bar.update(self._task, advance=1)
+
+
 def display_for(
     progress: Shown,
     *,
