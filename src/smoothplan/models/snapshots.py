@@ -1,0 +1,513 @@
+"""Environments as states: the whole content of a Gymnasium environment in a fixed number of bytes, and back.
+
+A state must be a value that planners can batch, compare, hash and save, in any process. A number of a copy that is kept
+somewhere would mean nothing in another process, so a state holds the content itself: the attributes of the environment
+and its wrappers that differ from those after the first reset, as JSON text in `uint8 [bytes]`, padded with zeros. Equal
+bytes are equal content, since the content can be rebuilt from them; there is nothing that could collide. Equal content
+has equal bytes: sets are sorted, and immutable objects are written by value, however often they are shared. Lists,
+arrays and objects that are shared stay shared.
+
+Random generators are not part of a state: an environment that is rebuilt draws from the generator of the call. Nothing
+in a state is evaluated: it can only name classes and functions that the environment itself was made of.
+"""
+
+import base64
+import copy
+import copyreg
+import json
+import random
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smoothplan.models.calls import ModelError
+
+Fragments = dict[str, str]
+"""The content of an environment: "layer.attribute" to JSON, in the order in which it is rebuilt."""
+
+UNWRAPPED = frozenset(
+    [
+        *("HumanRendering", "OrderEnforcing", "PassiveEnvChecker", "TimeLimit"),
+        *("RecordEpisodeStatistics", "RecordVideo", "RenderCollection"),
+    ]
+)
+"""Gymnasium's wrappers that do not change a step. A time limit is dropped: the value is that of the endless problem."""
+
+APART = frozenset(["_np_random", "_np_random_seed", "_cached_spec", "spec", "render_mode", "env"])
+"""Attributes of an environment that are no content: its randomness, how it was made and drawn, and the wrapped one."""
+
+RANDOM = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)
+KINDS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64", "RandomState", "Random")
+"""Random generators: their classes, and the names of those that can be made anew."""
+
+ATOMS = frozenset([type(None), bool, int, float, str])
+"""What JSON can say."""
+
+VALUES = (tuple, frozenset, str, bytes, int, float, complex, range, slice, np.dtype, Enum)
+"""What cannot be told apart from an equal one, and is written by value wherever it occurs."""
+
+
+class CannotCopyError(ValueError):
+    """Something in an environment cannot be copied; the message says what and where."""
+
+
+def layers(environment: Any) -> list[Any]:
+    """An environment and its wrappers, from outside to inside, without those that do not change a step."""
+    found = []
+    while isinstance(environment, _gymnasium().Wrapper):
+        if type(environment).__name__ not in UNWRAPPED:
+            found.append(environment)
+        environment = environment.env
+    return [*found, environment]
+
+
+class Snapshots:
+    """The way from environments of one kind to states and back. Each thread rebuilds with spaces of its own.
+
+    Args:
+        environment: after a reset. It is not changed. What later ones are made of must occur in it, in the module of a
+            class of it, or in `learn`.
+    """
+
+    def __init__(self, environment: Any) -> None:
+        self._constants: list[Any] = [copyreg.__newobj__]  # type: ignore[attr-defined]
+        self._local = threading.local()
+        chain = layers(environment)
+        for layer in chain:
+            self._constants += _own_classes(type(layer).__module__)
+        # What is apart from the content is the same in every copy. Nothing is drawn on a screen.
+        self._layers = [(type(layer), _apart(layer)) for layer in chain]
+        self._start: Fragments = {}
+        self._start = self._learnt(environment)
+        self._parsed = {name: json.loads(text) for name, text in self._start.items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._local = threading.local()
+
+    def learn(self, environment: Any) -> bytes:
+        """The same as `changed`. Classes, functions and spaces in the environment that are new become known."""
+        return self._difference(self._learnt(environment))
+
+    def _learnt(self, environment: Any) -> Fragments:
+        before = len(self._constants)
+        found = _Writer(self._constants, _Known(self._constants), learning=True).content(environment)
+        if len(self._constants) > before:
+            self._local = threading.local()
+        return found
+
+    def changed(self, environment: Any) -> bytes:
+        """What is different in an environment from the start, as text."""
+        return self._difference(self._writer().content(environment))
+
+    def reseed(self, environment: Any, rng: np.random.Generator) -> None:
+        """Has all generators of an environment draw what a copy that is rebuilt with `rng` draws.
+
+        They are changed in place, so that parts that share one go on sharing it.
+        """
+        writer = self._writer()
+        writer.content(environment)
+        for generator in writer.generators:
+            _reseed(generator, int(rng.integers(2**63)))
+        own = environment.unwrapped.np_random
+        own.bit_generator.state = rng.bit_generator.state
+        for space in writer.spaces:
+            for part in _spaces_in(space):
+                part._np_random = own
+
+    def rebuilt(self, state: NDArray[np.uint8], rng: np.random.Generator) -> Any:
+        """A new environment with the content of a state, [bytes]. It draws from `rng`."""
+        changes = dict(line.split(" ", 1) for line in state.tobytes().rstrip(b"\0").decode("ascii").splitlines())
+        parts = self._parsed
+        if changes:
+            merged = self._parsed | {name: json.loads(text) for name, text in changes.items()}
+            parts = {name: merged[name] for name in sorted(merged)}
+        constants, spaces = self._own()
+        for space in spaces:
+            space._np_random = rng
+        chain = [kind.__new__(kind) for kind, _ in self._layers]
+        for (_, apart), layer, inner in zip(self._layers, chain, [*chain[1:], None], strict=True):
+            vars(layer).update(apart)
+            if inner is not None:
+                layer.env = inner
+        vars(chain[-1])["_np_random"] = rng
+        reader = _Reader(constants, chain, rng)
+        for name, part in parts.items():
+            if part != GONE:
+                number, attribute = name.split(".", 1)
+                vars(chain[int(number)])[attribute] = reader.read(part)
+        return chain[0]
+
+    def _difference(self, content: Fragments) -> bytes:
+        start = self._start
+        lines = [f"{name} {text}" for name, text in content.items() if start.get(name) != text]
+        if not start.keys() <= content.keys():
+            lines += [f'{name} ["gone"]' for name in start if name not in content]
+        return "\n".join(lines).encode("ascii")
+
+    def _writer(self) -> "_Writer":
+        self._own()
+        return _Writer(self._constants, self._local.known)
+
+    def _own(self) -> tuple[list[Any], list[Any]]:
+        """This thread's constants, with spaces of its own; and all spaces in them."""
+        local = self._local
+        if not hasattr(local, "constants"):
+            local.constants = [copy.deepcopy(item) if _is_space(item) else item for item in self._constants]
+            local.spaces = [space for item in local.constants if _is_space(item) for space in _spaces_in(item)]
+            local.known = _Known(self._constants, local.constants)
+        return local.constants, local.spaces
+
+
+GONE = ["gone"]
+"""In the place of an attribute that was deleted."""
+
+
+class _Known:
+    """The numbers of classes, functions and other things that are the same in all copies."""
+
+    def __init__(self, *constants: list[Any]) -> None:
+        self._items = constants[0]
+        self._numbers = {id(item): (number, item) for items in constants for number, item in enumerate(items)}
+
+    def find(self, item: Any) -> int | None:
+        """The number of a thing, or of its equal where it is a space, a spec or a function."""
+        if (found := self._numbers.get(id(item))) is not None:
+            return found[0]
+        for number, other in enumerate(self._items):
+            if type(other) is type(item) and _same(item, other):
+                self.add(item, number)
+                return number
+        return None
+
+    def add(self, item: Any, number: int) -> None:
+        """Remembers a thing, which is kept, so that no other gets its id."""
+        self._numbers[id(item)] = number, item
+
+
+class _Writer:
+    """Writes the content of one environment."""
+
+    def __init__(self, constants: list[Any], known: "_Known", learning: bool = False) -> None:
+        self._constants, self._known, self._learning = constants, known, learning
+        self._numbers: dict[int, int] = {}  # of what may be shared, by id
+        self._kept: list[Any] = []  # so that no id is used twice
+        self._bases: set[int] = set()
+        self.generators: list[Any] = []  # other than the environment's own
+        self.spaces: list[Any] = []
+
+    def content(self, environment: Any) -> Fragments:
+        """All attributes of all layers."""
+        chain = layers(environment)
+        self._numbers = {id(layer): -2 - number for number, layer in enumerate(chain)}
+        own = vars(chain[-1]).get("_np_random")
+        if own is not None:
+            self._numbers[id(own)] = -1
+        found = {}
+        for number, layer in enumerate(chain):
+            attributes = vars(layer)
+            for name in sorted(attributes.keys() - APART):
+                try:
+                    found[f"{number}.{name}"] = _dumped(self._plain(attributes[name]))
+                except CannotCopyError as error:
+                    raise CannotCopyError(f"its attribute {name} {error}") from None
+                except RecursionError:
+                    raise CannotCopyError(f"its attribute {name} is nested too deeply") from None
+        return found
+
+    def _plain(self, thing: Any) -> Any:
+        """A thing as JSON can say it: numbers, words, None; everything else is a list that begins with its kind."""
+        kind = type(thing)
+        if kind in ATOMS:
+            return thing
+        if kind is tuple:
+            return ["tuple", *map(self._plain, thing)]
+        if kind is frozenset:
+            return ["frozenset", *map(self._plain, self._sorted(thing))]
+        if kind is bytes:
+            return ["bytes", _text(thing)]
+        if isinstance(thing, np.generic) and _is_simple(thing.dtype):
+            return ["scalar", thing.dtype.str, _text(thing.tobytes())]
+        if (number := self._numbers.get(id(thing))) is not None:
+            return ["same", number]
+        if kind not in (list, dict, set, np.ndarray):
+            if isinstance(thing, VALUES):
+                return self._object(thing, counted=False)
+            if _is_constant(thing):
+                return ["constant", self._constant(thing)]
+        if kind.__module__.partition(".")[0] == "pygame":
+            return None  # pictures and windows: copies draw nothing
+        self._numbers[id(thing)] = len(self._kept)
+        self._kept.append(thing)
+        if kind is list:
+            return ["list", *map(self._plain, thing)]
+        if kind is dict:
+            return ["dict", *(self._plain(part) for entry in thing.items() for part in entry)]
+        if kind is set:
+            return ["set", *map(self._plain, self._sorted(thing))]
+        if kind is np.ndarray and _is_simple(thing.dtype):
+            self._refuse_views(thing)
+            return ["array", thing.dtype.str, list(thing.shape), thing.flags.writeable, _text(thing.tobytes())]
+        if isinstance(thing, RANDOM):
+            self.generators.append(thing)
+            return ["random", _random_kind(thing)]
+        return self._object(thing, counted=True)
+
+    def _refuse_views(self, array: NDArray[Any]) -> None:
+        """Two arrays of the same memory would become two that do not change together."""
+        base: Any = array
+        while isinstance(base.base, np.ndarray):
+            base = base.base
+        if id(base) in self._bases:
+            raise CannotCopyError("shares its memory with another array of the environment")
+        self._bases.add(id(base))
+
+    def _sorted(self, members: Any) -> list[Any]:
+        """The members of a set, in an order that does not depend on hashes."""
+
+        def alone(member: Any) -> str:
+            return _dumped(_Writer(self._constants, self._known, self._learning)._plain(member))
+
+        return sorted(members, key=alone)
+
+    def _constant(self, thing: Any) -> int:
+        if _is_space(thing):
+            self.spaces.append(thing)
+        number = self._known.find(thing)
+        if number is None:
+            if not self._learning:
+                raise CannotCopyError(f"holds {thing!r}, which was not there when the environment was examined")
+            if _remembers_environment(thing):
+                raise CannotCopyError(f"holds the function {thing!r}, which refers to the environment it was made for")
+            number = len(self._constants)
+            self._constants.append(_pristine(thing))
+            self._known.add(thing, number)
+        return number
+
+    def _object(self, thing: Any, counted: bool) -> Any:
+        """An object of any other class, taken apart as copy and pickle do."""
+        function, arguments, state, items, entries = _taken_apart(thing)
+        return [
+            "object",
+            counted,
+            self._constant(function),
+            self._plain(arguments),
+            None if items is None else [self._plain(item) for item in items],
+            None if entries is None else [self._plain(part) for entry in entries for part in entry],
+            self._plain(state),
+        ]
+
+
+class _Reader:
+    """Rebuilds content, in the order in which it was written."""
+
+    def __init__(self, constants: list[Any], chain: list[Any], rng: np.random.Generator) -> None:
+        self._constants, self._rng = constants, rng
+        self._things: dict[int, Any] = {-2 - number: layer for number, layer in enumerate(chain)} | {-1: rng}
+        self._count = 0
+
+    def read(self, part: Any) -> Any:
+        """The thing that a part of a state describes."""
+        if type(part) is not list:
+            return part
+        match part:
+            case ["tuple", *members]:
+                return tuple([self.read(member) for member in members])
+            case ["frozenset", *members]:
+                return frozenset([self.read(member) for member in members])
+            case ["bytes", text]:
+                return base64.b64decode(text)
+            case ["scalar", dtype, text]:
+                return np.frombuffer(base64.b64decode(text), dtype=dtype)[0]
+            case ["same", number]:
+                return self._things[number]
+            case ["constant", number]:
+                return self._constants[number]
+            case ["object", False, *pieces]:
+                return self._object(None, *pieces)
+        number, self._count = self._count, self._count + 1
+        match part:
+            case ["list", *members]:
+                self._things[number] = items = []
+                items.extend([self.read(member) for member in members])
+            case ["dict", *members]:
+                self._things[number] = entries = {}
+                entries.update(self._pairs(members))
+            case ["set", *members]:
+                self._things[number] = {self.read(member) for member in members}
+            case ["array", dtype, shape, writeable, text]:
+                self._things[number] = array = np.frombuffer(base64.b64decode(text), dtype=dtype).reshape(shape).copy()
+                array.flags.writeable = writeable
+            case ["random", kind]:
+                self._things[number] = _generator(kind, int(self._rng.integers(2**63)))
+            case ["object", True, *pieces]:
+                self._object(number, *pieces)
+            case _:
+                raise ModelError(f"a state of an environment has no part like {str(part)[:60]}")
+        return self._things[number]
+
+    def _pairs(self, members: list[Any]) -> Iterator[tuple[Any, Any]]:
+        for place in range(0, len(members), 2):
+            key = self.read(members[place])
+            yield key, self.read(members[place + 1])
+
+    def _object(self, number: int | None, function: int, arguments: Any, items: Any, entries: Any, state: Any) -> Any:
+        thing = self._constants[function](*self.read(arguments))
+        if number is not None:
+            self._things[number] = thing
+        for item in items or ():
+            thing.append(self.read(item))
+        for key, value in self._pairs(entries or []):
+            thing[key] = value
+        found = self.read(state)
+        if found is None:
+            return thing
+        if hasattr(thing, "__setstate__"):
+            thing.__setstate__(found)
+            return thing
+        attributes, slots = found if isinstance(found, tuple) else (found, None)
+        if attributes:
+            vars(thing).update(attributes)
+        for name, value in (slots or {}).items():
+            setattr(thing, name, value)
+        return thing
+
+
+def _apart(layer: Any) -> dict[str, Any]:
+    found = {name: value for name, value in vars(layer).items() if name in ("spec", "render_mode")}
+    return found | ({"render_mode": None} if "render_mode" in found else {})
+
+
+_dumped = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _is_simple(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "biufcSUmM"
+
+
+def _gymnasium() -> Any:
+    import gymnasium
+
+    return gymnasium
+
+
+def _is_space(thing: Any) -> bool:
+    return isinstance(thing, _gymnasium().Space)
+
+
+def _spaces_in(space: Any) -> list[Any]:
+    """A space and those that it is made of."""
+    found = [space]
+    for value in vars(space).values():
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+        found += [part for member in inside if _is_space(member) for part in _spaces_in(member)]
+    return found
+
+
+def _pristine(thing: Any) -> Any:
+    """A constant as it is kept: a space without its generator."""
+    if not _is_space(thing):
+        return thing
+    thing = copy.deepcopy(thing)
+    for space in _spaces_in(thing):
+        space._np_random = None
+    return thing
+
+
+def _is_constant(thing: Any) -> bool:
+    """Whether a thing is no content, but the same in all copies: a class, a function, a module, a space."""
+    if isinstance(thing, type | types.FunctionType | types.ModuleType | np.ufunc):
+        return True
+    if isinstance(thing, types.BuiltinFunctionType):
+        return thing.__self__ is None or isinstance(thing.__self__, types.ModuleType)
+    return _is_space(thing) or isinstance(getattr(thing, "py_func", None), types.FunctionType)  # the last is Numba's
+
+
+def _same(one: Any, two: Any) -> bool:
+    """Whether two constants of one type are the same to all that use them."""
+    if _is_space(one):
+        return bool(one == two)
+    if not isinstance(one, types.FunctionType) or one.__code__ != two.__code__:
+        return False
+    cells = [[cell.cell_contents for cell in function.__closure__ or ()] for function in (one, two)]
+    return all(a is b or (type(a) is type(b) and type(a) in ATOMS and a == b) for a, b in zip(*cells, strict=True))
+
+
+def _remembers_environment(thing: Any) -> bool:
+    if not isinstance(thing, types.FunctionType):
+        return False
+    return any(isinstance(cell.cell_contents, _gymnasium().Env) for cell in thing.__closure__ or ())
+
+
+def _own_classes(module: str) -> list[type]:
+    """The classes that a module of the user's defines: one that occurs late in an episode is known then."""
+    if module.partition(".")[0] == "gymnasium" or module not in sys.modules:
+        return []
+    defined = vars(sys.modules[module]).items()
+    return [
+        kind for name, kind in defined if isinstance(kind, type) and (kind.__module__, kind.__name__) == (module, name)
+    ]
+
+
+def _taken_apart(thing: Any) -> tuple[Any, ...]:
+    """(function, arguments, state, items, entries), from which an object can be made again."""
+    newobj = copyreg.__newobj__  # type: ignore[attr-defined]
+    if isinstance(thing, _gymnasium().Env):  # some have themselves copied without their state
+        inside = {name: value for name, value in vars(thing).items() if name not in ("_np_random_seed", "_cached_spec")}
+        return newobj, (type(thing),), inside, None, None
+    reduce = copyreg.dispatch_table.get(type(thing))
+    try:
+        found: Any = thing.__reduce_ex__(4) if reduce is None else reduce(thing)
+    except Exception as error:  # whatever someone's method does
+        raise CannotCopyError(f"holds a {type(thing).__qualname__}, which cannot be copied ({error})") from None
+    if isinstance(found, str) or not _is_constant(found[0]):
+        raise CannotCopyError(f"holds a {type(thing).__qualname__}, which cannot be copied")
+    return (*found, None, None, None)[:5]
+
+
+def _random_kind(generator: Any) -> str:
+    bits = generator if isinstance(generator, np.random.BitGenerator) else getattr(generator, "bit_generator", None)
+    name = type(generator).__name__ if bits is None or generator is bits else f"Generator {type(bits).__name__}"
+    if isinstance(generator, np.random.RandomState):
+        name = "RandomState"
+    if name.split()[-1] not in KINDS:
+        raise CannotCopyError(f"holds a random generator that cannot be reseeded, a {name}")
+    return name
+
+
+def _generator(kind: str, seed: int) -> Any:
+    """A random generator of a kind and a seed."""
+    name = kind.split()[-1]
+    if name not in KINDS:
+        raise ModelError(f"a state of an environment has an unknown random generator, {kind[:60]}")
+    if name == "Random":
+        return random.Random(seed)
+    if name == "RandomState":
+        return np.random.RandomState(np.random.MT19937(seed))
+    bits = getattr(np.random, name)(seed)
+    return np.random.Generator(bits) if kind.startswith("Generator") else bits
+
+
+def _reseed(generator: Any, seed: int) -> None:
+    """Puts a random generator into the state of a new one of its kind and this seed."""
+    new = _generator(_random_kind(generator), seed)
+    if isinstance(generator, random.Random):
+        generator.setstate(new.getstate())
+    elif isinstance(generator, np.random.RandomState):
+        generator.set_state(new.get_state())
+    else:
+        bits = getattr(generator, "bit_generator", generator)
+        bits.state = getattr(new, "bit_generator", new).state
