@@ -18,6 +18,9 @@ from smoothplan.models.vector import VectorModel, one_by_one
 EPISODES, STEPS, ALL_STEPS = 50, 100, 500
 """Random play that an environment is examined by, at most: episodes, steps of one, and of all."""
 
+FIRST_STEPS = 30
+"""Steps by which it is seen which large attributes are constant."""
+
 ROOM = 2
 """How much longer than the longest state of random play a state may be."""
 
@@ -118,7 +121,11 @@ def copied_model(
     real = Snapshots(environment).rebuilt(np.zeros(0, dtype=np.uint8), np.random.default_rng(0))
     real.reset(seed=0)
     snapshots = Snapshots(real)
-    steps = _played(real, snapshots)
+    shared = snapshots.shareable(step.outcome[2] for step in _played(real, snapshots, FIRST_STEPS))
+    if shared:
+        real.reset(seed=0)
+        snapshots = Snapshots(real, shared)
+    steps = _played(real, snapshots, ALL_STEPS)
     if state_bytes is None:
         longest = max(len(step.outcome[2]) for step in steps)
         size = 64 * math.ceil(max(1, ROOM * longest) / 64)
@@ -144,14 +151,12 @@ def _generator(seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(seed))
 
 
-def _played(real: Any, snapshots: Snapshots) -> list[_Step]:
+def _played(real: Any, snapshots: Snapshots, most: int) -> list[_Step]:
     """Steps of random play, each with draws of its own seed."""
     choices = np.random.default_rng(0)
     first, count = int(real.action_space.start), int(real.action_space.n)
     steps: list[_Step] = []
     for episode in range(EPISODES):
-        if len(steps) >= ALL_STEPS:
-            break
         real.reset(seed=episode)
         before = snapshots.learn(real)
         for _ in range(STEPS):
@@ -167,6 +172,8 @@ def _played(real: Any, snapshots: Snapshots) -> list[_Step]:
             taken = time.perf_counter() - started
             after = snapshots.learn(real)
             steps.append(_Step(before, action, seed, (float(reward), bool(terminated), after), taken))
+            if len(steps) == most:
+                return steps
             if terminated or truncated:
                 break
             before = after

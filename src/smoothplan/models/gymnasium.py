@@ -51,6 +51,8 @@ def _known_rewards(environment: Any) -> Rewards | None:
             return Rewards((-1.0, -1.0), "deterministic")
         case "AcrobotEnv" if environment.torque_noise_max == 0.0:
             return Rewards((-1.0, 0.0), "deterministic")
+        case "TaxiEnv":
+            return Rewards((-10.0, 20.0), "bounded")
         case "BlackjackEnv":
             return Rewards((-1.0, 1.5 if environment.natural and not environment.sab else 1.0), "transition")
     return None
@@ -353,14 +355,17 @@ class Move(NamedTuple):
     truncated: bool  # by the environment's own time limit
 
 
+Look = Callable[[NDArray[np.uint8], float], None]
+"""Is given a picture, [height, width, 3], and how many of them a second is meant to have."""
+
+
 class Player:
     """A real environment, with its own randomness and time limit.
 
     Args:
         environment: an id, or an environment, which is then stepped itself.
         model: from `from_gymnasium`, of this environment.
-        look: is given a picture of every state, [height, width, 3], and how many a second is meant to have; the
-            render_mode of an environment passed must then be "rgb_array".
+        look: is given a picture of every state; the render_mode of an environment passed must then be "rgb_array".
         **options: passed to `gymnasium.make` with an id.
     """
 
@@ -369,7 +374,7 @@ class Player:
         environment: "str | gymnasium.Env[Any, Any]",
         model: GenerativeModel,
         *,
-        look: Callable[[NDArray[np.uint8], float], None] | None = None,
+        look: Look | None = None,
         **options: Any,
     ) -> None:
         if isinstance(environment, str):
@@ -378,8 +383,9 @@ class Player:
             self.name = environment
         else:
             self._environment, self.name = environment, _name(environment)
-        self._model, self._drawn = model, {}
-        self.look = None
+        self._model = model
+        self._drawn: dict[str, Any] = {}
+        self.look: Look | None = None
         if look is not None:
             self._try_to_draw()
             self.look = look

@@ -19,7 +19,7 @@ import random
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Any
 
@@ -41,6 +41,9 @@ UNWRAPPED = frozenset(
 
 APART = frozenset(["_np_random", "_np_random_seed", "_cached_spec", "spec", "render_mode", "env"])
 """Attributes of an environment that are no content: its randomness, how it was made and drawn, and the wrapped one."""
+
+LARGE, OFTEN = 4_000, 20
+"""Characters of an attribute that is shared if it seems constant. One of n · LARGE is checked every n · OFTEN calls."""
 
 RANDOM = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)
 KINDS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64", "RandomState", "Random")
@@ -73,9 +76,11 @@ class Snapshots:
     Args:
         environment: after a reset. It is not changed. What later ones are made of must occur in it, in the module of a
             class of it, or in `learn`.
+        shared: "layer.attribute" of what never changes: not copied, and no part of a state. One that does change is
+            an error, sooner or later.
     """
 
-    def __init__(self, environment: Any) -> None:
+    def __init__(self, environment: Any, shared: tuple[str, ...] = ()) -> None:
         self._constants: list[Any] = [copyreg.__newobj__]  # type: ignore[attr-defined]
         self._local = threading.local()
         chain = layers(environment)
@@ -83,6 +88,8 @@ class Snapshots:
             self._constants += _own_classes(type(layer).__module__)
         # What is apart from the content is the same in every copy. Nothing is drawn on a screen.
         self._layers = [(type(layer), _apart(layer)) for layer in chain]
+        known = _Known(self._constants)
+        self._shared = {name: _Writer(self._constants, known, learning=True).alone(chain, name)[0] for name in shared}
         self._start: Fragments = {}
         self._start = self._learnt(environment)
         self._parsed = {name: json.loads(text) for name, text in self._start.items()}
@@ -94,13 +101,19 @@ class Snapshots:
         vars(self).update(state)
         self._local = threading.local()
 
+    def shareable(self, states: Iterable[bytes]) -> tuple[str, ...]:
+        """Large attributes that are as at the start in all these states, and can be shared."""
+        changed = {line.partition(b" ")[0].decode() for state in states for line in state.splitlines()}
+        large = {name: text for name, text in self._start.items() if len(text) > LARGE and name not in changed}
+        return tuple(name for name, text in large.items() if '["random"' not in text and '["same",-' not in text)
+
     def learn(self, environment: Any) -> bytes:
         """The same as `changed`. Classes, functions and spaces in the environment that are new become known."""
         return self._difference(self._learnt(environment))
 
     def _learnt(self, environment: Any) -> Fragments:
         before = len(self._constants)
-        found = _Writer(self._constants, _Known(self._constants), learning=True).content(environment)
+        found = self._writer(learning=True).content(environment)
         if len(self._constants) > before:
             self._local = threading.local()
         return found
@@ -126,46 +139,96 @@ class Snapshots:
 
     def rebuilt(self, state: NDArray[np.uint8], rng: np.random.Generator) -> Any:
         """A new environment with the content of a state, [bytes]. It draws from `rng`."""
-        changes = dict(line.split(" ", 1) for line in state.tobytes().rstrip(b"\0").decode("ascii").splitlines())
         parts = self._parsed
-        if changes:
-            merged = self._parsed | {name: json.loads(text) for name, text in changes.items()}
-            parts = {name: merged[name] for name in sorted(merged)}
-        constants, spaces = self._own()
-        for space in spaces:
+        for line in state.tobytes().rstrip(b"\0").decode("ascii").splitlines():
+            name, text = line.split(" ", 1)
+            parts = parts | {name: json.loads(text)}
+        if len(parts) > len(self._parsed):
+            parts = {name: parts[name] for name in sorted(parts)}
+        own = self._own()
+        for space in own.spaces:
             space._np_random = rng
-        chain = [kind.__new__(kind) for kind, _ in self._layers]
+        chain: list[Any] = [object.__new__(kind) for kind, _ in self._layers]
         for (_, apart), layer, inner in zip(self._layers, chain, [*chain[1:], None], strict=True):
             vars(layer).update(apart)
             if inner is not None:
                 layer.env = inner
         vars(chain[-1])["_np_random"] = rng
-        reader = _Reader(constants, chain, rng)
+        for name, thing in own.shared.items():
+            _set(chain, name, thing)
+        reader = _Reader(own.constants, chain, rng, own.inside)
         for name, part in parts.items():
             if part != GONE:
-                number, attribute = name.split(".", 1)
-                vars(chain[int(number)])[attribute] = reader.read(part)
+                _set(chain, name, reader.read(part))
         return chain[0]
 
     def _difference(self, content: Fragments) -> bytes:
         start = self._start
         lines = [f"{name} {text}" for name, text in content.items() if start.get(name) != text]
         if not start.keys() <= content.keys():
-            lines += [f'{name} ["gone"]' for name in start if name not in content]
+            lines += [f"{name} {_dumped(GONE)}" for name in start if name not in content]
         return "\n".join(lines).encode("ascii")
 
-    def _writer(self) -> "_Writer":
-        self._own()
-        return _Writer(self._constants, self._local.known)
+    def _writer(self, learning: bool = False) -> "_Writer":
+        own = self._own()
+        return _Writer(self._constants, own.known, own.unchanged, learning)
 
-    def _own(self) -> tuple[list[Any], list[Any]]:
-        """This thread's constants, with spaces of its own; and all spaces in them."""
-        local = self._local
-        if not hasattr(local, "constants"):
-            local.constants = [copy.deepcopy(item) if _is_space(item) else item for item in self._constants]
-            local.spaces = [space for item in local.constants if _is_space(item) for space in _spaces_in(item)]
-            local.known = _Known(self._constants, local.constants)
-        return local.constants, local.spaces
+    def _own(self) -> "_Own":
+        """What belongs to this thread."""
+        if not hasattr(self._local, "own"):
+            self._local.own = _Own(self._constants, self._shared)
+        own: _Own = self._local.own
+        return own
+
+
+class _Own:
+    """What one thread rebuilds environments with: spaces of its own, and large attributes that all its copies share."""
+
+    def __init__(self, constants: list[Any], shared: Fragments) -> None:
+        self.constants = [copy.deepcopy(item) if _is_space(item) else item for item in constants]
+        self.spaces = [space for item in self.constants if _is_space(item) for space in _spaces_in(item)]
+        self.known = _Known(constants, self.constants)
+        self.unchanged = _Unchanged(shared)
+        self.shared: dict[str, Any] = {}
+        self.inside: dict[Any, Any] = {}  # the parts of shared attributes, by their numbers
+        for place, (name, text) in enumerate(shared.items()):
+            reader = _Reader(self.constants, [], np.random.default_rng(0), {})
+            self.shared[name] = reader.read(json.loads(text))
+            self.inside |= {(place, number): thing for number, thing in reader.things.items() if number >= 0}
+
+
+class _Unchanged:
+    """Sees to it that shared attributes do not change: each object once, and again from time to time."""
+
+    def __init__(self, texts: Fragments) -> None:
+        self._texts, self.names = texts, frozenset(texts)
+        self._seen: dict[tuple[str, int], tuple[Any, dict[int, Any]]] = {}
+        self._left: dict[tuple[str, int], int] = {}
+
+    def numbers(self, chain: list[Any], writer: Callable[[], "_Writer"]) -> list[dict[int, Any]]:
+        """What each shared attribute of an environment consists of: ids to (attribute, number).
+
+        Raises:
+            CannotCopyError: one of them has changed.
+        """
+        found = []
+        for place, (name, text) in enumerate(self._texts.items()):
+            value = _get(chain, name)
+            key = name, id(value)
+            if self._left.get(key, 0) == 0:
+                now, numbers = writer().alone(chain, name)
+                if now != text:
+                    raise CannotCopyError(
+                        f"its attribute {name.split('.', 1)[1]} changed, which never did in random play"
+                    )
+                if len(self._seen) >= 4 * len(self._texts):  # objects of environments long gone
+                    self._seen.clear()
+                    self._left.clear()
+                self._seen[key] = value, {number: (place, part) for number, part in numbers.items()}
+                self._left[key] = len(text) // LARGE * OFTEN
+            self._left[key] -= 1
+            found.append(self._seen[key][1])
+        return found
 
 
 GONE = ["gone"]
@@ -197,10 +260,13 @@ class _Known:
 class _Writer:
     """Writes the content of one environment."""
 
-    def __init__(self, constants: list[Any], known: "_Known", learning: bool = False) -> None:
-        self._constants, self._known, self._learning = constants, known, learning
-        self._numbers: dict[int, int] = {}  # of what may be shared, by id
+    def __init__(
+        self, constants: list[Any], known: "_Known", unchanged: "_Unchanged | None" = None, learning: bool = False
+    ) -> None:
+        self._constants, self._known, self._unchanged, self._learning = constants, known, unchanged, learning
+        self._numbers: dict[int, Any] = {}  # of what may be shared, by id
         self._kept: list[Any] = []  # so that no id is used twice
+        self._outside: list[dict[int, Any]] = []  # the numbers of what belongs to shared attributes
         self._bases: set[int] = set()
         self.generators: list[Any] = []  # other than the environment's own
         self.spaces: list[Any] = []
@@ -208,21 +274,42 @@ class _Writer:
     def content(self, environment: Any) -> Fragments:
         """All attributes of all layers."""
         chain = layers(environment)
-        self._numbers = {id(layer): -2 - number for number, layer in enumerate(chain)}
-        own = vars(chain[-1]).get("_np_random")
-        if own is not None:
-            self._numbers[id(own)] = -1
+        self._begin(chain)
+        shared = frozenset() if self._unchanged is None else self._unchanged.names
+        if self._unchanged is not None and shared:
+            self._outside = self._unchanged.numbers(chain, self._another)
         found = {}
         for number, layer in enumerate(chain):
             attributes = vars(layer)
             for name in sorted(attributes.keys() - APART):
-                try:
-                    found[f"{number}.{name}"] = _dumped(self._plain(attributes[name]))
-                except CannotCopyError as error:
-                    raise CannotCopyError(f"its attribute {name} {error}") from None
-                except RecursionError:
-                    raise CannotCopyError(f"its attribute {name} is nested too deeply") from None
+                place = f"{number}.{name}"
+                if place not in shared:
+                    found[place] = self._written(name, attributes[name])
         return found
+
+    def alone(self, chain: list[Any], place: str) -> tuple[str, dict[int, int]]:
+        """One attribute, and the numbers of its parts by their ids."""
+        self._begin(chain)
+        before = set(self._numbers)
+        text = self._written(place.split(".", 1)[1], _get(chain, place))
+        return text, {key: number for key, number in self._numbers.items() if key not in before}
+
+    def _begin(self, chain: list[Any]) -> None:
+        self._numbers = {id(layer): -2 - number for number, layer in enumerate(chain)}
+        own = vars(chain[-1]).get("_np_random")
+        if own is not None:
+            self._numbers[id(own)] = -1
+
+    def _another(self) -> "_Writer":
+        return _Writer(self._constants, self._known, learning=self._learning)
+
+    def _written(self, name: str, value: Any) -> str:
+        try:
+            return _dumped(self._plain(value))
+        except CannotCopyError as error:
+            raise CannotCopyError(f"its attribute {name} {error}") from None
+        except RecursionError:
+            raise CannotCopyError(f"its attribute {name} is nested too deeply") from None
 
     def _plain(self, thing: Any) -> Any:
         """A thing as JSON can say it: numbers, words, None; everything else is a list that begins with its kind."""
@@ -239,6 +326,9 @@ class _Writer:
             return ["scalar", thing.dtype.str, _text(thing.tobytes())]
         if (number := self._numbers.get(id(thing))) is not None:
             return ["same", number]
+        for numbers in self._outside:
+            if id(thing) in numbers:
+                return ["same", numbers[id(thing)]]
         if kind not in (list, dict, set, np.ndarray):
             if isinstance(thing, VALUES):
                 return self._object(thing, counted=False)
@@ -275,7 +365,7 @@ class _Writer:
         """The members of a set, in an order that does not depend on hashes."""
 
         def alone(member: Any) -> str:
-            return _dumped(_Writer(self._constants, self._known, self._learning)._plain(member))
+            return _dumped(self._another()._plain(member))
 
         return sorted(members, key=alone)
 
@@ -310,9 +400,11 @@ class _Writer:
 class _Reader:
     """Rebuilds content, in the order in which it was written."""
 
-    def __init__(self, constants: list[Any], chain: list[Any], rng: np.random.Generator) -> None:
-        self._constants, self._rng = constants, rng
-        self._things: dict[int, Any] = {-2 - number: layer for number, layer in enumerate(chain)} | {-1: rng}
+    def __init__(
+        self, constants: list[Any], chain: list[Any], rng: np.random.Generator, inside: dict[Any, Any]
+    ) -> None:
+        self._constants, self._rng, self._inside = constants, rng, inside
+        self.things: dict[int, Any] = {-2 - number: layer for number, layer in enumerate(chain)} | {-1: rng}
         self._count = 0
 
     def read(self, part: Any) -> Any:
@@ -329,7 +421,7 @@ class _Reader:
             case ["scalar", dtype, text]:
                 return np.frombuffer(base64.b64decode(text), dtype=dtype)[0]
             case ["same", number]:
-                return self._things[number]
+                return self.things[number] if type(number) is int else self._inside[tuple(number)]
             case ["constant", number]:
                 return self._constants[number]
             case ["object", False, *pieces]:
@@ -337,23 +429,23 @@ class _Reader:
         number, self._count = self._count, self._count + 1
         match part:
             case ["list", *members]:
-                self._things[number] = items = []
+                self.things[number] = items = []
                 items.extend([self.read(member) for member in members])
             case ["dict", *members]:
-                self._things[number] = entries = {}
-                entries.update(self._pairs(members))
+                self.things[number] = {}
+                self.things[number].update(self._pairs(members))
             case ["set", *members]:
-                self._things[number] = {self.read(member) for member in members}
+                self.things[number] = {self.read(member) for member in members}
             case ["array", dtype, shape, writeable, text]:
-                self._things[number] = array = np.frombuffer(base64.b64decode(text), dtype=dtype).reshape(shape).copy()
+                self.things[number] = array = np.frombuffer(base64.b64decode(text), dtype=dtype).reshape(shape).copy()
                 array.flags.writeable = writeable
             case ["random", kind]:
-                self._things[number] = _generator(kind, int(self._rng.integers(2**63)))
+                self.things[number] = _generator(kind, int(self._rng.integers(2**63)))
             case ["object", True, *pieces]:
                 self._object(number, *pieces)
             case _:
                 raise ModelError(f"a state of an environment has no part like {str(part)[:60]}")
-        return self._things[number]
+        return self.things[number]
 
     def _pairs(self, members: list[Any]) -> Iterator[tuple[Any, Any]]:
         for place in range(0, len(members), 2):
@@ -363,7 +455,7 @@ class _Reader:
     def _object(self, number: int | None, function: int, arguments: Any, items: Any, entries: Any, state: Any) -> Any:
         thing = self._constants[function](*self.read(arguments))
         if number is not None:
-            self._things[number] = thing
+            self.things[number] = thing
         for item in items or ():
             thing.append(self.read(item))
         for key, value in self._pairs(entries or []):
@@ -380,6 +472,17 @@ class _Reader:
         for name, value in (slots or {}).items():
             setattr(thing, name, value)
         return thing
+
+
+def _get(chain: list[Any], place: str) -> Any:
+    """The value of "layer.attribute"; nothing is like the class itself, where it was deleted."""
+    number, name = place.split(".", 1)
+    return vars(chain[int(number)]).get(name, _Unchanged)
+
+
+def _set(chain: list[Any], place: str, value: Any) -> None:
+    number, name = place.split(".", 1)
+    vars(chain[int(number)])[name] = value
 
 
 def _apart(layer: Any) -> dict[str, Any]:
