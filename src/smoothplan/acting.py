@@ -26,7 +26,7 @@ from smoothplan.brake import Brake, Stopped
 from smoothplan.compiling import announcing, working_time
 from smoothplan.defaults import entropy_backup
 from smoothplan.models.base import GenerativeModel, Oracle
-from smoothplan.models.gymnasium import Player, from_gymnasium
+from smoothplan.models.gymnasium import Player, from_gymnasium, notes
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.planners.engines import chains_for, conditioned
@@ -121,6 +121,7 @@ def act(
     seed: int = 0,
     reward_range: tuple[float, float] | None = None,
     value_range: tuple[float, float] | None = None,
+    state_bytes: int | None = None,
     record: str | Path | None = None,
     progress: bool = False,
     **options: Any,
@@ -146,7 +147,7 @@ def act(
         episodes: how many.
         max_steps: of an episode that neither ends nor reaches the environment's own limit on time.
         seed: of the episodes and of the planning.
-        reward_range, value_range: as for `from_gymnasium`.
+        reward_range, value_range, state_bytes: as for `from_gymnasium`.
         record: a file for an animation of the first episode, .gif or .mp4. It has what was played, whatever ends it.
         progress: whether to show the episode on standard error.
         **options: passed to `gymnasium.make` with an id.
@@ -170,7 +171,12 @@ def act(
     end: Status = "completed"
     with Brake().on_signals() as brake:  # first of all: a signal while the model is built ends the run, too
         model = from_gymnasium(
-            environment, discount=discount, reward_range=reward_range, value_range=value_range, **options
+            environment,
+            discount=discount,
+            reward_range=reward_range,
+            value_range=value_range,
+            state_bytes=state_bytes,
+            **options,
         )
         player = Player(environment, model, look=None if recorder is None else recorder.add, **options)
         backup = backup or entropy_backup(model)
@@ -206,7 +212,7 @@ def act(
         seconds=time.perf_counter() - started,
         seed=seed,
         end=end,
-        warnings=tuple(preparation.warnings),
+        warnings=(*notes(model), *preparation.warnings),
     )
 
 

@@ -1,7 +1,7 @@
 """Animations of an episode: GIF by Pillow, MP4 by FFmpeg."""
 
 import importlib
-from collections.abc import Generator
+import subprocess
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -35,7 +35,7 @@ class Recorder:
         suffix = self.path.suffix.lower()
         if suffix not in (".gif", ".mp4"):
             raise ValueError(f"record must be a file that ends in .gif or .mp4, got {str(path)!r}")
-        self._library = _pillow() if suffix == ".gif" else _ffmpeg()
+        self._library: Any = _pillow() if suffix == ".gif" else _ffmpeg()
         self._kind: type[_Gif | _Mp4] = _Gif if suffix == ".gif" else _Mp4
         self._writer: _Writer | None = None
         new = not self.path.exists()
@@ -85,20 +85,30 @@ class _Gif:
 
 
 class _Mp4:
-    def __init__(self, ffmpeg: Any, path: Path, first: Picture, frames_per_second: float) -> None:
+    def __init__(self, program: str, path: Path, first: Picture, frames_per_second: float) -> None:
         height, width = first.shape[:2]
         self._border = (0, height % 2), (0, width % 2), (0, 0)  # most players need even numbers
-        size = width + width % 2, height + height % 2
-        self._frames: Generator[None, bytes | None, None] = ffmpeg.write_frames(
-            str(path), size, fps=frames_per_second, macro_block_size=1, ffmpeg_log_level="error"
+        size = f"{width + width % 2}x{height + height % 2}"
+        given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", f"{frames_per_second:g}", "-i", "-"]
+        wanted = ["-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", f"file:{path.absolute()}"]
+        self._process = subprocess.Popen(
+            [program, "-y", "-loglevel", "error", *given, *wanted],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C ends the episode, not the file
         )
-        self._frames.send(None)
 
     def add(self, picture: Picture) -> None:
-        self._frames.send(np.ascontiguousarray(np.pad(picture, self._border, mode="edge")).tobytes())
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(np.pad(picture, self._border, mode="edge").tobytes())
+        except BrokenPipeError:
+            self.close()
 
     def close(self) -> None:
-        self._frames.close()
+        _, said = self._process.communicate()
+        if self._process.returncode != 0:
+            raise OSError(f"record: FFmpeg did not write the MP4: {said.decode(errors='replace').strip()}")
 
 
 def _pillow() -> Any:
@@ -108,10 +118,9 @@ def _pillow() -> Any:
         raise ImportError('record needs Pillow to write a GIF: pip install "smoothplan[gym]"') from None
 
 
-def _ffmpeg() -> Any:
+def _ffmpeg() -> str:
+    """The program, which comes with the package imageio-ffmpeg unless there is one in the environment."""
     try:
-        library = importlib.import_module("imageio_ffmpeg")
-        library.get_ffmpeg_exe()
+        return str(importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe())
     except (ImportError, RuntimeError) as error:
         raise ImportError(f'record needs FFmpeg to write an MP4: pip install "smoothplan[gym]" ({error})') from None
-    return library

@@ -12,10 +12,10 @@ from smoothplan import arguments
 from smoothplan.arguments import Ints
 from smoothplan.models.base import RewardKind, States
 from smoothplan.models.calls import ModelError, RowError
-from smoothplan.models.snapshots import CannotCopyError, Snapshots
+from smoothplan.models.snapshots import CannotCopyError, ChangedError, Snapshots
 from smoothplan.models.vector import VectorModel, one_by_one
 
-EPISODES, STEPS, ALL_STEPS = 50, 100, 500
+EPISODES, STEPS, ALL_STEPS = 50, 100, 300
 """Random play that an environment is examined by, at most: episodes, steps of one, and of all."""
 
 FIRST_STEPS = 30
@@ -120,12 +120,7 @@ def copied_model(
     """
     real = Snapshots(environment).rebuilt(np.zeros(0, dtype=np.uint8), np.random.default_rng(0))
     real.reset(seed=0)
-    snapshots = Snapshots(real)
-    shared = snapshots.shareable(step.outcome[2] for step in _played(real, snapshots, FIRST_STEPS))
-    if shared:
-        real.reset(seed=0)
-        snapshots = Snapshots(real, shared)
-    steps = _played(real, snapshots, ALL_STEPS)
+    snapshots, steps = _examined(real)
     if state_bytes is None:
         longest = max(len(step.outcome[2]) for step in steps)
         size = 64 * math.ceil(max(1, ROOM * longest) / 64)
@@ -151,6 +146,19 @@ def _generator(seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(seed))
 
 
+def _examined(real: Any) -> tuple[Snapshots, list[_Step]]:
+    """The snapshots of an environment, which share large attributes that random play does not change."""
+    snapshots = Snapshots(real)
+    shared = snapshots.shareable(step.outcome[2] for step in _played(real, snapshots, FIRST_STEPS))
+    while True:
+        real.reset(seed=0)
+        snapshots = Snapshots(real, shared)
+        try:
+            return snapshots, _played(real, snapshots, ALL_STEPS)
+        except ChangedError as error:  # late in an episode
+            shared = tuple(place for place in shared if place != error.place)
+
+
 def _played(real: Any, snapshots: Snapshots, most: int) -> list[_Step]:
     """Steps of random play, each with draws of its own seed."""
     choices = np.random.default_rng(0)
@@ -172,11 +180,12 @@ def _played(real: Any, snapshots: Snapshots, most: int) -> list[_Step]:
             taken = time.perf_counter() - started
             after = snapshots.learn(real)
             steps.append(_Step(before, action, seed, (float(reward), bool(terminated), after), taken))
-            if len(steps) == most:
-                return steps
-            if terminated or truncated:
+            if terminated or truncated or len(steps) == most:
                 break
             before = after
+        snapshots.check_shared(real)
+        if len(steps) == most:
+            break
     return steps
 
 

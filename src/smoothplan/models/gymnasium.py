@@ -102,7 +102,7 @@ def from_gymnasium(
     if type(space).__name__ != "Discrete":
         raise _refusal(name, f"its actions are a {type(space).__name__}, and a planner needs finitely many (Discrete)")
     declared: dict[str, Any] = {"discount": discount, "value_range": value_range}
-    if all(_changes_observations_only(layer) for layer in layers(given)[:-1]):
+    if layers(given) == [given.unwrapped]:
         model = _of_bare(given, name, reward_range, **declared)
         if model is not None:
             return model
@@ -132,6 +132,11 @@ def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]") -> 
     return np.array(bare.state, dtype=np.asarray(model.initial_state).dtype)
 
 
+def notes(model: GenerativeModel) -> tuple[str, ...]:
+    """Sentences that a user of a model must know: what copying an environment costs, and what a copy knows."""
+    return (model.step.note,) if isinstance(model.step, Copies) else ()
+
+
 def _of_bare(
     given: Any, name: str, reward_range: tuple[float, float] | None, **declarations: Any
 ) -> GenerativeModel | None:
@@ -158,29 +163,16 @@ def _of_bare(
 
 def _rewards(environment: Any, name: str, given: tuple[float, float] | None) -> Rewards:
     """What is known of the rewards, with the range that the user gives; an error where that is nothing."""
-    wrapped = not all(_changes_observations_only(layer) for layer in layers(environment)[:-1])
-    known = _known_rewards(environment if wrapped else environment.unwrapped)
+    known = _known_rewards(layers(environment)[0])
     if given is not None:
         return Rewards(given, "bounded" if known is None else known.kind)
     if known is None:
+        registered = "" if environment.spec is None else f", on the command line {name},reward_range=[low,high]"
         raise ValueError(
-            f"reward_range must be given: the rewards of {name} are not known to smoothplan. Say from_gymnasium(..., "
-            f"reward_range=(low, high)), or {name},reward_range=[low,high] on the command line"
+            f"reward_range must be given: the rewards of {name} are not known to smoothplan. Its smallest and largest "
+            f"reward are given by reward_range=(low, high){registered}"
         )
     return known
-
-
-def _changes_observations_only(wrapper: Any) -> bool:
-    """Whether a wrapper leaves actions, rewards and ends alone."""
-    kind, observing = type(wrapper), _library().ObservationWrapper
-    # Its step is the library's own, which changes nothing but the observation.
-    return (isinstance(wrapper, observing) and kind.step is observing.step) or (
-        kind.__module__.startswith("gymnasium.wrappers.") and kind.__name__ in OBSERVING
-    )
-
-
-OBSERVING = frozenset(["DelayObservation", "FrameStackObservation", "NormalizeObservation", "TimeAwareObservation"])
-"""Wrappers of Gymnasium with a step of their own that change observations only."""
 
 
 def _name(environment: Any) -> str:

@@ -37,7 +37,10 @@ UNWRAPPED = frozenset(
         *("RecordEpisodeStatistics", "RecordVideo", "RenderCollection"),
     ]
 )
-"""Gymnasium's wrappers that do not change a step. A time limit is dropped: the value is that of the endless problem."""
+"""Gymnasium's wrappers that change nothing. A time limit is dropped: the value is that of the endless problem."""
+
+OBSERVING = frozenset(["DelayObservation", "FrameStackObservation", "NormalizeObservation", "TimeAwareObservation"])
+"""Its wrappers with a step of their own that change observations only."""
 
 APART = frozenset(["_np_random", "_np_random_seed", "_cached_spec", "spec", "render_mode", "env"])
 """Attributes of an environment that are no content: its randomness, how it was made and drawn, and the wrapped one."""
@@ -60,14 +63,36 @@ class CannotCopyError(ValueError):
     """Something in an environment cannot be copied; the message says what and where."""
 
 
+class ChangedError(CannotCopyError):
+    """A shared attribute has changed."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(f"its attribute {place.split('.', 1)[1]} changed, which never did in random play")
+        self.place = place
+
+
 def layers(environment: Any) -> list[Any]:
-    """An environment and its wrappers, from outside to inside, without those that do not change a step."""
-    found = []
+    """An environment and its wrappers, from outside to inside, without those that do not matter to rewards and ends.
+
+    A wrapper that changes observations matters to one outside of it, which may compute rewards from them.
+    """
+    found: list[Any] = []
     while isinstance(environment, _gymnasium().Wrapper):
-        if type(environment).__name__ not in UNWRAPPED:
+        if not (_is_of(environment, UNWRAPPED) or (not found and _changes_observations_only(environment))):
             found.append(environment)
         environment = environment.env
     return [*found, environment]
+
+
+def _is_of(wrapper: Any, names: frozenset[str]) -> bool:
+    kind = type(wrapper)
+    return kind.__module__.startswith("gymnasium.wrappers.") and kind.__name__ in names
+
+
+def _changes_observations_only(wrapper: Any) -> bool:
+    observing = _gymnasium().ObservationWrapper
+    # Its step is the library's own, which changes nothing but the observation.
+    return _is_of(wrapper, OBSERVING) or (isinstance(wrapper, observing) and type(wrapper).step is observing.step)
 
 
 class Snapshots:
@@ -136,6 +161,10 @@ class Snapshots:
         for space in writer.spaces:
             for part in _spaces_in(space):
                 part._np_random = own
+
+    def check_shared(self, environment: Any) -> None:
+        """Raises `ChangedError` where an attribute that is shared has changed."""
+        _Unchanged(self._shared).numbers(layers(environment), lambda: self._writer(learning=True))
 
     def rebuilt(self, state: NDArray[np.uint8], rng: np.random.Generator) -> Any:
         """A new environment with the content of a state, [bytes]. It draws from `rng`."""
@@ -209,7 +238,7 @@ class _Unchanged:
         """What each shared attribute of an environment consists of: ids to (attribute, number).
 
         Raises:
-            CannotCopyError: one of them has changed.
+            ChangedError: one of them has changed.
         """
         found = []
         for place, (name, text) in enumerate(self._texts.items()):
@@ -218,9 +247,7 @@ class _Unchanged:
             if self._left.get(key, 0) == 0:
                 now, numbers = writer().alone(chain, name)
                 if now != text:
-                    raise CannotCopyError(
-                        f"its attribute {name.split('.', 1)[1]} changed, which never did in random play"
-                    )
+                    raise ChangedError(name)
                 if len(self._seen) >= 4 * len(self._texts):  # objects of environments long gone
                     self._seen.clear()
                     self._left.clear()
