@@ -380,7 +380,7 @@ class Dungeon(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        self.doors = {f"door {n}": [n, {"open": False}] for n in range(100)}
+        self.doors: dict[str, Any] = {f"door {n}": [n, {"open": False}] for n in range(100)}
         self.place = self.start = Place(1, 1)
         self.map = np.zeros((5, 5), dtype=np.int8)
         self.monsters = [Monster(self.map, self.np_random), Monster(self.map, self.old)]

@@ -115,7 +115,7 @@ def test_drawing_is_no_part_of_the_state(tmp_path: Path) -> None:
     assert one.move(1) == two.move(1)
     np.testing.assert_array_equal(one.state, two.state)
     assert [picture.ndim for picture in pictures] == [3, 3]
-    assert not np.array_equal(*pictures)
+    assert not np.array_equal(pictures[0], pictures[1])
 
 
 class Blind(gymnasium.Env[Any, Any]):

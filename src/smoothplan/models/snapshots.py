@@ -117,7 +117,7 @@ class Snapshots:
         self._shared = {name: _Writer(self._constants, known, learning=True).alone(chain, name)[0] for name in shared}
         self._start: Fragments = {}
         self._start = self._learnt(environment)
-        self._parsed = {name: json.loads(text) for name, text in self._start.items()}
+        self._local = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_local"}
@@ -138,14 +138,18 @@ class Snapshots:
 
     def _learnt(self, environment: Any) -> Fragments:
         before = len(self._constants)
-        found = self._writer(learning=True).content(environment)
+        found = self._writer(learning=True).content(environment, {})
         if len(self._constants) > before:
             self._local = threading.local()
         return found
 
     def changed(self, environment: Any) -> bytes:
         """What is different in an environment from the start, as text."""
-        return self._difference(self._writer().content(environment))
+        try:
+            return self._difference(self._writer().content(environment, self._own().fixed))
+        except ChangedError:
+            self._local = threading.local()  # with what is shared as it was
+            raise
 
     def reseed(self, environment: Any, rng: np.random.Generator) -> None:
         """Has all generators of an environment draw what a copy that is rebuilt with `rng` draws.
@@ -153,7 +157,7 @@ class Snapshots:
         They are changed in place, so that parts that share one go on sharing it.
         """
         writer = self._writer()
-        writer.content(environment)
+        writer.content(environment, {})
         for generator in writer.generators:
             _reseed(generator, int(rng.integers(2**63)))
         own = environment.unwrapped.np_random
@@ -168,27 +172,28 @@ class Snapshots:
 
     def rebuilt(self, state: NDArray[np.uint8], rng: np.random.Generator) -> Any:
         """A new environment with the content of a state, [bytes]. It draws from `rng`."""
-        parts = self._parsed
-        for line in state.tobytes().rstrip(b"\0").decode("ascii").splitlines():
-            name, text = line.split(" ", 1)
-            parts = parts | {name: json.loads(text)}
-        if len(parts) > len(self._parsed):
-            parts = {name: parts[name] for name in sorted(parts)}
         own = self._own()
         for space in own.spaces:
             space._np_random = rng
         chain: list[Any] = [object.__new__(kind) for kind, _ in self._layers]
-        for (_, apart), layer, inner in zip(self._layers, chain, [*chain[1:], None], strict=True):
-            vars(layer).update(apart)
+        for layer, attributes, inner in zip(chain, own.attributes, [*chain[1:], None], strict=True):
+            vars(layer).update(attributes)
             if inner is not None:
                 layer.env = inner
         vars(chain[-1])["_np_random"] = rng
-        for name, thing in own.shared.items():
-            _set(chain, name, thing)
+        parts = own.varying.copy()
+        for line in state.tobytes().rstrip(b"\0").decode("ascii").splitlines():
+            place, text = line.split(" ", 1)
+            parts[place] = json.loads(text)
+        if len(parts) > len(own.varying):
+            parts = {place: parts[place] for place in sorted(parts, key=_order)}
         reader = _Reader(own.constants, chain, rng, own.inside)
-        for name, part in parts.items():
-            if part != GONE:
-                _set(chain, name, reader.read(part))
+        for place, part in parts.items():
+            number, name = place.split(".", 1)
+            if part == GONE:
+                vars(chain[int(number)]).pop(name, None)
+            else:
+                vars(chain[int(number)])[name] = reader.read(part)
         return chain[0]
 
     def _difference(self, content: Fragments) -> bytes:
@@ -205,25 +210,61 @@ class Snapshots:
     def _own(self) -> "_Own":
         """What belongs to this thread."""
         if not hasattr(self._local, "own"):
-            self._local.own = _Own(self._constants, self._shared)
+            self._local.own = _Own(self._constants, self._shared, self._layers, self._start)
         own: _Own = self._local.own
         return own
 
 
 class _Own:
-    """What one thread rebuilds environments with: spaces of its own, and large attributes that all its copies share."""
+    """What one thread rebuilds environments with.
 
-    def __init__(self, constants: list[Any], shared: Fragments) -> None:
+    Args:
+        constants: with spaces, of which a thread has its own.
+        shared: large attributes that all copies of the thread share, "layer.attribute" to JSON.
+        kinds: the class of each layer, and the attributes of it that are no content.
+        start: the content at the start.
+    """
+
+    def __init__(
+        self, constants: list[Any], shared: Fragments, kinds: list[tuple[type, dict[str, Any]]], start: Fragments
+    ) -> None:
         self.constants = [copy.deepcopy(item) if _is_space(item) else item for item in constants]
         self.spaces = [space for item in self.constants if _is_space(item) for space in _spaces_in(item)]
         self.known = _Known(constants, self.constants)
         self.unchanged = _Unchanged(shared)
-        self.shared: dict[str, Any] = {}
+        self.attributes = [dict(apart) for _, apart in kinds]  # what a copy begins with
         self.inside: dict[Any, Any] = {}  # the parts of shared attributes, by their numbers
-        for place, (name, text) in enumerate(shared.items()):
-            reader = _Reader(self.constants, [], np.random.default_rng(0), {})
-            self.shared[name] = reader.read(json.loads(text))
-            self.inside |= {(place, number): thing for number, thing in reader.things.items() if number >= 0}
+        self.fixed: dict[str, tuple[Any, str]] = {}  # immutable at the start, with their JSON
+        self.varying: dict[str, Any] = {}  # the others, parsed
+        for index, (place, text) in enumerate(shared.items()):
+            reader = self._begin(place, json.loads(text))
+            self.inside |= {(index, number): thing for number, thing in reader.things.items() if number >= 0}
+        for place, text in start.items():
+            part = json.loads(text)
+            if _is_immutable(part):
+                self._begin(place, part)
+                number, name = place.split(".", 1)
+                self.fixed[place] = self.attributes[int(number)][name], text
+            else:
+                self.varying[place] = part
+
+    def _begin(self, place: str, part: Any) -> "_Reader":
+        number, name = place.split(".", 1)
+        reader = _Reader(self.constants, [], np.random.default_rng(0), {})
+        self.attributes[int(number)][name] = reader.read(part)
+        return reader
+
+
+def _is_immutable(part: Any) -> bool:
+    if type(part) is not list:
+        return True
+    return part[0] in ("constant", "scalar", "bytes") or (part[0] == "tuple" and all(map(_is_immutable, part[1:])))
+
+
+def _order(place: str) -> tuple[int, str]:
+    """By layer and name, as content is written."""
+    number, name = place.split(".", 1)
+    return int(number), name
 
 
 class _Unchanged:
@@ -298,8 +339,8 @@ class _Writer:
         self.generators: list[Any] = []  # other than the environment's own
         self.spaces: list[Any] = []
 
-    def content(self, environment: Any) -> Fragments:
-        """All attributes of all layers."""
+    def content(self, environment: Any, fixed: dict[str, tuple[Any, str]]) -> Fragments:
+        """All attributes of all layers. Those that are one of the fixed objects need not be looked into."""
         chain = layers(environment)
         self._begin(chain)
         shared = frozenset() if self._unchanged is None else self._unchanged.names
@@ -309,9 +350,11 @@ class _Writer:
         for number, layer in enumerate(chain):
             attributes = vars(layer)
             for name in sorted(attributes.keys() - APART):
-                place = f"{number}.{name}"
-                if place not in shared:
-                    found[place] = self._written(name, attributes[name])
+                place, value = f"{number}.{name}", attributes[name]
+                if place in fixed and fixed[place][0] is value:
+                    found[place] = fixed[place][1]
+                elif place not in shared:
+                    found[place] = self._written(name, value)
         return found
 
     def alone(self, chain: list[Any], place: str) -> tuple[str, dict[int, int]]:
@@ -505,11 +548,6 @@ def _get(chain: list[Any], place: str) -> Any:
     """The value of "layer.attribute"; nothing is like the class itself, where it was deleted."""
     number, name = place.split(".", 1)
     return vars(chain[int(number)]).get(name, _Unchanged)
-
-
-def _set(chain: list[Any], place: str, value: Any) -> None:
-    number, name = place.split(".", 1)
-    vars(chain[int(number)])[name] = value
 
 
 def _apart(layer: Any) -> dict[str, Any]:
