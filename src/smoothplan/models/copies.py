@@ -65,7 +65,11 @@ class Copies:
 
     def _step(self, state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
         environment = self._snapshots.rebuilt(state, rng)
-        _, reward, terminated, _, _ = environment.step(int(environment.action_space.start) + action)
+        try:
+            _, reward, terminated, _, _ = environment.step(int(environment.action_space.start) + action)
+        except Exception as error:  # whatever an environment does; bytes alone would not tell anybody where
+            error.add_note(f"{self.name} differed from its start by {_brief(state.tobytes().rstrip(bytes(1)))!r}")
+            raise
         return self.state_of(environment), float(reward), bool(terminated)
 
     def state_of(self, environment: Any) -> NDArray[np.uint8]:

@@ -597,7 +597,7 @@ def _pristine(thing: Any) -> Any:
 
 def _is_constant(thing: Any) -> bool:
     """Whether a thing is no content, but the same in all copies: a class, a function, a module, a space."""
-    if isinstance(thing, type | types.FunctionType | types.ModuleType | np.ufunc):
+    if isinstance(thing, type | types.FunctionType | types.ModuleType | np.ufunc) or thing is ...:
         return True
     if isinstance(thing, types.BuiltinFunctionType):
         return thing.__self__ is None or isinstance(thing.__self__, types.ModuleType)
