@@ -12,7 +12,8 @@ from smoothplan import arguments
 from smoothplan.arguments import Ints
 from smoothplan.models.base import RewardKind, States
 from smoothplan.models.calls import LONGEST_STATE, ModelError, RowError
-from smoothplan.models.snapshots import CannotCopyError, ChangedError, Snapshots
+from smoothplan.models.content import CannotCopyError
+from smoothplan.models.snapshots import ChangedError, Snapshots
 from smoothplan.models.vector import VectorModel, one_by_one
 
 EPISODES, STEPS, ALL_STEPS = 50, 100, 300

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from smoothplan.arguments import Ints
 from smoothplan.models.base import GenerativeModel, RewardKind, States, checked_step
 from smoothplan.models.calls import ModelError
+from smoothplan.models.content import CannotCopyError
 from smoothplan.models.copies import Copies, copied_model
 from smoothplan.models.jit import JitModel
-from smoothplan.models.snapshots import CannotCopyError, layers
+from smoothplan.models.snapshots import layers
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import VectorModel, one_by_one
 from smoothplan.models.zoo import acrobot, cart_pole, mountain_car
