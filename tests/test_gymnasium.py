@@ -386,7 +386,7 @@ class Dungeon(gymnasium.Env[Any, Any]):
         self.monsters = [Monster(self.map, self.np_random), Monster(self.map, self.old)]
         self.first = self.monsters[0]
         self.keys, self.last = {"gold"}, deque([1.5, -0.0], maxlen=3)
-        self.colour, self.count, self.self = Colour.RED, np.int64(0), self
+        self.colour, self.count, self.self, self.größe = Colour.RED, np.int64(0), self, "klein"
         return 0, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -395,6 +395,7 @@ class Dungeon(gymnasium.Env[Any, Any]):
         self.place = Place((self.place.x + action) % 5, self.action_space.sample() - 4)
         self.keys ^= {self.dice.choice(["gold", "iron", "wood"])}
         self.last.append(float(self.map[self.place]))
+        self.größe += "é"[int(self.count) % 2 :]
         self.count += 1
         assert self.first is self.monsters[0]
         assert self.self is self
@@ -544,10 +545,18 @@ def test_a_hand_is_worth_what_a_calculation_says(
     assert abs(returns / n - exact) < np.sqrt(2 * np.log(2e6) / n)
 
 
-def test_the_rewards_of_blackjack_are_known() -> None:
-    assert from_gymnasium("Blackjack-v1").reward_range == (-1.0, 1.0)
-    assert from_gymnasium("Blackjack-v1", natural=True, sab=False).reward_range == (-1.0, 1.5)
-    assert from_gymnasium("Taxi-v4", fickle_passenger=True).reward_range == (-10.0, 20.0)
+@pytest.mark.parametrize(
+    ("name", "options", "range_"),
+    [
+        ("Blackjack-v1", {"natural": True}, (-1.0, 1.0)),  # the rules of Sutton and Barto are the default
+        ("Blackjack-v1", {"natural": True, "sab": False}, (-1.0, 1.5)),
+        ("Taxi-v4", {"fickle_passenger": True}, (-10.0, 20.0)),
+    ],
+)
+def test_known_rewards(name: str, options: dict[str, Any], range_: tuple[float, float]) -> None:
+    known = door._known_rewards(gymnasium.make(name, **options).unwrapped)
+    assert known is not None
+    assert known.range == range_
 
 
 def test_wrappers(blackjack: sp.GenerativeModel) -> None:

@@ -29,6 +29,9 @@ RANDOM = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, ra
 KINDS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64", "RandomState", "Random")
 """Random generators: their classes, and the names of those that can be made anew."""
 
+MOST_KNOWN = 10_000
+"""Equals of constants that are remembered, at most."""
+
 ATOMS = frozenset([type(None), bool, int, float, str])
 """What JSON can say."""
 
@@ -53,7 +56,8 @@ class Known:
             return found[0]
         for number, other in enumerate(self._items):
             if type(other) is type(item) and _same(item, other):
-                self.add(item, number)
+                if len(self._numbers) < MOST_KNOWN:  # a step may make a new one every time
+                    self.add(item, number)
                 return number
         return None
 

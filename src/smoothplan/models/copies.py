@@ -195,7 +195,8 @@ def _played(real: Any, snapshots: Snapshots, most: int) -> list[_Step]:
 
 
 def _brief(text: bytes) -> str:
-    return text.decode() if len(text) <= LONGEST_STATE else f"{text[:LONGEST_STATE].decode()}…"
+    shown = text.decode()
+    return shown if len(shown) <= LONGEST_STATE else f"{shown[:LONGEST_STATE]}…"
 
 
 def _compare(model: VectorModel, copies: Copies, step: _Step) -> float:

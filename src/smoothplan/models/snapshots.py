@@ -179,7 +179,7 @@ class Snapshots:
                 layer.env = inner
         vars(chain[-1])["_np_random"] = rng
         parts = own.varying.copy()
-        for line in state.tobytes().rstrip(b"\0").decode("ascii").splitlines():
+        for line in state.tobytes().rstrip(b"\0").decode().splitlines():
             place, text = line.split(" ", 1)
             parts[place] = json.loads(text)
         if len(parts) > len(own.varying):
@@ -198,7 +198,7 @@ class Snapshots:
         lines = [f"{name} {text}" for name, text in content.items() if start.get(name) != text]
         if not start.keys() <= content.keys():
             lines += [f"{name} {json.dumps(GONE)}" for name in start if name not in content]
-        return "\n".join(lines).encode("ascii")
+        return "\n".join(lines).encode()
 
     def _content(
         self, environment: Any, fixed: dict[str, tuple[Any, str]], learning: bool = False
@@ -264,7 +264,7 @@ class _Own:
             else:
                 self.varying[place] = part
 
-    def _begin(self, place: str, part: Any) -> "Reader":
+    def _begin(self, place: str, part: Any) -> Reader:
         number, name = place.split(".", 1)
         reader = Reader(self.constants, [], np.random.default_rng(0), {})
         self.attributes[int(number)][name] = reader.read(part)
@@ -291,7 +291,7 @@ class _Unchanged:
         self._seen: dict[tuple[str, int], tuple[Any, dict[int, Any]]] = {}
         self._left: dict[tuple[str, int], int] = {}
 
-    def numbers(self, chain: list[Any], writer: Callable[[], "Writer"]) -> list[dict[int, Any]]:
+    def numbers(self, chain: list[Any], writer: Callable[[], Writer]) -> list[dict[int, Any]]:
         """What each shared attribute of an environment consists of: ids to (attribute, number).
 
         Raises:
@@ -316,9 +316,12 @@ class _Unchanged:
 
 
 def _get(chain: list[Any], place: str) -> Any:
-    """The value of "layer.attribute"; nothing is like the class itself, where it was deleted."""
+    """The value of "layer.attribute", which is shared."""
     number, name = place.split(".", 1)
-    return vars(chain[int(number)]).get(name, _Unchanged)
+    attributes = vars(chain[int(number)])
+    if name not in attributes:
+        raise ChangedError(place)
+    return attributes[name]
 
 
 def _apart(layer: Any) -> dict[str, Any]:
