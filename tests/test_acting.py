@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -281,43 +280,6 @@ def test_progress_is_on_standard_error(capsys: pytest.CaptureFixture[str]) -> No
 def test_misuse_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sp.act("FrozenLake-v1", **options)
-
-
-# --- Animations -------------------------------------------------------------------------------------------------------
-
-
-class FakeImage:
-    """What of Pillow is used."""
-
-    saved: Any = None
-
-    def __init__(self, frame: Any) -> None:
-        assert frame.dtype == np.uint8
-        assert frame.shape[2:] == (3,)
-
-    @classmethod
-    def fromarray(cls, frame: Any) -> "FakeImage":
-        return cls(frame)
-
-    def save(self, path: Path, **options: Any) -> None:
-        FakeImage.saved = path, options
-
-
-def test_the_first_episode_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pygame")
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    monkeypatch.setattr(acting, "_pillow", lambda: FakeImage)
-    sp.act("FrozenLake-v1", is_slippery=False, calls=500, episodes=2, record=tmp_path / "lake.gif")
-    path, options = FakeImage.saved
-    assert path == tmp_path / "lake.gif"
-    assert len(options["append_images"]) == 6  # six steps, and where it starts
-    assert (options["save_all"], options["duration"]) == (True, 250.0)
-
-
-def test_an_animation_without_pillow_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(ImportError, match="record needs Pillow"):
-        sp.act("FrozenLake-v1", record="lake.gif")
 
 
 # --- It pays ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ Q^π(s, a), and an action that is better under Q^π than π's own improves on π
 noisy, though: `deviation` leaves the reference's best action only on good evidence.
 """
 
-import importlib
 import inspect
 import json
 import math
@@ -27,11 +26,12 @@ from smoothplan.brake import Brake, Stopped
 from smoothplan.compiling import announcing, working_time
 from smoothplan.defaults import entropy_backup
 from smoothplan.models.base import GenerativeModel, Oracle
-from smoothplan.models.gymnasium import Player, from_gymnasium
+from smoothplan.models.gymnasium import Player, from_gymnasium, notes
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.planners.engines import chains_for, conditioned
 from smoothplan.planners.preparing import Preparation
+from smoothplan.recording import Recorder
 from smoothplan.references import Reference
 from smoothplan.running.progress import COMPILING, Episodes
 from smoothplan.running.run import Root, Status
@@ -129,6 +129,7 @@ def act(
     seed: int = 0,
     reward_range: tuple[float, float] | None = None,
     value_range: tuple[float, float] | None = None,
+    state_bytes: int | None = None,
     record: str | Path | None = None,
     progress: bool = False,
     **options: Any,
@@ -154,8 +155,8 @@ def act(
         episodes: how many.
         max_steps: of an episode that neither ends nor reaches the environment's own limit on time.
         seed: of the episodes and of the planning.
-        reward_range, value_range: as for `from_gymnasium`.
-        record: a file for an animation (GIF) of the first episode; needs Pillow.
+        reward_range, value_range, state_bytes: as for `from_gymnasium`.
+        record: a file for an animation of the first episode, .gif or .mp4. It has what was played, whatever ends it.
         progress: whether to show the episode on standard error.
         **options: passed to `gymnasium.make` with an id.
 
@@ -171,17 +172,21 @@ def act(
     max_steps = arguments.whole("max_steps", max_steps)
     if reference_calls is not None:
         reference_calls = arguments.whole("reference_calls", reference_calls)
-    if record is not None:
-        _pillow()  # before the work, not after it
+    recorder = None if record is None else Recorder(record)  # complains before the work, not after it
     played: list[Episode] = []
     actor: Actor | None = None
     prepared = 0
     end: Status = "completed"
     with Brake().on_signals() as brake:  # first of all: a signal while the model is built ends the run, too
         model = from_gymnasium(
-            environment, discount=discount, reward_range=reward_range, value_range=value_range, **options
+            environment,
+            discount=discount,
+            reward_range=reward_range,
+            value_range=value_range,
+            state_bytes=state_bytes,
+            **options,
         )
-        player = Player(environment, frames=record is not None, **options)
+        player = Player(environment, model, look=None if recorder is None else recorder.add, **options)
         backup = backup or entropy_backup(model)
         if calls is None and seconds is None:
             calls = 20_000 if isinstance(model, TabularModel | JitModel) else 4_000
@@ -191,16 +196,14 @@ def act(
         learns = np.asarray(model.initial_state).dtype.kind != "f"
         shown = Episodes(player.name, episodes) if progress else None
         told = nullcontext() if shown is None else announcing(partial(shown.note, COMPILING))
-        with shown or nullcontext() as display, told:
+        with shown or nullcontext() as display, told, recorder or nullcontext():
             try:
                 preparation.make(Workers(brake=brake), reference_calls or (REFERENCE_CALLS if learns else None))
                 reference, prepared = preparation.reference, preparation.calls  # it may learn on the way, by more calls
                 actor = Actor(model, backup, reference, calls=calls, seconds=seconds, seed=seed, brake=brake)
                 while len(played) < episodes and end == "completed":
                     played.append(_play(player, actor, episode_seed(seed, len(played)), max_steps, display))
-                    if len(played) == 1 and record is not None:
-                        _save(Path(record), player)
-                    player.frames.clear()
+                    player.look = None  # only the first episode is recorded
                     end = "interrupted" if played[-1].end == "interrupted" else end
             except (Stopped, KeyboardInterrupt):
                 end = "interrupted"
@@ -217,7 +220,7 @@ def act(
         seconds=time.perf_counter() - started,
         seed=seed,
         end=end,
-        warnings=tuple(preparation.warnings),
+        warnings=(*notes(model), *preparation.warnings),
     )
 
 
@@ -387,17 +390,3 @@ def deviation(counts: Floats, totals: Floats, squares: Floats, best: int) -> int
     gains = means - means[best] - NormalDist().inv_cdf(1.0 - FALSE_ALARMS / (len(counts) - 1)) * errors
     gains[best] = 1e-9 * max(1.0, float(np.abs(means).max()))  # a smaller gain may be one of rounding
     return int(gains.argmax())
-
-
-def _pillow() -> Any:
-    try:
-        return importlib.import_module("PIL.Image")
-    except ImportError:
-        raise ImportError("record needs Pillow, to write the animation: pip install pillow") from None
-
-
-def _save(path: Path, player: Player) -> None:
-    """The pictures of an episode as an animation."""
-    pictures = [_pillow().fromarray(frame) for frame in player.frames]
-    duration = 1000.0 / player.frames_per_second
-    pictures[0].save(path, format="GIF", save_all=True, append_images=pictures[1:], duration=duration, loop=0)

@@ -371,7 +371,12 @@ def _check(options: argparse.Namespace, console: Console) -> None:
 def _act(options: argparse.Namespace, console: Console) -> None:
     name, keywords = specs.parse_environment(options.env)
     discount = keywords.pop("discount", options.discount)  # it may be given as in the spec of a model
-    known = inspect.signature(smoothplan.act).parameters.keys() - {"reward_range", "value_range", "options"}
+    known = inspect.signature(smoothplan.act).parameters.keys() - {
+        "reward_range",
+        "value_range",
+        "state_bytes",
+        "options",
+    }
     if taken := sorted(known & keywords.keys()):
         raise ValueError(f"{taken[0]} is not an option of an environment, in {options.env!r}")
     result = smoothplan.act(

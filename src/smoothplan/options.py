@@ -280,7 +280,7 @@ def _add_act(act: argparse.ArgumentParser) -> None:
     add("--max-steps", type=int, metavar="N", help="limit on the steps of an episode")
     add("--discount", type=float, default=0.99, metavar="G", help="discount for planning (default: %(default)s)")
     add("--seed", type=int, default=0, help="seed of episodes and planning (default: %(default)s)")
-    add("--record", metavar="FILE", help="save the first episode as an animation (GIF; needs Pillow)")
+    add("--record", metavar="FILE", help="save the first episode as an animation: .gif or .mp4")
     add("--quiet", action="store_true", help="no progress on standard error")
 
 

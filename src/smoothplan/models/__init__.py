@@ -10,7 +10,7 @@ from smoothplan.models.base import (
     reproduce,
 )
 from smoothplan.models.calls import Call, ModelError, SimulatorError
-from smoothplan.models.gymnasium import from_gymnasium
+from smoothplan.models.gymnasium import from_gymnasium, state_of
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import VectorModel
@@ -50,6 +50,7 @@ __all__ = [
     "reproduce",
     "river_swim",
     "sailing",
+    "state_of",
     "sysadmin",
     "two_room",
 ]

@@ -98,7 +98,10 @@ class Call:
             return self
         rng = self.rng
         if self.row > 0:
-            model.step(self.states[: self.row], self.actions[: self.row], rng)
+            try:
+                model.step(self.states[: self.row], self.actions[: self.row], rng)
+            except Exception:  # it does not repeat what it did: nobody knows the generator's state at the row
+                return self
         here = slice(self.row, self.row + 1)
         words = streams.generator_words(rng)
         return Call(self.states[here], self.actions[here], words, self.seed, self.chunk, 0)

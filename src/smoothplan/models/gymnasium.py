@@ -1,4 +1,4 @@
-"""Gymnasium environments as generative models: from their transition tables, or by assigning their state.
+"""Gymnasium environments as generative models: by their transition tables, by assigning their state, or by copies.
 
 `Player` steps the real environment, for `act`.
 """
@@ -14,9 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.arguments import Ints
-from smoothplan.models.base import GenerativeModel, States, checked_step
+from smoothplan.models.base import GenerativeModel, RewardKind, States, checked_step
 from smoothplan.models.calls import ModelError
+from smoothplan.models.content import CannotCopyError
+from smoothplan.models.copies import Copies, copied_model
 from smoothplan.models.jit import JitModel
+from smoothplan.models.snapshots import layers
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import VectorModel, one_by_one
 from smoothplan.models.zoo import acrobot, cart_pole, mountain_car
@@ -29,17 +32,30 @@ TWIN_ERROR = 1e-12
 """The most by which a compiled twin's next state may differ: its operations are in another order."""
 
 
-def _known_rewards(environment: Any) -> tuple[float, float] | None:
-    """The reward range of Gymnasium's classic control, by its sources. There, steps and rewards are deterministic."""
+class Rewards(NamedTuple):
+    """What is known of an environment's rewards."""
+
+    range: tuple[float, float]
+    kind: RewardKind
+
+
+def _known_rewards(environment: Any) -> Rewards | None:
+    """The rewards of environments of Gymnasium, by their sources; the steps of classic control are deterministic."""
+    declared = getattr(environment, "reward_range", None)  # as many environments of older libraries say
     if not type(environment).__module__.startswith("gymnasium.envs."):
-        return None
+        return None if declared is None or not np.isfinite(declared).all() else Rewards(tuple(declared), "bounded")
     match type(environment).__name__:
         case "CartPoleEnv":
-            return (-1.0, 0.0) if getattr(environment, "_sutton_barto_reward", False) else (1.0, 1.0)
+            barto = getattr(environment, "_sutton_barto_reward", False)
+            return Rewards((-1.0, 0.0) if barto else (1.0, 1.0), "deterministic")
         case "MountainCarEnv":
-            return -1.0, -1.0
+            return Rewards((-1.0, -1.0), "deterministic")
         case "AcrobotEnv" if environment.torque_noise_max == 0.0:
-            return -1.0, 0.0
+            return Rewards((-1.0, 0.0), "deterministic")
+        case "TaxiEnv":
+            return Rewards((-10.0, 20.0), "bounded")
+        case "BlackjackEnv":
+            return Rewards((-1.0, 1.5 if environment.natural and not environment.sab else 1.0), "transition")
     return None
 
 
@@ -49,47 +65,121 @@ def from_gymnasium(
     discount: float = 0.99,
     reward_range: tuple[float, float] | None = None,
     value_range: tuple[float, float] | None = None,
+    state_bytes: int | None = None,
     **options: Any,
 ) -> GenerativeModel:
     """A generative model of a Gymnasium environment with finitely many actions.
 
-    An environment with a transition table (`env.unwrapped.P`) becomes a `TabularModel` with the same state numbers;
-    any other whose whole state is `env.unwrapped.state` becomes a `VectorModel` that assigns the state and steps. Its
+    An environment with a transition table (`env.unwrapped.P`) becomes a `TabularModel` with the same state numbers.
+    Another whose whole state is `env.unwrapped.state` becomes a `VectorModel` that assigns the state and steps; its
     states are that attribute, not the observation. CartPole, MountainCar and Acrobot with their default parameters
-    become compiled models of the same states, which differ from the environment in the last digits only. Time limits
-    are dropped. The environment passed is not changed.
+    become compiled models of the same states, which differ from the environment in the last digits only. Any other is
+    simulated by copies: a state is the content of the environment, as text in bytes (see `snapshots`), and
+    `model.step.note` says what copying costs. `state_of` gives the state of a real environment for all of them.
+
+    Wrappers that only change observations do not matter. An environment with other wrappers is copied as a whole. Time
+    limits are dropped. The environment passed is not changed.
 
     Args:
         environment: an id such as "FrozenLake-v1", or an environment.
         discount: γ.
         reward_range: smallest and largest reward. Required if they are not known: for every environment without a table
-            except CartPole, MountainCar and Acrobot.
+            except CartPole, MountainCar, Acrobot and Blackjack, and those with an attribute of this name.
         value_range: bounds of the ordinary optimal values, see `Declarations`: (0, 1) for FrozenLake, which pays 1 at
             its end.
+        state_bytes: bytes of a state of an environment that is copied; by default twice as many as random play needs.
         **options: passed to `gymnasium.make` with an id, such as map_name="8x8".
 
     Raises:
         ValueError: the environment cannot be made a generative model; the message says why.
     """
-    real, name = _bare_environment(environment, options)
-    space = real.action_space
+    if isinstance(environment, str):
+        given, name = _made(environment, options), environment
+    else:
+        given, name = environment, _name(environment)
+        if options:
+            raise TypeError(f"options {sorted(options)} go with an id, not with an environment that is already made")
+    space = given.action_space
     if type(space).__name__ != "Discrete":
         raise _refusal(name, f"its actions are a {type(space).__name__}, and a planner needs finitely many (Discrete)")
-    if getattr(real, "fickle_passenger", False):
-        raise _refusal(name, "its fickle passenger changes the destination by a hidden state")
+    declared: dict[str, Any] = {"discount": discount, "value_range": value_range}
+    if layers(given) == [given.unwrapped]:
+        model = _of_bare(given, name, reward_range, **declared)
+        if model is not None:
+            return model
+    rewards = _rewards(given, name, reward_range)
+    try:
+        return copied_model(
+            given, name, reward_range=rewards.range, reward_kind=rewards.kind, state_bytes=state_bytes, **declared
+        )
+    except CannotCopyError as error:
+        raise _refusal(name, str(error)) from error
+
+
+def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]") -> Any:
+    """The state of a real environment, as its model from `from_gymnasium` knows it.
+
+    >>> import gymnasium
+    >>> lake = gymnasium.make("FrozenLake-v1")
+    >>> _ = lake.reset(seed=0)
+    >>> state_of(from_gymnasium(lake), lake)
+    0
+    """
+    bare: Any = environment.unwrapped
+    if isinstance(model.step, Copies):
+        return model.step.state_of(environment)
+    if isinstance(model, TabularModel):
+        return int(bare.s)
+    return np.array(bare.state, dtype=np.asarray(model.initial_state).dtype)
+
+
+def notes(model: GenerativeModel) -> tuple[str, ...]:
+    """Sentences that a user of a model must know: what copying an environment costs, and what a copy knows."""
+    return (model.step.note,) if isinstance(model.step, Copies) else ()
+
+
+def _of_bare(
+    given: Any, name: str, reward_range: tuple[float, float] | None, **declarations: Any
+) -> GenerativeModel | None:
+    """A model by the table or the assignable state of an environment; None if neither is all there is to it."""
+    try:
+        real = copy.deepcopy(given.unwrapped)
+    except Exception:  # whatever an environment does; `Snapshots` may know how to copy it, or says what is wrong
+        return None
     real.reset(seed=0)
-    model: GenerativeModel
     if hasattr(real, "P") and hasattr(real, "s"):
-        model = _from_table(real, name, discount=discount, reward_range=reward_range, value_range=value_range)
-    else:
-        model = _from_assignment(real, name, reward_range, discount=discount, value_range=value_range)
-        twin = _twin(real, model)
-        if twin is not None and _difference(twin, real, TWIN_ERROR) is None:
-            return twin
-    different = _difference(model, real)
-    if different is not None:
-        raise _refusal(name, f"it keeps more than its state: from {different} it did not repeat its own step")
-    return model
+        table = _from_table(real, name, reward_range=reward_range, **declarations)
+        # A fickle passenger changes the destination by a hidden state, which the table does not have.
+        fickle = getattr(real, "fickle_passenger", False)
+        return None if fickle or _difference(table, real) is not None else table
+    start = _numbers(real)
+    if start is None:
+        return None
+    model = _from_assignment(real, start, _rewards(given, name, reward_range), **declarations)
+    twin = _twin(real, model)
+    if twin is not None and _difference(twin, real, TWIN_ERROR) is None:
+        return twin
+    return model if _difference(model, real) is None else None
+
+
+def _rewards(environment: Any, name: str, given: tuple[float, float] | None) -> Rewards:
+    """What is known of the rewards, with the range that the user gives; an error where that is nothing."""
+    known = _known_rewards(layers(environment)[0])
+    if given is not None:
+        return Rewards(given, "bounded" if known is None else known.kind)
+    if known is None:
+        registered = "" if environment.spec is None else f", on the command line {name},reward_range=[low,high]"
+        raise ValueError(
+            f"reward_range must be given: the rewards of {name} are not known to smoothplan. Its smallest and largest "
+            f"reward are given by reward_range=(low, high){registered}"
+        )
+    return known
+
+
+def _name(environment: Any) -> str:
+    if not isinstance(environment, _library().Env):
+        raise TypeError(f"environment must be an id or a gymnasium.Env, got {environment!r}")
+    return environment.spec.id if environment.spec is not None else type(environment.unwrapped).__name__
 
 
 def _refusal(name: str, reason: str) -> ValueError:
@@ -117,30 +207,6 @@ def _made(name: str, options: dict[str, Any]) -> Any:
         raise ValueError(f"gymnasium cannot make {name!r} with {options}: {error}") from error
 
 
-def _bare_environment(environment: Any, options: dict[str, Any]) -> tuple[Any, str]:
-    """A private copy of the environment without its wrappers, and its name."""
-    gymnasium = _library()
-    if isinstance(environment, str):
-        return _made(environment, options).unwrapped, environment
-    if not isinstance(environment, gymnasium.Env):
-        raise TypeError(f"environment must be an id or a gymnasium.Env, got {environment!r}")
-    if options:
-        raise TypeError(f"options {sorted(options)} go with an id, not with an environment that is already made")
-    name = environment.spec.id if environment.spec is not None else type(environment.unwrapped).__name__
-    layer = environment
-    # Wrappers that do not change a step. A time limit is dropped: the value is that of the endless problem.
-    harmless = {"HumanRendering", "OrderEnforcing", "PassiveEnvChecker", "TimeLimit"}
-    harmless |= {"RecordEpisodeStatistics", "RecordVideo", "RenderCollection"}
-    while isinstance(layer, gymnasium.Wrapper):
-        if type(layer).__name__ not in harmless:
-            raise _refusal(name, f"its wrapper {type(layer).__name__} may change what a step does")
-        layer = layer.env
-    try:
-        return copy.deepcopy(layer), name
-    except Exception as error:
-        raise _refusal(name, f"it cannot be copied ({error})") from error
-
-
 def _from_table(real: Any, name: str, **declarations: Any) -> TabularModel:
     """The table {s: {a: [(probability, next state, reward, terminated), ...]}} as a model, in its own order."""
     table, states, actions = real.P, len(real.P), int(real.action_space.n)
@@ -153,32 +219,31 @@ def _from_table(real: Any, name: str, **declarations: Any) -> TabularModel:
     )
 
 
-def _from_assignment(
-    real: Any, name: str, reward_range: tuple[float, float] | None, **declarations: Any
-) -> VectorModel:
+def _numbers(real: Any) -> NDArray[Any] | None:
+    """The state of an environment after a reset, where that is an attribute of numbers."""
     state = getattr(real, "state", None)
     if state is None:
-        raise _refusal(name, "it has neither a transition table (P) nor an assignable state")
+        return None
     # Some environments start at whole numbers and continue with fractions: the first step reveals them.
     trial = copy.deepcopy(real)
     trial.step(int(trial.action_space.start))
     try:
         arrays = np.asarray(state), np.asarray(trial.state)
-    except ValueError:
-        raise _refusal(name, f"its state is not an array of numbers but {state!r}") from None
+    except ValueError:  # parts of several lengths
+        return None
     if any(array.dtype.kind not in "fiu" for array in arrays):
-        raise _refusal(name, f"its state is not an array of numbers but {state!r}")
-    known = _known_rewards(real)
-    reward_range = reward_range or known
-    if reward_range is None:
-        raise ValueError(f"reward_range must be given: the rewards of {name} are not known to smoothplan")
+        return None
+    return arrays[0].astype(np.result_type(*arrays))
+
+
+def _from_assignment(real: Any, start: NDArray[Any], rewards: Rewards, **declarations: Any) -> VectorModel:
     return VectorModel(
         _AssignedState(copy.deepcopy(real)),
         actions=int(real.action_space.n),
-        reward_range=reward_range,
-        reward_kind="deterministic" if known else "bounded",
-        max_successors=1 if known else None,
-        initial_state=arrays[0].astype(np.result_type(*arrays)),
+        reward_range=rewards.range,
+        reward_kind=rewards.kind,
+        max_successors=1 if rewards.kind == "deterministic" else None,
+        initial_state=start,
         **declarations,
     )
 
@@ -283,28 +348,40 @@ class Move(NamedTuple):
     truncated: bool  # by the environment's own time limit
 
 
+Look = Callable[[NDArray[np.uint8], float], None]
+"""Is given a picture, [height, width, 3], and how many of them a second is meant to have."""
+
+
 class Player:
     """A real environment, with its own randomness and time limit.
 
     Args:
         environment: an id, or an environment, which is then stepped itself.
-        frames: whether to keep a picture of every state, [height, width, 3] each; the render_mode of an environment
-            passed must then be "rgb_array".
+        model: from `from_gymnasium`, of this environment.
+        look: is given a picture of every state; the render_mode of an environment passed must then be "rgb_array".
         **options: passed to `gymnasium.make` with an id.
     """
 
-    def __init__(self, environment: "str | gymnasium.Env[Any, Any]", *, frames: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        environment: "str | gymnasium.Env[Any, Any]",
+        model: GenerativeModel,
+        *,
+        look: Look | None = None,
+        **options: Any,
+    ) -> None:
         if isinstance(environment, str):
-            made = options | ({"render_mode": "rgb_array"} if frames else {})
+            made = options | ({} if look is None else {"render_mode": "rgb_array"})
             self._environment: Any = _made(environment, made)
             self.name = environment
         else:
-            self._environment = environment
-            self.name = environment.spec.id if environment.spec is not None else type(environment.unwrapped).__name__
-            if frames and environment.render_mode != "rgb_array":
-                raise ValueError(f"pictures need an environment with render_mode='rgb_array', got {environment!r}")
-        self._keeps = frames
-        self.frames: list[NDArray[np.uint8]] = []
+            self._environment, self.name = environment, _name(environment)
+        self._model = model
+        self._drawn: dict[str, Any] = {}
+        self.look: Look | None = None
+        if look is not None:
+            self._try_to_draw()
+            self.look = look
 
     @property
     def actions(self) -> int:
@@ -312,15 +389,9 @@ class Player:
         return int(self._environment.action_space.n)
 
     @property
-    def frames_per_second(self) -> float:
-        """The intended speed of its pictures."""
-        return float(self._environment.metadata.get("render_fps", 30))
-
-    @property
     def state(self) -> Any:
-        """The state as models from `from_gymnasium` know it."""
-        bare = self._environment.unwrapped
-        return int(bare.s) if hasattr(bare, "P") and hasattr(bare, "s") else np.array(bare.state)
+        """The state as the model knows it."""
+        return state_of(self._model, self._environment)
 
     def reset(self, seed: int) -> None:
         """Starts an episode."""
@@ -334,6 +405,31 @@ class Player:
         self._look()
         return Move(float(reward), bool(terminated), bool(truncated))
 
+    def _try_to_draw(self) -> None:
+        """Draws a first picture: what it needs may be missing."""
+        what = f"record needs pictures of {self.name}"
+        if self._environment.render_mode != "rgb_array":
+            raise ValueError(f"{what}: make it with render_mode='rgb_array', got {self._environment.render_mode!r}")
+        try:
+            self._environment.reset(seed=0)
+            picture = self._draw()
+        except Exception as error:  # whatever an environment does
+            raise ValueError(f"{what}, and it cannot draw them: {error}") from error
+        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+            raise ValueError(f"{what}, [height, width, 3] of uint8, got {picture.dtype} of shape {picture.shape}")
+
     def _look(self) -> None:
-        if self._keeps:
-            self.frames.append(np.asarray(self._environment.render(), dtype=np.uint8))
+        if self.look is not None:
+            self.look(self._draw(), float(self._environment.metadata.get("render_fps", 30)))
+
+    def _draw(self) -> NDArray[Any]:
+        """A picture. What drawing leaves behind in the environment, such as a canvas, is kept apart from its state."""
+        attributes = vars(self._environment.unwrapped)
+        before = dict(attributes)
+        attributes.update(self._drawn)
+        try:
+            return np.asarray(self._environment.render())
+        finally:
+            self._drawn = {name: value for name, value in attributes.items() if before.get(name, self) is not value}
+            attributes.clear()
+            attributes.update(before)
