@@ -4,7 +4,7 @@ import inspect
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -14,15 +14,16 @@ from smoothplan.backups import HardMax
 from smoothplan.brake import Brake, Stopped
 from smoothplan.compiling import working_time
 from smoothplan.decide import EPSILON, Deciding, Decision, in_portions
-from smoothplan.models.base import GenerativeModel, Oracle, States
+from smoothplan.models.base import GenerativeModel, Oracle, States, required_model
+from smoothplan.models.gymnasium import Move
 from smoothplan.plan import root_state
 from smoothplan.planners.race import RACES
 from smoothplan.references import Improvable, Reference, default_reference
 from smoothplan.running.run import Root
 from smoothplan.running.workers import Workers
 
-CALLS = 20_000
-"""Simulator calls of a step, if neither calls nor seconds are given."""
+CALLS, FEWER_CALLS = 20_000, 4_000
+"""Simulator calls of a step, if neither calls nor seconds are given; and where states are simulated one by one."""
 
 FIRST, FIRST_SECONDS = 25, 10.0
 """Steps' worth of calls for the reference before the first step; and of time, where steps are limited by time."""
@@ -32,14 +33,6 @@ LEARNING = 0.25
 
 End = Literal["terminated", "truncated", "max_steps", "interrupted"]
 """Why an episode was over: it ended; by the environment's limit on time; by ours; by the user."""
-
-
-class Move(NamedTuple):
-    """The result of one step of the world."""
-
-    reward: float
-    terminated: bool
-    truncated: bool  # by a time limit of the world's own
 
 
 class World(Protocol):
@@ -80,8 +73,8 @@ class Agent:
 
     Args:
         model: the simulator.
-        calls: simulator calls of a decision, at most; 20,000 if no limit is given. With 0 the reference's own best
-            action is taken.
+        calls: simulator calls of a decision, at most; if no limit is given 20,000, or 4,000 for a simulator that steps
+            one state at a time. With 0 the reference's own best action is taken.
         seconds: time of a decision, instead of calls. Decisions then depend on the machine.
         reference: Q̂; by default it is made from the simulator. One with a method improve(calls, state) is improved at
             every state, which changes it.
@@ -120,16 +113,17 @@ class Agent:
     ) -> None:
         if calls is not None and seconds is not None:
             raise ValueError(f"calls and seconds cannot both be given, got {calls!r} and {seconds!r}")
-        self.model, self.reference = model, reference
+        self.model, self.reference = required_model(model), reference
         self._seconds = None if seconds is None else arguments.positive("seconds", seconds)
-        self._limit = None if seconds is not None else CALLS if calls is None else calls
-        if self._limit is not None:
-            self._limit = arguments.whole("calls", self._limit, least=0)
+        usual = FEWER_CALLS if getattr(model.step, "one_at_a_time", False) else CALLS
+        self._limit: int | None = None
+        if seconds is None:
+            self._limit = usual if calls is None else arguments.whole("calls", calls, least=0)
         self._first: int | None = None
         if reference_calls is not None:
             self._first = arguments.whole("reference_calls", reference_calls)
         elif self._limit is not None:
-            self._first = FIRST * (self._limit or CALLS)
+            self._first = FIRST * (self._limit or usual)
         self._delta, self._seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)
         self._brake = brake or Brake()
         self._workers = Workers(workers, brake=self._brake)
@@ -160,6 +154,7 @@ class Agent:
         self._brake.check()
         if self.reference is None:
             self.prepare(state)
+            assert self.reference is not None
             begun = working_time()  # the first step has as much time as the others
         left = self._learn(state, begun)
         root = Root(self.model, state, self._seed, left, self._seconds, "auto", started, begun)
@@ -175,6 +170,13 @@ class Agent:
         self.steps += 1
         self.deviations += self.decision.action != deciding.race.best
         return self.decision
+
+    def preparation(self) -> str:
+        """What `prepare` will do, in words."""
+        if self._first is None:
+            assert self._seconds is not None
+            return f"making a reference for about {FIRST_SECONDS * self._seconds:.3g} s"
+        return f"making a reference by at most {self._first:,} simulator calls"
 
     def prepare(self, state: Any = None) -> None:
         """Makes the first reference, if there is none, from a state; the first decision does so itself."""
@@ -206,32 +208,38 @@ class Agent:
         learns = callable(improve) and "state" in inspect.signature(improve).parameters and self.model.actions > 1
         if not learns or self._limit == 0:
             return self._limit
-        made: Callable[[], int] = lambda: int(getattr(self.reference, "calls"))  # noqa: B009, E731
-        before = made()
+        assert isinstance(self.reference, Improvable)
+        reference, before = self.reference, self.reference.calls
         try:
             if self._seconds is not None:
-                in_portions(lambda calls: improve(calls, state), begun + LEARNING * self._seconds, made)
+                in_portions(
+                    lambda calls: improve(calls, state), begun + LEARNING * self._seconds, lambda: reference.calls
+                )
                 return None
             assert self._limit is not None
             improve(max(1, int(LEARNING * self._limit)), state)
-            return self._limit - (made() - before)
+            return self._limit - (reference.calls - before)
         finally:
             if self._made is None:
-                self._taught += made() - before
+                self._taught += reference.calls - before
 
-    def play(self, world: World | None = None, *, max_steps: int = 100, seed: int = 0, **shown: Any) -> Episode:
+    def play(
+        self,
+        world: World | None = None,
+        *,
+        max_steps: int = 100,
+        seed: int = 0,
+        on_step: Callable[[float, int], None] | None = None,
+    ) -> Episode:
         """Plays one episode, to its end or until a signal comes.
 
         Args:
             world: where; by default the simulator itself, from its initial state.
             max_steps: of an episode that does not end before.
             seed: of the episode.
-            shown: `on_step`, a function of the score and the steps so far that is called after every step.
+            on_step: is told the score and the steps so far, after every step.
         """
         world = Simulated(self.model) if world is None else world
-        on_step = shown.pop("on_step", None)
-        if shown:
-            raise TypeError(f"play has no option {sorted(shown)[0]!r}")
         started, before, deviated = time.perf_counter(), self.calls, self.deviations
         states: list[Any] = []
         actions: list[int] = []

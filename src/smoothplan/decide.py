@@ -19,7 +19,7 @@ from smoothplan.arguments import Floats, Ints, amount
 from smoothplan.backups import HardMax
 from smoothplan.brake import Brake, Stopped
 from smoothplan.compiling import announcing, working_time
-from smoothplan.models.base import GenerativeModel, Oracle, action_names
+from smoothplan.models.base import GenerativeModel, Oracle, action_names, required_model
 from smoothplan.models.tabular import TabularModel
 from smoothplan.plan import root_state
 from smoothplan.planners.gape import OTGapE, SearchRun
@@ -179,7 +179,7 @@ def decide(
     seconds = None if seconds is None else arguments.positive("seconds", seconds)
     limit = None if seconds is not None else CALLS if calls is None else arguments.whole("calls", calls)
     delta, seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)
-    span = curvature.value_interval(model, HardMax())
+    span = curvature.value_interval(required_model(model), HardMax())
     epsilon = EPSILON * (span[1] - span[0]) if epsilon is None else arguments.bounded("epsilon", epsilon)
     root = Root(model, root_state(model, state), seed, limit, seconds, "auto", started)
     deciding = Deciding(root, epsilon, delta, reference)

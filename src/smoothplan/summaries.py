@@ -186,6 +186,6 @@ def act_lines(result: "ActResult") -> Iterator[Line]:
     yield from (("warning", sentence) for sentence in result.warnings)
     error = "" if result.error is None else f" ± {result.error:.2g} (standard error)"
     yield "return", f"{result.mean:.4g}{error}, of {len(result.episodes)} episodes of {result.environment}"
-    yield "backup", f"lse:temperature={result.backup.temperature:.3g}, at discount {result.discount:g}"
+    yield "policy", f"of {result.reference!r}, improved by returns at every step, at discount {result.discount:g}"
     made = f"{result.reference_calls:,} for the first reference, {result.calls:,} in all"
     yield "calls", f"{made}; {result.seconds:.1f} s"
