@@ -216,7 +216,6 @@ def decision_html(decision: "Decision") -> str:
     if math.isfinite(decision.gap):
         gap = f"no action is better by more than {max(decision.gap, 0.0):.4g}, with probability {1 - decision.delta:g}"
     lines = [
-        *(("warning", sentence) for sentence in decision.warnings),
         ("regret", regret if math.isfinite(decision.regret) else "no estimate"),
         ("gap", gap),
         ("method", decision.method),
@@ -227,7 +226,8 @@ def decision_html(decision: "Decision") -> str:
         ends = ("", "") if row.interval is None else row.interval
         numbers = [_number(number) for number in (row.point, row.error, *ends)]
         table.append([row.name.removeprefix("action ") + " ★" * row.chosen, *numbers, f"{returns:,}"])
-    chart = bars_svg(rows), _meaning(rows, decision.delta)
+    warned = "".join(f"<div>⚠ {_escaped(sentence)}</div>" for sentence in decision.warnings)
+    chart = warned + bars_svg(rows), _meaning(rows, decision.delta)
     return _page(f"Action: {chosen}", *chart, _described(lines), _folded("Action values", _table(table)))
 
 
@@ -299,7 +299,8 @@ def _bar(row: Row, left: float, right: float, y: float) -> list[str]:
         "estimate": f'fill="{orange}" fill-opacity="0.15" stroke="{orange}" stroke-dasharray="4 3"',
     }.get(row.support, 'fill="currentColor" fill-opacity="0.16"')
     size = f'x="{left:.1f}" y="{y - 6.0:.1f}" width="{max(right - left, 2.0):.1f}" height="12"'
-    edge = [_line(left, y - 7.0, left, y + 7.0, width=3.0, colour=blue)] if row.support == "lower" else []
+    shown = row.support == "lower" and left > LABELS  # it may be cut off
+    edge = [_line(left, y - 7.0, left, y + 7.0, width=3.0, colour=blue)] if shown else []
     return [f'<rect class="bar {row.support}" rx="2" {size} {look}/>', *edge]
 
 

@@ -100,7 +100,7 @@ def plan_summary(result: "PlanResult") -> str:
 def plan_brief(result: "PlanResult") -> str:
     """A plan in one line."""
     (low, high), details = result.interval, result.details
-    estimate = {"proved": "", "estimate": " (estimate)"}.get(support(result), " (estimate)")
+    estimate = "" if support(result) == "proved" else " (estimate)"
     words = [f"value {result.value:.6g}{estimate} in [{low:.6g}, {high:.6g}]"]
     words.append("terminal" if result.action is None else f"action {result.names[result.action]}")
     if isinstance(details, Identification):
@@ -124,16 +124,22 @@ def compared(truth: float, interval: tuple[float, float]) -> str:
 def _value(result: "PlanResult") -> str:
     """The value and its interval: certified, or an estimate."""
     (low, high), details = result.interval, result.details
-    declared = "by the declared rewards"
-    if support(result) == "lower":
-        return f"{result.value:.6g} (estimate); at least {low:.6g} {sure(result)}; at most {high:.6g}, {declared}"
     if isinstance(details, Estimate):
         noise = "" if details.standard_error is None else f" ± {details.standard_error:.2g} (one standard error)"
         cut = f"truncated at depth {details.depth}: bias at most {details.bias:.2g}"
-        return f"estimate {result.value:.6g}{noise}, {cut}; in [{low:.6g}, {high:.6g}], {declared}"
-    if support(result) == "declared":
-        return f"{result.value:.6g} (estimate); in [{low:.6g}, {high:.6g}], {declared}"
-    return f"{result.value:.6g}, in [{low:.6g}, {high:.6g}] {sure(result)}"
+        return f"estimate {result.value:.6g}{noise}, {cut}; in [{low:.6g}, {high:.6g}], by the declared rewards"
+    return _stated(result.value, result.interval, result)
+
+
+def _stated(value: float, interval: tuple[float, float], result: "PlanResult") -> str:
+    """A value and an interval that rests on what the interval of a plan rests on."""
+    (low, high), declared = interval, "by the declared rewards"
+    match support(result):
+        case "lower":
+            return f"{value:.6g} (estimate); at least {low:.6g} {sure(result)}; at most {high:.6g}, {declared}"
+        case "declared":
+            return f"{value:.6g} (estimate); in [{low:.6g}, {high:.6g}], {declared}"
+    return f"{value:.6g}, in [{low:.6g}, {high:.6g}] {sure(result)}"
 
 
 def _action(result: "PlanResult") -> str:
@@ -161,9 +167,9 @@ def _details(result: "PlanResult") -> Iterator[Line]:
 
 def unregularised_lines(found: "UnregularisedResult", truth: float | None = None) -> Iterator[Line]:
     """What a plan with a smooth backup says of the ordinary optimal value."""
-    (low, high), (least, most) = found.interval, found.gap
-    certain = sure(found.regularised)
-    yield "value", f"{found.value:.6g}, in [{low:.6g}, {high:.6g}] {certain}: the ordinary optimal value"
+    least, most = found.gap
+    stated = _stated(found.value, found.interval, found.regularised)
+    yield "value", f"{stated}: the ordinary optimal value"
     if truth is not None:
         yield "exact", compared(truth, found.interval)
     yield "backup", f"lse:temperature={found.backup.temperature:.3g}, for a bias of at most {found.bias:g}"
