@@ -346,6 +346,10 @@ def doubled(name: str) -> gymnasium.Env[Any, Any]:
     return gymnasium.wrappers.TransformReward(gymnasium.make(name), lambda reward: 2 * float(reward))
 
 
+def pendulum() -> gymnasium.Env[Any, Any]:
+    return gymnasium.wrappers.DiscretizeAction(gymnasium.make("Pendulum-v1"), 3)
+
+
 class Colour(Enum):
     RED = 1
 
@@ -565,6 +569,13 @@ def test_wrappers(blackjack: sp.GenerativeModel) -> None:
     observed = gymnasium.wrappers.TransformObservation(lake, lambda seen: seen, lake.observation_space)
     assert isinstance(from_gymnasium(observed), sp.TabularModel)
     assert isinstance(from_gymnasium(gymnasium.wrappers.FrameStackObservation(pole, 4)), sp.JitModel)
+    for wrapped, range_ in (
+        (doubled("CartPole-v1"), (2, 2)),
+        (pendulum(), (-17, 0)),
+    ):
+        model = from_gymnasium(wrapped, reward_range=range_)
+        assert (model.initial_state.dtype, not notes(model)) == (np.float64, True)
+        sp.check_model(model, rounds=3)
     flat = gymnasium.wrappers.FlattenObservation(cards)
     flat.reset(seed=3)
     np.testing.assert_array_equal(state_of(blackjack, flat), state_of(blackjack, cards))

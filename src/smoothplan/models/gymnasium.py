@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -77,8 +78,9 @@ def from_gymnasium(
     simulated by copies: a state is the content of the environment, as text in bytes (see `snapshots`), and
     `model.step.note` says what copying costs. `state_of` gives the state of a real environment for all of them.
 
-    Wrappers that only change observations do not matter. An environment with other wrappers is copied as a whole. Time
-    limits are dropped. The environment passed is not changed.
+    Wrappers that only change observations do not matter. One that translates actions or rewards goes with an assignable
+    state; with any other, and with a table, the environment is copied as a whole. Time limits are dropped. The
+    environment passed is not changed.
 
     Args:
         environment: an id such as "FrozenLake-v1", or an environment.
@@ -101,10 +103,13 @@ def from_gymnasium(
             raise TypeError(f"options {sorted(options)} go with an id, not with an environment that is already made")
     space = given.action_space
     if type(space).__name__ != "Discrete":
-        raise _refusal(name, f"its actions are a {type(space).__name__}, and a planner needs finitely many (Discrete)")
+        way = ": gymnasium.wrappers.DiscretizeAction(env, n) chooses some" if type(space).__name__ == "Box" else ""
+        raise _refusal(
+            name, f"its actions are a {type(space).__name__}, and a planner needs finitely many (Discrete){way}"
+        )
     declared: dict[str, Any] = {"discount": discount, "value_range": value_range}
-    if layers(given) == [given.unwrapped]:
-        model = _of_bare(given, name, reward_range, **declared)
+    if all(_translates(wrapper) for wrapper in layers(given)[:-1]):
+        model = _without_copies(given, name, reward_range, **declared)
         if model is not None:
             return model
     rewards = _rewards(given, name, reward_range)
@@ -138,13 +143,31 @@ def notes(model: GenerativeModel) -> tuple[str, ...]:
     return (model.step.note,) if isinstance(model.step, Copies) else ()
 
 
-def _of_bare(
+def _translates(wrapper: Any) -> bool:
+    """Whether all that a wrapper does is to translate single actions or rewards."""
+    kinds = (_library().ActionWrapper, _library().RewardWrapper)
+    return any(isinstance(wrapper, kind) and type(wrapper).step is kind.step for kind in kinds)
+
+
+def _private(given: Any) -> Any:
+    """A copy of an environment without the wrappers that do not matter, which draws nothing; None if there is none."""
+    try:
+        chain = layers(copy.deepcopy(given))
+    except Exception:  # whatever an environment does; `Snapshots` may know how to copy it, or says what is wrong
+        return None
+    for outer, inner in pairwise(chain):
+        outer.env = inner
+    if "render_mode" in vars(chain[-1]):
+        chain[-1].render_mode = None
+    return chain[0]
+
+
+def _without_copies(
     given: Any, name: str, reward_range: tuple[float, float] | None, **declarations: Any
 ) -> GenerativeModel | None:
     """A model by the table or the assignable state of an environment; None if neither is all there is to it."""
-    try:
-        real = copy.deepcopy(given.unwrapped)
-    except Exception:  # whatever an environment does; `Snapshots` may know how to copy it, or says what is wrong
+    real = _private(given)
+    if real is None:
         return None
     real.reset(seed=0)
     if hasattr(real, "P") and hasattr(real, "s"):
@@ -221,14 +244,14 @@ def _from_table(real: Any, name: str, **declarations: Any) -> TabularModel:
 
 def _numbers(real: Any) -> NDArray[Any] | None:
     """The state of an environment after a reset, where that is an attribute of numbers."""
-    state = getattr(real, "state", None)
+    state = getattr(real.unwrapped, "state", None)
     if state is None:
         return None
     # Some environments start at whole numbers and continue with fractions: the first step reveals them.
     trial = copy.deepcopy(real)
     trial.step(int(trial.action_space.start))
     try:
-        arrays = np.asarray(state), np.asarray(trial.state)
+        arrays = np.asarray(state), np.asarray(trial.unwrapped.state)
     except ValueError:  # parts of several lengths
         return None
     if any(array.dtype.kind not in "fiu" for array in arrays):
@@ -273,14 +296,15 @@ class _AssignedState:
     def _step(self, state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
         if not hasattr(self._local, "environment"):
             self._local.environment = copy.deepcopy(self._environment)
-            self._local.attributes = dict(vars(self._local.environment))
+            self._local.attributes = dict(vars(self._local.environment.unwrapped))
         environment = self._local.environment
-        vars(environment).clear()
-        vars(environment).update(self._local.attributes)
-        environment.state = state.copy()
-        environment.np_random = rng
+        bare = environment.unwrapped
+        vars(bare).clear()
+        vars(bare).update(self._local.attributes)
+        bare.state = state.copy()
+        bare.np_random = rng
         _, reward, terminated, _, _ = environment.step(int(environment.action_space.start) + action)
-        reached = np.asarray(environment.state)
+        reached = np.asarray(bare.state)
         if reached.shape != state.shape or not np.can_cast(reached.dtype, state.dtype, "same_kind"):
             raise ModelError(f"the state {state} became {reached}, of another type, after action {action}")
         return reached, float(reward), bool(terminated)
@@ -312,17 +336,17 @@ def _difference(model: GenerativeModel, real: Any, error: float = 0.0) -> Any:
     Returns a state from which they differ: in the reward, in the end, or in the next state by more than `error`. None
     if five episodes of at most 100 steps show no difference.
     """
-    tabular = isinstance(model, TabularModel)
+    tabular, bare = isinstance(model, TabularModel), real.unwrapped
     start = int(real.action_space.start)
     choices = np.random.default_rng(0)
     for episode in range(5):
         real.reset(seed=episode)
         for _ in range(100):
-            state = np.array([real.s if tabular else real.state], dtype=np.asarray(model.initial_state).dtype)
+            state = np.array([bare.s if tabular else bare.state], dtype=np.asarray(model.initial_state).dtype)
             action, seed = int(choices.integers(model.actions)), int(choices.integers(2**32))
-            real.np_random = generator(seed)
+            bare.np_random = generator(seed)
             _, reward, terminated, _, _ = real.step(start + action)
-            reached = np.asarray(real.s if tabular else real.state)
+            reached = np.asarray(bare.s if tabular else bare.state)
             # Twice, so that a hidden state which both change at every step does not go unnoticed.
             for _ in range(2):
                 found = checked_step(model, state, np.array([action]), generator(seed))
