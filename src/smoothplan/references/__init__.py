@@ -1,4 +1,4 @@
-"""Where a reference Q̂ comes from when it is not recursion: a critic, a table, a grid, a fit, a shared memory of estimates."""
+"""Where a reference Q̂ comes from when it is not recursion: a critic, a table, a grid, a fit, a memory of estimates."""
 
 from smoothplan.references.base import (
     CriticReference,
