@@ -14,7 +14,7 @@ from benchmarks.simulators import Problem, epidemic, inventory, queues, tuned, v
 from smoothplan.references import Improvable
 from smoothplan.references.base import Reference
 
-PROBLEMS = {
+PROBLEMS: dict[str, Callable[[], Problem]] = {
     "inventory3": lambda: inventory(3),
     "inventory5": lambda: inventory(5),
     "inventory10": lambda: inventory(10),
@@ -66,8 +66,8 @@ def measured(problem: Problem, make: Callable[..., Reference], *given: Any) -> s
     before = time.process_time()
     try:
         reference = make(problem, *given)
-    except ValueError as error:  # no grid of that dimension, or a simulator that refuses some of its states
-        return f"none ({type(error).__name__})"
+    except ValueError as refusal:  # no grid of that dimension, or a simulator that refuses some of its states
+        return f"none ({type(refusal).__name__})"
     seconds = time.process_time() - before
     mean, error = value(problem.model, lambda states: reference.q(states).argmax(axis=1))
     return f"{mean:.2f} ± {error:.2f} ({seconds:.1f} s)"

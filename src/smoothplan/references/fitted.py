@@ -24,9 +24,6 @@ RATES = np.geomspace(0.02, 0.5, 8)
 FIRST, GROWTH = 256, 1.5
 """States visited before the first fit, and the growth of their number from one fit to the next."""
 
-EARLY = 16
-"""Walks before the first fit, at most: few walks that keep to their actions for long get far."""
-
 KEPT, LEAST_KEPT = 0.75, 2_000
 """The share of visited states, the newest ones, that a fit uses, and the number below which it uses all. What poor
 policies reach is far from what matters, and costs much: a few hundred such states spoil a fit of thousands."""
@@ -57,7 +54,7 @@ class _Copies:
         self._mean, self._scale = points.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
 
     def features(self, points: Floats) -> Floats:
-        return (points - self._mean) / self._scale
+        return np.asarray((points - self._mean) / self._scale)
 
     def fit(self, targets: Floats) -> list[Regressor]:
         points, copies = self.features(self._points), [copy.deepcopy(self._regressor) for _ in targets.T]
@@ -90,8 +87,8 @@ class FittedReference:
     Walks follow the policy of Q̂, with random actions in between. Where they come by, every action is simulated once,
     with the same random numbers for all of them where the simulator draws alike: differences between actions then have
     far less noise than their values. When the states have grown by half, values V of the policy and then Q̂ = r + γV
-    are fitted to the newest three quarters, twice. Q̂ is an estimate, without a bound on its error. It is a state: `improve`
-    changes it, and the constructor makes no call.
+    are fitted to the newest three quarters, twice. Q̂ is an estimate, without a bound on its error. It is a state:
+    `improve` changes it, and the constructor makes no call.
 
     Args:
         model: a simulator of numbers, whole or not, in any shape.
@@ -183,12 +180,20 @@ class FittedReference:
             self._walkers[:] = start
         walkers = int(np.clip((until - self._visited) // 64, 16, WALKERS))
         while self._visited < until:
-            goal = max(FIRST, int(GROWTH * self._fitted_at))
+            goal = max(FIRST, int(GROWTH * (self._fitted_at or self._visited)))
             # A fit that the next one makes superfluous at once is left out.
             goal = until if until <= 1.25 * goal else goal
-            self._visit(goal, min(walkers, EARLY) if self._regression is None else walkers, start)
+            self._visit(goal, walkers, start)
             if self._visited >= 1.25 * self._fitted_at:
-                self._fit()
+                self._forget()
+                # Where all rewards were alike and nothing ended, there is nothing to fit: walks go on at random.
+                if self._data.terminals.any() or np.ptp(self._data.rewards) > 0.0:
+                    self._fit()
+
+    def _forget(self) -> None:
+        """Keeps the newest of what is known."""
+        kept = min(max(int(KEPT * self._visited), LEAST_KEPT), MOST_TRANSITIONS // self._model.actions + 1)
+        self._data = _Data._make(column[-kept:] for column in self._data)
 
     def _visit(self, goal: int, walkers: int, start: States) -> None:
         """Walks on, until that many states were visited."""
@@ -223,9 +228,7 @@ class FittedReference:
         return _Data._make([states, *(np.stack(column, axis=1) for column in zip(*answers, strict=True))])
 
     def _fit(self) -> None:
-        """Fits Q̂ to the newest of what is known."""
-        kept = min(max(int(KEPT * self._visited), LEAST_KEPT), MOST_TRANSITIONS // self._model.actions + 1)
-        self._data = _Data._make(column[-kept:] for column in self._data)
+        """Fits Q̂ to what is known."""
         data, discount, actions = self._data, self._model.discount, self._model.actions
         points = _points(data.states, self._root.ndim)
         self._hinges = int(self._oracle.rng.integers(1 << 62))
