@@ -24,7 +24,11 @@ RATES = np.geomspace(0.02, 0.5, 8)
 FIRST, GROWTH = 256, 1.5
 """States visited before the first fit, and the growth of their number from one fit to the next."""
 
-IMPROVEMENTS, SWEEPS = 2, 15
+KEPT, LEAST_KEPT = 0.75, 2_000
+"""The share of visited states, the newest ones, that a fit uses, and the number below which it uses all. What poor
+policies reach is far from what matters, and costs much: a few hundred such states spoil a fit of thousands."""
+
+IMPROVEMENTS, SWEEPS = 2, 10
 """Of the policy in every fit, and of the values for each policy. More sweeps amplify the noise of few samples."""
 
 MOST_TRANSITIONS, MOST_EVALUATED = 1_000_000, 40_000
@@ -50,7 +54,7 @@ class _Copies:
         self._mean, self._scale = points.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
 
     def features(self, points: Floats) -> Floats:
-        return (points - self._mean) / self._scale
+        return np.asarray((points - self._mean) / self._scale)
 
     def fit(self, targets: Floats) -> list[Regressor]:
         points, copies = self.features(self._points), [copy.deepcopy(self._regressor) for _ in targets.T]
@@ -83,8 +87,8 @@ class FittedReference:
     Walks follow the policy of Q̂, with random actions in between. Where they come by, every action is simulated once,
     with the same random numbers for all of them where the simulator draws alike: differences between actions then have
     far less noise than their values. When the states have grown by half, values V of the policy and then Q̂ = r + γV
-    are fitted to all that is known, twice. Q̂ is an estimate, without a bound on its error. It is a state: `improve`
-    changes it, and the constructor makes no call.
+    are fitted to the newest three quarters, twice. Q̂ is an estimate, without a bound on its error. It is a state:
+    `improve` changes it, and the constructor makes no call.
 
     Args:
         model: a simulator of numbers, whole or not, in any shape.
@@ -167,19 +171,29 @@ class FittedReference:
             state: where walks start; by default they go on, and start again at the root.
         """
         until = self._visited + arguments.whole("calls", calls) // self._model.actions
-        start = self._root if state is None else np.asarray(state).astype(self._root.dtype, casting="same_kind")
-        if start.shape != self._root.shape:
-            raise ValueError(f"state must have shape {self._root.shape}, got {start.shape}")
+        start = self._root if state is None else np.asarray(state)
+        if start.shape != self._root.shape or not np.can_cast(start.dtype, self._root.dtype, "same_kind"):
+            raise ValueError(
+                f"state must have shape {self._root.shape} and dtype {self._root.dtype}, as the root has, got {state!r}"
+            )
         if state is not None:
             self._walkers[:] = start
         walkers = int(np.clip((until - self._visited) // 64, 16, WALKERS))
         while self._visited < until:
-            goal = max(FIRST, int(GROWTH * self._fitted_at))
+            goal = max(FIRST, int(GROWTH * (self._fitted_at or self._visited)))
             # A fit that the next one makes superfluous at once is left out.
             goal = until if until <= 1.25 * goal else goal
             self._visit(goal, walkers, start)
             if self._visited >= 1.25 * self._fitted_at:
-                self._fit()
+                self._forget()
+                # Where all rewards were alike and nothing ended, there is nothing to fit: walks go on at random.
+                if self._data.terminals.any() or np.ptp(self._data.rewards) > 0.0:
+                    self._fit()
+
+    def _forget(self) -> None:
+        """Keeps the newest of what is known."""
+        kept = min(max(int(KEPT * self._visited), LEAST_KEPT), MOST_TRANSITIONS // self._model.actions + 1)
+        self._data = _Data._make(column[-kept:] for column in self._data)
 
     def _visit(self, goal: int, walkers: int, start: States) -> None:
         """Walks on, until that many states were visited."""
@@ -200,7 +214,7 @@ class FittedReference:
                 self._last[:count] = chosen
                 self._visited += count
         finally:  # what was simulated is kept even if an error or a stop ends the walks
-            self._data = _Data(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+            self._data = _Data._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
 
     def _simulated(self, states: States) -> _Data:
         """Every action at every state, all actions with the same random numbers."""
@@ -211,21 +225,17 @@ class FittedReference:
             rng.bit_generator.state = common
             answers.append(self._oracle.sample(states, np.full(len(states), action)))
         rng.bit_generator.state = after
-        return _Data(states, *(np.stack(column, axis=1) for column in zip(*answers, strict=True)))
+        return _Data._make([states, *(np.stack(column, axis=1) for column in zip(*answers, strict=True))])
 
     def _fit(self) -> None:
-        """Fits Q̂ to all that is known."""
-        most = max(1, MOST_TRANSITIONS // self._model.actions)
-        if len(self._data.states) > most:
-            kept = np.sort(self._oracle.rng.choice(len(self._data.states), most, replace=False))
-            self._data = _Data(*(column[kept] for column in self._data))
+        """Fits Q̂ to what is known."""
         data, discount, actions = self._data, self._model.discount, self._model.actions
         points = _points(data.states, self._root.ndim)
         self._hinges = int(self._oracle.rng.integers(1 << 62))
         regression = self._regression_on(points)
         step = -(-len(points) // MOST_EVALUATED)
         evaluation = regression if step == 1 else self._regression_on(points[::step])
-        evaluated = _Data(*(column[::step] for column in data))
+        evaluated = _Data._make(column[::step] for column in data)
         q = None if self._regression is None else self.q(evaluated.states)
         for _ in range(IMPROVEMENTS):
             chosen, charges = self._policy(q, evaluated.states)
@@ -233,8 +243,9 @@ class FittedReference:
             targets = np.empty((len(points), actions))
             for action in range(actions):  # one action at a time bounds the memory
                 nexts = _points(data.next_states[:, action], self._root.ndim)
-                future = self._predicted(evaluation, nexts, values)[:, 0] * ~data.terminals[:, action]
-                targets[:, action] = data.rewards[:, action] + discount * future
+                # Values are clipped, but Q̂ is not: actions that are both clipped would be alike.
+                future = np.clip(self._predicted(evaluation, nexts, values)[:, 0], *self._span)
+                targets[:, action] = data.rewards[:, action] + discount * future * ~data.terminals[:, action]
             solution = regression.fit(targets)
             self._regression, self._solution, self._targets = regression, solution, targets
             q = self.q(evaluated.states)
@@ -246,12 +257,12 @@ class FittedReference:
         return _Copies(self._regressor, points)
 
     def _predicted(self, regression: Any, points: Floats, solution: Any) -> Floats:
-        """Predictions that are possible values, [n, k]; 20,000 points at a time bound the memory."""
+        """Predictions [n, k]; 20,000 points at a time bound the memory."""
         parts = [
             regression.predict(regression.features(points[first : first + 20_000]), solution)
             for first in range(0, max(len(points), 1), 20_000)
         ]
-        return np.clip(np.concatenate(parts), *self._span)
+        return np.concatenate(parts)
 
     def _policy(self, q: Floats | None, states: States) -> tuple[Ints, Floats]:
         """Actions [n] drawn from ∇F at action values, and what the regulariser takes, [n]; uniform ones without."""
@@ -314,7 +325,7 @@ class FittedReference:
         require(0 <= fitted_at <= visited and hinges >= 0, "'numbers' must be of visited states")
         require((fitted_at > 0) == (len(targets) > 0), "'targets' must be those of the last fit")
         set_streams(self._oracle, streams)
-        self._data = _Data(*(column.copy() for column in data))
+        self._data = _Data._make(column.copy() for column in data)
         self._walkers, self._last, self._targets = walkers.copy(), last.copy(), targets.copy()
         self._visited, self._fitted_at, self._hinges = visited, fitted_at, hinges
         self._regression = self._solution = None

@@ -49,7 +49,7 @@ class HingeRidge:
         self._inverse = np.linalg.inv(gram + np.diag(penalty))
 
     def _standardised(self, points: Floats) -> Features:
-        return ((np.clip(points, self._low, self._high) - self._mean) / self._scale).astype(np.float32)
+        return np.asarray((np.clip(points, self._low, self._high) - self._mean) / self._scale, dtype=np.float32)
 
     def features(self, points: Floats) -> Features:
         """One, the standardised coordinates, and the hinges, [n, 1 + d + p]."""
@@ -68,7 +68,7 @@ class HingeRidge:
         mean = targets.mean(axis=0)
         weights = self._inverse @ (self._fitted.T @ (targets - mean).astype(np.float32)).astype(np.float64)
         weights[0] += mean
-        return weights.astype(np.float32)
+        return np.asarray(weights, dtype=np.float32)
 
     def predict(self, features: Features, weights: Features) -> Floats:
         """The fitted functions at the features of other points, [n, k]."""
