@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import smoothplan as sp
-from benchmarks.simulators import Problem, epidemic, inventory, queues, tuned, value
+from studies.simulators import Problem, epidemic, inventory, queues, tuned, value
 from smoothplan.references import Improvable
 from smoothplan.references.base import Reference
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
-from benchmarks.simulators import inventory, value
+from studies.simulators import inventory, value
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
 from smoothplan.models.base import States
