@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from smoothplan import arguments, curvature
+from smoothplan import arguments, curvature, figures
 from smoothplan.arguments import Floats, Ints, amount
 from smoothplan.backups import HardMax
 from smoothplan.brake import Brake, Stopped
 from smoothplan.compiling import announcing, working_time
-from smoothplan.models.base import GenerativeModel, Oracle, action_names, required_model
+from smoothplan.models.base import GenerativeModel, Oracle, action_names, is_deterministic, required_model
 from smoothplan.models.tabular import TabularModel
 from smoothplan.plan import root_state
 from smoothplan.planners.gape import OTGapE, SearchRun
-from smoothplan.planners.race import DOMINATED, LEAST, RACES, Difference, Race, is_deterministic
+from smoothplan.planners.race import DOMINATED, LEAST, RACES, Difference, Race
 from smoothplan.references import Improvable, Reference, SharedReference, default_reference
 from smoothplan.references.default import TRIAL, recurs, trial_calls
 from smoothplan.running.progress import COMPILING, Shown, display_for
@@ -115,6 +115,13 @@ class Decision:
         gap = f", gap={self.gap:.4g}" if math.isfinite(self.gap) else ""
         warned = f", {len(self.warnings)} warnings" if self.warnings else ""
         return f"Decision(action={self.action}{gap}, regret={self.regret:.4g}, calls={self.calls}{warned})"
+
+    def _repr_html_(self) -> str:
+        return figures.decision_html(self)
+
+    def figure(self) -> Any:
+        """A Plotly figure of the action values: estimates with their errors, and what is proved."""
+        return figures.decision_figure(self)
 
     def to_json(self) -> str:
         """One JSON object; numbers that are not finite are null."""

@@ -13,12 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from smoothplan import curvature
 from smoothplan.arguments import Floats, Ints
-from smoothplan.backups import HardMax
 from smoothplan.compiling import working_time
-from smoothplan.engines.returns import Paired, PairedReturns
-from smoothplan.models.base import GenerativeModel, rewards_are_known
+from smoothplan.engines.returns import Paired, values_of
+from smoothplan.models.base import GenerativeModel, is_deterministic
+from smoothplan.planners.engines import returns_for
 from smoothplan.references import Reference
 from smoothplan.running.run import Root
 from smoothplan.running.work import Chunk, Work
@@ -65,11 +64,6 @@ class Horizons(NamedTuple):
         return cls(early, max(early, int(min(full, calls / 2.0 / (ROWS * model.actions)))), full)
 
 
-def is_deterministic(model: GenerativeModel) -> bool:
-    """Whether one return says everything of an action."""
-    return model.max_successors == 1 and rewards_are_known(model)
-
-
 class Difference(NamedTuple):
     """How much better one action is than another, estimated."""
 
@@ -93,11 +87,11 @@ class Race:
 
     def __init__(self, root: Root, reference: Reference, first: int = RACES) -> None:
         self._root, model = root, root.model
-        self._engine = PairedReturns(model, reference.q, curvature.value_interval(model, HardMax()))
-        self._work = Work(self._engine, model, root.state, root.seed, kept=False)
-        here = self._engine.q(np.asarray(root.state)[None])[0]
+        here = values_of(reference.q, np.asarray(root.state)[None], model.actions)[0]
         self.claim = float(here.max())  # what the reference says of the state
         self.best = int(here.argmax())  # and which action it would take
+        self._engine = returns_for(model, reference, self.claim)
+        self._work = Work(self._engine, model, root.state, root.seed, kept=False)
         self.active = np.arange(model.actions)  # actions that are left
         self.next_chunk, self.calls = first, 0
         self.horizons = Horizons.of(model, math.inf)
