@@ -7,7 +7,7 @@ do after the first step, and a race between the actions compares returns that fo
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,11 +18,12 @@ from smoothplan import arguments, curvature, figures
 from smoothplan.arguments import Floats, Ints, amount
 from smoothplan.backups import HardMax
 from smoothplan.brake import Brake, Stopped
-from smoothplan.compiling import announcing, working_time
+from smoothplan.compiling import announcing
 from smoothplan.models.base import GenerativeModel, Oracle, action_names, is_deterministic, required_model
 from smoothplan.models.tabular import TabularModel
 from smoothplan.plan import root_state
 from smoothplan.planners.gape import OTGapE, SearchRun
+from smoothplan.planners.preparing import Portion, in_portions
 from smoothplan.planners.race import DOMINATED, LEAST, RACES, Difference, Race
 from smoothplan.references import Improvable, Reference, SharedReference, default_reference
 from smoothplan.references.default import TRIAL, recurs, trial_calls
@@ -38,9 +39,6 @@ EPSILON = 0.01
 
 REFERENCE = 0.5
 """The part of the budget for a reference, search included."""
-
-PORTION = 1_000
-"""Simulator calls of the first portion of a reference, where time is limited; the next ones double."""
 
 POOR = 0.1
 """The error of a reference that is worth a warning, as a fraction of the value."""
@@ -89,7 +87,7 @@ class Decision:
         for action, name in enumerate(self.names):
             line = f"  {'→' if action == self.action else ' '} {name:<{width}}  "
             line += f"{self.q[action]:.6g} ± {self.q_errors[action]:.2g}"
-            if action != self.action:
+            if action != self.action and math.isfinite(self.difference_errors[action]):
                 line += f", {_signed(self.differences[action])} ± {self.difference_errors[action]:.2g}"
             if self.q_intervals is not None:
                 low, high = self.q_intervals[action]
@@ -209,26 +207,6 @@ def decide(
     return deciding.decision(status)
 
 
-Work = Callable[[int], Any]
-"""Work that takes a number of simulator calls, at most; it returns True where nothing is left to do."""
-
-
-def in_portions(work: Work, until: float, made: Callable[[], int]) -> None:
-    """Does work until a time on the clock of `working_time`, in portions of calls that double.
-
-    Args:
-        work: what is done.
-        until: no portion begins that would end later, judged by the one before.
-        made: the calls made so far.
-    """
-    portion, taken = PORTION, 0.0
-    while (started := working_time()) + 2.0 * taken < until:
-        before = made()
-        if work(portion) is True or made() == before:
-            return
-        portion, taken = 2 * portion, working_time() - started
-
-
 class Deciding:
     """A decision in the making. What it knows is valid whatever ends it.
 
@@ -311,7 +289,7 @@ class Deciding:
             assert isinstance(self.reference, Improvable)
             self.reference.improve(calls)
 
-    def _spend(self, limit: int | None, work: Work, trial: bool = False) -> None:
+    def _spend(self, limit: int | None, work: Portion, trial: bool = False) -> None:
         """Does work by the calls that are left of a limit, or by its part of the time.
 
         Args:
@@ -434,6 +412,11 @@ class Deciding:
             guess = "arbitrary" if race is None else "the best guess of a poor reference"
             yield f"{limit} are too few for a single return of every action: the action is {guess}"
             return
+        if getattr(self.reference, "is_blank", False):
+            yield (
+                "the reference has learnt nothing, for all rewards that it saw were alike: returns follow action "
+                f"{action_names(model)[race.best]} everywhere"
+            )
         means, errors, counts = race.estimates()
         if counts[action] < LEAST and not is_deterministic(model):
             yield f"{limit} allow only {counts[action]} returns of every action: the estimates are rough"
@@ -444,10 +427,16 @@ class Deciding:
                 f"the reference is poor: it claims {race.claim:.4g} for action {action_names(model)[followed]}, and "
                 f"its policy earns {means[followed]:.4g} ± {errors[followed]:.2g}; more calls would improve it"
             )
-        rivals = [rival for rival in race.active.tolist() if rival != action]
-        if rivals:
-            found = {rival: race.difference(rival, action) for rival in rivals}
-            rival = max(rivals, key=lambda other: found[other].mean + 2.0 * found[other].error)
+        _, late, full = race.horizons
+        if 4 * late < full:
+            yield (
+                f"returns are cut after {late} of about {full} steps, so that estimates rest on the reference, whose "
+                "errors their standard errors do not show"
+            )
+        found = {rival: race.difference(rival, action) for rival in range(model.actions) if rival != action}
+        close = [rival for rival, apart in found.items() if abs(apart.mean) <= DOMINATED * apart.error]
+        if close:
+            rival = max(close, key=lambda other: found[other].mean + 2.0 * found[other].error)
             yield self._tie(action, rival, found[rival])
 
     def _tie(self, action: int, rival: int, found: Difference) -> str:

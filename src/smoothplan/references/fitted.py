@@ -154,6 +154,11 @@ class FittedReference:
         """States at which all actions were simulated."""
         return self._visited
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether there was no fit yet: too few states were visited, or all rewards there were alike."""
+        return self._regression is None
+
     def q(self, states: States) -> Floats:
         """Estimates, [n, K]; the middle of what is possible before the first fit."""
         points = _points(np.asarray(states), self._root.ndim)
