@@ -3,8 +3,8 @@
     PYTHONPATH=. python benchmarks/deciding.py [--episodes 8] [--calls 20000] [--seed 0] [NAME ...]
 
 prints discounted returns: of the heuristic and of the agent's first reference, each over many simulated episodes; and
-how much better the agent is than the heuristic, in episodes with the same random numbers of the world, with the standard
-error of that difference. Times per step include learning.
+how much better the agent is than the heuristic, in episodes with the same random numbers of the world, with the
+standard error of that difference. Times per step include learning.
 """
 
 import argparse

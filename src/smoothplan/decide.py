@@ -27,8 +27,8 @@ from smoothplan.planners.preparing import Portion, in_portions
 from smoothplan.planners.race import DOMINATED, LEAST, RACES, Difference, Race
 from smoothplan.references import Improvable, Reference, SharedReference, default_reference
 from smoothplan.references.default import TRIAL, recurs, trial_calls
-from smoothplan.running.progress import COMPILING, Shown, display_for
-from smoothplan.running.run import Display, Found, Identification, Root, Status, plain, within
+from smoothplan.running.progress import COMPILING, Lines, Live, Shown, Silent, display_for, polled
+from smoothplan.running.run import Found, Identification, Root, Status, plain, within
 from smoothplan.running.workers import Workers
 
 CALLS = 100_000
@@ -105,7 +105,9 @@ class Decision:
         if math.isfinite(self.gap):
             short = "" if self.certified else f" (more than the {self.epsilon:.4g} asked for)"
             parts.append(f"no action is better by more than {self.gap:.4g} {proved}{short}")
-        if math.isfinite(self.regret):
+        if self.regret == 0.0:
+            parts.append(f"no other action seems better (estimate at level {self.delta:g})")
+        elif math.isfinite(self.regret):
             parts.append(f"no action seems better by more than {self.regret:.4g} (estimate at level {self.delta:g})")
         return "; ".join(parts) or "nothing is known of how good it is"
 
@@ -197,7 +199,8 @@ def decide(
     with brake.on_signals(), workforce, display, announcing(partial(display.note, COMPILING)):
         try:
             deciding.prepare(workforce, display)
-            deciding.compare(workforce)
+            with polled(display, lambda: deciding.calls):
+                deciding.compare(workforce)
         except Stopped as stopped:
             status = stopped.reason
         except KeyboardInterrupt:
@@ -240,7 +243,7 @@ class Deciding:
 
     # The reference
 
-    def prepare(self, workers: Workers, display: Display) -> None:
+    def prepare(self, workers: Workers, display: Silent | Live | Lines) -> None:
         """Makes a reference by its part of the budget, if none was given; by a search for a certificate, if it can be.
 
         Raises:
@@ -268,7 +271,8 @@ class Deciding:
                 if not self._proved:
                     self._spend(limit, shared.improve)
                 return
-        self._spend(limit, self._improve)
+        with polled(display, lambda: self.calls):
+            self._spend(limit, self._improve)
 
     @property
     def _proved(self) -> bool:
@@ -444,8 +448,8 @@ class Deciding:
         assert self.race is not None
         names = action_names(self._root.model)
         text = (
-            f"actions {names[action]} and {names[rival]} cannot be told apart: the difference is {-found.mean:.3g} ± "
-            f"{found.error:.2g} (estimate)"
+            f"actions {names[action]} and {names[rival]} cannot be told apart for sure: {names[rival]} is "
+            f"{_signed(found.mean)} ± {found.error:.2g} (estimate)"
         )
         if not math.isfinite(found.error) or found.error == 0.0:
             return text
