@@ -371,7 +371,7 @@ class Deciding:
             epsilon=self._epsilon,
             delta=self._delta,
             seed=root.seed,
-            names=tuple(action_names(model)),
+            names=action_names(model),
             reference=self.reference,
         )
 

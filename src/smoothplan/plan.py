@@ -10,11 +10,11 @@ from typing import Any, get_args
 
 import numpy as np
 
-from smoothplan import arguments, figures, summaries
+from smoothplan import arguments, curvature, figures, summaries
 from smoothplan.arguments import Floats
 from smoothplan.brake import Brake, Stopped
 from smoothplan.compiling import announcing
-from smoothplan.models.base import GenerativeModel, required_model
+from smoothplan.models.base import GenerativeModel, action_names, required_model
 from smoothplan.models.calls import SimulatorError
 from smoothplan.models.tabular import TabularModel
 from smoothplan.running.checkpoint import Checkpoint
@@ -32,6 +32,7 @@ class PlanResult(Found):
     seconds: float
     status: Status
     seed: int
+    bonus: tuple[float, float] | None  # contains the regularised value less the ordinary one; None for the hard maximum
     names: tuple[str, ...] = field(repr=False)  # of the actions, [K]; no part of the JSON object
 
     def __repr__(self) -> str:
@@ -161,8 +162,15 @@ def _result(planner: Planner, root: Root, found: Found, status: Status) -> PlanR
         seconds=time.perf_counter() - root.started,
         status=status,
         seed=root.seed,
-        names=summaries.action_names(root.model),
+        bonus=_bonus(planner, root, status),
+        names=action_names(root.model),
     )
+
+
+def _bonus(planner: Planner, root: Root, status: Status) -> tuple[float, float] | None:
+    """What regularisation adds to a value, at least and at most."""
+    ordinary = planner.backup.temperature == 0.0 or status == "terminal"
+    return None if ordinary else curvature.gap_of_values(root.model, planner.backup)
 
 
 def _worth_nothing(planner: Planner, root: Root) -> PlanResult:

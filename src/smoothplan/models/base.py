@@ -197,9 +197,9 @@ def is_deterministic(model: GenerativeModel) -> bool:
     return model.max_successors == 1 and rewards_are_known(model)
 
 
-def action_names(model: GenerativeModel) -> list[str]:
+def action_names(model: GenerativeModel) -> tuple[str, ...]:
     """The names of the actions, where the model has any, or their numbers."""
-    return list(getattr(model, "action_names", None) or map(str, range(model.actions)))
+    return tuple(getattr(model, "action_names", None) or map(str, range(model.actions)))
 
 
 NO_BRAKE = brake.Brake()

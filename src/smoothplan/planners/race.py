@@ -31,7 +31,7 @@ ROWS = 32
 """Late returns of every action that the horizon is made short for, if calls are few."""
 
 ROUNDS = 3
-"""Rounds of a race, between which actions are eliminated."""
+"""Rounds of a race, between which actions are eliminated; two where late returns are few, for rounds take time."""
 
 FALSE_ALARMS = 1e-3
 """How often an action is eliminated that is as good as the leader, for each comparison, about."""
@@ -107,8 +107,10 @@ class Race:
         """
         self.horizons = Horizons.of(self._root.model, calls)
         limit = self.calls + calls
-        for number in range(ROUNDS):
-            self._round((limit - self.calls) // (ROUNDS - number), workers)
+        few = calls < 4 * ROWS * self.horizons.late * len(self.active)
+        rounds = ROUNDS - 1 if few else ROUNDS
+        for number in range(rounds):
+            self._round((limit - self.calls) // (rounds - number), workers)
             self._eliminate()
             if len(self.active) == 1 or self._exact:
                 return

@@ -183,7 +183,7 @@ class FittedReference:
             )
         if state is not None:
             self._walkers[:] = start
-        walkers = int(np.clip((until - self._visited) // 64, 16, WALKERS))
+        walkers = int(np.clip((until - self._visited) // 20, 16, WALKERS))  # twenty steps each, at least
         while self._visited < until:
             goal = max(FIRST, int(GROWTH * (self._fitted_at or self._visited)))
             # A fit that the next one makes superfluous at once is left out.
