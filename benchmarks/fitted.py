@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import smoothplan as sp
-from studies.simulators import Problem, epidemic, inventory, queues, tuned, value
 from smoothplan.references import Improvable
 from smoothplan.references.base import Reference
+from studies.simulators import Problem, epidemic, inventory, queues, tuned, value
 
 PROBLEMS: dict[str, Callable[[], Problem]] = {
     "inventory3": lambda: inventory(3),

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
-from studies.simulators import inventory, value
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
 from smoothplan.models.base import States
 from smoothplan.references import Improvable, Savable, fitted
+from studies.simulators import inventory, value
 
 LENGTH = 10
 
