@@ -1,10 +1,9 @@
-"""Playing real environments: budgets, ends, the rule of deviation, and that planning pays."""
+"""Playing real environments: budgets, ends, signals, and that planning pays."""
 
 import json
 import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 import gymnasium
@@ -12,105 +11,11 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
-from smoothplan import acting
-from smoothplan.acting import FALSE_ALARMS, Actor, deviation
+from smoothplan.agent import FIRST
 from smoothplan.defaults import entropy_backup
 from smoothplan.models import from_gymnasium
 from smoothplan.models.gymnasium import Player
-from smoothplan.references import CriticReference, GridReference, SharedReference, TabularReference
-
-# --- The rule ---------------------------------------------------------------------------------------------------------
-
-
-def moments(returns: Any) -> tuple[Any, Any, Any]:
-    """Numbers, sums and sums of squares of returns [K, n]."""
-    returns = np.asarray(returns, dtype=np.float64)
-    counts = np.full(len(returns), returns.shape[1])
-    return counts, returns.sum(axis=1), (returns**2).sum(axis=1)
-
-
-@pytest.mark.parametrize("actions", [2, 3, 6])
-@pytest.mark.parametrize("kind", ["normal", "bernoulli"])
-def test_noise_alone_hardly_ever_deviates(actions: int, kind: str) -> None:
-    """A share of 1 % false alarms has a standard deviation of 0.16 %: 2 % are six of them away."""
-    rng = np.random.default_rng(actions)
-    trials, count = 4000, 200
-    draw = rng.standard_normal if kind == "normal" else lambda shape: rng.random(shape) < 0.5
-    alarms = sum(deviation(*moments(draw((actions, count))), best=1) != 1 for _ in range(trials))
-    assert alarms / trials <= 2 * FALSE_ALARMS
-
-
-def test_good_evidence_deviates_to_the_best() -> None:
-    rng = np.random.default_rng(0)
-    returns = rng.standard_normal((4, 100)) + np.array([[0.0], [1.0], [2.0], [-1.0]])
-    assert deviation(*moments(returns), best=0) == 2
-    assert deviation(*moments(returns[:, :4]), best=0) == 0  # too few
-
-
-def test_returns_without_noise_decide_at_once_but_rounding_does_not() -> None:
-    assert deviation(*moments(np.repeat([[-3.0], [-2.0], [-5.0]], 8, axis=1)), best=0) == 1
-    assert deviation(*moments(np.repeat([[-3.0], [-3.0 + 1e-13], [-5.0]], 8, axis=1)), best=0) == 0
-    assert deviation(*moments(np.zeros((3, 8))), best=2) == 2
-
-
-# --- Choices ----------------------------------------------------------------------------------------------------------
-
-
-def lake() -> tuple[sp.TabularModel, Any, SharedReference]:
-    model = from_gymnasium("FrozenLake-v1", map_name="8x8")
-    assert isinstance(model, sp.TabularModel)
-    backup = entropy_backup(model)
-    return model, backup, SharedReference(model, backup, seed=1)
-
-
-@pytest.mark.parametrize("calls", [200, *(pytest.param(calls, marks=pytest.mark.full) for calls in (5_000, 20_000))])
-def test_a_choice_keeps_to_its_calls(calls: int) -> None:
-    model, backup, reference = lake()
-    actor = Actor(model, backup, reference, calls=calls, seed=2)
-    for _ in range(20):
-        before = actor.calls
-        assert 0 <= actor.choose(0) < model.actions
-        assert 0.4 * calls <= actor.calls - before <= 1.25 * calls
-    assert reference.calls >= 20 * calls // 2
-
-
-def test_no_calls_take_the_references_best_action() -> None:
-    model, backup, _ = lake()
-    table = np.random.default_rng(0).random((model.states, model.actions))
-    actor = Actor(model, backup, TabularReference(table), calls=0)
-    for state in (0, 3, 17):
-        assert actor.choose(state) == table[state].argmax()
-    assert (actor.calls, actor.deviations) == (0, 0)
-
-
-def test_a_wrong_reference_is_overruled() -> None:
-    """It prefers the worst action at the root and is right everywhere else."""
-    model = sp.models.garnet(states=20, actions=3, discount=0.9, seed=5)
-    backup = sp.LogSumExp(0.01, 3)
-    truth = sp.exact.solve(model, backup).q
-    table = truth.copy()
-    table[0] = -truth[0]
-    actor = Actor(model, backup, TabularReference(table), calls=200_000)
-    assert actor.choose(0) == truth[0].argmax() != table[0].argmax()
-    assert actor.deviations == 1
-
-
-def test_a_budget_of_time_is_kept() -> None:
-    model, backup, reference = lake()
-    Actor(model, backup, reference, calls=20_000).choose(0)  # compiles
-    actor = Actor(model, backup, reference, seconds=0.1)
-    started = time.perf_counter()
-    for _ in range(10):
-        actor.choose(0)
-    assert time.perf_counter() - started <= 10 * 0.1 * 3
-    assert actor.calls >= 10_000
-
-
-@pytest.mark.parametrize("budget", [{}, {"calls": 1, "seconds": 1.0}])
-def test_either_calls_or_seconds(budget: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="either calls or seconds must be given"):
-        Actor(*lake(), **budget)
-
+from smoothplan.references import CriticReference, GridReference
 
 # --- Episodes ---------------------------------------------------------------------------------------------------------
 
@@ -118,7 +23,7 @@ def test_either_calls_or_seconds(budget: dict[str, Any]) -> None:
 def test_episodes_are_reproducible_and_differ() -> None:
     def played(**options: Any) -> list[Any]:
         result = sp.act("FrozenLake-v1", map_name="8x8", calls=1_000, episodes=4, **options)
-        assert 0 < result.reference_calls <= acting.REFERENCE_CALLS  # what it learns on the way belongs to episodes
+        assert 0 < result.reference_calls <= FIRST * 1_000  # what it learns on the way belongs to episodes
         assert result.calls == result.reference_calls + sum(episode.calls for episode in result.episodes)
         assert all(0 < episode.calls <= 1_000 * episode.steps for episode in result.episodes)
         return [(episode.score, episode.steps, episode.deviations, episode.calls) for episode in result.episodes]
@@ -135,7 +40,7 @@ def test_what_is_reported_adds_up() -> None:
         assert (episode.steps, episode.end) == (6, "terminated")
         assert episode.discounted == pytest.approx(0.9**5)
     assert result.calls == result.reference_calls + sum(episode.calls for episode in result.episodes)
-    assert 0 < result.reference_calls <= acting.REFERENCE_CALLS
+    assert 0 < result.reference_calls <= FIRST * 1_000
     fields = json.loads(result.to_json())
     assert (fields["mean"], fields["calls"], len(fields["episodes"])) == (1.0, result.calls, 3)
     assert sp.act("FrozenLake-v1", calls=0).error is None
@@ -177,10 +82,9 @@ class Walk(gymnasium.Env[Any, Any]):
 def test_an_environment_of_ones_own_is_played_around_a_critic() -> None:
     """The critic would go to the left; chains of a few steps see that the reward is on the right."""
     left = CriticReference(lambda states: np.tile([0.01, 0.0, 0.0], (len(states), 1)))
-    backup = sp.LogSumExp(1.0, 3)
     settings: dict[str, Any] = {"reference": left, "reward_range": (0, 1), "discount": 0.6, "max_steps": 10}
     assert sp.act(Walk(), calls=0, **settings).mean <= 1.0
-    planned = sp.act(Walk(), calls=1_000, backup=backup, **settings)
+    planned = sp.act(Walk(), calls=1_000, **settings)
     assert planned.mean >= 8.0
     assert planned.episodes[0].deviations >= 3
     assert planned.reference_calls == 0
@@ -208,11 +112,11 @@ import sys
 import time
 import smoothplan as sp
 from smoothplan import acting
-from smoothplan.planners import preparing
+from smoothplan import agent
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores interrupts
 if sys.argv[1] == "preparing":
-    made = preparing.default_reference
+    made = agent.default_reference
 
     def slowly(model, backup, oracle, **options):
         made(model, backup, oracle=oracle, **options)
@@ -221,7 +125,7 @@ if sys.argv[1] == "preparing":
             oracle.sample([0], [0])
             time.sleep(0.01)
 
-    preparing.default_reference = slowly
+    agent.default_reference = slowly
 else:
     class Shown(acting.Episodes):
         def over(self):
@@ -310,11 +214,3 @@ def test_a_pole_is_balanced_around_a_coarse_reference() -> None:
     assert alone.mean < 350
     assert planned.mean == 400
     assert planned.episodes[0].deviations > 0
-
-
-def test_too_few_calls_for_a_reference_are_a_warning() -> None:
-    result = sp.act("CartPole-v1", reference_calls=100, calls=0, max_steps=3)
-    assert result.calls == 0
-    (warning,) = result.warnings
-    assert "a uniformly random policy" in warning
-    assert "100" in warning

@@ -71,6 +71,8 @@ def decision(**fields: Any) -> Decision:
         "seconds": 0.1,
         "status": "max_calls",
         "returns": np.array([50, 60, 1]),
+        "differences": np.array([-0.5, 0.0, -4.5]),
+        "difference_errors": np.array([0.1, 0.0, np.inf]),
         "epsilon": 0.1,
         "delta": 0.1,
         "seed": 0,
@@ -97,7 +99,7 @@ def test_reprs_have_a_line(
     ordinary = sp.plan_unregularised(
         model, 0, bias=0.2, planner=lambda backup: sp.DebiasedCruiser(backup, epsilon=0.3), max_calls=2_000
     )
-    acted = sp.ActResult("Lake", (), 0.9, sp.LogSumExp(1.0), None, 0, 12, 0.1, 0, "completed", ())
+    acted = sp.ActResult("Lake", (), 0.9, None, 0, 12, 0.1, 0, "completed", ())
     for thing in (plan, search, forecast, comparison, ordinary, acted):
         assert repr(thing).startswith(f"{type(thing).__name__}(")
         assert "\n" not in repr(thing)

@@ -11,7 +11,7 @@ import smoothplan as sp
 from smoothplan.arguments import Floats, Ints
 from smoothplan.models.base import States
 from smoothplan.planners.gape import OTGapE
-from smoothplan.references import GridReference, SharedReference, default_reference
+from smoothplan.references import FittedReference, GridReference, SharedReference, default_reference
 from smoothplan.references.base import Savable
 from smoothplan.running.run import EngineName
 from smoothplan.search.explored import explored
@@ -316,8 +316,10 @@ REFERENCES: dict[str, Callable[[], SharedReference | GridReference]] = {
 }
 
 
-def answers(reference: SharedReference | GridReference, errors: bool = True) -> Arrays:
+def answers(reference: SharedReference | GridReference | FittedReference, errors: bool = True) -> Arrays:
     """What a reference says of some states."""
+    if isinstance(reference, FittedReference):
+        return {"q": reference.q(np.linspace(-1.0, 1.0, 50)[:, None])}
     if isinstance(reference, GridReference):
         states = np.random.default_rng(0).uniform(-1.0, 1.0, (50, len(reference.grid.low)))
         return {"q": reference.q(states)}
