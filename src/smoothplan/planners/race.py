@@ -23,7 +23,7 @@ from smoothplan.running.run import Root
 from smoothplan.running.work import Chunk, Work
 from smoothplan.running.workers import Workers
 
-EARLY, LATE = 0.05, 0.02
+EARLY, LATE = 0.15, 0.02
 """When the reference values early returns, as a fraction of the effective horizon 1/(1−γ); and late ones: where the
 discount has fallen to this."""
 
@@ -35,6 +35,10 @@ ROUNDS = 3
 
 FALSE_ALARMS = 1e-3
 """How often an action is eliminated that is as good as the leader, for each comparison, about."""
+
+STANDS_OUT = 3.0
+"""How many times its variance the square of a correction must be before any of it counts. With 1, as unbiasedness would
+have it, half of all corrections by pure noise count."""
 
 DOMINATED = 3.0
 """Standard errors by which an action must not be worse than another to be chosen."""
@@ -217,8 +221,8 @@ class Race:
         """The action to take: of those that are left, the best by early estimates and a part of the correction.
 
         What all actions of a row have in common is taken off. With the correction c of early estimates by late ones,
-        and its variance v, the part is (1 − Σv/Σc²)₊ (James and Stein): nothing where the correction may be noise, all
-        of it where it clearly is not.
+        and its variance v, the part is (1 − 3Σv/Σc²)₊, as James and Stein shrink: nothing where the correction may be
+        noise, all of it where it clearly is not.
         """
         if len(self._early) == 0:
             return self.best
@@ -231,7 +235,7 @@ class Race:
             mean = corrections.mean(axis=0)
             noise = 0.0 if self._exact else float(corrections.var(axis=0, ddof=1).sum()) / len(corrections)
             square = float(mean @ mean)
-            estimates = estimates + (max(0.0, 1.0 - noise / square) if square > 0.0 else 0.0) * mean
+            estimates = estimates + (max(0.0, 1.0 - STANDS_OUT * noise / square) if square > 0.0 else 0.0) * mean
         # The reference's best action stays, unless another is ahead by more than rounding.
         return int(left[(estimates + self._rounding * (left == self.best)).argmax()])
 
