@@ -708,14 +708,15 @@ def test_calls_are_exact_where_time_ends_the_preparation(given: bool) -> None:
 
 
 def test_a_reference_that_is_not_made_is_missed_aloud() -> None:
-    model, backup = sp.models.mountain_car(discount=0.9), sp.LogSumExp(0.1)
-    for limit, reason in ((1, "max_calls=1 leaves no calls for it"), (40, "simulator calls")):
-        found = diagnosed(sp.plan(ReferenceCruiser(backup, epsilon=0.5), model, max_calls=limit))
-        (warning,) = found.warnings
-        assert re.match(f"no reference was made, so that this is about a uniformly random policy: .*{reason}", warning)
-        assert found.summary().startswith(warning)
-        assert plain(found)["warnings"] == [warning]
-    assert diagnosed(sp.plan(ReferenceCruiser(backup, epsilon=0.5), garnet(), 0, max_calls=40)).warnings == ()
+    model, planner = sp.models.mountain_car(discount=0.9), ReferenceCruiser(sp.LogSumExp(0.1), epsilon=0.5)
+    found = diagnosed(sp.plan(planner, model, max_calls=1))
+    (warning,) = found.warnings
+    reason = "max_calls=1 leaves no calls for it"
+    assert warning == f"no reference was made, so that this is about a uniformly random policy: {reason}"
+    assert found.summary().startswith(warning)
+    assert plain(found)["warnings"] == [warning]
+    for other in (model, garnet()):
+        assert diagnosed(sp.plan(planner, other, other.initial_state, max_calls=40)).warnings == ()
 
 
 def test_the_delta_of_a_shared_reference_is_added() -> None:
