@@ -114,6 +114,7 @@ def test_a_critic_does_not_learn_and_leaves_all_calls_to_the_race() -> None:
     decision = agent.decide(model.initial_state)
     assert decision.calls == agent.calls == counter.calls
     assert 400 < agent.calls <= 600
+    assert (agent.decide(model.initial_state).q != decision.q).any()  # by new random numbers
 
 
 def test_time_limits_a_step() -> None:

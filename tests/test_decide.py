@@ -18,7 +18,6 @@ import smoothplan as sp
 from smoothplan.arguments import Floats, Ints
 from smoothplan.compiling import standstill
 from smoothplan.models.base import States
-from smoothplan.planners.race import DOMINATED
 from smoothplan.references import CriticReference, TabularReference
 from studies.simulators import epidemic
 from tests.common import Counter, dense, vectorised
@@ -119,7 +118,7 @@ def test_fields_have_their_shapes(name: str) -> None:
     for values in (found.q, found.q_errors, found.returns, found.differences, found.difference_errors):
         assert values.shape == (model.actions,)
     assert (found.q_errors >= 0.0).all()
-    assert (found.differences[found.action], found.difference_errors[found.action]) == (0.0, 0.0)
+    assert found.differences[found.action] == found.difference_errors[found.action] == 0.0
     assert found.returns.min() >= (1 if name == "compiled" else 8)  # which has no noise
     assert found.regret >= 0.0
     assert (found.epsilon, found.delta, found.seed) == (0.3, 0.2, 5)
@@ -286,26 +285,35 @@ def test_estimates_are_those_of_the_policy_that_is_followed(seed: int) -> None:
 
 
 def test_what_is_proved_holds() -> None:
-    """A false alarm, more failures than a binomial number of them has with probability 1e-6, is as rare."""
-    runs, delta, epsilon = 25, 0.1, 0.5
+    """A false alarm, more failures than a binomial number of them has with probability 1e-6, is as rare.
+
+    The worse action is worse by more than the gap that is asked for, so that what is certified is the best one.
+    """
+    runs, delta, epsilon = 25, 0.1, 0.6
     allowed = stats.binom.isf(1e-6, runs, delta)
     failures = certified = controls = 0
     for seed in range(runs):
-        model = sp.models.garnet(states=5, actions=2, branching=2, discount=0.5, seed=seed, reward_kind="bernoulli")
+        rng = np.random.default_rng(seed)
+        model = sp.TabularModel(
+            rng.dirichlet([1.0, 1.0], size=(4, 2)),
+            rng.integers(4, size=(4, 2, 2)),
+            rng.uniform([0.0, 0.9], [0.1, 1.0], size=(4, 2))[:, rng.permutation(2)],
+            discount=0.4,
+            reward_kind="bernoulli",
+        )
         q = sp.exact.solve(model, sp.HardMax(), 1e-10).q[0]
         found = sp.decide(model, 0, calls=2_000, epsilon=epsilon, delta=delta, seed=seed)
         assert found.q_intervals is not None
         assert found.action is not None
         low, high = found.q_intervals.T
-        failures += not (
-            (low <= q + 1e-9).all() and (q <= high + 1e-9).all() and q.max() - q[found.action] <= found.gap
-        )
+        inside = (low <= q + 1e-9).all() and (q <= high + 1e-9).all()
+        failures += not (inside and q.max() - q[found.action] <= found.gap)
         certified += found.certified
         assert found.certified == (found.gap <= epsilon)
-        controls += not (low + 1.0 <= q).all()
+        controls += q.max() - q[1 - found.action] > found.gap
     assert failures <= allowed < runs / 2
     assert certified >= runs / 2
-    assert controls > allowed  # intervals that are shifted by 1 fail
+    assert controls > allowed  # of the other action the same is not true
 
 
 def test_common_random_numbers_make_differences_precise() -> None:
@@ -350,13 +358,13 @@ def nonsense(weights: Floats, states: States) -> Floats:
 
 
 def test_no_dominated_action_is_chosen() -> None:
-    """By the decision's own numbers, whatever the reference says."""
+    """By three standard errors of the decision's own numbers, whatever the reference says."""
     rng = np.random.default_rng(1)
     for seed in range(80):
         model = lottery(rng)
         reference = CriticReference(partial(nonsense, rng.random((2, model.actions))))
         found = sp.decide(model, calls=int(rng.choice([60, 400, 3_000])), seed=seed, reference=reference)
-        assert (found.differences <= DOMINATED * found.difference_errors + 1e-9).all(), seed
+        assert (found.differences <= 3.0 * found.difference_errors + 1e-9).all(), seed
 
 
 # What is asked of the simulator
