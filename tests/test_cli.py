@@ -510,7 +510,7 @@ class Asked(NamedTuple):
 
 
 class StandIn:
-    """Answers in place of `decide` and `compare`, and remembers what it was asked."""
+    """Answers in place of `compare`, and remembers what it was asked."""
 
     def __call__(self, *arguments: Any, **options: Any) -> "StandIn":
         self.asked = Asked(arguments, options)
@@ -534,16 +534,16 @@ class StandIn:
         Path(path).write_text("figure")
 
 
-def test_a_decision_is_asked_for_and_printed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = StandIn()
-    monkeypatch.setattr(smoothplan, "decide", found, raising=False)
+def test_a_decision_is_the_librarys(command: Command) -> None:
     arguments = ["decide", "--model", "chain", "--state", "2", "--calls", "500", "--epsilon", "0.1", "--delta", "0.2"]
-    assert command(*arguments, "--seed", "3", "--workers", "2") == (0, "action 1 [of 2]\n", "")
-    (model, state), options = found.asked
-    assert (model.states, state) == (5, 2)
-    assert options == {"calls": 500, "epsilon": 0.1, "delta": 0.2, "seed": 3, "workers": 2, "progress": False}
-    assert _one_object(command("decide", "--model", "chain", "--seconds", "2.5", "--json")) == {"action": 1}
-    assert found.asked.options == {"seconds": 2.5, "seed": 0, "progress": False}
+    arguments += ["--seed", "3", "--workers", "1"]
+    decision = smoothplan.decide(smoothplan.models.chain(), 2, calls=500, epsilon=0.1, delta=0.2, seed=3)
+    printed, expected = _one_object(command(*arguments, "--json")), json.loads(decision.to_json())
+    assert {**printed, "seconds": 0.0} == {**expected, "seconds": 0.0}
+    status, out, err = command(*arguments)
+    assert (status, err) == (0, "")
+    assert out.splitlines()[:-1] == decision.summary().splitlines()[:-1]  # all but the time
+    assert _one_object(command("decide", "--model", "chain", "--seconds", "0.1", "--json"))["status"] == "max_seconds"
     _is_refusal(command(*arguments, "--seconds", "1"), "not allowed with")
 
 

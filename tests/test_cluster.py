@@ -121,6 +121,14 @@ def test_the_bits_of_one_worker(cluster: Cluster, name: str, capfd: pytest.Captu
     assert capfd.readouterr().out == ""
 
 
+def test_a_decision_has_the_bits_of_one_worker(cluster: Cluster) -> None:
+    """Around a fit, which goes to the workers as it is."""
+    found = [sp.decide(simulator(), calls=10_000, workers=workers) for workers in (1, cluster.address)]
+    one, other = ({**json.loads(decision.to_json()), "seconds": 0.0} for decision in found)
+    assert one == other
+    assert one["returns"][one["action"]] > 50
+
+
 def test_processes_on_this_machine_end_with_the_run(capfd: pytest.CaptureFixture[str]) -> None:
     """What a simulator prints goes to standard error, and nothing else does."""
     before = children()

@@ -214,7 +214,7 @@ def test_moments_of_the_noise(actions: int, samples: int) -> None:
         assert found[2] > 0.75 * proved.sixth
 
 
-@pytest.mark.parametrize("runs", [200, pytest.param(1_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("runs", [120, pytest.param(1_000, marks=pytest.mark.full)])
 def test_coverage_of_short_runs(runs: int) -> None:
     """Runs at δ = 0.3, on models whose rewards are fair coins and whose values are far apart.
 

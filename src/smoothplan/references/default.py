@@ -19,7 +19,7 @@ from smoothplan.references.shared import SharedReference
 from smoothplan.search.saved import Readable
 
 TRIAL, TRIAL_CALLS = 0.1, 2_000
-"""The part of the calls after which it is known whether states recur; and the least number of them, if they suffice."""
+"""The part of the calls after which it is known whether states recur; and the least number of them, if half suffice."""
 
 RECURRING = 4.0
 """Calls for each discovered state from which on states are said to recur."""
@@ -106,7 +106,7 @@ def default_reference(
 
 def trial_calls(calls: int) -> int:
     """Simulator calls, of a number of them, after which it is known whether states recur."""
-    return min(calls, max(TRIAL_CALLS, int(TRIAL * calls)))
+    return max(1, min(calls // 2, max(TRIAL_CALLS, int(TRIAL * calls))))
 
 
 def recurs(reference: SharedReference) -> bool:
