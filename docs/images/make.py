@@ -266,7 +266,9 @@ def decision() -> str:
         shop_step, actions=4, discount=0.97, reward_range=(-40, 120), terminates=False, initial_state=[3.0]
     )
     found = sp.decide(model, calls=100_000, seed=0)
-    low, high = -6, 4
+    shown = 2.0 * np.where(np.arange(model.actions) == found.action, 0.0, found.difference_errors)
+    low = 2 * math.floor((found.differences - shown).min() / 2)
+    high = 2 * math.ceil((found.differences + shown).max() / 2)
     left, right, top, pitch = 150.0, 640.0, 58.0, 46.0
     bottom = top + pitch * model.actions
 
