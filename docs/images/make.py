@@ -273,7 +273,7 @@ def decision() -> str:
     bottom = top + pitch * model.actions
 
     def x(difference: float) -> float:
-        return left + (right - left) * (difference - low) / (high - low)
+        return float(left + (right - left) * (difference - low) / (high - low))
 
     parts = [text(left, 32, "better or worse than the chosen action, with two standard errors on either side", "small")]
     for tick in range(low, high + 1, 2):
