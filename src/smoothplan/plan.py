@@ -75,7 +75,8 @@ def plan(
         planner: what to run.
         model: the simulator.
         state: where to plan; the model's initial state by default.
-        seed: the same seed gives the same result, for any number of workers, and however often it was resumed.
+        seed: the same seed gives the same result, for any number of workers, and however often it was resumed, where no
+            limit on time ends it.
         max_calls: a limit on simulator calls. Giving one also allows a run whose forecast is hopeless.
         max_seconds: a limit on time. What is under way then is abandoned. Compiling code, which happens once, and
             loading it do not count, except in processes of Dask.
