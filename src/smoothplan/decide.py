@@ -26,7 +26,7 @@ from smoothplan.planners.gape import OTGapE, SearchRun
 from smoothplan.planners.preparing import Portion, in_portions
 from smoothplan.planners.race import DOMINATED, LEAST, RACES, Difference, Race
 from smoothplan.references import Improvable, Reference, SharedReference, default_reference
-from smoothplan.references.default import TRIAL, recurs, trial_calls
+from smoothplan.references.default import TRIAL, recurs, trial_calls, walks_recur
 from smoothplan.running.progress import COMPILING, Lines, Live, Shown, Silent, display_for, polled
 from smoothplan.running.run import Found, Identification, Root, Status, plain, within
 from smoothplan.running.workers import Workers
@@ -34,11 +34,14 @@ from smoothplan.running.workers import Workers
 CALLS = 100_000
 """Simulator calls of a decision, if neither calls nor seconds are given."""
 
-EPSILON = 0.01
+EPSILON = 0.001
 """The gap that is asked for by default, as a fraction of the width of the interval of all values."""
 
 REFERENCE = 0.5
 """The part of the budget for a reference, search included."""
+
+WALKED = 512
+"""Simulator calls that find out whether states of real numbers recur."""
 
 POOR = 0.1
 """The error of a reference that is worth a warning, as a fraction of the value."""
@@ -167,8 +170,8 @@ def decide(
         calls: simulator calls, at most; 100,000 if no limit is given.
         seconds: time, instead of calls. Compiling and loading code do not count. The result then depends on the
             machine.
-        epsilon: the gap that counts as certified, in units of value; by default 1 % of the width of the interval of
-            all values.
+        epsilon: the gap that counts as certified, in units of value; by default a thousandth of the width of the
+            interval of all values.
         delta: the probability that a proved gap fails, and the level of the estimated regret.
         seed: the same seed gives the same decision, where no limit on time is given.
         reference: Q̂, whose best actions are followed after the first step; by default it is made from the simulator.
@@ -226,13 +229,14 @@ class Deciding:
         self._root, self._epsilon, self._delta, self._first = root, epsilon, delta, first
         self.reference = reference
         self._oracle = Oracle(root.model, root.seed)  # of a reference that is made
+        self._walker = Oracle(root.model, root.seed, RACES - 2)  # of walks before that
         self._search: SearchRun | None = None
         self.race: Race | None = None
 
     @property
     def calls(self) -> int:
         """Simulator calls made."""
-        return self._oracle.calls + (0 if self.race is None else self.race.calls)
+        return self._oracle.calls + self._walker.calls + (0 if self.race is None else self.race.calls)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -255,13 +259,13 @@ class Deciding:
         limit = None if root.max_calls is None else int(REFERENCE * root.max_calls)
         if limit is not None and limit < 1:
             return
-        if np.asarray(root.state).dtype.kind in "iub":
+        if self._may_recur(limit):
             shared = SharedReference(root.model, HardMax(), root=root.state, delta=self._delta, oracle=self._oracle)
             planner = OTGapE(HardMax(), self._epsilon, self._delta)
             search = SearchRun(planner, replace(root, max_calls=limit), shared.explorer)
 
             def look(calls: int) -> bool:
-                return search.search(self.calls + calls, workers, display)
+                return search.search(self._oracle.calls + calls, workers, display)
 
             self._spend(limit, look, trial=True)
             if recurs(shared):
@@ -273,6 +277,13 @@ class Deciding:
                 return
         with polled(display, lambda: self.calls):
             self._spend(limit, self._improve)
+
+    def _may_recur(self, limit: int | None) -> bool:
+        """Whether a search for a certificate is worth a try: whole numbers may be met again, others hardly ever are."""
+        root, kind = self._root, np.asarray(self._root.state).dtype.kind
+        if kind != "f" or is_deterministic(root.model):
+            return kind in "iub"
+        return limit is not None and walks_recur(root.model, self._walker, root.state, min(WALKED, limit // 20))
 
     @property
     def _proved(self) -> bool:
@@ -376,14 +387,15 @@ class Deciding:
         )
 
     def _proved_gap(self, found: Found, estimated: int) -> tuple[int, float]:
-        """The action that bounds prove, or else the one that estimates say is best, and what is proved of it."""
+        """The action that bounds prove, unless estimates say clearly that another is better, and what is proved of it."""
         assert isinstance(found.details, Identification)
         assert found.action is not None
         assert found.q_intervals is not None
         low, high = found.q_intervals.T
-        if self.race is None or estimated == found.action or within(found.details.gap, self._epsilon):
+        if self.race is None or estimated == found.action or high[estimated] < low.max():
             return found.action, found.details.gap
-        if high[estimated] < low.max():  # proved to be worse
+        better = self.race.difference(estimated, found.action)
+        if within(found.details.gap, self._epsilon) and better.mean <= DOMINATED * better.error:
             return found.action, found.details.gap
         return estimated, float(np.delete(high, estimated).max() - low[estimated])
 

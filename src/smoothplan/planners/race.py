@@ -40,6 +40,9 @@ STANDS_OUT = 3.0
 """How many times its variance the square of a correction must be before any of it counts. With 1, as unbiasedness would
 have it, half of all corrections by pure noise count."""
 
+DEVIATION = 1.0
+"""Standard errors by which an action must be ahead of the reference's best to be taken in its place."""
+
 DOMINATED = 3.0
 """Standard errors by which an action must not be worse than another to be chosen."""
 
@@ -222,7 +225,8 @@ class Race:
 
         What all actions of a row have in common is taken off. With the correction c of early estimates by late ones,
         and its variance v, the part is (1 − 3Σv/Σc²)₊, as James and Stein shrink: nothing where the correction may be
-        noise, all of it where it clearly is not.
+        noise, all of it where it clearly is not. The reference's best action is left only for one that is ahead by a
+        standard error: where the two are alike, changing between them gains nothing.
         """
         if len(self._early) == 0:
             return self.best
@@ -230,14 +234,26 @@ class Race:
         early, late = self._early[:, left], self._late[:, left]
         corrections = _centred(late - early)
         corrections = corrections[~np.isnan(corrections).any(axis=1)]
-        estimates = _centred(early).mean(axis=0)
+        estimates, part = _centred(early).mean(axis=0), 0.0
         if len(corrections) >= (1 if self._exact else LEAST):
             mean = corrections.mean(axis=0)
-            noise = 0.0 if self._exact else float(corrections.var(axis=0, ddof=1).sum()) / len(corrections)
-            square = float(mean @ mean)
-            estimates = estimates + (max(0.0, 1.0 - STANDS_OUT * noise / square) if square > 0.0 else 0.0) * mean
-        # The reference's best action stays, unless another is ahead by more than rounding.
-        return int(left[(estimates + self._rounding * (left == self.best)).argmax()])
+            noise, square = float(self._variances(corrections).sum()), float(mean @ mean)
+            part = max(0.0, 1.0 - STANDS_OUT * noise / square) if square > 0.0 else 0.0
+            estimates = estimates + part * mean
+        ahead = int(estimates.argmax())
+        if self.best not in left:
+            return int(left[ahead])
+        stays = int(np.flatnonzero(left == self.best)[0])
+        apart = [rows[:, [ahead]] - rows[:, [stays]] for rows in (early, corrections)]
+        error = math.sqrt(float(self._variances(apart[0])[0] + part**2 * self._variances(apart[1])[0]))
+        leads = estimates[ahead] - estimates[stays] > DEVIATION * error + self._rounding
+        return int(left[ahead]) if leads else self.best
+
+    def _variances(self, rows: Floats) -> Floats:
+        """The variances of the means of rows [n, A], [A]; none where nothing is random, or too few rows tell."""
+        if self._exact or len(rows) < 2:
+            return np.zeros(rows.shape[1])
+        return np.asarray(rows.var(axis=0, ddof=1) / len(rows))
 
 
 def _centred(rows: Floats) -> Floats:
