@@ -112,7 +112,9 @@ class Decision:
             parts.append(f"no other action seems better (estimate at level {self.delta:g})")
         elif math.isfinite(self.regret):
             parts.append(f"no action seems better by more than {self.regret:.4g} (estimate at level {self.delta:g})")
-        return "; ".join(parts) or "nothing is known of how good it is"
+        if not parts:
+            return "nothing is known of how good it is"
+        return "; ".join([*parts, *([] if math.isfinite(self.gap) else ["nothing is proved"])])
 
     def __repr__(self) -> str:
         gap = f", gap={self.gap:.4g}" if math.isfinite(self.gap) else ""
@@ -387,7 +389,7 @@ class Deciding:
         )
 
     def _proved_gap(self, found: Found, estimated: int) -> tuple[int, float]:
-        """The action that bounds prove, unless estimates say clearly that another is better, and what is proved of it."""
+        """The action that is proved, unless estimates say clearly that another is better, and what is proved of it."""
         assert isinstance(found.details, Identification)
         assert found.action is not None
         assert found.q_intervals is not None
