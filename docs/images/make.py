@@ -15,8 +15,11 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 import smoothplan as sp
-from smoothplan.arguments import amount
+from smoothplan.arguments import Floats, Ints, amount
+from smoothplan.models.base import States
 from smoothplan.running import progress
 from smoothplan.running.run import Identification
 
@@ -248,6 +251,50 @@ def actions() -> str:
     return picture(356, "Intervals of five action values", f"{said} {last}", parts)
 
 
+def shop_step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+    """The shop of the tutorial."""
+    stock = np.minimum(states[:, 0] + 8.0 * actions, 40.0)
+    demand = rng.gamma(9.0, 0.5, size=len(stock))
+    left = np.maximum(stock - demand, 0.0)
+    profit = 3.0 * np.minimum(stock, demand) - 0.2 * left - 8.0 * actions - 6.0 * (actions > 0)
+    return left[:, None], profit
+
+
+def decision() -> str:
+    """What the tutorial's decision knows of each action: how much better or worse than the chosen one it is."""
+    model = sp.VectorModel(
+        shop_step, actions=4, discount=0.97, reward_range=(-40, 120), terminates=False, initial_state=[3.0]
+    )
+    found = sp.decide(model, calls=100_000, seed=0)
+    shown = 2.0 * np.where(np.arange(model.actions) == found.action, 0.0, found.difference_errors)
+    low = 2 * math.floor((found.differences - shown).min() / 2)
+    high = 2 * math.ceil((found.differences + shown).max() / 2)
+    left, right, top, pitch = 150.0, 640.0, 58.0, 46.0
+    bottom = top + pitch * model.actions
+
+    def x(difference: float) -> float:
+        return float(left + (right - left) * (difference - low) / (high - low))
+
+    parts = [text(left, 32, "better or worse than the chosen action, with two standard errors on either side", "small")]
+    for tick in range(low, high + 1, 2):
+        parts.append(line(x(tick), top - 8, x(tick), bottom, "grid"))
+        parts.append(text(x(tick), bottom + 18, f"{tick:+d}" if tick else "0", "small", "middle"))
+    parts.append(line(x(0.0), top - 8, x(0.0), bottom, "exact"))
+    said = []
+    for action, (mean, error) in enumerate(zip(found.differences, found.difference_errors, strict=True)):
+        y = top + pitch * (action + 0.5)
+        chosen = action == found.action
+        name = f"{action} crates" if action != 1 else "1 crate"
+        parts.append(text(left - 14, y + 5, name, "strong green" if chosen else "", "end"))
+        if chosen:
+            parts.append(text(x(0.0) + 14, y + 5, "chosen", "strong green"))
+        else:
+            parts.append(line(x(mean - 2.0 * error), y, x(mean + 2.0 * error), y, "edge"))
+            said.append(f"{name}: {mean:+.2f} ± {error:.2f}")
+        parts.append(f'<circle cx="{x(mean):.1f}" cy="{y:.1f}" r="5" class="box"/>')
+    return picture(int(bottom) + 36, "A decision: how much better or worse each action is", "; ".join(said), parts)
+
+
 def rooms() -> str:
     """The rooms of the package from top to bottom, with an arrow for every import that no chain of arrows implies."""
     page = (HERE.parent / "architecture.md").read_text("utf-8")
@@ -289,7 +336,7 @@ def rooms() -> str:
 
 def main() -> None:
     """Writes the pictures that are named, or all, beside this file."""
-    drawings = {"overview": overview, "actions": actions, "rooms": rooms}
+    drawings = {"overview": overview, "actions": actions, "decision": decision, "rooms": rooms}
     for name in sys.argv[1:] or drawings:
         draw = drawings[name]
         path = HERE / f"{name}.svg"

@@ -13,10 +13,11 @@ from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import HardMax
 from smoothplan.brake import Brake, Stopped
 from smoothplan.compiling import working_time
-from smoothplan.decide import EPSILON, Deciding, Decision, in_portions
+from smoothplan.decide import EPSILON, Deciding, Decision
 from smoothplan.models.base import GenerativeModel, Oracle, States, required_model
 from smoothplan.models.gymnasium import Move
 from smoothplan.plan import root_state
+from smoothplan.planners.preparing import in_portions
 from smoothplan.planners.race import RACES
 from smoothplan.references import Improvable, Reference, default_reference
 from smoothplan.running.run import Root

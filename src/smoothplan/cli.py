@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import smoothplan
-from smoothplan import curvature, defaults, drawing, exact, simulators, specs, summaries
+from smoothplan import defaults, drawing, exact, simulators, specs, summaries
 from smoothplan.arguments import shown
 from smoothplan.backups import Backup, HardMax
 from smoothplan.exact import Solution
@@ -213,29 +213,17 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
     root = model.initial_state if state is None else state
     value = None if truth is None else float(truth.values[root])
     price = planner.schedule(model).calls if isinstance(planner, Scheduled) else None
-    bonus = None if planner.backup.temperature == 0.0 else curvature.gap_of_values(model, planner.backup)
     if options.json:
-        extra = {"forecast": price, "chosen": reasons or None, "exact": value, "bonus": bonus}
+        extra = {"forecast": price, "chosen": reasons or None, "exact": value}
         found = {name: field for name, field in extra.items() if field is not None}
         print(json.dumps(json.loads(result.to_json()) | found))
         return
-    _print(console, (("warning", text) for text in getattr(details, "warnings", ())), width=9)
+    _print(console, summaries.warning_lines(result))
     _print(console, ((name, f"{text} (chosen)") for name, text in reasons.items()))
-    for name, text in summaries.plan_lines(result, price, value):
-        _print(console, [(name, text)])
-        if name == "value" and bonus is not None and result.status != "terminal":
-            _print(console, [("bonus", _bonus(bonus))])
+    _print(console, summaries.plan_lines(result, price, value))
     actions = summaries.root_actions(result, None if truth is None else truth.q[root].tolist())
     if actions is not None:
         console.print(_filled(actions))
-
-
-def _bonus(bonus: tuple[float, float]) -> str:
-    """How far a regularised value may be from the ordinary one. Costs may so have an interval that ends above 0."""
-    low, high = bonus
-    if low >= 0.0:
-        return f"the value is regularised, and includes an entropy bonus of at most {high:.3g}"
-    return f"the value is regularised: {low:.3g} to {high:.3g} more than the ordinary one, by costs and entropy"
 
 
 def _run_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -276,7 +264,7 @@ def _plan_unregularised(options: argparse.Namespace, console: Console) -> None:
     if options.json:
         print(json.dumps(json.loads(found.to_json()) | ({} if truth is None else {"exact": truth})))
         return
-    _print(console, (("warning", text) for text in found.warnings), width=9)
+    _print(console, summaries.warning_lines(found.regularised))
     _print(console, summaries.unregularised_lines(found, truth))
     console.print("What was planned, the regularised value:", highlight=False)
     _print(console, summaries.plan_lines(found.regularised), indent="  ")

@@ -7,40 +7,41 @@ do after the first step, and a race between the actions compares returns that fo
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from smoothplan import arguments, curvature
+from smoothplan import arguments, curvature, figures
 from smoothplan.arguments import Floats, Ints, amount
 from smoothplan.backups import HardMax
 from smoothplan.brake import Brake, Stopped
-from smoothplan.compiling import announcing, working_time
-from smoothplan.models.base import GenerativeModel, Oracle, action_names, required_model
+from smoothplan.compiling import announcing
+from smoothplan.models.base import GenerativeModel, Oracle, action_names, is_deterministic, required_model
 from smoothplan.models.tabular import TabularModel
 from smoothplan.plan import root_state
 from smoothplan.planners.gape import OTGapE, SearchRun
-from smoothplan.planners.race import DOMINATED, LEAST, RACES, Difference, Race, is_deterministic
+from smoothplan.planners.preparing import Portion, in_portions
+from smoothplan.planners.race import DOMINATED, LEAST, RACES, Difference, Race
 from smoothplan.references import Improvable, Reference, SharedReference, default_reference
-from smoothplan.references.default import TRIAL, recurs, trial_calls
-from smoothplan.running.progress import COMPILING, Shown, display_for
-from smoothplan.running.run import Display, Found, Identification, Root, Status, plain, within
+from smoothplan.references.default import TRIAL, recurs, trial_calls, walks_recur
+from smoothplan.running.progress import COMPILING, Lines, Live, Shown, Silent, display_for, polled
+from smoothplan.running.run import Found, Identification, Root, Status, plain, within
 from smoothplan.running.workers import Workers
 
 CALLS = 100_000
 """Simulator calls of a decision, if neither calls nor seconds are given."""
 
-EPSILON = 0.01
+EPSILON = 0.001
 """The gap that is asked for by default, as a fraction of the width of the interval of all values."""
 
 REFERENCE = 0.5
 """The part of the budget for a reference, search included."""
 
-PORTION = 1_000
-"""Simulator calls of the first portion of a reference, where time is limited; the next ones double."""
+WALKED = 512
+"""Simulator calls that find out whether states of real numbers recur."""
 
 POOR = 0.1
 """The error of a reference that is worth a warning, as a fraction of the value."""
@@ -89,7 +90,7 @@ class Decision:
         for action, name in enumerate(self.names):
             line = f"  {'→' if action == self.action else ' '} {name:<{width}}  "
             line += f"{self.q[action]:.6g} ± {self.q_errors[action]:.2g}"
-            if action != self.action:
+            if action != self.action and math.isfinite(self.difference_errors[action]):
                 line += f", {_signed(self.differences[action])} ± {self.difference_errors[action]:.2g}"
             if self.q_intervals is not None:
                 low, high = self.q_intervals[action]
@@ -107,7 +108,9 @@ class Decision:
         if math.isfinite(self.gap):
             short = "" if self.certified else f" (more than the {self.epsilon:.4g} asked for)"
             parts.append(f"no action is better by more than {self.gap:.4g} {proved}{short}")
-        if math.isfinite(self.regret):
+        if self.regret == 0.0:
+            parts.append(f"no other action seems better (estimate at level {self.delta:g})")
+        elif math.isfinite(self.regret):
             parts.append(f"no action seems better by more than {self.regret:.4g} (estimate at level {self.delta:g})")
         return "; ".join(parts) or "nothing is known of how good it is"
 
@@ -115,6 +118,13 @@ class Decision:
         gap = f", gap={self.gap:.4g}" if math.isfinite(self.gap) else ""
         warned = f", {len(self.warnings)} warnings" if self.warnings else ""
         return f"Decision(action={self.action}{gap}, regret={self.regret:.4g}, calls={self.calls}{warned})"
+
+    def _repr_html_(self) -> str:
+        return figures.decision_html(self)
+
+    def figure(self) -> Any:
+        """A Plotly figure of the action values: estimates with their errors, and what is proved."""
+        return figures.decision_figure(self)
 
     def to_json(self) -> str:
         """One JSON object; numbers that are not finite are null."""
@@ -160,8 +170,8 @@ def decide(
         calls: simulator calls, at most; 100,000 if no limit is given.
         seconds: time, instead of calls. Compiling and loading code do not count. The result then depends on the
             machine.
-        epsilon: the gap that counts as certified, in units of value; by default 1 % of the width of the interval of
-            all values.
+        epsilon: the gap that counts as certified, in units of value; by default a thousandth of the width of the
+            interval of all values.
         delta: the probability that a proved gap fails, and the level of the estimated regret.
         seed: the same seed gives the same decision, where no limit on time is given.
         reference: Q̂, whose best actions are followed after the first step; by default it is made from the simulator.
@@ -192,7 +202,8 @@ def decide(
     with brake.on_signals(), workforce, display, announcing(partial(display.note, COMPILING)):
         try:
             deciding.prepare(workforce, display)
-            deciding.compare(workforce)
+            with polled(display, lambda: deciding.calls):
+                deciding.compare(workforce)
         except Stopped as stopped:
             status = stopped.reason
         except KeyboardInterrupt:
@@ -200,26 +211,6 @@ def decide(
         display.update(deciding.calls, deciding.interval)
         display.end(status)
     return deciding.decision(status)
-
-
-Work = Callable[[int], Any]
-"""Work that takes a number of simulator calls, at most; it returns True where nothing is left to do."""
-
-
-def in_portions(work: Work, until: float, made: Callable[[], int]) -> None:
-    """Does work until a time on the clock of `working_time`, in portions of calls that double.
-
-    Args:
-        work: what is done.
-        until: no portion begins that would end later, judged by the one before.
-        made: the calls made so far.
-    """
-    portion, taken = PORTION, 0.0
-    while (started := working_time()) + 2.0 * taken < until:
-        before = made()
-        if work(portion) is True or made() == before:
-            return
-        portion, taken = 2 * portion, working_time() - started
 
 
 class Deciding:
@@ -238,13 +229,14 @@ class Deciding:
         self._root, self._epsilon, self._delta, self._first = root, epsilon, delta, first
         self.reference = reference
         self._oracle = Oracle(root.model, root.seed)  # of a reference that is made
+        self._walker = Oracle(root.model, root.seed, RACES - 2)  # of walks before that
         self._search: SearchRun | None = None
         self.race: Race | None = None
 
     @property
     def calls(self) -> int:
         """Simulator calls made."""
-        return self._oracle.calls + (0 if self.race is None else self.race.calls)
+        return self._oracle.calls + self._walker.calls + (0 if self.race is None else self.race.calls)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -255,7 +247,7 @@ class Deciding:
 
     # The reference
 
-    def prepare(self, workers: Workers, display: Display) -> None:
+    def prepare(self, workers: Workers, display: Silent | Live | Lines) -> None:
         """Makes a reference by its part of the budget, if none was given; by a search for a certificate, if it can be.
 
         Raises:
@@ -267,13 +259,13 @@ class Deciding:
         limit = None if root.max_calls is None else int(REFERENCE * root.max_calls)
         if limit is not None and limit < 1:
             return
-        if np.asarray(root.state).dtype.kind in "iub":
+        if self._may_recur(limit):
             shared = SharedReference(root.model, HardMax(), root=root.state, delta=self._delta, oracle=self._oracle)
             planner = OTGapE(HardMax(), self._epsilon, self._delta)
             search = SearchRun(planner, replace(root, max_calls=limit), shared.explorer)
 
             def look(calls: int) -> bool:
-                return search.search(self.calls + calls, workers, display)
+                return search.search(self._oracle.calls + calls, workers, display)
 
             self._spend(limit, look, trial=True)
             if recurs(shared):
@@ -283,7 +275,15 @@ class Deciding:
                 if not self._proved:
                     self._spend(limit, shared.improve)
                 return
-        self._spend(limit, self._improve)
+        with polled(display, lambda: self.calls):
+            self._spend(limit, self._improve)
+
+    def _may_recur(self, limit: int | None) -> bool:
+        """Whether a search for a certificate is worth a try: whole numbers may be met again, others hardly ever are."""
+        root, kind = self._root, np.asarray(self._root.state).dtype.kind
+        if kind != "f" or is_deterministic(root.model):
+            return kind in "iub"
+        return limit is not None and walks_recur(root.model, self._walker, root.state, min(WALKED, limit // 20))
 
     @property
     def _proved(self) -> bool:
@@ -304,7 +304,7 @@ class Deciding:
             assert isinstance(self.reference, Improvable)
             self.reference.improve(calls)
 
-    def _spend(self, limit: int | None, work: Work, trial: bool = False) -> None:
+    def _spend(self, limit: int | None, work: Portion, trial: bool = False) -> None:
         """Does work by the calls that are left of a limit, or by its part of the time.
 
         Args:
@@ -382,19 +382,20 @@ class Deciding:
             epsilon=self._epsilon,
             delta=self._delta,
             seed=root.seed,
-            names=tuple(action_names(model)),
+            names=action_names(model),
             reference=self.reference,
         )
 
     def _proved_gap(self, found: Found, estimated: int) -> tuple[int, float]:
-        """The action that bounds prove, or else the one that estimates say is best, and what is proved of it."""
+        """The action that bounds prove, unless estimates say clearly that another is better, and what is proved of it."""
         assert isinstance(found.details, Identification)
         assert found.action is not None
         assert found.q_intervals is not None
         low, high = found.q_intervals.T
-        if self.race is None or estimated == found.action or within(found.details.gap, self._epsilon):
+        if self.race is None or estimated == found.action or high[estimated] < low.max():
             return found.action, found.details.gap
-        if high[estimated] < low.max():  # proved to be worse
+        better = self.race.difference(estimated, found.action)
+        if within(found.details.gap, self._epsilon) and better.mean <= DOMINATED * better.error:
             return found.action, found.details.gap
         return estimated, float(np.delete(high, estimated).max() - low[estimated])
 
@@ -427,6 +428,11 @@ class Deciding:
             guess = "arbitrary" if race is None else "the best guess of a poor reference"
             yield f"{limit} are too few for a single return of every action: the action is {guess}"
             return
+        if getattr(self.reference, "is_blank", False):
+            yield (
+                "the reference has learnt nothing, for all rewards that it saw were alike: returns follow action "
+                f"{action_names(model)[race.best]} everywhere"
+            )
         means, errors, counts = race.estimates()
         if counts[action] < LEAST and not is_deterministic(model):
             yield f"{limit} allow only {counts[action]} returns of every action: the estimates are rough"
@@ -437,10 +443,16 @@ class Deciding:
                 f"the reference is poor: it claims {race.claim:.4g} for action {action_names(model)[followed]}, and "
                 f"its policy earns {means[followed]:.4g} ± {errors[followed]:.2g}; more calls would improve it"
             )
-        rivals = [rival for rival in race.active.tolist() if rival != action]
-        if rivals:
-            found = {rival: race.difference(rival, action) for rival in rivals}
-            rival = max(rivals, key=lambda other: found[other].mean + 2.0 * found[other].error)
+        _, late, full = race.horizons
+        if 4 * late < full:
+            yield (
+                f"returns are cut after {late} of about {full} steps, so that estimates rest on the reference, whose "
+                "errors their standard errors do not show"
+            )
+        found = {rival: race.difference(rival, action) for rival in range(model.actions) if rival != action}
+        close = [rival for rival, apart in found.items() if abs(apart.mean) <= DOMINATED * apart.error]
+        if close:
+            rival = max(close, key=lambda other: found[other].mean + 2.0 * found[other].error)
             yield self._tie(action, rival, found[rival])
 
     def _tie(self, action: int, rival: int, found: Difference) -> str:
@@ -448,8 +460,8 @@ class Deciding:
         assert self.race is not None
         names = action_names(self._root.model)
         text = (
-            f"actions {names[action]} and {names[rival]} cannot be told apart: the difference is {-found.mean:.3g} ± "
-            f"{found.error:.2g} (estimate)"
+            f"actions {names[action]} and {names[rival]} cannot be told apart for sure: {names[rival]} is "
+            f"{_signed(found.mean)} ± {found.error:.2g} (estimate)"
         )
         if not math.isfinite(found.error) or found.error == 0.0:
             return text

@@ -10,11 +10,11 @@ from typing import Any, get_args
 
 import numpy as np
 
-from smoothplan import arguments, figures, summaries
+from smoothplan import arguments, curvature, figures, summaries
 from smoothplan.arguments import Floats
 from smoothplan.brake import Brake, Stopped
 from smoothplan.compiling import announcing
-from smoothplan.models.base import GenerativeModel, required_model
+from smoothplan.models.base import GenerativeModel, action_names, required_model
 from smoothplan.models.calls import SimulatorError
 from smoothplan.models.tabular import TabularModel
 from smoothplan.running.checkpoint import Checkpoint
@@ -32,6 +32,7 @@ class PlanResult(Found):
     seconds: float
     status: Status
     seed: int
+    bonus: tuple[float, float] | None  # contains the regularised value less the ordinary one; None for the hard maximum
     names: tuple[str, ...] = field(repr=False)  # of the actions, [K]; no part of the JSON object
 
     def __repr__(self) -> str:
@@ -74,7 +75,8 @@ def plan(
         planner: what to run.
         model: the simulator.
         state: where to plan; the model's initial state by default.
-        seed: the same seed gives the same result, for any number of workers, and however often it was resumed.
+        seed: the same seed gives the same result, for any number of workers, and however often it was resumed, where no
+            limit on time ends it.
         max_calls: a limit on simulator calls. Giving one also allows a run whose forecast is hopeless.
         max_seconds: a limit on time. What is under way then is abandoned. Compiling code, which happens once, and
             loading it do not count, except in processes of Dask.
@@ -161,8 +163,15 @@ def _result(planner: Planner, root: Root, found: Found, status: Status) -> PlanR
         seconds=time.perf_counter() - root.started,
         status=status,
         seed=root.seed,
-        names=summaries.action_names(root.model),
+        bonus=_bonus(planner, root, status),
+        names=action_names(root.model),
     )
+
+
+def _bonus(planner: Planner, root: Root, status: Status) -> tuple[float, float] | None:
+    """What regularisation adds to a value, at least and at most."""
+    ordinary = planner.backup.temperature == 0.0 or status == "terminal"
+    return None if ordinary else curvature.gap_of_values(root.model, planner.backup)
 
 
 def _worth_nothing(planner: Planner, root: Root) -> PlanResult:

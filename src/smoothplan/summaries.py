@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from smoothplan.models.base import GenerativeModel
 from smoothplan.running.run import Diagnosis, Estimate, Identification
 
 if TYPE_CHECKING:
@@ -48,11 +47,6 @@ def aligned(rows: Sequence[Sequence[str]], texts: int = 1) -> str:
     )
 
 
-def action_names(model: GenerativeModel) -> tuple[str, ...]:
-    """The names of the actions; their numbers where they have none."""
-    return tuple(getattr(model, "action_names", None) or map(str, range(model.actions)))
-
-
 # Plans
 
 
@@ -67,9 +61,16 @@ def support(result: "PlanResult") -> Support:
     return "declared" if isinstance(details, Estimate) or no_sample else "proved"
 
 
+def warning_lines(result: "PlanResult") -> Iterator[Line]:
+    """What a reader of a plan must know before anything else."""
+    yield from (("warning", sentence) for sentence in getattr(result.details, "warnings", ()))
+
+
 def plan_lines(result: "PlanResult", price: int | None = None, truth: float | None = None) -> Iterator[Line]:
     """What a plan found, beside its forecast and the exact value where they are known."""
     yield "value", _value(result)
+    if result.bonus is not None:
+        yield "bonus", _bonus(result.bonus)
     if truth is not None:
         yield "exact", compared(truth, result.interval)
     yield "action", "none, the state is terminal" if result.action is None else _action(result)
@@ -94,7 +95,8 @@ def root_actions(result: "PlanResult", truth: Sequence[float] | None = None) -> 
 def plan_summary(result: "PlanResult") -> str:
     """All that is worth reading of a plan."""
     actions = root_actions(result)
-    return "\n".join([text(plan_lines(result)), *([] if actions is None else [aligned(actions)])])
+    lines = [*warning_lines(result), *plan_lines(result)]
+    return "\n".join([text(lines), *([] if actions is None else [aligned(actions)])])
 
 
 def plan_brief(result: "PlanResult") -> str:
@@ -142,6 +144,14 @@ def _stated(value: float, interval: tuple[float, float], result: "PlanResult") -
     return f"{value:.6g}, in [{low:.6g}, {high:.6g}] {sure(result)}"
 
 
+def _bonus(bonus: tuple[float, float]) -> str:
+    """How far a regularised value may be from the ordinary one. Costs may so have an interval that ends above 0."""
+    low, high = bonus
+    if low >= 0.0:
+        return f"the value is regularised, and includes an entropy bonus of at most {high:.3g}"
+    return f"the value is regularised: {low:.3g} to {high:.3g} more than the ordinary one, by costs and entropy"
+
+
 def _action(result: "PlanResult") -> str:
     """The chosen action and the policy. They are certified only by a planner that identifies the best action."""
     shares = ", ".join(f"{name} {share:.0%}" for name, share in zip(result.names, result.policy, strict=True))
@@ -181,7 +191,8 @@ def unregularised_lines(found: "UnregularisedResult", truth: float | None = None
 def unregularised_summary(found: "UnregularisedResult") -> str:
     """The ordinary value, and what was planned."""
     planned = text(plan_lines(found.regularised), indent="  ")
-    return "\n".join([text(unregularised_lines(found)), "What was planned, the regularised value:", planned])
+    lines = [*warning_lines(found.regularised), *unregularised_lines(found)]
+    return "\n".join([text(lines), "What was planned, the regularised value:", planned])
 
 
 # Episodes

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -108,6 +108,9 @@ def plan_unregularised(
         made = choice.planner
         if max_calls is None and max_seconds is None:
             max_calls = choice.max_calls
+        else:
+            reasons = {name: reason for name, reason in choice.reasons.items() if name != "limit"}
+            choice = replace(choice, reasons=reasons)
     else:
         made = planner(backup)
     if made.backup is not backup:

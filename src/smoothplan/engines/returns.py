@@ -19,6 +19,7 @@ from smoothplan import arguments
 from smoothplan.arguments import Floats, Ints
 from smoothplan.engines.base import repeated
 from smoothplan.engines.chains import QFunction, checked_references
+from smoothplan.engines.jitted_chains import JittedChains
 from smoothplan.models.base import GenerativeModel, Oracle, States, Transition
 
 
@@ -67,7 +68,7 @@ class PairedReturns:
                 going_on, states, groups = going_on[~terminals], states[~terminals], 1
             if len(going_on) == 0:
                 break
-            q = self.q(states)
+            q = self._q(states)
             if step in (early, horizon):
                 ended = totals.copy()
                 ended[going_on] += scale * np.clip(q.max(axis=1), *self.values)
@@ -77,10 +78,38 @@ class PairedReturns:
             soon = totals
         return Paired(count, *(np.ascontiguousarray(sums.reshape(-1, count).T) for sums in (soon, totals)))
 
-    def q(self, states: States) -> Floats:
-        """Q̂ at states [n, ...], [n, K], checked."""
-        q = arguments.numbers("reference.q(states)", self.reference(arguments.frozen(states)))
-        return checked_references(q, states, self.model.actions)
+    def _q(self, states: States) -> Floats:
+        return values_of(self.reference, states, self.model.actions)
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledReturns:
+    """Returns where nothing is random: one says everything of an action, and compiled chains are fastest.
+
+    Args:
+        chains: around a reference on a grid, for the hard maximum. Their tail stands for what lies beyond the horizon.
+    """
+
+    chains: JittedChains
+
+    compiled: ClassVar[bool] = True
+
+    @property
+    def chunk_calls(self) -> int:
+        """Simulator calls of a chunk."""
+        return self.chains.chunk_calls
+
+    def paired(self, oracle: Oracle, state: States, actions: Ints, count: int, early: int, horizon: int) -> Paired:
+        """As `PairedReturns.paired`; all rows are alike, and early returns are the late ones."""
+        totals = [self.chains.returns(oracle, state, int(action), 1, horizon).total for action in actions]
+        returns = np.repeat(np.array([totals]), count, axis=0)
+        return Paired(count, returns, returns)
+
+
+def values_of(reference: QFunction, states: States, actions: int) -> Floats:
+    """Q̂ at states [n, ...], [n, K], or an error that says what is wrong with them."""
+    q = arguments.numbers("reference.q(states)", reference(arguments.frozen(states)))
+    return checked_references(q, states, actions)
 
 
 def _sample(oracle: Oracle, states: States, actions: Ints, groups: int) -> Transition:

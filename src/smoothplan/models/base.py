@@ -192,9 +192,14 @@ def rewards_are_known(model: GenerativeModel) -> bool:
     return kind == "deterministic" or (kind == "transition" and model.max_successors == 1)
 
 
-def action_names(model: GenerativeModel) -> list[str]:
+def is_deterministic(model: GenerativeModel) -> bool:
+    """Whether nothing is random: next states and rewards are fixed by (s, a)."""
+    return model.max_successors == 1 and rewards_are_known(model)
+
+
+def action_names(model: GenerativeModel) -> tuple[str, ...]:
     """The names of the actions, where the model has any, or their numbers."""
-    return list(getattr(model, "action_names", None) or map(str, range(model.actions)))
+    return tuple(getattr(model, "action_names", None) or map(str, range(model.actions)))
 
 
 NO_BRAKE = brake.Brake()

@@ -8,15 +8,16 @@ import numpy as np
 
 from smoothplan import arguments, curvature
 from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, SoftmaxMixture, depends_on_state, is_mixture
+from smoothplan.backups import Backup, HardMax, SoftmaxMixture, depends_on_state, is_mixture
 from smoothplan.engines.base import Engine
 from smoothplan.engines.batched import BatchedEngine
 from smoothplan.engines.chains import BatchedChains, Chains, checked_references
 from smoothplan.engines.compiled import CompiledEngine
 from smoothplan.engines.compiled_chains import TableChains
 from smoothplan.engines.jitted_chains import JittedChains
+from smoothplan.engines.returns import CompiledReturns, PairedReturns
 from smoothplan.engines.steps import serves
-from smoothplan.models.base import GenerativeModel, States
+from smoothplan.models.base import GenerativeModel, States, is_deterministic
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.references import GridReference, Reference
@@ -98,6 +99,20 @@ def likely_gap(backup: Backup, problem: Problem) -> float:
         return problem.action_gap
     spread = float(np.ptp(backup.shifts(problem.actions), axis=0).max())
     return min(problem.action_gap, spread + backup.temperature * math.log(problem.actions / 1e-12))
+
+
+def returns_for(model: GenerativeModel, reference: Reference, beyond: float) -> PairedReturns | CompiledReturns:
+    """The engine for returns that follow the best actions of a reference.
+
+    Args:
+        model: the simulator.
+        reference: Q̂.
+        beyond: what a state is worth behind the horizon, about, for an engine that does not ask the reference there.
+    """
+    values = curvature.value_interval(model, HardMax())
+    if is_deterministic(model) and isinstance(reference, GridReference) and _compiles(model, reference):
+        return CompiledReturns(JittedChains(model, HardMax(), reference.grid, min(max(beyond, values[0]), values[1])))
+    return PairedReturns(model, reference.q, values)
 
 
 class Conditioned(NamedTuple):

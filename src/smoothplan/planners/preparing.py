@@ -1,15 +1,16 @@
 """Preparing a reference: made from the simulator where none is given, and improved, within a hard budget of calls."""
 
 from collections.abc import Callable
+from typing import Any
 
 from smoothplan.backups import Backup
+from smoothplan.compiling import working_time
 from smoothplan.models.base import Oracle
 from smoothplan.planners.sampling import PILOT, AllAlike, Sampling
 from smoothplan.references import (
     Improvable,
     Reference,
     Savable,
-    TooFewCallsError,
     default_reference,
 )
 from smoothplan.references.default import usual_calls
@@ -20,8 +21,31 @@ from smoothplan.search.saved import Readable
 PREPARATION_SHARE = 0.5
 """The part of the limit on calls, and of that on time, for making and improving a reference, at most."""
 
+FIRST_PORTION = 64
+"""Simulator calls of the first portion of work, where time is limited: a slow simulator makes a hundred in a second."""
+
 IMPROVEMENTS = 5
 """Steps in which a reference is improved, each twice as long as the one before."""
+
+
+Portion = Callable[[int], Any]
+"""Work that takes a number of simulator calls, at most; it returns True where nothing is left to do."""
+
+
+def in_portions(work: Portion, until: float, made: Callable[[], int]) -> None:
+    """Does work until a time on the clock of `working_time`, in portions of calls that double.
+
+    Args:
+        work: what is done.
+        until: no portion begins that would end later, judged by the one before.
+        made: the calls made so far.
+    """
+    portion, taken = FIRST_PORTION, 0.0
+    while (started := working_time()) + 2.0 * taken < until:
+        before = made()
+        if work(portion) is True or made() == before:
+            return
+        portion, taken = 2 * portion, working_time() - started
 
 
 class Preparation:
@@ -61,28 +85,41 @@ class Preparation:
         limit = self._root.max_calls
         return None if limit is None else int(PREPARATION_SHARE * limit) - self.calls
 
-    def make(self, workers: Workers, most: int | None = None) -> None:
-        """Makes the reference, by at most that many calls, if none was given. Too few calls are a warning."""
+    def make(self, workers: Workers) -> None:
+        """Makes the reference, if none was given. Where there is nothing to make it from, there is a warning."""
         if not self.makes:
             return
-        left = self._left()
-        calls = usual_calls(self._root.model) if most is None else most
-        calls = calls if left is None else min(calls, left)
-        root = self._root
+        left, root = self._left(), self._root
+        calls = usual_calls(root.model) if left is None else min(usual_calls(root.model), left)
 
-        def make(saved: Readable | None = None) -> Savable:
+        def make(calls: int, saved: Readable | None = None) -> Savable:
             self.reference = made = default_reference(
                 root.model, self._backup, state=root.state, calls=calls, saved=saved, oracle=self._oracle
             )
             return made
 
+        def go_on(portion: int) -> bool:
+            portion = min(portion, calls - self._oracle.calls)
+            if isinstance(self.reference, Improvable):
+                self.reference.improve(portion)
+            else:
+                make(portion)
+            return self._oracle.calls >= calls
+
         if calls < 1:
             self._warn(f"max_calls={root.max_calls} leaves no calls for it")
-        elif not workers.recall("reference", make):
-            try:
-                workers.keep("reference", make().saved)
-            except TooFewCallsError as error:
-                self._warn(str(error))
+            return
+        if not workers.recall("reference", lambda saved: make(calls, saved)):
+            if left is None and root.max_seconds is not None:
+                in_portions(go_on, root.begun + PREPARATION_SHARE * root.max_seconds, lambda: self._oracle.calls)
+            else:
+                make(calls)
+            if isinstance(self.reference, Savable):
+                workers.keep("reference", self.reference.saved)
+        if self._oracle.calls == 0:
+            self._warn(f"max_seconds={root.max_seconds} leaves no time for it")
+        elif getattr(self.reference, "is_blank", False):
+            self._warn(f"nothing can be learnt from {self._oracle.calls:,} calls")
 
     def _warn(self, reason: str) -> None:
         self.warnings.append(f"no reference was made, so that this is about a uniformly random policy: {reason}")

@@ -13,18 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from smoothplan import curvature
 from smoothplan.arguments import Floats, Ints
-from smoothplan.backups import HardMax
 from smoothplan.compiling import working_time
-from smoothplan.engines.returns import Paired, PairedReturns
-from smoothplan.models.base import GenerativeModel, rewards_are_known
+from smoothplan.engines.returns import Paired, values_of
+from smoothplan.models.base import GenerativeModel, is_deterministic
+from smoothplan.planners.engines import returns_for
 from smoothplan.references import Reference
 from smoothplan.running.run import Root
 from smoothplan.running.work import Chunk, Work
 from smoothplan.running.workers import Workers
 
-EARLY, LATE = 0.05, 0.02
+EARLY, LATE = 0.15, 0.02
 """When the reference values early returns, as a fraction of the effective horizon 1/(1−γ); and late ones: where the
 discount has fallen to this."""
 
@@ -32,10 +31,17 @@ ROWS = 32
 """Late returns of every action that the horizon is made short for, if calls are few."""
 
 ROUNDS = 3
-"""Rounds of a race, between which actions are eliminated."""
+"""Rounds of a race, between which actions are eliminated; two where late returns are few, for rounds take time."""
 
 FALSE_ALARMS = 1e-3
 """How often an action is eliminated that is as good as the leader, for each comparison, about."""
+
+STANDS_OUT = 3.0
+"""How many times its variance the square of a correction must be before any of it counts. With 1, as unbiasedness would
+have it, half of all corrections by pure noise count."""
+
+DEVIATION = 1.0
+"""Standard errors by which an action must be ahead of the reference's best to be taken in its place."""
 
 DOMINATED = 3.0
 """Standard errors by which an action must not be worse than another to be chosen."""
@@ -65,11 +71,6 @@ class Horizons(NamedTuple):
         return cls(early, max(early, int(min(full, calls / 2.0 / (ROWS * model.actions)))), full)
 
 
-def is_deterministic(model: GenerativeModel) -> bool:
-    """Whether one return says everything of an action."""
-    return model.max_successors == 1 and rewards_are_known(model)
-
-
 class Difference(NamedTuple):
     """How much better one action is than another, estimated."""
 
@@ -93,11 +94,11 @@ class Race:
 
     def __init__(self, root: Root, reference: Reference, first: int = RACES) -> None:
         self._root, model = root, root.model
-        self._engine = PairedReturns(model, reference.q, curvature.value_interval(model, HardMax()))
-        self._work = Work(self._engine, model, root.state, root.seed, kept=False)
-        here = self._engine.q(np.asarray(root.state)[None])[0]
+        here = values_of(reference.q, np.asarray(root.state)[None], model.actions)[0]
         self.claim = float(here.max())  # what the reference says of the state
         self.best = int(here.argmax())  # and which action it would take
+        self._engine = returns_for(model, reference, self.claim)
+        self._work = Work(self._engine, model, root.state, root.seed, kept=False)
         self.active = np.arange(model.actions)  # actions that are left
         self.next_chunk, self.calls = first, 0
         self.horizons = Horizons.of(model, math.inf)
@@ -113,8 +114,10 @@ class Race:
         """
         self.horizons = Horizons.of(self._root.model, calls)
         limit = self.calls + calls
-        for number in range(ROUNDS):
-            self._round((limit - self.calls) // (ROUNDS - number), workers)
+        few = calls < 4 * ROWS * self.horizons.late * len(self.active)
+        rounds = ROUNDS - 1 if few else ROUNDS
+        for number in range(rounds):
+            self._round((limit - self.calls) // (rounds - number), workers)
             self._eliminate()
             if len(self.active) == 1 or self._exact:
                 return
@@ -221,8 +224,9 @@ class Race:
         """The action to take: of those that are left, the best by early estimates and a part of the correction.
 
         What all actions of a row have in common is taken off. With the correction c of early estimates by late ones,
-        and its variance v, the part is (1 − Σv/Σc²)₊ (James and Stein): nothing where the correction may be noise, all
-        of it where it clearly is not.
+        and its variance v, the part is (1 − 3Σv/Σc²)₊, as James and Stein shrink: nothing where the correction may be
+        noise, all of it where it clearly is not. The reference's best action is left only for one that is ahead by a
+        standard error: where the two are alike, changing between them gains nothing.
         """
         if len(self._early) == 0:
             return self.best
@@ -230,14 +234,26 @@ class Race:
         early, late = self._early[:, left], self._late[:, left]
         corrections = _centred(late - early)
         corrections = corrections[~np.isnan(corrections).any(axis=1)]
-        estimates = _centred(early).mean(axis=0)
+        estimates, part = _centred(early).mean(axis=0), 0.0
         if len(corrections) >= (1 if self._exact else LEAST):
             mean = corrections.mean(axis=0)
-            noise = 0.0 if self._exact else float(corrections.var(axis=0, ddof=1).sum()) / len(corrections)
-            square = float(mean @ mean)
-            estimates = estimates + (max(0.0, 1.0 - noise / square) if square > 0.0 else 0.0) * mean
-        # The reference's best action stays, unless another is ahead by more than rounding.
-        return int(left[(estimates + self._rounding * (left == self.best)).argmax()])
+            noise, square = float(self._variances(corrections).sum()), float(mean @ mean)
+            part = max(0.0, 1.0 - STANDS_OUT * noise / square) if square > 0.0 else 0.0
+            estimates = estimates + part * mean
+        ahead = int(estimates.argmax())
+        if self.best not in left:
+            return int(left[ahead])
+        stays = int(np.flatnonzero(left == self.best)[0])
+        apart = [rows[:, [ahead]] - rows[:, [stays]] for rows in (early, corrections)]
+        error = math.sqrt(float(self._variances(apart[0])[0] + part**2 * self._variances(apart[1])[0]))
+        leads = estimates[ahead] - estimates[stays] > DEVIATION * error + self._rounding
+        return int(left[ahead]) if leads else self.best
+
+    def _variances(self, rows: Floats) -> Floats:
+        """The variances of the means of rows [n, A], [A]; none where nothing is random, or too few rows tell."""
+        if self._exact or len(rows) < 2:
+            return np.zeros(rows.shape[1])
+        return np.asarray(rows.var(axis=0, ddof=1) / len(rows))
 
 
 def _centred(rows: Floats) -> Floats:

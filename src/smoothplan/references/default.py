@@ -109,13 +109,27 @@ def trial_calls(calls: int) -> int:
     return max(1, min(calls // 2, max(TRIAL_CALLS, int(TRIAL * calls))))
 
 
+def walks_recur(model: GenerativeModel, oracle: Oracle, start: Any, calls: int) -> bool:
+    """Whether random walks from a state meet the same states again, by at most that many calls."""
+    walks, seen = 16, set[bytes]()
+    states = np.repeat(np.asarray(start)[None], walks, axis=0)
+    steps = calls // walks
+    for _ in range(steps):
+        found = oracle.sample(states, oracle.rng.integers(model.actions, size=walks))
+        seen.update(state.tobytes() for state in found.next_states)
+        states = found.next_states.copy()
+        states[found.terminals] = start
+    return steps > 0 and steps * walks >= RECURRING * len(seen)
+
+
 def recurs(reference: SharedReference) -> bool:
     """Whether states recur, as far as a shared reference can tell, or nothing else will do.
 
-    Only vectors of signed numbers have neighbours that a fit can learn from: a single number, or bytes, may be a label.
+    Only vectors of numbers have neighbours that a fit can learn from: a single whole number, or bytes, may be a label.
     """
     example = np.asarray(reference.explorer.state(0))
-    label = isinstance(reference.model, TabularModel) or example.ndim == 0 or example.dtype.kind != "i"
+    kind = example.dtype.kind
+    label = isinstance(reference.model, TabularModel) or (kind != "f" and example.ndim == 0) or kind not in "if"
     return label or reference.calls >= RECURRING * reference.states
 
 

@@ -154,6 +154,11 @@ class FittedReference:
         """States at which all actions were simulated."""
         return self._visited
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether there was no fit yet: too few states were visited, or all rewards there were alike."""
+        return self._regression is None
+
     def q(self, states: States) -> Floats:
         """Estimates, [n, K]; the middle of what is possible before the first fit."""
         points = _points(np.asarray(states), self._root.ndim)
@@ -178,7 +183,7 @@ class FittedReference:
             )
         if state is not None:
             self._walkers[:] = start
-        walkers = int(np.clip((until - self._visited) // 64, 16, WALKERS))
+        walkers = int(np.clip((until - self._visited) // 20, 16, WALKERS))  # twenty steps each, at least
         while self._visited < until:
             goal = max(FIRST, int(GROWTH * (self._fitted_at or self._visited)))
             # A fit that the next one makes superfluous at once is left out.

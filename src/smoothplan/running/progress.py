@@ -3,9 +3,10 @@
 import json
 import math
 import sys
+import threading
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
@@ -324,6 +325,26 @@ def display_for(
         return Silent()
     pace = Pace(epsilon=epsilon, max_calls=max_calls, max_seconds=max_seconds, clock=clock)
     return Lines(pace) if progress == "json" else Live(pace, title)
+
+
+@contextmanager
+def polled(display: Silent | Live | Lines, calls: Callable[[], int]) -> Iterator[None]:
+    """Shows the calls of work that does not say by itself how far it is, twice per second."""
+    over = threading.Event()
+
+    def show() -> None:
+        while not over.wait(0.5):
+            display.update(calls(), None)
+
+    watcher = threading.Thread(target=show, daemon=True)
+    if not isinstance(display, Silent):
+        watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if watcher.is_alive():
+            watcher.join()
 
 
 def live_bar(*texts: str) -> "tuple[rich.progress.Progress, bool]":
