@@ -345,7 +345,7 @@ def random_ball(rng: np.random.Generator) -> tuple[Floats, Floats, float, float]
 
 def test_the_ball_is_exact() -> None:
     rng = np.random.default_rng(0)
-    for _ in range(150):
+    for _ in range(60):
         shares, values, unseen, level = random_ball(rng)
         found = Decimal(ball_maximum(shares, values, unseen, level))
         attained, bound = exact_ball(shares, values, unseen, level)

@@ -210,14 +210,14 @@ def all_agree(table: Case, row: int) -> None:
     same_distribution(calls, compiled_calls.astype(np.float64))
 
 
-@pytest.mark.parametrize("row", [2, 4, 5, 7, 8, *(pytest.param(row, marks=pytest.mark.full) for row in (1, 3, 6))])
+@pytest.mark.parametrize("row", [5, 8, *(pytest.param(row, marks=pytest.mark.full) for row in (1, 2, 3, 4, 6, 7))])
 @pytest.mark.parametrize("name", MODELS)
 def test_engines_agree_with_the_naive_recursion(name: str, row: int) -> None:
     """The same distribution of samples and of calls. False-alarm rate 1e-6 for the whole file."""
     all_agree(case(name), row)
 
 
-DAILY = {("entropy", 3), ("entropy", 6), ("function", 2), ("function", 4), ("entropy ends", 6), ("entropy ends", 7)}
+DAILY = {("entropy", 3), ("entropy", 6), ("function", 2), ("entropy ends", 6), ("entropy ends", 7)}
 """Models and rows of `debiased_table` that every test run compares; the naive recursion is slow."""
 
 

@@ -99,10 +99,10 @@ def small_cases(epsilon: float, budgets: tuple[int | None, ...]) -> list[Case]:
 
 
 def test_all_intervals_hold_wherever_a_run_stops() -> None:
-    """24 small models, four backups, both ways to sample, two limits on calls: 384 runs."""
+    """24 small models, four backups, both ways to sample, two limits on calls: every third of 384 runs."""
     cases = small_cases(0.0, (20, 300))
     assert len(cases) == 384
-    assert covered(cases)
+    assert covered(cases[::3])
 
 
 def test_a_run_that_converges_returns_an_optimal_action_but_for_epsilon() -> None:
@@ -152,7 +152,7 @@ class Forgetful(OTGapE):
 
 
 HOSTILE: dict[str, tuple[sp.TabularModel, int]] = {
-    "many rewards": (bandit(), 2000),
+    "many rewards": (bandit(60), 1200),
     "rare transitions": (lottery(), 1200),
 }
 
@@ -231,7 +231,7 @@ def test_the_check_notices_that_the_published_thresholds_do_not_cover() -> None:
 @pytest.mark.parametrize("sampling", ["focused", "trajectories"])
 def test_any_simulator_will_do(sampling: Any) -> None:
     """The same simulators without their tables, known by keys only. With δ = 1e-7 all intervals hold."""
-    for seed, model in enumerate(small_models()[::3]):
+    for seed, model in enumerate(small_models()[::6]):
         for backup in (HARD, sp.LogSumExp(0.3), by_state(model)):
             planner = OTGapE(backup, 0.0, SURE, sampling=sampling)
             unknown = sp.plan(planner, vectorised(model), seed=seed, max_calls=150)

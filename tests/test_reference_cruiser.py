@@ -454,7 +454,7 @@ def test_samples_lie_in_the_supports() -> None:
         (cart, cart.initial_state),
     ]
     seen = set()
-    for (model, state), size, horizon in product(worlds, (0.0, 1.0, 1e6), (1, 2, 9)):
+    for (model, state), size, horizon in product(worlds, (0.0, 1.0, 1e6), (1, 9)):
         reference: Reference = CriticReference(lambda states, size=size: size * signs(states))  # type: ignore[misc]
         if model is cart:
             box.grid = box.grid._replace(table=size * signs(np.arange(box.nodes)))

@@ -205,7 +205,7 @@ RECURRENT: dict[str, Callable[[int], sp.TabularModel]] = ADVERSARIAL | {"random"
 @pytest.mark.parametrize("name", RECURRENT)
 def test_what_rounds_prove_is_true(name: str) -> None:
     """Bounds relative to several anchors, and the gap of the action that is certified."""
-    runs = 30 if name == "random" else 12
+    runs = 20 if name == "random" else 12
     models = [RECURRENT[name](seed) for seed in range(runs)]
     backups: list[list[Backup]] = [[HARD, sp.LogSumExp(0.1)] if name == "random" else [HARD] for _ in models]
     failures = sum(

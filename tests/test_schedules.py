@@ -135,12 +135,14 @@ def test_exponents_of_the_optimised_schedules() -> None:
         assert kinds[0] < plug_in[0]
 
 
-@pytest.mark.parametrize(("discount", "most"), [(0.2, 3.05), (0.5, 3.25), (0.7, 3.6)])
+@pytest.mark.parametrize(
+    ("discount", "most"), [(0.2, 3.05), (0.5, 3.25), pytest.param(0.7, 3.6, marks=pytest.mark.full)]
+)
 def test_debiased_levels_have_their_exponent_at_every_discount(discount: float, most: float) -> None:
     assert slope(bernoulli_problem(discount), Kinds(2, 2), [1e-5, 1e-6]) <= most
 
 
-@pytest.mark.parametrize("discount", [0.0, 0.2, 0.5, 0.7])
+@pytest.mark.parametrize("discount", [0.0, 0.2, 0.5, pytest.param(0.7, marks=pytest.mark.full)])
 def test_more_kinds_are_never_dearer(discount: float) -> None:
     """Exactly: fewer kinds are searched, too."""
     problem = bernoulli_problem(discount)
@@ -252,7 +254,7 @@ def test_the_optimiser_does_not_depend_on_what_was_asked_before(
 
 
 @pytest.mark.parametrize("kinds", [Kinds(0), Kinds(2, 2)])
-@pytest.mark.parametrize("discount", [0.8, 0.95, 0.99])
+@pytest.mark.parametrize("discount", [0.8, pytest.param(0.95, marks=pytest.mark.full), 0.99])
 def test_hopeless_discounts_have_a_price(discount: float, kinds: Kinds) -> None:
     """A whole number, however long, that grows as ε falls, without a warning; and the bias is below ε."""
     problem = entropy_problem(discount=discount)
