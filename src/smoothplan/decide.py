@@ -20,6 +20,7 @@ from smoothplan.backups import HardMax
 from smoothplan.brake import Brake, Stopped
 from smoothplan.compiling import announcing
 from smoothplan.models.base import GenerativeModel, Oracle, action_names, is_deterministic, required_model
+from smoothplan.models.calls import SimulatorError
 from smoothplan.models.tabular import TabularModel
 from smoothplan.plan import root_state
 from smoothplan.planners.gape import OTGapE, SearchRun
@@ -29,7 +30,7 @@ from smoothplan.references import Improvable, Reference, SharedReference, defaul
 from smoothplan.references.default import TRIAL, recurs, trial_calls, walks_recur
 from smoothplan.running.progress import COMPILING, Lines, Live, Shown, Silent, display_for, polled
 from smoothplan.running.run import Found, Identification, Root, Status, plain, within
-from smoothplan.running.workers import Workers
+from smoothplan.running.workers import ClusterError, Workers
 
 CALLS = 100_000
 """Simulator calls of a decision, if neither calls nor seconds are given."""
@@ -180,6 +181,10 @@ def decide(
         workers: as for `plan`.
         progress: as for `plan`.
 
+    Raises:
+        SimulatorError: the simulator failed or broke what it declares. It names the call, which `reproduce` makes
+            again, and has what was known so far as `partial`.
+
     >>> from smoothplan import models
     >>> decision = decide(models.river_swim(discount=0.9), 0, calls=20_000)
     >>> decision.action, decision.certified
@@ -210,6 +215,9 @@ def decide(
             status = stopped.reason
         except KeyboardInterrupt:
             status = "interrupted"
+        except (SimulatorError, ClusterError) as error:
+            error.partial = deciding.decision("interrupted")
+            raise
         display.update(deciding.calls, deciding.interval)
         display.end(status)
     return deciding.decision(status)
