@@ -2,8 +2,9 @@
 
 import inspect
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from smoothplan import arguments, curvature
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import HardMax
-from smoothplan.brake import Brake, Stopped
+from smoothplan.brake import Brake, Stopped, current
 from smoothplan.compiling import working_time
 from smoothplan.decide import EPSILON, Deciding, Decision
 from smoothplan.models.base import GenerativeModel, Oracle, States, required_model
@@ -19,7 +20,8 @@ from smoothplan.models.gymnasium import Move
 from smoothplan.plan import root_state
 from smoothplan.planners.preparing import in_portions
 from smoothplan.planners.race import RACES
-from smoothplan.references import Improvable, Reference, default_reference
+from smoothplan.references import Improvable, Reference
+from smoothplan.references.default import made_or_improved
 from smoothplan.running.run import Root
 from smoothplan.running.workers import Workers
 
@@ -167,20 +169,37 @@ class Agent:
             self.prepare(state)
             assert self.reference is not None
             begun = working_time()  # the first step has as much time as the others
-        left = self._learn(state, begun)
-        root = Root(self.model, state, self._seed, left, self._seconds, "auto", started, begun)
+        root = Root(self.model, state, self._seed, self._limit, self._seconds, "auto", started, begun)
         deciding = Deciding(root, self._epsilon, self._delta, self.reference, self._chunk)
-        try:
-            deciding.compare(self._workers)
-        finally:
-            if deciding.race is not None:
-                self._raced += deciding.race.calls
-                self._chunk = deciding.race.next_chunk
+        if deciding.is_over:
+            return deciding.decision("terminal")
+        with self._limited(begun):
+            left = self._learn(state, begun)
+            deciding = Deciding(replace(root, max_calls=left), self._epsilon, self._delta, self.reference, self._chunk)
+            try:
+                deciding.compare(self._workers)
+            finally:
+                if deciding.race is not None:
+                    self._raced += deciding.race.calls
+                    self._chunk = deciding.race.next_chunk
         self.decision = deciding.decision("completed")
-        assert deciding.race is not None
         self.steps += 1
-        self.deviations += self.decision.action != deciding.race.best
+        self.deviations += deciding.race is not None and self.decision.action != deciding.race.best
         return self.decision
+
+    @contextmanager
+    def _limited(self, begun: float) -> Iterator[None]:
+        """Work that ends when the time of a decision is over, wherever it then is."""
+        self._brake.deadline = None if self._seconds is None else begun + self._seconds
+        before = current.set(self._brake)
+        try:
+            yield
+        except Stopped as stopped:
+            if stopped.reason != "max_seconds":
+                raise
+        finally:
+            current.reset(before)
+            self._brake.deadline = None
 
     def preparation(self) -> str:
         """What `prepare` will do, in words."""
@@ -198,11 +217,7 @@ class Agent:
         assert oracle is not None
 
         def improve(calls: int) -> None:
-            if self.reference is None:
-                self.reference = default_reference(self.model, HardMax(), state=state, calls=calls, oracle=oracle)
-            else:
-                assert isinstance(self.reference, Improvable)
-                self.reference.improve(calls)
+            self.reference = made_or_improved(self.reference, self.model, HardMax(), state, calls, oracle)
 
         try:
             if self._first is not None:

@@ -26,8 +26,8 @@ from smoothplan.plan import root_state
 from smoothplan.planners.gape import OTGapE, SearchRun
 from smoothplan.planners.preparing import Portion, in_portions
 from smoothplan.planners.race import DOMINATED, LEAST, RACES, Difference, Race
-from smoothplan.references import Improvable, Reference, SharedReference, default_reference
-from smoothplan.references.default import TRIAL, recurs, trial_calls, walks_recur
+from smoothplan.references import Reference, SharedReference
+from smoothplan.references.default import TRIAL, made_or_improved, recurs, trial_calls, walks_recur
 from smoothplan.running.progress import COMPILING, Lines, Live, Shown, Silent, display_for, polled
 from smoothplan.running.run import Found, Identification, Root, Status, plain, within
 from smoothplan.running.workers import ClusterError, Workers
@@ -201,7 +201,7 @@ def decide(
     root = Root(model, root_state(model, state), seed, limit, seconds, "auto", started)
     deciding = Deciding(root, epsilon, delta, reference)
     display = display_for(progress, title="deciding", max_calls=limit, max_seconds=seconds)
-    if isinstance(model, TabularModel) and bool(model.terminal[root.state]):
+    if deciding.is_over:
         return deciding.decision("terminal")
     brake = Brake(None if seconds is None else root.begun + seconds)
     workforce = Workers(workers, brake=brake, announce=display.note)
@@ -247,6 +247,12 @@ class Deciding:
     def calls(self) -> int:
         """Simulator calls made."""
         return self._oracle.calls + self._walker.calls + (0 if self.race is None else self.race.calls)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the state is known to be terminal: there is nothing to decide."""
+        model = self._root.model
+        return isinstance(model, TabularModel) and bool(model.terminal[self._root.state])
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -305,14 +311,8 @@ class Deciding:
         return limit is None or price is None or price <= HOPELESS * limit
 
     def _improve(self, calls: int) -> None:
-        """Makes a reference by a number of calls, or makes it better."""
-        if self.reference is None:
-            self.reference = default_reference(
-                self._root.model, HardMax(), state=self._root.state, calls=calls, oracle=self._oracle
-            )
-        else:
-            assert isinstance(self.reference, Improvable)
-            self.reference.improve(calls)
+        root = self._root
+        self.reference = made_or_improved(self.reference, root.model, HardMax(), root.state, calls, self._oracle)
 
     def _spend(self, limit: int | None, work: Portion, trial: bool = False) -> None:
         """Does work by the calls that are left of a limit, or by its part of the time.

@@ -13,7 +13,7 @@ from smoothplan.references import (
     Savable,
     default_reference,
 )
-from smoothplan.references.default import usual_calls
+from smoothplan.references.default import made_or_improved, usual_calls
 from smoothplan.running.run import Lesson, Root
 from smoothplan.running.workers import Workers
 from smoothplan.search.saved import Readable
@@ -92,26 +92,23 @@ class Preparation:
         left, root = self._left(), self._root
         calls = usual_calls(root.model) if left is None else min(usual_calls(root.model), left)
 
-        def make(calls: int, saved: Readable | None = None) -> Savable:
-            self.reference = made = default_reference(
+        def restore(saved: Readable) -> None:
+            self.reference = default_reference(
                 root.model, self._backup, state=root.state, calls=calls, saved=saved, oracle=self._oracle
             )
-            return made
 
-        def go_on(portion: int) -> bool:
+        def make(portion: int) -> bool:
             portion = min(portion, calls - self._oracle.calls)
-            if isinstance(self.reference, Improvable):
-                self.reference.improve(portion)
-            else:
-                make(portion)
+            known = None if isinstance(self.reference, AllAlike) else self.reference
+            self.reference = made_or_improved(known, root.model, self._backup, root.state, portion, self._oracle)
             return self._oracle.calls >= calls
 
         if calls < 1:
             self._warn(f"max_calls={root.max_calls} leaves no calls for it")
             return
-        if not workers.recall("reference", lambda saved: make(calls, saved)):
+        if not workers.recall("reference", restore):
             if left is None and root.max_seconds is not None:
-                in_portions(go_on, root.begun + PREPARATION_SHARE * root.max_seconds, lambda: self._oracle.calls)
+                in_portions(make, root.begun + PREPARATION_SHARE * root.max_seconds, lambda: self._oracle.calls)
             else:
                 make(calls)
             if isinstance(self.reference, Savable):

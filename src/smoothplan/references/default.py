@@ -12,7 +12,7 @@ from smoothplan.models.base import GenerativeModel, Oracle
 from smoothplan.models.calls import SimulatorError
 from smoothplan.models.jit import JitModel
 from smoothplan.models.tabular import TabularModel
-from smoothplan.references.base import TooFewCallsError
+from smoothplan.references.base import Improvable, Reference, TooFewCallsError
 from smoothplan.references.fitted import FittedReference
 from smoothplan.references.grid import GridReference
 from smoothplan.references.shared import SharedReference
@@ -102,6 +102,17 @@ def default_reference(
     elif oracle.calls < until:
         fitted.improve(until - oracle.calls)
     return fitted
+
+
+def made_or_improved(
+    reference: Reference | None, model: GenerativeModel, backup: Backup, state: Any, calls: int, oracle: Oracle
+) -> Reference:
+    """The reference, better by at most that many calls; the default one where there is none yet."""
+    if reference is None:
+        return default_reference(model, backup, state=state, calls=calls, oracle=oracle)
+    if isinstance(reference, Improvable):
+        reference.improve(calls)
+    return reference
 
 
 def trial_calls(calls: int) -> int:
