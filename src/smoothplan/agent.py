@@ -136,6 +136,16 @@ class Agent:
         self.decision: Decision | None = None
         self._chunk = RACES
 
+    def __enter__(self) -> "Agent":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends its workers, where it has any besides this thread; `with Agent(...) as agent:` does so by itself."""
+        self._workers.close()
+
     @property
     def calls(self) -> int:
         """Simulator calls made, those of the reference included."""

@@ -22,6 +22,7 @@ import smoothplan
 from smoothplan import defaults, drawing, exact, simulators, specs, summaries
 from smoothplan.arguments import shown
 from smoothplan.backups import Backup, HardMax
+from smoothplan.decide import Decision
 from smoothplan.exact import Solution
 from smoothplan.models import GenerativeModel, SimulatorError, TabularModel
 from smoothplan.options import command_parser, complaint
@@ -94,7 +95,11 @@ def _warn(parser: argparse.ArgumentParser, message: Warning | str, *_: Any, **__
 def _failed_call(error: SimulatorError, options: argparse.Namespace) -> str:
     """What a plan found before its simulator failed, and how to repeat the failing call."""
     message = str(error)
-    if error.partial is not None:
+    if isinstance(error.partial, Decision):
+        best = f"action {error.partial.names[error.partial.action or 0]} seems best (estimate)"
+        known = best if error.partial.returns.any() else "no action is known to be better"
+        message += f"; so far, after {error.partial.calls:,} calls, {known}"
+    elif error.partial is not None:
         low, high = error.partial.interval
         message += f"; so far, after {error.partial.calls:,} calls, the value is in [{low:.6g}, {high:.6g}]"
     if getattr(options, "failure", None):

@@ -20,6 +20,7 @@ from smoothplan.backups import HardMax
 from smoothplan.brake import Brake, Stopped
 from smoothplan.compiling import announcing
 from smoothplan.models.base import GenerativeModel, Oracle, action_names, is_deterministic, required_model
+from smoothplan.models.calls import SimulatorError
 from smoothplan.models.tabular import TabularModel
 from smoothplan.plan import root_state
 from smoothplan.planners.gape import OTGapE, SearchRun
@@ -29,7 +30,7 @@ from smoothplan.references import Improvable, Reference, SharedReference, defaul
 from smoothplan.references.default import TRIAL, recurs, trial_calls, walks_recur
 from smoothplan.running.progress import COMPILING, Lines, Live, Shown, Silent, display_for, polled
 from smoothplan.running.run import Found, Identification, Root, Status, plain, within
-from smoothplan.running.workers import Workers
+from smoothplan.running.workers import ClusterError, Workers
 
 CALLS = 100_000
 """Simulator calls of a decision, if neither calls nor seconds are given."""
@@ -112,7 +113,9 @@ class Decision:
             parts.append(f"no other action seems better (estimate at level {self.delta:g})")
         elif math.isfinite(self.regret):
             parts.append(f"no action seems better by more than {self.regret:.4g} (estimate at level {self.delta:g})")
-        return "; ".join(parts) or "nothing is known of how good it is"
+        if not parts:
+            return "nothing is known of how good it is"
+        return "; ".join([*parts, *([] if math.isfinite(self.gap) else ["nothing is proved"])])
 
     def __repr__(self) -> str:
         gap = f", gap={self.gap:.4g}" if math.isfinite(self.gap) else ""
@@ -178,6 +181,10 @@ def decide(
         workers: as for `plan`.
         progress: as for `plan`.
 
+    Raises:
+        SimulatorError: the simulator failed or broke what it declares. It names the call, which `reproduce` makes
+            again, and has what was known so far as `partial`.
+
     >>> from smoothplan import models
     >>> decision = decide(models.river_swim(discount=0.9), 0, calls=20_000)
     >>> decision.action, decision.certified
@@ -208,6 +215,9 @@ def decide(
             status = stopped.reason
         except KeyboardInterrupt:
             status = "interrupted"
+        except (SimulatorError, ClusterError) as error:
+            error.partial = deciding.decision("interrupted")
+            raise
         display.update(deciding.calls, deciding.interval)
         display.end(status)
     return deciding.decision(status)
@@ -387,7 +397,7 @@ class Deciding:
         )
 
     def _proved_gap(self, found: Found, estimated: int) -> tuple[int, float]:
-        """The action that bounds prove, unless estimates say clearly that another is better, and what is proved of it."""
+        """The action that is proved, unless estimates say clearly that another is better, and what is proved of it."""
         assert isinstance(found.details, Identification)
         assert found.action is not None
         assert found.q_intervals is not None

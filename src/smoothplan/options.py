@@ -163,7 +163,10 @@ def _add_state(command: argparse.ArgumentParser) -> None:
 
 def _add_seed(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--seed", type=int, default=0, help="the same seed gives the same result (default: %(default)s)"
+        "--seed",
+        type=int,
+        default=0,
+        help="the same seed gives the same result, unless time is limited (default: %(default)s)",
     )
 
 

@@ -206,6 +206,8 @@ def root_state(model: GenerativeModel, state: Any) -> Any:
         raise ValueError(f"state must be an array, got {state!r}") from None
     if model.initial_state is not None:
         example = np.asarray(model.initial_state)
+        if result.shape == () and example.shape == (1,):  # a number for a vector of one
+            result = result[None]
         if result.shape != example.shape:
             raise ValueError(f"state must have shape {example.shape}, got {result.shape}")
         # A fraction never becomes a whole number.
