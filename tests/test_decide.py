@@ -395,6 +395,25 @@ def test_no_state_is_asked_for_that_was_not_reached() -> None:
     assert sp.decide(epidemic().model, calls=3_000).calls > 1_500
 
 
+def test_what_ends_a_decision_leaves_what_is_known() -> None:
+    """An interrupt returns it, and a simulator that fails has it with its error; in the reference and in the race."""
+    for after in (500, 1_900):
+        counter = Counter(plane(), interrupted_after=after)
+        found = sp.decide(plane(counter), calls=3_000)
+        assert (found.status, found.calls) == ("interrupted", counter.calls)
+        failing = Counter(plane())
+
+        def step(states: States, actions: Ints, rng: np.random.Generator) -> Any:
+            if failing.calls >= after:  # noqa: B023
+                raise LookupError("no such road")
+            return failing(states, actions, rng)  # noqa: B023
+
+        with pytest.raises(sp.SimulatorError, match="no such road") as caught:
+            sp.decide(plane(step), calls=3_000)
+        assert isinstance(caught.value.partial, sp.Decision)
+        assert caught.value.partial.returns.any() == found.returns.any() == (after == 1_900)
+
+
 # Arguments
 
 
