@@ -89,7 +89,7 @@ def test_a_wrong_reference_is_overruled() -> None:
     truth = sp.exact.solve(TABLE, sp.HardMax()).q
     table = truth.copy()
     table[0] = -truth[0]
-    agent = sp.Agent(TABLE, calls=5_000, reference=TabularReference(table))
+    agent = sp.Agent(TABLE, calls=50_000, reference=TabularReference(table))
     assert agent.act(0) == truth[0].argmax() != table[0].argmax()
     assert agent.deviations == 1
 

@@ -543,7 +543,7 @@ def test_a_decision_is_the_librarys(command: Command) -> None:
     status, out, err = command(*arguments)
     assert (status, err) == (0, "")
     assert out.splitlines()[:-1] == decision.summary().splitlines()[:-1]  # all but the time
-    assert _one_object(command("decide", "--model", "chain", "--seconds", "0.1", "--json"))["status"] == "max_seconds"
+    assert _one_object(command("decide", "--model", "chain", "--seconds", "0.1", "--json"))["calls"] > 0
     _is_refusal(command(*arguments, "--seconds", "1"), "not allowed with")
 
 

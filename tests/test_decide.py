@@ -247,7 +247,7 @@ def test_equal_actions_cannot_be_told_apart() -> None:
 
     found = sp.decide(plane(step), calls=5_000, reference=critic(0.0, 0.0, 0.0))
     (warning,) = [text for text in found.warnings if "told apart" in text]
-    assert re.search(r"actions [01] and [01] cannot be told apart: the difference is .* ± .* \(estimate\)", warning)
+    assert re.search(r"actions [01] and [01] cannot be told apart.* by .* ± .* \(estimate\)", warning)
     assert found.action in (0, 1)
     assert found.regret > 0.0
 
@@ -393,6 +393,25 @@ def test_no_state_is_asked_for_that_was_not_reached() -> None:
     with pytest.raises(sp.SimulatorError, match="nobody ever got there"):
         sp.decide(plane(strict), [0.5, 0.5], calls=3_000)
     assert sp.decide(epidemic().model, calls=3_000).calls > 1_500
+
+
+def test_what_ends_a_decision_leaves_what_is_known() -> None:
+    """An interrupt returns it, and a simulator that fails has it with its error; in the reference and in the race."""
+    for after in (500, 1_900):
+        counter = Counter(plane(), interrupted_after=after)
+        found = sp.decide(plane(counter), calls=3_000)
+        assert (found.status, found.calls) == ("interrupted", counter.calls)
+        failing = Counter(plane())
+
+        def step(states: States, actions: Ints, rng: np.random.Generator) -> Any:
+            if failing.calls >= after:  # noqa: B023
+                raise LookupError("no such road")
+            return failing(states, actions, rng)  # noqa: B023
+
+        with pytest.raises(sp.SimulatorError, match="no such road") as caught:
+            sp.decide(plane(step), calls=3_000)
+        assert isinstance(caught.value.partial, sp.Decision)
+        assert caught.value.partial.returns.any() == found.returns.any() == (after == 1_900)
 
 
 # Arguments

@@ -113,7 +113,11 @@ def test_the_fields_of_a_result_agree(make: Callable[..., Planner], engine: Engi
     text = result.to_json()
     fields = json.loads(text, parse_constant=refuse)
     assert "\n" not in text
-    assert set(fields) == {*Found.__dataclass_fields__, "policy", "seconds", "status", "seed"}
+    assert set(fields) == {*Found.__dataclass_fields__, "policy", "seconds", "status", "seed", "bonus"}
+    assert (result.bonus is None) == (planner.backup.temperature == 0.0)
+    if result.bonus is not None:
+        regularised, ordinary = (sp.exact.solve(model, backup, 1e-10).values[0] for backup in (planner.backup, HARD))
+        assert result.bonus[0] - 1e-9 <= regularised - ordinary <= result.bonus[1] + 1e-9
     assert (fields["details"] is None) == (result.details is None)
     for name in ("q", "policy"):
         assert fields[name] == getattr(result, name).tolist()

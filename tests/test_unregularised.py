@@ -227,7 +227,7 @@ def test_an_answer_of_a_random_policy_says_so_first(capsys: pytest.CaptureFixtur
     arguments = ["plan", "--simulator", f"{file}:model", "--bias", "0.5", "--max-calls", "1"]
     assert cli.main(arguments) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
-    assert first.startswith("warning  no reference was made, so that this is about a uniformly random policy")
+    assert first.startswith("warning no reference was made, so that this is about a uniformly random policy")
     assert second.startswith("value")
     assert cli.main([*arguments, "--json"]) == 0
     (warning,) = json.loads(capsys.readouterr().out)["warnings"]
