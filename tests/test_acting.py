@@ -112,11 +112,11 @@ import sys
 import time
 import smoothplan as sp
 from smoothplan import acting
-from smoothplan import agent
+from smoothplan.references import default
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores interrupts
 if sys.argv[1] == "preparing":
-    made = agent.default_reference
+    made = default.default_reference
 
     def slowly(model, backup, oracle, **options):
         made(model, backup, oracle=oracle, **options)
@@ -125,7 +125,7 @@ if sys.argv[1] == "preparing":
             oracle.sample([0], [0])
             time.sleep(0.01)
 
-    agent.default_reference = slowly
+    default.default_reference = slowly
 else:
     class Shown(acting.Episodes):
         def over(self):
