@@ -186,7 +186,7 @@ def decide(
             again, and has what was known so far as `partial`.
 
     >>> from smoothplan import models
-    >>> decision = decide(models.river_swim(discount=0.9), 0, calls=20_000)
+    >>> decision = decide(models.river_swim(discount=0.9), 0, calls=20_000, epsilon=0.2)
     >>> decision.action, decision.certified
     (1, True)
     """
@@ -430,13 +430,14 @@ class Deciding:
 
     def _warnings(self, action: int, certified: bool) -> Iterator[str]:
         """What a reader must know, the worst first."""
-        limit = f"{self._root.max_calls:,} calls" if self._root.max_calls is not None else "the time given"
+        most = self._root.max_calls
+        limit = "the calls that the time allows" if most is None else "1 call" if most == 1 else f"{most:,} calls"
         race, model = self.race, self._root.model
         if model.actions == 1 or certified:
             return
         if race is None or race.estimates()[2].max() == 0:
             guess = "arbitrary" if race is None else "the best guess of a poor reference"
-            yield f"{limit} are too few for a single return of every action: the action is {guess}"
+            yield f"{limit} did not suffice for a single return of every action: the action is {guess}"
             return
         if getattr(self.reference, "is_blank", False):
             yield (
@@ -445,7 +446,7 @@ class Deciding:
             )
         means, errors, counts = race.estimates()
         if counts[action] < LEAST and not is_deterministic(model):
-            yield f"{limit} allow only {counts[action]} returns of every action: the estimates are rough"
+            yield f"{limit} sufficed for only {counts[action]} returns of every action: the estimates are rough"
         followed = race.best
         off, noise = race.claim - means[followed], 3.0 * errors[followed]
         if abs(off) > max(noise, POOR * max(abs(race.claim), abs(means[followed]))):

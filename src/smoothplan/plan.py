@@ -12,6 +12,7 @@ import numpy as np
 
 from smoothplan import arguments, curvature, figures, summaries
 from smoothplan.arguments import Floats
+from smoothplan.backups import depends_on_state
 from smoothplan.brake import Brake, Stopped
 from smoothplan.compiling import announcing
 from smoothplan.models.base import GenerativeModel, action_names, required_model
@@ -32,7 +33,7 @@ class PlanResult(Found):
     seconds: float
     status: Status
     seed: int
-    bonus: tuple[float, float] | None  # contains the regularised value less the ordinary one; None for the hard maximum
+    bonus: tuple[float, float] | None  # contains the regularised value less the ordinary one, where that is known
     names: tuple[str, ...] = field(repr=False)  # of the actions, [K]; no part of the JSON object
 
     def __repr__(self) -> str:
@@ -169,9 +170,10 @@ def _result(planner: Planner, root: Root, found: Found, status: Status) -> PlanR
 
 
 def _bonus(planner: Planner, root: Root, status: Status) -> tuple[float, float] | None:
-    """What regularisation adds to a value, at least and at most."""
+    """What regularisation adds to a value, at least and at most; None where that differs from state to state."""
     ordinary = planner.backup.temperature == 0.0 or status == "terminal"
-    return None if ordinary else curvature.gap_of_values(root.model, planner.backup)
+    unknown = ordinary or depends_on_state(planner.backup)
+    return None if unknown else curvature.gap_of_values(root.model, planner.backup)
 
 
 def _worth_nothing(planner: Planner, root: Root) -> PlanResult:

@@ -21,6 +21,8 @@ from smoothplan.engines.base import repeated
 from smoothplan.engines.chains import QFunction, checked_references
 from smoothplan.engines.jitted_chains import JittedChains
 from smoothplan.models.base import GenerativeModel, Oracle, States, Transition
+from smoothplan.models.jit import JitModel
+from smoothplan.models.tabular import TabularModel
 
 
 class Paired(NamedTuple):
@@ -45,7 +47,10 @@ class PairedReturns:
     reference: QFunction
     values: tuple[float, float]
 
-    compiled: ClassVar[bool] = False
+    @property
+    def compiled(self) -> bool:
+        """Whether threads may share it: a simulator in Python gets processes."""
+        return isinstance(self.model, TabularModel | JitModel)
 
     @property
     def chunk_calls(self) -> int:
