@@ -22,7 +22,7 @@ from smoothplan.references import CriticReference, GridReference
 
 def test_episodes_are_reproducible_and_differ() -> None:
     def played(**options: Any) -> list[Any]:
-        result = sp.act("FrozenLake-v1", map_name="8x8", calls=1_000, episodes=4, **options)
+        result = sp.act("FrozenLake-v1", calls=1_000, episodes=3, **options)
         assert 0 < result.reference_calls <= FIRST * 1_000  # what it learns on the way belongs to episodes
         assert result.calls == result.reference_calls + sum(episode.calls for episode in result.episodes)
         assert all(0 < episode.calls <= 1_000 * episode.steps for episode in result.episodes)

@@ -177,9 +177,13 @@ def interrupt() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_keeps_what_was_played(number: signal.Signals) -> None:
-    with Brake().on_signals() as brake:
-        agent = sp.Agent(plane(), calls=50, reference_calls=100, brake=brake)
-        episode = agent.play(Ending(plane(), lambda: os.kill(os.getpid(), number)))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores interrupts
+    try:
+        with Brake().on_signals() as brake:
+            agent = sp.Agent(plane(), calls=50, reference_calls=100, brake=brake)
+            episode = agent.play(Ending(plane(), lambda: os.kill(os.getpid(), number)))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (episode.steps, episode.end) == (2, "interrupted")  # the third move was stopped
     assert episode.states.shape == (2, 2)
     assert episode.calls == agent.calls > 0
