@@ -19,7 +19,9 @@ demo: $(VENV)/.core
 	@$(BIN)/smoothplan forecast $(DEMO)
 	@echo; echo "The plan, with the exact value beside it:"; echo
 	@$(BIN)/smoothplan plan $(DEMO) --exact
-	@echo; echo "The best of five actions in a model with 100,000 states, by bounds (compiles for some seconds the first time):"; echo
+	@echo; echo "Which action now, and how sure, at a long horizon (compiles for some seconds the first time):"; echo
+	@$(BIN)/smoothplan decide --model river-swim:discount=0.99 --calls 100000
+	@echo; echo "The best of five actions in a model with 100,000 states, by bounds:"; echo
 	@$(BIN)/smoothplan plan $(SEARCH) --exact
 
 test: $(VENV)/.dev browser

@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.xdist_group("faults"),  # one harness serves all
 ]
 
-EVERY_DAY = {"workers on this machine", "client, around a reference", "client, checkpoint damaged"}
+EVERY_DAY = {"workers on this machine", "client, checkpoint damaged"}
 
 
 @pytest.fixture(scope="module")

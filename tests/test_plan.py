@@ -119,7 +119,7 @@ def test_more_calls_make_a_narrower_interval() -> None:
     assert all(finer < 0.8 * coarser for coarser, finer in pairwise(widths))
 
 
-@pytest.mark.parametrize("discount", [0.8, 0.95])
+@pytest.mark.parametrize("discount", [0.8, pytest.param(0.95, marks=pytest.mark.full)])
 def test_a_limit_allows_a_hopeless_problem(discount: float) -> None:
     """The schedule that is run is the most accurate one that fits: it is completed, and no worse than it promises."""
     model = garnet(discount=discount)

@@ -179,8 +179,8 @@ class Race:
         """Leaves out the actions that are clearly worse than the leader: the level suits few returns, too."""
         _, _, counts = self.estimates()
         if counts[self.active].min() >= (1 if self._exact else LEAST):
-            surely = [found.at_most(FALSE_ALARMS) <= self._rounding for found in self._behind()]
-            self.active = self.active[surely]
+            kept = [found.at_most(FALSE_ALARMS) <= self._rounding for found in self._behind()]
+            self.active = self.active[kept]
 
     def _behind(self) -> list[Difference]:
         """How far the actions that are left are behind the best of them."""
