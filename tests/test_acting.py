@@ -127,12 +127,12 @@ if sys.argv[1] == "preparing":
 
     default.default_reference = slowly
 else:
-    class Shown(acting.Episodes):
+    class Shown(acting.Count):
         def over(self):
             super().over()
             print("running", flush=True)
 
-    acting.Episodes = Shown
+    acting.Count = Shown
 result = sp.act("FrozenLake-v1", map_name="8x8", calls=1_000, episodes=10_000, progress=True)
 print(result.to_json())
 """

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smoothplan.running.progress import EVERY, Episodes, Lines, Live, Pace, Silent, display_for
+from smoothplan.acting import show_score
+from smoothplan.running.progress import EVERY, Count, Lines, Live, Pace, Silent, display_for
 
 UNKNOWN = (0.0, 1.0)
 """An interval that says nothing."""
@@ -232,8 +233,8 @@ def test_the_live_line(monkeypatch: pytest.MonkeyPatch, columns: int, parts: lis
 
 def test_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal.shown(monkeypatch, 200)
-    with Episodes("Lake{0}-v1", 3) as display:
-        display.update(2.5, 7)
+    with Count("playing Lake{0}-v1", 3, "episodes") as display:
+        show_score(display, 2.5, 7)
         display.over()
         display._bar.refresh()
     assert "playing Lake{0}-v1" in terminal.text()
@@ -285,8 +286,8 @@ def test_a_display_without_standard_error(monkeypatch: pytest.MonkeyPatch, progr
     with display_for(progress) as display:
         assert isinstance(display, Live if progress is True else Lines)
         _use(display)
-    with Episodes("Lake-v1", 3) as episodes:
-        episodes.update(1.0, 1)
+    with Count("playing Lake-v1", 3, "episodes") as episodes:
+        show_score(episodes, 1.0, 1)
         episodes.over()
 
 

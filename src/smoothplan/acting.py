@@ -19,7 +19,7 @@ from smoothplan.compiling import announcing
 from smoothplan.models.gymnasium import Player, from_gymnasium, notes
 from smoothplan.recording import Recorder
 from smoothplan.references import Reference
-from smoothplan.running.progress import COMPILING, Episodes
+from smoothplan.running.progress import COMPILING, Count
 from smoothplan.running.run import Status, plain
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def act(
             brake=brake,
         )
         player = Player(environment, model, look=None if recorder is None else recorder.add, **options)
-        shown = Episodes(player.name, episodes) if progress else None
+        shown = Count(f"playing {player.name}", episodes, "episodes") if progress else None
         told = nullcontext() if shown is None else announcing(partial(shown.note, COMPILING))
         with shown or nullcontext() as display, told, recorder or nullcontext():
             try:
@@ -145,7 +145,7 @@ def act(
                     display.note(agent.preparation())
                 agent.prepare()
                 while len(played) < episodes and end == "completed":
-                    on_step = None if display is None else display.update
+                    on_step = None if display is None else partial(show_score, display)
                     played.append(
                         agent.play(player, max_steps=max_steps, seed=episode_seed(seed, len(played)), on_step=on_step)
                     )
@@ -167,6 +167,11 @@ def act(
         end=end,
         warnings=notes(model),
     )
+
+
+def show_score(display: Count, score: float, steps: int) -> None:
+    """Says how the episode that is under way stands."""
+    display.show(f"score {score:g} after {steps} steps")
 
 
 def episode_seed(seed: int, number: int) -> int:

@@ -27,8 +27,8 @@ from smoothplan.models.tabular import TabularModel
 from smoothplan.plan import PlanResult, plan, root_state
 from smoothplan.running.checkpoint import Checkpoint
 from smoothplan.running.fingerprint import describe, fingerprint
-from smoothplan.running.progress import Runs
-from smoothplan.running.run import Identification, Planner
+from smoothplan.running.progress import Count
+from smoothplan.running.run import Identification, Planner, finite_only
 
 COLUMNS = (
     "planner",  # its name in this comparison
@@ -209,7 +209,7 @@ def compare(
             for name, budget, seed in order:
                 contestant = named[name]
                 if display is not None:
-                    display.begin(f"{name}, {amount(budget)} calls, seed {seed}")
+                    display.show(f"{name}, {amount(budget)} calls, seed {seed}")
                 key = kept.key(contestant, budget, seed, max_seconds)
                 row = kept.find(key)
                 if row is None:
@@ -227,8 +227,8 @@ def compare(
     return Comparison(tuple(done[key] for key in keys if key in done), len(keys), describe(model), root)
 
 
-def _display(progress: bool, runs: int) -> AbstractContextManager[Runs | None]:
-    return Runs(runs) if arguments.flag("progress", progress) else nullcontext()
+def _display(progress: bool, runs: int) -> AbstractContextManager[Count | None]:
+    return Count("comparing", runs, "runs") if arguments.flag("progress", progress) else nullcontext()
 
 
 def _listed(name: str, values: Any) -> list[Any]:
@@ -313,7 +313,7 @@ def _findings(result: Any) -> Row:
     row |= {"value": None if value is None else float(value), "gap": None if gap is None else max(float(gap), 0.0)}
     seconds = getattr(result, "seconds", None)
     row |= {} if seconds is None else {"seconds": float(seconds)}
-    return {name: None if isinstance(cell, float) and not math.isfinite(cell) else cell for name, cell in row.items()}
+    return cast(Row, finite_only(row))
 
 
 class _Truth:

@@ -29,7 +29,7 @@ from smoothplan.planners.race import DOMINATED, LEAST, RACES, Difference, Race
 from smoothplan.references import Reference, SharedReference
 from smoothplan.references.default import TRIAL, made_or_improved, recurs, trial_calls, walks_recur
 from smoothplan.running.progress import COMPILING, Lines, Live, Shown, Silent, display_for, polled
-from smoothplan.running.run import Found, Identification, Root, Status, plain, within
+from smoothplan.running.run import Found, Identification, Root, Status, finite_only, plain, within
 from smoothplan.running.workers import ClusterError, Workers
 
 CALLS = 100_000
@@ -133,20 +133,11 @@ class Decision:
         """One JSON object; numbers that are not finite are null."""
         fields = {name: plain(getattr(self, name)) for name in self.__dataclass_fields__}
         fields["reference"] = None if self.reference is None else repr(self.reference)
-        return json.dumps(_finite(fields), allow_nan=False)
+        return json.dumps(finite_only(fields), allow_nan=False)
 
 
 def _signed(difference: float) -> str:
     return f"{'worse' if difference <= 0.0 else 'better'} by {abs(difference):.3g}"
-
-
-def _finite(thing: Any) -> Any:
-    """The same, with None in place of numbers that JSON does not know."""
-    if isinstance(thing, float):
-        return thing if math.isfinite(thing) else None
-    if isinstance(thing, dict):
-        return {name: _finite(value) for name, value in thing.items()}
-    return [_finite(value) for value in thing] if isinstance(thing, list) else thing
 
 
 def decide(
@@ -382,7 +373,7 @@ class Deciding:
             regret=0.0 if terminal else regret,
             certified=terminal or certified,
             method="the state is terminal" if terminal else self._method(found, certified),
-            warnings=() if terminal else tuple(self._warnings(action, certified)),
+            warnings=() if terminal else tuple(self._warnings(action, certified, (q, errors, returns), apart)),
             calls=self.calls,
             seconds=time.perf_counter() - root.started,
             status=status,
@@ -428,14 +419,17 @@ class Deciding:
             parts.append(f"returns of {late} steps that follow the best actions of a {kind}{cut}")
         return ", and ".join(parts) or "nothing was tried"
 
-    def _warnings(self, action: int, certified: bool) -> Iterator[str]:
+    def _warnings(
+        self, action: int, certified: bool, estimates: tuple[Floats, Floats, Ints], apart: Sequence[Difference]
+    ) -> Iterator[str]:
         """What a reader must know, the worst first."""
+        means, errors, counts = estimates
         most = self._root.max_calls
         limit = "the calls that the time allows" if most is None else "1 call" if most == 1 else f"{most:,} calls"
         race, model = self.race, self._root.model
         if model.actions == 1 or certified:
             return
-        if race is None or race.estimates()[2].max() == 0:
+        if race is None or counts.max() == 0:
             guess = "arbitrary" if race is None else "the best guess of a poor reference"
             yield f"{limit} did not suffice for a single return of every action: the action is {guess}"
             return
@@ -444,7 +438,6 @@ class Deciding:
                 "the reference has learnt nothing, for all rewards that it saw were alike: returns follow action "
                 f"{action_names(model)[race.best]} everywhere"
             )
-        means, errors, counts = race.estimates()
         if counts[action] < LEAST and not is_deterministic(model):
             yield f"{limit} sufficed for only {counts[action]} returns of every action: the estimates are rough"
         followed = race.best
@@ -460,11 +453,11 @@ class Deciding:
                 f"returns are cut after {late} of about {full} steps, so that estimates rest on the reference, whose "
                 "errors their standard errors do not show"
             )
-        found = {rival: race.difference(rival, action) for rival in range(model.actions) if rival != action}
-        close = [rival for rival, apart in found.items() if abs(apart.mean) <= DOMINATED * apart.error]
+        rivals = [rival for rival in range(model.actions) if rival != action]
+        close = [rival for rival in rivals if abs(apart[rival].mean) <= DOMINATED * apart[rival].error]
         if close:
-            rival = max(close, key=lambda other: found[other].mean + 2.0 * found[other].error)
-            yield self._tie(action, rival, found[rival])
+            rival = max(close, key=lambda other: apart[other].mean + 2.0 * apart[other].error)
+            yield self._tie(action, rival, apart[rival])
 
     def _tie(self, action: int, rival: int, found: Difference) -> str:
         """That two actions cannot be told apart, and what it would take."""

@@ -203,8 +203,7 @@ class BatchedChains:
 
     def _references(self, states: States) -> Floats:
         """Q̂ at states [n, ...], [n, K]."""
-        q = arguments.numbers("reference(states)", self.reference(frozen(states)))
-        return checked_references(q, states, self.model.actions)
+        return values_of(self.reference, frozen(states), self.model.actions, "reference(states)")
 
 
 def require_curvature(backup: Backup) -> SoftmaxMixture:
@@ -215,6 +214,11 @@ def require_curvature(backup: Backup) -> SoftmaxMixture:
             "returns, or use LogSumExp or OptimalTransport"
         )
     return required_mixture(backup, "a correction of second order", "sample values or returns")
+
+
+def values_of(reference: QFunction, states: States, actions: int, name: str = "reference.q(states)") -> Floats:
+    """Q̂ at states [n, ...], [n, K], read-only, or an error that says what is wrong with them."""
+    return checked_references(arguments.numbers(name, reference(states)), states, actions)
 
 
 def checked_references(q: Floats, states: States, actions: int) -> Floats:

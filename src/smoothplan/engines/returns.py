@@ -15,10 +15,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from smoothplan import arguments
-from smoothplan.arguments import Floats, Ints
+from smoothplan.arguments import Floats, Ints, frozen
 from smoothplan.engines.base import repeated
-from smoothplan.engines.chains import QFunction, checked_references
+from smoothplan.engines.chains import QFunction, values_of
 from smoothplan.engines.jitted_chains import JittedChains
 from smoothplan.models.base import GenerativeModel, Oracle, States, Transition
 from smoothplan.models.jit import JitModel
@@ -84,7 +83,7 @@ class PairedReturns:
         return Paired(count, *(np.ascontiguousarray(sums.reshape(-1, count).T) for sums in (soon, totals)))
 
     def _q(self, states: States) -> Floats:
-        return values_of(self.reference, states, self.model.actions)
+        return values_of(self.reference, frozen(states), self.model.actions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,19 +110,9 @@ class CompiledReturns:
         return Paired(count, returns, returns)
 
 
-def values_of(reference: QFunction, states: States, actions: int) -> Floats:
-    """Q̂ at states [n, ...], [n, K], or an error that says what is wrong with them."""
-    q = arguments.numbers("reference.q(states)", reference(arguments.frozen(states)))
-    return checked_references(q, states, actions)
-
-
 def _sample(oracle: Oracle, states: States, actions: Ints, groups: int) -> Transition:
     """One simulator call per row; row i of every group sees the same random numbers."""
     if groups == 1:
         return oracle.sample(states, actions)
-    rng, size = oracle.rng.bit_generator, len(actions) // groups
-    before, parts = rng.state, []
-    for start in range(0, len(actions), size):
-        rng.state = before
-        parts.append(oracle.sample(states[start : start + size], actions[start : start + size]))
-    return Transition(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    answers = oracle.sample_alike(zip(np.split(states, groups), np.split(actions, groups), strict=True))
+    return Transition(*(np.concatenate(column) for column in zip(*answers, strict=True)))

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
@@ -247,6 +247,23 @@ class Oracle:
             self.stream[streams.CALLS] += np.uint64(len(actions))
             origin = self.seed, self.chunk
             return checked_step(self.model, states, actions.astype(np.int64, copy=False), self.rng, origin)
+
+    def sample_alike(self, batches: Iterable[tuple[States, ArrayLike]], start: Any = None) -> list[Transition]:
+        """Samples batches one after the other, all with the same random numbers: row i of each sees the same.
+
+        That holds as far as the simulator draws the same way from different states.
+
+        Args:
+            batches: states [n, ...] and actions [n] each.
+            start: the state of the generator that each begins with; by default the present one. In the end the
+                generator is where the last batch has left it.
+        """
+        bits, answers = self.rng.bit_generator, []
+        start = bits.state if start is None else start
+        for states, actions in batches:
+            bits.state = start
+            answers.append(self.sample(states, actions))
+        return answers
 
 
 def checked_step(

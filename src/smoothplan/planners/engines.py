@@ -6,12 +6,12 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from smoothplan import arguments, curvature
+from smoothplan import curvature
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, HardMax, SoftmaxMixture, depends_on_state, is_mixture
 from smoothplan.engines.base import Engine
 from smoothplan.engines.batched import BatchedEngine
-from smoothplan.engines.chains import BatchedChains, Chains, checked_references
+from smoothplan.engines.chains import BatchedChains, Chains, values_of
 from smoothplan.engines.compiled import CompiledEngine
 from smoothplan.engines.compiled_chains import TableChains
 from smoothplan.engines.jitted_chains import JittedChains
@@ -129,7 +129,7 @@ def conditioned(reference: Reference, gap: float, actions: int) -> Callable[[Sta
     """
 
     def at(states: States) -> Conditioned:
-        values = checked_references(arguments.numbers("reference.q(states)", reference.q(states)), states, actions)
+        values = values_of(reference.q, states, actions)
         top = values.max(axis=1)
         return Conditioned(np.maximum(values - top[:, None], -gap), top)
 

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from smoothplan.arguments import Floats, Ints
+from smoothplan.arguments import Floats, Ints, frozen
 from smoothplan.compiling import working_time
-from smoothplan.engines.returns import Paired, values_of
+from smoothplan.engines.chains import values_of
+from smoothplan.engines.returns import Paired
 from smoothplan.models.base import GenerativeModel, is_deterministic
 from smoothplan.planners.engines import returns_for
 from smoothplan.references import Reference
@@ -94,7 +95,7 @@ class Race:
 
     def __init__(self, root: Root, reference: Reference, first: int = RACES) -> None:
         self._root, model = root, root.model
-        here = values_of(reference.q, np.asarray(root.state)[None], model.actions)[0]
+        here = values_of(reference.q, frozen(np.asarray(root.state)[None]), model.actions)[0]
         self.claim = float(here.max())  # what the reference says of the state
         self.best = int(here.argmax())  # and which action it would take
         self._engine = returns_for(model, reference, self.claim)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from smoothplan import arguments, curvature
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
-from smoothplan.models.base import GenerativeModel, Oracle, States, Transition
+from smoothplan.models.base import GenerativeModel, Oracle, States
 from smoothplan.references.base import reason
 from smoothplan.references.hinges import HingeRidge
 from smoothplan.search.saved import Arrays, Readable, finite, oracle_arrays, piece, read_streams, require, set_streams
@@ -223,12 +223,10 @@ class FittedReference:
 
     def _simulated(self, states: States) -> _Data:
         """Every action at every state, all actions with the same random numbers."""
-        rng, answers = self._oracle.rng, list[Transition]()
-        common = np.random.SFC64(int(rng.integers(1 << 62))).state
-        after = rng.bit_generator.state
-        for action in range(self._model.actions):
-            rng.bit_generator.state = common
-            answers.append(self._oracle.sample(states, np.full(len(states), action)))
+        rng = self._oracle.rng
+        common, after = np.random.SFC64(int(rng.integers(1 << 62))).state, rng.bit_generator.state
+        batches = ((states, np.full(len(states), action)) for action in range(self._model.actions))
+        answers = self._oracle.sample_alike(batches, common)
         rng.bit_generator.state = after
         return _Data._make([states, *(np.stack(column, axis=1) for column in zip(*answers, strict=True))])
 

@@ -251,14 +251,20 @@ def _plain(standing: Any) -> dict[str, Any]:
     }
 
 
-class Episodes(AbstractContextManager["Episodes"]):
-    """The progress of episodes in an environment, in one line that vanishes at the end."""
+class Count(AbstractContextManager["Count"]):
+    """How many of a number of things are done, and what is under way, in one line that vanishes at the end.
 
-    def __init__(self, name: str, episodes: int) -> None:
-        self._bar, _ = live_bar("{task.completed:.0f} of {task.total:.0f} episodes", "{task.fields[now]}")
-        self._task = self._bar.add_task(f"playing {name}", total=episodes, now="")
+    Args:
+        title: what is being done.
+        total: how many things there are.
+        things: what they are called.
+    """
 
-    def __enter__(self) -> "Episodes":
+    def __init__(self, title: str, total: int, things: str) -> None:
+        self._bar, _ = live_bar(f"{{task.completed:.0f}} of {{task.total:.0f}} {things}", "{task.fields[now]}")
+        self._task = self._bar.add_task(title, total=total, now="")
+
+    def __enter__(self) -> "Count":
         self._bar.start()
         return self
 
@@ -269,35 +275,12 @@ class Episodes(AbstractContextManager["Episodes"]):
         """Prints a line above the bar, which stays."""
         note(self._bar, text)
 
-    def update(self, score: float, steps: int) -> None:
-        """Shows the score of the current episode."""
-        self._bar.update(self._task, now=f"score {score:g} after {steps} steps")
+    def show(self, text: str) -> None:
+        """Says what is under way."""
+        self._bar.update(self._task, now=text)
 
     def over(self) -> None:
-        """Counts one more finished episode."""
-        self._bar.update(self._task, advance=1)
-
-
-class Runs(AbstractContextManager["Runs"]):
-    """The progress of a comparison, in one line that vanishes at the end."""
-
-    def __init__(self, runs: int) -> None:
-        self._bar, _ = live_bar("{task.completed:.0f} of {task.total:.0f} runs", "{task.fields[now]}")
-        self._task = self._bar.add_task("comparing", total=runs, now="")
-
-    def __enter__(self) -> "Runs":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def begin(self, what: str) -> None:
-        """Shows the run that is next."""
-        self._bar.update(self._task, now=what)
-
-    def over(self) -> None:
-        """Counts one more finished run."""
+        """Counts one more thing that is done."""
         self._bar.update(self._task, advance=1)
 
 

@@ -1,5 +1,6 @@
 """The one shape of a run: where it starts, what drives it, and the record of what it found."""
 
+import math
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -45,6 +46,15 @@ def plain(thing: Any) -> Any:
     if isinstance(thing, list | tuple):
         return [plain(value) for value in thing]
     return thing.tolist() if isinstance(thing, np.ndarray | np.generic) else thing
+
+
+def finite_only(thing: Any) -> Any:
+    """A plain record, see `plain`, with None in place of numbers that JSON does not know."""
+    if isinstance(thing, float):
+        return thing if math.isfinite(thing) else None
+    if isinstance(thing, dict):
+        return {name: finite_only(value) for name, value in thing.items()}
+    return [finite_only(value) for value in thing] if isinstance(thing, list) else thing
 
 
 def within(error: float, epsilon: float) -> bool:
