@@ -199,7 +199,7 @@ def test_the_explicit_schedule_is_certified(discount: float, temperature: float,
 
 
 def test_what_the_proof_says_of_the_explicit_levels() -> None:
-    """Variances and noise are bounded, supports grow slowly, and N grows with the root of 1/bias: Lemmas 7.2 and 7.3."""
+    """Variances and noise are bounded, supports grow slowly, N grows like bias^(−1/2): Lemmas 7.2 and 7.3."""
     setting = problem(0.5)
     schedule = explicit(setting, 1e-11)
     rows = [row for row, level in enumerate(schedule.levels[:-1]) if level.debias == 2]
