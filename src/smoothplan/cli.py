@@ -451,7 +451,7 @@ def _solve(options: argparse.Namespace, console: Console) -> None:
     if len(printed) < len(states):
         console.print(f"… and {len(states) - len(printed)} more states: choose with --state N; --json prints all")
     largest = max(solution.error for solution in solutions)
-    console.print(f"Every value is exact to within {largest:.1e}.", highlight=False)
+    console.print(f"No value is off by more than {largest:.1e}, rounding included.", highlight=False)
 
 
 def _solution_fields(
