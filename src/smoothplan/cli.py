@@ -101,7 +101,7 @@ def _failed_call(error: SimulatorError, options: argparse.Namespace) -> str:
         message += f"; so far, after {error.partial.calls:,} calls, {known}"
     elif error.partial is not None:
         low, high = error.partial.interval
-        message += f"; so far, after {error.partial.calls:,} calls, the value is in [{low:.6g}, {high:.6g}]"
+        message += f"; so far, after {error.partial.calls:,} calls, the interval is [{low:.6g}, {high:.6g}]"
     if getattr(options, "failure", None):
         failure = {"model": options.model, "call": json.loads(error.call.to_json())}
         again = shlex.quote(options.failure)

@@ -129,7 +129,8 @@ class Forecast:
                 f"{amount(schedule.reference_calls)} for one shared reference, then {schedule.repeats:,} samples of "
                 f"{amount(schedule.sample_calls)} calls"
             )
-        parts.append(f"error at most {schedule.bias:.3g} bias + {schedule.noise:.3g} noise")
+        sure = f"with probability at least {1.0 - schedule.delta:g}"
+        parts.append(f"error at most {schedule.bias:.3g} bias + {schedule.noise:.3g} noise {sure}")
         if not within(schedule.bias + schedule.noise, schedule.epsilon):
             parts.append(f"which does not confirm the epsilon of {schedule.epsilon:g} that the publication promises")
         if self.calls > 0:
