@@ -231,7 +231,7 @@ def test_the_command_line_writes_down_a_failing_call(
     assert main([*plan, "--seed", "3"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("smoothplan: error: the simulator raised ZeroDivisionError: no luck (state [")
-    assert "the value is in [" in said
+    assert "the interval is [" in said
     assert said.endswith("repeat the call with: smoothplan reproduce smoothplan-failure.json\n")
     assert json.loads(Path("smoothplan-failure.json").read_text())["model"] == "mine:size=2"
     assert main(["reproduce", "smoothplan-failure.json"]) == 2

@@ -282,7 +282,7 @@ def test_it_claims_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(options.split()) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert "(estimate)" in lines["value"]
-    assert "by the declared rewards" in lines["value"]
+    assert "by what the model declares" in lines["value"]
     assert "probability" not in lines["value"]
     assert "(estimate)" in lines["action"]
 

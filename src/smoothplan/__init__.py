@@ -1,11 +1,11 @@
-"""smoothplan: plan with a simulator, with certified values and a price stated before the start.
+"""Plan with a simulator: which action now, and how sure, with certificates where they can be had.
 
 Everything a user needs is in this namespace: backups (`HardMax`, `LogSumExp`, `OptimalTransport`, `Tsallis`), models
-(`TabularModel`, `VectorModel`, `JitModel`, `models`), planners of values (`DebiasedCruiser`, and as published
-`SparseSampling`, `SmoothCruiser`, `SecondOrderSmoothCruiser`) and of actions (`OTGapE`, `MDPGapE`, `OTGapCruiser`), one
-for long horizons (`ReferenceCruiser`, around `references`), a baseline (`UCT`), with `forecast` and `plan`;
-`plan_unregularised` for ordinary values and `act` for episodes of a Gymnasium environment; the exact solver (`exact`)
-and the theory (`curvature`).
+(`TabularModel`, `VectorModel`, `JitModel`, `models`), planners of values (`DebiasedCruiser`, `SparseSampling`,
+`SmoothCruiser`, `SecondOrderSmoothCruiser`) and of actions (`OTGapE`, `MDPGapE`, `OTGapCruiser`), one for long horizons
+(`ReferenceCruiser`, around `references`), baselines (`UCT`, `RandomizedMultilevel`), with `forecast` and `plan`;
+`decide` and `Agent` for actions on any simulator; `plan_unregularised` for ordinary values and `act` for episodes of a
+Gymnasium environment; the exact solver (`exact`) and the theory (`curvature`).
 """
 
 from importlib.metadata import version

@@ -101,7 +101,7 @@ def _failed_call(error: SimulatorError, options: argparse.Namespace) -> str:
         message += f"; so far, after {error.partial.calls:,} calls, {known}"
     elif error.partial is not None:
         low, high = error.partial.interval
-        message += f"; so far, after {error.partial.calls:,} calls, the value is in [{low:.6g}, {high:.6g}]"
+        message += f"; so far, after {error.partial.calls:,} calls, the interval is [{low:.6g}, {high:.6g}]"
     if getattr(options, "failure", None):
         failure = {"model": options.model, "call": json.loads(error.call.to_json())}
         again = shlex.quote(options.failure)
@@ -451,7 +451,7 @@ def _solve(options: argparse.Namespace, console: Console) -> None:
     if len(printed) < len(states):
         console.print(f"… and {len(states) - len(printed)} more states: choose with --state N; --json prints all")
     largest = max(solution.error for solution in solutions)
-    console.print(f"Every value is exact to within {largest:.1e}.", highlight=False)
+    console.print(f"No value is off by more than {largest:.1e}, rounding included.", highlight=False)
 
 
 def _solution_fields(

@@ -155,8 +155,8 @@ def decide(
 ) -> Decision:
     """Which action to take at a state, and how sure that is. Ctrl-C and SIGTERM end it with what is known.
 
-    Half of the budget goes into a reference, and where states recur into bounds on the action values; the rest into
-    returns of every action that follow the reference's best actions.
+    At most half of the budget goes into a reference, and where states recur into bounds on the action values; the rest
+    into returns of every action that follow the reference's best actions. With a reference of yours nothing is proved.
 
     Args:
         model: the simulator.
@@ -166,8 +166,8 @@ def decide(
             machine.
         epsilon: the gap that counts as certified, in units of value; by default a thousandth of the width of the
             interval of all values.
-        delta: the probability that a proved gap fails, and the level of the estimated regret.
-        seed: the same seed gives the same decision, where no limit on time is given.
+        delta: the probability that a proved gap or interval fails, at most, and the level of the estimated regret.
+        seed: the same seed gives the same decision, under the conditions of `plan`, where no limit on time is given.
         reference: Q̂, whose best actions are followed after the first step; by default it is made from the simulator.
         workers: as for `plan`.
         progress: as for `plan`.

@@ -1,6 +1,6 @@
-"""Exact solutions of tabular models, for any backup.
+"""Solutions of tabular models to within a tolerance, for any backup.
 
-Value iteration with a proved error bound. All Bellman operators T here satisfy V ≤ V' + c ⇒ TV ≤ TV' + γc, so with
+Value iteration with a certified error bound. All Bellman operators T here satisfy V ≤ V' + c ⇒ TV ≤ TV' + γc, so with
 d = TV − V the fixed point lies between TV + γ/(1−γ)·min d and TV + γ/(1−γ)·max d. If there are terminal states, whose
 value is fixed at 0, the minimum and the maximum include 0.
 """
@@ -31,7 +31,7 @@ class Solution:
 
 
 def solve(model: TabularModel, backup: Backup, tolerance: float = 1e-8) -> Solution:
-    """The regularised optimal values V(s) = F_s(Q_s), Q_s(a) = E[R + γV(Z)], to a guaranteed accuracy.
+    """The regularised optimal values V(s) = F_s(Q_s), Q_s(a) = E[R + γV(Z)], to within a tolerance, rounding included.
 
     Args:
         model: a tabular model.

@@ -145,7 +145,7 @@ def _meaning(rows: Sequence[Row], delta: float | None) -> list[str]:
         "proved": f"solid bars: intervals, {sure}",
         "estimate": "dashed bars: intervals without a proof (estimate)",
         "lower": "pale bars with an edge: proved from below, declared from above",
-        "declared": "pale bars: what the declared rewards allow, no proof by samples",
+        "declared": "pale bars: what the model declares, no proof by samples",
     }
     said = [meaning for support, meaning in meanings.items() if support in supports]
     said += ["points: estimates"] * any(row.point is not None for row in rows)
@@ -174,8 +174,8 @@ def _words(row: Row) -> str:
             {
                 "proved": f"in [{low:.6g}, {high:.6g}], proved",
                 "estimate": f"in [{low:.6g}, {high:.6g}] (estimate)",
-                "lower": f"at least {low:.6g}, proved; at most {high:.6g}, by the declared rewards",
-                "declared": f"in [{low:.6g}, {high:.6g}], by the declared rewards",
+                "lower": f"at least {low:.6g}, proved; at most {high:.6g}, by what the model declares",
+                "declared": f"in [{low:.6g}, {high:.6g}], by what the model declares",
             }[row.support]
         )
     said += [] if row.exact is None else [f"exact {row.exact:.6g}"]

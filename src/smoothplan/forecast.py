@@ -20,7 +20,7 @@ through; M: rewards that are averaged in a return through the level."""
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Forecast:
-    """What a planner will cost, and why. No simulator call is made for it."""
+    """What a planner will cost at most, and why. No simulator call is made for it."""
 
     planner: Scheduled
     model: GenerativeModel
@@ -45,7 +45,7 @@ class Forecast:
 
     @property
     def calls(self) -> int:
-        """Simulator calls, at most; exact for schedules without order-2 levels on models without terminal states."""
+        """The most simulator calls that the run may make; it stops earlier where its interval is within ε before."""
         return self.schedule.calls
 
     @cached_property
@@ -129,7 +129,8 @@ class Forecast:
                 f"{amount(schedule.reference_calls)} for one shared reference, then {schedule.repeats:,} samples of "
                 f"{amount(schedule.sample_calls)} calls"
             )
-        parts.append(f"error at most {schedule.bias:.3g} bias + {schedule.noise:.3g} noise")
+        sure = f"with probability at least {1.0 - schedule.delta:g}"
+        parts.append(f"error at most {schedule.bias:.3g} bias + {schedule.noise:.3g} noise {sure}")
         if not within(schedule.bias + schedule.noise, schedule.epsilon):
             parts.append(f"which does not confirm the epsilon of {schedule.epsilon:g} that the publication promises")
         if self.calls > 0:
@@ -140,7 +141,7 @@ class Forecast:
 
 
 def forecast(planner: Planner, model: GenerativeModel) -> Forecast:
-    """The price of a planner on a model, without a single simulator call.
+    """The largest price of a planner on a model, without a single simulator call.
 
     >>> import smoothplan as sp
     >>> model = sp.models.garnet(states=50, actions=2, branching=4, discount=0.2, seed=1)

@@ -13,7 +13,7 @@ simulator of your own, write --simulator my_file.py:make_model,key=value,... in 
   smoothplan plan --model garnet:states=50,actions=2,branching=4,discount=0.2,seed=1 \\
                   --backup lse:temperature=1 --planner debiased:epsilon=0.01,delta=0.1 --state 0 --exact
   smoothplan forecast --model garnet:discount=0.2 --planner smooth-cruiser:epsilon=0.05
-                                                       the price, before any simulator call
+                                                       the largest price, before any simulator call
   smoothplan plan --model river-swim:discount=0.7 --backup hard-max --planner ot-gape:epsilon=0.1 --graph seen.svg
                                                        the best action, with an interval for each
   smoothplan plan --model gym:CartPole-v1,discount=0.99
@@ -46,7 +46,7 @@ def command_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line; `command` is the name of the command, or None."""
     parser = _Parser(
         prog="smoothplan",
-        description="Plan with a simulator: which action now, and how sure; optimal values; what they cost.",
+        description="Plan with a simulator: which action now, and how sure, with certificates where they can be had.",
         epilog=GUIDE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -71,7 +71,8 @@ def command_parser() -> argparse.ArgumentParser:
             "plan",
             "the value of a state, with an interval, or its best action",
             "Plans at a state: its regularised optimal value, with an interval that holds with probability\n"
-            "1 − delta, or its best action. The price of a value is known in advance: see `smoothplan forecast`.\n"
+            "1 − delta, or its best action. At long horizons the upper end may be only what the model declares.\n"
+            "The largest price of a value at short horizons is known in advance: see `smoothplan forecast`.\n"
             "Without --planner, a planner for long horizons is chosen and explained if recursion would be too\n"
             "expensive or the model is a Gymnasium environment.",
         )
@@ -81,15 +82,15 @@ def command_parser() -> argparse.ArgumentParser:
             "decide",
             "which action now, and how sure, on any simulator",
             "Finds the action to take at a state within a budget of simulator calls or seconds, and says how sure it\n"
-            "is: estimates with standard errors, what is proved, and what a reader must know.\n\n"
+            "is: estimates with standard errors, what is proved if anything is, and what a reader must know.\n\n"
             "  smoothplan decide --simulator my_file.py:make_model --calls 100000",
         )
     )
     _add_specs(
         add(
             "forecast",
-            "what a plan will cost, without running it",
-            "States the price of a plan in simulator calls, and how it comes about, without making any.",
+            "what a plan will cost at most, without running it",
+            "States the largest price of a plan in simulator calls, and how it comes about, without making any.",
         )
     )
     _add_compare(
@@ -128,7 +129,7 @@ def command_parser() -> argparse.ArgumentParser:
         add(
             "solve",
             "exact values of a tabular model",
-            "Solves a tabular model exactly, by value iteration with a guaranteed error.",
+            "Solves a tabular model to a tolerance, by value iteration with a bound on the error, rounding included.",
         )
     )
     return parser
@@ -166,7 +167,7 @@ def _add_seed(command: argparse.ArgumentParser) -> None:
         "--seed",
         type=int,
         default=0,
-        help="the same seed gives the same result, unless time is limited (default: %(default)s)",
+        help="the same seed gives the same result, unless a limit on time or a signal ends it (default: %(default)s)",
     )
 
 
@@ -224,7 +225,7 @@ def _add_decide(decide: argparse.ArgumentParser) -> None:
     budget.add_argument("--calls", type=int, metavar="N", help="simulator calls, at most")
     budget.add_argument("--seconds", type=float, metavar="T", help="time, instead of calls")
     decide.add_argument("--epsilon", type=float, metavar="E", help="stop once no action is better by more than E")
-    decide.add_argument("--delta", type=float, metavar="D", help="probability that a proved statement fails")
+    decide.add_argument("--delta", type=float, metavar="D", help="probability that a proved statement fails, at most")
     _add_seed(decide)
     _add_workers(decide)
     _add_progress(decide)

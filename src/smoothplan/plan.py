@@ -27,7 +27,11 @@ from smoothplan.running.workers import ClusterError, Workers
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PlanResult(Found):
-    """What a run found. The interval contains the value with probability at least 1 − δ, whatever stopped the run."""
+    """What a run found.
+
+    The interval contains the value with probability at least 1 − δ, whatever stopped the run, unless thresholds that do
+    not cover δ were asked for.
+    """
 
     policy: Floats  # ∇F(q), [K]
     seconds: float
@@ -77,8 +81,9 @@ def plan(
         model: the simulator.
         state: where to plan; the model's initial state by default.
         seed: the same seed gives the same result, for any number of workers, and however often it was resumed, where no
-            limit on time ends it.
-        max_calls: a limit on simulator calls. Giving one also allows a run whose forecast is hopeless.
+            limit on time, signal or error ends it; docs/long-runs.md says what else must be the same.
+        max_calls: a limit on the simulator calls that the result rests on. Giving one also allows a run whose forecast
+            is hopeless.
         max_seconds: a limit on time. What is under way then is abandoned. Compiling code, which happens once, and
             loading it do not count, except in processes of Dask.
         workers: a number: threads for compiled engines, processes of Dask for simulators in Python; 1 is this thread.
@@ -94,8 +99,8 @@ def plan(
         engine: "compiled" for tabular and jitted models, "batched" for any; by default whichever is faster.
 
     Raises:
-        HopelessError: the run may need too many simulator calls and no `max_calls` is given.
-        ModelError: what the run proves contradicts the declared `value_range`.
+        HopelessError: the run may need too many simulator calls, and no `max_calls` is given.
+        ModelError: what the run proves, with probability 1 − δ, contradicts the declared `value_range`.
         SimulatorError: the simulator failed or broke what it declares. It names the call, which `reproduce` makes
             again, and has the result so far as `partial`.
         CheckpointError: the file is in use, of another run, damaged, or cannot be written.

@@ -16,12 +16,12 @@ Line = tuple[str, str]
 Support = Literal["proved", "lower", "declared", "estimate"]
 """What an interval rests on.
 
-Both ends are proved with probability 1 − δ; only the lower end is, and the upper one follows from the declared rewards;
-both follow from the declared rewards; or thresholds do not cover δ.
+Both ends are proved with probability 1 − δ; only the lower end is, and the upper one follows from what the model
+declares; both follow from what the model declares; or thresholds do not cover δ.
 """
 
 STATUSES = {
-    "converged": "converged: within epsilon",
+    "converged": "converged: epsilon is reached, as the planner defines it",
     "completed": "completed: the planner finished, without a promise on epsilon",
     "max_calls": "stopped by the limit on calls",
     "max_seconds": "stopped by the limit on time",
@@ -129,13 +129,13 @@ def _value(result: "PlanResult") -> str:
     if isinstance(details, Estimate):
         noise = "" if details.standard_error is None else f" ± {details.standard_error:.2g} (one standard error)"
         cut = f"truncated at depth {details.depth}: bias at most {details.bias:.2g}"
-        return f"estimate {result.value:.6g}{noise}, {cut}; in [{low:.6g}, {high:.6g}], by the declared rewards"
+        return f"estimate {result.value:.6g}{noise}, {cut}; in [{low:.6g}, {high:.6g}], by what the model declares"
     return _stated(result.value, result.interval, result)
 
 
 def _stated(value: float, interval: tuple[float, float], result: "PlanResult") -> str:
     """A value and an interval that rests on what the interval of a plan rests on."""
-    (low, high), declared = interval, "by the declared rewards"
+    (low, high), declared = interval, "by what the model declares"
     match support(result):
         case "lower":
             return f"{value:.6g} (estimate); at least {low:.6g} {sure(result)}; at most {high:.6g}, {declared}"

@@ -145,7 +145,8 @@ class SimulatorError(ModelError):
 
     Attributes:
         call: the call that went wrong: `reproduce(model, error.call)` makes it again.
-        partial: the valid result of the run so far, where a run was under way.
+        partial: the result of the run so far, where a run was under way. It is certified only if the simulator is what
+            it declares to be, which the failure may refute.
     """
 
     def __init__(self, message: str, call: Call) -> None:

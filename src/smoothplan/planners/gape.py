@@ -52,7 +52,8 @@ class OTGapE:
         rewards: "declared" uses what the model declares of its rewards, "bounded" nothing but their range.
         successors: a bound on the different next states of one (s, a); the model's own by default. None is needed: it
             helps where it is 1 or 2, and once all next states of a pair were seen.
-        key: what identifies a state, a function from a state to something hashable; by default the state itself.
+        key: what identifies a state, a function from a state to something hashable; by default the state itself. States
+            with the same key must behave alike, or nothing is proved.
     """
 
     backup: Backup
@@ -202,10 +203,14 @@ class SearchRun:
                 yield (chunk.number, *chunk.arguments), outcome.sums
                 display.update(self.calls, self.interval, self.standing)
 
+        alone = self.explorer.draw
         self.explorer.draw = draw
         if self.explorer.rounds is not None:
             self.explorer.rounds.threads = workers.threads
-        return in_slices(self, max_calls, workers, display)
+        try:
+            return in_slices(self, max_calls, workers, display)
+        finally:
+            self.explorer.draw = alone  # what is learnt may become a reference, and be sent to other processes
 
     @property
     def calls(self) -> int:

@@ -177,7 +177,7 @@ class DebiasedCruiser(_Recursive):
     """The cheapest certified schedule of all kinds of levels: for values at short horizons, the one to use.
 
     Its levels cancel the first terms of the bias that the noise of a reference causes, with the reference's own
-    returns: see `smoothplan.schedules.debias`. Neither the paper nor anyone else has published them.
+    returns: see `smoothplan.schedules.debias`. They are not in the paper, and we have not found them elsewhere.
 
     Args:
         backup: F, smooth.

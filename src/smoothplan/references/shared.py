@@ -40,7 +40,8 @@ class SharedReference:
         delta: the probability that any bound on the error fails, ever, at any state.
         seed: of the simulator calls.
         successors: a bound on the different next states of one (s, a); the model's own by default.
-        key: what identifies a state, a function from a state to something hashable; by default the state itself.
+        key: what identifies a state, a function from a state to something hashable; by default the state itself. States
+            with the same key must behave alike, or no bound holds.
         oracle: makes the simulator calls, and so counts them even if an error ends them; by default one of `seed`.
 
     `why` says how a default reference was chosen; it is empty for any other.

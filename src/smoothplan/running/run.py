@@ -21,7 +21,8 @@ Status = Literal["converged", "completed", "max_calls", "max_seconds", "interrup
 EngineName = Literal["auto", "compiled", "batched"]
 
 REFUSED_CALLS = 10**11
-"""A run that may need more simulator calls than this is not started unless the user limits calls or time."""
+"""A run that may need more simulator calls than this is not started unless the user limits calls; for some planners,
+a limit on time will do."""
 
 
 LONG_HORIZONS = (
@@ -258,17 +259,21 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Found:
-    """What a run has found so far. The interval contains the value with probability at least 1 − δ at any time."""
+    """What a run has found so far.
+
+    The interval contains the value with probability at least 1 − δ, at all times at once, unless thresholds that do not
+    cover δ were asked for.
+    """
 
     value: float  # the point estimate, within the interval
     interval: tuple[float, float]
     action: int | None  # the best action as far as the run knows; None at a terminal state
-    q: Floats  # estimates of the action values, [K]; no guarantee
+    q: Floats  # estimates of the action values, [K]
     q_intervals: Floats | None = None  # [K, 2], where there are any: all hold at once, and together with the interval
     calls: int  # simulator calls made
     samples: int  # root samples
     epsilon: float  # the accuracy wanted
-    delta: float  # the probability that an interval fails
+    delta: float  # the probability that an interval fails, at most
     details: Identification | Diagnosis | Estimate | None = None  # what is particular to the planner
 
 

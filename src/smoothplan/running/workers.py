@@ -30,7 +30,7 @@ class ClusterError(RuntimeError):
     """The cluster is gone.
 
     Attributes:
-        partial: the valid result of the run so far, where a run was under way.
+        partial: the result of the run so far, where a run was under way.
     """
 
     partial: Any = None
