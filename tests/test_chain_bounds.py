@@ -3,23 +3,20 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 import pytest
 from scipy import stats
 
 import smoothplan as sp
+from smoothplan import streams
 from smoothplan.arguments import Floats
 from smoothplan.backups import Backup, SoftmaxMixture, line_cost
 from smoothplan.curvature import gap_of_values, reference_bias
 from smoothplan.defaults import smooth_backup
-from smoothplan.engines.multilevel import LevelLaw
 from smoothplan.planners.multilevel import MultilevelRun
 from smoothplan.planners.sampling import Cut
-from smoothplan.running.progress import Silent
 from smoothplan.running.run import Root
-from smoothplan.running.workers import Workers
 from smoothplan.schedules.level import Problem
 from tests import common
 from tests.naive import ChainMeans
@@ -173,33 +170,20 @@ def test_antithetic_differences_are_negative_and_fall_like_the_number_of_returns
     assert norms[1] / norms[0] == pytest.approx(0.5, abs=0.03)
 
 
-def one_step_means(model: sp.TabularModel, backup: Backup, base: int, level: int) -> float:
-    """b_l = E F(mean of n₀·2^l returns) at state 0 and depth 1, by enumeration of Bernoulli rewards of two actions."""
-    returns = base * 2**level
-    hits = np.arange(returns + 1)
-    first, second = (stats.binom.pmf(hits, returns, mean) for mean in model.rewards[0])
-    middle = sum(sp.curvature.value_interval(model, backup)) / 2.0
-    q = np.stack(np.meshgrid(hits, hits, indexing="ij"), axis=-1) / returns + model.discount * middle
-    return float((np.outer(first, second) * backup.value(q)).sum())
-
-
 def test_a_limit_on_calls_leaves_the_mean_of_the_samples_that_it_can_pay() -> None:
-    """E[Ȳ; N ≥ 1] = E[Y; T ≤ M]: 500 runs that can pay levels 0 and 1, at 5 standard errors (6e-7)."""
+    """E[Ȳ; N ≥ 1] = E[Y; T ≤ M] for Y = 2^L, where a limit can pay levels 0 to 2: at 5 standard errors (6e-7)."""
     model = sp.models.garnet(8, 2, branching=3, discount=0.5, seed=3, reward_kind="bernoulli")
-    backup, base, limit = sp.LogSumExp(0.05), 1, 7
-    planner = sp.RandomizedMultilevel(backup, 1e-3, depth=1, base=base)
-    means = []
-    for seed in range(500):
-        run = cast(MultilevelRun, planner.begin(Root(model, 0, seed, limit, None, "auto", 0.0)))
-        assert run.go(Workers(), Silent()) == "max_calls"
-        samples, total = run._sums[:2]
-        means.append(run._problem.middle * samples / max(samples, 1.0) + total / max(samples, 1.0))
-    law = LevelLaw(planner.decay)
-    low, high = (one_step_means(model, backup, base, level) for level in (0, 1))
-    zero, one = law.probabilities[:2]
-    expected = (zero + one) * low + one * (high - low) / law.tails[1]
+    planner, limit, means = sp.RandomizedMultilevel(sp.LogSumExp(0.2), 0.1, depth=1, base=1), 12, []
+    engine = planner.engine(model, 1)
+    for seed in range(1_500):
+        run = MultilevelRun(planner, Root(model, 0, seed, limit, None, "auto", 0.0), engine, lowered=False)
+        sizes = [
+            float(np.exp2(engine.levels(1, streams.generator(seed, chunk.number).spawn(1)[0], 1)[0]))
+            for chunk in run._tasks(1_000, lambda: None)
+        ]
+        assert 2.0 * sum(sizes) <= limit
+        means.append(sum(sizes) / max(len(sizes), 1))
+    expected = float(np.array([1.0, 2.0, 4.0]) @ engine.law.probabilities[:3])
     error = float(np.std(means, ddof=1)) / math.sqrt(len(means))
     assert abs(float(np.mean(means)) - expected) < 5.0 * error
-    # A sample without such a limit has another mean.
-    exact = one_step_means(model, backup, base, 9)
-    assert abs(float(np.mean(means)) - exact) > 5.0 * error
+    assert 5.0 * error < 0.3 * (engine.law.mean_size - expected)  # the mean of all samples is another
