@@ -12,14 +12,16 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from playwright.sync_api import Browser
 
 import smoothplan
 from smoothplan import options
+from tests.browser import Watched, launched
 
 ROOT = Path(__file__).parent.parent
 DOCS, SOURCE = ROOT / "docs", ROOT / "src" / "smoothplan"
@@ -29,6 +31,8 @@ PICTURES = sorted((DOCS / "images").glob("*.svg"))
 
 LARGEST_PICTURE = 100_000
 """Bytes: a picture must not make a page slow."""
+
+on_one_worker = pytest.mark.xdist_group("site")  # which is built once, and looked at in one browser
 
 
 SAMPLE = re.compile(r"^```python\n(?P<code>.*?)^```$(?:\n+```text\n(?P<output>.*?)^```$)?", re.DOTALL | re.MULTILINE)
@@ -196,10 +200,94 @@ def test_the_site_asks_for_nothing_from_elsewhere() -> None:
     assert "- javascripts/iframe-worker.js" in settings
 
 
-def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built without a warning."""
+    folder = tmp_path_factory.mktemp("documentation") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     silenced = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=silenced, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
+    return folder
+
+
+@on_one_worker
+def test_the_site_is_built_without_a_warning(site: Path) -> None:
     for page in ("index.html", "tutorial.html", "studies.html", "architecture.html", "reference/planners.html"):
-        assert (tmp_path / "site" / page).stat().st_size > 0
+        assert (site / page).stat().st_size > 0
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as browser:
+        yield browser
+
+
+ARTICLE = re.compile(r"(?<=<article class=\"md-content__inner md-typeset\">).*(?=</article>)", re.DOTALL)
+"""What a built page has beside navigation."""
+
+FIND_FAULTS = r"""() => {
+  const faults = document.documentElement.scrollWidth > innerWidth ? ["the page is wider than a phone"] : []
+  for (const section of document.querySelectorAll("section[data-page]")) {
+    const note = (fault) => faults.push(`${section.dataset.page}: ${fault}`)
+    for (const formula of section.querySelectorAll(".arithmatex")) {
+      const source = formula.querySelector("annotation")?.textContent
+      if (!source) note(`${formula.textContent}: ${formula.title || "not typeset"}`)
+      else if (/[_^]([−+-]|[a-z0-9]{2})/i.test(source)) note(`${source}: a script without braces`)
+      else if (!formula.closest("div.arithmatex, table") && formula.getBoundingClientRect().right > innerWidth)
+        note(`${source}: too wide for a line on a phone`)
+    }
+    for (const skipped of section.querySelectorAll("code, .arithmatex")) skipped.remove()
+    for (const [line] of section.textContent.matchAll(/.*[$].*/g)) note(`${line}: a dollar outside of formulas`)
+  }
+  return faults
+}"""
+
+
+def faults_of_formulas(browser: Browser, site: Path, articles: Mapping[str, str]) -> list[str]:
+    """What is wrong with the formulas of some pages: all are put into one page of the site and opened on a phone."""
+    sections = "".join(f'<section data-page="{name}">{article}</section>' for name, article in articles.items())
+    page = site / "formulas.html"
+    page.write_text(ARTICLE.sub(lambda _: sections, (site / "index.html").read_text("utf-8")), "utf-8")
+    watched = Watched(browser, page, viewport={"width": 390, "height": 844})
+    found: list[str] = watched.ask(FIND_FAULTS)
+    return found + watched.faults
+
+
+@on_one_worker
+def test_formulas_are_typeset(site: Path, browser: Browser) -> None:
+    """KaTeX understands every formula without a warning, and nothing is fetched from elsewhere."""
+    articles = {}
+    for source in DOCS.rglob("*.md"):
+        if "$" in source.read_text("utf-8"):
+            name = source.relative_to(DOCS)
+            articles[str(name)] = "".join(ARTICLE.findall((site / name.with_suffix(".html")).read_text("utf-8")))
+    assert "extending.md" in articles
+    faults = faults_of_formulas(browser, site, articles)
+    assert not faults, "\n".join(faults)
+
+
+@on_one_worker
+def test_faults_of_formulas_are_found(site: Path, browser: Browser) -> None:
+    broken = {
+        "wrong.md": r'<span class="arithmatex">\frac{1}</span>',
+        "unknown.md": r'<div class="arithmatex">\unknown</div>',
+        "odd.md": '<span class="arithmatex">√2</span>',  # of which KaTeX would only warn
+        "script.md": '<span class="arithmatex">2^−l</span>',
+        "unseen.md": "<p>No empty line before\n$$\nx</p>",
+        "wide.md": rf'<span class="arithmatex">\text{{{"wide " * 20}}}</span>',
+        "elsewhere.md": '<img src="http://127.0.0.1:9/x.png">',
+        "good.md": '<p>A dollar in <code>$code</code>, and <span class="arithmatex">\\range(Q̂ − Q)</span>.</p>',
+    }
+    faults = "\n".join(faults_of_formulas(browser, site, broken))
+    for fault in (
+        r"wrong.md: \frac{1}: KaTeX parse error",
+        r"unknown.md: \unknown: KaTeX parse error",
+        "odd.md: √2: KaTeX parse error",
+        "script.md: 2^−l: a script without braces",
+        "unseen.md: $$: a dollar",
+        "wide.md: \\text",
+        "request: http://127.0.0.1:9/x.png",
+    ):
+        assert fault in faults
+    assert "good.md" not in faults

@@ -1,0 +1,309 @@
+"""The proofs: their pages are complete, and what has no test elsewhere is tried here."""
+
+import importlib
+import math
+import re
+from collections.abc import Iterator
+from functools import cache, reduce
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import smoothplan as sp
+from smoothplan.arguments import Floats
+from smoothplan.backups import LogSumExp
+from smoothplan.confidence import bernstein_count
+from smoothplan.schedules import optimise
+from smoothplan.schedules.debias import DEBIASING, central_moments
+from smoothplan.schedules.explicit import explicit_schedule
+from smoothplan.schedules.level import Problem
+from smoothplan.schedules.optimise import Kinds, optimised
+from smoothplan.schedules.schedule import Schedule
+from smoothplan.transport import CUMULANTS
+from tests.test_debias import Case, Enumerated, weighted_sum
+
+ROOT = Path(__file__).parent.parent
+PROOFS = ROOT / "docs" / "proofs"
+CHAPTERS = ["backups", "levels", "debiased", "root", "bounds", "references", "prices"]
+
+HEADING = re.compile(r"^### (Lemma|Proposition|Theorem|Corollary) (\d+)\.(\d+)\. ", re.MULTILINE)
+MENTION = re.compile(r"(?:Lemmas?|Propositions?|Theorems?|Corollar(?:y|ies)) (\d+\.\d+)(?:(?: and|,| to) (\d+\.\d+))*")
+NAME = re.compile(r"`([^`]+)`")
+
+
+# The pages
+
+
+class Statement(NamedTuple):
+    number: str
+    text: str
+
+
+@cache
+def statements(chapter: str) -> list[Statement]:
+    text = (PROOFS / f"{chapter}.md").read_text(encoding="utf-8")
+    starts = list(HEADING.finditer(text))
+    # A statement ends where the next heading of any kind begins.
+    ends = [re.compile(r"^##", re.MULTILINE).search(text, start.end()) for start in starts]
+    return [
+        Statement(f"{start[2]}.{start[3]}", text[start.start() : end.start() if end else len(text)])
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def named(statement: Statement) -> tuple[list[str], list[str]]:
+    """The functions and the tests of a statement."""
+    lines = re.findall(r"^Code: (.*)\. Test: (.*)\.$", statement.text, re.MULTILINE)
+    assert len(lines) == 1, f"{statement.number} must have one line `Code: ... Test: ...`, got {len(lines)}"
+    functions, tests = (NAME.findall(part) for part in lines[0])
+    return functions, tests
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_every_statement_is_proved_and_names_its_code_and_its_tests(chapter: str) -> None:
+    number = CHAPTERS.index(chapter) + 1
+    found = statements(chapter)
+    assert [statement.number for statement in found] == [f"{number}.{i}" for i in range(1, len(found) + 1)]
+    for statement in found:
+        proof = statement.text.partition("**Proof.**")[2]
+        assert "∎" in proof, f"{statement.number} has no proof that ends"
+        functions, tests = named(statement)
+        assert functions
+        assert tests
+        for function in functions:
+            assert exists(function), f"{statement.number}: there is no {function}"
+        for test in tests:
+            file, _, name = test.partition("::")
+            assert f"\ndef {name}(" in (ROOT / file).read_text(encoding="utf-8"), f"{statement.number}: no {test}"
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is a function, a class, a method or a constant of a module."""
+    parts = name.split(".")
+    for size in range(len(parts) - 1, 0, -1):
+        try:
+            module = importlib.import_module(".".join(parts[:size]))
+        except ModuleNotFoundError:
+            continue
+        try:
+            reduce(getattr, parts[size:], module)
+        except AttributeError:
+            return False
+        return True
+    return False
+
+
+def mentions(text: str) -> Iterator[str]:
+    for found in MENTION.finditer(text):
+        yield from re.findall(r"\d+\.\d+", found[0])
+
+
+def test_mentions_of_statements_are_right() -> None:
+    known = {statement.number for chapter in CHAPTERS for statement in statements(chapter)}
+    pages = [*PROOFS.glob("*.md"), ROOT / "docs" / "theory.md"]
+    wrong = [(page.name, it) for page in pages for it in mentions(page.read_text(encoding="utf-8")) if it not in known]
+    assert not wrong
+
+
+def test_a_wrong_name_would_be_found() -> None:
+    assert exists("smoothplan.schedules.level.certify")
+    assert exists("smoothplan.confidence.means.ConfidenceSequence.update")
+    assert not exists("smoothplan.schedules.level.certified")
+    assert not exists("smoothplan.nowhere.certify")
+    assert list(mentions("by Lemmas 1.2 and 3.4, Theorem 5.6.")) == ["1.2", "3.4", "5.6"]
+
+
+# Chapter 1
+
+
+def laws(rng: np.random.Generator, count: int, size: int) -> tuple[Floats, Floats]:
+    """Points [count, size] in [0, 1] with both ends among them, and weights [count, size]."""
+    points = rng.beta(0.5, 0.5, size=(count, size))
+    points[:, 0], points[:, 1] = 0.0, 1.0
+    return points, rng.dirichlet(np.full(size, 0.5), size=count)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_moments_of_a_variable_of_given_range(size: int) -> None:
+    points, weights = laws(np.random.default_rng(size), 20_000, size)
+    centred = points - (weights * points).sum(axis=1, keepdims=True)
+    variance, third, fourth = ((weights * centred**power).sum(axis=1) for power in (2, 3, 4))
+    room = 1e-12
+    assert (np.abs(third) <= variance * np.sqrt(np.maximum(1.0 - 4.0 * variance, 0.0)) + room).all()
+    assert (fourth <= variance * (1.0 - 3.0 * variance) + room).all()
+    assert (third**2 <= variance * (fourth - variance**2) + room).all()
+    # The bounds that are used need not know the variance, only a bound of it.
+    for looser in (variance, np.maximum(variance, 0.2)):
+        most = central_moments(looser, np.ones(len(variance)))
+        assert (np.abs(third) <= most[0] + room).all()
+        assert (fourth <= most[1] + room).all()
+    if size == 2:
+        assert np.allclose(fourth, variance * (1.0 - 3.0 * variance))
+
+
+def joint_cumulant(weights: Floats, variables: list[Floats]) -> Floats:
+    """κ of variables on points with weights, all [n, m], by all partitions, [n]."""
+
+    def partitions(items: list[int]) -> Iterator[list[list[int]]]:
+        if not items:
+            yield []
+            return
+        first, *rest = items
+        for others in partitions(rest):
+            yield [[first], *others]
+            for place in range(len(others)):
+                yield [*others[:place], [first, *others[place]], *others[place + 1 :]]
+
+    total = np.zeros(len(weights))
+    for blocks in partitions(list(range(len(variables)))):
+        moments = [(weights * np.prod([variables[i] for i in block], axis=0)).sum(axis=1) for block in blocks]
+        total += (-1.0) ** (len(blocks) - 1) * math.factorial(len(blocks) - 1) * np.prod(moments, axis=0)
+    return total
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_joint_cumulants_that_certificates_use(size: int) -> None:
+    """On four and six points of the plane. Some are near the bounds, but κ(Y, Y, Z) not above κ₃'s."""
+    rng = np.random.default_rng(size)
+    (y, weights), (z, _) = laws(rng, 30_000, 2 * size), laws(rng, 30_000, 2 * size)
+    z = rng.permuted(z, axis=1)
+    indicator = (rng.random(y.shape) < 0.5).astype(np.float64)
+    largest = [np.abs(joint_cumulant(weights, each)).max() for each in ([y, z], [y, y, z], 3 * [indicator] + 2 * [z])]
+    bounds = np.array([CUMULANTS[2], 1.0 / 8.0, CUMULANTS[5]])
+    assert (np.array(largest) <= bounds + 1e-12).all()
+    assert (np.array(largest) >= 0.75 * np.minimum(bounds, [1.0, CUMULANTS[3], 1.0])).all()
+
+
+# Chapter 7
+
+
+def problem(discount: float, temperature: float = 1.0, actions: int = 2) -> Problem:
+    model = sp.models.garnet(states=20, actions=actions, discount=discount, seed=1, reward_kind="bernoulli")
+    return Problem.of(model, LogSumExp(temperature))
+
+
+def explicit(setting: Problem, epsilon: float, delta: float = 0.1) -> Schedule:
+    schedule = explicit_schedule(setting, epsilon, delta)
+    assert schedule is not None
+    return schedule
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1e-3, 1e-9])
+@pytest.mark.parametrize(("discount", "temperature", "actions"), [(0.0, 1.0, 2), (0.2, 0.3, 3), (0.7, 1.0, 2)])
+def test_the_explicit_schedule_is_certified(discount: float, temperature: float, actions: int, epsilon: float) -> None:
+    schedule = explicit(problem(discount, temperature, actions), epsilon)
+    assert schedule.bias + schedule.noise <= epsilon * (1.0 + 1e-9)
+    assert schedule.bias <= epsilon / 2.0
+
+
+def test_what_the_proof_says_of_the_explicit_levels() -> None:
+    """Variances and noise are bounded, supports grow slowly, N grows like bias^(−1/2): Lemmas 7.2 and 7.3."""
+    setting = problem(0.5)
+    schedule = explicit(setting, 1e-11)
+    rows = [row for row, level in enumerate(schedule.levels[:-1]) if level.debias == 2]
+    assert rows == list(range(rows[0], rows[-1] + 1))
+    gamma, third = setting.discount, setting.derivatives[1]
+    targets = setting.width / 2.0 * gamma ** (np.arange(len(schedule.levels) - 1) / 2.0)
+    certificates = [schedule.certificates[row] for row in rows]
+    biases = np.array([float(it.bias) for it in certificates])
+    assert (biases <= targets[rows] * (1.0 + 1e-12)).all()
+    variances = np.array([float(it.variance) for it in certificates])
+    assert variances[len(rows) // 2 :].max() <= 1.01 * variances[: len(rows) // 2].max()
+    for row in rows:
+        level = schedule.levels[row]
+        assert level.reference is not None
+        through = schedule._return(level.reference)
+        noise = 2.0 * (setting.actions - 1) * float(through.variance) / level.samples
+        assert noise <= (1.0 - math.sqrt(gamma)) / (math.sqrt(gamma) * third)
+    sizes = np.array([schedule.levels[row].samples for row in rows]) * np.sqrt(targets[rows])
+    assert sizes[len(rows) // 2 :].max() <= 2.0 * sizes[: len(rows) // 2].max()  # powers of two
+    # A support that grew with a power of 1/b, as it does with pairs, would be larger by orders of magnitude.
+    widths = np.array([float(it.high - it.low) for it in certificates])
+    assert widths[-1] <= (rows[-1] / rows[0]) ** 6 * widths[0]
+
+
+@pytest.mark.parametrize("discount", [0.2, 0.5])
+def test_the_explicit_price_grows_like_the_cube(discount: float) -> None:
+    """Over six decades: not faster than ε⁻³ with a power of the logarithm, and not slower than the theorem allows."""
+    coarse, fine = (explicit(problem(discount), epsilon).calls for epsilon in (1e-5, 1e-11))
+    slope = math.log10(fine / coarse) / 6.0
+    assert 2.7 < slope < 3.3
+
+
+def test_what_runs_is_never_dearer_than_the_explicit_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the search does badly: here it may use plug-in levels only, which are far dearer in the end."""
+    setting, epsilon = problem(0.5), 1e-7
+    ours = explicit(setting, epsilon)
+    assert optimised(setting, epsilon, 0.1, 2, 2).calls <= ours.calls
+    monkeypatch.setattr(Kinds, "within", lambda self, problem: [Kinds(0)])
+    optimise.optimised.cache_clear()
+    try:
+        assert optimised(setting, epsilon, 0.1, 2, 2) == ours
+        assert optimised(setting, epsilon, 0.1, 2, 0).calls > 10 * ours.calls
+    finally:
+        optimise.optimised.cache_clear()
+
+
+def test_noise_in_the_policy_is_real() -> None:
+    """By enumeration: a bias β of a reference moves the mean of a debiased level by −½E D³F[e, e, β], of order 1/N.
+
+    So no proof can do without the product of noise and bias: one of order 1/N² would be refuted.
+    """
+    backup, chance, width, beta = LogSumExp(1.0), np.array([0.3, 0.6]), np.array([1.0, 0.7]), np.array([1e-5, -1e-5])
+    for samples in (4, 8, 12):
+        case = Case(samples, np.array([0.6, 0.0]), width, chance, backup)
+        outcomes = Enumerated.of(case, 4)
+        total = weighted_sum(case, outcomes.blocks, DEBIASING["order-1", 2])
+        whole = outcomes.blocks.mean(axis=1)
+        policy = backup.policy(whole)
+
+        def bias(truth: Floats) -> float:
+            """Of a level whose reference has the mean of the case and whose linear child is perfect."""
+            linear = (policy * (truth - whole)).sum(axis=1)  # noqa: B023
+            return outcomes.mean(total + linear) - float(backup.value(truth))  # noqa: B023
+
+        turn = backup.hessian(case.mean + beta) - backup.hessian(case.mean - beta)
+        predicted = -0.25 * np.diagonal(turn) @ (width**2 * chance * (1.0 - chance)) / samples
+        assert bias(case.mean - beta) - bias(case.mean) == pytest.approx(predicted, rel=0.03)
+
+
+def words(discount: float, prize: int | None) -> sp.VectorModel:
+    """Words of two letters as numbers, 1 for the empty one; beyond a prize every step pays 1."""
+
+    def step(states: Floats, actions: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        following = 2 * states + actions
+        if prize is None:
+            return following, np.zeros(len(states))
+        depth = np.floor(np.log2(following)).astype(np.int64) - (prize.bit_length() - 1)
+        return following, ((depth >= 0) & (following >> np.maximum(depth, 0) == prize)).astype(np.float64)
+
+    return sp.VectorModel(
+        step, actions=2, discount=discount, reward_range=(0, 1), reward_kind="deterministic", terminates=False,
+        initial_state=np.int64(1),
+    )  # fmt: skip
+
+
+def test_a_needle_is_not_found_by_those_who_do_not_look() -> None:
+    """The upper end of a planner with m calls is no smaller than Theorem 7.8 says; and it is valid where a prize is."""
+    discount, calls = 0.8, 60
+    planner = sp.OTGapE(sp.HardMax(), epsilon=0.01, delta=0.1)
+    nothing = sp.plan(planner, words(discount, None), max_calls=calls)
+    depth = math.floor(math.log2(calls))  # 2^(h+1) > m: a prize at that depth may be missed
+    assert nothing.interval[0] == 0.0
+    assert nothing.interval[1] >= discount**depth / (1.0 - discount)
+    for prize in (4, 7):
+        value = discount ** (prize.bit_length() - 2) / (1.0 - discount)
+        low, high = sp.plan(planner, words(discount, prize), max_calls=calls).interval
+        assert low <= value * (1.0 + 1e-9)
+        assert high >= value * (1.0 - 1e-9)
+
+
+def test_no_mean_is_known_from_fewer_samples() -> None:
+    """Bernstein's count for fair coins is above the lower bound of Proposition 7.9, and within a constant of it."""
+    for epsilon in (0.1, 0.01, 1e-4):
+        for delta in (0.1, 1e-3, 1e-9):
+            least = 3.0 / (128.0 * epsilon**2) * math.log(1.0 / (4.0 * delta))
+            ours = float(bernstein_count(0.25, 1.0, epsilon, delta))
+            assert least <= ours <= 100.0 * least
