@@ -93,14 +93,16 @@ def test_discounted_variances_of_losses_telescope() -> None:
 
 def cut_errors(
     model: sp.TabularModel, backup: SoftmaxMixture, size: float, horizon: int, seed: int
-) -> tuple[Floats, Floats]:
-    """V less the means of chains of orders 1 and 2 that are cut off, around Q̂ with range(Q̂ − Q) = size."""
+) -> tuple[Floats, Floats, Floats]:
+    """What chains of orders 1 and 2 that are cut off miss of V, and returns of Q, around Q̂ with range(Q̂ − Q) = size."""
     solution = sp.exact.solve(model, backup, 1e-10)
     noise = np.random.default_rng(seed).normal(size=solution.q.shape)
     noise *= size / np.ptp(noise, axis=1, keepdims=True)
-    means = ChainMeans(model, backup, solution.q + noise).orders(horizon, Problem.of(model, backup).middle)
-    first, second = ((solution.values - mean)[~model.terminal] for mean in means)
-    return first, second
+    exact = ChainMeans(model, backup, solution.q + noise)
+    first, returns, corrections = exact.at_horizon(horizon, Problem.of(model, backup).middle)
+    missed = solution.values - first, solution.q - returns, solution.values - first - corrections
+    values, actions, corrected = (errors[~model.terminal] for errors in missed)
+    return values, actions, corrected
 
 
 def test_chains_that_are_cut_off_keep_to_the_bounds_of_both_orders() -> None:
@@ -113,9 +115,11 @@ def test_chains_that_are_cut_off_keep_to_the_bounds_of_both_orders() -> None:
             for horizon in (1, 2, 6):
                 cut = Cut.at(problem, horizon)
                 for size in (0.001, 0.1, 1.0):
-                    first, second = cut_errors(model, backup, size, horizon, seed=horizon)
+                    first, actions, second = cut_errors(model, backup, size, horizon, seed=horizon)
                     loss = reference_bias(1, size, backup.temperature, model.discount)[1]
                     assert -cut.optimal - SLACK <= first.min() <= first.max() <= cut.optimal + loss + SLACK
+                    above = model.discount * loss + cut.optimal
+                    assert -cut.optimal - SLACK <= actions.min() <= actions.max() <= above + SLACK
                     tail = cut.below + cut.above
                     low, high = reference_bias(2, size, backup.temperature, model.discount, tail)
                     assert low - cut.optimal - SLACK <= second.min()
