@@ -80,7 +80,7 @@ def test_growth_as_in_theory_is_accepted() -> None:
     ("planner", "wrong", "where"),
     [
         *((SPARSE, 6.0, "forecast"), (FIRST, 3.0, "forecast"), (SECOND, 4.0, "forecast")),
-        *((ONE_TERM, 4.0, "forecast"), (DEBIASED, 3.0, "forecast")),
+        *((ONE_TERM, 4.0, "forecast"), (DEBIASED, 4.0, "forecast")),
         *((planner, None, "runs") for planner in (SPARSE, FIRST, SECOND, DEBIASED, MULTILEVEL)),
     ],
 )

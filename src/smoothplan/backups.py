@@ -106,8 +106,11 @@ def required_backup(backup: Backup) -> Backup:
 
 
 def is_mixture(backup: Backup) -> TypeGuard[SoftmaxMixture]:
-    """Whether a backup is a mixture of softmaxes."""
-    return isinstance(backup, SoftmaxMixture)
+    """Whether a backup is a mixture of softmaxes.
+
+    At temperature 0 only `HardMax` itself is: compiled code takes it to subtract nothing.
+    """
+    return isinstance(backup, SoftmaxMixture) and (backup.temperature > 0.0 or type(backup) is HardMax)
 
 
 def required_mixture(backup: Backup, for_what: str, instead: str) -> SoftmaxMixture:

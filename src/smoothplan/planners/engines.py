@@ -49,14 +49,15 @@ def searched_table(root: Root, key: Key | None, backup: Backup) -> TabularModel 
 
 
 def chains_for(
-    root: Root, backup: Backup, reference: Reference, problem: Problem, gap: float | None = None
+    root: Root, backup: Backup, reference: Reference, problem: Problem, bounded: bool = False
 ) -> tuple[Chains, tuple[float, float]]:
     """The engine for chains around a reference, and bounds of F(Q̂) − Q̂(a), which contain 0.
 
-    An action of the reference that is further than `gap` below the best, `likely_gap` by default, is raised to there.
+    An action of the reference that is too far below the best is raised: further than any action can be where the error
+    range of the reference is `bounded` and must not grow; else further than `likely_gap`.
     """
     model, tail = root.model, problem.middle
-    gap = likely_gap(backup, problem) if gap is None else gap
+    gap = problem.action_gap if bounded else likely_gap(backup, problem)
     at = conditioned(reference, gap, problem.actions)
     if isinstance(model, TabularModel) and root.engine != "batched":
         states = np.flatnonzero(~model.terminal)
@@ -71,6 +72,8 @@ def chains_for(
         and isinstance(reference, GridReference)
         and _compiles(model, reference)
         and _is_fixed(backup)
+        # Between nodes that are raised the error range may grow.
+        and not (bounded and np.ptp(reference.grid.table, axis=1).max() > gap)
     ):
         nodes = reference.grid.table
         table = np.maximum(nodes - nodes.max(axis=1, keepdims=True), -gap)
@@ -80,7 +83,8 @@ def chains_for(
     refuse_compiled(
         root.engine,
         "a TabularModel, or a JitModel with vectors of float64 for states, a GridReference without periodic axes and "
-        "a mixture of softmaxes that does not depend on the state",
+        "a mixture of softmaxes that does not depend on the state; and where error_range is given, nodes whose actions "
+        "are no further apart than actions can be",
         model,
         reference,
         backup,

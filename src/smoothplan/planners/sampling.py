@@ -17,7 +17,7 @@ from smoothplan.confidence import ConfidenceSequence
 from smoothplan.engines.chains import PairSums
 from smoothplan.models.base import States
 from smoothplan.planners.chunks import chunk_size
-from smoothplan.planners.engines import chains_for, conditioned, likely_gap
+from smoothplan.planners.engines import chains_for, conditioned
 from smoothplan.references import Reference
 from smoothplan.running.run import Budget, Root
 from smoothplan.running.work import Chunk, Method, Outcome, Work
@@ -174,9 +174,8 @@ class Sampling:
         # Asked once before all threads, a reference may bring itself up to date; and its mistakes are found.
         here = conditioned(reference, math.inf, problem.actions)(np.asarray(root.state)[None])
         self.claim = float(root.backed_up(planner.backup, here.shifted)[0]) + float(here.top[0])
-        # A bound on range(Q_s) does no harm to an error range; a smaller one may.
-        gap = problem.action_gap if planner.error_range is not None else likely_gap(planner.backup, problem)
-        self.engine, self._advantages = chains_for(root, planner.backup, reference, problem, gap)
+        bounded = planner.error_range is not None
+        self.engine, self._advantages = chains_for(root, planner.backup, reference, problem, bounded)
         # How far a reference was improved may depend on time, so a checkpoint tells chains around one from another.
         about = f"reference of {getattr(reference, 'calls', 0)} calls"
         self.work = Work(self.engine, root.model, root.state, root.seed, about)

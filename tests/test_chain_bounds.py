@@ -1,0 +1,217 @@
+"""Inequalities behind chains around a reference and behind multilevel samples, against exact numbers."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import smoothplan as sp
+from smoothplan import streams
+from smoothplan.arguments import Floats
+from smoothplan.backups import Backup, SoftmaxMixture, line_cost
+from smoothplan.curvature import gap_of_values, reference_bias
+from smoothplan.defaults import smooth_backup
+from smoothplan.planners.multilevel import MultilevelRun
+from smoothplan.planners.sampling import Cut
+from smoothplan.references import GridReference
+from smoothplan.running.run import Root
+from smoothplan.schedules.level import Problem
+from tests import common
+from tests.naive import ChainMeans
+
+SLACK = 1e-8
+
+TRANSPORT = sp.OptimalTransport(cost=line_cost(3), tau=1.0, lam=0.4)
+
+
+def worlds() -> Iterator[sp.TabularModel]:
+    """Without an end, with ends and rewards of either sign, and the same with the values that they have declared."""
+    for seed in range(3):
+        garnet = sp.models.garnet(10, 3, branching=3, discount=0.8, seed=seed, reward_kind="bernoulli")
+        for model in (garnet, common.ending(3, 0.7, seed, (-3.0, 1.0))):
+            yield model
+            yield common.declaring(model, value_range=common.ordinary_values(model))
+
+
+# Policies
+
+
+def test_no_policy_is_worth_more_or_less_than_any_can_be() -> None:
+    """Random policies and those that always take one action, regulariser included."""
+    rng = np.random.default_rng(0)
+    for model in worlds():
+        shape = model.states, model.actions
+        policies = [rng.dirichlet(np.ones(3), size=shape[0]) for _ in range(3)]
+        policies += [np.broadcast_to(row, shape) for row in np.eye(3)]
+        backups: list[Backup] = [sp.LogSumExp(0.4), sp.Tsallis(0.5), TRANSPORT]
+        for backup in backups:
+            low, high = Problem.of(model, backup).policy_values
+            for policy in policies:
+                values = sp.exact.evaluate(model, policy, backup, 1e-9).values[~model.terminal]
+                assert low - SLACK <= values.min() <= values.max() <= high + SLACK
+
+
+def test_the_worst_policy_takes_the_dearest_action_for_the_least_reward() -> None:
+    model = sp.TabularModel(
+        np.ones((1, 3, 1)), np.zeros((1, 3, 1), dtype=int), [[-1.0] * 3], discount=0.8, reward_range=(-1.0, 1.0)
+    )
+    low = Problem.of(model, TRANSPORT).policy_values[0]
+    values = [sp.exact.evaluate(model, row[None], TRANSPORT, 1e-9).values[0] for row in np.eye(3)]
+    assert min(values) == pytest.approx(low, abs=1e-6)
+
+
+# Losses
+
+
+def telescoped(discount: float, steps: Floats, losses: Floats, largest: float) -> tuple[Floats, Floats]:
+    """The discounted variances of γ·U(Z) along a chain with transitions [S, S], and γU(b − U), [S] each."""
+    inverse = np.linalg.inv(np.eye(len(losses)) - discount * steps)
+    loss = inverse @ losses
+    variances = discount**2 * (steps @ loss**2 - (steps @ loss) ** 2)
+    return inverse @ variances, discount * loss * (largest - loss)
+
+
+def test_discounted_variances_of_losses_telescope() -> None:
+    rng = np.random.default_rng(1)
+    for discount in (0.3, 0.9, 0.99):
+        for _ in range(300):
+            size = int(rng.integers(2, 6))
+            alive = rng.choice([0.0, 0.1, 1.0], size=size)  # what is missing ends the chain
+            steps = alive[:, None] * rng.dirichlet(np.full(size, 0.2), size=size)
+            losses = (1.0 - discount) * rng.choice([0.0, 1.0, rng.random()], size=size)
+            found, bound = telescoped(discount, steps, losses, 1.0)
+            assert (found <= bound + 1e-12).all()
+            assert found.max() <= discount / 4.0 + 1e-12
+    # Nearly attained: even chances of losing always and never.
+    even = np.array([[0.0, 0.5, 0.5], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    found, bound = telescoped(0.99, even, np.array([0.0, 0.01, 0.0]), 1.0)
+    assert found[0] > 0.98 * bound[0]
+    assert found[0] > 0.98 * 0.99 / 4.0
+
+
+def cut_errors(
+    model: sp.TabularModel, backup: SoftmaxMixture, size: float, horizon: int, seed: int
+) -> tuple[Floats, Floats, Floats]:
+    """What chains of orders 1 and 2 that are cut off miss of V, and returns of Q, around Q̂ with range(Q̂ − Q) = size."""
+    solution = sp.exact.solve(model, backup, 1e-10)
+    noise = np.random.default_rng(seed).normal(size=solution.q.shape)
+    noise *= size / np.ptp(noise, axis=1, keepdims=True)
+    exact = ChainMeans(model, backup, solution.q + noise)
+    first, returns, corrections = exact.at_horizon(horizon, Problem.of(model, backup).middle)
+    missed = solution.values - first, solution.q - returns, solution.values - first - corrections
+    values, actions, corrected = (errors[~model.terminal] for errors in missed)
+    return values, actions, corrected
+
+
+def test_chains_that_are_cut_off_keep_to_the_bounds_of_both_orders() -> None:
+    """Exact means. Without what is booked for the cut the bounds of order 2 break, and those of order 1."""
+    broken = {"cut": 0, "tail": 0}
+    for model in worlds():
+        backups: tuple[SoftmaxMixture, ...] = (sp.LogSumExp(0.3), TRANSPORT)
+        for backup in backups:
+            problem = Problem.of(model, backup)
+            for horizon in (1, 2, 6):
+                cut = Cut.at(problem, horizon)
+                for size in (0.001, 0.1, 1.0):
+                    first, actions, second = cut_errors(model, backup, size, horizon, seed=horizon)
+                    loss = reference_bias(1, size, backup.temperature, model.discount)[1]
+                    assert -cut.optimal - SLACK <= first.min() <= first.max() <= cut.optimal + loss + SLACK
+                    above = model.discount * loss + cut.optimal
+                    assert -cut.optimal - SLACK <= actions.min() <= actions.max() <= above + SLACK
+                    tail = cut.below + cut.above
+                    low, high = reference_bias(2, size, backup.temperature, model.discount, tail)
+                    assert low - cut.optimal - SLACK <= second.min()
+                    assert second.max() <= high + cut.optimal + SLACK
+                    broken["cut"] += first.max() > loss + SLACK
+                    low = reference_bias(2, size, backup.temperature, model.discount)[0]
+                    broken["tail"] += second.min() < low - cut.optimal - SLACK
+    assert min(broken.values()) > 0
+
+
+# Transfer
+
+
+def test_costs_of_either_sign_move_no_value_further_than_the_bias() -> None:
+    model = sp.models.garnet(10, 3, discount=0.9, seed=2)
+    rng = np.random.default_rng(3)
+    hard = sp.exact.solve(model, sp.HardMax(), 1e-10).values
+    for bias in (0.1, 1.0):
+        for _ in range(5):
+            backup = smooth_backup(model, bias, rng.uniform(-1.0, 1.0, (3, 3)))
+            low, high = gap_of_values(model, backup)
+            assert -bias * (1.0 + 1e-9) <= low <= high <= bias * (1.0 + 1e-9)
+            moved = sp.exact.solve(model, backup, 1e-10).values - hard
+            assert low - SLACK <= moved.min() <= moved.max() <= high + SLACK
+
+
+# Multilevel samples
+
+
+def test_antithetic_differences_are_negative_and_fall_like_the_number_of_returns() -> None:
+    """F at a mean, less the average of F at the means of its halves; one action varies, so that sums are exact."""
+    rng = np.random.default_rng(4)
+    backups: list[Backup] = [sp.LogSumExp(0.2), sp.Tsallis(0.2), replace(TRANSPORT, lam=0.2)]
+    for backup in backups:
+        middle, half = rng.normal(size=(2, 1000, 3))
+        difference = backup.value(middle) - (backup.value(middle + half) + backup.value(middle - half)) / 2.0
+        bound = backup.derivatives(3)[0] / 2.0 * np.ptp(half, axis=1) ** 2
+        assert (difference <= 1e-12).all()
+        assert (difference >= -bound - 1e-12).all()
+    norms = []
+    for level in (6, 7):
+        returns = 2 ** (level - 1)
+        chances = stats.binom.pmf(np.arange(returns + 1), returns, 0.4)
+        means = np.arange(returns + 1) / returns
+        one, two = np.meshgrid(means, means)
+
+        def at(mean: Floats) -> Floats:
+            return sp.LogSumExp(0.2).value(np.stack([mean, np.full_like(mean, 0.5)], axis=-1))
+
+        differences = at((one + two) / 2.0) - (at(one) + at(two)) / 2.0
+        norms.append((np.outer(chances, chances) * differences**4).sum() ** 0.25)
+    assert norms[1] / norms[0] == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_limit_on_calls_leaves_the_mean_of_the_samples_that_it_can_pay() -> None:
+    """E[Ȳ; N ≥ 1] = E[Y; T ≤ M] for Y = 2^L, where a limit can pay levels 0 to 2: at 5 standard errors (6e-7)."""
+    model = sp.models.garnet(8, 2, branching=3, discount=0.5, seed=3, reward_kind="bernoulli")
+    planner, limit, means = sp.RandomizedMultilevel(sp.LogSumExp(0.2), 0.1, depth=1, base=1), 12, []
+    engine = planner.engine(model, 1)
+    for seed in range(1_500):
+        run = MultilevelRun(planner, Root(model, 0, seed, limit, None, "auto", 0.0), engine, lowered=False)
+        sizes = [
+            float(np.exp2(engine.levels(1, streams.generator(seed, chunk.number).spawn(1)[0], 1)[0]))
+            for chunk in run._tasks(1_000, lambda: None)
+        ]
+        assert 2.0 * sum(sizes) <= limit
+        means.append(sum(sizes) / max(len(sizes), 1))
+    expected = float(np.array([1.0, 2.0, 4.0]) @ engine.law.probabilities[:3])
+    error = float(np.std(means, ddof=1)) / math.sqrt(len(means))
+    assert abs(float(np.mean(means)) - expected) < 5.0 * error
+    assert 5.0 * error < 0.3 * (engine.law.mean_size - expected)  # the mean of all samples is another
+
+
+def test_an_error_range_of_a_grid_survives_conditioning() -> None:
+    """A grid that is exact where it is asked, though its nodes are far apart: raising them would spoil it.
+
+    With a probability of 1 − 1e-6 an interval that rests on the error range contains the value. If the nodes were
+    raised, all runs would miss it by far.
+    """
+
+    def step(states: Floats, actions: Floats, rng: np.random.Generator) -> tuple[Floats, Floats, Any]:
+        return states.copy(), actions.astype(np.float64), np.zeros(len(actions), dtype=np.bool_)
+
+    backup, far = sp.LogSumExp(0.5), 1e4
+    model = sp.JitModel(step, actions=2, discount=0.9, reward_range=(0, 1), initial_state=[0.5], terminates=False)
+    reference = GridReference.build(model, backup, low=np.array([0.0]), high=np.array([1.0]), cells=1)
+    reference.grid = reference.grid._replace(table=np.array([[0.0, 2.0 + far], [0.0, -far]]))
+    value = float(backup.value([0.0, 1.0])) / (1.0 - 0.9)
+    assert np.ptp(reference.q(np.array([[0.5]]))) == pytest.approx(1.0)
+    planner = sp.ReferenceCruiser(backup, reference, order=1, epsilon=0.5, delta=1e-6, error_range=1e-9)
+    result = sp.plan(planner, model, max_calls=100_000)
+    assert result.interval[0] <= value <= result.interval[1]
+    assert result.interval[1] - result.interval[0] < 5.0  # of 10 that are possible
