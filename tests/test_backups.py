@@ -500,10 +500,18 @@ def test_cumulant_constants_are_those_of_bernoulli_variables() -> None:
 # Which backups are mixtures of softmaxes
 
 
+class Handicap(HardMax):
+    """A maximum that subtracts something."""
+
+    def shifts(self, actions: int) -> Floats:
+        return 0.5 + super().shifts(actions)
+
+
 def test_mixtures_are_told_from_other_backups() -> None:
     mixtures: list[Backup] = [HardMax(), LogSumExp(1.0), OptimalTransport(**GOOD)]
     assert all(is_mixture(backup) for backup in mixtures)
     assert not is_mixture(Tsallis(1.0))
+    assert not is_mixture(Handicap())  # compiled code takes a temperature of 0 to subtract nothing
     assert [depends_on_state(backup) for backup in (LogSumExp(1.0), Tsallis(1.0))] == [False, True]
 
 

@@ -422,6 +422,20 @@ def wealth(samples: Floats, mean: Numbers) -> Floats:
     return np.asarray(logsumexp(logs, axis=-1) - math.log(size))
 
 
+@pytest.mark.parametrize("count", [1, 2, 10, 60])
+def test_the_portfolio_falls_behind_by_its_regret_and_no_more(count: int) -> None:
+    """On any returns of one asset, the other being cash; in full where one of them is never worth anything."""
+    rng, regret = np.random.default_rng(count), float(wager_regret(count))
+    wagers = np.linspace(0.0, 1.0, 1001)[:-1, None]
+    for _ in range(50):
+        returns = rng.choice([rng.exponential(1.0, count), rng.random(count) * 2.0, rng.choice([0.0, 3.0], count)])
+        best = float(np.log1p(wagers * (returns - 1.0)).sum(axis=1).max())
+        assert best - wealth(returns, 1.0) <= regret + 1e-9
+    assert math.isclose(-wealth(np.zeros(count), 1.0), regret, rel_tol=1e-9)
+    huge = np.full(count, 1e15)
+    assert math.isclose(np.log(huge).sum() - wealth(huge, 1.0), regret, rel_tol=1e-9)
+
+
 # The interval from wagers
 
 samples_of_all_kinds = st.one_of(

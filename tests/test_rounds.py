@@ -13,7 +13,7 @@ from scipy.stats import binom, chi2
 import smoothplan as sp
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
-from smoothplan.confidence.thresholds import wager_regret
+from smoothplan.confidence.thresholds import share, wager_regret
 from smoothplan.models.base import States
 from smoothplan.planners.gape import OTGapE
 from smoothplan.search import batches
@@ -141,6 +141,28 @@ def test_converged_bounds_are_those_of_plain_sweeps(which: int, kind: str, rewar
             excess_q = bounds.q.reshape(q.shape) + surplus - side * q
             for each in (excess, excess_q):
                 assert -1e-9 <= each.min() <= each.max() <= 2.0 * tolerance
+
+
+@pytest.mark.parametrize("which", range(3), ids=["hard", "log-sum-exp", "transport"])
+def test_any_values_to_begin_with_give_a_bound(which: int) -> None:
+    """One pass, without any improvement: what it would add to the values is enough to move them to the safe side."""
+    rng = np.random.default_rng(0)
+    for seed, kind in enumerate(("deterministic", "bernoulli", "transition")):
+        model = recurrent(seed, kind)
+        backup = three_backups(model)[which]
+        search = begun(OTGapE(backup, 0.0), model, seed=seed)
+        search.explore(0.0, 200, MANY)
+        graph, rules = search.graph, search.rules
+        for side, anchor in product((1, -1), (-1, 0)):
+            value = float((graph.low if side > 0 else graph.high)[anchor])
+            values, q = naive_bounds(search, backup, side, anchor, value)
+            for scale in (0.1, 10.0):
+                bounds = new_side(graph, rules, side, anchor, value)
+                others = np.arange(len(values)) != anchor
+                bounds.values[others] = side * values[others] + scale * rng.normal(size=others.sum())
+                surplus = converge(graph, rules, bounds, search.work.frames, search.work.room, math.inf)
+                assert (bounds.values >= side * values - 1e-9).all()
+                assert (bounds.q.reshape(q.shape) + surplus >= side * q - 1e-9).all()
 
 
 # What relative bounds prove
@@ -356,6 +378,24 @@ def test_draws_from_a_table_have_its_probabilities() -> None:
                 for place, chance in expected.items()
             )
             assert chi2.sf(statistic, len(expected) - 1) > 1e-6 / 3
+
+
+@pytest.mark.parametrize("simulator", [False, True])
+@pytest.mark.parametrize(("kind", "sets"), [("deterministic", 1), ("bernoulli", 2)])
+def test_the_order_in_which_pairs_spend_is_fixed_before_their_outcomes(kind: Any, sets: int, simulator: bool) -> None:
+    """Pairs that a round samples for the first time spend δ in the order of their entries, whatever they bring."""
+    table = sp.models.garnet(states=6, actions=2, branching=3, discount=0.5, seed=1, reward_kind=kind)
+    planner = OTGapE(HARD, 0.0, 0.2, rewards="declared" if sets == 1 else "bounded")
+    counts = np.random.default_rng(0).integers(1, 60, size=12)  # several chunks
+    for seed in range(4):
+        search = begun(planner, vectorised(table) if simulator else table, seed=seed)
+        for state in np.arange(table.states):
+            search.number(state)
+        order = np.array([1, 4, 6, 7, 0, 2, 3, 5, 8, 9, 10, 11])
+        for entries in (order[:4], np.arange(12)):
+            search._sample_all(entries, counts[entries])
+        spent = [0.2 * share(index) / sets for index in range(12)]
+        np.testing.assert_allclose(np.exp(-search.graph.pairs["log_odds"][order]), spent, rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int8, np.int64, np.bool_])

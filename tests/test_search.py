@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from smoothplan.running.run import EngineName
 from smoothplan.search import bounds, loop
 from smoothplan.search.explorer import FIRST_ROOM, Explorer
 from smoothplan.search.graph import PAIRS, ROUNDS, STATES, grown
-from smoothplan.search.ugape import ugape
+from smoothplan.search.ugape import certificate, ugape
 from tests.common import begun, by_state
 
 SURE = 1e-6
@@ -262,6 +262,34 @@ def test_leaders_are_found_by_their_definition() -> None:
         best = int(np.lexsort((-high, -low))[0])
         challenger = int(np.where(np.arange(4) == best, -np.inf, high).argmax())
         assert ugape(intervals) == (best, challenger, high[challenger] - low[best])
+
+
+def test_a_certificate_holds_in_whichever_case_is_true() -> None:
+    """No action values of any case contradict it, some attain its gap, and no other action has a smaller one."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        shape = int(rng.integers(1, 4)), int(rng.integers(2, 5))
+        cases = np.sort(rng.random((*shape, 2)), axis=-1) + rng.normal(size=(shape[0], 1, 1))
+        gaps = np.full(shape[1], -np.inf)
+        for (low, high), best in product(np.moveaxis(cases, -1, 1), range(shape[1])):
+            worst = np.where(np.arange(shape[1]) == best, low, high)  # the action values that contradict it most
+            gaps[best] = max(gaps[best], np.delete(worst, best).max() - worst[best])
+        best, _, gap = certificate(cases)
+        assert gap == gaps[best] == gaps.min()
+
+
+def test_the_width_of_a_value_is_at_most_what_the_walk_meets() -> None:
+    """F(U) − F(L) ≤ ⟨∇F(U), U − L⟩, and hardly less where U is near L."""
+    rng = np.random.default_rng(0)
+    transport = sp.OptimalTransport(cost=discrete_cost(3), tau=2.0, lam=0.05)
+    for backup in (sp.HardMax(), sp.LogSumExp(0.2), sp.Tsallis(0.5), transport):
+        high = rng.random((500, 3))
+        for scale in (1.0, 1e-6):
+            widths = scale * rng.random((500, 3))
+            difference = backup.value(high) - backup.value(high - widths)
+            met = (backup.policy(high) * widths).sum(axis=1)
+            assert (difference <= met + 1e-12).all()
+            assert scale == 1.0 or (difference >= 0.99 * met - 1e-12).all()
 
 
 @pytest.mark.parametrize(

@@ -19,19 +19,19 @@ CUMULANTS = {
     5: _SKEW * (1.0 - _SKEW**2) * (2.0 - 3.0 * _SKEW**2) / 4.0,
     6: 1.0 / 4.0,
 }
-"""The largest |κ_k| of a variable of range 1, k = 2 to 6: derivatives of a soft maximum are means of cumulants.
-
-Bernoulli variables attain them: p = 1/2 for even k, where the signs are +, −, +; p = (1 ∓ 1/√3)/2 for k = 3. No other
-law has more: docs/theory.md, "Cumulants of orders 5 and 6", has the argument.
+"""The largest |κ_k| of a variable of range 1, and for k = 5 of an indicator: derivatives of a soft maximum are means of
+cumulants. Bernoulli variables attain them: p = 1/2 for even k, where the signs are +, −, +, and p = (1 ∓ 1/√3)/2 for
+k = 3. docs/proofs/backups.md has the proofs.
 """
 
 
 def cumulant_bounds(temperature: float) -> tuple[float, ...]:
-    """Bounds of the derivatives of order 2 to 6 of a mixture of softmaxes, in any directions of range 1.
+    """Bounds of the derivatives of order 2 to 6 of a mixture of softmaxes, in directions of range 1.
 
-    The k-th is a mean of joint cumulants over η^(k−1). A joint cumulant is linear in each of its variables, so it is
-    largest where all of them are indicators, which leaves laws on {0, 1}^k. The largest found there is that of k equal
-    variables, but for k = 3: of three coins, each two independent and any two deciding the third, it is 1/8.
+    The k-th is a mean of joint cumulants over η^(k−1). They are proved for equal directions, for k = 3 if two are equal,
+    and for k = 5 if three are the same indicator and the others equal: certificates need no more. For other directions
+    no larger ones were found among laws on {0, 1}^k; at k = 3 the largest is that of three coins, of which any two are
+    independent and decide the third.
     """
     joint = CUMULANTS | {3: 1.0 / 8.0}
     return tuple(bound / temperature ** (order - 1) for order, bound in joint.items())
