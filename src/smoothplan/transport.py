@@ -28,10 +28,10 @@ k = 3. docs/proofs/backups.md has the proofs.
 def cumulant_bounds(temperature: float) -> tuple[float, ...]:
     """Bounds of the derivatives of order 2 to 6 of a mixture of softmaxes, in directions of range 1.
 
-    The k-th is a mean of joint cumulants over η^(k−1). They are proved for equal directions, for k = 3 if two are equal,
-    and for k = 5 if three are the same indicator and the others equal: certificates need no more. For other directions
-    no larger ones were found among laws on {0, 1}^k; at k = 3 the largest is that of three coins, of which any two are
-    independent and decide the third.
+    The k-th is a mean of joint cumulants over η^(k−1). They are proved for equal directions, for k = 3 if two are
+    equal, and for k = 5 if three are the same indicator and the others equal: certificates need no more. For other
+    directions no larger ones were found among laws on {0, 1}^k; at k = 3 the largest is that of three coins, of which
+    any two are independent and decide the third.
     """
     joint = CUMULANTS | {3: 1.0 / 8.0}
     return tuple(bound / temperature ** (order - 1) for order, bound in joint.items())
