@@ -22,7 +22,7 @@ COMPILED_CALLS, PYTHON_CALLS = 2_000_000, 200_000
 
 
 def smooth_backup(model: GenerativeModel, bias: float, cost: Any = None) -> Backup:
-    """The smoothest backup whose optimal values are within a bias of the ordinary ones.
+    """A backup whose optimal values are within a bias of the ordinary ones: without costs, the smoothest `LogSumExp`.
 
     Args:
         model: whose values are meant.

@@ -77,13 +77,14 @@ def plan_unregularised(
 ) -> UnregularisedResult:
     """Plans for the ordinary optimal value with a smooth planner.
 
-    The backup is the smoothest one that moves no value by more than `bias`. What it may move is known from both sides,
-    [low, high]: if the regularised value is in [a, b], the ordinary one is in [a − high, b − low].
+    The backup moves no value by more than `bias`, see `defaults.smooth_backup`. What it may move is known from both
+    sides, [low, high]: if the regularised value is in [a, b], the ordinary one is in [a − high, b − low].
 
     Args:
         model: the simulator.
         state: where to plan; the model's initial state by default.
-        bias: the difference of values that is tolerated; the interval is wider by as much, at most.
+        bias: the difference of values that is tolerated. The interval is wider by as much, at most; where costs have
+            either sign, by half as much again.
         planner: from the backup to a planner; by default one is chosen, see `defaults.choose`, that ends in seconds.
         cost: costs [K, K] of an optimal-transport backup; without them it is `LogSumExp`.
         max_calls: as for `plan`.
