@@ -11,10 +11,11 @@ from scipy import stats
 
 import smoothplan as sp
 from smoothplan import streams
-from smoothplan.arguments import Floats
+from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup, SoftmaxMixture, line_cost
 from smoothplan.curvature import gap_of_values, reference_bias
 from smoothplan.defaults import smooth_backup
+from smoothplan.models.base import States
 from smoothplan.planners.multilevel import MultilevelRun
 from smoothplan.planners.sampling import Cut
 from smoothplan.references import GridReference
@@ -202,7 +203,7 @@ def test_an_error_range_of_a_grid_survives_conditioning() -> None:
     raised, all runs would miss it by far.
     """
 
-    def step(states: Floats, actions: Floats, rng: np.random.Generator) -> tuple[Floats, Floats, Any]:
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
         return states.copy(), actions.astype(np.float64), np.zeros(len(actions), dtype=np.bool_)
 
     backup, far = sp.LogSumExp(0.5), 1e4

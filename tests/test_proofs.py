@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
-from smoothplan.arguments import Floats
+from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import LogSumExp
 from smoothplan.confidence import bernstein_count
+from smoothplan.models.base import States
 from smoothplan.schedules import optimise
 from smoothplan.schedules.debias import DEBIASING, central_moments
 from smoothplan.schedules.explicit import explicit_schedule
@@ -272,7 +273,7 @@ def test_noise_in_the_policy_is_real() -> None:
 def words(discount: float, prize: int | None) -> sp.VectorModel:
     """Words of two letters as numbers, 1 for the empty one; beyond a prize every step pays 1."""
 
-    def step(states: Floats, actions: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
         following = 2 * states + actions
         if prize is None:
             return following, np.zeros(len(states))

@@ -24,7 +24,7 @@ from smoothplan.references import GridReference, Reference
 from smoothplan.running.run import EngineName, Root
 from smoothplan.schedules.level import Problem
 from smoothplan.schedules.schedule import Schedule
-from smoothplan.search.explorer import Key
+from smoothplan.search.known import Key
 
 
 def engine_for(name: EngineName, schedule: Schedule, backup: Backup, model: GenerativeModel) -> Engine:

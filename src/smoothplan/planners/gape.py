@@ -19,8 +19,9 @@ from smoothplan.running.work import Chunk, Work
 from smoothplan.running.workers import Workers
 from smoothplan.search.batches import PairSampler, Sampled
 from smoothplan.search.explored import explored
-from smoothplan.search.explorer import Batch, Explorer, Key
+from smoothplan.search.explorer import Batch, Explorer
 from smoothplan.search.graph import PAIRS, ROUNDS, STATES, Rules
+from smoothplan.search.known import Key
 from smoothplan.search.rules import MOST_STAGES, MOST_SUCCESSORS, rules_of, spans
 from smoothplan.search.saved import Arrays, Readable
 from smoothplan.search.ugape import certificate

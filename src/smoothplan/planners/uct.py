@@ -13,7 +13,7 @@ from smoothplan.planners.chunks import in_slices
 from smoothplan.planners.engines import searched_table
 from smoothplan.running.run import Display, Found, Root, Run, Standing, Status
 from smoothplan.running.workers import Workers
-from smoothplan.search.explorer import Key
+from smoothplan.search.known import Key
 from smoothplan.search.rules import spans
 from smoothplan.search.tree import TreeRules, TreeSearch
 

@@ -11,8 +11,9 @@ from smoothplan.models.base import GenerativeModel, Oracle, States
 from smoothplan.models.tabular import TabularModel
 from smoothplan.references.base import numbered, reason
 from smoothplan.references.iteration import Chances, iterate
-from smoothplan.search.explorer import Explorer, Key
+from smoothplan.search.explorer import Explorer
 from smoothplan.search.graph import BY_OUTCOME, NUMBERS, STATES, VARYING
+from smoothplan.search.known import Key
 from smoothplan.search.rules import rules_of
 from smoothplan.search.saved import Arrays, Readable, finite, outcomes_of, piece, read_streams, require
 from smoothplan.streams import CALLS

@@ -19,8 +19,9 @@ from smoothplan.compiling import compiled
 from smoothplan.models.base import Oracle, States
 from smoothplan.models.tabular import Tables, TabularModel, draw
 from smoothplan.search import saved as saving
-from smoothplan.search.explorer import NO_TABLE, Key, KnownStates
+from smoothplan.search.explorer import NO_TABLE
 from smoothplan.search.graph import NOWHERE, empty_slots, enter_all, slot_of
+from smoothplan.search.known import Key, KnownStates
 from smoothplan.search.loop import FULL, PAUSED, SAMPLE
 from smoothplan.search.saved import Arrays, Readable, require
 from smoothplan.streams import CALLS, Stream, uniform
