@@ -4,15 +4,29 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 import smoothplan as sp
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
 from smoothplan.models.base import States
 from smoothplan.references import Improvable, Savable, fitted
+from smoothplan.references.hinges import HingeRidge
 from studies.simulators import inventory, value
 
 LENGTH = 10
+
+
+def test_bits_do_not_depend_on_the_threads_of_linear_algebra() -> None:
+    rng, found = np.random.default_rng(0), []
+    points, targets = rng.normal(size=(4_000, 3)), rng.normal(size=(4_000, 2))
+    for threads in (1, 2):
+        with threadpool_limits(threads, user_api="blas"):
+            ridge = HingeRidge(points, seed=0)
+            weights = ridge.fit(targets)
+            found.append((ridge._inverse, weights, ridge.predict(ridge.features(points), weights)))
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, two)
 
 
 def corridor(kind: type = float, discount: float = 0.9) -> sp.VectorModel:

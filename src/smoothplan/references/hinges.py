@@ -1,7 +1,12 @@
 """Ridge regression on random hinges: the small regressor that a fitted reference has built in."""
 
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import ParamSpec, TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from smoothplan.arguments import Floats
 
@@ -13,6 +18,31 @@ HINGES = 300
 
 RIDGE = 30.0
 """The penalty on squared weights, in units of one point's squared error."""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """NumPy's linear algebra; looking for it takes a millisecond."""
+    return ThreadpoolController()
+
+
+def in_one_thread(function: Callable[P, R]) -> Callable[P, R]:
+    """The function with linear algebra in one thread.
+
+    How many there are, by default one for each core, would decide how sums are rounded. And on a busy machine threads
+    wait for each other: two took up to ten times as long as one.
+    """
+
+    @wraps(function)
+    def alone(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _libraries().limit(limits=1, user_api="blas"):
+            return function(*args, **kwargs)
+
+    return alone
 
 
 class HingeRidge:
@@ -27,6 +57,7 @@ class HingeRidge:
         seed: of the hinges.
     """
 
+    @in_one_thread
     def __init__(self, points: Floats, seed: int) -> None:
         rng, (count, dimensions) = np.random.default_rng(seed), points.shape
         spread = points.std(axis=0)
@@ -51,6 +82,7 @@ class HingeRidge:
     def _standardised(self, points: Floats) -> Features:
         return np.asarray((np.clip(points, self._low, self._high) - self._mean) / self._scale, dtype=np.float32)
 
+    @in_one_thread
     def features(self, points: Floats) -> Features:
         """One, the standardised coordinates, and the hinges, [n, 1 + d + p]."""
         count, dimensions = points.shape
@@ -63,6 +95,7 @@ class HingeRidge:
         np.maximum(hinges, 0.0, out=hinges)
         return features
 
+    @in_one_thread
     def fit(self, targets: Floats) -> Features:
         """The weights [1 + d + p, k] that fit targets [n, k] at the points."""
         mean = targets.mean(axis=0)
@@ -70,6 +103,7 @@ class HingeRidge:
         weights[0] += mean
         return np.asarray(weights, dtype=np.float32)
 
+    @in_one_thread
     def predict(self, features: Features, weights: Features) -> Floats:
         """The fitted functions at the features of other points, [n, k]."""
         return (features @ weights).astype(np.float64)
