@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,16 @@ import smoothplan as sp
 from smoothplan import streams
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup, SoftmaxMixture, line_cost
+from smoothplan.confidence import ConfidenceSequence
 from smoothplan.curvature import gap_of_values, reference_bias
 from smoothplan.defaults import smooth_backup
 from smoothplan.models.base import States
+from smoothplan.planners import sampling
+from smoothplan.planners.engines import conditioned
 from smoothplan.planners.multilevel import MultilevelRun
+from smoothplan.planners.proving import Proof, Prover
 from smoothplan.planners.sampling import Cut
-from smoothplan.references import GridReference
+from smoothplan.references import GridReference, TabularReference
 from smoothplan.running.run import Root
 from smoothplan.schedules.level import Problem
 from tests import common
@@ -63,6 +68,28 @@ def test_the_worst_policy_takes_the_dearest_action_for_the_least_reward() -> Non
     low = Problem.of(model, TRANSPORT).policy_values[0]
     values = [sp.exact.evaluate(model, row[None], TRANSPORT, 1e-9).values[0] for row in np.eye(3)]
     assert min(values) == pytest.approx(low, abs=1e-6)
+
+
+def test_actions_may_be_worth_more_than_any_state() -> None:
+    """Where the regulariser costs more than it gives: the largest reward for ever, and costs at every step."""
+    backup = sp.OptimalTransport(cost=np.ones((2, 2)), tau=1.0, lam=0.5)
+    model = sp.TabularModel(np.ones((1, 2, 1)), np.zeros((1, 2, 1), dtype=int), [[1.0, 1.0]], discount=0.8)
+    problem, solution = Problem.of(model, backup), sp.exact.solve(model, backup, 1e-10)
+    assert solution.values[0] == pytest.approx(problem.values[1])
+    assert problem.values[1] + 0.5 < solution.q.max() <= problem.action_values[1] + SLACK
+
+
+def test_references_are_clamped_as_far_as_is_safe_and_no_further() -> None:
+    """References near Q, whose range is the gap: a smaller gap would widen the error of some."""
+    rng, wider = np.random.default_rng(6), {1.0: 0, 0.9: 0}
+    for _ in range(200):
+        q = rng.uniform(0.0, 2.0, size=(1, 3))
+        reference = q + 0.1 * rng.normal(size=q.shape)
+        for share in wider:
+            after = conditioned(TabularReference(reference), share * float(np.ptp(q)), 3)(np.array([0])).shifted
+            wider[share] += int(np.ptp(after - q) > np.ptp(reference - q) + 1e-12)
+    assert wider[1.0] == 0
+    assert wider[0.9] > 0
 
 
 # Losses
@@ -133,6 +160,121 @@ def test_chains_that_are_cut_off_keep_to_the_bounds_of_both_orders() -> None:
     assert min(broken.values()) > 0
 
 
+def walk(discount: float, size: float, better: int) -> tuple[sp.TabularModel, Floats]:
+    """A walk on a line under `LogSumExp(1)` with V = 0 everywhere, and its Q.
+
+    The better of two actions leads up (1) or down (−1). Action values differ by `size`, but at the lower end, and both
+    ends are for ever. The reference 0 takes either with even chances, so it loses most where it is far from that end.
+    """
+    states = np.arange(31)
+    gaps = np.where(states == 0, 0.0, size)
+    q = gaps[:, None] / 2.0 * np.array([1.0, -1.0]) - np.log(2.0 * np.cosh(gaps / 2.0))[:, None]
+    inner = (states > 0) & (states < 30)
+    successors = states[:, None] + inner[:, None] * better * np.array([1, -1])
+    ends = float(q.min()), float(q.max())
+    return sp.TabularModel(np.ones((31, 2, 1)), successors[..., None], q, discount=discount, reward_range=ends), q
+
+
+def test_each_part_of_the_bias_of_order_2_is_needed() -> None:
+    """Without a future the cubic term is all, and reached; on a long walk what pairs miss is ten times as much."""
+    backup, size, discount = sp.LogSumExp(1.0), 0.02, 0.99
+    cubic = reference_bias(2, size, 1.0, 0.0)[1]
+    for sign in (1.0, -1.0):
+        skew = math.log((1.0 + 1.0 / math.sqrt(3.0)) / (1.0 - 1.0 / math.sqrt(3.0)))
+        table = np.array([[0.0, skew]])
+        rewards = table + sign * np.array([[size, 0.0]])
+        one = sp.TabularModel(
+            np.ones((1, 2, 1)), np.zeros((1, 2, 1), dtype=int), rewards, discount=0.0, reward_range=(-2.0, 2.0)
+        )
+        error = sign * float(backup.value(rewards)[0] - ChainMeans(one, backup, table).orders()[1][0])
+        assert 0.97 * cubic < error <= cubic * (1.0 + 1e-6)
+    low, high = reference_bias(2, size, 1.0, discount)
+    model, _ = walk(discount, size, 1)
+    most = float(-ChainMeans(model, backup, np.zeros((31, 2))).orders()[1].min())
+    assert 9.0 * cubic / (1.0 - discount) < most <= high
+    assert most > 0.45 * high
+    model, _ = walk(discount, size, -1)
+    least = float(-ChainMeans(model, backup, np.zeros((31, 2))).orders()[1].max())
+    assert low <= least < 0.45 * low
+
+
+# Proofs at the root
+
+
+def proved(
+    model: sp.TabularModel, backup: SoftmaxMixture, table: Floats, state: int, order: int, horizon: int, size: float
+) -> Proof:
+    """What would be proved if every mean were known exactly: all that is left are biases."""
+    planner = sp.ReferenceCruiser(
+        backup, TabularReference(table), order=order, epsilon=0.1, horizon=horizon, error_range=size
+    )
+    problem = Problem.of(model, backup)
+    first, returns, corrections = ChainMeans(model, backup, table).at_horizon(horizon, problem.middle)
+
+    def known(mean: float) -> Any:
+        return SimpleNamespace(sequence=SimpleNamespace(interval=(mean - 1e-9, mean + 1e-9)))
+
+    samples: Any = SimpleNamespace(
+        value=known(first[state]),
+        actions=[known(mean) for mean in returns[state]],
+        correction=known(corrections[state]) if order == 2 else None,
+    )
+    return Prover(planner, Root(model, state, 0, None, None, "auto", 0.0), problem, Cut.of(planner, problem)).proof(
+        samples
+    )
+
+
+def unproved(horizon: int) -> dict[str, int]:
+    """How often V or Q is outside of what exact means around a reference of known error prove."""
+    missed = {"low": 0, "high": 0, "q low": 0, "q high": 0, "not certified": 0}
+    backup, size = sp.LogSumExp(1.0), 0.05
+    for better in (1, -1):
+        model, q = walk(0.9, size, better)
+        for state in range(0, 31, 5):
+            for order in (1, 2):
+                (low, high), actions, certified = proved(model, backup, np.zeros_like(q), state, order, horizon, size)
+                missed["low"] += low > SLACK
+                missed["high"] += high < -SLACK
+                missed["q low"] += bool((actions[:, 0] > q[state] + SLACK).any())
+                missed["q high"] += bool((actions[:, 1] < q[state] - SLACK).any())
+                missed["not certified"] += not certified
+    return missed
+
+
+def test_what_exact_means_prove_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a horizon that matters and without. If no bias, or half of it, were booked, values would be missed."""
+    for horizon in (1, 3, 300):
+        assert sum(unproved(horizon).values()) == 0
+    bias = Prover._bias
+    monkeypatch.setattr(Prover, "_bias", lambda prover, order: (0.0, 0.0) if order == 2 else bias(prover, order))
+    found = unproved(300)
+    assert found["low"] > 0
+    assert found["high"] > 0
+    monkeypatch.setattr(Prover, "_bias", lambda prover, order: tuple(end / 2.0 for end in bias(prover, order)))
+    found = unproved(300)
+    assert found["high"] > 0
+    assert found["q high"] > 0
+
+
+def test_the_parts_of_delta_add_up_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all confidence sequences of a run; where the pilot chooses another number of pairs, there is one more."""
+    parts: list[float] = []
+
+    def recorded(low: float, high: float, delta: float, target: float) -> ConfidenceSequence:
+        parts.append(delta)
+        return ConfidenceSequence(low, high, delta, target)
+
+    monkeypatch.setattr(sampling, "ConfidenceSequence", recorded)
+    model = sp.models.garnet(10, 3, branching=3, discount=0.8, seed=0, reward_kind="bernoulli")
+    table = TabularReference(np.random.default_rng(0).normal(size=(10, 3)))
+    for options, sequences in (({"order": 1}, 4), ({"pairs": 2}, 5), ({}, 6)):
+        parts.clear()
+        planner = sp.ReferenceCruiser(sp.LogSumExp(0.3), table, epsilon=0.1, delta=0.2, **options)  # type: ignore[arg-type]
+        sp.plan(planner, model, 0, max_calls=1_000_000)
+        assert len(parts) == sequences
+        assert sum(parts) == pytest.approx(0.2)
+
+
 # Transfer
 
 
@@ -175,6 +317,20 @@ def test_antithetic_differences_are_negative_and_fall_like_the_number_of_returns
         differences = at((one + two) / 2.0) - (at(one) + at(two)) / 2.0
         norms.append((np.outer(chances, chances) * differences**4).sum() ** 0.25)
     assert norms[1] / norms[0] == pytest.approx(0.5, abs=0.03)
+
+
+def test_differences_of_levels_fall_no_faster_than_the_number_of_returns() -> None:
+    """Exact sums: n(E F(mean of n returns) − F(q)) → ½F″(q)·Var X, so that b_{l−1} − b_l is of the order 2^−l."""
+    backup, chance, other = sp.LogSumExp(0.2), 0.4, 0.5
+
+    def level(returns: int) -> float:
+        means = np.arange(returns + 1) / returns
+        values = backup.value(np.stack([means, np.full(returns + 1, other)], axis=-1))
+        return float(stats.binom.pmf(np.arange(returns + 1), returns, chance) @ values)
+
+    limit = 0.5 * float(backup.hessian([chance, other])[0, 0]) * chance * (1.0 - chance)
+    for returns in (512, 2048):
+        assert returns * (level(returns // 2) - level(returns)) == pytest.approx(limit, rel=0.03)
 
 
 def test_a_limit_on_calls_leaves_the_mean_of_the_samples_that_it_can_pay() -> None:

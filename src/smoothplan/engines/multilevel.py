@@ -78,7 +78,7 @@ class LevelLaw:
 
     @property
     def mean_size(self) -> float:
-        """E 2^L = 1 + ½ Σ_{l=1..HIGHEST} (l+1)^−a, below (1 + ζ(a))/2."""
+        """E 2^L = 1 + ½ Σ_{l=1..HIGHEST} (l+1)^−a, up to the rounding of `tails`."""
         return float((np.exp2(np.arange(HIGHEST + 1)) * self.probabilities).sum())
 
     def draw(self, rng: np.random.Generator, count: int) -> Ints:
