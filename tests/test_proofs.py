@@ -1,9 +1,11 @@
 """The proofs: their pages are complete, and what has no test elsewhere is tried here."""
 
 import importlib
+import itertools
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, reduce
 from pathlib import Path
 from typing import NamedTuple
@@ -12,16 +14,21 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
+from smoothplan import confidence
 from smoothplan.arguments import Floats
 from smoothplan.backups import LogSumExp
-from smoothplan.confidence import bernstein_count
+from smoothplan.confidence import ConfidenceSequence, bernstein_count
+from smoothplan.planners import recursive
+from smoothplan.schedules import level as arithmetic
 from smoothplan.schedules import optimise
 from smoothplan.schedules.debias import DEBIASING, central_moments
 from smoothplan.schedules.explicit import explicit_schedule
-from smoothplan.schedules.level import Problem
+from smoothplan.schedules.level import Level, Problem
 from smoothplan.schedules.optimise import Kinds, optimised
-from smoothplan.schedules.schedule import Schedule
+from smoothplan.schedules.schedule import Schedule, shared_reference
 from smoothplan.transport import CUMULANTS
+from tests.naive import Exact
+from tests.test_certified import SMALL, holds
 from tests.test_debias import Case, Enumerated, weighted_sum
 
 ROOT = Path(__file__).parent.parent
@@ -174,6 +181,88 @@ def test_joint_cumulants_that_certificates_use(size: int) -> None:
     bounds = np.array([CUMULANTS[2], 1.0 / 8.0, CUMULANTS[5]])
     assert (np.array(largest) <= bounds + 1e-12).all()
     assert (np.array(largest) >= 0.75 * np.minimum(bounds, [1.0, CUMULANTS[3], 1.0])).all()
+
+
+# Chapter 2
+
+
+@pytest.mark.parametrize("rewards", [1, 2, 3])
+def test_the_variance_of_a_return_is_attained(rewards: int) -> None:
+    """Next states of the largest and the least value, levels that are wrong by their whole bias, rewards that agree."""
+    setting = replace(problem(0.7), values=(-1.0, 2.0))
+    bias, deviation, gamma = 0.3, 0.4, setting.discount
+    outcomes = []
+    for good, noise, *others in itertools.product((0, 1), (-1, 1), *[(0, 1)] * (rewards - 1)):
+        sample = (setting.values[1] + bias if good else setting.values[0] - bias) + noise * deviation
+        outcomes.append((good + sum(others)) / rewards + gamma * sample)  # rewards are 0 or 1
+    level = arithmetic.Certificate(bias, deviation**2, -9.0, 9.0, 1.0)
+    assert np.var(outcomes) == pytest.approx(float(arithmetic.one_step(setting, level, rewards).variance), rel=1e-12)
+    # A narrower support bounds the mean of a sample given the next state, too.
+    narrow = level._replace(low=0.0, high=1.0, variance=0.0)
+    assert arithmetic.one_step(setting, narrow).variance == pytest.approx(((1.0 + gamma) / 2.0) ** 2)
+
+
+# Chapter 4
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "ends", "transport"])
+@pytest.mark.parametrize("samples", [4, 100, 10_000])
+def test_samples_around_a_good_reference_have_their_certificate(name: str, samples: int) -> None:
+    """By enumeration, at the corners of what a good reference may be. Some are near the bounds."""
+    model, backup = SMALL[name](0)
+    setting, delta = Problem.of(model, backup), 0.1
+    solution = sp.exact.solve(model, backup, tolerance=1e-10)
+    q, value = solution.q[0], float(solution.values[0])
+    children = (Level("constant"), Level("plug-in", samples=1, reference=0))
+    through, linear = (arithmetic.one_step(setting, proved) for proved in arithmetic.certify(setting, children))
+    good = shared_reference(setting, through, samples, delta)
+    shift = float(arithmetic.first_order(setting, good, linear).shift)
+    first = Level("order-1", samples=samples, reference=0, linear=1, shift=shift)
+    second = Level("order-2", samples=samples, reference=0, linear=0, quadratic=0, pairs=2)
+    ratios = []
+    for root in (first, second):
+        schedule = Schedule(setting, (*children, root), 1, 1.0, delta)
+        exact = Exact(setting, schedule.levels, backup, model)
+        for signs in itertools.product((-1.0, 1.0), repeat=2):
+            reference = np.clip(q + good.bias * np.array(signs), through.low, through.high)
+            found = exact.around(2, 0, reference.tolist())
+            holds(schedule.sample, found, value)
+            low, high = schedule.sample_support(reference, float(backup.value(reference[None], np.array([0]))[0]))
+            assert low - 1e-9 <= found.values[0] <= found.values[-1] <= high + 1e-9
+            ratios.append(abs(found.mean - value) / float(schedule.sample.bias))
+    assert max(ratios) > 0.3
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_all_of_delta_is_spent_and_no_more(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What confidence sequences and Bernstein bounds of one run may fail with adds up: Theorem 4.6."""
+    model, delta = sp.models.garnet(states=20, actions=2, discount=0.1, seed=1, reward_kind="bernoulli"), 0.1
+    planner = (sp.SparseSampling if order == 0 else sp.SmoothCruiser)(LogSumExp(1.0), epsilon=0.05, delta=delta)
+    schedule = planner.schedule(model)
+    assert schedule.root.kind == ("plug-in" if order == 0 else "order-1")
+    sequences, bounds = [], []
+
+    class Noted(ConfidenceSequence):
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            sequences.append(self.delta)
+
+    def noted(variance: float, width: float, count: float, share: float) -> object:
+        bounds.append(share)
+        return radius(variance, width, count, share)
+
+    radius = confidence.bernstein_radius
+    monkeypatch.setattr(recursive, "ConfidenceSequence", Noted)
+    sp.plan(planner, model, 0)
+    monkeypatch.setattr(confidence, "bernstein_radius", noted)
+    assert replace(schedule).noise > 0.0  # a copy, which has not computed anything yet
+    actions = model.actions
+    if order == 0:
+        assert len(sequences) == actions
+        assert sum(sequences) + actions * bounds[0] == pytest.approx(0.9 * delta)
+    else:
+        assert len(sequences) == actions + 1
+        assert sum(sequences) + actions * bounds[0] + bounds[1] == pytest.approx(delta)
 
 
 # Chapter 7
