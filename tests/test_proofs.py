@@ -21,7 +21,7 @@ from smoothplan.confidence import ConfidenceSequence, bernstein_count
 from smoothplan.planners import recursive
 from smoothplan.schedules import level as arithmetic
 from smoothplan.schedules import optimise
-from smoothplan.schedules.debias import DEBIASING, central_moments
+from smoothplan.schedules.debias import DEBIASING, central_moments, left_over
 from smoothplan.schedules.explicit import explicit_schedule
 from smoothplan.schedules.level import Level, Problem
 from smoothplan.schedules.optimise import Kinds, optimised
@@ -29,7 +29,7 @@ from smoothplan.schedules.schedule import Schedule, shared_reference
 from smoothplan.transport import CUMULANTS
 from tests.naive import Exact
 from tests.test_certified import SMALL, holds
-from tests.test_debias import Case, Enumerated, weighted_sum
+from tests.test_debias import Case, Enumerated, level_mean, random_case, weighted_sum
 
 ROOT = Path(__file__).parent.parent
 PROOFS = ROOT / "docs" / "proofs"
@@ -200,6 +200,51 @@ def test_the_variance_of_a_return_is_attained(rewards: int) -> None:
     # A narrower support bounds the mean of a sample given the next state, too.
     narrow = level._replace(low=0.0, high=1.0, variance=0.0)
     assert arithmetic.one_step(setting, narrow).variance == pytest.approx(((1.0 + gamma) / 2.0) ** 2)
+
+
+@pytest.mark.parametrize("debias", [0, 1, 2])
+def test_parts_of_certificates_of_order_1(debias: int) -> None:
+    """By enumeration, of biased references and children: how the mean given a reference varies with its noise, and how
+    far noise in the policy moves the mean. A whole certificate would hide an error in one part by the slack of others.
+    """
+    rng = np.random.default_rng(debias)
+    drifts, crosses = [], []
+    for number in range(60):
+        case = random_case(rng, 2, 4)
+        if number % 2:  # rare and equal returns, a warm backup: where the moments are attained
+            chance = np.full(2, 0.02 * number / 60)
+            case = Case(4, np.array([0.0, rng.uniform(0.0, 4.0)]), np.ones(2), chance, LogSumExp(3.0))
+        bias, own = rng.uniform(0.0, 0.3, size=2) * (number % 4 > 1)
+        apart = (bias + own) * np.array([1.0, -1.0])  # E X − E Q̂, as different as it may be
+        setting = problem(0.5, case.backup.temperature)
+        low, high = float(case.low.min()), float((case.low + case.width).max())
+        through = arithmetic.Return(bias, case.variance, low, high, 1.0)
+        around = arithmetic.reference(setting, through, case.samples)
+        linear = arithmetic.Return(own, 0.0, low, high, 1.0)
+        proved = arithmetic.first_order(setting, around, linear, debias=debias)
+        outcomes = Enumerated.of(case, 2**debias)
+        moved = case.backup.policy(outcomes.blocks.mean(axis=1)) @ apart
+        means = level_mean(case, outcomes, "order-1", DEBIASING["order-1", debias]) + moved
+        between = around.second + 2.0 * own
+        drift = float(proved.variance) - between**2 / 4.0
+        drifts.append((outcomes.mean(means**2) - outcomes.mean(means) ** 2) / drift)
+        if debias > 0 and bias + own > 0.0:
+            left = left_over("order-1", debias, 2, setting.derivatives, case.variance, high - low, case.samples)
+            cross = float(proved.bias) - float(proved.shift) - own - float(left)
+            crosses.append(abs(outcomes.mean(moved) - float(case.backup.policy(case.mean) @ apart)) / cross)
+    assert 0.5 < max(drifts) <= 1.0
+    assert debias == 0 or 0.4 < max(crosses) <= 1.0
+
+
+def test_the_variance_of_a_plug_in_level_is_nearly_attained() -> None:
+    """One action far better than the other, on the scale of a temperature that is far above the noise."""
+    case = Case(4, np.array([100.0, 0.0]), np.ones(2), np.full(2, 0.5), LogSumExp(10.0))
+    outcomes, setting = Enumerated.of(case, 1), problem(0.5, 10.0)
+    through = arithmetic.Return(0.0, case.variance, 0.0, 1.0, 1.0)
+    proved = arithmetic.plug_in(setting, through, arithmetic.reference(setting, through, case.samples))
+    values = case.backup.value(outcomes.blocks[:, 0])
+    variance = outcomes.mean(values**2) - outcomes.mean(values) ** 2
+    assert 0.95 * float(proved.variance) < variance <= float(proved.variance)
 
 
 # Chapter 4
