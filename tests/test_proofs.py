@@ -250,6 +250,33 @@ def test_the_variance_of_a_plug_in_level_is_nearly_attained() -> None:
 # Chapter 4
 
 
+@pytest.mark.parametrize("chance", [0.02, 0.5, 0.9])
+def test_the_confidence_sequence_is_a_supermartingale_and_its_level(chance: float) -> None:
+    """By all sequences of eight coins in batches of two: the mean of both capitals, and the ends that they give."""
+    delta, size = 0.5, 2
+    capitals = np.zeros(2)
+    for coins in itertools.product((0.0, 1.0), repeat=8):
+        probability = math.prod(chance if coin else 1.0 - chance for coin in coins)
+        sequence = ConfidenceSequence(-1.0, 1.0, delta, 0.3)  # of 2X − 1, so that the width is 2
+        known = [-1.0, 1.0]
+        tilts = tilted = penalty = 0.0
+        for start in range(0, 8, size):
+            batch = 2.0 * np.array(coins[start : start + size]) - 1.0
+            # What is fixed before the batch.
+            centre, spread = sequence.mean, sequence.variance
+            tilt = 0.3 * 2.0 / (spread + 0.3 * 2.0)
+            sequence.update(size, batch.sum(), float(batch @ batch))
+            tilts, tilted = tilts + size * tilt, tilted + tilt * float(batch.sum())
+            penalty += (-math.log1p(-tilt) - tilt) * float(((batch - centre) ** 2).sum()) / 4.0
+            radius = 2.0 * (math.log(2.0 / delta) + penalty) / tilts
+            known = [max(known[0], tilted / tilts - radius), min(known[1], tilted / tilts + radius)]
+            assert sequence.interval == pytest.approx(known, abs=1e-9)
+        drift = (tilted - tilts * (2.0 * chance - 1.0)) / 2.0
+        capitals += probability * np.exp([drift - penalty, -drift - penalty])
+    assert (capitals <= 1.0).all()
+    assert capitals.max() > 0.5
+
+
 @pytest.mark.parametrize("name", ["bernoulli", "ends", "transport"])
 @pytest.mark.parametrize("samples", [4, 100, 10_000])
 def test_samples_around_a_good_reference_have_their_certificate(name: str, samples: int) -> None:
