@@ -247,6 +247,60 @@ def test_the_variance_of_a_plug_in_level_is_nearly_attained() -> None:
     assert 0.95 * float(proved.variance) < variance <= float(proved.variance)
 
 
+# Chapter 3
+
+
+@pytest.mark.parametrize("actions", [2, 3])
+def test_the_expansion_of_a_mean_and_the_sizes_of_its_terms(actions: int) -> None:
+    """By enumeration, for blocks of one to three returns. Every term is larger than the remainder in some case."""
+    rng, seen = np.random.default_rng(actions), np.zeros(6, dtype=bool)
+    for number in range(60):
+        n = 1 + number % 3
+        case = replace(random_case(rng, actions, n), backup=LogSumExp(6.0))
+        outcomes, eta = Enumerated.of(case, 1), case.backup.temperature
+        policy, indicators = case.backup.policy(case.mean)[None], np.eye(actions)[:, None]
+
+        def partial(*of: int) -> float:
+            variables = [indicators[a] for a in of]  # noqa: B023
+            return float(joint_cumulant(policy, variables)[0]) / eta ** (len(of) - 1)  # noqa: B023
+
+        p, q, w = case.chance, 1.0 - case.chance, case.width
+        k2, k3 = w**2 * p * q, w**3 * p * q * (q - p)
+        k4, k5 = w**4 * p * q * (1.0 - 6.0 * p * q), w**5 * p * q * (q - p) * (1.0 - 12.0 * p * q)
+        every = range(actions)
+        terms = np.array(
+            [
+                sum(partial(a, a) * k2[a] for a in every) / (2 * n),
+                sum(partial(a, a, a) * k3[a] for a in every) / (6 * n**2),
+                3 * sum(partial(a, a, c, c) * k2[a] * k2[c] for a in every for c in every) / (24 * n**2),
+                sum(partial(a, a, a, a) * k4[a] for a in every) / (24 * n**3),
+                10 * sum(partial(a, a, a, c, c) * k3[a] * k2[c] for a in every for c in every) / (120 * n**3),
+                sum(partial(a, a, a, a, a) * k5[a] for a in every) / (120 * n**4),
+            ]
+        )
+        whole = outcomes.blocks[:, 0]
+        noise = whole - case.mean
+        slopes = (case.backup.policy(whole) * noise).sum(axis=1)
+        d3, d4, d5, d6 = case.backup.derivatives(actions)[1:]
+        remainder = d6 / 720.0 * outcomes.mean(np.ptp(noise, axis=1) ** 6)
+        value = outcomes.mean(case.backup.value(whole)) - float(case.backup.value(case.mean))
+        rounding = 1e-14
+        assert abs(value - terms.sum()) <= remainder + rounding
+        assert abs(outcomes.mean(slopes) - np.array([2, 3, 4, 4, 5, 5]) @ terms) <= 6.0 * remainder + rounding
+        seen |= np.abs(terms) > 2.0 * remainder
+        variance, width, others = case.variance, float(w.max()), actions - 1
+        third, fourth = (float(moment) for moment in central_moments(variance, width))
+        sizes = [
+            actions * d3 * third / (6 * n**2),
+            d4 * 4 * others * (actions + 1) * variance**2 / (24 * n**2),
+            actions * d4 * max(fourth, 2 * variance**2) / (24 * n**3),
+            actions * d5 * third * 2 * others * variance / (12 * n**3),
+            actions * d5 * (width * fourth + 10 * third * variance) / (120 * n**4),
+        ]
+        assert (np.abs(terms[1:]) <= np.array(sizes) + rounding).all()
+    assert seen.all()
+
+
 # Chapter 4
 
 
