@@ -1,9 +1,11 @@
 """The proofs: their pages are complete, and what has no test elsewhere is tried here."""
 
 import importlib
+import itertools
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, reduce
 from pathlib import Path
 from typing import NamedTuple
@@ -12,18 +14,23 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
+from smoothplan import confidence
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import LogSumExp
-from smoothplan.confidence import bernstein_count
+from smoothplan.confidence import ConfidenceSequence, bernstein_count
 from smoothplan.models.base import States
+from smoothplan.planners import recursive
+from smoothplan.schedules import level as arithmetic
 from smoothplan.schedules import optimise
-from smoothplan.schedules.debias import DEBIASING, central_moments
+from smoothplan.schedules.debias import DEBIASING, central_moments, left_over
 from smoothplan.schedules.explicit import explicit_schedule
-from smoothplan.schedules.level import Problem
+from smoothplan.schedules.level import Level, Problem
 from smoothplan.schedules.optimise import Kinds, optimised
-from smoothplan.schedules.schedule import Schedule
+from smoothplan.schedules.schedule import Schedule, shared_reference
 from smoothplan.transport import CUMULANTS
-from tests.test_debias import Case, Enumerated, weighted_sum
+from tests.naive import Exact
+from tests.test_certified import SMALL, holds
+from tests.test_debias import Case, Enumerated, level_mean, random_case, weighted_sum
 
 ROOT = Path(__file__).parent.parent
 PROOFS = ROOT / "docs" / "proofs"
@@ -175,6 +182,214 @@ def test_joint_cumulants_that_certificates_use(size: int) -> None:
     bounds = np.array([CUMULANTS[2], 1.0 / 8.0, CUMULANTS[5]])
     assert (np.array(largest) <= bounds + 1e-12).all()
     assert (np.array(largest) >= 0.75 * np.minimum(bounds, [1.0, CUMULANTS[3], 1.0])).all()
+
+
+# Chapter 2
+
+
+@pytest.mark.parametrize("rewards", [1, 2, 3])
+def test_the_variance_of_a_return_is_attained(rewards: int) -> None:
+    """Next states of the largest and the least value, levels that are wrong by their whole bias, rewards that agree."""
+    setting = replace(problem(0.7), values=(-1.0, 2.0))
+    bias, deviation, gamma = 0.3, 0.4, setting.discount
+    outcomes = []
+    for good, noise, *others in itertools.product((0, 1), (-1, 1), *[(0, 1)] * (rewards - 1)):
+        sample = (setting.values[1] + bias if good else setting.values[0] - bias) + noise * deviation
+        outcomes.append((good + sum(others)) / rewards + gamma * sample)  # rewards are 0 or 1
+    level = arithmetic.Certificate(bias, deviation**2, -9.0, 9.0, 1.0)
+    assert np.var(outcomes) == pytest.approx(float(arithmetic.one_step(setting, level, rewards).variance), rel=1e-12)
+    # A narrower support bounds the mean of a sample given the next state, too.
+    narrow = level._replace(low=0.0, high=1.0, variance=0.0)
+    assert arithmetic.one_step(setting, narrow).variance == pytest.approx(((1.0 + gamma) / 2.0) ** 2)
+
+
+@pytest.mark.parametrize("debias", [0, 1, 2])
+def test_parts_of_certificates_of_order_1(debias: int) -> None:
+    """By enumeration, of biased references and children: how the mean given a reference varies with its noise, and how
+    far noise in the policy moves the mean. A whole certificate would hide an error in one part by the slack of others.
+    """
+    rng = np.random.default_rng(debias)
+    drifts, crosses = [], []
+    for number in range(60):
+        case = random_case(rng, 2, 4)
+        if number % 2:  # rare and equal returns, a warm backup: where the moments are attained
+            chance = np.full(2, 0.02 * number / 60)
+            case = Case(4, np.array([0.0, rng.uniform(0.0, 4.0)]), np.ones(2), chance, LogSumExp(3.0))
+        bias, own = rng.uniform(0.0, 0.3, size=2) * (number % 4 > 1)
+        apart = (bias + own) * np.array([1.0, -1.0])  # E X − E Q̂, as different as it may be
+        setting = problem(0.5, case.backup.temperature)
+        low, high = float(case.low.min()), float((case.low + case.width).max())
+        through = arithmetic.Return(bias, case.variance, low, high, 1.0)
+        around = arithmetic.reference(setting, through, case.samples)
+        linear = arithmetic.Return(own, 0.0, low, high, 1.0)
+        proved = arithmetic.first_order(setting, around, linear, debias=debias)
+        outcomes = Enumerated.of(case, 2**debias)
+        moved = case.backup.policy(outcomes.blocks.mean(axis=1)) @ apart
+        means = level_mean(case, outcomes, "order-1", DEBIASING["order-1", debias]) + moved
+        between = around.second + 2.0 * own
+        drift = float(proved.variance) - between**2 / 4.0
+        drifts.append((outcomes.mean(means**2) - outcomes.mean(means) ** 2) / drift)
+        if debias > 0 and bias + own > 0.0:
+            left = left_over("order-1", debias, 2, setting.derivatives, case.variance, high - low, case.samples)
+            cross = float(proved.bias) - float(proved.shift) - own - float(left)
+            crosses.append(abs(outcomes.mean(moved) - float(case.backup.policy(case.mean) @ apart)) / cross)
+    assert 0.5 < max(drifts) <= 1.0
+    assert debias == 0 or 0.4 < max(crosses) <= 1.0
+
+
+def test_the_variance_of_a_plug_in_level_is_nearly_attained() -> None:
+    """One action far better than the other, on the scale of a temperature that is far above the noise."""
+    case = Case(4, np.array([100.0, 0.0]), np.ones(2), np.full(2, 0.5), LogSumExp(10.0))
+    outcomes, setting = Enumerated.of(case, 1), problem(0.5, 10.0)
+    through = arithmetic.Return(0.0, case.variance, 0.0, 1.0, 1.0)
+    proved = arithmetic.plug_in(setting, through, arithmetic.reference(setting, through, case.samples))
+    values = case.backup.value(outcomes.blocks[:, 0])
+    variance = outcomes.mean(values**2) - outcomes.mean(values) ** 2
+    assert 0.95 * float(proved.variance) < variance <= float(proved.variance)
+
+
+# Chapter 3
+
+
+@pytest.mark.parametrize("actions", [2, 3])
+def test_the_expansion_of_a_mean_and_the_sizes_of_its_terms(actions: int) -> None:
+    """By enumeration, for blocks of one to three returns. Every term is larger than the remainder in some case."""
+    rng, seen = np.random.default_rng(actions), np.zeros(6, dtype=bool)
+    for number in range(60):
+        n = 1 + number % 3
+        case = replace(random_case(rng, actions, n), backup=LogSumExp(6.0))
+        outcomes, eta = Enumerated.of(case, 1), case.backup.temperature
+        policy, indicators = case.backup.policy(case.mean)[None], np.eye(actions)[:, None]
+
+        def partial(*of: int) -> float:
+            variables = [indicators[a] for a in of]  # noqa: B023
+            return float(joint_cumulant(policy, variables)[0]) / eta ** (len(of) - 1)  # noqa: B023
+
+        p, q, w = case.chance, 1.0 - case.chance, case.width
+        k2, k3 = w**2 * p * q, w**3 * p * q * (q - p)
+        k4, k5 = w**4 * p * q * (1.0 - 6.0 * p * q), w**5 * p * q * (q - p) * (1.0 - 12.0 * p * q)
+        every = range(actions)
+        terms = np.array(
+            [
+                sum(partial(a, a) * k2[a] for a in every) / (2 * n),
+                sum(partial(a, a, a) * k3[a] for a in every) / (6 * n**2),
+                3 * sum(partial(a, a, c, c) * k2[a] * k2[c] for a in every for c in every) / (24 * n**2),
+                sum(partial(a, a, a, a) * k4[a] for a in every) / (24 * n**3),
+                10 * sum(partial(a, a, a, c, c) * k3[a] * k2[c] for a in every for c in every) / (120 * n**3),
+                sum(partial(a, a, a, a, a) * k5[a] for a in every) / (120 * n**4),
+            ]
+        )
+        whole = outcomes.blocks[:, 0]
+        noise = whole - case.mean
+        slopes = (case.backup.policy(whole) * noise).sum(axis=1)
+        d3, d4, d5, d6 = case.backup.derivatives(actions)[1:]
+        remainder = d6 / 720.0 * outcomes.mean(np.ptp(noise, axis=1) ** 6)
+        value = outcomes.mean(case.backup.value(whole)) - float(case.backup.value(case.mean))
+        rounding = 1e-14
+        assert abs(value - terms.sum()) <= remainder + rounding
+        assert abs(outcomes.mean(slopes) - np.array([2, 3, 4, 4, 5, 5]) @ terms) <= 6.0 * remainder + rounding
+        seen |= np.abs(terms) > 2.0 * remainder
+        variance, width, others = case.variance, float(w.max()), actions - 1
+        third, fourth = (float(moment) for moment in central_moments(variance, width))
+        sizes = [
+            actions * d3 * third / (6 * n**2),
+            d4 * 4 * others * (actions + 1) * variance**2 / (24 * n**2),
+            actions * d4 * max(fourth, 2 * variance**2) / (24 * n**3),
+            actions * d5 * third * 2 * others * variance / (12 * n**3),
+            actions * d5 * (width * fourth + 10 * third * variance) / (120 * n**4),
+        ]
+        assert (np.abs(terms[1:]) <= np.array(sizes) + rounding).all()
+    assert seen.all()
+
+
+# Chapter 4
+
+
+@pytest.mark.parametrize("chance", [0.02, 0.5, 0.9])
+def test_the_confidence_sequence_is_a_supermartingale_and_its_level(chance: float) -> None:
+    """By all sequences of eight coins in batches of two: the mean of both capitals, and the ends that they give."""
+    delta, size = 0.5, 2
+    capitals = np.zeros(2)
+    for coins in itertools.product((0.0, 1.0), repeat=8):
+        probability = math.prod(chance if coin else 1.0 - chance for coin in coins)
+        sequence = ConfidenceSequence(-1.0, 1.0, delta, 0.3)  # of 2X − 1, so that the width is 2
+        known = [-1.0, 1.0]
+        tilts = tilted = penalty = 0.0
+        for start in range(0, 8, size):
+            batch = 2.0 * np.array(coins[start : start + size]) - 1.0
+            # What is fixed before the batch.
+            centre, spread = sequence.mean, sequence.variance
+            tilt = 0.3 * 2.0 / (spread + 0.3 * 2.0)
+            sequence.update(size, batch.sum(), float(batch @ batch))
+            tilts, tilted = tilts + size * tilt, tilted + tilt * float(batch.sum())
+            penalty += (-math.log1p(-tilt) - tilt) * float(((batch - centre) ** 2).sum()) / 4.0
+            radius = 2.0 * (math.log(2.0 / delta) + penalty) / tilts
+            known = [max(known[0], tilted / tilts - radius), min(known[1], tilted / tilts + radius)]
+            assert sequence.interval == pytest.approx(known, abs=1e-9)
+        drift = (tilted - tilts * (2.0 * chance - 1.0)) / 2.0
+        capitals += probability * np.exp([drift - penalty, -drift - penalty])
+    assert (capitals <= 1.0).all()
+    assert capitals.max() > 0.5
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "ends", "transport"])
+@pytest.mark.parametrize("samples", [4, 100, 10_000])
+def test_samples_around_a_good_reference_have_their_certificate(name: str, samples: int) -> None:
+    """By enumeration, at the corners of what a good reference may be. Some are near the bounds."""
+    model, backup = SMALL[name](0)
+    setting, delta = Problem.of(model, backup), 0.1
+    solution = sp.exact.solve(model, backup, tolerance=1e-10)
+    q, value = solution.q[0], float(solution.values[0])
+    children = (Level("constant"), Level("plug-in", samples=1, reference=0))
+    through, linear = (arithmetic.one_step(setting, proved) for proved in arithmetic.certify(setting, children))
+    good = shared_reference(setting, through, samples, delta)
+    shift = float(arithmetic.first_order(setting, good, linear).shift)
+    first = Level("order-1", samples=samples, reference=0, linear=1, shift=shift)
+    second = Level("order-2", samples=samples, reference=0, linear=0, quadratic=0, pairs=2)
+    ratios = []
+    for root in (first, second):
+        schedule = Schedule(setting, (*children, root), 1, 1.0, delta)
+        exact = Exact(setting, schedule.levels, backup, model)
+        for signs in itertools.product((-1.0, 1.0), repeat=2):
+            reference = np.clip(q + good.bias * np.array(signs), through.low, through.high)
+            found = exact.around(2, 0, reference.tolist())
+            holds(schedule.sample, found, value)
+            low, high = schedule.sample_support(reference, float(backup.value(reference[None], np.array([0]))[0]))
+            assert low - 1e-9 <= found.values[0] <= found.values[-1] <= high + 1e-9
+            ratios.append(abs(found.mean - value) / float(schedule.sample.bias))
+    assert max(ratios) > 0.3
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_all_of_delta_is_spent_and_no_more(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What confidence sequences and Bernstein bounds of one run may fail with adds up: Theorem 4.6."""
+    model, delta = sp.models.garnet(states=20, actions=2, discount=0.1, seed=1, reward_kind="bernoulli"), 0.1
+    planner = (sp.SparseSampling if order == 0 else sp.SmoothCruiser)(LogSumExp(1.0), epsilon=0.05, delta=delta)
+    schedule = planner.schedule(model)
+    assert schedule.root.kind == ("plug-in" if order == 0 else "order-1")
+    sequences, bounds = [], []
+
+    class Noted(ConfidenceSequence):
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            sequences.append(self.delta)
+
+    def noted(variance: float, width: float, count: float, share: float) -> object:
+        bounds.append(share)
+        return radius(variance, width, count, share)
+
+    radius = confidence.bernstein_radius
+    monkeypatch.setattr(recursive, "ConfidenceSequence", Noted)
+    sp.plan(planner, model, 0)
+    monkeypatch.setattr(confidence, "bernstein_radius", noted)
+    assert replace(schedule).noise > 0.0  # a copy, which has not computed anything yet
+    actions = model.actions
+    if order == 0:
+        assert len(sequences) == actions
+        assert sum(sequences) + actions * bounds[0] == pytest.approx(0.9 * delta)
+    else:
+        assert len(sequences) == actions + 1
+        assert sum(sequences) + actions * bounds[0] + bounds[1] == pytest.approx(delta)
 
 
 # Chapter 7

@@ -98,4 +98,4 @@ class ConfidenceSequence:
         The radius is r after log(2/δ)/(λr/w − ψ(λ)v/w²) variables, which are fewest where r·w = ψ′(λ)·v.
         """
         odds = self.target * (self.high - self.low) / self.variance
-        return odds / (1.0 + odds)
+        return min(odds / (1.0 + odds), 1.0 - 2.0**-52)
