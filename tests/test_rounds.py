@@ -248,17 +248,20 @@ def test_the_check_notices_a_missing_union() -> None:
 @pytest.mark.parametrize("parts", [1, rounds.PARTS])
 def test_the_relative_gap_covers_every_part(parts: int) -> None:
     """It is that of plain sweeps, with the anchor's value at the end of its part that is worse: in the worst part."""
-    for seed in (0, 2, 3):  # no action is proved to be the best within these calls
+    for seed in (2, 3, 4):  # no action is proved to be the best within these calls
         model = recurrent(seed, states=3)
         search = begun(OTGapE(HARD, 0.0, DELTA), model, seed=seed)
         in_rounds(search)
-        while search.oracle.calls < 300:
-            assert not search.search(0.0, 300, MANY)
+        while search.oracle.calls < 200:
+            assert not search.search(0.0, 200, MANY)
+        view, calls = View(search.graph, search.rules, search.work), search.oracle.calls
         assert search.rounds is not None
-        gap, search.rounds.proved = search.certificate.gap, None
-        # Near ε the interval of the anchor's value is cut into parts.
-        epsilon = gap / 2.0 if parts > 1 else 0.0
-        search.rounds.tighten(View(search.graph, search.rules, search.work), epsilon, search.oracle.calls)
+        search.rounds.tighten(view, 0.0, calls)
+        gap = search.certificate.gap
+        assert gap > 0.0
+        if parts > 1:  # near ε the interval of the anchor's value is cut
+            search.rounds.proved = None
+            search.rounds.tighten(view, gap / 2.0, calls)
         proved, anchor = search.rounds.proved, search.rounds.anchor
         assert proved is not None
         cuts = np.linspace(search.graph.low[anchor], search.graph.high[anchor], parts + 1)
@@ -269,7 +272,7 @@ def test_the_relative_gap_covers_every_part(parts: int) -> None:
                 for side, end in ((1, low), (-1, high))
             )
             worst = max(worst, np.delete(above, proved.best).max() - below[proved.best])
-        assert worst - 1e-9 <= proved.gap <= worst + 0.05 * gap
+        assert worst - 1e-9 <= proved.gap <= worst + 0.02 * gap
 
 
 # The threshold for one function
