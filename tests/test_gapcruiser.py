@@ -203,6 +203,17 @@ def test_what_is_proved_of_a_rung_is_what_is_proved_of_its_schedule() -> None:
             assert stage.calls == stage.rung.through.calls
 
 
+def test_what_actions_and_rungs_spend_adds_up_to_delta() -> None:
+    """Every action may use every rung."""
+    planner = sp.OTGapCruiser(SMOOTH, 0.1, delta=0.2)
+    run = started(planner, garnet(3, 0.3))
+    assert run.go(Workers(), Silent()) == "converged"
+    spent = [mean.delta for action in run.actions for mean in action.means.values()]
+    assert len(run.stages) > 1
+    assert len(spent) > 3
+    np.testing.assert_allclose(spent, 0.2 / (3 * len(run.stages)), rtol=1e-12)
+
+
 # Configurations
 
 

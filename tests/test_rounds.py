@@ -16,10 +16,11 @@ from smoothplan.backups import Backup
 from smoothplan.confidence.thresholds import share, wager_regret
 from smoothplan.models.base import States
 from smoothplan.planners.gape import OTGapE
-from smoothplan.search import batches
+from smoothplan.search import batches, rounds
 from smoothplan.search.converge import converge, new_side
 from smoothplan.search.explorer import Explorer
 from smoothplan.search.graph import BY_OUTCOME, CHUNKS, ENDED, FIXED, STATES, VARYING
+from smoothplan.search.rounds import View
 from studies.recurrent import mixed
 from tests.adversarial import ADVERSARIAL
 from tests.common import ball_maximum, ball_minimum, begun, by_state, content, identified, vectorised
@@ -242,6 +243,36 @@ def test_the_check_notices_a_missing_union() -> None:
     model, runs = bandit(30), 24
     assert not too_many(sum(proofs_fail(model, HARD, OTGapE, seed, 4000) for seed in range(runs)), runs)
     assert too_many(sum(proofs_fail(model, HARD, WITHOUT_UNION, seed, 4000) for seed in range(runs)), runs)
+
+
+@pytest.mark.parametrize("parts", [1, rounds.PARTS])
+def test_the_relative_gap_covers_every_part(parts: int) -> None:
+    """It is that of plain sweeps, with the anchor's value at the end of its part that is worse: in the worst part."""
+    for seed in (2, 3, 4):  # no action is proved to be the best within these calls
+        model = recurrent(seed, states=3)
+        search = begun(OTGapE(HARD, 0.0, DELTA), model, seed=seed)
+        in_rounds(search)
+        while search.oracle.calls < 200:
+            assert not search.search(0.0, 200, MANY)
+        view, calls = View(search.graph, search.rules, search.work), search.oracle.calls
+        assert search.rounds is not None
+        search.rounds.tighten(view, 0.0, calls)
+        gap = search.certificate.gap
+        assert gap > 0.0
+        if parts > 1:  # near ε the interval of the anchor's value is cut
+            search.rounds.proved = None
+            search.rounds.tighten(view, gap / 2.0, calls)
+        proved, anchor = search.rounds.proved, search.rounds.anchor
+        assert proved is not None
+        cuts = np.linspace(search.graph.low[anchor], search.graph.high[anchor], parts + 1)
+        worst = -math.inf
+        for low, high in pairwise(cuts.tolist()):
+            above, below = (
+                naive_bounds(search, HARD, side, anchor, end)[1][0] + (1.0 - model.discount) * end
+                for side, end in ((1, low), (-1, high))
+            )
+            worst = max(worst, np.delete(above, proved.best).max() - below[proved.best])
+        assert worst - 1e-9 <= proved.gap <= worst + 0.02 * gap
 
 
 # The threshold for one function

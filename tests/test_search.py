@@ -13,6 +13,7 @@ from scipy.stats import binom
 import smoothplan as sp
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup, discrete_cost
+from smoothplan.confidence.thresholds import wager_regret
 from smoothplan.planners.gape import OTGapE
 from smoothplan.running.run import EngineName
 from smoothplan.search import bounds, loop
@@ -249,6 +250,18 @@ def test_what_pairs_spend_adds_up_to_delta(kind: Any, rewards: Any, branching: i
     i = np.arange(len(pairs))
     np.testing.assert_allclose(spent, 0.2 * (1.0 / np.log2(i + 2) - 1.0 / np.log2(i + 3)), rtol=1e-9)
     assert spent.sum() < 0.2
+
+
+@pytest.mark.parametrize("horizon", [None, 3])
+def test_the_level_of_a_pair_covers_both_sides_at_every_stage(horizon: int | None) -> None:
+    """Where there may be more than two outcomes, a statement is about one function: there are two at each stage."""
+    search = begun(OTGapE(sp.HardMax(), 0.0, 0.2, horizon=horizon), garnet(1, branching=3, kind="deterministic"))
+    search.explore(0.0, 500, MANY)
+    pairs = search.graph.pairs[search.graph.pairs["count"] > 0]
+    regret = np.array([wager_regret(count) for count in pairs["count"]])
+    statements = 2.0 * (horizon or 1)
+    level = (pairs["log_odds"] + math.log(statements) + regret) / pairs["count"]
+    np.testing.assert_allclose(pairs["level"], level, rtol=1e-12)
 
 
 # The walk
