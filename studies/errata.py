@@ -109,7 +109,7 @@ def prices(rows: Sequence[Row]) -> Evidence:
         Claim(
             statement="Certified schedules with pairs have exponents from 2 + 2/3 to 3 where γ is at most 0.3.",
             quantity="largest distance of the certified price's exponent from [2 + 2/3, 3], over γ ≤ 0.3",
-            theory="0: 2 + 2/3 as long as references at ε^(1/3) cost next to nothing, 3 later, while supports do not matter",
+            theory="0: 2 + 2/3 as long as references at ε^(1/3) cost next to nothing, then 3, until supports matter",
             measured=max(
                 max(first - found["pairs", d].exponent, found["pairs", d].exponent - limit, 0.0) for d in small
             ),
@@ -126,7 +126,7 @@ def prices(rows: Sequence[Row]) -> Evidence:
                 for d in short
             ),
             stated=(0.0, 0.1),
-            reason="N ~ ε^(−1/3) returns at least, and ε^(−1/2) in the limit, through levels that are biased by ε^(1/2); "
+            reason="N ~ ε^(−1/3) returns at least, and ε^(−1/2) in the limit, through levels that are biased by √ε; "
             "rough as above",
         ),
         Claim(

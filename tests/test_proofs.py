@@ -287,12 +287,14 @@ def test_what_searched_levels_pay_for(debias: int) -> None:
             assert bias >= setting.discount * coarse
             continue
         of_order_1 += 1
-        through = setting.discount * coarse
-        assert bias >= min(through, second * through**2)
+        assert level.linear is not None
+        through, linear = (setting.discount * it for it in (coarse, float(schedule.certificates[level.linear].bias)))
+        rest = (bias - linear) * (1.0 + 1e-9) - min(through, second * through**2)
         if level.debias > 0:
-            assert bias >= third * noise * through
+            assert rest >= third * noise * (through + linear)
         else:
-            assert bias >= min(math.sqrt(noise), second / 2.0 * noise) / 2.0
+            assert rest >= 0.0
+            assert bias - linear >= min(math.sqrt(noise), second / 2.0 * noise) / 2.0
     assert of_order_1 >= 5
 
 

@@ -131,7 +131,12 @@ def failing_prices(rows: list[Row]) -> list[str]:
 
 def test_an_exponent_of_three_as_printed_would_be_found() -> None:
     assert failing_prices(price_rows(RIGHT)) == []
-    wrong = {"printed": three, "mended": predicted_exponent, "pairs": predicted_exponent, "debiased": predicted_exponent}
+    wrong = {
+        "printed": three,
+        "mended": predicted_exponent,
+        "pairs": predicted_exponent,
+        "debiased": predicted_exponent,
+    }
     for variant, exponent in wrong.items():
         assert len(failing_prices(price_rows({**RIGHT, variant: exponent}))) == 1
 
