@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
-from smoothplan.arguments import Floats
+from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import LogSumExp
 from smoothplan.confidence import bernstein_count
 from smoothplan.schedules import optimise
@@ -310,7 +310,7 @@ def test_the_exponent_of_the_printed_schedule(discount: float) -> None:
 def words(discount: float, prize: int | None) -> sp.VectorModel:
     """Words of two letters as numbers, 1 for the empty one; beyond a prize every step pays 1."""
 
-    def step(states: Floats, actions: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    def step(states: Ints, actions: Ints, rng: np.random.Generator) -> tuple[Ints, Floats]:
         following = 2 * states + actions
         if prize is None:
             return following, np.zeros(len(states))
