@@ -321,15 +321,15 @@ def _ladder_claim(planner: str, settings: Settings, prices: Mapping[float, float
         quantity=f"exponent of the certified price of {planner}, in 1/ε down to {min(scales):.2g}",
         theory=f"{_limit(planner)} in the limit",
         measured=slope,
-        stated=(2.0 + 1.0 / 3.0, 2.0 + 2.0 / 3.0 + 0.1) if debiased else (3.0, 4.1),
+        stated=(2.0 + 1.0 / 3.0, 3.1) if debiased else (3.0, 4.1),
         reason=f"m cancelled terms take N ~ ε^(−1/(m+1)) returns through levels that are biased by √ε: α = 1/(m+1) as "
-        f"long as these cost next to nothing, twice that in the limit; m = {2 if debiased else 0}. 0.1 more, for "
-        "levels come in steps",
+        f"long as these cost next to nothing; m = {2 if debiased else 0}. In the limit α is 2 without cancelled terms "
+        "and 1 with them, for noise in the policy takes N ~ ε^(−1/2). 0.1 more, for levels come in steps",
     )
 
 
 def _limit(planner: str) -> str:
-    return "8/3" if planner == DEBIASED else "4"
+    return "3" if planner == DEBIASED else "4"
 
 
 def _symbol(varied: str) -> str:

@@ -28,6 +28,7 @@ from smoothplan.schedules.level import Level, Problem
 from smoothplan.schedules.optimise import Kinds, optimised
 from smoothplan.schedules.schedule import Schedule, shared_reference
 from smoothplan.transport import CUMULANTS
+from studies.errata_measures import ladder_price
 from tests.naive import Exact
 from tests.test_certified import SMALL, holds
 from tests.test_debias import Case, Enumerated, level_mean, random_case, weighted_sum
@@ -407,7 +408,9 @@ def explicit(setting: Problem, epsilon: float, delta: float = 0.1) -> Schedule:
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1e-3, 1e-9])
-@pytest.mark.parametrize(("discount", "temperature", "actions"), [(0.0, 1.0, 2), (0.2, 0.3, 3), (0.7, 1.0, 2)])
+@pytest.mark.parametrize(
+    ("discount", "temperature", "actions"), [(0.0, 1.0, 2), (0.2, 0.3, 3), (0.2, 0.01, 2), (0.7, 1.0, 2)]
+)
 def test_the_explicit_schedule_is_certified(discount: float, temperature: float, actions: int, epsilon: float) -> None:
     schedule = explicit(problem(discount, temperature, actions), epsilon)
     assert schedule.bias + schedule.noise <= epsilon * (1.0 + 1e-9)
@@ -483,6 +486,43 @@ def test_noise_in_the_policy_is_real() -> None:
         turn = backup.hessian(case.mean + beta) - backup.hessian(case.mean - beta)
         predicted = -0.25 * np.diagonal(turn) @ (width**2 * chance * (1.0 - chance)) / samples
         assert bias(case.mean - beta) - bias(case.mean) == pytest.approx(predicted, rel=0.03)
+
+
+@pytest.mark.parametrize("debias", [0, 1, 2])
+def test_what_searched_levels_pay_for(debias: int) -> None:
+    """What the certificates of Theorem 7.5 ask for, with its constants, in schedules that a search has found."""
+    setting = problem(0.5)
+    schedule = optimised(setting, 1e-7, 0.1, 1, debias)
+    second, third = setting.derivatives[:2]
+    of_order_1 = 0
+    for row, level in enumerate(schedule.levels[:-1]):
+        if level.kind == "constant" or level.reference is None:
+            continue
+        bias, coarse = (float(schedule.certificates[place].bias) for place in (row, level.reference))
+        noise = 2.0 * (setting.actions - 1) * float(schedule._return(level.reference).variance) / level.samples
+        assert schedule.costs[row] >= setting.actions * level.samples * (1 + schedule.costs[level.reference])
+        if level.kind == "plug-in":
+            assert bias >= setting.discount * coarse
+            continue
+        of_order_1 += 1
+        assert level.linear is not None
+        through, linear = (setting.discount * it for it in (coarse, float(schedule.certificates[level.linear].bias)))
+        rest = (bias - linear) * (1.0 + 1e-9) - min(through, second * through**2)
+        if level.debias > 0:
+            assert rest >= third * noise * (through + linear)
+        else:
+            assert rest >= 0.0
+            assert bias - linear >= min(math.sqrt(noise), second / 2.0 * noise) / 2.0
+    assert of_order_1 >= 5
+
+
+@pytest.mark.parametrize("discount", [0.02, 0.2, 0.5])
+def test_the_exponent_of_the_printed_schedule(discount: float) -> None:
+    """From ε = 1e-50 to 1e-100, where logarithms still count. The 3 that is printed is off by 1 at γ = 0.2 already."""
+    coarse, fine = (ladder_price(problem(discount), epsilon, 0.1, coarse_pairs=False) for epsilon in (1e-50, 1e-100))
+    slope = (fine - coarse) / (50.0 * math.log(10.0))
+    expected = 2.0 + max(1.0, 2.0 * math.log(5.0) / math.log(1.0 / discount))
+    assert expected - 0.02 < slope < expected + 0.15
 
 
 def words(discount: float, prize: int | None) -> sp.VectorModel:

@@ -121,7 +121,7 @@ RIGHT: dict[str, Exponent] = {
     "printed": predicted_exponent,
     "mended": three,
     "pairs": three,
-    "debiased": lambda discount: 8.0 / 3.0,
+    "debiased": lambda discount: 8.0 / 3.0,  # on the way to 3
 }
 
 
@@ -131,7 +131,12 @@ def failing_prices(rows: list[Row]) -> list[str]:
 
 def test_an_exponent_of_three_as_printed_would_be_found() -> None:
     assert failing_prices(price_rows(RIGHT)) == []
-    wrong = {"printed": three, "mended": predicted_exponent, "pairs": predicted_exponent, "debiased": three}
+    wrong = {
+        "printed": three,
+        "mended": predicted_exponent,
+        "pairs": predicted_exponent,
+        "debiased": predicted_exponent,
+    }
     for variant, exponent in wrong.items():
         assert len(failing_prices(price_rows({**RIGHT, variant: exponent}))) == 1
 

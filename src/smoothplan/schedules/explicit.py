@@ -36,10 +36,12 @@ def explicit_schedule(problem: Problem, epsilon: float, delta: float, most: floa
     gamma, bend = problem.discount, max(problem.derivatives[0], 1e-300)  # a backup of one action does not bend
     levels, costs = [Level("constant")], [0]
     returns = [arithmetic.one_step(problem, arithmetic.constant(problem))]
-    # A quarter of ε is for the bias of the linear child, and a quarter for that of the shared reference.
-    while returns[-1].bias > epsilon / 4.0:
+    # A quarter of ε is for the bias of the root's linear child, and a quarter for that of its reference.
+    fine, radius = epsilon / 4.0, math.sqrt(epsilon / (4.0 * bend)) / 2.0
+    while returns[-1].bias > min(fine, radius):
         bias = problem.width / 2.0 * gamma ** (len(levels) / 2.0)
-        found = _level(problem, returns, bias, _finer(returns, math.sqrt(_room(gamma, bias) / 3.0 / bend)))
+        room = (1.0 - math.sqrt(gamma)) * bias  # what the linear child leaves, a third of it for the reference's bias
+        found = _level(problem, returns, bias, _first(returns, math.sqrt(room / (3.0 * bend))))
         if found is None:
             return None
         level, proved = found
@@ -49,39 +51,29 @@ def explicit_schedule(problem: Problem, epsilon: float, delta: float, most: floa
         levels.append(level)
         # Calls are counted in `costs`, for floats may be too small for them.
         returns.append(arithmetic.one_step(problem, proved._replace(bias=bias, calls=0.0)))
-    radius = math.sqrt(epsilon / (4.0 * bend)) / 2.0
-    coarse = _finer(returns, radius)
-    assert coarse is not None
+    coarse, linear = _first(returns, radius), _first(returns, fine)
     through, share = returns[coarse], REFERENCE_SHARE * delta / problem.actions
     samples = math.ceil(confidence.bernstein_count(through.variance, through.width, radius, share))
-    root = arithmetic.first_order(problem, shared_reference(problem, through, samples, delta), returns[-1])
+    root = arithmetic.first_order(problem, shared_reference(problem, through, samples, delta), returns[linear])
     room, share = epsilon - root.bias, CERTAIN_SHARE * delta
     repeats = math.ceil(confidence.bernstein_count(root.variance, root.high - root.low, room, share))
-    top = Level("order-1", samples=samples, reference=coarse, linear=len(levels) - 1, shift=float(root.shift))
+    top = Level("order-1", samples=samples, reference=coarse, linear=linear, shift=float(root.shift))
     schedule = Schedule(problem, trimmed([*levels, top]), repeats, epsilon, delta)
     return schedule if schedule.calls <= most else None
 
 
-def _room(gamma: float, bias: float) -> float:
-    """What a linear child whose bias is larger by 1/√γ leaves for the rest of a bias."""
-    return (1.0 - math.sqrt(gamma)) * bias
+def _first(returns: list[Return], bias: float) -> int:
+    """The first level whose return has no more than this bias, or the number of levels: biases fall."""
+    return bisect_left(returns, -bias, key=lambda through: -float(through.bias))
 
 
-def _finer(returns: list[Return], bias: float) -> int | None:
-    """The first level whose return has no more than this bias: they fall from one to the next."""
-    row = bisect_left(returns, -bias, key=lambda through: -float(through.bias))
-    return row if row < len(returns) else None
-
-
-def _level(
-    problem: Problem, returns: list[Return], bias: float, coarse: int | None
-) -> tuple[Level, Certificate] | None:
+def _level(problem: Problem, returns: list[Return], bias: float, coarse: int) -> tuple[Level, Certificate] | None:
     """A level of this bias: order 1 around a coarse reference, debiased; plug-in where no level is fine enough for it.
 
     It takes the least of `SIZES` that will do; None where none does.
     """
     last = len(returns) - 1
-    if coarse is None:
+    if coarse > last:
         level = Level("plug-in", samples=1, reference=last)
         certificate = arithmetic.plug_in(problem, returns[last], arithmetic.reference(problem, returns[last], SIZES))
     else:
