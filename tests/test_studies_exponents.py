@@ -66,7 +66,7 @@ def failing(made: list[Row]) -> set[str]:
 def test_it_runs(tmp_path: Path) -> None:
     findings = small_run(exponents.STUDY, TINY, tmp_path)[1]
     assert findings.rows == (5 + 4 + 4) * 3 + 5 * 2 * 2
-    assert [len(figure.series) for figure in findings.evidence.figures] == [8, 7, 7, 6, 8, 6]
+    assert [len(figure.series) for figure in findings.evidence.figures] == [7, 6, 6, 6, 8, 6]
     fine = [claim for claim in findings.evidence.claims if claim.quantity.startswith("exponent of the forecast")]
     assert len(fine) == 4 + 3 + 3
     assert verdict(findings.evidence, "with fewer kinds")
