@@ -26,7 +26,9 @@ class Draw:
     that the same questions have the same answers. Intervals are clipped, so that their ends are often met.
     """
 
-    def __init__(self, rng: np.random.Generator, options: Sequence[int] = (), coordinates: Sequence[float] = ()) -> None:
+    def __init__(
+        self, rng: np.random.Generator, options: Sequence[int] = (), coordinates: Sequence[float] = ()
+    ) -> None:
         self._rng, self._options, self._coordinates = rng, list(options), list(coordinates)
         self._asked = [0, 0]
         self.said: dict[str, object] = {}  # what stands in the table: sizes and temperatures
@@ -82,6 +84,9 @@ class Draw:
         """The same answers."""
         return Draw(self._rng, self._options, self._coordinates)
 
+    def __repr__(self) -> str:
+        return f"Draw(rng, {self._options}, {self._coordinates})"
+
     def __str__(self) -> str:
         numbers = ((name, f"{said:.3g}" if isinstance(said, float) else said) for name, said in self.said.items())
         return ", ".join(f"{name} = {said}" for name, said in numbers)
@@ -109,26 +114,26 @@ class Attack:
     target: Target
     rng: np.random.Generator
     best: float = -math.inf
-    where: str = ""
     evaluations: int = 0
-    _summit: Draw | None = field(default=None, repr=False)
+    summit: Draw | None = field(default=None, repr=False)  # the case with the largest ratio
 
     @classmethod
     def on(cls, target: Target, seed: int) -> "Attack":
         return cls(target, np.random.default_rng([seed, *target.name.encode()]))
 
-    def quick(self) -> float:
-        """The largest ratio of a few climbs."""
+    def quick(self, enough: float = math.inf) -> float:
+        """The largest ratio of a few climbs, or the first that is large enough."""
         for _ in range(self.target.starts):
-            self._climb(Draw(self.rng), self.target.steps)
+            if self.best < enough:
+                self._climb(Draw(self.rng), self.target.steps)
         return self.best
 
     def run(self, seconds: float) -> Iterator[float]:
         """Climbs until time is up, now and then from the summit again; yields the largest ratio after each."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            fresh = self._summit is None or self.rng.random() < 0.7
-            start = max((Draw(self.rng) for _ in range(5)), key=self._ratio) if fresh else self._summit
+            fresh = self.summit is None or self.rng.random() < 0.7
+            start = max((Draw(self.rng) for _ in range(5)), key=self._ratio) if fresh else self.summit
             assert start is not None
             self._climb(start.again(), 200)
             yield self.best
@@ -137,7 +142,7 @@ class Attack:
         self.evaluations += 1
         found = self.target.ratio(draw)
         if found > self.best:
-            self.best, self.where, self._summit = found, str(draw), draw
+            self.best, self.summit = found, draw
         return found
 
     def _climb(self, draw: Draw, steps: int) -> None:

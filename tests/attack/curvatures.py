@@ -186,7 +186,7 @@ TARGETS = [
     Target("κ(Y, Z, Z), Y an indicator", JOINT, partial(cumulant, "Yzz")),
     Target("κ(Y, Y, Y, Z, Z), Y an indicator", JOINT, partial(cumulant, "YYYzz")),
     *(
-        Target(f"joint cumulant of order {order}", JOINT, partial(cumulant, "abcdef"[:order]), starts=20)
+        Target(f"joint cumulant of order {order}", JOINT, partial(cumulant, "abcdef"[:order]), starts=50)
         for order in range(3, 7)
     ),
     *(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import binom
 
-from smoothplan.arguments import Floats, Numbers
+from smoothplan.arguments import Floats, Ints, Numbers
 from smoothplan.confidence import betting, kl, means, thresholds
 from tests.attack.climbing import Draw, Target
 
@@ -42,11 +42,11 @@ def ever(outside: Callable[[int, Bools], Bools], chances: Floats, length: int) -
     return failed
 
 
-def by_counts(test: Callable[[tuple[int, ...]], bool], count: int, possible: Bools) -> Bools:
-    """Where a test of the counts of all outcomes is true, among those that are possible."""
+def by_counts(test: Callable[[Ints], Bools], count: int, possible: Bools) -> Bools:
+    """Where a test of the counts of all outcomes [c, m] is true, among those that are possible."""
+    places = np.argwhere(possible)
     result = np.zeros(possible.shape, dtype=bool)
-    for place in np.argwhere(possible).tolist():
-        result[tuple(place)] = test((*place, count - sum(place)))
+    result[possible] = test(np.column_stack([places, count - places.sum(axis=1)]))
     return result
 
 
@@ -87,7 +87,9 @@ def betting_path(draw: Draw) -> float:
     times[0] += count - times.sum()
     values, times = values[times > 0.0], times[times > 0.0]
     total, squares = float(values @ times), float(values**2 @ times)
-    low, _ = betting.mean_interval(count, total, squares, float(values.min()), float(values.max()), odds)
+    low, high = betting.mean_interval(count, total, squares, float(values.min()), float(values.max()), odds)
+    if draw.pick([True, False]):
+        low, values = 1.0 - high, 1.0 - values
     if low < 1e-9:
         return 0.0
     return low / lowest_mean(values, times, odds + math.log(2.0)) - 1e-9  # which rounding may take from the fortune
@@ -114,15 +116,16 @@ def betting_coin(draw: Draw) -> float:
 
 def betting_law(draw: Draw) -> float:
     """The probability that the interval ever fails, for variables of three values."""
-    delta, length = draw.pick(DELTAS, "δ"), draw.pick([10, 25, 40], "n")
+    delta, length = draw.pick(DELTAS, "δ"), draw.pick([10, 25, 60], "n")
     values, chances = np.sort(draw.between(0.0, 1.0, 3)), draw.law(3)
-    mean = float(values @ chances)
+    mean, odds = float(values @ chances), -math.log(delta)
 
-    def outside(counts: tuple[int, ...]) -> bool:
-        times = np.array(counts)
-        total, squares, seen = float(times @ values), float(times @ values**2), values[times > 0]
-        low, high = betting.mean_interval(sum(counts), total, squares, seen[0], seen[-1], -math.log(delta))
-        return not low - 1e-12 <= mean <= high + 1e-12
+    def outside(counts: Ints) -> Bools:
+        ends = np.where(counts > 0, values, np.inf).min(axis=1), np.where(counts > 0, values, -np.inf).max(axis=1)
+        moments = counts.sum(axis=1), counts @ values, counts @ values**2, *ends, np.full(len(counts), odds)
+        rows = zip(*(moment.tolist() for moment in moments), strict=True)
+        limits = np.array([betting.mean_interval(*row) for row in rows])
+        return np.asarray((mean < limits[:, 0] - 1e-12) | (mean > limits[:, 1] + 1e-12))
 
     return ever(partial(by_counts, outside), chances, length) / delta
 
@@ -154,15 +157,15 @@ def two_outcomes(draw: Draw) -> float:
 
 def three_outcomes(draw: Draw) -> float:
     """The probability that the ball ever misses the distribution of three outcomes, of at most `bound`."""
-    delta, length, bound = draw.pick(DELTAS, "δ"), draw.pick([10, 25, 50], "n"), draw.pick([3, 3, 5], "bound")
+    delta, length, bound = draw.pick(DELTAS, "δ"), draw.pick([10, 25, 60], "n"), draw.pick([3, 3, 5], "bound")
     chances = draw.law(3)
     logs = np.log(np.maximum(chances, 1e-300))
 
-    def outside(counts: tuple[int, ...]) -> bool:
-        times = np.array(counts)
-        seen = times[times > 0]
-        divergence = float(seen @ (np.log(seen / seen.sum()) - logs[times > 0]))
-        return divergence > thresholds.categorical_threshold(seen, bound, -math.log(delta)) + 1e-12
+    def outside(counts: Ints) -> Bools:
+        shares = counts / counts.sum(axis=1, keepdims=True)
+        divergences = (counts * (np.log(np.maximum(shares, 1e-300)) - logs)).sum(axis=1)
+        radii = [thresholds.categorical_threshold(row[row > 0], bound, -math.log(delta)) for row in counts]
+        return np.asarray(divergences > np.array(radii) + 1e-12)
 
     return ever(partial(by_counts, outside), chances, length) / delta
 
@@ -170,15 +173,16 @@ def three_outcomes(draw: Draw) -> float:
 def one_function(draw: Draw) -> float:
     """The probability that the ball ever misses the expectation of one function of two or three outcomes."""
     delta, outcomes = draw.pick(DELTAS, "δ"), draw.pick([2, 3], "outcomes")
-    length = draw.pick([20, 100, 200], "n") if outcomes == 2 else draw.pick([10, 25, 40], "n")
+    length = draw.pick([20, 100, 200] if outcomes == 2 else [10, 25, 60], "n")
     chances = draw.law(outcomes)
     values = np.array([0.0, 1.0]) if outcomes == 2 else np.array([0.0, draw.one(0.0, 1.0), 1.0])
     mean = float(chances @ values)
 
-    def outside(counts: tuple[int, ...]) -> bool:
-        count = sum(counts)
+    def outside(counts: Ints) -> Bools:
+        count = int(counts[0].sum())
         level = (-math.log(delta) + thresholds.wager_regret(count)) / count
-        return mean > kl.ball_extreme(np.array(counts) / count, values, -math.inf, level, 0.0)[0] + 1e-12
+        most = [kl.ball_extreme(shares, values, -math.inf, level, 0.0)[0] for shares in counts / count]
+        return np.asarray(mean > np.array(most) + 1e-12)
 
     return ever(partial(by_counts, outside), chances, length) / delta
 
@@ -206,8 +210,9 @@ def ball(draw: Draw) -> float:
 def confidence_sequence(draw: Draw) -> float:
     """The probability that the interval ever fails, for coins in batches, by all ways in which batches may turn out."""
     delta, batches = draw.pick(DELTAS, "δ"), draw.pick([(300, 1), (30, 2), (12, 3), (1, 11)], "batch, batches")
-    chance, target = draw.scale(1e-3, 1.0, "p"), draw.scale(1e-3, 10.0, "target")
     count, looks = batches
+    chance = draw.one(1e-3, 1.0 - 1e-3, "p")
+    target = draw.scale(0.1, 10.0) * math.sqrt(chance * (1.0 - chance) * math.log(2.0 / delta) / (count * looks))
     odds = binom.pmf(np.arange(count + 1), count, chance)
 
     def failed(sequence: means.ConfidenceSequence, weight: float, left: int) -> float:
@@ -239,6 +244,7 @@ def bernstein(draw: Draw) -> float:
 # --- The table --------------------------------------------------------------------------------------------------------
 
 BETTING = "smoothplan.confidence.betting.mean_interval"
+CATEGORICAL = "smoothplan.confidence.thresholds.categorical_threshold"
 BALL = "smoothplan.confidence.kl.ball_extreme"
 
 TARGETS = [
@@ -246,17 +252,21 @@ TARGETS = [
     Target("betting interval: coins, ever", BETTING, betting_coin, starts=4, steps=10),
     Target("betting interval: three values, ever", BETTING, betting_law, starts=4, steps=5),
     Target(
-        "two outcomes: the probability, ever", "smoothplan.confidence.thresholds.categorical_threshold", two_outcomes, 4, 10
+        "two outcomes: the probability, ever",
+        CATEGORICAL,
+        two_outcomes,
+        4,
+        10,
     ),
     Target(
         "three outcomes: all probabilities, ever",
-        "smoothplan.confidence.thresholds.categorical_threshold",
+        CATEGORICAL,
         three_outcomes,
         starts=4,
         steps=5,
     ),
     Target("outcomes: one function, ever", "smoothplan.confidence.thresholds.wager_regret", one_function, 4, 5),
     Target("outcomes: the ball", BALL, ball),
-    Target("confidence sequence: ever", "smoothplan.confidence.means.ConfidenceSequence", confidence_sequence, 4, 5),
+    Target("confidence sequence: ever", "smoothplan.confidence.means.ConfidenceSequence", confidence_sequence, 6, 10),
     Target("Bernstein's radius", "smoothplan.confidence.means.bernstein_radius", bernstein),
 ]

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.arguments import Floats
+from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, SoftmaxMixture
 from smoothplan.schedules import debias as debiasing
 from smoothplan.schedules import level as arithmetic
@@ -106,16 +106,16 @@ class Outcomes:
 
 
 @cache
-def _compositions(total: int, parts: int) -> Floats:
+def _compositions(total: int, parts: int) -> Ints:
     """All ways to write a number as a sum of so many, [c, parts]."""
     ways = itertools.product(range(total + 1), repeat=parts)
     return np.array([way for way in ways if sum(way) == total])
 
 
 @cache
-def _grid(sizes: tuple[int, ...]) -> Floats:
+def _grid(sizes: tuple[int, ...]) -> Ints:
     """All combinations of indices, [n, len(sizes)]."""
-    return np.stack(np.meshgrid(*map(np.arange, sizes), indexing="ij"), axis=-1).reshape(-1, len(sizes))
+    return np.indices(sizes).reshape(len(sizes), -1).T
 
 
 def in_place_of_value(backup: SoftmaxMixture, blocks: Floats, weights: Debiasing) -> Floats:
@@ -194,7 +194,11 @@ def against(proved: Certificate, truth: Truth, quantity: Quantity, passed: tuple
         error = truth.error if shift < 0.0 else -truth.error
         if shift == 0.0:
             return quotient(abs(error) - passed[0], bias - passed[0])
-        return math.inf if -error > bias + ROUNDING else quotient(error - passed[0] + abs(shift), bias - passed[0] + abs(shift))
+        return (
+            math.inf
+            if -error > bias + ROUNDING
+            else quotient(error - passed[0] + abs(shift), bias - passed[0] + abs(shift))
+        )
     if quantity == "variance":
         return quotient(truth.variance - passed[1], float(proved.variance) - passed[1])
     middle = (float(proved.low) + float(proved.high)) / 2.0
@@ -218,9 +222,7 @@ def level(kind: Debiased | Literal["order-2"], debias: int, quantity: Quantity, 
     if kind == "plug-in":
         proved = arithmetic.plug_in(problem, use, around, debias)
         sums = in_place_of_value(backup, outcomes.blocks, DEBIASING[kind, debias]) + float(proved.shift)
-        truth = Truth(
-            outcomes.mean(sums) - value, outcomes.variance(sums), float(sums.min()), float(sums.max())
-        )
+        truth = Truth(outcomes.mean(sums) - value, outcomes.variance(sums), float(sums.min()), float(sums.max()))
         return against(proved, truth, quantity, (float(use.bias), 0.0))
     still = Laws(np.zeros((actions, 1)), np.ones((actions, 1)))
     linear = child(draw, q, still if quantity != "support" else laws(draw, actions, 2), biased=biased)
@@ -240,7 +242,13 @@ def level(kind: Debiased | Literal["order-2"], debias: int, quantity: Quantity, 
 
 
 def corrected(
-    backup: SoftmaxMixture, outcomes: Outcomes, sums: Floats, linear: Laws, quadratic: Laws | None, pairs: int, value: float
+    backup: SoftmaxMixture,
+    outcomes: Outcomes,
+    sums: Floats,
+    linear: Laws,
+    quadratic: Laws | None,
+    pairs: int,
+    value: float,
 ) -> Truth:
     """A level of order 1 or 2 with `sums` [n] in place of F(Q̂), when F(Q) is `value`."""
     whole = outcomes.whole
@@ -252,8 +260,8 @@ def corrected(
     if quadratic is not None:
         added = pair_terms(backup, whole, quadratic, pairs)
         means, spread, lows, highs = means + added[0], spread + added[1], lows + added[2], highs + added[3]
-    error, variance = outcomes.mean(means) - value, outcomes.variance(means) + outcomes.mean(spread)
-    return Truth(error, variance, float(lows.min()), float(highs.max()))
+    variance = outcomes.variance(means) + outcomes.mean(spread)
+    return Truth(outcomes.mean(means) - value, variance, float(lows.min()), float(highs.max()))
 
 
 def pair_terms(backup: SoftmaxMixture, whole: Floats, laws: Laws, pairs: int) -> tuple[Floats, Floats, Floats, Floats]:
@@ -306,7 +314,7 @@ def one_return(draw: Draw) -> float:
     bias = draw.scale(1e-3, 3.0) * draw.pick([0.0, 1.0])
     samples = laws(draw, 2, 2, draw.scale(1e-2, 10.0)).around(draw.scale(1e-2, 10.0) * draw.reals(2))
     if ends:
-        samples.values[1], bias = 0.0, bias
+        samples.values[1] = 0.0
     together = draw.law(4).reshape(2, 2)  # of reward and next state
     if single:
         together[:, 0], together[:, 1] = together.sum(axis=1), 0.0
@@ -361,7 +369,9 @@ def clipped_reference(power: int, draw: Draw) -> float:
     proved = arithmetic.clipped_reference(problem, around, low, high)
     outcomes = Outcomes.of(sampled.laws, samples, 1)
     ranges = np.ptp(np.clip(outcomes.whole, low, high) - q, axis=1)
-    return quotient(outcomes.mean(ranges**power) ** (1.0 / power), float(proved.second if power == 2 else proved.fourth))
+    return quotient(
+        outcomes.mean(ranges**power) ** (1.0 / power), float(proved.second if power == 2 else proved.fourth)
+    )
 
 
 # --- Whole schedules --------------------------------------------------------------------------------------------------
@@ -387,23 +397,31 @@ SCHEDULES: dict[str, tuple[Level, ...]] = {
         Level("plug-in", samples=1, reference=0),
         Level("order-1", samples=2, reference=0, linear=0, debias=1),
     ),
+    "clipped plug-in": (
+        Level("plug-in", samples=1, reference=0),
+        Level("plug-in", samples=1, reference=1),
+    ),
 }
 """Tables of levels below the constant one, small enough to list all outcomes."""
 
 
 def schedule(quantity: Quantity, draw: Draw) -> float:
     """The last level of a table, on a model of two states with two actions and Bernoulli rewards."""
-    table = SCHEDULES[draw.pick(list(SCHEDULES), "levels")]
+    name = draw.pick(list(SCHEDULES), "levels")
     chances = draw.between(0.0, 1.0, 4).reshape(2, 2)
     model = sp.TabularModel(
         np.stack([chances, 1.0 - chances], axis=-1),
         np.broadcast_to([0, 1], (2, 2, 2)),
         draw.between(0.0, 1.0, 4).reshape(2, 2),
-        discount=draw.one(0.01, 0.8, "γ"),
+        discount=draw.one(0.2, 0.9, "γ"),
         reward_kind="bernoulli",
     )
     backup = LogSumExp(draw.scale(0.05, 5.0, "η"))
     problem = Problem.of(model, backup)
+    table = SCHEDULES[name]
+    if name.startswith("clipped"):
+        reach = problem.width * draw.between(0.0, 1.0, 2)
+        table = *table[:-1], replace(table[-1], clip=(problem.middle - reach[0], problem.middle + reach[1]))
     levels = with_own_shifts(problem, (Level("constant"), *table))
     found = Exact(problem, levels, backup, model).level(2, 0)
     value = float(sp.exact.solve(model, backup, tolerance=1e-12).values[0])
@@ -441,14 +459,17 @@ NORMS = {2: "second", 4: "fourth", 6: "sixth"}
 TARGETS = [
     *_levels("plug-in", "plug_in"),
     *_levels("order-1", "first_order"),
-    *(Target(f"order-2: {quantity}", PATH + "second_order", partial(level, "order-2", 0, quantity)) for quantity in QUANTITIES),
+    *(
+        Target(f"order-2: {quantity}", PATH + "second_order", partial(level, "order-2", 0, quantity))
+        for quantity in QUANTITIES
+    ),
     *_each("norm of the noise", "smoothplan.schedules.debias.noise", noise_norm, NORMS),
     *_each("central moment", "smoothplan.schedules.debias.central_moments", central_moment, {3: "third", 4: "fourth"}),
     Target("return: variance", PATH + "one_step", one_return, steps=80),
     Target("clipping: bias", PATH + "clipped", clipping),
     *_each("clipped reference", PATH + "clipped_reference", clipped_reference, {2: "second", 4: "fourth"}),
     *(
-        Target(f"schedule: {quantity}", PATH + "certify", partial(schedule, quantity), starts=3, steps=4)
+        Target(f"schedule: {quantity}", PATH + "certify", partial(schedule, quantity), starts=8, steps=8)
         for quantity in QUANTITIES[1:]
     ),
 ]
