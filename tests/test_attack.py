@@ -87,19 +87,19 @@ right_interval, right_ball = betting.mean_interval, kl.ball_extreme
 WRONG: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "a smaller first remainder": ("plug-in: bias by noise", scaled(arithmetic, "_first_remainder", 0.7)),
     "less of Efron and Stein": ("plug-in: variance", with_fields(arithmetic, "plug_in", variance=0.8)),
-    "a plug-in that is not debiased": (
+    "a plug-in with inexact weights": (
         "plug-in, debiased: bias by noise",
-        with_weights("plug-in", Debiasing((1.0, 0.0), (0.0, 0.0))),
+        with_weights("plug-in", Debiasing((2.05, -1.05), (0.0, 0.0))),
     ),
-    "a plug-in that is not debiased twice": (
+    "a plug-in that is not debiased": (
         "plug-in, debiased twice: bias by noise",
         with_weights("plug-in", Debiasing((1.0, 0.0, 0.0), (0.0, 0.0, 0.0))),
     ),
-    "an order 1 that is not debiased": (
+    "an order 1 with inexact weights": (
         "order-1, debiased: bias by noise",
-        with_weights("order-1", Debiasing((1.0, 0.0), (0.0, 0.0))),
+        with_weights("order-1", Debiasing((0.05, 0.95), (0.0, 0.0))),
     ),
-    "an order 1 that is not debiased twice": (
+    "an order 1 that is not debiased": (
         "order-1, debiased twice: bias by noise",
         with_weights("order-1", Debiasing((1.0, 0.0, 0.0), (0.0, 0.0, 0.0))),
     ),
