@@ -1,22 +1,28 @@
 """A quick attack on every bound, and on wrong ones, which it must break; `python -m tests.attack` makes a long one."""
 
+import itertools
 import math
 import pkgutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+import smoothplan as sp
 from smoothplan import curvature, transport
+from smoothplan.arguments import Ints
+from smoothplan.backups import LogSumExp
 from smoothplan.confidence import betting, kl, means, thresholds
 from smoothplan.schedules import debias as debiasing
 from smoothplan.schedules import level as arithmetic
 from smoothplan.schedules.debias import DEBIASING, Debiasing
 from smoothplan.schedules.level import Certificate, Level, Problem
-from tests.attack import TARGETS
+from tests.attack import TARGETS, intervals, levels
 from tests.attack.climbing import TOLERANCE, Attack, Target
 from tests.attack.page import PAGE, read, written
+from tests.naive import Exact
 
 KNOWN = {row.name: row for row in read(PAGE.read_text("utf-8"))}
 """The largest ratios that long searches have found."""
@@ -77,8 +83,8 @@ def at_one_time(count: int, total: float, *others: float) -> tuple[float, float]
     return kl.bernoulli_lower(total / count, level), kl.bernoulli_upper(total / count, level)
 
 
-def less_biased(problem: Problem, levels: Sequence[Level]) -> list[Certificate]:
-    return [proved._replace(bias=proved.bias / 5.0) for proved in right_certificates(problem, levels)]
+def less_biased(problem: Problem, table: Sequence[Level]) -> list[Certificate]:
+    return [proved._replace(bias=proved.bias / 5.0) for proved in right_certificates(problem, table)]
 
 
 right_return, right_certificates, right_clipping = arithmetic.one_step, arithmetic.certify, arithmetic.clipped_reference
@@ -208,3 +214,52 @@ def test_a_page_is_read_as_it_is_written() -> None:
     text, rows = PAGE.read_text("utf-8"), list(KNOWN.values())
     assert written(text, rows) == text
     assert read(written(text, rows[:1])) == rows[:1]
+
+
+# --- The truth --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "level",
+    [
+        Level("plug-in", samples=4, reference=0, debias=2),
+        Level("order-1", samples=2, reference=0, linear=0, debias=1),
+        Level("order-2", samples=1, reference=0, linear=0, quadratic=0, pairs=3),
+    ],
+    ids=lambda level: level.kind,
+)
+def test_the_truth_of_a_level_is_that_of_the_plain_recursion(level: Level) -> None:
+    """Where a return is a reward of two values, after which the episode ends."""
+    rng, backup = np.random.default_rng(level.samples), LogSumExp(0.4)
+    laws = levels.Laws(rng.uniform(size=(2, 2)), rng.dirichlet(np.ones(2), size=2))
+    model = sp.TabularModel(
+        np.stack([laws.chances] * 2),
+        np.ones((2, 2, 2), dtype=int),
+        np.stack([laws.values] * 2),
+        discount=0.5,
+        terminal=np.array([False, True]),
+    )
+    found = Exact(Problem.of(model, backup), (Level("constant"), level), backup, model).level(1, 0)
+    outcomes = levels.Outcomes.of(laws, level.samples, 2**level.debias)
+    weights = DEBIASING["plug-in" if level.kind == "plug-in" else "order-1", level.debias]
+    sums = levels.in_place_of_value(backup, outcomes.blocks, weights)
+    truth = levels.uncorrected(outcomes, sums, 0.0)
+    if level.kind != "plug-in":
+        quadratic = laws if level.kind == "order-2" else None
+        truth = levels.corrected(backup, outcomes, sums, laws, quadratic, level.pairs, 0.0)
+    expected = found.mean, found.variance, found.values[0], found.values[-1]
+    np.testing.assert_allclose([truth.error, truth.variance, truth.low, truth.high], expected, rtol=1e-9)
+
+
+def test_the_probability_of_ever_failing_is_that_of_all_sequences() -> None:
+    chances, length = np.array([0.5, 0.2, 0.3]), 6
+
+    def outside(counts: Ints) -> Any:
+        return (counts[:, 0] > counts[:, 1] + 2) | (counts[:, 2] == 4)
+
+    expected = 0.0
+    for sequence in itertools.product(range(3), repeat=length):
+        counts = np.cumsum(np.eye(3, dtype=np.int64)[list(sequence)], axis=0)
+        expected += float(np.prod(chances[list(sequence)])) * outside(counts).any()
+    found = intervals.ever(partial(intervals.by_counts, outside), chances, length)
+    assert found == pytest.approx(expected, rel=1e-12)

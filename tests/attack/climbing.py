@@ -103,8 +103,8 @@ class Target:
     name: str
     attacked: str  # the dotted path of what computes the bound
     ratio: Ratio
-    starts: int = 10  # of a quick search,
-    steps: int = 40  # and of each climb in it
+    starts: int = 8  # of a quick search,
+    steps: int = 35  # and of each climb in it
 
 
 @dataclass

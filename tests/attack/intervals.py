@@ -248,7 +248,7 @@ CATEGORICAL = "smoothplan.confidence.thresholds.categorical_threshold"
 BALL = "smoothplan.confidence.kl.ball_extreme"
 
 TARGETS = [
-    Target("betting interval: path by path", BETTING, betting_path, starts=8, steps=20),
+    Target("betting interval: path by path", BETTING, betting_path, starts=6, steps=15),
     Target("betting interval: coins, ever", BETTING, betting_coin, starts=4, steps=10),
     Target("betting interval: three values, ever", BETTING, betting_law, starts=4, steps=5),
     Target(
@@ -265,7 +265,7 @@ TARGETS = [
         starts=4,
         steps=5,
     ),
-    Target("outcomes: one function, ever", "smoothplan.confidence.thresholds.wager_regret", one_function, 4, 5),
+    Target("outcomes: one function, ever", "smoothplan.confidence.thresholds.wager_regret", one_function, 3, 5),
     Target("outcomes: the ball", BALL, ball),
     Target("confidence sequence: ever", "smoothplan.confidence.means.ConfidenceSequence", confidence_sequence, 6, 10),
     Target("Bernstein's radius", "smoothplan.confidence.means.bernstein_radius", bernstein),

@@ -222,8 +222,7 @@ def level(kind: Debiased | Literal["order-2"], debias: int, quantity: Quantity, 
     if kind == "plug-in":
         proved = arithmetic.plug_in(problem, use, around, debias)
         sums = in_place_of_value(backup, outcomes.blocks, DEBIASING[kind, debias]) + float(proved.shift)
-        truth = Truth(outcomes.mean(sums) - value, outcomes.variance(sums), float(sums.min()), float(sums.max()))
-        return against(proved, truth, quantity, (float(use.bias), 0.0))
+        return against(proved, uncorrected(outcomes, sums, value), quantity, (float(use.bias), 0.0))
     still = Laws(np.zeros((actions, 1)), np.ones((actions, 1)))
     linear = child(draw, q, still if quantity != "support" else laws(draw, actions, 2), biased=biased)
     quadratic: Child | None = None
@@ -239,6 +238,11 @@ def level(kind: Debiased | Literal["order-2"], debias: int, quantity: Quantity, 
         sums = in_place_of_value(backup, outcomes.blocks, DEBIASING[kind, debias]) + float(proved.shift)
     truth = corrected(backup, outcomes, sums, linear.laws, quadratic and quadratic.laws, pairs, value)
     return against(proved, truth, quantity, (float(linear.support.bias), float(linear.support.variance)))
+
+
+def uncorrected(outcomes: Outcomes, sums: Floats, value: float) -> Truth:
+    """A plug-in level with `sums` [n] in place of F(Q̂), when F(Q) is `value`."""
+    return Truth(outcomes.mean(sums) - value, outcomes.variance(sums), float(sums.min()), float(sums.max()))
 
 
 def corrected(
@@ -442,8 +446,8 @@ def _levels(kind: Debiased, function: str) -> list[Target]:
             f"{kind}{times[debias]}: {quantity}",
             PATH + function,
             partial(level, kind, debias, quantity),
-            starts=10 if debias < 2 else 5,
-            steps=40 if debias < 2 else 15,
+            starts=8 if debias < 2 else 4,
+            steps=35 if debias < 2 else 15,
         )
         for debias in range(3)
         for quantity in QUANTITIES
