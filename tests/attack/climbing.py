@@ -121,9 +121,9 @@ class Attack:
     def on(cls, target: Target, seed: int) -> "Attack":
         return cls(target, np.random.default_rng([seed, *target.name.encode()]))
 
-    def quick(self, enough: float = math.inf) -> float:
-        """The largest ratio of a few climbs, or the first that is large enough."""
-        for _ in range(self.target.starts):
+    def quick(self, enough: float = math.inf, patience: int = 1) -> float:
+        """The largest ratio of a few climbs, or of more until one is large enough."""
+        for _ in range(patience * self.target.starts):
             if self.best < enough:
                 self._climb(Draw(self.rng), self.target.steps)
         return self.best

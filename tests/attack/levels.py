@@ -135,7 +135,7 @@ def in_place_of_value(backup: SoftmaxMixture, blocks: Floats, weights: Debiasing
 SIZES: dict[int, list[tuple[int, int, int]]] = {
     0: [(2, 1, 2), (2, 2, 2), (2, 4, 2), (2, 9, 2), (3, 1, 2), (3, 3, 2), (4, 1, 2), (4, 2, 2), (2, 2, 3), (3, 1, 3)],
     1: [(2, 2, 2), (2, 4, 2), (2, 8, 2), (3, 2, 2), (3, 4, 2), (4, 2, 2), (2, 2, 3), (3, 2, 3)],
-    2: [(2, 4, 2), (2, 4, 2), (2, 8, 2), (3, 4, 2), (2, 4, 3)],
+    2: [(2, 4, 2), (2, 4, 2), (2, 4, 2), (2, 4, 2), (2, 8, 2), (3, 4, 2), (2, 4, 3)],
 }
 """K, N, and on how many values returns are, by the number of terms cancelled: so that outcomes can be listed."""
 
@@ -194,11 +194,9 @@ def against(proved: Certificate, truth: Truth, quantity: Quantity, passed: tuple
         error = truth.error if shift < 0.0 else -truth.error
         if shift == 0.0:
             return quotient(abs(error) - passed[0], bias - passed[0])
-        return (
-            math.inf
-            if -error > bias + ROUNDING
-            else quotient(error - passed[0] + abs(shift), bias - passed[0] + abs(shift))
-        )
+        if -error > bias + ROUNDING:
+            return math.inf
+        return quotient(error - passed[0] + abs(shift), bias - passed[0] + abs(shift))
     if quantity == "variance":
         return quotient(truth.variance - passed[1], float(proved.variance) - passed[1])
     middle = (float(proved.low) + float(proved.high)) / 2.0
@@ -208,36 +206,36 @@ def against(proved: Certificate, truth: Truth, quantity: Quantity, passed: tuple
 def level(kind: Debiased | Literal["order-2"], debias: int, quantity: Quantity, draw: Draw) -> float:
     """A level of any kind around a sampled reference."""
     actions, samples, size = draw.pick(SIZES[debias])
-    biased = quantity != "bias by noise"
     if kind == "order-2" and draw.pick([True, False, False]):
         samples, size = 1, 1  # a reference without noise
     draw.said |= {"K": actions, "N": samples}
     backup = backups(draw, actions, hard=kind == "plug-in" and debias == 0)
     problem = Problem.of(_model(actions), backup)
     q = draw.reals(actions) * draw.pick([1.0, max(backup.temperature, 0.1)])
-    around_child = child(draw, q, laws(draw, actions, size), biased=biased)
-    outcomes = Outcomes.of(around_child.laws, samples, 2**debias)
-    use = around_child.support if quantity == "support" else around_child.moments
-    around, value = arithmetic.reference(problem, use, samples), float(backup.value(q))
+    value, biased = float(backup.value(q)), quantity != "bias by noise"
+
+    def through(noise: Laws) -> tuple[Laws, Return]:
+        made = child(draw, q, noise, biased=biased)
+        return made.laws, made.support if quantity == "support" else made.moments
+
+    returns, use = through(laws(draw, actions, size))
+    around, outcomes = arithmetic.reference(problem, use, samples), Outcomes.of(returns, samples, 2**debias)
     if kind == "plug-in":
         proved = arithmetic.plug_in(problem, use, around, debias)
         sums = in_place_of_value(backup, outcomes.blocks, DEBIASING[kind, debias]) + float(proved.shift)
         return against(proved, uncorrected(outcomes, sums, value), quantity, (float(use.bias), 0.0))
     still = Laws(np.zeros((actions, 1)), np.ones((actions, 1)))
-    linear = child(draw, q, still if quantity != "support" else laws(draw, actions, 2), biased=biased)
-    quadratic: Child | None = None
-    pairs = 0
-    if kind == "order-2":
-        noise = laws(draw, actions, 2, draw.scale(1e-2, 3.0))
-        quadratic, pairs = child(draw, q, noise, biased=biased), draw.pick([2, 3, 10], "n")
-        other = quadratic.support if quantity == "support" else quadratic.moments
-        proved = arithmetic.second_order(problem, around, linear.support, other, pairs)
-        sums = backup.value(outcomes.whole) + float(proved.shift)
+    linear, by_linear = through(laws(draw, actions, 2) if quantity == "support" else still)
+    if kind == "order-1":
+        pairs, quadratic = 0, None
+        proved = arithmetic.first_order(problem, around, by_linear, "action", debias)
     else:
-        proved = arithmetic.first_order(problem, around, linear.support, "action", debias)
-        sums = in_place_of_value(backup, outcomes.blocks, DEBIASING[kind, debias]) + float(proved.shift)
-    truth = corrected(backup, outcomes, sums, linear.laws, quadratic and quadratic.laws, pairs, value)
-    return against(proved, truth, quantity, (float(linear.support.bias), float(linear.support.variance)))
+        quadratic, by_pairs = through(laws(draw, actions, 2, draw.scale(1e-2, 3.0)))
+        pairs = draw.pick([2, 3, 10], "n")
+        proved = arithmetic.second_order(problem, around, by_linear, by_pairs, pairs)
+    sums = in_place_of_value(backup, outcomes.blocks, DEBIASING["order-1", debias]) + float(proved.shift)
+    truth = corrected(backup, outcomes, sums, linear, quadratic, pairs, value)
+    return against(proved, truth, quantity, (float(by_linear.bias), float(by_linear.variance)))
 
 
 def uncorrected(outcomes: Outcomes, sums: Floats, value: float) -> Truth:
@@ -446,8 +444,8 @@ def _levels(kind: Debiased, function: str) -> list[Target]:
             f"{kind}{times[debias]}: {quantity}",
             PATH + function,
             partial(level, kind, debias, quantity),
-            starts=8 if debias < 2 else 4,
-            steps=35 if debias < 2 else 15,
+            starts=8 if debias < 2 else 5,
+            steps=35 if debias < 2 else 20,
         )
         for debias in range(3)
         for quantity in QUANTITIES
