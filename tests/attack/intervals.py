@@ -248,7 +248,7 @@ CATEGORICAL = "smoothplan.confidence.thresholds.categorical_threshold"
 BALL = "smoothplan.confidence.kl.ball_extreme"
 
 TARGETS = [
-    Target("betting interval: path by path", BETTING, betting_path, starts=6, steps=15),
+    Target("betting interval: path by path", BETTING, betting_path, starts=5, steps=12),
     Target("betting interval: coins, ever", BETTING, betting_coin, starts=4, steps=10),
     Target("betting interval: three values, ever", BETTING, betting_law, starts=4, steps=5),
     Target(
