@@ -141,6 +141,8 @@ class Attack:
     def _ratio(self, draw: Draw) -> float:
         self.evaluations += 1
         found = self.target.ratio(draw)
+        if math.isnan(found):
+            raise ArithmeticError(f"{self.target.name}: truth or bound is not a number at {draw!r}")
         if found > self.best:
             self.best, self.summit = found, draw
         return found
