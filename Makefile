@@ -31,9 +31,10 @@ test: $(VENV)/.dev browser
 	$(BIN)/pytest --numprocesses auto --dist loadgroup
 
 # Kills workers, schedulers and clients at random moments, and compares with undisturbed runs: some minutes.
-# What `make test` leaves out: tests and cases of tests that are slow, and 50 kills.
+# What `make test` leaves out: tests and cases of tests that are slow, 50 kills, and a longer attack on the bounds.
 faults: $(VENV)/.dev
 	$(BIN)/pytest -m full
+	$(BIN)/python -m tests.attack --minutes 4 --seed 0
 	$(BIN)/python -m tests.faults --kills 50 --seed 0
 
 # The documentation, into site/: open site/index.html.

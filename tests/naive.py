@@ -15,8 +15,9 @@ import numpy as np
 from smoothplan.arguments import Floats
 from smoothplan.backups import OptimalTransport, SoftmaxMixture, line_cost
 from smoothplan.models.tabular import TabularModel
+from smoothplan.schedules import level as arithmetic
 from smoothplan.schedules.debias import DEBIASING
-from smoothplan.schedules.level import Level, Problem
+from smoothplan.schedules.level import Level, Problem, certify
 from smoothplan.schedules.schedule import Schedule
 
 Choose = Callable[[Sequence[float]], int]
@@ -441,6 +442,33 @@ def rooted(problem: Problem, levels: Sequence[Level], row: int) -> Schedule:
     """A schedule whose root asks for returns through a level."""
     root = Level("plug-in", samples=1, reference=row)
     return Schedule(problem, (*levels[: row + 1], root), 1, 1.0, 0.1, early_stopping=False)
+
+
+def with_own_shifts(problem: Problem, levels: Sequence[Level]) -> tuple[Level, ...]:
+    """The levels with the shifts that their arithmetic asks for, where they have none of their own."""
+    result: list[Level] = []
+    for level in levels:
+        own = level.shift or _own_shift(problem, result, level)
+        result.append(replace(level, shift=own))
+    return tuple(result)
+
+
+def _own_shift(problem: Problem, above: Sequence[Level], level: Level) -> float:
+    """What the arithmetic adds to a level, before any clipping."""
+    returns = [
+        arithmetic.one_step(problem, proved, child.rewards)
+        for proved, child in zip(certify(problem, above), above, strict=True)
+    ]
+    around = arithmetic.constant_reference(problem)
+    if level.reference is not None:
+        around = arithmetic.reference(problem, returns[level.reference], level.samples)
+    if level.kind == "plug-in":
+        assert level.reference is not None
+        return float(arithmetic.plug_in(problem, returns[level.reference], around, level.debias).shift)
+    if level.kind == "order-1":
+        assert level.linear is not None
+        return float(arithmetic.first_order(problem, around, returns[level.linear], "action", level.debias).shift)
+    return 0.0
 
 
 def without_stopping(schedule: Schedule) -> Schedule:

@@ -19,7 +19,7 @@ from smoothplan.schedules import level as arithmetic
 from smoothplan.schedules.level import Certificate, Level, Problem, Return, certify
 from smoothplan.schedules.optimise import optimised
 from tests.common import declaring, ordinary_values
-from tests.naive import Distribution, Exact, entrance, random_model, rooted, transport
+from tests.naive import Distribution, Exact, entrance, random_model, rooted, transport, with_own_shifts
 
 FALSE_ALARM = 1e-6 / 4000
 """Of one statistical check; there are fewer than 4000 in this file, so 1e-6 for all of them."""
@@ -28,33 +28,6 @@ ROUNDING = 1e-9
 
 
 # --- Exactly: all outcomes of small tables --------------------------------------------------------------------------
-
-
-def with_own_shifts(problem: Problem, levels: Sequence[Level]) -> tuple[Level, ...]:
-    """The levels with the shifts that their arithmetic asks for, where they have none of their own."""
-    result: list[Level] = []
-    for level in levels:
-        own = level.shift or _own_shift(problem, result, level)
-        result.append(replace(level, shift=own))
-    return tuple(result)
-
-
-def _own_shift(problem: Problem, above: Sequence[Level], level: Level) -> float:
-    """What the arithmetic adds to a level, before any clipping."""
-    returns = [
-        arithmetic.one_step(problem, proved, child.rewards)
-        for proved, child in zip(certify(problem, above), above, strict=True)
-    ]
-    around = arithmetic.constant_reference(problem)
-    if level.reference is not None:
-        around = arithmetic.reference(problem, returns[level.reference], level.samples)
-    if level.kind == "plug-in":
-        assert level.reference is not None
-        return float(arithmetic.plug_in(problem, returns[level.reference], around, level.debias).shift)
-    if level.kind == "order-1":
-        assert level.linear is not None
-        return float(arithmetic.first_order(problem, around, returns[level.linear], "action", level.debias).shift)
-    return 0.0
 
 
 def small_levels(problem: Problem) -> tuple[Level, ...]:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy.special import logsumexp
 from scipy.stats import binom, multinomial
 
-from smoothplan.arguments import Floats, Ints, Numbers
+from smoothplan.arguments import Floats, Ints
 from smoothplan.confidence import ConfidenceSequence, bernstein_count, bernstein_radius, betting, kl, thresholds
+from tests.attack.intervals import wealth
 from tests.common import ball_maximum, ball_minimum
 
 # The kernels on arrays
@@ -408,18 +408,6 @@ def test_thresholds_of_many_observations() -> None:
             counts = np.full(bound, count)
             expected = constant + (1 / bound - 0.5) * -bound * math.log(count) + 0.5 * math.log(count * bound)
             assert math.isclose(categorical_threshold(counts, bound, 3.0), 3.0 + expected, abs_tol=1.0 / count + 1e-9)
-
-
-def wealth(samples: Floats, mean: Numbers) -> Floats:
-    """The logarithm of the universal portfolio's fortune against each mean, exactly: [...].
-
-    With b = sin²(θ), the Dirichlet(½, ½) distribution is uniform in θ and the fortune a trigonometric polynomial of
-    degree n: n + 1 points give its integral.
-    """
-    size = len(samples) + 1
-    wager = np.sin((np.arange(size) + 0.5) * np.pi / (2 * size)) ** 2
-    logs = np.log1p(wager[:, None] * (samples / np.asarray(mean)[..., None, None] - 1.0)).sum(axis=-1)
-    return np.asarray(logsumexp(logs, axis=-1) - math.log(size))
 
 
 @pytest.mark.parametrize("count", [1, 2, 10, 60])

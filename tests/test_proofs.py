@@ -5,7 +5,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, reduce
 from pathlib import Path
 from typing import NamedTuple
@@ -29,9 +29,9 @@ from smoothplan.schedules.optimise import Kinds, optimised
 from smoothplan.schedules.schedule import Schedule, shared_reference
 from smoothplan.transport import CUMULANTS
 from studies.errata_measures import ladder_price
+from tests.attack.levels import Laws, Outcomes, in_place_of_value
 from tests.naive import Exact
 from tests.test_certified import SMALL, holds
-from tests.test_debias import Case, Enumerated, level_mean, random_case, weighted_sum
 
 ROOT = Path(__file__).parent.parent
 PROOFS = ROOT / "docs" / "proofs"
@@ -124,6 +124,38 @@ def test_a_wrong_name_would_be_found() -> None:
     assert list(mentions("by Lemmas 1.2 and 3.4, Theorem 5.6.")) == ["1.2", "3.4", "5.6"]
 
 
+# Returns of two values
+
+
+@dataclass(frozen=True)
+class Case:
+    """Action a pays low_a with probability 1 − p_a, and low_a + width_a otherwise, N times."""
+
+    samples: int
+    low: Floats  # [K]
+    width: Floats  # [K]
+    chance: Floats  # [K], p
+    backup: LogSumExp
+
+    @property
+    def mean(self) -> Floats:
+        return np.asarray(self.low + self.width * self.chance)
+
+    @property
+    def variance(self) -> float:
+        return float((self.width**2 * self.chance * (1.0 - self.chance)).max())
+
+    def outcomes(self, blocks: int) -> Outcomes:
+        values = np.stack([self.low, self.low + self.width], axis=1)
+        return Outcomes.of(Laws(values, np.stack([1.0 - self.chance, self.chance], axis=1)), self.samples, blocks)
+
+
+def random_case(rng: np.random.Generator, actions: int, samples: int) -> Case:
+    width = np.ones(actions) if rng.random() < 0.5 else rng.uniform(0.0, 1.0, size=actions)
+    backup = LogSumExp(float(np.exp(rng.uniform(np.log(0.1), np.log(5.0)))))
+    return Case(samples, rng.normal(size=actions), width, rng.beta(0.6, 0.6, size=actions), backup)
+
+
 # Chapter 1
 
 
@@ -211,10 +243,10 @@ def test_parts_of_certificates_of_order_1(debias: int) -> None:
     """
     rng = np.random.default_rng(debias)
     drifts, crosses = [], []
-    for number in range(60):
+    for number in range(160):
         case = random_case(rng, 2, 4)
         if number % 2:  # rare and equal returns, a warm backup: where the moments are attained
-            chance = np.full(2, 0.02 * number / 60)
+            chance = np.full(2, 0.02 * number / 160)
             case = Case(4, np.array([0.0, rng.uniform(0.0, 4.0)]), np.ones(2), chance, LogSumExp(3.0))
         bias, own = rng.uniform(0.0, 0.3, size=2) * (number % 4 > 1)
         apart = (bias + own) * np.array([1.0, -1.0])  # E X − E Q̂, as different as it may be
@@ -224,12 +256,14 @@ def test_parts_of_certificates_of_order_1(debias: int) -> None:
         around = arithmetic.reference(setting, through, case.samples)
         linear = arithmetic.Return(own, 0.0, low, high, 1.0)
         proved = arithmetic.first_order(setting, around, linear, debias=debias)
-        outcomes = Enumerated.of(case, 2**debias)
-        moved = case.backup.policy(outcomes.blocks.mean(axis=1)) @ apart
-        means = level_mean(case, outcomes, "order-1", DEBIASING["order-1", debias]) + moved
+        outcomes = case.outcomes(2**debias)
+        policy = case.backup.policy(outcomes.whole)
+        moved = policy @ apart
+        total = in_place_of_value(case.backup, outcomes.blocks, DEBIASING["order-1", debias])
+        means = total - (policy * (outcomes.whole - case.mean)).sum(axis=1) + moved
         between = around.second + 2.0 * own
         drift = float(proved.variance) - between**2 / 4.0
-        drifts.append((outcomes.mean(means**2) - outcomes.mean(means) ** 2) / drift)
+        drifts.append(outcomes.variance(means) / drift)
         if debias > 0 and bias + own > 0.0:
             left = left_over("order-1", debias, 2, setting.derivatives, case.variance, high - low, case.samples)
             cross = float(proved.bias) - float(proved.shift) - own - float(left)
@@ -241,11 +275,11 @@ def test_parts_of_certificates_of_order_1(debias: int) -> None:
 def test_the_variance_of_a_plug_in_level_is_nearly_attained() -> None:
     """One action far better than the other, on the scale of a temperature that is far above the noise."""
     case = Case(4, np.array([100.0, 0.0]), np.ones(2), np.full(2, 0.5), LogSumExp(10.0))
-    outcomes, setting = Enumerated.of(case, 1), problem(0.5, 10.0)
+    outcomes, setting = case.outcomes(1), problem(0.5, 10.0)
     through = arithmetic.Return(0.0, case.variance, 0.0, 1.0, 1.0)
     proved = arithmetic.plug_in(setting, through, arithmetic.reference(setting, through, case.samples))
     values = case.backup.value(outcomes.blocks[:, 0])
-    variance = outcomes.mean(values**2) - outcomes.mean(values) ** 2
+    variance = outcomes.variance(values)
     assert 0.95 * float(proved.variance) < variance <= float(proved.variance)
 
 
@@ -259,7 +293,7 @@ def test_the_expansion_of_a_mean_and_the_sizes_of_its_terms(actions: int) -> Non
     for number in range(60):
         n = 1 + number % 3
         case = replace(random_case(rng, actions, n), backup=LogSumExp(6.0))
-        outcomes, eta = Enumerated.of(case, 1), case.backup.temperature
+        outcomes, eta = case.outcomes(1), case.backup.temperature
         policy, indicators = case.backup.policy(case.mean)[None], np.eye(actions)[:, None]
 
         def partial(*of: int) -> float:
@@ -473,9 +507,9 @@ def test_noise_in_the_policy_is_real() -> None:
     backup, chance, width, beta = LogSumExp(1.0), np.array([0.3, 0.6]), np.array([1.0, 0.7]), np.array([1e-5, -1e-5])
     for samples in (4, 8, 12):
         case = Case(samples, np.array([0.6, 0.0]), width, chance, backup)
-        outcomes = Enumerated.of(case, 4)
-        total = weighted_sum(case, outcomes.blocks, DEBIASING["order-1", 2])
-        whole = outcomes.blocks.mean(axis=1)
+        outcomes = case.outcomes(4)
+        total = in_place_of_value(backup, outcomes.blocks, DEBIASING["order-1", 2])
+        whole = outcomes.whole
         policy = backup.policy(whole)
 
         def bias(truth: Floats) -> float:

@@ -1,0 +1,199 @@
+"""Attacks on what curvature bounds: Taylor remainders, cumulants, and the bias of chains around a reference."""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+
+import numpy as np
+
+import smoothplan as sp
+from smoothplan import curvature, transport
+from smoothplan.arguments import Floats, Ints
+from smoothplan.backups import LogSumExp, OptimalTransport, SoftmaxMixture
+from smoothplan.planners import sampling
+from smoothplan.schedules import level as arithmetic
+from smoothplan.schedules.level import Problem, Return
+from tests.attack.climbing import ROUNDING, Draw, Target, quotient
+from tests.naive import ChainMeans, random_model
+
+
+def softmaxes(draw: Draw, actions: int) -> SoftmaxMixture:
+    """A mixture of softmaxes of temperature 1."""
+    if draw.pick(["entropy", "transport"], "F") == "entropy":
+        return LogSumExp(1.0)
+    cost, reference = 2.0 * draw.reals(actions**2).reshape(actions, actions), draw.law(actions)
+    return OptimalTransport(cost=cost, tau=1.0, lam=1.0, reference=reference)
+
+
+# --- Taylor remainders ------------------------------------------------------------------------------------------------
+
+
+def expansion(draw: Draw, order: int, least: float, most: float) -> tuple[SoftmaxMixture, float, float]:
+    """A backup of temperature 1, F − T_order somewhere, and the range of Q − Q̂ there."""
+    actions = draw.pick([2, 3, 4], "K")
+    backup = softmaxes(draw, actions)
+    around, delta = 2.0 * draw.reals(actions), draw.between(0.0, 1.0, actions)
+    reach = draw.scale(least, most, "range")
+    delta = reach * (delta - delta.min()) / max(float(np.ptp(delta)), 1e-9)
+    found = backup.value(around + delta) - curvature.taylor(backup, around + delta, around, order)
+    return backup, float(found), float(np.ptp(delta))
+
+
+def remainder(order: int, power: int, draw: Draw) -> float:
+    """|F − T_order| over c·range^power, where the range is large enough for rounding not to count."""
+    _, found, size = expansion(draw, order, 0.05, 50.0)
+    if order == 1 and found < -ROUNDING:
+        return math.inf
+    return quotient(abs(found), curvature.remainder_constant(power, 1.0) * size**power)
+
+
+def first_remainder(draw: Draw) -> float:
+    """F − T₁ over the smaller of range and range²/(8η), which order 1 adds half of."""
+    backup, found, size = expansion(draw, 1, 0.1, 1e3)
+    problem = Problem.of(random_model(0, actions=int(str(draw.said["K"])), discount=0.0), backup)
+    exact = arithmetic.exact_reference(size / 2.0, 0.0, 0.0)
+    proved = arithmetic.first_order(problem, exact, Return(0.0, 0.0, 0.0, 0.0, 0.0))
+    return quotient(found, 2.0 * float(proved.shift))
+
+
+# --- Cumulants --------------------------------------------------------------------------------------------------------
+
+
+def partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
+    """All partitions of some items into blocks."""
+    if not items:
+        yield []
+        return
+    first, rest = items[0], items[1:]
+    for smaller in partitions(rest):
+        yield [[first], *smaller]
+        for place, block in enumerate(smaller):
+            yield [*smaller[:place], [first, *block], *smaller[place + 1 :]]
+
+
+@cache
+def _terms(order: int) -> tuple[Ints, Floats]:
+    """The blocks of every partition as bit masks, [terms, order], filled up with empty ones, and its coefficient."""
+    found = list(partitions(range(order)))
+    masks = [[sum(1 << item for item in block) for block in blocks] for blocks in found]
+    coefficients = [(-1.0) ** (len(row) - 1) * math.factorial(len(row) - 1) for row in masks]
+    return np.array([row + [0] * (order - len(row)) for row in masks]), np.array(coefficients)
+
+
+def joint_cumulant(variables: Floats, chances: Floats) -> float:
+    """κ(X_1, …, X_k) of variables [atoms, k] with probabilities [atoms], by its definition."""
+    order = variables.shape[1]
+    variables = variables - chances @ variables if order > 1 else variables
+    products = np.ones((len(chances), 2**order))
+    for mask in range(1, 2**order):
+        lowest = (mask & -mask).bit_length() - 1
+        products[:, mask] = products[:, mask & (mask - 1)] * variables[:, lowest]
+    masks, coefficients = _terms(order)
+    return float(coefficients @ np.prod((chances @ products)[masks], axis=1))
+
+
+def cumulant(pattern: str, draw: Draw) -> float:
+    """|κ| of variables of range 1 at most, one for each letter of a pattern; those in capitals are indicators."""
+    atoms = draw.pick([2, 3, 4, 6, 8], "atoms")
+    letters = sorted(set(pattern))
+    columns = {letter: draw.between(0.0, 1.0, atoms) for letter in letters}
+    rounded = {letter: np.round(column) if letter.isupper() else column for letter, column in columns.items()}
+    found = abs(joint_cumulant(np.stack([rounded[letter] for letter in pattern], axis=1), draw.law(atoms)))
+    order = len(pattern)
+    if len(letters) == 1:
+        return quotient(found, transport.CUMULANTS[order])
+    return quotient(found, transport.cumulant_bounds(1.0)[order - 2])
+
+
+# --- Chains around a reference ----------------------------------------------------------------------------------------
+
+
+SHORT, LONG = (0.05, 0.8), (0.8, 0.99)
+"""Discounts."""
+
+
+def chains(draw: Draw, discounts: tuple[float, float] | None = None) -> tuple[ChainMeans, Floats, float]:
+    """Chains around a reference, the optimal values [S], and the range of the reference's errors.
+
+    The adversary chooses the optimal action values, and rewards follow: r = Q − γ·P F(Q).
+    """
+    states, actions = draw.pick([2, 3, 4], "S"), draw.pick([2, 3], "K")
+    discount = draw.one(*(discounts or draw.pick([SHORT, LONG])), "γ")
+    backup = softmaxes(draw, actions)
+    q = draw.scale(0.1, 5.0) * draw.reals(states * actions).reshape(states, actions)
+    kernel = np.stack([draw.law(states) for _ in range(states * actions)]).reshape(states, actions, states)
+    values = backup.value(q)
+    model = sp.TabularModel(
+        kernel,
+        np.broadcast_to(np.arange(states), kernel.shape),
+        q - discount * kernel @ values,
+        discount=discount,
+    )
+    error = draw.scale(0.2, 5.0, "r")
+    table = q + error * draw.between(0.0, 1.0, states * actions).reshape(states, actions)
+    return ChainMeans(model, backup, table), values, error
+
+
+def within(errors: Floats, bounds: tuple[float, float]) -> float:
+    """The ratio of errors to bounds of either sign; one that is zero must be kept."""
+    below, above = -float(errors.min()), float(errors.max())
+    if bounds[0] == 0.0 and below > 1e-10:
+        return math.inf
+    return max(quotient(above, bounds[1]), quotient(below, -bounds[0]) if bounds[0] < 0.0 else 0.0)
+
+
+def reference_bias(order: int, discounts: tuple[float, float], draw: Draw) -> float:
+    """V − E Y at every state, with chains that never end."""
+    means, values, error = chains(draw, discounts)
+    bounds = curvature.reference_bias(order, error, 1.0, means.model.discount)
+    return within(values - means.orders()[order - 1], bounds)
+
+
+def cut_bias(draw: Draw) -> float:
+    """The same with chains that are cut off, less what the end of the chain itself adds."""
+    means, values, error = chains(draw)
+    problem, horizon = Problem.of(means.model, means.backup), draw.pick([1, 2, 5, 30], "H")
+    cut = sampling.Cut.at(problem, horizon)
+    second = means.orders(horizon, problem.middle)[1]
+    left = means.model.discount**horizon * np.linalg.matrix_power(means.steps, horizon) @ (values - problem.middle)
+    return within(values - second - left, sampling.bias(2, error, problem, cut.below + cut.above))
+
+
+def cut_value(draw: Draw) -> float:
+    """What a chain that is cut off leaves out of the value of its policy."""
+    means, _, _ = chains(draw)
+    problem, horizon = Problem.of(means.model, means.backup), draw.pick([1, 2, 5], "H")
+    cut = sampling.Cut.at(problem, horizon)
+    return within(means.orders()[0] - means.orders(horizon, problem.middle)[0], (-cut.below, cut.above))
+
+
+# --- The table --------------------------------------------------------------------------------------------------------
+
+BIAS = "smoothplan.curvature.reference_bias"
+CONSTANT = "smoothplan.curvature.remainder_constant"
+JOINT = "smoothplan.transport.cumulant_bounds"
+
+TARGETS = [
+    Target("F − T₁ over range²/(8η)", CONSTANT, partial(remainder, 1, 2)),
+    Target("F − T₁ over min(range, range²/(8η))", "smoothplan.schedules.level.first_order", first_remainder),
+    Target("F − T₂ over range²/(8η)", CONSTANT, partial(remainder, 2, 2)),
+    Target("F − T₂ over √3·range³/(108η²)", CONSTANT, partial(remainder, 2, 3)),
+    *(
+        Target(f"cumulant of order {order}", "smoothplan.transport.CUMULANTS", partial(cumulant, "x" * order))
+        for order in range(2, 7)
+    ),
+    Target("κ(Y, Y, Z), Y an indicator", JOINT, partial(cumulant, "YYz")),
+    Target("κ(Y, Z, Z), Y an indicator", JOINT, partial(cumulant, "Yzz")),
+    Target("κ(Y, Y, Y, Z, Z), Y an indicator", JOINT, partial(cumulant, "YYYzz")),
+    *(
+        Target(f"joint cumulant of order {order}", JOINT, partial(cumulant, "abcdef"[:order]), starts=50)
+        for order in range(3, 7)
+    ),
+    *(
+        Target(f"bias of chains of order {order}, {horizons} horizons", BIAS, partial(reference_bias, order, discounts))
+        for order in (1, 2)
+        for horizons, discounts in (("short", SHORT), ("long", LONG))
+    ),
+    Target("bias of chains of order 2, cut off", "smoothplan.planners.sampling.bias", cut_bias),
+    Target("value of a policy, cut off", "smoothplan.planners.sampling.Cut.at", cut_value),
+]
