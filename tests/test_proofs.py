@@ -111,7 +111,7 @@ def mentions(text: str) -> Iterator[str]:
 
 def test_mentions_of_statements_are_right() -> None:
     known = {statement.number for chapter in CHAPTERS for statement in statements(chapter)}
-    pages = [*PROOFS.glob("*.md"), ROOT / "docs" / "theory.md"]
+    pages = [*PROOFS.glob("*.md"), *(ROOT / name for name in ("README.md", "docs/guide.md", "docs/theory.md"))]
     wrong = [(page.name, it) for page in pages for it in mentions(page.read_text(encoding="utf-8")) if it not in known]
     assert not wrong
 

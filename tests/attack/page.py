@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 PAGE = Path(__file__).parents[2] / "docs" / "proofs" / "ratios.md"
 BEGIN, END = "<!-- ratios: begin -->\n", "<!-- ratios: end -->\n"
-HEAD = "| bound | computed by | largest ratio | where | cases |\n|---|---|---|---|---|\n"
+HEAD = "| bound | largest ratio | where | cases | computed by |\n|---|---|---|---|---|\n"
+PACKAGE = "smoothplan."
 
 
 class Row(NamedTuple):
@@ -18,7 +19,8 @@ class Row(NamedTuple):
     cases: int
 
     def __str__(self) -> str:
-        return f"| {self.name} | `{self.attacked}` | {self.ratio:.4f} | {self.where} | {self.cases:,} |\n"
+        path = self.attacked.removeprefix(PACKAGE)
+        return f"| {self.name} | {self.ratio:.4f} | {self.where} | {self.cases:,} | `{path}` |\n"
 
 
 def read(text: str) -> list[Row]:
@@ -26,8 +28,8 @@ def read(text: str) -> list[Row]:
     table = text.partition(BEGIN)[2].partition(END)[0].removeprefix(HEAD)
     cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
     return [
-        Row(name, path.strip("`"), float(ratio), where, int(cases.replace(",", "")))
-        for name, path, ratio, where, cases in cells
+        Row(name, PACKAGE + path.strip("`"), float(ratio), where, int(cases.replace(",", "")))
+        for name, ratio, where, cases, path in cells
     ]
 
 
