@@ -1,7 +1,6 @@
 """What results look like: summaries, notebook displays and figures; the notebook of the documentation in a browser."""
 
 import contextlib
-import importlib.util
 import io
 import re
 import sys
@@ -17,13 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import smoothplan as sp
+from docs import notebook
 from smoothplan import cli, figures
 from smoothplan.decide import Decision
 from smoothplan.figures import Row
 from tests.browser import Watched, launched
 from tests.common import identified
-
-NOTEBOOK = Path(__file__).parent.parent / "docs" / "notebook.py"
 
 HOSTILE = '<script>alert("1")</script> & \x00 it\'s'
 
@@ -301,29 +299,19 @@ group = pytest.mark.xdist_group("notebook")  # one execution serves all
 
 
 @pytest.fixture(scope="module")
-def notebook() -> Any:
-    spec = importlib.util.spec_from_file_location("notebook", NOTEBOOK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def executed(notebook: Any) -> Any:
+def executed() -> Any:
     return notebook.executed()
 
 
 @group
-def test_the_notebook_is_up_to_date(notebook: Any, executed: Any) -> None:
+def test_the_notebook_is_up_to_date(executed: Any) -> None:
     stored = nbformat.read(notebook.FILE, as_version=4)
     assert [cell.source for cell in stored.cells] == [cell.source for cell in executed.cells], "run docs/notebook.py"
     assert notebook.outputs(stored) == notebook.outputs(executed), "run docs/notebook.py"
 
 
 @group
-def test_the_notebook_in_a_browser(notebook: Any, executed: Any, tmp_path: Path) -> None:
+def test_the_notebook_in_a_browser(executed: Any, tmp_path: Path) -> None:
     """Bars, points and figures are drawn, text has the colour of the page, and nothing is fetched."""
     file = tmp_path / "notebook.html"
     file.write_text(notebook.page(executed), encoding="utf-8")

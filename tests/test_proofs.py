@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
+from docs.statements import HEADING, MENTION, linked
 from smoothplan import confidence
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import LogSumExp
@@ -37,8 +38,6 @@ ROOT = Path(__file__).parent.parent
 PROOFS = ROOT / "docs" / "proofs"
 CHAPTERS = ["backups", "levels", "debiased", "root", "bounds", "references", "prices"]
 
-HEADING = re.compile(r"^### (Lemma|Proposition|Theorem|Corollary) (\d+)\.(\d+)\. ", re.MULTILINE)
-MENTION = re.compile(r"(?:Lemmas?|Propositions?|Theorems?|Corollar(?:y|ies)) (\d+\.\d+)(?:(?: and|,| to) (\d+\.\d+))*")
 NAME = re.compile(r"`([^`]+)`")
 
 
@@ -57,7 +56,7 @@ def statements(chapter: str) -> list[Statement]:
     # A statement ends where the next heading of any kind begins.
     ends = [re.compile(r"^##", re.MULTILINE).search(text, start.end()) for start in starts]
     return [
-        Statement(f"{start[2]}.{start[3]}", text[start.start() : end.start() if end else len(text)])
+        Statement(start[2], text[start.start() : end.start() if end else len(text)])
         for start, end in zip(starts, ends, strict=True)
     ]
 
@@ -121,7 +120,17 @@ def test_a_wrong_name_would_be_found() -> None:
     assert exists("smoothplan.confidence.means.ConfidenceSequence.update")
     assert not exists("smoothplan.schedules.level.certified")
     assert not exists("smoothplan.nowhere.certify")
-    assert list(mentions("by Lemmas 1.2 and 3.4, Theorem 5.6.")) == ["1.2", "3.4", "5.6"]
+    assert list(mentions("by Lemmas 1.2 and 3.4, Theorem\n5.6.")) == ["1.2", "3.4", "5.6"]
+
+
+def test_mentions_become_links() -> None:
+    text = "### Lemma 1.1. Here\nSee Lemmas 1.2 to 1.4, `Lemma 1.1` and [Theorem 7.4](prices.md); but Theorem\n1.7."
+    places = ("lemma-12-the-closed-form-of-the-transport-backup", "lemma-14-moments-of-a-variable-of-given-range")
+    first, second = (f"backups.md#{place}" for place in places)
+    wanted = text.replace("1.2", f"[1.2]({first})").replace("1.4", f"[1.4]({second})")
+    wanted = wanted.replace("Theorem\n1.7", "[Theorem\n1.7](backups.md#theorem-17-taylors-remainders)")
+    assert linked(text, "proofs") == wanted
+    assert linked("Theorem 1.7", ".") == "[Theorem 1.7](proofs/backups.md#theorem-17-taylors-remainders)"
 
 
 # Returns of two values

@@ -226,11 +226,11 @@ class _Smooth(ABC):
         return self._columns(q, states).value()
 
     def policy(self, q: ArrayLike, states: Any = None) -> Floats:
-        """∇F_s(q) = π(q), a distribution over actions, [..., K] (Proposition 5.4)."""
+        """∇F_s(q) = π(q), a distribution over actions, [..., K] (Proposition 5.4 of the paper)."""
         return self._columns(q, states).policy()
 
     def hessian(self, q: ArrayLike, states: Any = None) -> Floats:
-        """∇²F_s(q), [..., K, K] (Proposition 5.4)."""
+        """∇²F_s(q), [..., K, K] (Proposition 5.4 of the paper)."""
         return self._columns(q, states).hessian()
 
     def local_policies(self, q: ArrayLike, states: Any = None) -> Floats:
@@ -332,7 +332,7 @@ class OptimalTransport(_Smooth):
 
         F_s(Q) = η Σ_j μ_s(j) log Σ_i exp((Q_i − τC_ij)/η),    η = τλ.
 
-    `value(q) + offset` equals its definition, max over π of ⟨π, Q⟩ − τ·W_λ(π, μ_s) (Proposition 5.3).
+    `value(q) + offset` equals its definition, max over π of ⟨π, Q⟩ − τ·W_λ(π, μ_s) (Proposition 5.3 of the paper).
 
     Args:
         cost: the action-cost matrix C, [K, K].

@@ -30,14 +30,14 @@ SMALLEST = 1e-30
 
 
 def cascade_exponent(beta: float) -> float:
-    """α_β = 2/(β−1): a value sample of accuracy ε costs ε^−α_β calls (Theorem 4.3)."""
+    """α_β = 2/(β−1): a value sample of accuracy ε costs ε^−α_β calls (Theorem 4.3 of the paper)."""
     if arguments.number("beta", beta) < 2.0:
         raise ValueError(f"beta, the order of the Taylor remainder, must be at least 2, got {beta!r}")
     return 2.0 / (beta - 1.0)
 
 
 def total_exponent(beta: float) -> float:
-    """2 + α_β: planning to accuracy ε costs ε^−(2+α_β) calls (Theorem 4.3): 4 at first order, 3 at second."""
+    """2 + α_β, 4 at first order and 3 at second: planning to ε costs ε^−(2+α_β) calls (Theorem 4.3 of the paper)."""
     return 2.0 + cascade_exponent(beta)
 
 
@@ -74,7 +74,7 @@ def remainder(error: float, beta: int, temperature: float, norm: Norm = "range")
 
 
 def tolerance(epsilon: float, beta: int, temperature: float, norm: Norm = "range") -> float:
-    """The error of the reference at which the Taylor remainder reaches ε (Proposition 4.2).
+    """The error of the reference at which the Taylor remainder reaches ε (Proposition 4.2 of the paper).
 
     With β = 3 and the Euclidean norm this is the paper's ρ(ε) = (6ε/M)^(1/3).
     """
@@ -108,7 +108,7 @@ def taylor(backup: Backup, q: ArrayLike, around: ArrayLike, order: int, states: 
 
 
 def samples_per_action(tolerance: float, delta: float, actions: int, spread: float) -> int:
-    """Returns per action that bring ‖Q̂ − Q‖₂ below a tolerance with probability 1 − δ (Proposition 4.2, Hoeffding).
+    """Returns per action that bring ‖Q̂ − Q‖₂ below a tolerance with probability 1 − δ (the paper: Proposition 4.2).
 
     Args:
         tolerance: the Euclidean error wanted.

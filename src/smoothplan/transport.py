@@ -39,7 +39,7 @@ def cumulant_bounds(temperature: float) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The local softmaxes at some q: a mixture over columns j of LogSumExp backups (Proposition 5.3)."""
+    """The local softmaxes at some q: a mixture over columns j of LogSumExp backups (Proposition 5.3 of the paper)."""
 
     odds: Floats  # exp((q_i − shift_ij − top_j)/η), [..., K, J]
     total: Floats  # Σ_i odds_ij, [..., 1, J]
