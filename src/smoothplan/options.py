@@ -167,7 +167,7 @@ def _add_seed(command: argparse.ArgumentParser) -> None:
         "--seed",
         type=int,
         default=0,
-        help="the same seed gives the same result, unless a limit on time or a signal ends it (default: %(default)s)",
+        help="the same seed gives the same result, unless time is limited or a signal ends it (default: %(default)s)",
     )
 
 

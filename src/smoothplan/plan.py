@@ -81,11 +81,12 @@ def plan(
         model: the simulator.
         state: where to plan; the model's initial state by default.
         seed: the same seed gives the same result, for any number of workers, and however often it was resumed, where no
-            limit on time, signal or error ends it; docs/long-runs.md says what else must be the same.
+            limit on time is given and no signal or error ends it; docs/long-runs.md says what else must be the same.
         max_calls: a limit on the simulator calls that the result rests on. Giving one also allows a run whose forecast
             is hopeless.
         max_seconds: a limit on time. What is under way then is abandoned. Compiling code, which happens once, and
-            loading it do not count, except in processes of Dask.
+            loading it do not count, except in processes of Dask. With a limit the result may depend on the machine,
+            even where the run ends before: making a reference takes a part of the time.
         workers: a number: threads for compiled engines, processes of Dask for simulators in Python; 1 is this thread.
             Or the address of a Dask scheduler ("tcp://..."), or a Dask client.
         checkpoint: a file. What is done is written there, and a run that finds its own file goes on where that ends.
