@@ -324,6 +324,9 @@ def test_an_uncertified_best_action_is_called_an_estimate() -> None:
     doubtful = replace(result, details=replace(identified(result), certified=False, gap=-0.1))
     lines = dict(summaries.plan_lines(doubtful))
     assert lines["gap"] == f"action {result.action} is the best (estimate: thresholds do not cover delta)"
+    assert lines["action"].startswith(f"{result.action} (estimate)")
+    assert "gap 0 (estimate)" in repr(doubtful)
+    assert "(estimate)" not in repr(result)
     assert "probability" not in lines["value"]
 
 

@@ -106,7 +106,7 @@ def plan_brief(result: "PlanResult") -> str:
     words = [f"value {result.value:.6g}{estimate} in [{low:.6g}, {high:.6g}]"]
     words.append("terminal" if result.action is None else f"action {result.names[result.action]}")
     if isinstance(details, Identification):
-        words.append(f"gap {max(details.gap, 0.0):.4g}")
+        words.append(f"gap {max(details.gap, 0.0):.4g}{'' if details.certified else ' (estimate)'}")
     return ", ".join([*words, f"{result.calls:,} calls", result.status])
 
 
@@ -153,9 +153,10 @@ def _bonus(bonus: tuple[float, float]) -> str:
 
 
 def _action(result: "PlanResult") -> str:
-    """The chosen action and the policy. They are certified only by a planner that identifies the best action."""
+    """The chosen action, certified only by a planner that identifies the best one, and the policy, an estimate."""
     shares = ", ".join(f"{name} {share:.0%}" for name, share in zip(result.names, result.policy, strict=True))
-    estimate = "" if isinstance(result.details, Identification) else " (estimate)"
+    certified = isinstance(result.details, Identification) and result.details.certified
+    estimate = "" if certified else " (estimate)"
     return f"{result.names[result.action or 0]}{estimate}; policy {shares}"
 
 
