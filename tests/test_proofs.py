@@ -32,6 +32,7 @@ from smoothplan.schedules.schedule import Schedule, shared_reference
 from smoothplan.transport import CUMULANTS
 from studies.errata_measures import ladder_price
 from tests.attack.levels import Laws, Outcomes, in_place_of_value
+from tests.common import identified
 from tests.naive import Exact
 from tests.test_certified import SMALL, holds
 
@@ -612,18 +613,22 @@ def words(discount: float, prize: int | None) -> sp.VectorModel:
 
 
 def test_a_needle_is_not_found_by_those_who_do_not_look() -> None:
-    """The upper end of a planner with m calls is no smaller than Theorem 7.8 says; and it is valid where a prize is."""
+    """Upper end and gap of a planner with m calls are no smaller than Theorem 7.8 says, and valid where a prize is."""
     discount, calls = 0.8, 60
     planner = sp.OTGapE(sp.HardMax(), epsilon=0.01, delta=0.1)
     nothing = sp.plan(planner, words(discount, None), max_calls=calls)
     depth = math.floor(math.log2(calls))  # 2^(h+1) > m: a prize at that depth may be missed
     assert nothing.interval[0] == 0.0
     assert nothing.interval[1] >= discount**depth / (1.0 - discount)
+    assert identified(nothing).gap >= discount ** (depth + 1) / (1.0 - discount)  # 2^h > m: one behind either action
     for prize in (4, 7):
         value = discount ** (prize.bit_length() - 2) / (1.0 - discount)
-        low, high = sp.plan(planner, words(discount, prize), max_calls=calls).interval
+        found = sp.plan(planner, words(discount, prize), max_calls=calls)
+        low, high = found.interval
         assert low <= value * (1.0 + 1e-9)
         assert high >= value * (1.0 - 1e-9)
+        leads = int(f"{prize:b}"[1])  # the action that the prize is behind
+        assert found.action == leads or identified(found).gap >= value * (1.0 - 1e-9)
 
 
 @pytest.mark.parametrize("temperature", [0.05, 0.3, 2.0])
