@@ -224,7 +224,7 @@ def _add_decide(decide: argparse.ArgumentParser) -> None:
     budget = decide.add_mutually_exclusive_group()
     budget.add_argument("--calls", type=int, metavar="N", help="simulator calls, at most")
     budget.add_argument("--seconds", type=float, metavar="T", help="time, instead of calls")
-    decide.add_argument("--epsilon", type=float, metavar="E", help="stop once no action is better by more than E")
+    decide.add_argument("--epsilon", type=float, metavar="E", help="the gap to prove, where states recur")
     decide.add_argument("--delta", type=float, metavar="D", help="probability that a proved statement fails, at most")
     _add_seed(decide)
     _add_workers(decide)
