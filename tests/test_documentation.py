@@ -88,10 +88,19 @@ def test_an_output_that_is_not_what_the_page_says_is_found() -> None:
     assert not agrees("calls: 13...\n", "calls: 1234\n")
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as repositories make them."""
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text(encoding="utf-8")), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), target
+    for name, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        target = page.parent / name if name else page
+        assert target.exists(), name
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{name}#{anchor}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
