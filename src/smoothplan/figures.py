@@ -140,7 +140,7 @@ def window(rows: Iterable[Row]) -> tuple[float, float]:
 def _meaning(rows: Sequence[Row], delta: float | None) -> list[str]:
     """The legend: what the marks that are there stand for."""
     supports = [row.support for row in rows if row.interval is not None]
-    sure = "proved" if delta is None else f"each holds with probability at least {1 - delta:g}"
+    sure = "proved" if delta is None else f"all at once with probability at least {1 - delta:g}"
     meanings = {
         "proved": f"solid bars: intervals, {sure}",
         "estimate": "dashed bars: intervals without a proof (estimate)",
