@@ -30,14 +30,17 @@ SMALLEST = 1e-30
 
 
 def cascade_exponent(beta: float) -> float:
-    """α_β = 2/(β−1): a value sample of accuracy ε costs ε^−α_β calls (Theorem 4.3 of the paper)."""
+    """α_β = 2/(β−1), by the paper (Theorem 4.3): a value sample of accuracy ε costs ε^−α_β calls."""
     if arguments.number("beta", beta) < 2.0:
         raise ValueError(f"beta, the order of the Taylor remainder, must be at least 2, got {beta!r}")
     return 2.0 / (beta - 1.0)
 
 
 def total_exponent(beta: float) -> float:
-    """2 + α_β, 4 at first order and 3 at second: planning to ε costs ε^−(2+α_β) calls (Theorem 4.3 of the paper)."""
+    """2 + α_β, by the paper (Theorem 4.3): planning to accuracy ε costs ε^−(2+α_β) calls.
+
+    It is 4 at first order and 3 at second. What is proved here, and for which schedule, is in docs/proofs/prices.md.
+    """
     return 2.0 + cascade_exponent(beta)
 
 
@@ -279,7 +282,8 @@ def gap_to_hard_max(backup: Backup, actions: int) -> Interval:
 
     F is monotone, so F(Q) ≤ F(0) + max Q, with equality where all actions are equal. And it is a maximum over policies,
     so F(Q) ≥ Q_a − regulariser(a) for the policy that always takes the action a; that is attained in the limit where a
-    is far better than all others. For an `OptimalTransport` the lower end is −τ·max_i (Cμ_s)_i.
+    is far better than all others. For an `OptimalTransport` the lower end is −τ·max_i (Cμ_s)_i. Where μ_s is a
+    function of the state, the interval is for all distributions μ, and so may be wider.
     """
     high = backup.at_zero_range(actions)[1]
     if isinstance(backup, OptimalTransport):

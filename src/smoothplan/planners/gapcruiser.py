@@ -45,8 +45,8 @@ from smoothplan.search.ugape import ugape
 class OTGapCruiser:
     """The best action at the root: UGapE over returns through levels that are refined as the intervals shrink.
 
-    A run ends when no other action's upper bound exceeds the best lower bound by more than ε, so that its price follows
-    the gaps between the actions.
+    A run ends when no other action's upper bound exceeds the best lower bound by more than ε: the larger the gaps
+    between the actions, the sooner.
 
     Args:
         backup: F.
