@@ -27,7 +27,7 @@ def check_model(
     It checks shapes, dtypes, reward range and kind, non-finite numbers, terminal states and the bound on successors;
     that states are not changed in place; that the same generator gives the same result; and that no call depends on an
     earlier one. A `value_range` is refuted where random actions earn significantly more; of a table, `exact.solve`
-    checks it exactly.
+    with `HardMax` checks it exactly.
 
     Args:
         model: the simulator.
