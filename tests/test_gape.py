@@ -517,6 +517,16 @@ def test_what_does_not_fit_together_is_named(call: Callable[[], Any], error: typ
         call()
 
 
+def test_without_a_call_no_price_is_estimated() -> None:
+    model, planner = sp.models.river_swim(discount=0.9), sp.OTGapE(sp.HardMax(), epsilon=0.1)
+    nothing, some = (identified(sp.plan(planner, model, max_calls=calls)) for calls in (0, 100))
+    assert nothing.standing is not None
+    assert some.standing is not None
+    assert nothing.standing.price is None
+    assert some.standing.price is not None
+    assert some.standing.price > 100.0
+
+
 def test_what_fits_together_runs() -> None:
     """The counterparts of what is refused above."""
     key: Callable[[Any], Any] = lambda state: round(10.0 * state[0])  # noqa: E731

@@ -229,7 +229,7 @@ class SearchRun:
         explorer, epsilon = self.explorer, self._planner.epsilon
         gap, (low, high) = explorer.certificate.gap, explorer.span
         price = None
-        if 0.0 < epsilon < gap:
+        if self.calls > 0 and 0.0 < epsilon < gap:
             price = self.calls * (gap / epsilon) ** (1.0 / explorer.exponent)
         holding = (Holding(explorer.state(number), action, share) for number, action, share in explorer.holding)
         fraction = gap / (high - low) if high > low else 0.0
