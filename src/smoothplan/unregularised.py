@@ -85,8 +85,8 @@ def plan_unregularised(
         state: where to plan; the model's initial state by default.
         bias: the difference of values that is tolerated. The interval is wider by as much, at most; where costs have
             either sign, by half as much again.
-        planner: from the backup to a planner; by default one is chosen, see `defaults.choose`, and a limit on calls if
-            there is none: the interval is then one-sided, a lower bound.
+        planner: from the backup to a planner. By default `defaults.choose` has one, which proves a lower bound only,
+            and a limit on calls if none is given.
         cost: costs [K, K] of an optimal-transport backup; without them it is `LogSumExp`.
         max_calls: as for `plan`.
         max_seconds: as for `plan`.
