@@ -411,6 +411,18 @@ def test_draws_from_a_table_have_its_probabilities() -> None:
             assert chi2.sf(statistic, len(expected) - 1) > 1e-6 / 3
 
 
+def test_what_pads_a_table_is_never_drawn() -> None:
+    """Among 10¹⁶ calls rounding would leave some to a place without an outcome: about one in 3·10¹⁵."""
+    chances = np.random.default_rng(0).dirichlet(np.full(10, 0.5))
+    model = sp.TabularModel(chances[None, None], np.zeros((1, 1, 10), dtype=np.int64), [[5.0]], discount=0.5)
+    for chunk in range(5):
+        _, _, times = batches.drawn(model.tables, np.zeros(1, dtype=np.int64), np.array([10**16]), seed=0, chunk=chunk)
+        assert times.shape == (1, 12)
+        assert times.sum() == 10**16
+        assert (times >= 0).all()
+        assert not times[0, 10:].any()
+
+
 @pytest.mark.parametrize("simulator", [False, True])
 @pytest.mark.parametrize(("kind", "sets"), [("deterministic", 1), ("bernoulli", 2)])
 def test_the_order_in_which_pairs_spend_is_fixed_before_their_outcomes(kind: Any, sets: int, simulator: bool) -> None:

@@ -91,6 +91,11 @@ def drawn(tables: Tables, rows: Ints, counts: Ints, seed: int, chunk: int) -> tu
     levels = (outcomes["threshold"].astype(np.float64) + 1.0) / 2.0**64
     chances = np.diff(levels, axis=1, prepend=0.0)
     times = streams.generator(seed, chunk).multinomial(counts, chances)
+    # What rounding leaves over goes to the last place. Where that only pads, it belongs to the last possible outcome.
+    last, end = np.argmax(levels == 1.0, axis=1), tables.width - 1
+    left = np.where(last < end, times[:, end], 0)
+    times[:, end] -= left
+    times[np.arange(len(rows)), last] += left
     return outcomes["successor"], outcomes["reward"], times
 
 
