@@ -356,6 +356,18 @@ def test_the_ball_is_exact() -> None:
         assert ball_minimum(shares, -values, -unseen, level) == -found
 
 
+@pytest.mark.parametrize("count", [100, 10_000])
+@pytest.mark.parametrize("value", [0.1, 0.7, -0.3])
+def test_the_ball_of_many_outcomes_is_rounded_outwards(count: int, value: float) -> None:
+    """A sum of many equal terms errs in one direction, by more than a few units in the last place."""
+    shares, values, level = np.full(count, 1.0 / count), np.full(count, value), 10.0 / count
+    assert ball_maximum(shares, values, -math.inf, level) == value
+    gap = Decimal(value + 1e-9) - Decimal(value)
+    exact = Decimal(value) + gap * (1 - (-Decimal(level)).exp())
+    found = Decimal(ball_maximum(shares, values, value + 1e-9, level))
+    assert exact <= found <= exact + Decimal("2e-15") * count * Decimal(abs(value))
+
+
 def test_the_ball_at_the_ends() -> None:
     shares, values = np.array([0.25, 0.75]), np.array([1.0, 3.0])
     assert ball_maximum(shares, values, 9.0, 0.0) == ball_minimum(shares, values, -9.0, 0.0) == 2.5

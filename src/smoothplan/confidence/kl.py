@@ -147,7 +147,9 @@ def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float, gu
         t = _multiplier(shares, values, mean, best, level, guess)
     within = level + _dual(shares, values, mean, best, t)[0]
     gain = -(t + reach) * math.expm1(-within)
-    return min(best, mean + gain * (1.0 + INFLATION) + 4.0 * ULP * size), best + t
+    # Sums of m terms are off by m/2 units in the last place at most, that of the mean and that of the divergence.
+    summing = len(values) * ULP
+    return min(best, mean + gain * (1.0 + INFLATION + summing) + (4.0 * ULP + summing) * size), best + t
 
 
 @partial(compiled, inner=True)
