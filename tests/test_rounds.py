@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import binom, chi2
 
 import smoothplan as sp
+from smoothplan import streams
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup
 from smoothplan.confidence.thresholds import share, wager_regret
@@ -439,6 +440,25 @@ def test_the_order_in_which_pairs_spend_is_fixed_before_their_outcomes(kind: Any
             search._sample_all(entries, counts[entries])
         spent = [0.2 * share(index) / sets for index in range(12)]
         np.testing.assert_allclose(np.exp(-search.graph.pairs["log_odds"][order]), spent, rtol=1e-12)
+
+
+@pytest.mark.parametrize("simulator", [False, True])
+def test_no_random_numbers_are_used_twice(simulator: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Walks draw from stream 0 of the seed, and every chunk of every round from one of its own."""
+    used: list[tuple[int, int]] = []
+    right = streams.generator
+
+    def generator(seed: int, chunk: int = 0) -> np.random.Generator:
+        used.append((seed, chunk))
+        return right(seed, chunk)
+
+    monkeypatch.setattr(streams, "generator", generator)
+    table = tied(recurrent(3, states=8, actions=3))
+    search = begun(OTGapE(HARD, 0.0), vectorised(table) if simulator else table, seed=7)
+    stepped(search, 3000)
+    assert len(used) > 10
+    assert len(set(used)) == len(used)
+    assert {seed for seed, _ in used} == {7}
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int8, np.int64, np.bool_])

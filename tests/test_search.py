@@ -8,19 +8,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from scipy.special import gammaln
 from scipy.stats import binom
 
 import smoothplan as sp
 from smoothplan.arguments import Floats, Ints
 from smoothplan.backups import Backup, discrete_cost
+from smoothplan.confidence.kl import bernoulli_lower, bernoulli_upper
 from smoothplan.confidence.thresholds import wager_regret
 from smoothplan.planners.gape import OTGapE
 from smoothplan.running.run import EngineName
 from smoothplan.search import bounds, loop
 from smoothplan.search.explorer import FIRST_ROOM, Explorer
-from smoothplan.search.graph import PAIRS, ROUNDS, STATES, grown
+from smoothplan.search.graph import BY_OUTCOME, ENDED, PAIRS, ROUNDS, STATES, grown
 from smoothplan.search.ugape import certificate, ugape
-from tests.common import begun, by_state
+from tests.common import ball_maximum, ball_minimum, begun, by_state
 
 SURE = 1e-6
 """A δ at which no interval of the few hundred searches of this file fails: they raise a false alarm with probability
@@ -39,7 +41,9 @@ def garnet(
     return sp.models.garnet(states, actions, branching, discount, seed, reward_kind=kind)
 
 
-def ending(seed: int, states: int = 6, actions: int = 2, branching: int = 3, discount: float = 0.6) -> sp.TabularModel:
+def ending(
+    seed: int, states: int = 6, actions: int = 2, branching: int = 3, discount: float = 0.6, kind: Any = "bounded"
+) -> sp.TabularModel:
     """Rewards in [−3, 7] that depend on the next state; some transitions end the episode, as does the last state."""
     rng = np.random.default_rng(seed)
     shape = (states, actions, branching)
@@ -50,7 +54,7 @@ def ending(seed: int, states: int = 6, actions: int = 2, branching: int = 3, dis
         successors,
         rng.uniform(-3.0, 7.0, size=shape),
         discount=discount,
-        reward_kind="bounded",
+        reward_kind=kind,
         reward_range=(-3.0, 7.0),
         terminal=ends,
     )
@@ -264,6 +268,34 @@ def test_the_level_of_a_pair_covers_both_sides_at_every_stage(horizon: int | Non
     np.testing.assert_allclose(pairs["level"], level, rtol=1e-12)
 
 
+def test_the_level_of_a_pair_with_two_outcomes_covers_all_probabilities() -> None:
+    search = begun(OTGapE(sp.HardMax(), 0.0, 0.2), garnet(1, kind="deterministic"))
+    search.explore(0.0, 500, MANY)
+    sampled = search.graph.pairs[search.graph.pairs["count"] > 0]
+    assert set(sampled["seen"]) == {1, 2}
+    for pair in sampled:
+        count, hits = int(pair["count"]), search.graph.hits[pair["start"] : pair["start"] + pair["seen"]]
+        mixture = float(gammaln(hits + 0.5).sum() - gammaln(0.5) * len(hits) - gammaln(count + 1.0))  # of likelihoods
+        likelihood = float(hits @ np.log(hits / count))
+        level = (pair["log_odds"] + likelihood - mixture) / count
+        assert math.isclose(pair["level"], level, rel_tol=1e-9)
+        ends = bernoulli_lower(hits[0] / count, level), bernoulli_upper(hits[0] / count, level)
+        np.testing.assert_allclose([pair["first_low"], pair["first_high"]], ends, rtol=1e-9)
+
+
+def test_both_ends_of_a_mean_reward_share_what_it_may_spend() -> None:
+    """After one sample, which is where an interval is no intersection yet."""
+    search = begun(OTGapE(sp.HardMax(), 0.0, 0.2, sampling="trajectories"), ending(1, states=40))
+    search.explore(0.0, 60, MANY)
+    first = search.graph.pairs[search.graph.pairs["count"] == 1]
+    assert len(first) > 10
+    for pair in first:
+        seen = float(pair["least"])
+        odds = pair["log_odds"] + math.log(2.0) + math.log(2.0)  # two ends, and half of a fortune is staked whole
+        ends = seen * math.exp(-odds), 1.0 - (1.0 - seen) * math.exp(-odds)
+        np.testing.assert_allclose([pair["reward_low"], pair["reward_high"]], -3.0 + 10.0 * np.array(ends), rtol=1e-9)
+
+
 # The walk
 
 
@@ -384,6 +416,57 @@ def test_a_keyed_search_with_references_by_state_grows_too() -> None:
 
 
 # The bounds of one pair
+
+
+def interval_of_sets(search: Explorer, entry: int, later: int) -> tuple[float, float]:
+    """The interval of an action value by its definition, from the counts and levels of a pair."""
+    graph, rules = search.graph, search.rules
+    pair = graph.pairs[entry]
+    places = slice(int(pair["start"]), int(pair["start"] + pair["seen"]))
+    shares, by_outcome = graph.hits[places] / pair["count"], rules.kind == BY_OUTCOME
+    ends: list[float] = []
+    for side in (-1, 1):
+        span, values = (rules.span_low, graph.low) if side < 0 else (rules.span_high, graph.high)
+        reward_edge = rules.reward_low + (rules.reward_width if side > 0 else 0.0)
+        other = rules.discount * span[later] + (reward_edge if by_outcome else 0.0)
+        worth = np.array([graph.rewards[place] if by_outcome else 0.0 for place in range(places.start, places.stop)])
+        for i, successor in enumerate(graph.successors[places]):
+            if successor != ENDED:
+                after = span[later] if later == rules.stages else values[successor * rules.stages + later]
+                worth[i] += rules.discount * after
+        if pair["seen"] == rules.bound:
+            other = -side * math.inf
+        if rules.bound == 1:
+            found = float(worth[0])
+        elif rules.bound == 2:
+            first, second = worth[0], worth[1] if len(worth) > 1 else other
+            limits = bernoulli_lower(shares[0], pair["level"]), bernoulli_upper(shares[0], pair["level"])
+            found = side * max(side * (x * first + (1.0 - x) * second) for x in limits)
+        else:
+            found = (ball_maximum if side > 0 else ball_minimum)(shares, worth, other, pair["level"])
+        reward = 0.0 if by_outcome else float(pair["reward_low" if side < 0 else "reward_high"])
+        ends.append(reward + found)
+    return ends[0], ends[1]
+
+
+@pytest.mark.parametrize("horizon", [None, 3])
+@pytest.mark.parametrize("kind", ["deterministic", "bernoulli", "transition", "bounded"])
+def test_the_interval_of_an_action_value_is_that_of_its_sets(kind: Any, horizon: int | None) -> None:
+    """What was not seen may be worth anything, its reward included, until as many were seen as there can be."""
+    met = set()
+    for branching, successors in ((1, None), (2, None), (3, None), (3, 4)):
+        by_pair = kind in ("deterministic", "bernoulli")
+        model = (garnet if by_pair else ending)(3, branching=branching, kind=kind)
+        search = begun(OTGapE(sp.HardMax(), 0.0, 0.1, horizon=horizon, successors=successors), model)
+        for calls in (3, 20, 200):
+            search.explore(0.0, calls, MANY)
+            for entry in np.flatnonzero(search.graph.pairs["count"]).tolist():
+                met.add((search.rules.bound, int(search.graph.pairs[entry]["seen"])))
+                for later in [0] if horizon is None else range(1, horizon + 1):
+                    found = bounds._action_interval(search.graph, search.rules, entry, later, search.work.room)
+                    assert found == pytest.approx(interval_of_sets(search, entry, later), rel=1e-9, abs=1e-9)
+    doubled = {(2, 1), (2, 2), (6, 2), (6, 6), (8, 5)}
+    assert met >= (doubled if kind == "bernoulli" else {(1, 1), (2, 1), (3, 2), (3, 3), (4, 3)})
 
 
 @pytest.mark.parametrize("bound", [1, 2, 3])
