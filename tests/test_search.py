@@ -21,6 +21,7 @@ from smoothplan.running.run import EngineName
 from smoothplan.search import bounds, loop
 from smoothplan.search.explorer import FIRST_ROOM, Explorer
 from smoothplan.search.graph import BY_OUTCOME, ENDED, PAIRS, ROUNDS, STATES, grown
+from smoothplan.search.rules import spans
 from smoothplan.search.ugape import certificate, ugape
 from tests.common import ball_maximum, ball_minimum, begun, by_state
 
@@ -416,6 +417,32 @@ def test_a_keyed_search_with_references_by_state_grows_too() -> None:
 
 
 # The bounds of one pair
+
+
+@pytest.mark.parametrize("tail", ["honest", "zero"])
+@pytest.mark.parametrize("rewards", [(1.0, 2.0), (-2.0, -1.0)])
+def test_spans_contain_every_value_at_its_stage(rewards: tuple[float, float], tail: Any) -> None:
+    """And 0 where episodes end, which rewards of one sign would leave out: the end is among what was not seen."""
+    model = ending(0)
+    constant = [np.full(model.probabilities.shape, reward) for reward in rewards]  # which reach the ends
+    mixed = np.random.default_rng(0).uniform(*rewards, size=model.probabilities.shape)
+    for given, ends in product((*constant, mixed), (False, True)):
+        table = sp.TabularModel(
+            model.probabilities,
+            model.successors,
+            given,
+            discount=0.6,
+            reward_kind="transition",
+            reward_range=rewards,
+            terminal=model.ends if ends else None,
+        )
+        for backup in (sp.HardMax(), sp.LogSumExp(0.5), by_state(table)):
+            low, high = spans(table, backup, 4, tail).T
+            values = exact(table, OTGapE(backup, 0.0, horizon=4, tail=tail))[0][:, ~table.terminal]
+            assert (low[:4, None] <= values + ROUNDING).all()
+            assert (values <= high[:4, None] + ROUNDING).all()
+            assert not ends or ((low <= 0.0) & (high >= 0.0)).all()
+            assert ends or (low[0] > 0.0) == (rewards[0] > 0.0)
 
 
 def interval_of_sets(search: Explorer, entry: int, later: int) -> tuple[float, float]:
