@@ -147,9 +147,10 @@ def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float, gu
         t = _multiplier(shares, values, mean, best, level, guess)
     within = level + _dual(shares, values, mean, best, t)[0]
     gain = -(t + reach) * math.expm1(-within)
-    # Sums of m terms are off by m/2 units in the last place at most, that of the mean and that of the divergence.
+    # Sums of m terms, for the mean and for the divergence, are off by m/2 units in the last place at most.
     summing = len(values) * ULP
-    return min(best, mean + gain * (1.0 + INFLATION + summing) + (4.0 * ULP + summing) * size), best + t
+    gain *= 1.0 + max(INFLATION, summing)
+    return min(best, mean + gain + max(4.0 * ULP, summing) * size), best + t
 
 
 @partial(compiled, inner=True)
