@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,7 @@ from smoothplan.planners.proving import Proof, Prover
 from smoothplan.planners.sampling import Cut
 from smoothplan.references import GridReference, TabularReference
 from smoothplan.running.run import Root
+from smoothplan.running.work import Chunk
 from smoothplan.schedules.level import Problem
 from tests import common
 from tests.naive import ChainMeans
@@ -282,9 +284,9 @@ def test_costs_of_either_sign_move_no_value_further_than_the_bias() -> None:
     model = sp.models.garnet(10, 3, discount=0.9, seed=2)
     rng = np.random.default_rng(3)
     hard = sp.exact.solve(model, sp.HardMax(), 1e-10).values
-    for bias in (0.1, 1.0):
+    for bias, most in product((0.1, 1.0), (0.1, 1.0)):  # the largest cost may be less than the size of the least
         for _ in range(5):
-            backup = smooth_backup(model, bias, rng.uniform(-1.0, 1.0, (3, 3)))
+            backup = smooth_backup(model, bias, rng.uniform(-1.0, most, (3, 3)))
             low, high = gap_of_values(model, backup)
             assert -bias * (1.0 + 1e-9) <= low <= high <= bias * (1.0 + 1e-9)
             moved = sp.exact.solve(model, backup, 1e-10).values - hard
@@ -338,18 +340,25 @@ def test_a_limit_on_calls_leaves_the_mean_of_the_samples_that_it_can_pay() -> No
     model = sp.models.garnet(8, 2, branching=3, discount=0.5, seed=3, reward_kind="bernoulli")
     planner, limit, means = sp.RandomizedMultilevel(sp.LogSumExp(0.2), 0.1, depth=1, base=1), 12, []
     engine = planner.engine(model, 1)
-    for seed in range(1_500):
+
+    def size(seed: int, chunk: int) -> float:
+        return float(np.exp2(engine.levels(1, streams.generator(seed, chunk).spawn(1)[0], 1)[0]))
+
+    def chunks(seed: int, limit: int) -> list[Chunk]:
         run = MultilevelRun(planner, Root(model, 0, seed, limit, None, "auto", 0.0), engine, lowered=False)
-        sizes = [
-            float(np.exp2(engine.levels(1, streams.generator(seed, chunk.number).spawn(1)[0], 1)[0]))
-            for chunk in run._tasks(1_000, lambda: None)
-        ]
-        assert 2.0 * sum(sizes) <= limit
+        return list(run._tasks(10_000, lambda: None))
+
+    for seed in range(1_500):
+        numbers = [chunk.number for chunk in chunks(seed, limit)]
+        assert numbers == list(range(len(numbers)))  # none is left out but the first that does not fit, with all others
+        sizes = [size(seed, number) for number in numbers]
+        assert 2.0 * sum(sizes) <= limit < 2.0 * (sum(sizes) + size(seed, len(sizes)))
         means.append(sum(sizes) / max(len(sizes), 1))
     expected = float(np.array([1.0, 2.0, 4.0]) @ engine.law.probabilities[:3])
     error = float(np.std(means, ddof=1)) / math.sqrt(len(means))
     assert abs(float(np.mean(means)) - expected) < 5.0 * error
     assert 5.0 * error < 0.3 * (engine.law.mean_size - expected)  # the mean of all samples is another
+    assert len({chunk.samples for chunk in chunks(0, 100_000)}) == 1  # chunks are of one size
 
 
 def test_an_error_range_of_a_grid_survives_conditioning() -> None:

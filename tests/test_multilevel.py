@@ -201,8 +201,12 @@ def test_what_does_not_vary_is_drawn_once() -> None:
     result = sp.plan(sp.RandomizedMultilevel(LSE, 0.1, depth=3), fixed, 0)
     assert result.calls == result.samples * (2 + 4 + 8)
     assert result.value == pytest.approx(truncated_value(fixed, LSE, 3, 0))
-    # An end of the episode is worth 0, not V_0.
-    assert engine_of(ending(2, 0.5, 4), LSE, 2).certain == 0
+    # An end of the episode is worth 0, not V_0: then returns vary, though rewards do not.
+    table = ending(2, 0.5, 4)
+    ends = sp.TabularModel(
+        table.probabilities, table.successors, table.rewards[..., 0], discount=0.5, terminal=table.terminal
+    )
+    assert engine_of(ends, LSE, 2).certain == 0
 
 
 def test_a_run_ends_when_noise_and_bias_are_within_epsilon() -> None:
