@@ -6,10 +6,10 @@ A ratio above 1 would refute a bound. `tests/test_attack.py` makes a quick searc
 long as it is given, and writes the largest ratios into docs/proofs/ratios.md.
 """
 
-from tests.attack import curvatures, intervals, levels
+from tests.attack import curvatures, intervals, levels, searching
 from tests.attack.climbing import Target
 
 TARGETS: dict[str, Target] = {
-    target.name: target for part in (levels, curvatures, intervals) for target in part.TARGETS
+    target.name: target for part in (levels, curvatures, intervals, searching) for target in part.TARGETS
 }
 """Every bound under attack, by name."""

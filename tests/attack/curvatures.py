@@ -1,8 +1,10 @@
-"""Attacks on what curvature bounds: Taylor remainders, cumulants, and the bias of chains around a reference."""
+"""Attacks on what curvature bounds: Taylor remainders, cumulants, chains around a reference, and values."""
 
 import math
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
+from types import SimpleNamespace
+from typing import Literal
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from smoothplan.planners import sampling
 from smoothplan.schedules import level as arithmetic
 from smoothplan.schedules.level import Problem, Return
 from tests.attack.climbing import ROUNDING, Draw, Target, quotient
+from tests.attack.levels import statistic_ends
 from tests.naive import ChainMeans, random_model
 
 
@@ -115,19 +118,23 @@ SHORT, LONG = (0.05, 0.8), (0.8, 0.99)
 def chains(draw: Draw, discounts: tuple[float, float] | None = None) -> tuple[ChainMeans, Floats, float]:
     """Chains around a reference, the optimal values [S], and the range of the reference's errors.
 
-    The adversary chooses the optimal action values, and rewards follow: r = Q − γ·P F(Q).
+    The adversary chooses the optimal action values, and rewards follow: r = Q − γ·P F(Q). The last state may be
+    terminal.
     """
     states, actions = draw.pick([2, 3, 4], "S"), draw.pick([2, 3], "K")
     discount = draw.one(*(discounts or draw.pick([SHORT, LONG])), "γ")
     backup = softmaxes(draw, actions)
     q = draw.scale(0.1, 5.0) * draw.reals(states * actions).reshape(states, actions)
     kernel = np.stack([draw.law(states) for _ in range(states * actions)]).reshape(states, actions, states)
-    values = backup.value(q)
+    over = np.arange(states) == (states - 1 if draw.pick([True, False, False]) else states)
+    q[over] = q[0]  # which is not used
+    values = np.where(over, 0.0, backup.value(q))
     model = sp.TabularModel(
         kernel,
         np.broadcast_to(np.arange(states), kernel.shape),
-        q - discount * kernel @ values,
+        np.where(over[:, None], q[0, 0] - discount * kernel[0, 0] @ values, q - discount * kernel @ values),
         discount=discount,
+        terminal=over,
     )
     error = draw.scale(0.2, 5.0, "r")
     table = q + error * draw.between(0.0, 1.0, states * actions).reshape(states, actions)
@@ -155,7 +162,8 @@ def cut_bias(draw: Draw) -> float:
     problem, horizon = Problem.of(means.model, means.backup), draw.pick([1, 2, 5, 30], "H")
     cut = sampling.Cut.at(problem, horizon)
     second = means.orders(horizon, problem.middle)[1]
-    left = means.model.discount**horizon * np.linalg.matrix_power(means.steps, horizon) @ (values - problem.middle)
+    beyond = np.where(means.model.terminal, 0.0, values - problem.middle)
+    left = means.model.discount**horizon * np.linalg.matrix_power(means.steps, horizon) @ beyond
     return within(values - second - left, sampling.bias(2, error, problem, cut.below + cut.above))
 
 
@@ -167,11 +175,108 @@ def cut_value(draw: Draw) -> float:
     return within(means.orders()[0] - means.orders(horizon, problem.middle)[0], (-cut.below, cut.above))
 
 
+def cut_returns(draw: Draw) -> float:
+    """Q − E X for the returns of all actions, by chains of order 1 that are cut off."""
+    means, values, error = chains(draw)
+    problem, horizon = Problem.of(means.model, means.backup), draw.pick([1, 2, 5, 30], "H")
+    optimal = sampling.Cut.at(problem, horizon).optimal
+    above = problem.discount * sampling.bias(1, error, problem, 0.0)[1]
+    missed = means.action_values(values) - means.at_horizon(horizon, problem.middle)[1]
+    return within(missed[~means.model.terminal], (-optimal, optimal + above))
+
+
+# --- Supports of chains -----------------------------------------------------------------------------------------------
+
+
+def supports(draw: Draw) -> tuple[ChainMeans, SimpleNamespace, Floats, Floats]:
+    """Chains, what the library knows of them, and the extremes of their returns, [S, K] each, less Q̂.
+
+    With F at the reference added, a return is a chain whose first action is given.
+    """
+    means, _, _ = chains(draw)
+    problem, horizon = Problem.of(means.model, means.backup), draw.pick([1, 2, 5, 30], "H")
+    own = means.backup.value(means.table)[:, None] - means.table
+    alive = ~means.model.terminal
+    known = SimpleNamespace(
+        _problem=problem,
+        _advantages=(min(float(own[alive].min()), 0.0), max(float(own[alive].max()), 0.0)),
+        _planner=SimpleNamespace(delta=0.1, epsilon=0.1),
+        horizon=horizon,
+    )
+    ends = []
+    for sign in (-1.0, 1.0):
+        chain = np.where(alive, sign * problem.middle, 0.0)
+        for _ in range(horizon):
+            future = np.where(means.model.probabilities > 0.0, chain[means.model.successors], -np.inf).max(axis=2)
+            returns = sign * means.model.expected_rewards + problem.discount * future
+            chain = np.where(alive, (returns + sign * own).max(axis=1), 0.0)
+        ends.append(sign * returns[alive] - means.table[alive])
+    return means, known, ends[0], ends[1]
+
+
+def chain_support(draw: Draw) -> float:
+    """The farthest that chains and returns come from the middle of their support."""
+    means, known, lows, highs = supports(draw)
+    low, high = sampling.support(known._problem, known._advantages, known.horizon)
+    table = means.table[~means.model.terminal]
+    at = means.backup.value(table)[:, None]
+    middle = (low + high) / 2.0
+    reached = max(
+        float(np.maximum(highs + at, highs + table).max()) - middle,
+        middle - float(np.minimum(lows + at, lows + table).min()),
+    )
+    return quotient(reached, high - middle)
+
+
+def correction_support(draw: Draw) -> float:
+    """The farthest that corrections come from the middle of their support."""
+    _, known, lows, highs = supports(draw)
+    pairs, mean = sampling.Sampling._corrections(known, draw.pick([2, 3, 10], "n"), 1.0)  # type: ignore[arg-type]
+    assert mean is not None
+    steps = known._problem.discount ** np.arange(known.horizon)
+    ends = steps.sum() / 4.0 * statistic_ends(lows, highs, pairs)
+    middle = (mean.sequence.low + mean.sequence.high) / 2.0
+    return quotient(max(float(ends.max()) - middle, middle - float(ends.min())), mean.sequence.high - middle)
+
+
+# --- Values -----------------------------------------------------------------------------------------------------------
+
+
+def gap_to_maximum(draw: Draw) -> float:
+    """F − max at one step."""
+    actions = draw.pick([2, 3, 4], "K")
+    backup, q = softmaxes(draw, actions), draw.scale(0.01, 50.0) * draw.reals(actions)
+    low, high = curvature.gap_to_hard_max(backup, actions)
+    return inside(backup.value(q) - q.max(), (low, high))
+
+
+def gap_of_values(draw: Draw) -> float:
+    """V − V_max at every state."""
+    means, values, _ = chains(draw)
+    tolerance = 1e-13 * (1.0 + float(np.abs(values).max())) / (1.0 - means.model.discount) ** 2
+    moved = (values - sp.exact.solve(means.model, sp.HardMax(), tolerance).values)[~means.model.terminal]
+    return inside(moved, curvature.gap_of_values(means.model, means.backup), tolerance)
+
+
+def value_interval(kind: Literal["values", "policy_values", "action_values"], draw: Draw) -> float:
+    """Optimal values, the value of a policy, or optimal action values, in the interval that contains them all."""
+    means, values, _ = chains(draw)
+    found = {"values": values, "policy_values": means.orders()[0], "action_values": means.action_values(values)}[kind]
+    return inside(found[~means.model.terminal], getattr(Problem.of(means.model, means.backup), kind))
+
+
+def inside(numbers: Floats, ends: tuple[float, float], tolerance: float = 1e-10) -> float:
+    """The farthest that numbers, known up to a tolerance, come from the middle of an interval, over half its width."""
+    middle = (ends[0] + ends[1]) / 2.0
+    return (float(np.abs(np.asarray(numbers) - middle).max()) - tolerance) / (ends[1] - middle)
+
+
 # --- The table --------------------------------------------------------------------------------------------------------
 
 BIAS = "smoothplan.curvature.reference_bias"
 CONSTANT = "smoothplan.curvature.remainder_constant"
 JOINT = "smoothplan.transport.cumulant_bounds"
+PROBLEM = "smoothplan.schedules.level.Problem."
 
 TARGETS = [
     Target("F − T₁ over range²/(8η)", CONSTANT, partial(remainder, 1, 2)),
@@ -196,4 +301,12 @@ TARGETS = [
     ),
     Target("bias of chains of order 2, cut off", "smoothplan.planners.sampling.bias", cut_bias),
     Target("value of a policy, cut off", "smoothplan.planners.sampling.Cut.at", cut_value),
+    Target("returns of actions, cut off", "smoothplan.planners.sampling.Cut.at", cut_returns),
+    Target("support of chains and returns", "smoothplan.planners.sampling.support", chain_support),
+    Target("support of corrections", "smoothplan.planners.sampling.Sampling", correction_support),
+    Target("F − max", "smoothplan.curvature.gap_to_hard_max", gap_to_maximum),
+    Target("V − V_max", "smoothplan.curvature.gap_of_values", gap_of_values),
+    Target("optimal values", "smoothplan.curvature.value_interval", partial(value_interval, "values")),
+    Target("values of policies", PROBLEM + "policy_values", partial(value_interval, "policy_values")),
+    Target("optimal action values", PROBLEM + "action_values", partial(value_interval, "action_values")),
 ]

@@ -191,6 +191,10 @@ def ball(draw: Draw) -> float:
     """How much more than the mean some distribution of the ball expects, over what `ball_extreme` says."""
     size, level = draw.pick([2, 3, 5], "outcomes"), draw.scale(1e-3, 5.0, "level")
     shares, values, other = draw.law(size), draw.between(0.0, 1.0, size), draw.law(size)
+    unseen = -math.inf
+    if draw.pick([False, True]):  # one more, which was not seen
+        unseen, other = draw.one(0.0, 1.0), draw.law(size + 1)
+        shares, values = np.append(shares, 0.0), np.append(values, unseen)
     mean, possible = float(shares @ values), shares > 0.0
     low, high = 0.0, 1.0
     for _ in range(50):  # the farthest in the direction of another distribution
@@ -200,7 +204,7 @@ def ball(draw: Draw) -> float:
         inside = float(shares[possible] @ (np.log(shares[possible]) - mixed)) <= level
         low, high = (step, high) if inside else (low, step)
     found = low * float((other - shares) @ values)
-    most = kl.ball_extreme(shares, values, -math.inf, level, 0.0)[0] - mean
+    most = kl.ball_extreme(shares[:size], values[:size], unseen, level, 0.0)[0] - mean
     return (found - 1e-13) / most if most > 1e-6 else 0.0
 
 
@@ -236,9 +240,20 @@ def bernstein(draw: Draw) -> float:
     delta, chance = draw.pick(DELTAS, "δ"), draw.scale(1e-4, 0.5, "p")
     count = round(draw.scale(1.0, 1e4))
     draw.said["n"] = count
-    radius = float(means.bernstein_radius(chance * (1.0 - chance), 1.0, count, delta))
+    return farther(chance, count, float(means.bernstein_radius(chance * (1.0 - chance), 1.0, count, delta))) / delta
+
+
+def bernstein_count(draw: Draw) -> float:
+    """The same with a radius that is given, and as many coins as it takes."""
+    delta, chance, radius = draw.pick(DELTAS, "δ"), draw.scale(1e-4, 0.5, "p"), draw.scale(1e-2, 1.0, "radius")
+    count = math.ceil(means.bernstein_count(chance * (1.0 - chance), 1.0, radius, delta))
+    return farther(chance, count, radius) / delta
+
+
+def farther(chance: float, count: int, radius: float) -> float:
+    """The probability that the mean of coins is farther than a radius from its expectation."""
     below = binom.cdf(math.ceil(count * (chance - radius) - 1e-9) - 1, count, chance)
-    return float(below + binom.sf(math.floor(count * (chance + radius) + 1e-9), count, chance)) / delta
+    return float(below + binom.sf(math.floor(count * (chance + radius) + 1e-9), count, chance))
 
 
 # --- The table --------------------------------------------------------------------------------------------------------
@@ -269,4 +284,5 @@ TARGETS = [
     Target("outcomes: the ball", BALL, ball),
     Target("confidence sequence: ever", "smoothplan.confidence.means.ConfidenceSequence", confidence_sequence, 6, 10),
     Target("Bernstein's radius", "smoothplan.confidence.means.bernstein_radius", bernstein),
+    Target("Bernstein's count", "smoothplan.confidence.means.bernstein_count", bernstein_count),
 ]

@@ -20,7 +20,7 @@ from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, SoftmaxMixt
 from smoothplan.schedules import debias as debiasing
 from smoothplan.schedules import level as arithmetic
 from smoothplan.schedules.debias import DEBIASING, Debiased, Debiasing
-from smoothplan.schedules.level import Certificate, Level, Problem, Return
+from smoothplan.schedules.level import Centring, Certificate, Level, Problem, Return
 from tests.attack.climbing import ROUNDING, Draw, Target, quotient
 from tests.naive import Exact, random_model, with_own_shifts
 
@@ -134,7 +134,7 @@ def in_place_of_value(backup: SoftmaxMixture, blocks: Floats, weights: Debiasing
 
 SIZES: dict[int, list[tuple[int, int, int]]] = {
     0: [(2, 1, 2), (2, 2, 2), (2, 4, 2), (2, 9, 2), (3, 1, 2), (3, 3, 2), (4, 1, 2), (4, 2, 2), (2, 2, 3), (3, 1, 3)],
-    1: [(2, 2, 2), (2, 4, 2), (2, 8, 2), (3, 2, 2), (3, 4, 2), (4, 2, 2), (2, 2, 3), (3, 2, 3)],
+    1: [(2, 2, 2), (2, 4, 2), (2, 6, 2), (2, 8, 2), (3, 2, 2), (3, 4, 2), (4, 2, 2), (2, 2, 3), (3, 2, 3)],
     2: [(2, 4, 2), (2, 4, 2), (2, 4, 2), (2, 4, 2), (2, 8, 2), (3, 4, 2), (2, 4, 3)],
 }
 """K, N, and on how many values returns are, by the number of terms cancelled: so that outcomes can be listed."""
@@ -210,8 +210,9 @@ def level(kind: Debiased | Literal["order-2"], debias: int, quantity: Quantity, 
         samples, size = 1, 1  # a reference without noise
     draw.said |= {"K": actions, "N": samples}
     backup = backups(draw, actions, hard=kind == "plug-in" and debias == 0)
-    problem = Problem.of(_model(actions), backup)
     q = draw.reals(actions) * draw.pick([1.0, max(backup.temperature, 0.1)])
+    ends = float(q.min()), float(q.max())  # of all action values, where γ = 0
+    problem = replace(Problem.of(_model(actions), backup), reward_range=ends, values=(-1e3, 1e3))
     value, biased = float(backup.value(q)), quantity != "bias by noise"
 
     def through(noise: Laws) -> tuple[Laws, Return]:
@@ -226,15 +227,18 @@ def level(kind: Debiased | Literal["order-2"], debias: int, quantity: Quantity, 
         return against(proved, uncorrected(outcomes, sums, value), quantity, (float(use.bias), 0.0))
     still = Laws(np.zeros((actions, 1)), np.ones((actions, 1)))
     linear, by_linear = through(laws(draw, actions, 2) if quantity == "support" else still)
+    # The printed levels: they subtract ⟨π, Q̂⟩, and draw pairs also where both actions are the same.
+    centring: Centring = draw.pick(["action", "action", "policy"])
+    equal = draw.pick([False, False, True])
     if kind == "order-1":
         pairs, quadratic = 0, None
-        proved = arithmetic.first_order(problem, around, by_linear, "action", debias)
+        proved = arithmetic.first_order(problem, around, by_linear, centring, debias)
     else:
         quadratic, by_pairs = through(laws(draw, actions, 2, draw.scale(1e-2, 3.0)))
         pairs = draw.pick([2, 3, 10], "n")
-        proved = arithmetic.second_order(problem, around, by_linear, by_pairs, pairs)
+        proved = arithmetic.second_order(problem, around, by_linear, by_pairs, pairs, centring, equal)
     sums = in_place_of_value(backup, outcomes.blocks, DEBIASING["order-1", debias]) + float(proved.shift)
-    truth = corrected(backup, outcomes, sums, linear, quadratic, pairs, value)
+    truth = corrected(backup, outcomes, sums, linear, quadratic, pairs, value, centring, equal)
     return against(proved, truth, quantity, (float(by_linear.bias), float(by_linear.variance)))
 
 
@@ -251,29 +255,37 @@ def corrected(
     quadratic: Laws | None,
     pairs: int,
     value: float,
+    centring: Centring = "action",
+    equal: bool = False,
 ) -> Truth:
     """A level of order 1 or 2 with `sums` [n] in place of F(Q̂), when F(Q) is `value`."""
-    whole = outcomes.whole
-    policy, error = backup.policy(whole), linear.mean - whole
+    whole, policy = outcomes.whole, backup.policy(outcomes.whole)
+    centre = whole if centring == "action" else (policy * whole).sum(axis=1, keepdims=True)
+    error = linear.mean - centre
     means = sums + (policy * error).sum(axis=1)
     spread = (policy * (linear.variance + error**2)).sum(axis=1) - (policy * error).sum(axis=1) ** 2
-    lows = sums + (linear.values.min(axis=1) - whole).min(axis=1)
-    highs = sums + (linear.values.max(axis=1) - whole).max(axis=1)
+    lows = sums + (linear.values.min(axis=1) - centre).min(axis=1)
+    highs = sums + (linear.values.max(axis=1) - centre).max(axis=1)
     if quadratic is not None:
-        added = pair_terms(backup, whole, quadratic, pairs)
+        added = pair_terms(backup, whole, quadratic, pairs, equal)
         means, spread, lows, highs = means + added[0], spread + added[1], lows + added[2], highs + added[3]
     variance = outcomes.variance(means) + outcomes.mean(spread)
     return Truth(outcomes.mean(means) - value, variance, float(lows.min()), float(highs.max()))
 
 
-def pair_terms(backup: SoftmaxMixture, whole: Floats, laws: Laws, pairs: int) -> tuple[Floats, Floats, Floats, Floats]:
+def pair_terms(
+    backup: SoftmaxMixture, whole: Floats, laws: Laws, pairs: int, equal: bool
+) -> tuple[Floats, Floats, Floats, Floats]:
     """Mean, variance, smallest and largest value of the quadratic term around references [n, K].
 
-    Both actions are drawn from one column: a and b ≠ a with probability −η·H_ab. A U-statistic of n differences of mean
+    Both actions are drawn from one column: a and b ≠ a with probability −η·H_ab, and a twice with what is left of π_a;
+    then pairs may be drawn all the same. A U-statistic of n differences of mean
     d and variance v has the variance 4d²v/n + 2v²/(n(n−1)). It is linear in each difference: extreme at their ends.
     """
     eta, actions = backup.temperature, whole.shape[1]
     chance = -eta * backup.hessian(whole) * (1.0 - np.eye(actions))
+    if equal:
+        chance += (backup.policy(whole) - chance.sum(axis=2))[:, :, None] * np.eye(actions)
     apart = laws.mean - whole
     d2 = (apart[:, :, None] - apart[:, None, :]) ** 2
     v = laws.variance[:, None] + laws.variance
@@ -281,11 +293,19 @@ def pair_terms(backup: SoftmaxMixture, whole: Floats, laws: Laws, pairs: int) ->
     squares = d2**2 + 4.0 * d2 * v / pairs + 2.0 * v**2 / (pairs * (pairs - 1))
     variance = (chance * squares).sum(axis=(1, 2)) / (16.0 * eta**2) - mean**2
     lowest, highest = laws.values.min(axis=1) - whole, laws.values.max(axis=1) - whole
+    ends = statistic_ends(lowest, highest, pairs, equal=equal) / (4.0 * eta)
+    return mean, variance, ends.min(axis=(0, 2, 3)), ends.max(axis=(0, 2, 3))
+
+
+def statistic_ends(lowest: Floats, highest: Floats, pairs: int, *, equal: bool = False) -> Floats:
+    """The U-statistic of differences of variables in [lowest, highest], [n, K] each, with each of them at an end.
+
+    [pairs + 1, n, K, K], by how many are at the upper end; 0 for two equal actions, unless these are drawn, too.
+    """
     least, most = lowest[:, :, None] - highest[:, None, :], highest[:, :, None] - lowest[:, None, :]
     share = np.arange(pairs + 1)[:, None, None, None]
     total, square = share * most + (pairs - share) * least, share * most**2 + (pairs - share) * least**2
-    ends = (total**2 - square) / (pairs * (pairs - 1)) / (4.0 * eta) * (1.0 - np.eye(actions))
-    return mean, variance, ends.min(axis=(0, 2, 3)), ends.max(axis=(0, 2, 3))
+    return np.asarray((total**2 - square) / (pairs * (pairs - 1)) * (1.0 - (not equal) * np.eye(lowest.shape[1])))
 
 
 # --- What levels are made of ------------------------------------------------------------------------------------------
@@ -399,6 +419,10 @@ SCHEDULES: dict[str, tuple[Level, ...]] = {
         Level("plug-in", samples=1, reference=0),
         Level("order-1", samples=2, reference=0, linear=0, debias=1),
     ),
+    "order 1 of two rewards": (
+        Level("plug-in", samples=1, reference=0, rewards=2),
+        Level("order-1", samples=0, linear=1),
+    ),
     "clipped plug-in": (
         Level("plug-in", samples=1, reference=0),
         Level("plug-in", samples=1, reference=1),
@@ -408,17 +432,18 @@ SCHEDULES: dict[str, tuple[Level, ...]] = {
 
 
 def schedule(quantity: Quantity, draw: Draw) -> float:
-    """The last level of a table, on a model of two states with two actions and Bernoulli rewards."""
+    """The last level of a table, on a model of two states with two actions and Bernoulli rewards; one may end it."""
     name = draw.pick(list(SCHEDULES), "levels")
     chances = draw.between(0.0, 1.0, 4).reshape(2, 2)
     model = sp.TabularModel(
         np.stack([chances, 1.0 - chances], axis=-1),
         np.broadcast_to([0, 1], (2, 2, 2)),
         draw.between(0.0, 1.0, 4).reshape(2, 2),
-        discount=draw.one(0.2, 0.9, "γ"),
+        discount=draw.one(0.0, 0.95, "γ"),
         reward_kind="bernoulli",
+        terminal=np.array([False, draw.pick([False, False, True])]),
     )
-    backup = LogSumExp(draw.scale(0.05, 5.0, "η"))
+    backup = backups(draw, 2)
     problem = Problem.of(model, backup)
     table = SCHEDULES[name]
     if name.startswith("clipped"):
@@ -426,7 +451,8 @@ def schedule(quantity: Quantity, draw: Draw) -> float:
         table = *table[:-1], replace(table[-1], clip=(problem.middle - reach[0], problem.middle + reach[1]))
     levels = with_own_shifts(problem, (Level("constant"), *table))
     found = Exact(problem, levels, backup, model).level(2, 0)
-    value = float(sp.exact.solve(model, backup, tolerance=1e-12).values[0])
+    tolerance = 1e-14 * (1.0 + max(map(abs, problem.values))) / (1.0 - model.discount)
+    value = float(sp.exact.solve(model, backup, tolerance).values[0])
     truth = Truth(found.mean - value, found.variance, found.values[0], found.values[-1])
     return against(arithmetic.certify(problem, levels)[-1], truth, quantity)
 
