@@ -3,7 +3,8 @@
 A reference Q̂ is the mean of N independent returns per action; e = Q̂ − E Q̂ is its noise. F(Q̂) is biased, because F is
 curved: E F(Q̂) = F(E Q̂) + a/N + b/N² + … Means over halves and quarters of the same returns have the same expansion with
 2/N and 4/N in place of 1/N, so that a weighted sum of F at the whole, at the halves and at the quarters cancels the
-first terms (Richardson; a jackknife over blocks). It needs no further simulator call and no derivative of F.
+first terms (Richardson; a jackknife over blocks). It needs no further simulator call, and no derivative of F but
+the policy ∇F, which samples of order 1 follow anyway: there the second term takes it at the halves, too.
 """
 
 import math
