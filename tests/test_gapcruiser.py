@@ -36,38 +36,42 @@ def twins(gap: float) -> sp.TabularModel:
     return sp.TabularModel(probabilities, successors, rewards, discount=0.2, reward_kind="bernoulli")
 
 
-def started(planner: sp.OTGapCruiser, model: sp.GenerativeModel, max_calls: int | None = None) -> GapCruiserRun:
-    return cast(GapCruiserRun, planner.begin(Root(model, 0, 0, max_calls, None, "auto", time.perf_counter())))
+def started(
+    planner: sp.OTGapCruiser, model: sp.GenerativeModel, max_calls: int | None = None, max_seconds: float | None = None
+) -> GapCruiserRun:
+    return cast(GapCruiserRun, planner.begin(Root(model, 0, 0, max_calls, max_seconds, "auto", time.perf_counter())))
 
 
 # Coverage: see also test_plan.py, where the intervals of many runs are checked
 
 
+@pytest.mark.parametrize("end", [0, 1], ids=["smallest", "largest"])
 @pytest.mark.parametrize("backup", [SMOOTH, sp.HardMax()], ids=["entropy", "hard maximum"])
-def test_the_bias_of_the_levels_is_needed(backup: Backup) -> None:
-    """Where every reward is the largest, returns through coarse levels are as far off as is proved, and no further.
+def test_the_bias_of_the_levels_is_needed(backup: Backup, end: int) -> None:
+    """Where every reward is at an end of its range, returns through coarse levels are as far off as is proved.
 
     The intervals hold with δ = 1e-7; without what is added for the bias they do not.
     """
     model = sp.TabularModel(
         np.full((1, 2, 2), 0.5),
         np.zeros((1, 2, 2), int),
-        np.ones((1, 2, 2)),
+        np.full((1, 2, 2), float(end)),
         discount=0.4,
         reward_kind="bounded",
         reward_range=(0.0, 1.0),
     )
     solution = sp.exact.solve(model, backup, 1e-10)
-    assert solution.values[0] == pytest.approx(sp.curvature.value_interval(model, backup)[1])
+    assert solution.values[0] == pytest.approx(sp.curvature.value_interval(model, backup)[end])
     planner = sp.OTGapCruiser(backup, epsilon=0.2, delta=SURE)
     honest, careless = started(planner, model), started(planner, model)
     careless.stages = [stage._replace(through=stage.through._replace(bias=0.0)) for stage in careless.stages]
     for run in (honest, careless):
         assert run.go(Workers(), Silent()) == "converged"
     low, high = np.array([action.interval for action in honest.actions]).T
-    assert (low <= solution.q[0]).all()
+    assert (low <= solution.q[0] + 1e-9).all()
     assert (solution.q[0] <= high + 1e-9).all()
-    assert (np.array([action.interval[1] for action in careless.actions]) < solution.q[0] - 0.01).all()
+    wrong = np.array([action.interval[end] for action in careless.actions])
+    assert ((solution.q[0] - wrong) * (1 if end else -1) > 0.01).all()
 
 
 def test_a_jitted_simulator() -> None:
@@ -212,6 +216,17 @@ def test_what_actions_and_rungs_spend_adds_up_to_delta() -> None:
     assert len(run.stages) > 1
     assert len(spent) > 3
     np.testing.assert_allclose(spent, 0.2 / (3 * len(run.stages)), rtol=1e-12)
+
+
+def test_a_limit_on_time_does_not_change_the_ladder() -> None:
+    """Each rung spends its part of δ, and a run that is resumed may have another limit, chosen by what was seen."""
+    for planner, model, limits in (
+        (sp.OTGapCruiser(SMOOTH, 0.05), twins(0.0), (None, 1e-3, 10.0)),
+        (sp.OTGapCruiser(SMOOTH, 0.0), garnet(2, 0.9), (1e-3, 10.0)),
+    ):
+        ladders = [[stage.rung for stage in started(planner, model, None, limit).stages] for limit in limits]
+        assert all(ladder == ladders[0] for ladder in ladders)
+        assert len(ladders[0]) > 3
 
 
 # Configurations

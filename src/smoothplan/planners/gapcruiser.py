@@ -40,6 +40,9 @@ from smoothplan.schedules.optimise import Rung, ladder
 from smoothplan.schedules.schedule import Schedule, trimmed
 from smoothplan.search.ugape import ugape
 
+LADDER_CALLS = 1e14
+"""The price at which a ladder ends where calls are not limited: more than any run makes in a week."""
+
 
 @dataclass(frozen=True)
 class OTGapCruiser:
@@ -85,23 +88,24 @@ class OTGapCruiser:
         problem = Problem.of(root.model, self.backup)
         if self.rewards == "bounded":
             problem = replace(problem, reward_noise=problem.reward_range[1] - problem.reward_range[0])
-        limits = [] if root.max_calls is None else [root.max_calls]
-        limits += [] if root.max_seconds is None else [int(10**9 * root.max_seconds)]  # no engine is faster
         # One action is the best one, whatever it is worth.
-        budget = min(limits, default=None) if problem.actions > 1 else 0
-        if budget is None:
-            if self.epsilon == 0.0:
-                raise ValueError(
-                    "epsilon must be greater than 0 where neither max_calls nor max_seconds is given, got 0"
-                )
-            levels, rungs = self._ladder(problem, REFUSED_CALLS / (2.0 * problem.actions))
-            if not within(rungs[-1].radius, self.epsilon / 2.0):
-                calls = int(problem.actions * sum(rung.price for rung in rungs))
-                price = f"more than {scientific(REFUSED_CALLS)} simulator calls where actions are alike"
-                raise hopeless(price, 2.0 * rungs[-1].radius, calls if calls <= REFUSED_CALLS else 0)
-        else:
-            levels, rungs = self._ladder(problem, HEADROOM * budget)
+        budget = root.max_calls if problem.actions > 1 else 0
+        if budget is None and root.max_seconds is None:
+            self._require_end(problem)
+        # A limit on time does not shape the ladder, which is part of what is proved: a run that is resumed may have
+        # another one.
+        levels, rungs = self._ladder(problem, LADDER_CALLS if budget is None else HEADROOM * budget)
         return GapCruiserRun(self, root, problem, [Stage.of(rung, self, root, problem, levels) for rung in rungs])
+
+    def _require_end(self, problem: Problem) -> None:
+        """Refuses a run without limits that might go on for ever, or nearly so."""
+        if self.epsilon == 0.0:
+            raise ValueError("epsilon must be greater than 0 where neither max_calls nor max_seconds is given, got 0")
+        _, rungs = self._ladder(problem, REFUSED_CALLS / (2.0 * problem.actions))
+        if not within(rungs[-1].radius, self.epsilon / 2.0):
+            calls = int(problem.actions * sum(rung.price for rung in rungs))
+            price = f"more than {scientific(REFUSED_CALLS)} simulator calls where actions are alike"
+            raise hopeless(price, 2.0 * rungs[-1].radius, calls if calls <= REFUSED_CALLS else 0)
 
     def _ladder(self, problem: Problem, budget: float) -> tuple[list[Level], list[Rung]]:
         # Intervals of radius ε/2 leave no gap above ε.
