@@ -22,6 +22,7 @@ from smoothplan.search.converge import converge, new_side
 from smoothplan.search.explorer import Explorer
 from smoothplan.search.graph import BY_OUTCOME, CHUNKS, ENDED, FIXED, STATES, VARYING
 from smoothplan.search.rounds import View
+from smoothplan.search.ugape import Certificate
 from studies.recurrent import mixed
 from tests.adversarial import ADVERSARIAL
 from tests.common import ball_maximum, ball_minimum, begun, by_state, content, identified, vectorised
@@ -274,6 +275,46 @@ def test_the_relative_gap_covers_every_part(parts: int) -> None:
             )
             worst = max(worst, np.delete(above, proved.best).max() - below[proved.best])
         assert worst - 1e-9 <= proved.gap <= worst + 0.02 * gap
+
+
+def test_the_smallest_relative_gap_is_kept_with_its_action() -> None:
+    """Whenever it changes, plain sweeps prove it of the action that it names; otherwise all of it stays."""
+    actions: set[tuple[int, int]] = set()
+    for seed in range(4):
+        model = tied(recurrent(seed, states=3))
+        search = begun(OTGapE(HARD, 0.0, DELTA), model, seed=seed)
+        in_rounds(search)
+        assert search.rounds is not None
+        search.search(0.0, 10, MANY)
+        while search.oracle.calls < 300:
+            proved = search.rounds.proved
+            search.rounds.tighten(View(search.graph, search.rules, search.work), 0.0, search.oracle.calls)
+            found = search.rounds.proved
+            if found is not None and found != proved:
+                assert proved is None or found.gap < proved.gap
+                anchor = search.rounds.anchor
+                above, below = (
+                    naive_bounds(search, HARD, side, anchor, float(end[anchor]))[1][0]
+                    + (1.0 - model.discount) * float(end[anchor])
+                    for side, end in ((1, search.graph.low), (-1, search.graph.high))
+                )
+                assert found.gap >= np.delete(above, found.best).max() - below[found.best] - 1e-9
+                actions.add((seed, found.best))
+            assert not search.search(0.0, search.oracle.calls + 10, MANY)
+    assert len(actions) > len({seed for seed, _ in actions})  # of some search it names one action, then another
+
+
+def test_the_better_of_two_proofs_is_returned_with_its_own_action() -> None:
+    search = begun(OTGapE(HARD, 0.0, DELTA), recurrent(2, actions=3))
+    search.explore(0.0, 50, MANY)
+    assert search.rounds is not None
+    absolute = search.certificate
+    for best, challenger in product(range(3), repeat=2):
+        better, worse = (Certificate(best, challenger, absolute.gap + by) for by in (-0.1, 0.1))
+        search.rounds.proved = better
+        assert search.certificate == better
+        search.rounds.proved = worse
+        assert search.certificate == absolute
 
 
 # The threshold for one function
