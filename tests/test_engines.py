@@ -18,8 +18,10 @@ from smoothplan.engines.base import Engine, Sums
 from smoothplan.engines.batched import BatchedEngine
 from smoothplan.engines.compiled import CompiledEngine
 from smoothplan.models.base import Oracle
+from smoothplan.schedules.debias import DEBIASING, Debiased
 from smoothplan.schedules.level import Level, Problem
 from smoothplan.schedules.schedule import Schedule
+from tests.attack.levels import Laws, Outcomes, in_place_of_value
 from tests.common import in_the_plane
 from tests.naive import (
     DIGITS,
@@ -32,6 +34,7 @@ from tests.naive import (
     random_model,
     randomly,
     rooted,
+    transport,
     without_stopping,
 )
 
@@ -342,6 +345,27 @@ def test_debiased_levels_have_their_exact_distribution(name: str, row: int) -> N
     """False-alarm rate 1e-6 for the whole file."""
     for engine in ENGINES:
         has_the_exact_distribution(engine, *small_case(name, small_debiased_table), row)
+
+
+@pytest.mark.parametrize("kind", ["plug-in", "order-1"])
+@pytest.mark.parametrize("debias", [1, 2])
+def test_debiased_levels_of_three_actions_take_their_exact_values(debias: int, kind: Debiased) -> None:
+    """Where a return is one of two rewards, after which the episode ends. No statistics: every sample is possible."""
+    model = random_model(15, actions=3, discount=0.5, branching=2, kind="successor", terminal=1.0)
+    returns = Laws(model.rewards[0], model.probabilities[0])
+    outcomes = Outcomes.of(returns, 4, 2**debias)
+    level = Level(kind, samples=4, reference=0, debias=debias, linear=None if kind == "plug-in" else 0)
+    for backup in (LogSumExp(0.2), transport(model, "fixed")):
+        possible = in_place_of_value(backup, outcomes.blocks, DEBIASING[kind, debias])
+        if kind == "order-1":
+            possible = possible[:, None, None] + returns.values - outcomes.whole[:, :, None]
+        known = np.sort(possible, axis=None)
+        for engine in ENGINES:
+            found, _ = drawn(engine, Case(model, backup, (Level("constant"), level)), 1, 0, 500, seed=debias)
+            place = np.clip(np.searchsorted(known, found), 1, len(known) - 1)
+            apart = np.minimum(np.abs(found - known[place - 1]), np.abs(found - known[place]))
+            assert apart.max() < 2.0 * 10.0**-DIGITS
+            assert len(np.unique(found)) > 50
 
 
 def root_has_its_exact_moments(engine: str, table: Case, exact: Exact, row: int) -> None:
