@@ -318,6 +318,19 @@ def test_prior_is_mixed_with_the_uniform_distribution(prior: Any) -> None:
     assert mixed.min() >= 0.3 / 3 - 1e-15
 
 
+@pytest.mark.parametrize("off", [9e-10, -9e-10])
+def test_a_reference_that_nearly_sums_to_one_is_normalised(off: float) -> None:
+    """Otherwise F(Q + c) is not F(Q) + c, and values are wrong by as much, over 1 − γ."""
+    row = np.array([0.2, 0.3, 0.5 + off])
+    references: list[Any] = [row, row[None], lambda states: row[None].repeat(len(states), axis=0)]
+    for reference in references:
+        backup = OptimalTransport(**GOOD, reference=reference)
+        q, states = np.array([[0.0, 1.0, 0.5]]), np.zeros(1, dtype=int)
+        moved = float((backup.value(q + 1e3, states) - backup.value(q, states))[0])
+        assert moved == pytest.approx(1e3, rel=1e-14)
+        assert backup.policy(q, states).sum() == pytest.approx(1.0, abs=1e-15)
+
+
 def test_a_backup_keeps_its_own_read_only_arrays() -> None:
     cost, reference = COST.copy(), TABLE[0].copy()
     backup = OptimalTransport(cost=cost, tau=1.0, lam=0.3, reference=reference)

@@ -312,6 +312,12 @@ class LogSumExp(_Tempered, _Smooth):
         return np.asarray(-self.temperature * entropy(arguments.distributions("policy", policy, policy.shape[-1])))
 
 
+def _weights(name: str, values: ArrayLike, size: int) -> Floats:
+    """Weights of columns [..., size] that sum to one as nearly as rounding allows: F(Q + c) = F(Q) + c rests on it."""
+    weights = arguments.distributions(name, values, size)
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+
+
 @dataclass(frozen=True)
 class _Mixture:
     """The reference (1−ξ)·prior(s) + ξ·uniform, for a prior that is a function of the state."""
@@ -357,10 +363,10 @@ class OptimalTransport(_Smooth):
         if reference is None:
             reference = np.full(actions, 1.0 / actions)
         if not callable(reference):
-            reference = arguments.distributions("reference", reference, actions)
+            reference = _weights("reference", reference, actions)
             if reference.ndim > 2:
                 raise ValueError(f"reference must be a vector [K] or a table [S, K], got shape {reference.shape}")
-            reference = arguments.frozen(reference.copy())
+            reference = arguments.frozen(reference)
         object.__setattr__(self, "cost", arguments.frozen(cost.copy()))
         object.__setattr__(self, "tau", arguments.positive("tau", tau))
         object.__setattr__(self, "lam", arguments.positive("lam", lam))
@@ -443,7 +449,7 @@ class OptimalTransport(_Smooth):
         if callable(self.reference):
             if states is None:
                 raise ValueError("the reference is a function of the state: pass states=")
-            return arguments.distributions("reference(states)", self.reference(states), self.actions)
+            return _weights("reference(states)", self.reference(states), self.actions)
         if self.reference.ndim == 1:
             return self.reference
         if states is None:
