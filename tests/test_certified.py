@@ -61,6 +61,7 @@ def small_levels(problem: Problem) -> tuple[Level, ...]:
             Level("plug-in", samples=4, reference=0, debias=2),
             Level("order-1", samples=4, reference=0, linear=0, debias=2),
         ]
+    levels.append(Level("constant", shift=9.0))
     return with_own_shifts(problem, levels)
 
 
@@ -127,7 +128,7 @@ def test_certificates_hold_exactly_with_declared_values(backup: SoftmaxMixture, 
     for row, proved in enumerate(certify(problem, levels)):
         found = exact.level(row, 0)
         holds(proved, found, float(values[0]))
-        if row > 0 and levels[row].clip is None:
+        if levels[row].kind != "constant" and levels[row].clip is None:
             assert found.values[0] < problem.values[0] - 0.5
             assert found.values[-1] > problem.values[1] + 0.5
 
