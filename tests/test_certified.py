@@ -284,6 +284,27 @@ def test_the_variance_of_the_quadratic_term(gap: float, noise: float, pairs: int
         assert quadratic > bound(gap**2 / 2.0) + 1e-6
 
 
+@pytest.mark.parametrize("pairs", [2, 3])
+def test_the_variance_of_printed_levels_is_attained(pairs: int) -> None:
+    """Two actions alike, whose pairs are drawn even where both are the same; two that differ, centred by the policy."""
+    noise, eta, backup = 0.7, 0.5, LogSumExp(0.5)
+    model = fair_coin(0.0, noise)
+    around = arithmetic.exact_reference(0.0, 0.0, 0.0)
+    through = Return(bias=0.0, variance=noise**2, low=-noise, high=noise, calls=1.0)
+    problem = Problem.of(model, backup)
+    levels = (Level("constant"), Level("order-2", linear=0, quadratic=0, pairs=pairs, equal_pairs=True))
+    found = Exact(problem, levels, backup, model).around(1, 0, [0.0, 0.0])
+    proved = arithmetic.second_order(problem, around, through, through, pairs, equal_pairs=True)
+    assert found.variance == pytest.approx(float(proved.variance), rel=1e-9)
+    assert found.variance == pytest.approx(noise**2 + noise**4 / (2.0 * eta**2 * pairs * (pairs - 1)), rel=1e-9)
+
+    apart = one_step([[1.0], [0.0]], discount=1e-9)
+    problem = Problem.of(apart, backup)
+    levels = (Level("constant"), Level("order-1", linear=0, centring="policy"))
+    assert Exact(problem, levels, backup, apart).level(1, 0).variance == pytest.approx(0.25, rel=1e-6)
+    assert 0.25 <= certify(problem, levels)[1].variance * (1.0 + 1e-6) < 0.251
+
+
 def test_the_bias_of_a_coarse_quadratic_child_is_attained() -> None:
     """Two actions alike, next states whose constant guesses are wrong by W/2 in opposite directions: γ²W²/(8η)."""
     discount, eta = 0.3, 0.7
