@@ -401,6 +401,20 @@ def test_root_samples_over_debiased_levels_have_their_exact_moments(name: str, r
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_sums_of_a_large_chunk_are_rounded_by_less_than_confidence_sequences_allow_for(engine: str) -> None:
+    """Samples that are all alike: every addition rounds in the same direction for long stretches."""
+    count, level = 1 << 21, Level("constant")
+    for reward in (0.1, 0.7, 0.93):
+        table = np.full((1, 1), reward)
+        model = sp.TabularModel(np.ones((1, 1, 1)), np.zeros((1, 1, 1), int), table, discount=0.0)
+        problem = Problem.of(model, LogSumExp(1.0))
+        schedule = Schedule(problem, (level, Level("plug-in", samples=1, reference=0)), 1, 1.0, 0.1)
+        sums = engine_of(engine, schedule, LogSumExp(1.0), model).returns(Oracle(model, 0), 0, 0, count)
+        assert sums.total == pytest.approx(count * reward, rel=1e-12)
+        assert sums.squares == pytest.approx(count * reward**2, rel=1e-12)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_engines_are_deterministic_and_keep_nothing(engine: str) -> None:
     """The same seed and chunk give the same sums to the bit, others give others, and the reference is left alone."""
     table = case("table")

@@ -49,6 +49,10 @@ NO_ACTION = -1
 GIVEN = -1
 """In place of the number of samples: the reference is there before the level is sampled."""
 
+TOGETHER = 1024
+"""Samples that are summed before they are added to the others: one long sum of samples that are nearly alike would lose
+more digits than confidence sequences allow for."""
+
 SMALLEST = 1e-300
 """A temperature that makes a softmax a hard maximum, and is not 0."""
 
@@ -323,7 +327,11 @@ def _sum_samples(state: int, action: int, count: int, recursion: Recursion) -> t
         row = recursion.levels[row].reference
     child = recursion.levels[row]
     total, squares = 0.0, 0.0
-    for _ in range(count):
+    part, part_squares = 0.0, 0.0  # of `TOGETHER` samples at most
+    for place in range(count):
+        if place % TOGETHER == 0:
+            total, squares = total + part, squares + part_squares
+            part, part_squares = 0.0, 0.0
         if action == NO_ACTION:
             value = _sample(row, state, FIRST_FRAME, run)
         else:
@@ -331,9 +339,9 @@ def _sum_samples(state: int, action: int, count: int, recursion: Recursion) -> t
             value *= child.reward_share
             if successor >= 0:
                 value += recursion.discount * _sample(row, successor, FIRST_FRAME, run)
-        total += value
-        squares += value * value
-    return total, squares
+        part += value
+        part_squares += value * value
+    return total + part, squares + part_squares
 
 
 @dataclass(frozen=True, eq=False)
