@@ -286,7 +286,9 @@ def test_the_variance_of_the_quadratic_term(gap: float, noise: float, pairs: int
 
 @pytest.mark.parametrize("pairs", [2, 3])
 def test_the_variance_of_printed_levels_is_attained(pairs: int) -> None:
-    """Two actions alike, whose pairs are drawn even where both are the same; two that differ, centred by the policy."""
+    """Two actions alike, whose pairs are drawn even where both are the same; two that differ, centred by the policy;
+    one that is clipped. With two pairs the support is attained, too.
+    """
     noise, eta, backup = 0.7, 0.5, LogSumExp(0.5)
     model = fair_coin(0.0, noise)
     around = arithmetic.exact_reference(0.0, 0.0, 0.0)
@@ -297,6 +299,14 @@ def test_the_variance_of_printed_levels_is_attained(pairs: int) -> None:
     proved = arithmetic.second_order(problem, around, through, through, pairs, equal_pairs=True)
     assert found.variance == pytest.approx(float(proved.variance), rel=1e-9)
     assert found.variance == pytest.approx(noise**2 + noise**4 / (2.0 * eta**2 * pairs * (pairs - 1)), rel=1e-9)
+
+    assert float(proved.high) == pytest.approx(found.values[-1])
+    assert pairs > 2 or float(proved.low) == pytest.approx(found.values[0])
+
+    single = random_model(0, actions=1, discount=0.0, kind="bernoulli")
+    levels = (Level("constant"), Level("plug-in", samples=1, reference=0, clip=(0.0, 1.0 - 1e-9)))
+    clipped = certify(Problem.of(single, HardMax()), levels)[1]
+    assert clipped.variance == pytest.approx(0.25, rel=1e-6)  # that of a fair coin
 
     apart = one_step([[1.0], [0.0]], discount=1e-9)
     problem = Problem.of(apart, backup)
