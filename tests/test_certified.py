@@ -16,6 +16,7 @@ from smoothplan.engines.batched import BatchedEngine
 from smoothplan.engines.compiled import CompiledEngine
 from smoothplan.models.base import Oracle
 from smoothplan.schedules import level as arithmetic
+from smoothplan.schedules.debias import noise
 from smoothplan.schedules.level import Certificate, Level, Problem, Return, certify
 from smoothplan.schedules.optimise import optimised
 from tests.common import declaring, ordinary_values
@@ -198,6 +199,15 @@ def test_moments_of_the_reference(actions: int, samples: int) -> None:
                 assert noise**0.25 > 0.6 * proved.noise_fourth
 
 
+@pytest.mark.parametrize("actions", [2, 3, 4, 7])
+def test_moments_of_the_reference_approach_those_of_normal_variables(actions: int) -> None:
+    """After many returns S·n/v is a chi-squared variable with K − 1 degrees of freedom: all coefficients at once."""
+    count, variance = 1e9, 0.2
+    found = noise(actions, variance, 1.0, count)
+    moments = np.cumprod([actions - 1.0, actions + 1.0, actions + 3.0]) * (2.0 * variance / count) ** np.arange(1, 4)
+    np.testing.assert_allclose([found.second**2, found.fourth**4, found.sixth**6], moments, rtol=1e-6)
+
+
 # --- Order 2 around the Taylor polynomial ---------------------------------------------------------------------------
 
 
@@ -349,6 +359,7 @@ def test_the_second_order_remainder_may_exceed_the_range() -> None:
     through = Return(bias=0.0, variance=0.0, low=0.0, high=gap, calls=1.0)
     problem = Problem.of(fair_coin(gap, 0.0), backup)
     proved = arithmetic.second_order(problem, around, through, through, 2)
+    assert abs(error) <= proved.bias <= 1.1 * abs(error)
     squares = problem.differing * gap**4 / (16.0 * eta**2)
     assert proved.variance >= gap**2 / 4.0 + squares + error**2
 
