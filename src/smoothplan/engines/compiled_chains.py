@@ -27,6 +27,7 @@ from smoothplan.engines.kernels import (
     paired,
     softmaxes,
     stop_weight,
+    sums_of,
 )
 from smoothplan.models.base import Oracle
 from smoothplan.models.calls import ModelError
@@ -198,9 +199,8 @@ def _sum_values(state: int, count: int, horizon: int, run: Sampler) -> tuple[flo
         for lane in range(size):
             lanes.rows[lane], lanes.owners[lane], lanes.sums[lane] = state * policy.width, lane, 0.0
         _advance(policy, lanes, size, 1.0, horizon, run.stream)
-        for lane in range(size):
-            total += lanes.sums[lane]
-            squares += lanes.sums[lane] ** 2
+        added, added_squares = sums_of(lanes.sums, size)
+        total, squares = total + added, squares + added_squares
     return total, squares
 
 
@@ -223,9 +223,8 @@ def _sum_returns(state: int, action: int, count: int, horizon: int, run: Sampler
     for start in range(0, count, LANES):
         size = min(LANES, count - start)
         _fill_returns(state, action, action, size, horizon, run)
-        for lane in range(size):
-            total += run.lanes.sums[lane]
-            squares += run.lanes.sums[lane] ** 2
+        added, added_squares = sums_of(run.lanes.sums, size)
+        total, squares = total + added, squares + added_squares
     return total, squares
 
 

@@ -26,6 +26,7 @@ from smoothplan.engines.kernels import (
     paired_sums,
     softmaxes,
     stop_weight,
+    sums_of,
 )
 from smoothplan.engines.steps import CompiledOracle, compiled_oracle, simulated, step_type
 from smoothplan.models.base import Oracle
@@ -166,12 +167,8 @@ def _sum_chains(state: Floats, action: int, count: int, horizon: int, step: Step
             for axis in range(len(state)):
                 states[row, axis] = state[axis]
         _advance(states, actions, action != NO_ACTION, no_stops, stopped, sums, horizon, step, world)
-        added, added_squares = 0.0, 0.0
-        for row in range(size):
-            added += sums[row]
-            added_squares += sums[row] * sums[row]
-        total += added
-        squares += added_squares
+        added, added_squares = sums_of(sums, size)
+        total, squares = total + added, squares + added_squares
     return total, squares
 
 

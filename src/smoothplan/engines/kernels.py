@@ -254,3 +254,17 @@ def paired_sums(totals: Floats, squares: Floats, pairs: int, scale: float) -> tu
         square_sum += (scale * square) ** 2
         noise += variance
     return total, square_sum, noise
+
+
+@partial(compiled, inner=True)
+def sums_of(samples: Floats, size: int) -> tuple[float, float]:
+    """Sum and sum of squares of the first `size` samples.
+
+    Blocks are summed before they are added up: one long sum of samples that are nearly alike loses more digits than
+    confidence sequences allow for.
+    """
+    total, squares = 0.0, 0.0
+    for place in range(size):
+        total += samples[place]
+        squares += samples[place] * samples[place]
+    return total, squares
