@@ -15,6 +15,7 @@ from smoothplan.engines.batched import BatchedEngine
 from smoothplan.engines.chains import BatchedChains
 from smoothplan.models.base import Oracle
 from smoothplan.planners.engines import likely_gap
+from smoothplan.planners.sampling import bias
 from smoothplan.schedules.level import Level, Problem
 from smoothplan.schedules.schedule import Schedule
 from smoothplan.search.rounds import Rounds
@@ -109,7 +110,7 @@ def test_the_loss_of_a_reference_is_within_its_bound(name: str, size: float) -> 
     model, backup = small(0.8), BACKUPS[name]
     policy = backup.policy(near(model, backup, size).table)
     loss = sp.exact.solve(model, backup, 1e-10).values - sp.exact.evaluate(model, policy, backup, 1e-10).values
-    low, high = curvature.reference_bias(1, size, 1.0 / (4.0 * backup.derivatives(3)[0]), 0.8)
+    low, high = bias(1, size, Problem.of(model, backup), 0.0)
     assert high == pytest.approx(backup.derivatives(3)[0] / 2.0 * size**2 / (1.0 - 0.8))
     assert low - 1e-6 <= loss.min()
     assert loss.max() <= high + 1e-6

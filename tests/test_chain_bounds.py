@@ -51,7 +51,7 @@ def worlds() -> Iterator[sp.TabularModel]:
 def test_no_policy_is_worth_more_or_less_than_any_can_be() -> None:
     """Random policies and those that always take one action, regulariser included."""
     rng = np.random.default_rng(0)
-    for model in worlds():
+    for model in (*worlds(), common.ending(3, 0.7, 0, (1.0, 2.0))):  # to go on may be worth more than to end
         shape = model.states, model.actions
         policies = [rng.dirichlet(np.ones(3), size=shape[0]) for _ in range(3)]
         policies += [np.broadcast_to(row, shape) for row in np.eye(3)]
@@ -256,6 +256,63 @@ def test_what_exact_means_prove_is_true(monkeypatch: pytest.MonkeyPatch) -> None
     found = unproved(300)
     assert found["high"] > 0
     assert found["q high"] > 0
+
+
+def cut_proofs() -> Iterator[tuple[Proof, float, Floats]]:
+    """What exact means of chains that are cut off prove around Q̂ = Q, and the exact value and action values.
+
+    Where the least or the largest reward is for ever, a chain is wrong by all that is booked for its cut. Where the
+    best first reward leads to the worst for ever, two actions are worth the same, and pairs that are cut off see only
+    the first reward.
+    """
+    for reward in (0.0, 1.0):
+        model = sp.TabularModel(
+            np.ones((1, 2, 1)), np.zeros((1, 2, 1), dtype=int), [[reward] * 2], discount=0.8, reward_range=(0.0, 1.0)
+        )
+        value = (reward + math.log(2.0)) / (1.0 - 0.8)
+        q = np.full((1, 2), reward + 0.8 * value)
+        for order, horizon in product((1, 2), (1, 3)):
+            yield proved(model, sp.LogSumExp(1.0), q, 0, order, horizon, 0.0), value, q[0]
+    successors = np.array([[1, 2], [1, 1], [2, 2]])[..., None]
+    rewards = np.array([[1.0, -1.0], [-1.0, -1.0], [1.0, 1.0]])
+    model = sp.TabularModel(np.ones((3, 2, 1)), successors, rewards, discount=0.5)
+    bonus = 0.1 * math.log(2.0)
+    values = np.array([0.0, -2.0, 2.0]) + 2.0 * bonus
+    q = rewards + 0.5 * values[successors[..., 0]]
+    yield proved(model, sp.LogSumExp(0.1), q, 0, 2, 1, 0.0), float(values[0]), q[0]
+
+
+def missed_by_cuts() -> dict[str, int]:
+    """How often V or Q is outside of what such means prove."""
+    missed = {"low": 0, "high": 0, "q low": 0, "q high": 0, "not certified": 0}
+    for ((low, high), actions, certified), value, q in cut_proofs():
+        missed["low"] += low > value + SLACK
+        missed["high"] += high < value - SLACK
+        missed["q low"] += bool((actions[:, 0] > q + SLACK).any())
+        missed["q high"] += bool((actions[:, 1] < q - SLACK).any())
+        missed["not certified"] += not certified
+    return missed
+
+
+def test_what_exact_means_of_short_chains_prove_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values would be missed if a little less were booked for the cut, or half for what it does to pairs."""
+    assert sum(missed_by_cuts().values()) == 0
+    original = Cut.at
+    with monkeypatch.context() as patch:
+
+        def narrower(problem: Problem, horizon: int) -> Cut:
+            cut = original(problem, horizon)
+            return cut._replace(optimal=0.99 * cut.optimal)
+
+        patch.setattr(Cut, "at", narrower)
+        assert missed_by_cuts()["low"] > 0
+    for share, enough in ((1.0, True), (0.5, False)):
+
+        def booked(prover: Prover, order: int, share: float = share) -> tuple[float, float]:
+            return sampling.bias(order, 0.0, prover._problem, share * (prover._cut.below + prover._cut.above))
+
+        monkeypatch.setattr(Prover, "_bias", booked)
+        assert (sum(missed_by_cuts().values()) == 0) == enough
 
 
 def test_the_parts_of_delta_add_up_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

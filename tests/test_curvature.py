@@ -66,6 +66,25 @@ def test_constants_by_hand() -> None:
     assert curvature.remainder_constant(3, 0.5, "euclidean") == 1.0
 
 
+def test_the_bias_of_chains_by_hand() -> None:
+    """Theorem 6.13 at numbers for which its parts are simple: half of any of them would be noticed."""
+    assert curvature.reference_bias(1, 2.0, 0.5, 0.75) == (0.0, 4.0)  # b
+    cubic, root = math.sqrt(3.0) * 8.0 / (108.0 * 0.25 * 0.25), math.sqrt(3.0)
+    low, high = curvature.reference_bias(2, 2.0, 0.5, 0.75)  # o = 2 and u = 2·√γ
+    assert low == pytest.approx(-cubic - root * (4.0 + root))
+    assert high == 4.0  # b, which is less than the other bound
+    low, high = curvature.reference_bias(2, 2.0, 0.5, 0.75, tail=1.0)  # which adds 1 to u
+    assert low == pytest.approx(-cubic - (1.0 + root) * (5.0 + root))
+    # With a short horizon 1/(1−γ), Popoviciu's bound is the smaller one: u = b/2·√(γ²/(1−γ)), b = r²/6.
+    for size, tail in ((0.01, 0.0), (0.01, 1e-3), (0.01, 0.1)):
+        cubic = math.sqrt(3.0) * size**3 / (108.0 * 0.75)
+        own, missed = size / math.sqrt(3.0), size**2 / 12.0 * 0.25 / math.sqrt(0.75) + tail / math.sqrt(3.0)
+        low, high = curvature.reference_bias(2, size, 1.0, 0.25, tail)
+        assert low == pytest.approx(-cubic - missed * (own + missed / 2.0))
+        useful = min(own, missed)
+        assert high == pytest.approx(min(cubic + useful * (own - useful / 2.0), size**2 / 6.0))
+
+
 @pytest.mark.parametrize("norm", get_args(curvature.Norm))
 @pytest.mark.parametrize("beta", [2, 3])
 @pytest.mark.parametrize("epsilon", [1e-6, 0.1, 40.0])

@@ -466,6 +466,11 @@ def test_samples_lie_in_the_supports() -> None:
             chains = samples.engine
             seen.add(type(chains))
             low, high = support(problem, samples._advantages, horizon)
+            if isinstance(chains, BatchedChains):  # also those of actions that are too unlikely to be drawn
+                points = np.linspace(-0.5, 1.0, 50)[:, None]
+                q = np.asarray(chains.reference(points))
+                ends = backup.value(q)[:, None] - q
+                assert samples._advantages[0] <= ends.min() <= ends.max() <= samples._advantages[1] + 1e-9
             assert samples.correction is not None
             least, most = samples.correction.sequence.low, samples.correction.sequence.high
             slack = 1e-9 * max(1.0, high - low)
@@ -479,6 +484,39 @@ def test_samples_lie_in_the_supports() -> None:
                 corrected = chains.corrections(oracle, state, 1, 2, horizon).total
                 assert least - slack <= corrected <= most + slack
     assert seen == {TableChains, BatchedChains, JittedChains}
+
+
+@pytest.mark.parametrize("horizon", [1, 2])
+def test_supports_are_nearly_attained(horizon: int) -> None:
+    """Fair coins for rewards, and hardly any regulariser: samples come within 5 % of all ends. The seed is fixed."""
+    coin = [(0.5, 0, 0.0, False), (0.5, 0, 1.0, False)]
+    model = sp.TabularModel.from_outcomes([[coin, coin]], discount=0.5)
+    planner = ReferenceCruiser(
+        sp.LogSumExp(0.01), TabularReference([[0.0, 0.0]]), epsilon=0.1, horizon=horizon, pairs=2
+    )
+    samples = begun(planner, model).sampling
+    oracle = Oracle(model, 0)
+    assert samples.correction is not None
+    chains = [samples.engine.values(oracle, 0, 1, horizon).total for _ in range(200)]
+    corrections = [samples.engine.corrections(oracle, 0, 1, 2, horizon).total for _ in range(5000)]
+    for sequence, drawn in ((samples.value.sequence, chains), (samples.correction.sequence, corrections)):
+        near = 0.05 * (sequence.high - sequence.low)
+        assert sequence.low <= min(drawn) <= sequence.low + near
+        assert sequence.high - near <= max(drawn) <= sequence.high
+
+
+def test_a_chain_that_ends_has_no_tail() -> None:
+    """It is worth nothing, or all of a debt that is not collected: both are in the support."""
+    for sign in (1.0, -1.0):
+        ends = sorted((0.0, sign))
+        model = sp.TabularModel.from_outcomes(
+            [[[(1.0, 0, 0.0, False)], [(1.0, 0, 0.0, True)]]], discount=0.9, reward_range=(ends[0], ends[1])
+        )
+        planner = ReferenceCruiser(sp.LogSumExp(0.01), TabularReference([[0.0, 0.0]]), epsilon=0.1, horizon=1, order=1)
+        samples = begun(planner, model).sampling
+        for action, worth in ((0, 0.9 * Problem.of(model, planner.backup).middle), (1, 0.0)):
+            assert samples.engine.returns(Oracle(model, 0), 0, action, 1, 1).total == pytest.approx(worth)
+            assert samples.value.sequence.low <= worth <= samples.value.sequence.high
 
 
 def test_what_is_common_to_all_actions_does_not_matter() -> None:
@@ -652,6 +690,28 @@ def test_a_poor_reference_learns() -> None:
             assert lessons[-1].calls < result.calls <= 2_000_000
             assert abs(lessons[-1].value - good) < 6.0 * lessons[-1].error + found.truncation
             assert lessons[-1].value > poor + 2.0 * lessons[-1].error  # it rises
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_no_sample_of_an_interval_draws_what_something_else_has_drawn(
+    made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """References draw from chunk 0, and every chunk of chains, trials included, from a stream of its own."""
+    model, backup, drawn = garnet(), sp.LogSumExp(0.3), list[int]()
+
+    class Watched(Oracle):
+        def __init__(self, model: GenerativeModel, seed: int, chunk: int = 0) -> None:
+            super().__init__(model, seed, chunk)
+            drawn.append(chunk)
+
+    monkeypatch.setattr("smoothplan.running.work.Oracle", Watched)
+    reference = None if made else SharedReference(model, backup)
+    planner = ReferenceCruiser(backup, reference, epsilon=0.2, improve=True)
+    result = sp.plan(planner, model, 0, max_calls=300_000)
+    assert len(diagnosed(result).learning) > 0
+    assert result.samples > 0
+    assert 0 not in drawn
+    assert len(drawn) == len(set(drawn)) > 8
 
 
 def test_a_reference_is_made_from_where_one_plans() -> None:
