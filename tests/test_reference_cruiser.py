@@ -541,6 +541,19 @@ def test_conditioning_does_not_widen_the_error() -> None:
         assert np.ptp(after - q) <= np.ptp(reference - q) + 1e-12
 
 
+def test_a_reference_of_known_error_is_not_clamped_where_actions_may_be_that_far_apart() -> None:
+    """An action that is worth as much less as any can be: with an error range, chains follow the reference as it is."""
+    model = sp.TabularModel(np.ones((1, 2, 1)), np.zeros((1, 2, 1), dtype=int), [[0.0, 1.0]], discount=0.0)
+    backup, exact, here = sp.LogSumExp(0.01), TabularReference([[0.0, 1.0]]), np.array([0])
+    problem = Problem.of(model, backup)
+    assert likely_gap(backup, problem) < 0.5 < problem.action_gap == 1.0
+    table, _ = chains_for(root_of(model), backup, exact, problem, bounded=True)
+    batched, _ = chains_for(root_of(model, engine="batched"), backup, exact, problem, bounded=True)
+    assert isinstance(table, TableChains)
+    assert isinstance(batched, BatchedChains)
+    assert table.table.tolist() == np.asarray(batched.reference(here)).tolist() == [[-1.0, 0.0]]
+
+
 @pytest.mark.parametrize("backup", [sp.LogSumExp(0.05), replace(TRANSPORT, lam=0.05)])
 def test_unlikely_actions_are_told_apart_as_far_as_it_matters(backup: SoftmaxMixture) -> None:
     problem = Problem.of(garnet(discount=0.95), backup)
