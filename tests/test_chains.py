@@ -131,6 +131,17 @@ def test_means_are_exact(name: str, engine: str, horizon: int) -> None:
             near(chains.corrections(oracle, state, count // 3, pairs, horizon), corrections[state])
 
 
+@pytest.mark.parametrize("reward", [0.1, 0.7, 0.93])
+def test_sums_of_a_large_chunk_are_rounded_by_less_than_confidence_sequences_allow_for(reward: float) -> None:
+    """Samples that are all alike: every addition rounds in the same direction for long stretches."""
+    count, table = 1 << 20, np.full((1, 1), reward)
+    model = sp.TabularModel(np.ones((1, 1, 1)), np.zeros((1, 1, 1), int), table, discount=0.0)
+    chains, oracle = TableChains(model, SOFT, np.zeros((1, 1))), Oracle(model, 0)
+    for sums in (chains.values(oracle, 0, count, 1), chains.returns(oracle, 0, 0, count, 1)):
+        assert sums.total == pytest.approx(count * reward, rel=1e-12)
+        assert sums.squares == pytest.approx(count * reward**2, rel=1e-12)
+
+
 @pytest.mark.parametrize("horizon", [1, 7, 40])
 @pytest.mark.parametrize("backup", ["entropy", "transport", "hard"])
 def test_means_are_exact_for_compiled_simulators(backup: str, horizon: int) -> None:
