@@ -33,9 +33,8 @@ def main() -> int:
                 progress.update(task, description=f"{target.name}: {best:.4f}")
             progress.advance(task)
             rows[target.name] = Row(target.name, target.attacked, attack.best, str(attack.summit), attack.evaluations)
-            progress.console.print(
-                f"{attack.best:8.4f}  {target.name} ({attack.summit})", highlight=False, soft_wrap=True
-            )
+            where = f" ({attack.summit})" if str(attack.summit) else ""
+            show(f"{attack.best:8.4f}  {target.name}{where}")
             if attack.best > 1.0 + TOLERANCE:
                 refuted += 1
                 show(f"REFUTED by {attack.summit!r}")
