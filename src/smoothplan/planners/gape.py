@@ -6,6 +6,7 @@ probability 1 − δ. What a round does is in `smoothplan.search`.
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -230,7 +231,8 @@ class SearchRun:
         gap, (low, high) = explorer.certificate.gap, explorer.span
         price = None
         if self.calls > 0 and 0.0 < epsilon < gap:
-            price = self.calls * (gap / epsilon) ** (1.0 / explorer.exponent)
+            with suppress(OverflowError):  # of what no float can count there is no estimate
+                price = math.exp(math.log(self.calls) + (math.log(gap) - math.log(epsilon)) / explorer.exponent)
         holding = (Holding(explorer.state(number), action, share) for number, action, share in explorer.holding)
         fraction = gap / (high - low) if high > low else 0.0
         return Standing(gap, fraction, price, gap < certificate(explorer.intervals[None]).gap, tuple(holding))

@@ -155,7 +155,7 @@ class Standing(NamedTuple):
 
     gap: float
     fraction: float  # the gap, as a fraction of the width of the interval of all values
-    price: float | None  # calls in all that ε will take, estimated; None where ε is reached or 0, or no call was made
+    price: float | None  # calls in all that ε will take, estimated; None where ε is reached, or nothing can be said
     relative: bool = False  # whether relative bounds prove the gap, and not the intervals of the action values
     holding: tuple[Holding, ...] = ()  # where that is known
 

@@ -219,8 +219,8 @@ class Rounds:
         if pairs > LARGE:
             self._growth = GROWTH[1]
         growth = self._growth
-        if epsilon > 0.0:
-            growth = min(growth, max((gap / epsilon) ** (1.0 / self.exponent) - 1.0, GROWTH[0] / 2.0))
+        if gap < epsilon * (1.0 + growth) ** self.exponent:  # less is enough
+            growth = max((gap / epsilon) ** (1.0 / self.exponent) - 1.0, GROWTH[0] / 2.0)
         budget = max(growth * calls, float(view.rules.actions))
         shares = [1.0] if len(brackets) == 1 else [1.0 - INSURED, INSURED]
         wanted = np.zeros(len(counts))
