@@ -32,7 +32,8 @@ def main() -> int:
             for best in attack.run(60.0 * options.minutes / len(targets)):
                 progress.update(task, description=f"{target.name}: {best:.4f}")
             progress.advance(task)
-            rows[target.name] = Row(target.name, target.attacked, attack.best, str(attack.summit), attack.evaluations)
+            row = Row(target.name, target.attacked, attack.best, str(attack.summit), attack.evaluations)
+            rows[target.name] = max(rows.get(target.name, row), row, key=lambda known: known.ratio)
             where = f" ({attack.summit})" if str(attack.summit) else ""
             show(f"{attack.best:8.4f}  {target.name}{where}")
             if attack.best > 1.0 + TOLERANCE:
