@@ -18,6 +18,7 @@ import smoothplan as sp
 from smoothplan.arguments import Floats, Ints
 from smoothplan.compiling import standstill
 from smoothplan.models.base import States
+from smoothplan.planners import race
 from smoothplan.planners.race import Race
 from smoothplan.references import CriticReference, TabularReference
 from studies.simulators import epidemic
@@ -456,3 +457,26 @@ def test_without_a_limit_there_is_the_usual_one(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(importlib.import_module("smoothplan.decide"), "CALLS", 300)
     model, counter = counted("floats")
     assert sp.decide(model).calls == counter.calls <= 300
+
+
+def test_chance_does_not_spoil_a_good_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reference of 50,000 calls on a lake; by its exact action values, decisions around it lose next to nothing."""
+    model = sp.models.frozen_lake(discount=0.99)
+    reference = sp.SharedReference(model, sp.HardMax())
+    reference.improve(50_000)
+    q = sp.exact.solve(model, sp.HardMax(), 1e-9).q
+    own = reference.q(np.arange(model.states)).argmax(axis=1)
+
+    def lost() -> float:
+        return sum(
+            float(
+                q[state, own[state]]
+                - q[state, sp.decide(model, state, reference=reference, calls=4_000, seed=seed).action]
+            )
+            for seed in range(8)
+            for state in np.flatnonzero(~model.terminal).tolist()
+        )
+
+    assert lost() <= 0.005
+    monkeypatch.setattr(race, "COUNTED", 0.0)
+    assert lost() > 0.05

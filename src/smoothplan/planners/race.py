@@ -19,7 +19,7 @@ from smoothplan.engines.chains import values_of
 from smoothplan.engines.returns import Paired
 from smoothplan.models.base import GenerativeModel, is_deterministic
 from smoothplan.planners.engines import returns_for
-from smoothplan.references import Reference
+from smoothplan.references import Reference, SharedReference
 from smoothplan.running.run import Root
 from smoothplan.running.work import Chunk, Work
 from smoothplan.running.workers import Workers
@@ -43,6 +43,10 @@ have it, half of all corrections by pure noise count."""
 
 DEVIATION = 1.0
 """Standard errors by which an action must be ahead of the reference's best to be taken in its place."""
+
+COUNTED = 2.0
+"""The same where the reference counts what follows every action, from more calls than a race makes. With 1, chance left
+good actions so often that agents on a frozen lake did worse than the reference alone."""
 
 DOMINATED = 3.0
 """Standard errors by which an action must not be worse than another to be chosen."""
@@ -98,6 +102,7 @@ class Race:
         here = values_of(reference.q, frozen(np.asarray(root.state)[None]), model.actions)[0]
         self.claim = float(here.max())  # what the reference says of the state
         self.best = int(here.argmax())  # and which action it would take
+        self._lead = COUNTED if isinstance(reference, SharedReference) else DEVIATION  # in standard errors
         self._engine = returns_for(model, reference, self.claim)
         self._work = Work(self._engine, model, root.state, root.seed, kept=False)
         self.active = np.arange(model.actions)  # actions that are left
@@ -227,7 +232,7 @@ class Race:
         What all actions of a row have in common is taken off. With the correction c of early estimates by late ones,
         and its variance v, the part is (1 − 3Σv/Σc²)₊, as James and Stein shrink: nothing where the correction may be
         noise, all of it where it clearly is not. The reference's best action is left only for one that is ahead by a
-        standard error: where the two are alike, changing between them gains nothing.
+        standard error, or by two of a reference that counts: where two are alike, changing between them gains nothing.
         """
         if len(self._early) == 0:
             return self.best
@@ -247,7 +252,7 @@ class Race:
         stays = int(np.flatnonzero(left == self.best)[0])
         apart = [rows[:, [ahead]] - rows[:, [stays]] for rows in (early, corrections)]
         error = math.sqrt(float(self._variances(apart[0])[0] + part**2 * self._variances(apart[1])[0]))
-        leads = estimates[ahead] - estimates[stays] > DEVIATION * error + self._rounding
+        leads = estimates[ahead] - estimates[stays] > self._lead * error + self._rounding
         return int(left[ahead]) if leads else self.best
 
     def _variances(self, rows: Floats) -> Floats:
