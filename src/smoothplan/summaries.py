@@ -157,7 +157,7 @@ def _action(result: "PlanResult") -> str:
     shares = ", ".join(f"{name} {share:.0%}" for name, share in zip(result.names, result.policy, strict=True))
     certified = isinstance(result.details, Identification) and result.details.certified
     estimate = "" if certified else " (estimate)"
-    return f"{result.names[result.action or 0]}{estimate}; policy {shares}"
+    return f"{result.names[result.action or 0]}{estimate}; estimated policy {shares}"
 
 
 def _details(result: "PlanResult") -> Iterator[Line]:
