@@ -327,21 +327,20 @@ def _sum_samples(state: int, action: int, count: int, recursion: Recursion) -> t
         row = recursion.levels[row].reference
     child = recursion.levels[row]
     total, squares = 0.0, 0.0
-    part, part_squares = 0.0, 0.0  # of `TOGETHER` samples at most
-    for place in range(count):
-        if place % TOGETHER == 0:
-            total, squares = total + part, squares + part_squares
-            part, part_squares = 0.0, 0.0
-        if action == NO_ACTION:
-            value = _sample(row, state, FIRST_FRAME, run)
-        else:
-            value, _, successor = _draws(run, state, action, ONE, child.rewards)
-            value *= child.reward_share
-            if successor >= 0:
-                value += recursion.discount * _sample(row, successor, FIRST_FRAME, run)
-        part += value
-        part_squares += value * value
-    return total + part, squares + part_squares
+    for start in range(0, count, TOGETHER):
+        added, added_squares = 0.0, 0.0
+        for _ in range(min(TOGETHER, count - start)):
+            if action == NO_ACTION:
+                value = _sample(row, state, FIRST_FRAME, run)
+            else:
+                value, _, successor = _draws(run, state, action, ONE, child.rewards)
+                value *= child.reward_share
+                if successor >= 0:
+                    value += recursion.discount * _sample(row, successor, FIRST_FRAME, run)
+            added += value
+            added_squares += value * value
+        total, squares = total + added, squares + added_squares
+    return total, squares
 
 
 @dataclass(frozen=True, eq=False)
