@@ -18,14 +18,14 @@ from typing import Any, Literal
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.arguments import Floats
-from smoothplan.backups import SoftmaxMixture
-from smoothplan.engines.base import Sums
-from smoothplan.engines.chains import BatchedChains, Chains
-from smoothplan.engines.compiled_chains import TableChains
-from smoothplan.engines.grids import Grid, grid_nodes, make_grid
-from smoothplan.engines.jitted_chains import JittedChains
-from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.base.arguments import Floats
+from smoothplan.chains.batched import BatchedChains, Chains
+from smoothplan.chains.grid import Grid, grid_nodes, make_grid
+from smoothplan.chains.jitted import JittedChains
+from smoothplan.chains.table import TableChains
+from smoothplan.models.model import GenerativeModel, Oracle
+from smoothplan.run.chunks import Sums
+from smoothplan.theory.backups import SoftmaxMixture
 from studies.contest import (
     Measurement,
     add,
@@ -125,7 +125,7 @@ def contestant(kind: Kind, chains: Chains, model: GenerativeModel, state: Any) -
             if kind == "values":
                 found.append(chains.values(oracle, state, SAMPLES[kind], HORIZON))
             else:
-                found.append(Sums(*chains.corrections(oracle, state, SAMPLES[kind], PAIRS, HORIZON)[:3]))
+                found.append(chains.corrections(oracle, state, SAMPLES[kind], PAIRS, HORIZON))
             calls += oracle.calls
         return Measurement(time.process_time() - start, calls, add(found))
 

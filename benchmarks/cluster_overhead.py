@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.planners.engines import engine_for
-from smoothplan.running.work import Chunk, Work
-from smoothplan.running.workers import Workers
+from smoothplan.recursive.planners import engine_for
+from smoothplan.run.chunks import Chunk, Sums, Work
+from smoothplan.run.workers import Workers
 
 REPEATS = 3
 OVERHEAD_GOAL = 0.05
@@ -40,21 +40,21 @@ def work(compiled: bool) -> Work:
     return Work(engine, model, 0 if compiled else np.array([0.0]), 0)
 
 
-def chunks(job: Work, seconds: float, count: int) -> list[Chunk]:
+def chunks(job: Work, seconds: float, count: int) -> list[Chunk[Sums]]:
     """`count` chunks that take about `seconds` each."""
 
     def time_of(samples: int) -> float:
-        return job.each([Chunk(0, "returns", (0, samples), samples)]).outcomes[0].seconds
+        return job.each([Chunk(0, type(job.engine).returns, (0, samples), samples)]).outcomes[0].seconds
 
     samples = 1
     while time_of(samples) < 0.1 * seconds:
         samples *= 2
     once = min(time_of(samples) for _ in range(3))
     samples = max(1, round(samples * seconds / once))
-    return [Chunk(number, "returns", (0, samples), samples) for number in range(count)]
+    return [Chunk(number, type(job.engine).returns, (0, samples), samples) for number in range(count)]
 
 
-def timed(workers: Workers, job: Work, todo: list[Chunk]) -> tuple[float, float]:
+def timed(workers: Workers, job: Work, todo: list[Chunk[Sums]]) -> tuple[float, float]:
     """Seconds that the chunks took in all, and by themselves."""
     started = time.perf_counter()
     inside = sum(outcome.seconds for _, outcome in workers.in_order(job, todo))

@@ -28,10 +28,10 @@ from typing import NamedTuple
 import psutil
 
 import smoothplan as sp
-from smoothplan.planners.engines import engine_for
-from smoothplan.running.cluster import DaskPool, batch_seconds
-from smoothplan.running.work import Chunk, Work
-from smoothplan.running.workers import AHEAD, BEHIND, Workers
+from smoothplan.recursive.planners import engine_for
+from smoothplan.run.chunks import Chunk, Sums, Work
+from smoothplan.run.cluster import DaskPool, batch_seconds
+from smoothplan.run.workers import AHEAD, BEHIND, Workers
 
 WORKERS = (10, 30, 100, 300, 1_000, 3_000, 10_000)
 SECONDS = (0.5, 1.0, 5.0, 20.0, 60.0)
@@ -106,11 +106,11 @@ def measured() -> Costs:
 
         batch_seconds = 0.0
 
-    def chunks(count: int) -> list[Chunk]:
-        return [Chunk(number, "returns", (0, 1), 1) for number in range(count)]
+    def chunks(count: int) -> list[Chunk[Sums]]:
+        return [Chunk(number, type(work.engine).returns, (0, 1), 1) for number in range(count)]
 
     with cluster(2) as (address, scheduler), Workers(address) as workers:
-        workers._pool, workers._started = Tiny(address, work, workers.brake), True
+        workers._pool, workers._started = Tiny(address, work, workers.stop_signal), True
         trips = []
         for chunk in chunks(100):
             started = time.perf_counter()

@@ -12,7 +12,7 @@ import argparse
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.agent import Simulated
+from smoothplan.decide.agent import Simulated
 from studies.simulators import Policy, Problem, epidemic, inventory, queues, tuned, value
 
 PROBLEMS: dict[str, Problem] = {

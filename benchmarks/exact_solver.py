@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.backups import Backup, line_cost
+from smoothplan.theory.backups import Backup, line_cost
 
 STATES, ACTIONS, SUCCESSORS, DISCOUNT = 100_000, 5, 2, 0.7
 TOLERANCE = 1e-8

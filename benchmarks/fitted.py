@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import smoothplan as sp
-from smoothplan.references import Improvable
-from smoothplan.references.base import Reference
+from smoothplan.chains.reference import Improvable, Reference
 from studies.simulators import Problem, epidemic, inventory, queues, tuned, value
 
 PROBLEMS: dict[str, Callable[[], Problem]] = {

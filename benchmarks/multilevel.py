@@ -10,8 +10,9 @@ import time
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.arguments import Floats
-from smoothplan.models.base import Oracle
+from smoothplan.base.arguments import Floats
+from smoothplan.models.model import Oracle
+from studies.multilevel import RandomizedMultilevel
 
 DEPTHS, ACTIONS = (1, 2, 3, 4, 5), (2, 5)
 
@@ -38,11 +39,11 @@ MODELS: dict[str, tuple[sp.TabularModel, float]] = {
 }
 
 
-def sampled(planner: sp.RandomizedMultilevel, model: sp.TabularModel, calls: float) -> Floats:
+def sampled(planner: RandomizedMultilevel, model: sp.TabularModel, calls: float) -> Floats:
     """Samples, sums and sums of squares of each of many chunks, [CHUNKS, 3]."""
     engine = planner.engine(model, planner.depth_for(model))
     count = max(2, int(calls / engine.expected_calls / CHUNKS))
-    return np.array([engine.roots(Oracle(model, 0, chunk), 0, count)[:3] for chunk in range(CHUNKS)])
+    return np.array([engine.roots(Oracle(model, 0, chunk), 0, count).moments for chunk in range(CHUNKS)])
 
 
 def variance(parts: Floats) -> float:
@@ -56,9 +57,7 @@ def price(calls: float) -> None:
     print("expected calls of a sample, noisy rewards")
     for actions in ACTIONS:
         model = noisy(actions, 0.5, 1)
-        prices = [
-            sp.RandomizedMultilevel(sp.LogSumExp(1.0), 0.1, depth=depth).expected_calls(model) for depth in DEPTHS
-        ]
+        prices = [RandomizedMultilevel(sp.LogSumExp(1.0), 0.1, depth=depth).expected_calls(model) for depth in DEPTHS]
         print(f"  K={actions}: " + "  ".join(f"{found:.3g}" for found in prices))
 
 
@@ -70,7 +69,7 @@ def choices(calls: float) -> None:
         found = []
         for decay in decays:
             for base in bases:
-                planner = sp.RandomizedMultilevel(sp.LogSumExp(temperature), 0.1, depth=2, base=base, decay=decay)
+                planner = RandomizedMultilevel(sp.LogSumExp(temperature), 0.1, depth=2, base=base, decay=decay)
                 found.append(planner.expected_calls(model) * variance(sampled(planner, model, calls)))
         print(f"  {name}: " + "  ".join(f"{value:.3g}" for value in found), flush=True)
 
@@ -79,10 +78,10 @@ def falls(calls: float) -> None:
     """The slope of the error of means against the number of samples, in logarithms: −1/2 if the variance is finite."""
     for name in ("γ=0.2 K=2 η=0.5", "γ=0.5 K=3 η=0.5"):
         model, temperature = MODELS[name]
-        planner = sp.RandomizedMultilevel(sp.LogSumExp(temperature), 0.1, depth=2)
+        planner = RandomizedMultilevel(sp.LogSumExp(temperature), 0.1, depth=2)
         engine = planner.engine(model, 2)
         count, chunks = 16, 2048
-        means = np.array([engine.roots(Oracle(model, 1, chunk), 0, count)[1] / count for chunk in range(chunks)])
+        means = np.array([engine.roots(Oracle(model, 1, chunk), 0, count).total / count for chunk in range(chunks)])
         sizes, errors = [], []
         while len(means) >= CHUNKS:
             sizes.append(count * chunks / len(means))
@@ -97,7 +96,7 @@ def speed(calls: float) -> None:
     for actions in ACTIONS:
         for depth in (1, 2, 3):
             model = noisy(actions, 0.5, 1)
-            engine = sp.RandomizedMultilevel(sp.LogSumExp(0.5), 0.1, depth=depth).engine(model, depth)
+            engine = RandomizedMultilevel(sp.LogSumExp(0.5), 0.1, depth=depth).engine(model, depth)
             count, made = max(1, int(engine.chunk_calls / engine.expected_calls)), 0
             started = time.process_time()
             while made < calls:
@@ -112,7 +111,7 @@ def beside(calls: float) -> None:
     backup = sp.LogSumExp(1.0)
     fixed = sp.models.garnet(states=50, actions=2, branching=4, discount=0.2, seed=1)
     for name, model in (("deterministic", fixed), ("bernoulli", noisy(2, 0.2, 1))):
-        planner = sp.RandomizedMultilevel(backup, 0.02, depth=3)
+        planner = RandomizedMultilevel(backup, 0.02, depth=3)
         found = variance(sampled(planner, model, calls))
         needed = planner.expected_calls(model) * found / 0.01**2
         certified = sp.forecast(sp.DebiasedCruiser(backup, epsilon=0.02), model).calls

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.acting import episode_seed
-from smoothplan.defaults import entropy_backup
+from smoothplan.chains.grid import GridReference
+from smoothplan.decide.act import episode_seed
+from smoothplan.decide.unregularised import entropy_backup
 from smoothplan.models.gymnasium import Player
-from smoothplan.references import GridReference
 
 MAX_STEPS = 1000
 

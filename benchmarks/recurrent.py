@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.running.run import Identification
+from smoothplan.run.records import GapDetails
 from studies import prism
 from studies.contest import own_twin, plug_in_case, twin, workshop, write_data
 from studies.recurrent import mixed, redeclared, two_queues, two_queues_simulator, warehouse
@@ -97,7 +97,7 @@ def outcome(case: Case, seed: int, max_calls: int) -> Outcome:
     truth = sp.exact.solve(model, HARD).q[model.initial_state]
     result = sp.plan(sp.OTGapE(HARD, case.epsilon, DELTA), model, seed=seed, max_calls=max_calls)
     found, intervals = result.details, result.q_intervals
-    assert isinstance(found, Identification)
+    assert isinstance(found, GapDetails)
     assert intervals is not None
     slack = 1e-6 * max(1.0, float(np.abs(truth).max()))
     return Outcome(

@@ -14,14 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.arguments import Floats
-from smoothplan.compiling import compiled
-from smoothplan.engines.base import Sums
-from smoothplan.engines.compiled_chains import Sampler, TableChains, quadratic, walked
-from smoothplan.models.base import Oracle
-from smoothplan.planners.reference_cruiser import ReferenceCruiser
-from smoothplan.references import TabularReference
-from smoothplan.running.run import Diagnosis
+from smoothplan.base.arguments import Floats
+from smoothplan.base.compiling import compiled
+from smoothplan.chains.cruiser import ReferenceCruiser
+from smoothplan.chains.reference import TabularReference
+from smoothplan.chains.table import Sampler, TableChains, quadratic, walked
+from smoothplan.models.model import Oracle
+from smoothplan.run.chunks import Sums
+from smoothplan.run.records import ReferenceDetails
 
 GOAL = 10.0
 """How many times fewer calls than naive choices need."""
@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
 def measured(name: str, sums: Sums, calls: int) -> Part:
     """A part from its samples."""
-    count, total, squares = sums
+    count, total, squares = sums.moments
     variance = max(0.0, squares - total**2 / count) / (count - 1)
     return Part(name, calls / count, variance, total / count, math.sqrt(variance / count))
 
@@ -87,7 +87,7 @@ def main() -> None:
     table = reference(model, backup, options.seed)
     planner = ReferenceCruiser(backup, TabularReference(table), epsilon=0.5)
     found = sp.plan(planner, model, STATE, seed=options.seed, max_calls=int(options.calls)).details
-    assert isinstance(found, Diagnosis)
+    assert isinstance(found, ReferenceDetails)
     assert found.pairs is not None
     horizon, pairs = found.horizon, found.pairs
     chains = TableChains(model, backup, table, float(np.mean(sp.curvature.value_interval(model, backup))))
@@ -99,7 +99,7 @@ def main() -> None:
     def one_step(name: str, pairs: int) -> Part:
         oracle = Oracle(model, options.seed, 2)
         count = max(50, int(options.calls / (2 * 0.75 * pairs * horizon)))
-        return measured(name, Sums(*chains.corrections(oracle, STATE, count, pairs, horizon)[:3]), oracle.calls)
+        return measured(name, chains.corrections(oracle, STATE, count, pairs, horizon), oracle.calls)
 
     def all_steps(name: str, pairs: int) -> Part:
         oracle = Oracle(model, options.seed, 3)

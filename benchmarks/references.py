@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.arguments import Floats
+from smoothplan.base.arguments import Floats
+from smoothplan.chains.grid import GridReference
+from smoothplan.chains.reference import Reference
+from smoothplan.chains.shared import SharedReference
 from smoothplan.models import Oracle
-from smoothplan.references import GridReference, Reference, SharedReference
 
 STEPS = 500
 """Of an episode that does not end."""

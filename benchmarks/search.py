@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 import smoothplan as sp
-from smoothplan.running.run import Identification, Planner
+from smoothplan.run.records import GapDetails, Planner
 from studies.contest import own_twin, plug_in_case, twin, workshop, write_data
 
 EPSILONS = (1.0, 0.5, 0.2)
@@ -63,7 +63,7 @@ def prices(models: list[sp.TabularModel]) -> None:
                 planner = factory(model, epsilon)
                 result = sp.plan(planner, model, 0, seed=seed, max_calls=MAX_CALLS)
                 found, intervals = result.details, result.q_intervals
-                assert isinstance(found, Identification)
+                assert isinstance(found, GapDetails)
                 assert intervals is not None
                 truth = truths[SOFT if planner.backup is SOFT else HARD][seed]
                 missed += bool((intervals[:, 0] > truth + 1e-9).any() or (intervals[:, 1] < truth - 1e-9).any())

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.arguments import Floats
+from smoothplan.base.arguments import Floats
 
 try:
     pomdp_py: Any = importlib.import_module("pomdp_py")

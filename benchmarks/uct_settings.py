@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.arguments import Floats
+from smoothplan.base.arguments import Floats
 
 BUDGETS = (1_000, 10_000, 100_000)
 MATTERS = 1e-3

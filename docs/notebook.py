@@ -15,11 +15,11 @@ FILE = Path(__file__).with_suffix(".ipynb")
 CELLS = [
     """# Results at a glance
 
-Forecasts, plans, decisions and comparisons show themselves in a notebook. The drawings below the cells need nothing
-but smoothplan. `figure()` returns a [Plotly](https://plotly.com/python/) figure: install `smoothplan[plots]`.""",
+A notebook shows forecasts, plans, decisions and comparisons as text. `figure()` draws them with
+[Plotly](https://plotly.com/python/): install `smoothplan[plots]`.""",
     """## The price
 
-A forecast makes no simulator call. The curve shows what other accuracies would cost.""",
+A forecast makes no simulator call. Its figure shows the price of other accuracies.""",
     """import smoothplan as sp
 
 model = sp.models.garnet(states=50, actions=3, branching=4, discount=0.2, seed=1, reward_kind="bernoulli")
@@ -29,16 +29,15 @@ forecast""",
     "forecast.figure()",
     """## A value
 
-The bars are intervals of the value and of the action values, which hold with the probability that was asked for.""",
+The interval holds with the probability asked for.""",
     "sp.plan(planner, model, state=0, seed=0)",
     """## The best action
 
-A planner by bounds proves an interval for each action. Below is the graph of states that it explored.""",
+A planner by bounds proves an interval for each action.""",
     """river = sp.models.river_swim(discount=0.7)
 best = sp.plan(sp.OTGapE(sp.HardMax(), epsilon=0.1, delta=0.1), river, state=0, seed=0)
 best""",
     "best.figure()",
-    "print(best.summary())",
     """## Planners side by side
 
 `compare` runs planners with budgets and seeds, and returns one row for each run. With `checkpoint="file"` it can be

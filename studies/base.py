@@ -1,15 +1,18 @@
 """What a study is, and how one is run: cells, one row on disk for each, and the findings of all rows."""
 
+import inspect
 import json
 import os
 import platform
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
+from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from importlib.util import find_spec
@@ -17,7 +20,6 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Generic, Literal, NamedTuple, TypeVar
 
-from smoothplan.running.fingerprint import fingerprint
 from studies.findings import Evidence, Findings
 
 Scale = Literal["quick", "full"]
@@ -87,12 +89,10 @@ class Study(Generic[S]):
         return [name for name in self.needs if find_spec(name) is None]
 
     def version(self) -> str:
-        """The version of smoothplan, and a fingerprint of the code of this package that `measure` runs.
-
-        Comments, docstrings and the code of `evidence` do not count: changing them keeps the rows.
-        """
+        """The version of smoothplan, and a digest of the module that `measure` is from and of `sources`."""
         texts = [files("studies").joinpath(name).read_text(encoding="utf-8") for name in self.sources]
-        return f"{version('smoothplan')}+{fingerprint((self.measure, texts))[:8]}"
+        module = inspect.getsource(sys.modules[self.measure.__module__])
+        return f"{version('smoothplan')}+{blake2b(chr(0).join([module, *texts]).encode(), digest_size=4).hexdigest()}"
 
 
 def run(study: Study[Any], scale: Scale, out: Path, progress: Progress | None = None) -> Findings:

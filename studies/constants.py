@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from smoothplan.backups import LogSumExp
-from smoothplan.forecast import forecast
 from smoothplan.models.zoo import garnet
-from smoothplan.planners import DebiasedCruiser, SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
+from smoothplan.recursive.planners import DebiasedCruiser, SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
+from smoothplan.recursive.schedule import forecast
+from smoothplan.theory.backups import LogSumExp
 from studies.base import Cell, Row, Study
 from studies.findings import Axis, Claim, Evidence, Figure, Series, Table
 

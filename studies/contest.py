@@ -22,18 +22,21 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from smoothplan import exact
-from smoothplan.arguments import Floats, Ints
-from smoothplan.backups import LogSumExp, OptimalTransport, SoftmaxMixture, line_cost
-from smoothplan.engines.base import Engine, Sums
-from smoothplan.engines.batched import BatchedEngine
-from smoothplan.engines.compiled import CompiledEngine
-from smoothplan.models.base import GenerativeModel, Oracle
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.models.model import GenerativeModel, Oracle
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import VectorModel
 from smoothplan.models.zoo import garnet
-from smoothplan.schedules import Level, Problem, Schedule, optimised
-from smoothplan.schedules.debias import DEBIASING, MOST, Debiased
+from smoothplan.recursive.batched import BatchedEngine
+from smoothplan.recursive.compiled import CompiledEngine
+from smoothplan.recursive.debias import DEBIASING, MOST, Debiased
+from smoothplan.recursive.level import Level
+from smoothplan.recursive.optimise import optimised
+from smoothplan.recursive.schedule import Schedule
+from smoothplan.run.chunks import Engine, Sums
+from smoothplan.theory import exact
+from smoothplan.theory.backups import LogSumExp, OptimalTransport, SoftmaxMixture, line_cost
+from smoothplan.theory.problem import Problem
 
 STATE, ACTION = 0, 0
 COMPILED, BATCHED, TWIN, PLAIN = "compiled", "batched, NumPy", "C++ twin", "plain Python"
@@ -166,7 +169,7 @@ def write_data(case: Case, path: Path) -> None:
     table = [
         [
             kinds.index(level.kind), level.samples, child(level.reference), child(level.linear), child(level.quadratic),
-            level.pairs, level.centring == "policy",
+            level.pairs, level.printed,
             level.shift + (problem.middle if level.kind == "constant" else 0.0),
             *(level.clip or (-math.inf, math.inf)), level.debias, level.rewards, *_weights(level),
         ]
@@ -252,10 +255,9 @@ def compiled_contestant(case: Case) -> Contestant:
     return engine_contestant(case, CompiledEngine(case.schedule, case.backup, case.model), case.model, LARGE_CHUNK)
 
 
-def add(parts: Iterable[tuple[float, ...]]) -> Sums:
+def add(parts: Iterable[Sums]) -> Sums:
     """The sums of several chunks as one."""
-    samples, total, squares = (float(sum(column)) for column in zip(*parts, strict=True))
-    return Sums(int(samples), total, squares)
+    return sum(parts, start=Sums())
 
 
 def mean_and_error(sums: Sums) -> tuple[float, float]:

@@ -8,16 +8,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from smoothplan import curvature, exact
-from smoothplan.arguments import Floats
-from smoothplan.backups import LogSumExp, SoftmaxMixture
+from smoothplan.base.arguments import Floats
+from smoothplan.chains.cruiser import ReferenceCruiser
+from smoothplan.chains.reference import TabularReference
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import garnet
-from smoothplan.plan import plan
-from smoothplan.planners import ReferenceCruiser
-from smoothplan.references import TabularReference
-from smoothplan.running.run import Diagnosis
-from smoothplan.schedules.level import Problem
+from smoothplan.run.plan import plan
+from smoothplan.run.records import ReferenceDetails
+from smoothplan.theory import curvature, exact
+from smoothplan.theory.backups import LogSumExp, SoftmaxMixture
+from smoothplan.theory.problem import Problem
 from studies.base import Cell, Row, Study, where
 from studies.findings import Axis, Claim, Evidence, Figure, Series, Table
 from studies.fits import power_law
@@ -111,7 +111,7 @@ def sampled(s: Mapping[str, Any], seed: int, table: Floats) -> dict[str, Any]:
     )
     result = plan(planner, model, 0, seed=seed, max_calls=s["calls"])
     found = result.details
-    assert isinstance(found, Diagnosis)
+    assert isinstance(found, ReferenceDetails)
     means = ChainMeans(model, backup, table).orders(found.horizon, Problem.of(model, backup).middle)
     estimate, error = (found.order_1, found.order_1_error) if s["order"] == 1 else (found.order_2, found.order_2_error)
     return {

@@ -6,17 +6,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from smoothplan import curvature, exact
-from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, LogSumExp, OptimalTransport
-from smoothplan.engines.compiled import CompiledEngine
-from smoothplan.forecast import forecast
-from smoothplan.models.base import Oracle
+from smoothplan.base.arguments import Floats
+from smoothplan.models.model import Oracle
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import garnet
-from smoothplan.planners import DebiasedCruiser, SecondOrderSmoothCruiser, SmoothCruiser
-from smoothplan.schedules.level import Centring, Level, Problem
-from smoothplan.schedules.schedule import Schedule
+from smoothplan.recursive.compiled import CompiledEngine
+from smoothplan.recursive.level import Level
+from smoothplan.recursive.planners import DebiasedCruiser, SecondOrderSmoothCruiser, SmoothCruiser
+from smoothplan.recursive.schedule import Schedule, forecast
+from smoothplan.theory import curvature, exact
+from smoothplan.theory.backups import Backup, LogSumExp, OptimalTransport
+from smoothplan.theory.problem import Problem
 
 Variant = Literal["printed", "mended", "pairs", "debiased"]
 Clipping = Literal["none", "values", "printed"]
@@ -160,8 +160,7 @@ def clipping_bias(
             linear=0,
             quadratic=0,
             pairs=2,
-            equal_pairs=True,
-            centring="policy",
+            printed=True,
             clip=clip,
         ),
     )
@@ -254,7 +253,7 @@ def attained_remainders(kind: str, actions: int, size: float, count: int, seed: 
 
 
 def centring_variance(
-    centring: Centring,
+    centring: Literal["action", "policy"],
     rewards: Any,
     error: float,
     actions: int,
@@ -273,7 +272,7 @@ def centring_variance(
     schedule = SmoothCruiser(backup, epsilon=0.01).schedule(model)  # returns are biased by less than ε
     # One reward for each return: means of several would hide what a centring does to the noise between actions.
     below = [replace(level, rewards=1) for level in schedule.levels[:-1]]
-    schedule = replace(schedule, levels=(*below, replace(schedule.root, centring=centring)))
+    schedule = replace(schedule, levels=(*below, replace(schedule.root, printed=centring == "policy")))
     sums = CompiledEngine(schedule, backup, model).values(Oracle(model, seed), 0, reference, samples)
     policy = backup.policy(reference)
     drop = _variance(policy, q) - _variance(policy, q - reference)

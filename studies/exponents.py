@@ -8,25 +8,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smoothplan import curvature, exact
-from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, LogSumExp
-from smoothplan.forecast import forecast
+from smoothplan.base.arguments import Floats
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import garnet
-from smoothplan.plan import plan
-from smoothplan.planners import (
-    DebiasedCruiser,
-    RandomizedMultilevel,
-    SecondOrderSmoothCruiser,
-    SmoothCruiser,
-    SparseSampling,
-)
-from smoothplan.schedules.level import Problem
-from smoothplan.schedules.optimise import Kinds, optimised
+from smoothplan.recursive.optimise import Kinds, optimised
+from smoothplan.recursive.planners import DebiasedCruiser, SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
+from smoothplan.recursive.schedule import forecast
+from smoothplan.run.plan import plan
+from smoothplan.theory import curvature, exact
+from smoothplan.theory.backups import Backup, LogSumExp
+from smoothplan.theory.problem import Problem
 from studies.base import Cell, Row, Study, where
 from studies.findings import Axis, Claim, Evidence, Figure, Series, Table
 from studies.fits import Fit, exponent_beside_logs, local_slopes, power_law
+from studies.multilevel import RandomizedMultilevel
 
 SPARSE, FIRST, SECOND = "Sparse Sampling", "SmoothCruiser", "SecondOrderSmoothCruiser"
 ONE_TERM, DEBIASED = "DebiasedCruiser, one term only", "DebiasedCruiser"

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from smoothplan.arguments import Floats
+from smoothplan.base.arguments import Floats
 
 Mean = Literal["geometric", "square"]
 

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 
 import smoothplan as sp
-from smoothplan import exact
-from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, HardMax, LogSumExp
+from smoothplan.base.arguments import Floats
+from smoothplan.bounds.gape import MDPGapE, OTGapE
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import garnet
-from smoothplan.plan import plan
-from smoothplan.planners import MDPGapE, OTGapCruiser, OTGapE
-from smoothplan.running.run import Identification, Planner
-from smoothplan.schedules.level import Problem
-from smoothplan.schedules.optimise import PRICE_GROWTH, Kinds, ladder
+from smoothplan.recursive.gap_cruiser import OTGapCruiser
+from smoothplan.recursive.optimise import PRICE_GROWTH, Kinds, ladder
+from smoothplan.run.plan import plan
+from smoothplan.run.records import GapDetails, Planner
+from smoothplan.theory import exact
+from smoothplan.theory.backups import Backup, HardMax, LogSumExp
+from smoothplan.theory.problem import Problem
 from studies.base import Cell, Row, Study, where
 from studies.findings import Axis, Claim, Evidence, Figure, Series
 from studies.fits import Fit, power_law
@@ -184,10 +185,10 @@ def _run(planner: Planner, model: TabularModel, root: int, q: Floats, cell: Cell
 def _refusal(planner: Planner, model: TabularModel, max_calls: int) -> dict[str, Any]:
     """What is said where nobody limits the calls; how much the action may be worse than the best with a limit."""
     limited = plan(planner, model, 0, max_calls=max_calls).details
-    assert isinstance(limited, Identification)
+    assert isinstance(limited, GapDetails)
     try:
         plan(planner, model, 0)
-    except sp.HopelessError as error:
+    except sp.TooExpensiveError as error:
         return {"refused": str(error), "gap": limited.gap}
     return {"refused": "", "gap": limited.gap}
 

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smoothplan import exact
-from smoothplan.arguments import Floats
-from smoothplan.backups import HardMax
+from smoothplan.base.arguments import Floats
+from smoothplan.bounds.gape import OTGapE
 from smoothplan.models.tabular import Outcome, TabularModel
-from smoothplan.plan import plan
-from smoothplan.planners import OTGapE
-from smoothplan.running.run import Identification
+from smoothplan.run.plan import plan
+from smoothplan.run.records import GapDetails
+from smoothplan.theory import exact
+from smoothplan.theory.backups import HardMax
 from studies.base import Cell, Row, Study, varied, where
 from studies.findings import Claim, Evidence, Table
 from studies.recurrent import redeclared
@@ -157,7 +157,7 @@ def _run(undiscounted: TabularModel, cell: Cell) -> dict[str, Any]:
     solution = exact.solve(model, HardMax(), SOLVED)
     result = plan(OTGapE(HardMax(), s["epsilon"], s["delta"]), model, seed=cell.seed, max_calls=s["max_calls"])
     found = result.details
-    assert isinstance(found, Identification)
+    assert isinstance(found, GapDetails)
     assert found.graph is not None
     states = np.asarray(found.graph.states)
     q = solution.q[model.initial_state]

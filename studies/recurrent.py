@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from smoothplan.arguments import Floats, Ints
-from smoothplan.models.base import States
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.models.model import States
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import VectorModel
 from smoothplan.models.zoo import garnet

@@ -8,25 +8,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smoothplan import exact
-from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, HardMax
-from smoothplan.defaults import entropy_backup, width
-from smoothplan.forecast import forecast
+from smoothplan.base.arguments import Floats
+from smoothplan.bounds.gape import MDPGapE, OTGapE
+from smoothplan.bounds.uct import UCT
+from smoothplan.chains.cruiser import ReferenceCruiser
+from smoothplan.decide.unregularised import entropy_backup, width
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import REBOOT_COST, frozen_lake, garnet, sailing
-from smoothplan.plan import plan
-from smoothplan.planners import (
-    UCT,
-    DebiasedCruiser,
-    MDPGapE,
-    OTGapCruiser,
-    OTGapE,
-    ReferenceCruiser,
-    SmoothCruiser,
-    SparseSampling,
-)
-from smoothplan.running.run import Identification, Planner
+from smoothplan.recursive.gap_cruiser import OTGapCruiser
+from smoothplan.recursive.planners import DebiasedCruiser, SmoothCruiser, SparseSampling
+from smoothplan.recursive.schedule import forecast
+from smoothplan.run.plan import plan
+from smoothplan.run.records import GapDetails, Planner
+from smoothplan.theory import exact
+from smoothplan.theory.backups import Backup, HardMax
 from studies.base import Cell, Row, Study, where
 from studies.findings import Axis, Claim, Evidence, Figure, Series, Table
 
@@ -206,7 +201,7 @@ def measure(cell: Cell) -> Mapping[str, Any]:
         "regret": loss if loss > 2.0 * SOLVED else 0.0,  # actions that are alike differ by rounding only
         "calls": result.calls,
         "informed": True,
-        "bound": max(found.gap, 0.0) if s["planner"] == "MDPGapE" and isinstance(found, Identification) else None,
+        "bound": max(found.gap, 0.0) if s["planner"] == "MDPGapE" and isinstance(found, GapDetails) else None,
     }
 
 

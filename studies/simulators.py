@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.arguments import Floats, Ints
-from smoothplan.models.base import States
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.models.model import States
 
 Policy = Callable[[States], Ints]
 """From states [n, d] to actions [n]."""

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from smoothplan import curvature, exact
-from smoothplan.arguments import Floats
-from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, discrete_cost, line_cost, ring_cost
+from smoothplan.base.arguments import Floats
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import COMPASS, garnet, sailing
+from smoothplan.theory import curvature, exact
+from smoothplan.theory.backups import HardMax, LogSumExp, OptimalTransport, discrete_cost, line_cost, ring_cost
 from studies.base import Cell, Row, Study, where
 from studies.findings import Axis, Claim, Evidence, Figure, Series
 from studies.fits import Fit, power_law

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.engines.base import Sums
+from smoothplan.run.chunks import Sums
 from studies.base import Cell, Row, Study, where
 from studies.contest import (
     BATCHED,
@@ -102,7 +102,7 @@ def measure(cell: Cell) -> Mapping[str, Any]:
         case "contest":
             found = {who: run(chunks, cell.seed) for who, (run, chunks) in field_of(s["case"], s["seconds"]).items()}
             rates = {who: each.calls / each.seconds for who, each in found.items()}
-            return {"rates": rates, "sums": {who: each.sums for who, each in found.items()}}
+            return {"rates": rates, "sums": {who: each.sums.write() for who, each in found.items()}}
         case "workers":
             return speed_ups(s["pool"], s["workers"], s["repeats"], s["seconds"])
         case "size":
@@ -311,7 +311,7 @@ def _agreement_claims(rows: Sequence[Row]) -> Iterator[Claim]:
     distances = []
     for case in {r.settings["case"] for r in rows}:
         here = [r.result["sums"] for r in where(rows, case=case)]
-        found = {who: mean_and_error(add(Sums(*sums[who]) for sums in here)) for who in here[0]}
+        found = {who: mean_and_error(add(Sums.read(sums[who]) for sums in here)) for who in here[0]}
         mean, error = found[COMPILED]
         distances += [abs(mean - m) / math.hypot(error, e) for who, (m, e) in found.items() if who != COMPILED]
     if distances:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.arguments import Floats
+from smoothplan.base.arguments import Floats
 from studies.recurrent import redeclared
 from tests.common import identified
 

@@ -3,19 +3,21 @@
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.arguments import Floats
-from smoothplan.backups import line_cost
+from smoothplan.base.arguments import Floats
+from smoothplan.bounds.search import SearchRun
 from smoothplan.confidence.kl import ball_extreme
-from smoothplan.models.base import States
-from smoothplan.running.run import Diagnosis, EngineName, Identification, Root
-from smoothplan.search.explorer import Explorer
+from smoothplan.graph.explorer import Explorer
+from smoothplan.graph.sampling import Batch, Draw, PairSampler, Sampled
+from smoothplan.models.model import States
+from smoothplan.run.records import EngineName, GapDetails, ReferenceDetails, Root
+from smoothplan.theory.backups import line_cost
 
 
 def ending(actions: int, discount: float, seed: int, rewards: tuple[float, float] = (-1.0, 2.0)) -> sp.TabularModel:
@@ -99,8 +101,58 @@ def by_state(model: sp.TabularModel) -> sp.OptimalTransport:
 
 
 def begun(planner: sp.OTGapE, model: Any, engine: EngineName = "auto", state: Any = 0, seed: int = 1) -> Explorer:
+    """The graph of a search by bounds at its start."""
+    return started(planner, model, engine, state, seed).explorer
+
+
+def started(planner: sp.OTGapE, model: Any, engine: EngineName = "auto", state: Any = 0, seed: int = 1) -> SearchRun:
     """A search by bounds at its start."""
-    return planner._explorer(Root(model, state, seed, None, None, engine, time.perf_counter()))
+    return planner.start(Root(model, state, seed, 2**62, None, engine, time.perf_counter()))
+
+
+def alone(search: Explorer) -> Draw:
+    """Calls the simulator in this thread."""
+
+    def draw(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Sampled]]:
+        for batch in batches:
+            yield (
+                batch,
+                PairSampler().pairs(search.oracle.of_chunk(batch[0]), None, *batch[1:]),
+            )
+
+    return draw
+
+
+def tied(model: sp.TabularModel) -> sp.TabularModel:
+    """The same model, but all actions at state 0 do the same: a search never ends before its limit."""
+    tables = [np.array(array) for array in (model.probabilities, model.successors, model.rewards, model.ends)]
+    for table in tables:
+        table[0] = table[0, :1]
+    kept = {name: getattr(model, name) for name in ("discount", "reward_kind", "reward_range")}
+    return sp.TabularModel(*tables[:3], **kept, terminal=tables[3])
+
+
+def recurrent(
+    seed: int, kind: Any = "deterministic", states: int = 5, actions: int = 2, branching: int = 3, discount: float = 0.7
+) -> sp.TabularModel:
+    """A few states that recur; rewards are "deterministic", "bernoulli" or "transition"; some transitions end."""
+    rng = np.random.default_rng(seed)
+    shape = (states, actions, branching)
+    rewards = rng.uniform(0.1, 0.9, size=shape if kind == "transition" else shape[:2])
+    return sp.TabularModel(
+        rng.dirichlet(np.ones(branching), size=shape[:2]),
+        np.argsort(rng.random((states, actions, states)), axis=-1)[..., :branching],
+        rewards if kind == "bernoulli" else 4.0 * rewards - 1.0,
+        discount=discount,
+        reward_kind=kind,
+        reward_range=(0.0, 1.0) if kind == "bernoulli" else (-1.0, 3.0),
+        terminal=rng.random(shape) < 0.1,
+    )
+
+
+def contain(low: Any, truth: Floats, high: Any, rounding: float = 1e-9) -> bool:
+    """Whether all intervals contain what they should, up to rounding."""
+    return bool(((low <= truth + rounding) & (truth <= high + rounding)).all())
 
 
 def vectorised(model: sp.TabularModel, step: Any = None, initial_state: Any = 0) -> sp.VectorModel:
@@ -149,15 +201,15 @@ def intervals_of(result: sp.PlanResult) -> Floats:
     return result.q_intervals
 
 
-def identified(result: sp.PlanResult) -> Identification:
+def identified(result: sp.PlanResult) -> GapDetails:
     """How the best action was found, where one was looked for."""
-    assert isinstance(result.details, Identification)
+    assert isinstance(result.details, GapDetails)
     return result.details
 
 
-def diagnosed(result: sp.PlanResult) -> Diagnosis:
+def diagnosed(result: sp.PlanResult) -> ReferenceDetails:
     """What chains say of a reference, where there is one."""
-    assert isinstance(result.details, Diagnosis)
+    assert isinstance(result.details, ReferenceDetails)
     return result.details
 
 

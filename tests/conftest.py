@@ -2,7 +2,7 @@
 
 import pytest
 
-from smoothplan.running.workers import ThreadPool, Workers
+from smoothplan.run.workers import ThreadPool, Workers
 from tests.browser import NO_BROWSER
 
 

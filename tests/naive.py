@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from smoothplan.arguments import Floats
-from smoothplan.backups import OptimalTransport, SoftmaxMixture, line_cost
+from smoothplan.base.arguments import Floats
 from smoothplan.models.tabular import TabularModel
-from smoothplan.schedules import level as arithmetic
-from smoothplan.schedules.debias import DEBIASING
-from smoothplan.schedules.level import Level, Problem, certify
-from smoothplan.schedules.schedule import Schedule
+from smoothplan.recursive import level as arithmetic
+from smoothplan.recursive.debias import DEBIASING
+from smoothplan.recursive.level import Level, certify
+from smoothplan.recursive.schedule import Schedule
+from smoothplan.theory.backups import OptimalTransport, SoftmaxMixture, line_cost
+from smoothplan.theory.problem import Problem
 
 Choose = Callable[[Sequence[float]], int]
 """An index, given the probability of each."""
@@ -183,15 +184,15 @@ class Naive:
             assert level.linear is not None
             action = self.choose(soft.local(q, self.choose(soft.weights)))
             result += self.one_return(row, level.linear, state, action)
-            if level.centring == "action":
-                result -= q[action]
-            else:
+            if level.printed:
                 result -= sum(p * entry for p, entry in zip(soft.policy(q), q, strict=True))
+            else:
+                result -= q[action]
         if level.kind == "order-2":
             assert level.quadratic is not None
             column = self.choose(soft.weights)
             one, two = self.choose(soft.local(q, column)), self.choose(soft.local(q, column))
-            if one != two or level.equal_pairs:
+            if one != two or level.printed:
                 differences = []
                 for _ in range(level.pairs):
                     first = self.one_return(row, level.quadratic, state, one)
@@ -467,7 +468,7 @@ def _own_shift(problem: Problem, above: Sequence[Level], level: Level) -> float:
         return float(arithmetic.plug_in(problem, returns[level.reference], around, level.debias).shift)
     if level.kind == "order-1":
         assert level.linear is not None
-        return float(arithmetic.first_order(problem, around, returns[level.linear], "action", level.debias).shift)
+        return float(arithmetic.first_order(problem, around, returns[level.linear], level.debias).shift)
     return 0.0
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 
-from smoothplan.arguments import Floats
-from smoothplan.backups import Backup, LogSumExp
+from smoothplan.base.arguments import Floats
+from smoothplan.theory.backups import Backup, LogSumExp
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.test_documentation import PAGES, SAMPLE, Sample, agrees, run
+from tests.docs.test_documentation import PAGES, SAMPLE, Sample, agrees, run
 
 SECONDS = re.compile(r"\d+\.\d+ s$", re.MULTILINE)
 """A time at the end of a line, which differs from run to run."""

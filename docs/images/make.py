@@ -18,10 +18,10 @@ from typing import NamedTuple
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.arguments import Floats, Ints, amount
-from smoothplan.models.base import States
-from smoothplan.running import progress
-from smoothplan.running.run import Identification
+from smoothplan.base.arguments import Floats, Ints, amount
+from smoothplan.models.model import States
+from smoothplan.run import progress
+from smoothplan.run.records import GapDetails
 
 HERE = Path(__file__).parent
 
@@ -165,7 +165,7 @@ def boxes(rows: Sequence[tuple[str, str, str]]) -> list[str]:
 
 def shrinking(planner: sp.DebiasedCruiser, model: sp.TabularModel) -> tuple[sp.PlanResult, list[str]]:
     """A run, with every line of progress that it writes."""
-    progress.EVERY = 0.0  # every update, not one a second
+    progress.LINE_SECONDS = 0.0  # every update, not one a second
     lines = io.StringIO()
     with contextlib.redirect_stderr(lines):
         result = sp.plan(planner, model, state=0, seed=0, progress="json")
@@ -219,7 +219,7 @@ def actions() -> str:
     exact = sp.exact.solve(model, sp.HardMax()).q[0]
     planner = sp.OTGapE(sp.HardMax(), epsilon=0.1, delta=0.1)
     result = sp.plan(planner, model, state=0)
-    assert isinstance(result.details, Identification)
+    assert isinstance(result.details, GapDetails)
     assert result.q_intervals is not None
     history = result.details.history
     parts: list[str] = []

@@ -1,24 +1,31 @@
-"""Plan with a simulator: which action now, and how sure, with certificates where they can be had.
+"""Plan with a simulator: which action now, and how sure, certified where possible.
 
-Everything a user needs is in this namespace: backups (`HardMax`, `LogSumExp`, `OptimalTransport`, `Tsallis`), models
-(`TabularModel`, `VectorModel`, `JitModel`, `models`), planners of values (`DebiasedCruiser`, `SparseSampling`,
-`SmoothCruiser`, `SecondOrderSmoothCruiser`) and of actions (`OTGapE`, `MDPGapE`, `OTGapCruiser`), one for long horizons
-(`ReferenceCruiser`, around `references`), baselines (`UCT`, `RandomizedMultilevel`), with `forecast` and `plan`;
-`decide` and `Agent` for actions on any simulator; `plan_unregularised` for ordinary values and `act` for episodes of a
-Gymnasium environment; the exact solver (`exact`) and the theory (`curvature`).
+- `decide` finds an action for any simulator; `Agent` decides again and again, `act` plays a Gymnasium environment.
+- `plan` runs a planner at a state. Values: `DebiasedCruiser`, `SparseSampling`, `SmoothCruiser` and
+  `SecondOrderSmoothCruiser`; at long horizons `ReferenceCruiser`. Actions: `OTGapE`, `MDPGapE`, `OTGapCruiser` and
+  `UCT`. `forecast` bounds the simulator calls before a run, `plan_unregularised` plans for the unregularised value,
+  `compare` runs planners side by side.
+- Simulators: `VectorModel`, `JitModel`, `TabularModel`, and the adapters and known problems in `models`.
+- Backups: `HardMax`, `LogSumExp`, `OptimalTransport` and `Tsallis`.
+- `exact` solves tables, `curvature` has the constants of the theory, `references` approximates action values.
 """
 
 from importlib.metadata import version
 
-from smoothplan import backups, curvature, exact, models, references
-from smoothplan.acting import ActResult, act
-from smoothplan.agent import Agent, Episode
-from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, Tsallis
-from smoothplan.checking import check_model
-from smoothplan.checks import BackupError, BackupReport, check_backup
-from smoothplan.compare import Comparison, compare
-from smoothplan.decide import Decision, decide
-from smoothplan.forecast import Forecast, forecast
+from smoothplan import models
+from smoothplan.bounds.gape import MDPGapE, OTGapE
+from smoothplan.bounds.uct import UCT
+from smoothplan.chains import references
+from smoothplan.chains.cruiser import ReferenceCruiser
+from smoothplan.chains.fitted import FittedReference
+from smoothplan.chains.grid import GridReference
+from smoothplan.chains.reference import CriticReference, TabularReference
+from smoothplan.chains.shared import SharedReference
+from smoothplan.decide.act import ActResult, act
+from smoothplan.decide.agent import Agent, Episode
+from smoothplan.decide.compare import Comparison, compare
+from smoothplan.decide.decide import Decision, decide
+from smoothplan.decide.unregularised import plan_unregularised
 from smoothplan.models import (
     GenerativeModel,
     JitModel,
@@ -30,24 +37,17 @@ from smoothplan.models import (
     VectorModel,
     reproduce,
 )
-from smoothplan.plan import PlanResult, plan
-from smoothplan.planners import (
-    UCT,
-    DebiasedCruiser,
-    MDPGapE,
-    OTGapCruiser,
-    OTGapE,
-    RandomizedMultilevel,
-    ReferenceCruiser,
-    SecondOrderSmoothCruiser,
-    SmoothCruiser,
-    SparseSampling,
-)
-from smoothplan.references import CriticReference, FittedReference, GridReference, SharedReference, TabularReference
-from smoothplan.running.checkpoint import CheckpointError
-from smoothplan.running.run import HopelessError
-from smoothplan.running.workers import ClusterError
-from smoothplan.unregularised import UnregularisedResult, plan_unregularised
+from smoothplan.recursive.gap_cruiser import OTGapCruiser
+from smoothplan.recursive.planners import DebiasedCruiser, SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
+from smoothplan.recursive.schedule import Forecast, forecast
+from smoothplan.run.checkpoint import CheckpointError
+from smoothplan.run.plan import PlanResult, plan
+from smoothplan.run.records import TooExpensiveError
+from smoothplan.run.testing import check_model
+from smoothplan.run.workers import ClusterError
+from smoothplan.theory import backups, curvature, exact
+from smoothplan.theory.backups import HardMax, LogSumExp, OptimalTransport, Tsallis
+from smoothplan.theory.testing import BackupError, BackupReport, check_backup
 
 __version__ = version("smoothplan")
 
@@ -69,7 +69,6 @@ __all__ = [
     "GenerativeModel",
     "GridReference",
     "HardMax",
-    "HopelessError",
     "JitModel",
     "LogSumExp",
     "MDPGapE",
@@ -79,7 +78,6 @@ __all__ = [
     "OptimalTransport",
     "Oracle",
     "PlanResult",
-    "RandomizedMultilevel",
     "ReferenceCruiser",
     "SecondOrderSmoothCruiser",
     "SharedReference",
@@ -88,9 +86,9 @@ __all__ = [
     "SparseSampling",
     "TabularModel",
     "TabularReference",
+    "TooExpensiveError",
     "Transition",
     "Tsallis",
-    "UnregularisedResult",
     "VectorModel",
     "act",
     "backups",

@@ -1,4 +1,7 @@
-"""The command line: what each command does and prints. Its options are in `options`."""
+"""The command line. The options of a command are the parameters of a function here, and of the one that it calls.
+
+A command returns the fields of a JSON object and a text; `main` prints one of them.
+"""
 
 import argparse
 import inspect
@@ -8,347 +11,232 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn, get_args, get_origin
 
 import numpy as np
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 import smoothplan
-from smoothplan import defaults, drawing, exact, simulators, specs, summaries
-from smoothplan.arguments import shown
-from smoothplan.backups import Backup, HardMax
-from smoothplan.decide import Decision
-from smoothplan.exact import Solution
+from smoothplan import specs
+from smoothplan.base.arguments import shown
+from smoothplan.base.records import Record, to_json
+from smoothplan.decide.unregularised import choose, is_long
 from smoothplan.models import GenerativeModel, SimulatorError, TabularModel
-from smoothplan.options import command_parser, complaint
-from smoothplan.running.progress import Shown
-from smoothplan.running.run import Identification, Planner, Scheduled
-from smoothplan.running.workers import ClusterError
+from smoothplan.recursive.schedule import Scheduled
+from smoothplan.report.text import aligned, listed, plan_summary
+from smoothplan.run.plan import PlanResult
+from smoothplan.run.records import GapDetails, Planner
+from smoothplan.run.workers import ClusterError
+from smoothplan.theory import exact as solver
+from smoothplan.theory.backups import Backup, HardMax
+from smoothplan.theory.exact import Solution
+
+GUIDE = """\
+A model, a backup or a planner is named by a spec, name:key=value,... Specs are parsed, and run nothing. To plan with a
+simulator of your own, write --simulator my_file.py:make_model,key=value,... in place of --model: it runs that file.
+
+  smoothplan decide --model river-swim --calls 20000   which action now, and how sure
+  smoothplan plan --model garnet:states=50,actions=2,branching=4,discount=0.2,seed=1 \\
+                  --backup lse:temperature=1 --planner debiased:epsilon=0.01,delta=0.1 --state 0 --exact
+                                                       the value of a state, with an interval
+  smoothplan forecast --model garnet:discount=0.2 --planner smooth-cruiser:epsilon=0.05
+                                                       an upper bound on calls, before any simulator call
+  smoothplan plan --model river-swim:discount=0.7 --backup hard-max --planner ot-gape:epsilon=0.1 --graph seen.dot
+                                                       the best action, with an interval for each
+  smoothplan plan --model gym:CartPole-v1,discount=0.99
+                                                       a long horizon: planner and backup are chosen for it
+  smoothplan plan --model river-swim --bias 0.5        the unregularised value, by smooth planning
+  smoothplan check --model cart-pole                   whether a simulator keeps its declarations
+  smoothplan compare --model river-swim --planner uct --planner mdp-gape:epsilon=0.1 --calls 1000,2000 --seeds 2
+  smoothplan act --env FrozenLake-v1,map_name=8x8 --calls 2000
+                                                       plays an episode, planning at every step
+  smoothplan planners ot-gape                          a planner's options, with explanations
+  smoothplan solve --model river-swim --backup hard-max --backup lse:temperature=0.1 \\
+                   --backup ot:tau=1,lam=0.1,cost=line exact values under three backups, side by side
+  smoothplan solve --model gym:FrozenLake-v1,map_name=8x8,discount=0.95 --state 0 --json
+"""
+
+Answer = tuple[Record | dict[str, Any], str]
+"""The JSON object of a command, and its text."""
 
 ROWS = 20
-"""Rows of a table of states or episodes; `--json` has all of them."""
-
-Lines = Iterable[tuple[str, str]]
-"""What a command prints for people: names and texts."""
-
-Command = Callable[[argparse.Namespace, Console], None]
-"""What the parser's command of that name does."""
+"""Rows of a printed table of states or episodes; `--json` has all of them."""
 
 
-class _Console(Console):
-    """A console that leaves a closed pipe to `main`."""
+class Command(NamedTuple):
+    """A command: a function, and the library function that takes the options it does not name itself."""
 
-    def on_broken_pipe(self) -> None:
-        raise  # the BrokenPipeError that is being handled
+    run: Callable[..., Answer]
+    calls: Callable[..., Any] | None
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status: 0, 2 if it fails, 130 if it is interrupted."""
-    parser = command_parser()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # not every terminal or pipe can encode an ε
-    try:
-        try:
-            options = parser.parse_args(arguments)
-            if options.command is None:
-                parser.print_help()
-                return 0
-            with warnings.catch_warnings():
-                warnings.showwarning = partial(_warn, parser)
-                console = _Console()
-                console.width = max(console.width, 10_000)  # a long line wraps in the terminal; no digit is cut off
-                COMMANDS[options.command](options, console)
-        finally:
-            print(end="", flush=True)  # raises here, not at exit, if the output cannot be written
-    except KeyboardInterrupt:
-        return _complain(parser, "interrupted", status=130)
-    except BrokenPipeError:
-        _discard_output()  # the reader closed the pipe, as `head` does: not an error
-    except SimulatorError as error:
-        return _complain(parser, _failed_call(error, options), status=2)
-    except (ValueError, TypeError, ArithmeticError, ImportError, MemoryError, OSError, ClusterError) as error:
-        if isinstance(error, OSError):
-            _discard_output()
-        return _complain(parser, str(error) or type(error).__name__, status=2)
-    return 0
+    def parameters(self) -> dict[str, tuple[inspect.Parameter, str]]:
+        """The parameters that are options, each with its documentation."""
+        own = inspect.signature(self.run).parameters
+        passed = inspect.signature(self.calls).parameters if self.calls is not None else {}
+        texts = ({} if self.calls is None else specs.documented(self.calls)[1]) | specs.documented(self.run)[1]
+        found = {name: each for name, each in own.items() if each.kind is not each.VAR_KEYWORD}
+        found |= {name: each for name, each in passed.items() if each.kind is each.KEYWORD_ONLY and name not in own}
+        hidden = ("reference", "source")  # not to be written on a command line
+        return {name: (each, texts.get(name, "")) for name, each in found.items() if name not in hidden}
 
 
-def _discard_output() -> None:
-    """Lets Python's own flush at exit succeed after standard output was closed."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+COMMANDS: dict[str, Command] = {}
 
 
-def _complain(parser: argparse.ArgumentParser, message: str, status: int) -> int:
-    print(complaint(parser, message), end="", file=sys.stderr)
-    return status
+def _command(calls: Callable[..., Any] | None = None) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    """Makes a function a command, which may pass options on to a library function."""
 
+    def register(run: Callable[..., Answer]) -> Callable[..., Answer]:
+        COMMANDS[run.__name__] = Command(run, calls)
+        return run
 
-def _warn(parser: argparse.ArgumentParser, message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"{parser.prog}: warning: {' '.join(str(message).split())}", file=sys.stderr)
-
-
-def _failed_call(error: SimulatorError, options: argparse.Namespace) -> str:
-    """What a plan found before its simulator failed, and how to repeat the failing call."""
-    message = str(error)
-    if isinstance(error.partial, Decision):
-        best = f"action {error.partial.names[error.partial.action or 0]} seems best (estimate)"
-        known = best if error.partial.returns.any() else "no action is known to be better"
-        message += f"; so far, after {error.partial.calls:,} calls, {known}"
-    elif error.partial is not None:
-        low, high = error.partial.interval
-        message += f"; so far, after {error.partial.calls:,} calls, the interval is [{low:.6g}, {high:.6g}]"
-    if getattr(options, "failure", None):
-        failure = {"model": options.model, "call": json.loads(error.call.to_json())}
-        again = shlex.quote(options.failure)
-        if options.simulator is not None:
-            failure |= {"simulator": options.simulator}
-            again += f" --simulator {shlex.quote(options.simulator)}"
-        try:
-            Path(options.failure).write_text(json.dumps(failure) + "\n", encoding="utf-8")
-        except OSError as reason:
-            return f"{message}; the call could not be saved: {reason}"
-        message += f"; repeat the call with: smoothplan reproduce {again}"
-    return message
-
-
-def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """The options with these names that were given."""
-    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-
-
-def _state(text: str | None) -> Any:
-    """A number, or numbers between commas; None for the initial state."""
-    if text is None:
-        return None
-    try:
-        return json.loads(text if "," not in text or text.startswith("[") else f"[{text}]")
-    except (ValueError, RecursionError):
-        raise ValueError(f"--state must be a number or numbers between commas, got {shown(text)}") from None
-
-
-# --- Printing -------------------------------------------------------------------------------------------------------
-
-
-def _print(console: Console, lines: Lines, indent: str = "", width: int = 8) -> None:
-    for name, text in lines:
-        console.print(f"{indent}[bold]{name:<{width}}[/]{text}", highlight=False)
-
-
-def _filled(rows: Sequence[Sequence[str]]) -> Table:
-    """A table of a text and numbers in each row, the first row being titles."""
-    table = _table(*rows[0], numbers=True)
-    for row in rows[1:]:
-        table.add_row(*map(escape, row))
-    return table
-
-
-def _table(*titles: str, numbers: bool = False) -> Table:
-    """A table without lines; the columns after the first are right-aligned numbers, or texts."""
-    table = Table(titles[0], box=None, pad_edge=False)
-    for title in titles[1:]:
-        table.add_column(title, justify="right" if numbers else "left")
-    return table
+    return register
 
 
 # --- Commands -------------------------------------------------------------------------------------------------------
 
 
-def _model(options: argparse.Namespace) -> GenerativeModel:
-    """The model of a spec, or what the user's own file makes."""
-    return specs.build_model(options.model) if options.simulator is None else simulators.load(options.simulator)
+@_command(smoothplan.plan)
+def plan(
+    model: GenerativeModel,
+    source: str,
+    state: Any = None,
+    *,
+    planner: str | None = None,
+    backup: str | None = None,
+    bias: float | None = None,
+    exact: bool = False,
+    graph: str | None = None,
+    **options: Any,
+) -> Answer:
+    """The value of a state, with an interval, or its best action.
 
+    The value is regularised; its interval holds with probability 1 − delta. At long horizons the upper end may rest on
+    the model's declarations alone. `smoothplan forecast` bounds the simulator calls of a value at short horizons.
 
-def _chosen(options: argparse.Namespace, model: GenerativeModel) -> tuple[Planner, int | None, dict[str, str]]:
-    """The planner of a plan, its limit on calls, and the reasons for what the command line does not name."""
-    environment = options.model is not None and specs.is_environment(options.model)
-    if options.planner is not None or not (environment or defaults.is_long(model)):
-        return _named(options, model), options.max_calls, {}
-    backup = None if options.backup is None else specs.build_backup(options.backup, model.actions)
-    choice = defaults.choose(model, backup)
-    if options.max_calls is None and options.max_seconds is None:
-        return choice.planner, choice.max_calls, choice.reasons
-    reasons = {name: reason for name, reason in choice.reasons.items() if name != "limit"}
-    return choice.planner, options.max_calls, reasons
-
-
-def _named(options: argparse.Namespace, model: GenerativeModel) -> Planner:
-    """The planner that the command line names, or the default."""
-    return _planner(options.planner or specs.DEFAULT_PLANNER, options.backup, model)
-
-
-def _planner(planner: str, backup: str | None, model: GenerativeModel) -> Planner:
-    """The planner of a spec, with the backup of another, or the one that it has without."""
-    given = None if backup is None else specs.build_backup(backup, model.actions)
-    return specs.build_planner(planner, given, model.actions)
-
-
-def _forecast(options: argparse.Namespace, console: Console) -> None:
-    model = _model(options)
-    forecast = smoothplan.forecast(_named(options, model), model)
-    if options.json:
-        print(forecast.to_json())
-        return
-    console.print(forecast.table(), highlight=False, markup=False)
-    console.print(forecast.summary(), highlight=False, markup=False)
-
-
-def _plan(options: argparse.Namespace, console: Console) -> None:
-    if options.bias is not None:
-        _plan_unregularised(options, console)
-        return
-    model = _model(options)
-    planner, max_calls, reasons = _chosen(options, model)
-    if options.exact and getattr(planner, "tail", "honest") == "zero":
-        raise ValueError("--exact is the discounted value, which a planner with tail=zero does not estimate")
-    state = _state(options.state)
-    truth = _exact(options, model, planner.backup)
-    if options.graph is not None:
-        if not isinstance(planner, smoothplan.OTGapE):
+    Args:
+        planner: planner and accuracy, such as debiased:epsilon=0.1, the default. For a long horizon, and for an
+            environment of Gymnasium, a planner and a limit on calls are chosen, with reasons.
+        backup: the Bellman backup, lse:temperature=1 by default; hard-max for planners of the maximum. For a long
+            horizon its temperature is chosen.
+        bias: plan for the unregularised value, with a backup that changes no value by more than this.
+        exact: show the exact value for comparison; the model must be a table.
+        graph: save the graph explored by ot-gape or mdp-gape to this file, .json or .dot.
+    """
+    run: Callable[..., PlanResult]
+    made: Planner | None = None
+    chosen: dict[str, str] = {}
+    if bias is not None:
+        if backup is not None or graph is not None:
+            raise ValueError("--bias chooses the backup and plans for values: it excludes --backup and --graph")
+        make = None if planner is None else partial(specs.build_planner, planner)
+        run = partial(smoothplan.plan_unregularised, model, state, bias=bias, planner=make)
+    else:
+        if planner is None and (source.startswith("gym:") or is_long(model)):
+            given = None if backup is None else specs.build_backup(backup, model.actions)
+            made, limit, chosen = choose(model, given)
+            if options["max_calls"] is None and options["max_seconds"] is None:
+                options["max_calls"] = limit
+            else:
+                del chosen["limit"]
+        else:
+            made = _planner(planner or specs.DEFAULT_PLANNER, backup, model)
+        if exact and getattr(made, "tail", "honest") == "zero":
+            raise ValueError("--exact is the discounted value, which a planner with tail=zero does not estimate")
+        run = partial(smoothplan.plan, made, model, state)
+    if graph is not None:  # fails before the run, not after it
+        if not isinstance(made, smoothplan.OTGapE):
             raise ValueError("--graph needs a planner that explores a graph: ot-gape or mdp-gape")
-        drawing.saved_kind(options.graph)  # fails before the run, not after it
-    result = smoothplan.plan(planner, model, state, **_run_options(options) | {"max_calls": max_calls})
-    details = result.details
-    if options.graph is not None and isinstance(details, Identification):
-        drawing.save(details.graph, options.graph)
+        if Path(graph).suffix not in (".json", ".dot") or not Path(graph).parent.is_dir():
+            raise ValueError(f"--graph must end in .json or .dot and be in a folder that exists, got {graph!r}")
+    truth = _solution(model, source, HardMax() if made is None else made.backup) if exact else None
+    result = run(**options)
+    result = replace(result, chosen=chosen or result.chosen)
+    if graph is not None and isinstance(result.details, GapDetails):
+        explored = result.details.graph
+        text = explored.to_json() if graph.endswith(".json") else explored.to_dot()
+        Path(graph).write_text(f"{text}\n", encoding="utf-8", errors="replace")
     root = model.initial_state if state is None else state
-    value = None if truth is None else float(truth.values[root])
-    price = planner.schedule(model).calls if isinstance(planner, Scheduled) else None
-    if options.json:
-        extra = {"forecast": price, "chosen": reasons or None, "exact": value}
-        found = {name: field for name, field in extra.items() if field is not None}
-        print(json.dumps(json.loads(result.to_json()) | found))
-        return
-    _print(console, summaries.warning_lines(result))
-    _print(console, ((name, f"{text} (chosen)") for name, text in reasons.items()))
-    _print(console, summaries.plan_lines(result, price, value))
-    actions = summaries.root_actions(result, None if truth is None else truth.q[root].tolist())
-    if actions is not None:
-        console.print(_filled(actions))
+    price = made.schedule(model).calls if isinstance(made, Scheduled) else None
+    value, q = (None, None) if truth is None else (float(truth.values[root]), truth.q[root].tolist())
+    extra = {name: number for name, number in {"forecast": price, "exact": value}.items() if number is not None}
+    return result.to_dict() | extra, plan_summary(result, price, value, q)
 
 
-def _run_options(options: argparse.Namespace) -> dict[str, Any]:
-    names = ("seed", "max_seconds", "workers", "checkpoint", "chunk_seconds", "worker_memory", "engine")
-    return _given(options, *names) | {"progress": _progress(options)}
+@_command(smoothplan.decide)
+def decide(model: GenerativeModel, state: Any = None, **options: Any) -> Answer:
+    """Which action now, and how sure, on any simulator.
+
+    Finds the action to take at a state within a budget of simulator calls or seconds. It prints estimates with
+    standard errors, proved intervals if there are any, and warnings.
+    """
+    decision = smoothplan.decide(model, state, **options)
+    return decision, decision.summary()
 
 
-def _progress(options: argparse.Namespace) -> Shown:
-    wanted = "none" if options.quiet else options.progress
-    live = wanted == "live" or (wanted == "auto" and sys.stderr.isatty())
-    return "json" if wanted == "json" else live
+@_command()
+def forecast(model: GenerativeModel, *, planner: str = specs.DEFAULT_PLANNER, backup: str | None = None) -> Answer:
+    """An upper bound on the simulator calls of a plan, without any call.
+
+    Args:
+        planner: planner and accuracy.
+        backup: the Bellman backup, lse:temperature=1 by default.
+    """
+    found = smoothplan.forecast(_planner(planner, backup, model), model)
+    return found, f"{found.table()}\n{found.summary()}"
 
 
-def _exact(options: argparse.Namespace, model: GenerativeModel, backup: Backup) -> Solution | None:
-    """The exact solution, if it is asked for."""
-    if not options.exact:
-        return None
-    if not isinstance(model, TabularModel):
-        raise ValueError(f"--exact needs a table of states, and model {options.model or options.simulator} has none")
-    return exact.solve(model, backup)
+@_command(smoothplan.compare)
+def compare(
+    model: GenerativeModel,
+    state: Any = None,
+    *,
+    planner: list[str],
+    backup: list[str] | None = None,
+    csv: str | None = None,
+    figure: str | None = None,
+    **options: Any,
+) -> Answer:
+    """Planners side by side, for several budgets and seeds.
 
-
-def _plan_unregularised(options: argparse.Namespace, console: Console) -> None:
-    for name in ("backup", "graph"):
-        if getattr(options, name) is not None:
-            raise ValueError(f"--bias chooses the backup and plans for values: it cannot be used with --{name}")
-    model, state = _model(options), _state(options.state)
-    solution = _exact(options, model, HardMax())
-    truth = None if solution is None else float(solution.values[model.initial_state if state is None else state])
-    found = smoothplan.plan_unregularised(
-        model,
-        state,
-        bias=options.bias,
-        planner=None if options.planner is None else partial(specs.build_planner, options.planner),
-        max_calls=options.max_calls,
-        **_run_options(options),
-    )
-    if options.json:
-        print(json.dumps(json.loads(found.to_json()) | ({} if truth is None else {"exact": truth})))
-        return
-    _print(console, summaries.warning_lines(found.regularised))
-    _print(console, summaries.unregularised_lines(found, truth))
-    console.print("What was planned, the regularised value:", highlight=False)
-    _print(console, summaries.plan_lines(found.regularised), indent="  ")
-
-
-def _reproduce(options: argparse.Namespace, console: Console) -> None:
-    try:
-        failure = json.loads(Path(options.file).read_text("utf-8"))
-        spec, call, simulator = failure["model"], failure["call"], failure.get("simulator")
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise ValueError(f"{options.file} is not a failing simulator call saved by a plan") from None
-    if options.model is None and options.simulator is None:
-        if simulator is not None:  # a file of data never says what code to run
-            again = f"--simulator {shlex.quote(str(simulator))}"
-            raise ValueError(f"{options.file} is about a simulator of your own, which you must name: add {again}")
-        options.model = str(spec)
-    model = _model(options)
-    found = smoothplan.reproduce(model, json.dumps(call))
-    if options.json:
-        fields = {name: values.tolist() for name, values in found._asdict().items()}
-        print(json.dumps({"model": options.model or options.simulator, **fields}))
-        return
-    console.print(f"the call did not fail this time: next states {found.next_states.tolist()}", highlight=False)
-    console.print(f"rewards {found.rewards.tolist()}, terminal {found.terminals.tolist()}", highlight=False)
-
-
-def _decide(options: argparse.Namespace, console: Console) -> None:
-    model = _model(options)
-    decision = smoothplan.decide(
-        model,
-        _state(options.state),
-        progress=_progress(options),
-        **_given(options, "calls", "seconds", "epsilon", "delta", "seed", "workers"),
-    )
-    if options.json:
-        print(decision.to_json())
-        return
-    console.print(decision.summary(), highlight=False, markup=False)
-
-
-def _compare(options: argparse.Namespace, console: Console) -> None:
-    model = _model(options)
-    backups = options.backup or [None]
+    Args:
+        planner: a planner; repeat the option for each.
+        backup: the backup of all planners, or one for each; by default as in `plan`.
+        csv: save one row per run to this file.
+        figure: save a figure to this file, .html.
+    """
+    backups: list[str | None] = list(backup) if backup else [None]
     if len(backups) == 1:
-        backups *= len(options.planner)
-    if len(backups) != len(options.planner):
-        counts = f"{len(options.planner)} planners and {len(backups)} backups"
+        backups *= len(planner)
+    if len(backups) != len(planner):
+        counts = f"{len(planner)} planners and {len(backups)} backups"
         raise ValueError(f"--backup must be given once, or for each --planner, got {counts}")
-    names = options.planner
-    if options.backup is not None and len(set(names)) < len(names):  # the backups tell them apart
-        names = [f"{planner} with {backup}" for planner, backup in zip(names, backups, strict=True)]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"--planner must name each planner once, got {twice[0]} twice")
-    made = [_planner(planner, backup, model) for planner, backup in zip(options.planner, backups, strict=True)]
-    comparison = smoothplan.compare(
-        dict(zip(names, made, strict=True)),
-        model,
-        _state(options.state),
-        calls=options.calls,
-        progress=not options.quiet and sys.stderr.isatty(),
-        **_given(options, "seeds", "checkpoint", "workers"),
-    )
-    if options.csv is not None:
-        comparison.to_csv(options.csv)
-    if options.figure is not None:
-        comparison.figure().write_html(options.figure)
-    if options.json:
-        print(comparison.to_json())
-        return
-    console.print(comparison.table(), highlight=False, markup=False)
+    named = [
+        (each if backup is None else f"{each} with {other}", _planner(each, other, model))
+        for each, other in zip(planner, backups, strict=True)
+    ]
+    comparison = smoothplan.compare(named, model, state, **options)
+    if csv is not None:
+        comparison.to_csv(csv)
+    if figure is not None:
+        comparison.figure().write_html(figure)
+    return comparison, comparison.table()
 
 
-def _check(options: argparse.Namespace, console: Console) -> None:
-    model, state = _model(options), _state(options.state)
-    states = None if state is None else np.asarray(state)[None]
-    report = smoothplan.check_model(model, states, progress=_progress(options), **_given(options, "seed", "rounds"))
-    if options.json:
-        print(json.dumps(report._asdict()))
-        return
+@_command(smoothplan.check_model)
+def check(model: GenerativeModel, state: Any = None, **options: Any) -> Answer:
+    """Whether a simulator keeps its declarations.
+
+    Calls it in ways that reveal wrong shapes, ranges, hidden state, and random numbers of its own. It stops at the
+    first violation, and names the state and the action.
+
+    Args:
+        state: where to start; the model's initial state by default.
+    """
+    report = smoothplan.check_model(model, None if state is None else np.asarray(state)[None], **options)
     (low, high), (least, most) = report.rewards, model.reward_range
     bound = "no bound declared" if model.max_successors is None else f"declared {model.max_successors} at most"
     ends = "" if model.terminates else ", as declared"
@@ -358,151 +246,302 @@ def _check(options: argparse.Namespace, console: Console) -> None:
         ("next", f"at most {report.successors} different states after one state and action; {bound}"),
         ("ends", f"{report.terminal:.1%} of the transitions end in a terminal state{ends}"),
     ]
-    _print(console, lines, width=9)
+    return report._asdict(), listed(lines)
 
 
-def _act(options: argparse.Namespace, console: Console) -> None:
-    name, keywords = specs.parse_environment(options.env)
-    discount = keywords.pop("discount", options.discount)  # it may be given as in the spec of a model
-    known = inspect.signature(smoothplan.act).parameters.keys() - {
-        "reward_range",
-        "value_range",
-        "state_bytes",
-        "options",
-    }
-    if taken := sorted(known & keywords.keys()):
-        raise ValueError(f"{taken[0]} is not an option of an environment, in {options.env!r}")
-    result = smoothplan.act(
-        name,
-        discount=discount,
-        progress=not options.quiet and sys.stderr.isatty(),
-        **_given(options, "calls", "seconds", "episodes", "seed", "record", "reference_calls", "max_steps"),
-        **keywords,
-    )
-    if options.json:
-        print(result.to_json())
-        return
-    ends = {
-        "terminated": "terminated",
-        "truncated": "cut off by the environment's time limit",
-        "max_steps": "stopped by --max-steps",
-        "interrupted": "interrupted",
-    }
-    table = _table("episode", "return", "discounted", "steps", "deviations", "ms/step", numbers=True)
-    table.add_column("end")
-    for number, episode in enumerate(result.episodes[:ROWS]):
-        speed = f"{1e3 * episode.seconds / max(episode.steps, 1):.1f}"
-        numbers = (f"{number}", f"{episode.score:g}", f"{episode.discounted:.4g}", f"{episode.steps}")
-        table.add_row(*numbers, f"{episode.deviations}", speed, ends[episode.end])
-    console.print(table)
-    if len(result.episodes) > ROWS:
-        console.print(f"… and {len(result.episodes) - ROWS} more episodes: --json prints all")
-    lines = [*summaries.act_lines(result)]
-    _print(console, lines + ([] if options.record is None else [("animation", options.record)]), width=11)
+@_command()
+def reproduce(file: str, /, model: GenerativeModel | None, source: str) -> Answer:
+    """Repeats a simulator call that failed, with the same random numbers.
+
+    Args:
+        file: the file that the failing command wrote.
+    """
+    try:
+        failure = json.loads(Path(file).read_text("utf-8"))
+        spec, call, simulator = failure["model"], failure["call"], failure.get("simulator")
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ValueError(f"{file} is not a failing simulator call saved by a plan") from None
+    if model is None:
+        if simulator is not None:  # a file of data never says what code to run
+            again = f"--simulator {shlex.quote(str(simulator))}"
+            raise ValueError(f"{file} is about a simulator of your own, which you must name: add {again}")
+        model, source = specs.build_model(str(spec)), str(spec)
+    found = smoothplan.reproduce(model, json.dumps(call))
+    text = f"the call did not fail this time: next states {found.next_states.tolist()}\n"
+    text += f"rewards {found.rewards.tolist()}, terminal {found.terminals.tolist()}"
+    return {"model": source, **found._asdict()}, text
 
 
-def _list(options: argparse.Namespace, console: Console) -> None:
-    kind: str = options.kind
-    registry: Mapping[str, specs.Factory] = options.registry
-    entries: dict[str, dict[str, Any]] = {
-        name: {
-            "description": (inspect.getdoc(factory) or "").partition("\n")[0],
-            "options": {
-                key: "required" if default is inspect.Parameter.empty else default
-                for key, default in specs.options_of(kind, factory).items()
-            },
-        }
-        for name, factory in registry.items()
-    }
-    if options.json:
-        print(json.dumps({f"{kind}s": entries}))
-        return
+@_command(smoothplan.act)
+def act(env: str, **options: Any) -> Answer:
+    """Plays a Gymnasium environment, planning at every step.
 
-    def written(default: Any) -> str:
-        return str(default).lower() if default is None or isinstance(default, bool) else str(default)
-
-    console.width = Console().width  # long descriptions wrap within their column
-    table = _table(kind, "options and defaults", "what it is")
-    for name, entry in entries.items():
-        defaults_of = ", ".join(f"{key}={written(default)}" for key, default in entry["options"].items())
-        table.add_row(f"[bold]{name}[/]", defaults_of, entry["description"])
-    console.print(table)
+    Args:
+        env: an id and options, such as FrozenLake-v1,map_name=8x8. Its options come before those of the command.
+    """
+    name, keywords = specs.parse_environment(env)
+    result = smoothplan.act(name, **options | keywords)
+    return result, result.summary()
 
 
-def _solve(options: argparse.Namespace, console: Console) -> None:
-    model, named = _model(options), options.model or options.simulator
-    if not isinstance(model, TabularModel):
-        raise ValueError(f"model {named} is not a table of states, and only a table has an exact solution")
-    names = options.backup or ["hard-max"]
-    states = options.state or list(range(model.states))
-    for state in states:
-        if not 0 <= state < model.states:
-            raise ValueError(f"--state must be in 0..{model.states - 1}, got {state}")
-    backups = [specs.build_backup(name, model.actions) for name in names]
-    solutions = [exact.solve(model, backup, options.tolerance) for backup in backups]
-    if options.json:
-        print(json.dumps(_solution_fields(named, model, names, solutions, states)))
-        return
-    console.print(f"{model!r}", highlight=False)
-    for number, name in enumerate(names, start=1):
-        console.print(f"  ({number}) {name}", highlight=False, markup=False)
-    printed = states if options.state else states[:ROWS]
-    console.print(_solutions(model, solutions, printed))
+@_command()
+def solve(
+    model: GenerativeModel,
+    source: str,
+    *,
+    backup: list[str] | None = None,
+    state: list[int] | None = None,
+    tolerance: float = 1e-8,
+) -> Answer:
+    """Exact values of a table, by value iteration with a bound on the error, rounding included.
+
+    Args:
+        backup: hard-max (the default), lse:temperature=0.1 or ot:tau=1,lam=0.1,cost=ring; repeat to compare.
+        state: show this state only; repeat for more.
+        tolerance: the largest error of a value.
+    """
+    names = backup or ["hard-max"]
+    solutions = [_solution(model, source, specs.build_backup(name, model.actions), tolerance) for name in names]
+    assert isinstance(model, TabularModel)
+    states = list(range(model.states)) if state is None else state
+    for each in states:
+        if not isinstance(each, int) or not 0 <= each < model.states:
+            raise ValueError(f"--state must be in 0..{model.states - 1}, got {shown(each)}")
+    fields = [
+        {"backup": name, "error": solution.error, "iterations": solution.iterations}
+        | {field: getattr(solution, field)[states] for field in ("values", "q", "policy")}
+        for name, solution in zip(names, solutions, strict=True)
+    ]
+    printed = states[:ROWS] if state is None else states
+    lines = [repr(model), *(f"  ({number}) {name}" for number, name in enumerate(names, start=1))]
+    lines.append(_solved(model, solutions, printed))
     if len(printed) < len(states):
-        console.print(f"… and {len(states) - len(printed)} more states: choose with --state N; --json prints all")
+        lines.append(f"… and {len(states) - len(printed)} more states: choose with --state N; --json prints all")
     largest = max(solution.error for solution in solutions)
-    console.print(f"No value is off by more than {largest:.1e}, rounding included.", highlight=False)
+    lines.append(f"No value is off by more than {largest:.1e}, rounding included.")
+    found = {"model": source, "discount": model.discount, "states": states, "solutions": fields}
+    return found, "\n".join(lines)
 
 
-def _solution_fields(
-    name: str, model: TabularModel, names: Sequence[str], solutions: Sequence[Solution], states: Sequence[int]
-) -> dict[str, Any]:
-    chosen = np.array(states)
-    return {
-        "model": name,
-        "discount": model.discount,
-        "states": chosen.tolist(),
-        "solutions": [
-            {"backup": backup, "error": solution.error, "iterations": solution.iterations}
-            | {field: getattr(solution, field)[chosen].tolist() for field in ("values", "q", "policy")}
-            for backup, solution in zip(names, solutions, strict=True)
-        ],
-    }
-
-
-def _solutions(model: TabularModel, solutions: Sequence[Solution], states: Sequence[int]) -> Table:
-    """One row per state: its value and its best action under each backup."""
+def _solved(model: TabularModel, solutions: Sequence[Solution], states: Sequence[int]) -> str:
+    """A row for each state: its value and its best action under each backup."""
     actions = model.action_names or [f"action {action}" for action in range(model.actions)]
-    table = _table("state")
-    for number in range(1, len(solutions) + 1):
-        table.add_column(f"({number}) value", justify="right")
-        table.add_column(f"({number}) best action")
+    numbers = range(1, len(solutions) + 1)
+    rows = [["state", *(title for number in numbers for title in (f"({number}) value", f"({number}) best action"))]]
     for state in states:
-        cells = [f"{state}: {model.state_names[state]}" if model.state_names else str(state)]
+        rows.append([f"{state}: {model.state_names[state]}" if model.state_names else str(state)])
         for solution in solutions:
-            if model.terminal[state]:
-                cells += ["0", "[dim]terminal[/]"]
-                continue
             best = int(solution.policy[state].argmax())
-            cells += [f"{solution.values[state]:.6f}", f"{actions[best]} {solution.policy[state, best]:.0%}"]
-        table.add_row(*cells)
-    return table
+            action = f"{actions[best]} {solution.policy[state, best]:.0%}"
+            rows[-1] += ["0", "terminal"] if model.terminal[state] else [f"{solution.values[state]:.6f}", action]
+    return aligned(rows)
 
 
-COMMANDS: dict[str, Command] = {
-    "plan": _plan,
-    "decide": _decide,
-    "forecast": _forecast,
-    "compare": _compare,
-    "check": _check,
-    "reproduce": _reproduce,
-    "act": _act,
-    "models": _list,
-    "backups": _list,
-    "planners": _list,
-    "solve": _solve,
-}
-"""What each command of the parser does."""
+def _listing(kind: str, name: str | None = None, /) -> Answer:
+    """The names, options and defaults for specs.
+
+    Args:
+        name: explain the options of this one only.
+    """
+    registry = specs.REGISTRIES[kind]
+    if name is not None and name not in registry:
+        raise ValueError(f"unknown {kind} {shown(name)}: {specs.choices(name, registry)}")
+    entries: dict[str, Any] = {}
+    lines: list[str] = []
+    for each, factory in registry.items() if name is None else [(name, registry[name])]:
+        words, texts = specs.documented(factory)
+        options = specs.options_of(kind, factory)
+        required = {key for key, default in options.items() if default is inspect.Parameter.empty}
+        written = {key: "required" if key in required else default for key, default in options.items()}
+        entries[each] = {"description": " ".join(words.partition("\n\n")[0].split()), "options": written}
+        lines += ["", f"{each}: {entries[each]['description']}"]
+        signs = {key: f"{key}={str(default).lower()}" for key, default in written.items()}
+        if name is None:
+            lines += [f"    {', '.join(signs.values())}"] if signs else []
+        else:
+            lines += [f"    {signs[key]}: {texts.get(key, '')}" for key in options]
+    return {f"{kind}s": entries}, "\n".join(lines[1:])
+
+
+for _kind in specs.REGISTRIES:
+    COMMANDS[f"{_kind}s"] = Command(partial(_listing, _kind), None)
+
+
+def _planner(planner: str, backup: str | None, model: GenerativeModel) -> Planner:
+    """The planner of a spec, with the backup of another, or its own."""
+    given = None if backup is None else specs.build_backup(backup, model.actions)
+    return specs.build_planner(planner, given, model.actions)
+
+
+def _solution(model: GenerativeModel, source: str, backup: Backup, tolerance: float = 1e-8) -> Solution:
+    if not isinstance(model, TabularModel):
+        raise ValueError(f"an exact value needs a table of states, and model {source} is not a table")
+    return solver.solve(model, backup, tolerance)
+
+
+# --- Options --------------------------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, complaint(message, self.prog))
+
+
+def complaint(message: str, program: str = "smoothplan") -> str:
+    """An error in one line of at most 2,000 letters."""
+    line = " ".join(message.split())
+    return f"{program}: error: {line if len(line) <= 2_000 else f'{line[:1_000]} … {line[-900:]}'}\n"
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line; `command` is the name of the command, or None."""
+    layout = argparse.RawDescriptionHelpFormatter
+    about = "Plan with a simulator: which action now, and how sure."
+    parser = _Parser(prog="smoothplan", description=about, epilog=GUIDE, formatter_class=layout)
+    parser.add_argument("--version", action="version", version=f"smoothplan {smoothplan.__version__}")
+    parser.set_defaults(command=None)
+    added = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        text = specs.documented(command.run)[0]
+        first = text.partition("\n")[0].rstrip(".")
+        one: argparse.ArgumentParser = added.add_parser(
+            name, help=first[0].lower() + first[1:], description=text, epilog=GUIDE, formatter_class=layout
+        )
+        one.set_defaults(command=name)
+        for parameter, said in command.parameters().values():
+            _add_option(one, parameter, said.replace("%", "%%"))
+        if "model" in command.parameters() and command.calls is not None:
+            text = "where a failing simulator call is saved, for `smoothplan reproduce` (default: %(default)s)"
+            one.add_argument("--failure", metavar="FILE", default="smoothplan-failure.json", help=text)
+        one.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def _add_option(parser: argparse.ArgumentParser, parameter: inspect.Parameter, text: str) -> None:
+    """An option for a parameter.
+
+    Its value is written as in a spec, and checked by the function that takes it; paths and specs are texts.
+    """
+    name, default = parameter.name, parameter.default
+    required = default is parameter.empty
+    if name == "model":
+        which = parser.add_mutually_exclusive_group(required=parameter.annotation is GenerativeModel)
+        which.add_argument("--model", metavar="SPEC", help="such as garnet:states=50,discount=0.2,seed=1")
+        run = "your own: my_file.py:make_model,key=value,... or package.module:make_model; it is run"
+        which.add_argument("--simulator", metavar="FILE:NAME", help=run)
+        return
+    if name == "progress":
+        ways = ["auto", "live", "none"] if parameter.annotation is bool else ["auto", "live", "json", "none"]
+        text = "on standard error; auto, the default, is live on a terminal"
+        parser.add_argument("--progress", choices=ways, default="auto", help=text)
+        parser.add_argument("--quiet", action="store_const", dest="progress", const="none", help="no progress display")
+        return
+    told = "" if required or default is None or isinstance(default, bool) else f" (default: {default})"
+    options: dict[str, Any] = {"help": f"{text.rstrip('.')}{told}", "default": None if required else default}
+    if isinstance(default, bool):
+        parser.add_argument(f"--{name.replace('_', '-')}", action=argparse.BooleanOptionalAction, **options)
+        return
+    kinds = [parameter.annotation, *get_args(parameter.annotation)]
+    kinds += [part for kind in kinds for part in get_args(kind)]
+    options["type"] = str if str in kinds else partial(_value, name)
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        parser.add_argument(name, metavar=name.upper(), nargs=None if required else "?", **options)
+        return
+    if any(get_origin(kind) is list for kind in kinds):
+        options["action"] = "append"
+    metavar = name.rpartition("_")[2].upper()
+    parser.add_argument(f"--{name.replace('_', '-')}", required=required, metavar=metavar, **options)
+
+
+def _value(name: str, text: str) -> Any:
+    """A value as in a spec; numbers between commas are a list."""
+    try:
+        return specs.value(f"[{text}]" if "," in text and not text.startswith("[") else text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number or numbers between commas, got {shown(text)}") from None
+
+
+def _call(command: Command, options: dict[str, Any]) -> Answer:
+    """Calls a command with parsed options."""
+    known = command.parameters()
+    given = {name: options[name] for name in known if name in options}
+    if "model" in known:
+        spec, file = options["model"], options["simulator"]
+        given["model"] = specs.load(file) if file is not None else None if spec is None else specs.build_model(spec)
+        if "source" in inspect.signature(command.run).parameters:
+            given["source"] = spec or file or ""
+    if "progress" in known:
+        wanted = options["progress"]
+        live = wanted == "live" or (wanted == "auto" and sys.stderr.isatty())
+        given["progress"] = "json" if wanted == "json" else live
+    positional = [given.pop(name) for name, (each, _) in known.items() if each.kind is each.POSITIONAL_ONLY]
+    return command.run(*positional, **given)
+
+
+# --- Running --------------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status: 0, 2 if it fails, 130 if it is interrupted."""
+    parser = command_parser()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # not every terminal or pipe can encode an ε
+    try:
+        try:
+            options = vars(parser.parse_args(arguments))
+            if options["command"] is None:
+                parser.print_help()
+                return 0
+            with warnings.catch_warnings():
+                warnings.showwarning = _warn
+                found, text = _call(COMMANDS[options["command"]], options)
+            print(to_json(found) if options["json"] else text)
+        finally:
+            print(end="", flush=True)  # raises here, not at exit, if the output cannot be written
+    except KeyboardInterrupt:
+        return _fail("interrupted", status=130)
+    except BrokenPipeError:
+        _discard_output()  # the reader closed the pipe, as `head` does: not an error
+    except SimulatorError as error:
+        return _fail(_failed_call(error, options))
+    except (ValueError, TypeError, ArithmeticError, ImportError, MemoryError, OSError, ClusterError) as error:
+        if isinstance(error, OSError):
+            _discard_output()
+        return _fail(str(error) or type(error).__name__)
+    return 0
+
+
+def _discard_output() -> None:
+    """Lets Python's own flush at exit succeed after standard output was closed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(message: str, status: int = 2) -> int:
+    print(complaint(message), end="", file=sys.stderr)
+    return status
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"smoothplan: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _failed_call(error: SimulatorError, options: dict[str, Any]) -> str:
+    """The result before the simulator failed, and how to repeat the failing call."""
+    message = str(error) if error.partial is None else f"{error}; so far, {error.partial!r}"
+    if options.get("failure"):
+        failure = {"model": options["model"], "call": json.loads(error.call.to_json())}
+        again = shlex.quote(options["failure"])
+        if options["simulator"] is not None:
+            failure |= {"simulator": options["simulator"]}
+            again += f" --simulator {shlex.quote(options['simulator'])}"
+        try:
+            Path(options["failure"]).write_text(json.dumps(failure) + "\n", encoding="utf-8")
+        except OSError as reason:
+            return f"{message}; the call could not be saved: {reason}"
+        message += f"; repeat the call with: smoothplan reproduce {again}"
+    return message
 
 
 if __name__ == "__main__":

@@ -1,137 +1,40 @@
-"""Specs: how a command line names models, backups and planners, `name:key=value,...`. Parsed, never evaluated.
+"""Specs: text that names a model, backup or planner, `name:key=value,...`, and files that make a model.
+
+Names and options come from the classes and functions themselves. Specs are parsed, never evaluated; only `load` runs
+code, from the file that the user names.
 
 >>> parse("gym:FrozenLake-v1,map_name=8x8,discount=0.9")
 Spec(name='gym', positional=('FrozenLake-v1',), options={'map_name': '8x8', 'discount': 0.9})
 """
 
 import difflib
+import importlib
+import importlib.util
 import inspect
 import json
 import re
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from contextlib import redirect_stdout
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
-from smoothplan import arguments, models
-from smoothplan.backups import (
-    Backup,
-    HardMax,
-    LogSumExp,
-    OptimalTransport,
-    Tsallis,
-    discrete_cost,
-    line_cost,
-    ring_cost,
-)
+import smoothplan
+from smoothplan.base import arguments
 from smoothplan.models import GenerativeModel
-from smoothplan.planners import (
-    UCT,
-    DebiasedCruiser,
-    MDPGapE,
-    OTGapCruiser,
-    OTGapE,
-    RandomizedMultilevel,
-    ReferenceCruiser,
-    SecondOrderSmoothCruiser,
-    SmoothCruiser,
-    SparseSampling,
-)
-from smoothplan.running.run import Planner
+from smoothplan.models.model import required_model
+from smoothplan.run.records import Planner
+from smoothplan.theory.backups import Backup
 
 Factory = Callable[..., Any]
+T = TypeVar("T")
 
-MODELS: dict[str, Factory] = {
-    factory.__name__.replace("_", "-"): factory
-    for factory in (
-        models.garnet,
-        models.chain,
-        models.two_room,
-        models.river_swim,
-        models.sailing,
-        models.frozen_lake,
-        models.inventory,
-        models.sysadmin,
-        models.cart_pole,
-        models.mountain_car,
-    )
-} | {"gym": models.from_gymnasium}
+# --- The grammar ----------------------------------------------------------------------------------------------------
 
 
-TEMPERATURE = 1.0
-"""Of every smooth backup whose spec does not say it; for ot it is η = tau·lam."""
-
-
-def _hard_max(actions: int) -> HardMax:
-    """The ordinary maximum over actions."""
-    return HardMax()
-
-
-def _log_sum_exp(actions: int, temperature: float = TEMPERATURE) -> LogSumExp:
-    """The entropy-regularised backup of SmoothCruiser."""
-    return LogSumExp(temperature, actions)
-
-
-def _tsallis(actions: int, temperature: float = TEMPERATURE) -> Tsallis:
-    """The backup of sparsemax, whose policies leave bad actions out."""
-    return Tsallis(temperature, actions)
-
-
-def _optimal_transport(
-    actions: int, tau: float = 1.0, lam: float = TEMPERATURE, cost: Any = "discrete", reference: Any = None
-) -> OptimalTransport:
-    """The optimal-transport backup; cost is line, ring, discrete, zero or a matrix [[0,1],[1,0]]."""
-    costs: dict[str, Callable[[int], Any]] = {
-        "line": line_cost,
-        "ring": ring_cost,
-        "discrete": discrete_cost,
-        "zero": lambda actions: np.zeros((actions, actions)),
-    }
-    most = 5_000  # a matrix of 5,000² entries takes 200 MB
-    if isinstance(cost, str):
-        if cost not in costs:
-            raise ValueError(f"cost must be a matrix or one of {', '.join(costs)}, got {cost!r}")
-        if actions > most:
-            raise ValueError(f"cost {cost} is for at most {most:,} actions, got a model with {actions:,}")
-        cost = costs[cost](actions)
-    backup = OptimalTransport(cost=cost, tau=tau, lam=lam, reference=reference)
-    if backup.actions != actions:
-        raise ValueError(f"cost must be a matrix for the model's {actions} actions, got one for {backup.actions}")
-    return backup
-
-
-BACKUPS: dict[str, Factory] = {
-    "hard-max": _hard_max,
-    "lse": _log_sum_exp,
-    "ot": _optimal_transport,
-    "tsallis": _tsallis,
-}
-"""Factories of backups: functions of the number of actions and the options in a spec."""
-
-PLANNERS: dict[str, Factory] = {
-    "sparse-sampling": SparseSampling,
-    "smooth-cruiser": SmoothCruiser,
-    "second-order": SecondOrderSmoothCruiser,
-    "debiased": DebiasedCruiser,
-    "ot-gape": OTGapE,
-    "mdp-gape": MDPGapE,
-    "ot-gap-cruiser": OTGapCruiser,
-    "reference-cruiser": ReferenceCruiser,
-    "randomized-multilevel": RandomizedMultilevel,
-    "uct": UCT,
-}
-"""Factories of planners: functions of the backup and the options in a spec."""
-
-DEFAULT_BACKUP, DEFAULT_PLANNER = f"lse:temperature={TEMPERATURE:g}", "debiased:epsilon=0.1"
-"""The defaults for a short horizon; `defaults` chooses for a long one. Planners for the maximum need no backup."""
-
-SUPPLIED = {"model": (), "backup": ("actions",), "planner": ("backup", "key", "reference")}
-"""Arguments that do not come from the spec."""
-
-
-@dataclass(frozen=True)
-class Spec:
+class Spec(NamedTuple):
     """A parsed spec."""
 
     name: str
@@ -140,48 +43,30 @@ class Spec:
 
 
 def parse(text: str) -> Spec:
-    """Parses `name`, `name:key=value,...` or `name:value,key=value,...`.
-
-    A value is a number, true, false, none, a bracketed list of numbers, or a plain word.
-    """
+    """Parses `name`, `name:key=value,...` or `name:value,key=value,...`; `value` says what a value is."""
     name, _, rest = text.partition(":")
     if not re.fullmatch(r"[A-Za-z][\w-]*", name):
         raise ValueError(f"a spec is name:key=value,..., got {_brief(text)}{_meant(text)}")
-    return Spec(name, *parse_options(rest, text))
+    return Spec(name, *_options(rest, text))
 
 
-def parse_options(rest: str, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The values and options in `value,key=value,...`, a part of a text that errors name."""
+def _options(rest: str, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The values and options in `value,key=value,...`, a part of a text that errors quote."""
     positional: list[Any] = []
     options: dict[str, Any] = {}
     for piece in _split(rest) if rest else []:
-        key, equals, value = piece.partition("=")
+        key, equals, content = piece.partition("=")
         if not equals:
             if options or not piece:
                 raise ValueError(f"expected key=value, got {_brief(piece)} in {_brief(text)}")
-            positional.append(_value(piece))
+            positional.append(value(piece))
         elif not re.fullmatch(r"[A-Za-z_]\w*", key):
             raise ValueError(f"{_brief(key)} is not a name of an option, in {_brief(text)}")
         elif key in options:
             raise ValueError(f"{_brief(key)[1:-1]} is given twice in {_brief(text)}")
         else:
-            options[key] = _value(value)
+            options[key] = value(content)
     return tuple(positional), options
-
-
-def _meant(text: str) -> str:
-    """What a text that is no spec may have been meant to be, as the end of a sentence."""
-    if re.match(r"[\w/-]+-v\d+(,|$)", text):
-        return f": did you mean gym:{text[:200]}?"
-    if re.match(r".*\.py(:|$)", text):
-        return f": a file of your own is run by --simulator {text[:200]}"
-    return ""
-
-
-def close(name: str, names: Iterable[str]) -> str:
-    """A hint at the most similar of some names, if one is similar, as the beginning of a sentence."""
-    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.7)  # at 0.6, eta would be taken for tau
-    return f"did you mean {found[0]}? " if found else ""
 
 
 def _split(text: str) -> list[str]:
@@ -195,7 +80,12 @@ def _split(text: str) -> list[str]:
     return [*pieces, text[start:]]
 
 
-def _value(text: str) -> Any:
+def value(text: str) -> Any:
+    """A number, true, false, none, a bracketed list of numbers, or else the text itself.
+
+    >>> value("1e3"), value("[[0,1],[1,0]]"), value("8x8")
+    (1000.0, [[0, 1], [1, 0]], '8x8')
+    """
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
@@ -213,13 +103,165 @@ def _value(text: str) -> Any:
 
 
 def _whole(text: str) -> int | float:
-    """A whole number; a float if it has more than 18 digits, which no count has."""
+    """A whole number; a float if it has more than 18 digits, too many for any count."""
     return int(text) if len(text.lstrip("+-")) <= 18 else float(text)
 
 
 def _brief(text: str) -> str:
-    """A text in quotation marks, cut off after 200 characters to keep a message short."""
+    """A text in quotation marks, cut off after 200 characters."""
     return repr(text) if len(text) <= 200 else f"{text[:200]!r}…"
+
+
+def _meant(text: str) -> str:
+    """A guess at the meaning of a text that is no spec, as the end of a sentence."""
+    if re.match(r"[\w/-]+-v\d+(,|$)", text):
+        return f": did you mean gym:{text[:200]}?"
+    if re.match(r".*\.py(:|$)", text):
+        return f": a file of your own is run by --simulator {text[:200]}"
+    return ""
+
+
+def choices(name: str, names: Iterable[str]) -> str:
+    """The names to choose from, the most similar one first if there is one."""
+    known = list(names)
+    found = difflib.get_close_matches(name, known, n=1, cutoff=0.7)  # at 0.6, eta would be taken for tau
+    return "".join(f"did you mean {each}? " for each in found) + f"choose from {', '.join(known) or 'none'}"
+
+
+# --- Names and options ----------------------------------------------------------------------------------------------
+
+
+def _kebab(name: str) -> str:
+    """The name of a class or function in a spec.
+
+    >>> _kebab("HardMax"), _kebab("river_swim"), _kebab("OTGapCruiser")
+    ('hard-max', 'river-swim', 'ot-gap-cruiser')
+    """
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).replace("_", "-").lower()
+
+
+def _named(things: Iterable[Factory], **short: str) -> dict[str, Factory]:
+    return {short.get(thing.__name__) or _kebab(thing.__name__): thing for thing in things}
+
+
+def _public(module: ModuleType, test: Callable[[Any], bool]) -> list[Factory]:
+    found = (thing for name, thing in vars(module).items() if not name.startswith("_") and test(thing))
+    return list(dict.fromkeys(found))
+
+
+def _makes_a_model(thing: Any) -> bool:
+    if not inspect.isfunction(thing):
+        return False
+    signature = inspect.signature(thing)
+    made = signature.return_annotation
+    return isinstance(made, type) and made.__name__.endswith("Model") and "model" not in signature.parameters
+
+
+def _is_concrete(thing: Any, *methods: str) -> bool:
+    """Whether a thing is a class with these methods, and no protocol or base class."""
+    usable = isinstance(thing, type) and not getattr(thing, "_is_protocol", False) and not inspect.isabstract(thing)
+    return usable and all(hasattr(thing, name) for name in methods)
+
+
+MODELS = _named(_public(smoothplan.models, _makes_a_model), from_gymnasium="gym")
+"""The functions of `smoothplan.models` that make a model, by their names in specs."""
+
+BACKUPS = _named(
+    _public(smoothplan.backups, lambda thing: _is_concrete(thing, "at_zero_range", "regulariser")),
+    LogSumExp="lse",
+    OptimalTransport="ot",
+)
+"""The backups of `smoothplan.backups`."""
+
+PLANNERS = _named(
+    _public(smoothplan, lambda thing: _is_concrete(thing, "start")),
+    SecondOrderSmoothCruiser="second-order",
+    DebiasedCruiser="debiased",
+    OTGapE="ot-gape",
+    MDPGapE="mdp-gape",
+)
+"""The planners of `smoothplan`."""
+
+REGISTRIES = {"model": MODELS, "backup": BACKUPS, "planner": PLANNERS}
+
+SUPPLIED = {"model": (), "backup": ("actions",), "planner": ("backup", "key", "reference")}
+"""Arguments that do not come from the spec."""
+
+REQUIRED: dict[str, Any] = {"temperature": 1.0, "tau": 1.0, "lam": 1.0, "cost": "discrete"}
+"""Defaults of arguments that every backup requires in Python. They give all smooth backups the temperature 1."""
+
+DEFAULT_BACKUP, DEFAULT_PLANNER = "lse:temperature=1", "debiased:epsilon=0.1"
+"""The defaults for a short horizon. Planners for the maximum need no backup."""
+
+
+def options_of(kind: str, factory: Factory) -> dict[str, Any]:
+    """The options of an entry with their defaults; `inspect.Parameter.empty` for a required one."""
+    defaults = REQUIRED if kind == "backup" else {}
+    return {
+        name: defaults.get(name, parameter.default) if parameter.default is parameter.empty else parameter.default
+        for name, parameter in inspect.signature(factory).parameters.items()
+        if name not in SUPPLIED[kind] and parameter.kind is not parameter.VAR_KEYWORD
+    }
+
+
+def documented(thing: Factory) -> tuple[str, dict[str, str]]:
+    """The text of a docstring up to its sections, and the arguments in the section "Args".
+
+    "as for `name`" is replaced by the text on the argument there.
+    """
+    text = inspect.getdoc(getattr(thing, "func", thing)) or ""  # of a partial, its function
+    section = re.search(r"^Args:\n((?:    .*\n?|\n)+)", text, re.MULTILINE)
+    entries = re.findall(r"^    ([\w, *]+): (.*(?:\n     .*)*)", section[1] if section else "", re.MULTILINE)
+    found = {name.strip(): " ".join(said.split()) for names, said in entries for name in names.split(",")}
+    for name, said in found.items():
+        if other := re.fullmatch(r"as for `(\w+)`\.", said):
+            there = getattr(smoothplan, other[1], None) or getattr(smoothplan.models, other[1])
+            found[name] = documented(there)[1][name]
+    return re.split(r"\n\n(?:\w+:$|>>>)", text, maxsplit=1, flags=re.MULTILINE)[0], found
+
+
+def _entry(kind: str, name: str) -> Factory:
+    registry = REGISTRIES[kind]
+    if name not in registry:
+        meant = _meant(name) if kind == "model" else ""
+        raise ValueError(f"unknown {kind} {_brief(name)}{meant or f': {choices(name, registry)}'}")
+    return registry[name]
+
+
+def _build(kind: str, spec: Spec, **supplied: Any) -> Any:
+    """Calls the entry that a spec names."""
+    name = spec.name.replace("_", "-")
+    factory = _entry(kind, name)
+    known = options_of(kind, factory)
+    if len(spec.positional) > len(known):
+        raise ValueError(f"{kind} {name} has {len(known)} options, got {len(spec.positional)} values")
+    given = dict(zip(known, spec.positional, strict=False))
+    if twice := given.keys() & spec.options.keys():
+        raise ValueError(f"{min(twice)} is given twice for {kind} {name}")
+    given |= spec.options
+    _check(factory, known, given, f"{kind} {name}", f"{name}:")
+    defaults = {key: REQUIRED[key] for key in known if kind == "backup" and key in REQUIRED}
+    parameters = inspect.signature(factory).parameters
+    supplied = {key: thing for key, thing in supplied.items() if key in parameters}
+    try:
+        return factory(**supplied, **defaults | given)
+    except (ValueError, TypeError) as error:
+        error.args = (str(error) if len(str(error)) <= 500 else f"{str(error)[:500]}…",)  # it may quote a long value
+        raise
+
+
+def _check(factory: Factory, known: Mapping[str, Any], given: Mapping[str, Any], what: str, example: str) -> None:
+    """Refuses options that a factory does not have, and asks for those that it needs."""
+    is_open = any(each.kind is each.VAR_KEYWORD for each in inspect.signature(factory).parameters.values())
+    unknown = [key for key in given if key not in known and not is_open]
+    if unknown:
+        raise ValueError(f"{what} has no option {_brief(unknown[0])}: {choices(unknown[0], known)}")
+    missing = [key for key, default in known.items() if default is inspect.Parameter.empty and key not in given]
+    if missing:
+        raise ValueError(f"{what} needs {', '.join(missing)}: write {example}{missing[0]}=...")
+
+
+# --- Models, backups, planners --------------------------------------------------------------------------------------
 
 
 def build_model(text: str) -> GenerativeModel:
@@ -227,13 +269,43 @@ def build_model(text: str) -> GenerativeModel:
     spec = parse(text)
     if spec.name == "gym":
         _check_environment(spec)
-    model: GenerativeModel = _call("model", MODELS, spec, spec.positional)
+    model: GenerativeModel = _build("model", spec)
     return model
 
 
-def is_environment(text: str) -> bool:
-    """Whether a spec of a model names a Gymnasium environment."""
-    return parse(text).name == "gym"
+def build_backup(text: str, actions: int) -> Backup:
+    """The backup that a spec names, for a model with this number of actions.
+
+    A word for `cost` names a function of `smoothplan.backups`: `ot:cost=line` uses `line_cost(actions)`.
+    """
+    actions, spec = arguments.whole("actions", actions), parse(text)
+    cost = spec.options.get("cost", REQUIRED["cost"])
+    if spec.name == "ot" and isinstance(cost, str):
+        functions = (item for item in vars(smoothplan.backups).items() if item[0].endswith("_cost"))
+        known = {name[:-5]: make for name, make in functions if [*inspect.signature(make).parameters] == ["actions"]}
+        if cost not in known:
+            raise ValueError(f"cost must be a matrix or one of {', '.join(known)}, got {_brief(cost)}")
+        if actions > 5_000:  # a matrix of 5,000² entries takes 200 MB
+            raise ValueError(f"cost {cost} is for at most 5,000 actions, got a model with {actions:,}")
+        spec.options["cost"] = known[cost](actions)
+    backup: Backup = _build("backup", spec, actions=actions)
+    if (made := getattr(backup, "actions", None)) not in (None, actions):
+        raise ValueError(f"backup {spec.name} must be for the model's {actions} actions, got one for {made}")
+    return backup
+
+
+def build_planner(text: str, backup: Backup | None, actions: int | None = None) -> Planner:
+    """The planner that a spec names.
+
+    Without a backup it has its own, if the class has a default, or `DEFAULT_BACKUP` for a number of actions.
+    """
+    spec = parse(text)
+    factory = _entry("planner", spec.name.replace("_", "-"))
+    supplied = {} if backup is None else {"backup": backup}
+    if backup is None and inspect.signature(factory).parameters["backup"].default is inspect.Parameter.empty:
+        supplied = {"backup": build_backup(DEFAULT_BACKUP, arguments.whole("actions", actions))}
+    planner: Planner = _build("planner", spec, **supplied)
+    return planner
 
 
 def parse_environment(text: str) -> tuple[str, dict[str, Any]]:
@@ -259,62 +331,76 @@ def _check_environment(spec: Spec) -> None:
             )
 
 
-def build_backup(text: str, actions: int) -> Backup:
-    """The backup that a spec names, for a model with this number of actions."""
-    spec = parse(text)
-    backup: Backup = _call("backup", BACKUPS, spec, (arguments.whole("actions", actions), *spec.positional))
-    return backup
+# --- Files of the user ----------------------------------------------------------------------------------------------
 
 
-def build_planner(text: str, backup: Backup | None, actions: int | None = None) -> Planner:
-    """The planner that a spec names, for a backup.
+def load(text: str) -> GenerativeModel:
+    """The model that `my_file.py:name` or `package.module:name` makes. This runs the file.
 
-    Without one it is the planner's own, which those for the maximum have, or `DEFAULT_BACKUP` for a number of actions.
+    The name is a model, or a function or class that returns one; `,key=value,...` behind it are keyword arguments.
+
+    Raises:
+        ValueError: there is no such file or name, its code fails, or it makes something else; in one line.
     """
-    spec = parse(text)
-    factory = _entry("planner", PLANNERS, spec)
-    if backup is None and inspect.signature(factory).parameters["backup"].default is not inspect.Parameter.empty:
-        backup = HardMax()
-    if backup is None:
-        backup = build_backup(DEFAULT_BACKUP, arguments.whole("actions", actions))
-    planner: Planner = _call("planner", PLANNERS, spec, (backup, *spec.positional))
-    return planner
-
-
-def _entry(kind: str, registry: Mapping[str, Factory], spec: Spec) -> Factory:
-    name = spec.name.replace("_", "-")
-    if name not in registry:
-        meant = _meant(spec.name) if kind == "model" else ""
-        choices = f"choose from {', '.join(registry)}"
-        raise ValueError(f"unknown {kind} {_brief(spec.name)}{meant or f': {close(name, registry)}{choices}'}")
-    return registry[name]
-
-
-def _call(kind: str, registry: Mapping[str, Factory], spec: Spec, positional: tuple[Any, ...]) -> Any:
-    name, factory = spec.name.replace("_", "-"), _entry(kind, registry, spec)
-    signature = inspect.signature(factory)
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    known = options_of(kind, factory)
-    unknown = [key for key in spec.options if key not in known and not open_ended]
-    if unknown:
-        hint = f"{close(unknown[0], known)}choose from {', '.join(known) or 'none'}"
-        raise ValueError(f"{kind} {name} has no option {_brief(unknown[0])}: {hint}")
+    form = re.fullmatch(r"(?P<where>.+?):(?P<name>[A-Za-z_]\w*)(?:,(?P<options>.*))?", text, re.DOTALL)
+    if form is None:
+        raise ValueError(f"--simulator must be my_file.py:make_model or package.module:make_model, got {text!r}")
+    where, name = form["where"], form["name"]
+    positional, options = _options(form["options"] or "", text)
+    if positional:
+        raise ValueError(f"expected key=value, got {str(positional[0])!r} in {text!r}")
+    module, what = _module(where), f"{where}:{name}"
+    if not hasattr(module, name):
+        known = [each for each in vars(module) if not each.startswith("_")]
+        raise ValueError(f"{where} has no {name!r}: {choices(name, known)}")
+    made = getattr(module, name)
+    if callable(made):
+        make = made
+        _check(make, options_of("model", make), options, what, f"{what},")
+        made = _guarded(lambda: make(**options), what, module)
+    elif options:
+        raise ValueError(f"{what} is no function, and takes no options, got {', '.join(options)}")
     try:
-        signature.bind(*positional, **spec.options)
+        return required_model(made)
     except TypeError as error:
-        raise ValueError(f"{kind} {name}: {error}") from None
+        raise ValueError(f"{what} makes no model: {error}") from None
+
+
+def _module(where: str) -> ModuleType:
+    """Runs a file or imports a module. Its folder is searched for other modules, as Python itself does."""
+    if not where.endswith(".py"):
+        _prepend(Path.cwd())
+        return _guarded(lambda: importlib.import_module(where), where, None)
+    path = Path(where).resolve()
+    _prepend(path.parent)
+    # A name of its own: a file called like an installed package must not take its place.
+    name = f"simulator_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module, loader = importlib.util.module_from_spec(spec), spec.loader
+    sys.modules[name] = module  # dataclasses and processes of Dask look it up
+    _guarded(lambda: loader.exec_module(module), where, module)
+    return module
+
+
+def _prepend(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _guarded(run: Callable[[], T], what: str, module: ModuleType | None) -> T:
+    """Runs code of the user; an exception becomes an error of one line, with its place.
+
+    Its prints go to standard error: standard output is for the answer, which may be JSON.
+    """
     try:
-        return factory(*positional, **spec.options)
-    except (ValueError, TypeError) as error:
-        if len(str(error)) > 500:  # it repeats a long value of the spec
-            error.args = (f"{str(error)[:500]}…",)
-        raise
-
-
-def options_of(kind: str, factory: Factory) -> dict[str, Any]:
-    """The options of an entry with their defaults; `inspect.Parameter.empty` for a required one."""
-    return {
-        name: parameter.default
-        for name, parameter in inspect.signature(factory).parameters.items()
-        if name not in SUPPLIED[kind] and parameter.kind is not parameter.VAR_KEYWORD
-    }
+        with redirect_stdout(sys.stderr):
+            return run()
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if module is not None and frame.filename == module.__file__]
+        file, line = (own or frames)[-1].filename, (own or frames)[-1].lineno
+        if isinstance(error, SyntaxError) and error.filename is not None:
+            file, line = error.filename, error.lineno
+        raise ValueError(f"{what} raised {type(error).__name__}: {error} ({file}, line {line})") from error

@@ -2,8 +2,8 @@
 
     python -m tests.attack --minutes 30 --seed 0 --write
 
-A ratio above 1 would refute a bound. `tests/test_attack.py` makes a quick search of every target; this one takes as
-long as it is given, and writes the largest ratios into docs/proofs/ratios.md.
+A ratio above 1 would refute a bound. `tests/statistics/test_attack.py` makes a quick search of every target; this
+one takes as long as it is given, and writes the largest ratios into docs/proofs/ratios.md.
 """
 
 from tests.attack import curvatures, intervals, levels, searching

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from smoothplan.arguments import Floats
+from smoothplan.base.arguments import Floats
 
 Option = TypeVar("Option")
 

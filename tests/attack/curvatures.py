@@ -9,12 +9,13 @@ from typing import Literal
 import numpy as np
 
 import smoothplan as sp
-from smoothplan import curvature, transport
-from smoothplan.arguments import Floats, Ints
-from smoothplan.backups import LogSumExp, OptimalTransport, SoftmaxMixture
-from smoothplan.planners import sampling
-from smoothplan.schedules import level as arithmetic
-from smoothplan.schedules.level import Problem, Return
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.chains import sampling
+from smoothplan.recursive import level as arithmetic
+from smoothplan.recursive.level import ReturnBounds
+from smoothplan.theory import curvature, transport
+from smoothplan.theory.backups import LogSumExp, OptimalTransport, SoftmaxMixture
+from smoothplan.theory.problem import Problem
 from tests.attack.climbing import ROUNDING, Draw, Target, quotient
 from tests.attack.levels import statistic_ends
 from tests.naive import ChainMeans, random_model
@@ -55,7 +56,7 @@ def first_remainder(draw: Draw) -> float:
     backup, found, size = expansion(draw, 1, 0.1, 1e3)
     problem = Problem.of(random_model(0, actions=int(str(draw.said["K"])), discount=0.0), backup)
     exact = arithmetic.exact_reference(size / 2.0, 0.0, 0.0)
-    proved = arithmetic.first_order(problem, exact, Return(0.0, 0.0, 0.0, 0.0, 0.0))
+    proved = arithmetic.first_order(problem, exact, ReturnBounds(0.0, 0.0, 0.0, 0.0, 0.0))
     return quotient(found, 2.0 * float(proved.shift))
 
 
@@ -160,7 +161,7 @@ def cut_bias(draw: Draw) -> float:
     """The same with chains that are cut off, less what the end of the chain itself adds."""
     means, values, error = chains(draw)
     problem, horizon = Problem.of(means.model, means.backup), draw.pick([1, 2, 5, 30], "H")
-    cut = sampling.Cut.at(problem, horizon)
+    cut = sampling.Truncation.at(problem, horizon)
     second = means.orders(horizon, problem.middle)[1]
     beyond = np.where(means.model.terminal, 0.0, values - problem.middle)
     left = means.model.discount**horizon * np.linalg.matrix_power(means.steps, horizon) @ beyond
@@ -171,7 +172,7 @@ def cut_value(draw: Draw) -> float:
     """What a chain that is cut off leaves out of the value of its policy."""
     means, _, _ = chains(draw)
     problem, horizon = Problem.of(means.model, means.backup), draw.pick([1, 2, 5], "H")
-    cut = sampling.Cut.at(problem, horizon)
+    cut = sampling.Truncation.at(problem, horizon)
     return within(means.orders()[0] - means.orders(horizon, problem.middle)[0], (-cut.below, cut.above))
 
 
@@ -179,7 +180,7 @@ def cut_returns(draw: Draw) -> float:
     """Q − E X for the returns of all actions, by chains of order 1 that are cut off."""
     means, values, error = chains(draw)
     problem, horizon = Problem.of(means.model, means.backup), draw.pick([1, 2, 5, 30], "H")
-    optimal = sampling.Cut.at(problem, horizon).optimal
+    optimal = sampling.Truncation.at(problem, horizon).optimal
     above = problem.discount * sampling.bias(1, error, problem, 0.0)[1]
     missed = means.action_values(values) - means.at_horizon(horizon, problem.middle)[1]
     return within(missed[~means.model.terminal], (-optimal, optimal + above))
@@ -200,7 +201,7 @@ def supports(draw: Draw) -> tuple[ChainMeans, SimpleNamespace, Floats, Floats]:
     known = SimpleNamespace(
         _problem=problem,
         _advantages=(min(float(own[alive].min()), 0.0), max(float(own[alive].max()), 0.0)),
-        _planner=SimpleNamespace(delta=0.1, epsilon=0.1),
+        _setting=SimpleNamespace(delta=0.1, epsilon=0.1),
         horizon=horizon,
     )
     ends = []
@@ -273,18 +274,18 @@ def inside(numbers: Floats, ends: tuple[float, float], tolerance: float = 1e-10)
 
 # --- The table --------------------------------------------------------------------------------------------------------
 
-BIAS = "smoothplan.curvature.reference_bias"
-CONSTANT = "smoothplan.curvature.remainder_constant"
-JOINT = "smoothplan.transport.cumulant_bounds"
-PROBLEM = "smoothplan.schedules.level.Problem."
+BIAS = "smoothplan.theory.curvature.reference_bias"
+CONSTANT = "smoothplan.theory.curvature.remainder_constant"
+JOINT = "smoothplan.theory.transport.cumulant_bounds"
+PROBLEM = "smoothplan.theory.problem.Problem."
 
 TARGETS = [
     Target("F − T₁ over range²/(8η)", CONSTANT, partial(remainder, 1, 2)),
-    Target("F − T₁ over min(range, range²/(8η))", "smoothplan.schedules.level.first_order", first_remainder),
+    Target("F − T₁ over min(range, range²/(8η))", "smoothplan.recursive.level.first_order", first_remainder),
     Target("F − T₂ over range²/(8η)", CONSTANT, partial(remainder, 2, 2)),
     Target("F − T₂ over √3·range³/(108η²)", CONSTANT, partial(remainder, 2, 3)),
     *(
-        Target(f"cumulant of order {order}", "smoothplan.transport.CUMULANTS", partial(cumulant, "x" * order))
+        Target(f"cumulant of order {order}", "smoothplan.theory.transport.CUMULANTS", partial(cumulant, "x" * order))
         for order in range(2, 7)
     ),
     Target("κ(Y, Y, Z), Y an indicator", JOINT, partial(cumulant, "YYz")),
@@ -299,14 +300,14 @@ TARGETS = [
         for order in (1, 2)
         for horizons, discounts in (("short", SHORT), ("long", LONG))
     ),
-    Target("bias of chains of order 2, cut off", "smoothplan.planners.sampling.bias", cut_bias),
-    Target("value of a policy, cut off", "smoothplan.planners.sampling.Cut.at", cut_value),
-    Target("returns of actions, cut off", "smoothplan.planners.sampling.Cut.at", cut_returns),
-    Target("support of chains and returns", "smoothplan.planners.sampling.support", chain_support),
-    Target("support of corrections", "smoothplan.planners.sampling.Sampling", correction_support),
-    Target("F − max", "smoothplan.curvature.gap_to_hard_max", gap_to_maximum),
-    Target("V − V_max", "smoothplan.curvature.gap_of_values", gap_of_values),
-    Target("optimal values", "smoothplan.curvature.value_interval", partial(value_interval, "values")),
+    Target("bias of chains of order 2, cut off", "smoothplan.chains.sampling.bias", cut_bias),
+    Target("value of a policy, cut off", "smoothplan.chains.sampling.Truncation.at", cut_value),
+    Target("returns of actions, cut off", "smoothplan.chains.sampling.Truncation.at", cut_returns),
+    Target("support of chains and returns", "smoothplan.chains.sampling.support", chain_support),
+    Target("support of corrections", "smoothplan.chains.sampling.Sampling", correction_support),
+    Target("F − max", "smoothplan.theory.curvature.gap_to_hard_max", gap_to_maximum),
+    Target("V − V_max", "smoothplan.theory.curvature.gap_of_values", gap_of_values),
+    Target("optimal values", "smoothplan.theory.curvature.value_interval", partial(value_interval, "values")),
     Target("values of policies", PROBLEM + "policy_values", partial(value_interval, "policy_values")),
     Target("optimal action values", PROBLEM + "action_values", partial(value_interval, "action_values")),
 ]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import binom
 
-from smoothplan.arguments import Floats, Ints, Numbers
+from smoothplan.base.arguments import Floats, Ints, Numbers
 from smoothplan.confidence import betting, kl, means, thresholds
 from tests.attack.climbing import Draw, Target
 

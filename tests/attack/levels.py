@@ -15,12 +15,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 import smoothplan as sp
-from smoothplan.arguments import Floats, Ints
-from smoothplan.backups import HardMax, LogSumExp, OptimalTransport, SoftmaxMixture
-from smoothplan.schedules import debias as debiasing
-from smoothplan.schedules import level as arithmetic
-from smoothplan.schedules.debias import DEBIASING, Debiased, Debiasing
-from smoothplan.schedules.level import Centring, Certificate, Level, Problem, Return
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.recursive import debias as debiasing
+from smoothplan.recursive import level as arithmetic
+from smoothplan.recursive.debias import DEBIASING, Debiased, Debiasing
+from smoothplan.recursive.level import Level, LevelBounds, ReturnBounds
+from smoothplan.theory.backups import HardMax, LogSumExp, OptimalTransport, SoftmaxMixture
+from smoothplan.theory.problem import Problem
 from tests.attack.climbing import ROUNDING, Draw, Target, quotient
 from tests.naive import Exact, random_model, with_own_shifts
 
@@ -50,12 +51,12 @@ class Laws:
         """The same laws, moved to other means [K]."""
         return replace(self, values=self.values + (mean - self.mean)[:, None])
 
-    def proved(self, bias: float, *, by_action: bool) -> Return:
+    def proved(self, bias: float, *, by_action: bool) -> ReturnBounds:
         """The tightest certificate; by action, the width is that of the widest law, which is all that moments need."""
         low, high = float(self.values.min()), float(self.values.max())
         if by_action:
             low, high = 0.0, float(np.ptp(self.values, axis=1).max())
-        return Return(bias=bias, variance=float(self.variance.max()), low=low, high=high, calls=1.0)
+        return ReturnBounds(bias=bias, variance=float(self.variance.max()), low=low, high=high, calls=1.0)
 
 
 def laws(draw: Draw, actions: int, size: int, width: float = 1.0) -> Laws:
@@ -161,8 +162,8 @@ class Child(NamedTuple):
     """Returns through a child: their laws, whose means are wrong by its bias at most, and its certificates."""
 
     laws: Laws
-    moments: Return  # the width is that of one action's returns
-    support: Return
+    moments: ReturnBounds  # the width is that of one action's returns
+    support: ReturnBounds
 
 
 def child(draw: Draw, q: Floats, noise: Laws, *, biased: bool = True) -> Child:
@@ -183,7 +184,7 @@ class Truth:
     high: float
 
 
-def against(proved: Certificate, truth: Truth, quantity: Quantity, passed: tuple[float, float] = (0.0, 0.0)) -> float:
+def against(proved: LevelBounds, truth: Truth, quantity: Quantity, passed: tuple[float, float] = (0.0, 0.0)) -> float:
     """The ratio of a quantity, where bias and variance that are `passed` on count in neither.
 
     A shift centres an error of one sign. So the bound of the other end is met whenever there is no error at all, which
@@ -215,7 +216,7 @@ def level(kind: Debiased | Literal["order-2"], debias: int, quantity: Quantity, 
     problem = replace(Problem.of(_model(actions), backup), reward_range=ends, values=(-1e3, 1e3))
     value, biased = float(backup.value(q)), quantity != "bias by noise"
 
-    def through(noise: Laws) -> tuple[Laws, Return]:
+    def through(noise: Laws) -> tuple[Laws, ReturnBounds]:
         made = child(draw, q, noise, biased=biased)
         return made.laws, made.support if quantity == "support" else made.moments
 
@@ -228,17 +229,16 @@ def level(kind: Debiased | Literal["order-2"], debias: int, quantity: Quantity, 
     still = Laws(np.zeros((actions, 1)), np.ones((actions, 1)))
     linear, by_linear = through(laws(draw, actions, 2) if quantity == "support" else still)
     # The printed levels: they subtract ⟨π, Q̂⟩, and draw pairs also where both actions are the same.
-    centring: Centring = draw.pick(["action", "action", "policy"])
-    equal = draw.pick([False, False, True])
+    printed = draw.pick([False, False, True])
     if kind == "order-1":
         pairs, quadratic = 0, None
-        proved = arithmetic.first_order(problem, around, by_linear, centring, debias)
+        proved = arithmetic.first_order(problem, around, by_linear, debias, printed)
     else:
         quadratic, by_pairs = through(laws(draw, actions, 2, draw.scale(1e-2, 3.0)))
         pairs = draw.pick([2, 3, 10], "n")
-        proved = arithmetic.second_order(problem, around, by_linear, by_pairs, pairs, centring, equal)
+        proved = arithmetic.second_order(problem, around, by_linear, by_pairs, pairs, printed)
     sums = in_place_of_value(backup, outcomes.blocks, DEBIASING["order-1", debias]) + float(proved.shift)
-    truth = corrected(backup, outcomes, sums, linear, quadratic, pairs, value, centring, equal)
+    truth = corrected(backup, outcomes, sums, linear, quadratic, pairs, value, printed)
     return against(proved, truth, quantity, (float(by_linear.bias), float(by_linear.variance)))
 
 
@@ -255,19 +255,18 @@ def corrected(
     quadratic: Laws | None,
     pairs: int,
     value: float,
-    centring: Centring = "action",
-    equal: bool = False,
+    printed: bool = False,
 ) -> Truth:
     """A level of order 1 or 2 with `sums` [n] in place of F(Q̂), when F(Q) is `value`."""
     whole, policy = outcomes.whole, backup.policy(outcomes.whole)
-    centre = whole if centring == "action" else (policy * whole).sum(axis=1, keepdims=True)
+    centre = (policy * whole).sum(axis=1, keepdims=True) if printed else whole
     error = linear.mean - centre
     means = sums + (policy * error).sum(axis=1)
     spread = (policy * (linear.variance + error**2)).sum(axis=1) - (policy * error).sum(axis=1) ** 2
     lows = sums + (linear.values.min(axis=1) - centre).min(axis=1)
     highs = sums + (linear.values.max(axis=1) - centre).max(axis=1)
     if quadratic is not None:
-        added = pair_terms(backup, whole, quadratic, pairs, equal)
+        added = pair_terms(backup, whole, quadratic, pairs, printed)
         means, spread, lows, highs = means + added[0], spread + added[1], lows + added[2], highs + added[3]
     variance = outcomes.variance(means) + outcomes.mean(spread)
     return Truth(outcomes.mean(means) - value, variance, float(lows.min()), float(highs.max()))
@@ -357,7 +356,7 @@ def one_return(draw: Draw) -> float:
     )
     first = samples.values[: len(alive)]
     variance = float(samples.variance[: len(alive)].max())
-    proved = arithmetic.one_step(problem, Certificate(bias, variance, first.min(), first.max(), 0.0), rewards)
+    proved = arithmetic.one_step(problem, LevelBounds(bias, variance, first.min(), first.max(), 0.0), rewards)
     chance, heads = together.sum(axis=0), together.sum(axis=1)[1]
     future = samples.mean - chance @ samples.mean
     spread = chance @ (samples.variance + future**2)
@@ -374,7 +373,7 @@ def clipping(draw: Draw) -> float:
     law = laws(draw, 1, draw.pick([2, 3]), draw.scale(0.1, 10.0)).around(np.array([mean]))
     low, high = -draw.one(-0.5, 3.0), 1.0 + draw.one(-0.5, 3.0)
     problem = replace(Problem.of(_model(2), LogSumExp(1.0)), values=(0.0, 1.0))
-    before = Certificate(bias, float(law.variance[0]), float(law.values.min()), float(law.values.max()), 1.0)
+    before = LevelBounds(bias, float(law.variance[0]), float(law.values.min()), float(law.values.max()), 1.0)
     after = abs(float((law.chances * np.clip(law.values, low, high)).sum()) - value)
     return quotient(after - bias, float(arithmetic.clipped(problem, before, low, high).bias) - bias)
 
@@ -459,7 +458,7 @@ def schedule(quantity: Quantity, draw: Draw) -> float:
 
 # --- The table --------------------------------------------------------------------------------------------------------
 
-PATH = "smoothplan.schedules.level."
+PATH = "smoothplan.recursive.level."
 QUANTITIES: tuple[Quantity, ...] = ("bias by noise", "bias", "variance", "support")
 
 
@@ -491,8 +490,8 @@ TARGETS = [
         Target(f"order-2: {quantity}", PATH + "second_order", partial(level, "order-2", 0, quantity))
         for quantity in QUANTITIES
     ),
-    *_each("norm of the noise", "smoothplan.schedules.debias.noise", noise_norm, NORMS),
-    *_each("central moment", "smoothplan.schedules.debias.central_moments", central_moment, {3: "third", 4: "fourth"}),
+    *_each("norm of the noise", "smoothplan.recursive.debias.noise", noise_norm, NORMS),
+    *_each("central moment", "smoothplan.recursive.debias.central_moments", central_moment, {3: "third", 4: "fourth"}),
     Target("return: variance", PATH + "one_step", one_return, steps=80),
     Target("clipping: bias", PATH + "clipped", clipping),
     *_each("clipped reference", PATH + "clipped_reference", clipped_reference, {2: "second", 4: "fourth"}),

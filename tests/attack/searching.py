@@ -12,11 +12,11 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 import smoothplan as sp
-from smoothplan.arguments import Floats
+from smoothplan.base.arguments import Floats
+from smoothplan.bounds import converge as converging
 from smoothplan.confidence import kl
-from smoothplan.search import converge as converging
-from smoothplan.search.explorer import Explorer
-from smoothplan.search.graph import ENDED
+from smoothplan.graph.explorer import Explorer
+from smoothplan.graph.graph import ENDED
 from tests.attack.climbing import Draw, Target
 from tests.attack.curvatures import chains
 from tests.common import begun
@@ -58,7 +58,7 @@ def search(draw: Draw) -> tuple[Explorer, Floats, Floats]:
         reward = float(model.expected_rewards[state, action])
         entry = numbers[state] * model.actions + action
         rewards, entries = np.full(len(seen), reward), np.full(len(seen), entry)
-        explorer._take(entries, numbers[seen], rewards, times[seen])
+        explorer.record(entries, numbers[seen], rewards, times[seen])
         pair, shares, mean = explorer.graph.pairs[entry], times[seen] / COUNT, float(chances @ values)
         if bound == 1:
             continue
@@ -75,7 +75,7 @@ def search(draw: Draw) -> tuple[Explorer, Floats, Floats]:
             level = max(up, down)
         pair["level"] = level * (1.0 + 1e-9) + 1e-12
     for _ in range(100):
-        explorer.tighten()
+        explorer.sweep()
     return explorer, values[np.asarray(explorer.states)], means.action_values(values)[np.asarray(explorer.states)]
 
 
@@ -107,10 +107,10 @@ def converged(relative: bool, draw: Draw) -> float:
     return contained(ends[0], np.append(values - base, q - rules.discount * base), ends[1])
 
 
-CONVERGE = "smoothplan.search.converge.converge"
+CONVERGE = "smoothplan.bounds.converge.converge"
 
 TARGETS = [
-    Target("search: values by sweeps", "smoothplan.search.bounds.sweep_once", swept, starts=4, steps=25),
+    Target("search: values by sweeps", "smoothplan.graph.sets.sweep_once", swept, starts=4, steps=25),
     Target("search: values by convergence", CONVERGE, partial(converged, False), starts=4, steps=25),
     Target("search: relative values", CONVERGE, partial(converged, True), starts=4, steps=25),
 ]

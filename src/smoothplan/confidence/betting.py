@@ -17,7 +17,7 @@ These are scalar kernels for compiled code, which check nothing.
 import math
 from functools import partial
 
-from smoothplan.compiling import compiled
+from smoothplan.base.compiling import compiled
 from smoothplan.confidence.kl import bernoulli_lower
 from smoothplan.confidence.thresholds import LOG_2, wager_regret
 

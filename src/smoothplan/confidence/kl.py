@@ -12,8 +12,8 @@ These are scalar kernels for compiled code, which check nothing.
 import math
 from functools import partial
 
-from smoothplan.arguments import Floats
-from smoothplan.compiling import compiled
+from smoothplan.base.arguments import Floats
+from smoothplan.base.compiling import compiled
 
 STEPS = 100
 """An upper limit for Newton's method, which needs fewer than ten. Wherever it ends, the bound holds."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from smoothplan import arguments
-from smoothplan.arguments import Numbers
+from smoothplan.base import arguments
+from smoothplan.base.arguments import Numbers
 
 
 def bernstein_radius(variance: Numbers, width: Numbers, count: Numbers, delta: float) -> Numbers:

@@ -9,8 +9,8 @@ These are scalar kernels for compiled code, which check nothing.
 import math
 from functools import partial
 
-from smoothplan.arguments import Ints
-from smoothplan.compiling import compiled
+from smoothplan.base.arguments import Ints
+from smoothplan.base.compiling import compiled
 
 LOG_2 = math.log(2.0)
 HALF_LOG_PI = 0.5 * math.log(math.pi)

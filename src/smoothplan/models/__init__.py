@@ -1,19 +1,11 @@
 """Models: the simulators that planners call. A zoo of known problems, and adapters for your own simulator."""
 
-from smoothplan.models.base import (
-    Declarations,
-    GenerativeModel,
-    ModelReport,
-    Oracle,
-    Transition,
-    check_model,
-    reproduce,
-)
 from smoothplan.models.calls import Call, ModelError, SimulatorError
 from smoothplan.models.gymnasium import from_gymnasium, state_of
-from smoothplan.models.jit import JitModel
+from smoothplan.models.model import Declarations, GenerativeModel, Oracle, Transition, reproduce
 from smoothplan.models.tabular import TabularModel
-from smoothplan.models.vector import VectorModel
+from smoothplan.models.testing import ModelReport, check_model
+from smoothplan.models.vector import JitModel, VectorModel
 from smoothplan.models.zoo import (
     cart_pole,
     chain,

@@ -3,24 +3,17 @@
 import json
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smoothplan import arguments, streams
-from smoothplan.arguments import Ints
-
-LONGEST_STATE = 200
-"""Characters of a state in a message, at most."""
-
-LONGEST_CALL = 1 << 24
-"""Characters of a call that is read back, at most."""
+from smoothplan.base import arguments, streams
+from smoothplan.base.arguments import Ints
 
 
 class ModelError(ValueError):
-    """A simulator, or a table, broke what it declares."""
+    """A simulator or a table contradicts its declarations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +25,7 @@ class Call:
     generator: NDArray[np.uint64]  # see `streams.generator_words`
     seed: int | None = None
     chunk: int | None = None
-    row: int | None = None  # which of the batch is to blame, where that is known
+    row: int | None = None  # the row of the batch that is to blame, if known
 
     @property
     def rng(self) -> np.random.Generator:
@@ -69,7 +62,7 @@ class Call:
     def from_json(cls, text: str) -> "Call":
         """The call that an object describes. Nothing in it is evaluated."""
         try:
-            if len(text) > LONGEST_CALL:
+            if len(text) > 1 << 24:  # no simulator call is this long
                 raise ValueError(f"it has {len(text)} characters")
             fields = json.loads(text)
             dtype = np.dtype(str(fields["dtype"]))
@@ -88,25 +81,21 @@ class Call:
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"call must be one that an error of a simulator has written down: {error}") from error
 
-    def save(self, path: str | Path) -> None:
-        """Writes it to a file, for `reproduce`."""
-        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
-
-    def narrowed(self, model: "Stepped") -> "Call":
-        """The one call to blame, where the simulator makes one at a time; else the whole batch."""
+    def narrowed(self, model: Any) -> "Call":
+        """The call of the row to blame, if the simulator makes one call at a time; otherwise the whole batch."""
         if self.row is None or len(self.actions) == 1 or not getattr(model.step, "one_at_a_time", False):
             return self
         rng = self.rng
         if self.row > 0:
             try:
                 model.step(self.states[: self.row], self.actions[: self.row], rng)
-            except Exception:  # it does not repeat what it did: nobody knows the generator's state at the row
+            except Exception:  # it does not repeat itself: the generator's state at the row is unknown
                 return self
         here = slice(self.row, self.row + 1)
         words = streams.generator_words(rng)
         return Call(self.states[here], self.actions[here], words, self.seed, self.chunk, 0)
 
-    def isolated(self, model: "Stepped", kind: type[BaseException]) -> "Call":
+    def isolated(self, model: Any, kind: type[BaseException]) -> "Call":
         """The smallest part of the batch that is found to raise the same kind of error by itself: one row, if possible.
 
         Halves are stepped with the same generator for as long as one of them fails, together about twice the rows of
@@ -123,7 +112,7 @@ class Call:
         row = 0 if last - first == 1 else None
         return Call(self.states[first:last], self.actions[first:last], self.generator, self.seed, self.chunk, row)
 
-    def _fails(self, model: "Stepped", rows: slice, kind: type[BaseException]) -> bool:
+    def _fails(self, model: Any, rows: slice, kind: type[BaseException]) -> bool:
         """Whether rows of the batch, by themselves, raise an error of this kind."""
         try:
             model.step(arguments.frozen(self.states[rows]), arguments.frozen(self.actions[rows]), self.rng)
@@ -132,21 +121,13 @@ class Call:
         return False
 
 
-class Stepped(Protocol):
-    """Something with a step."""
-
-    @property
-    def step(self) -> Any:
-        """See `GenerativeModel`."""
-
-
 class SimulatorError(ModelError):
-    """A simulator failed in the middle of a run, or broke what it declares.
+    """A simulator failed in the middle of a run, or contradicts its declarations.
 
     Attributes:
         call: the call that went wrong: `reproduce(model, error.call)` makes it again.
-        partial: the result of the run so far, where a run was under way. It is certified only if the simulator is what
-            it declares to be, which the failure may refute.
+        partial: the result so far of the run, if there was one. It is certified only if the simulator's declarations
+            are true, which the failure may refute.
     """
 
     def __init__(self, message: str, call: Call) -> None:
@@ -177,7 +158,7 @@ class Watcher(Protocol):
 
 
 watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
-"""What watches the simulator calls of this thread."""
+"""Watches the simulator calls of this thread."""
 
 
 def _index(value: Any) -> int | None:
@@ -190,4 +171,4 @@ def _index(value: Any) -> int | None:
 
 def _shown(state: Any) -> str:
     text = str(np.asarray(state).tolist())
-    return text if len(text) <= LONGEST_STATE else f"{text[:LONGEST_STATE]}…"
+    return text if len(text) <= 200 else f"{text[:200]}…"

@@ -14,17 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from smoothplan.arguments import Ints
-from smoothplan.models.base import GenerativeModel, RewardKind, States, checked_step
+from smoothplan.base.arguments import Ints
+from smoothplan.base.streams import generator
 from smoothplan.models.calls import ModelError
-from smoothplan.models.content import CannotCopyError
-from smoothplan.models.copies import Copies, copied_model
-from smoothplan.models.jit import JitModel
-from smoothplan.models.snapshots import layers
+from smoothplan.models.copies import CannotCopyError, Copies, copied_model, layers, library
+from smoothplan.models.model import GenerativeModel, RewardKind, States, checked_step
 from smoothplan.models.tabular import TabularModel
-from smoothplan.models.vector import VectorModel, one_by_one
+from smoothplan.models.vector import JitModel, VectorModel, one_by_one
 from smoothplan.models.zoo import acrobot, cart_pole, mountain_car
-from smoothplan.streams import generator
 
 if TYPE_CHECKING:
     import gymnasium
@@ -32,31 +29,27 @@ if TYPE_CHECKING:
 TWIN_ERROR = 1e-12
 """The most by which a compiled twin's next state may differ: its operations are in another order."""
 
-
-class Rewards(NamedTuple):
-    """What is known of an environment's rewards."""
-
-    range: tuple[float, float]
-    kind: RewardKind
+Rewards = tuple[tuple[float, float], RewardKind]
+"""The range and the kind of an environment's rewards."""
 
 
 def _known_rewards(environment: Any) -> Rewards | None:
     """The rewards of environments of Gymnasium, by their sources; the steps of classic control are deterministic."""
     declared = getattr(environment, "reward_range", None)  # as many environments of older libraries say
     if not type(environment).__module__.startswith("gymnasium.envs."):
-        return None if declared is None or not np.isfinite(declared).all() else Rewards(tuple(declared), "bounded")
+        return None if declared is None or not np.isfinite(declared).all() else (tuple(declared), "bounded")
     match type(environment).__name__:
         case "CartPoleEnv":
             barto = getattr(environment, "_sutton_barto_reward", False)
-            return Rewards((-1.0, 0.0) if barto else (1.0, 1.0), "deterministic")
+            return (-1.0, 0.0) if barto else (1.0, 1.0), "deterministic"
         case "MountainCarEnv":
-            return Rewards((-1.0, -1.0), "deterministic")
+            return (-1.0, -1.0), "deterministic"
         case "AcrobotEnv" if environment.torque_noise_max == 0.0:
-            return Rewards((-1.0, 0.0), "deterministic")
+            return (-1.0, 0.0), "deterministic"
         case "TaxiEnv":
-            return Rewards((-10.0, 20.0), "bounded")
+            return (-10.0, 20.0), "bounded"
         case "BlackjackEnv":
-            return Rewards((-1.0, 1.5 if environment.natural and not environment.sab else 1.0), "transition")
+            return (-1.0, 1.5 if environment.natural and not environment.sab else 1.0), "transition"
     return None
 
 
@@ -75,7 +68,7 @@ def from_gymnasium(
     Another whose whole state is `env.unwrapped.state` becomes a `VectorModel` that assigns the state and steps; its
     states are that attribute, not the observation. CartPole, MountainCar and Acrobot with their default parameters
     become compiled models of the same states, which differ from the environment in the last digits only. Any other is
-    simulated by copies: a state is the content of the environment, as text in bytes (see `snapshots`), and
+    simulated by copies: a state is the content of the environment, as text in bytes (see `copies`), and
     `model.step.note` says what copying costs. `state_of` gives the state of a real environment for all of them.
 
     Wrappers that only change observations do not matter. One that translates actions or rewards goes with an assignable
@@ -112,11 +105,9 @@ def from_gymnasium(
         model = _without_copies(given, name, reward_range, **declared)
         if model is not None:
             return model
-    rewards = _rewards(given, name, reward_range)
+    rewards, kind = _rewards(given, name, reward_range)
     try:
-        return copied_model(
-            given, name, reward_range=rewards.range, reward_kind=rewards.kind, state_bytes=state_bytes, **declared
-        )
+        return copied_model(given, name, reward_range=rewards, reward_kind=kind, state_bytes=state_bytes, **declared)
     except CannotCopyError as error:
         raise _refusal(name, str(error)) from error
 
@@ -139,57 +130,58 @@ def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]") -> 
 
 
 def notes(model: GenerativeModel) -> tuple[str, ...]:
-    """Sentences that a user of a model must know: what copying an environment costs, and what a copy knows."""
+    """Sentences that a user of a model must read: the cost of copying an environment, and the knowledge of a copy."""
     return (model.step.note,) if isinstance(model.step, Copies) else ()
 
 
 def _translates(wrapper: Any) -> bool:
     """Whether all that a wrapper does is to translate single actions or rewards."""
-    kinds = (_library().ActionWrapper, _library().RewardWrapper)
+    kinds = (library().ActionWrapper, library().RewardWrapper)
     return any(isinstance(wrapper, kind) and type(wrapper).step is kind.step for kind in kinds)
-
-
-def _private(given: Any) -> Any:
-    """A copy of an environment without the wrappers that do not matter, which draws nothing; None if there is none."""
-    try:
-        chain = layers(copy.deepcopy(given))
-    except Exception:  # whatever an environment does; `Snapshots` may know how to copy it, or says what is wrong
-        return None
-    for outer, inner in pairwise(chain):
-        outer.env = inner
-    if "render_mode" in vars(chain[-1]):
-        chain[-1].render_mode = None
-    return chain[0]
 
 
 def _without_copies(
     given: Any, name: str, reward_range: tuple[float, float] | None, **declarations: Any
 ) -> GenerativeModel | None:
     """A model by the table or the assignable state of an environment; None if neither is all there is to it."""
-    real = _private(given)
-    if real is None:
+    try:
+        chain = layers(copy.deepcopy(given))
+    except Exception:  # whatever an environment does; `copies` may know how to copy it, or says what is wrong
         return None
+    for outer, inner in pairwise(chain):
+        outer.env = inner
+    real = chain[0]
+    if "render_mode" in vars(chain[-1]):
+        chain[-1].render_mode = None
     real.reset(seed=0)
     if hasattr(real, "P") and hasattr(real, "s"):
         table = _from_table(real, name, reward_range=reward_range, **declarations)
         # A fickle passenger changes the destination by a hidden state, which the table does not have.
-        fickle = getattr(real, "fickle_passenger", False)
-        return None if fickle or _difference(table, real) is not None else table
+        return table if not getattr(real, "fickle_passenger", False) and _agrees(table, real) else None
     start = _numbers(real)
     if start is None:
         return None
-    model = _from_assignment(real, start, _rewards(given, name, reward_range), **declarations)
+    rewards, kind = _rewards(given, name, reward_range)
+    model = VectorModel(
+        _AssignedState(copy.deepcopy(real)),
+        actions=int(real.action_space.n),
+        reward_range=rewards,
+        reward_kind=kind,
+        max_successors=1 if kind == "deterministic" else None,
+        initial_state=start,
+        **declarations,
+    )
     twin = _twin(real, model)
-    if twin is not None and _difference(twin, real, TWIN_ERROR) is None:
+    if twin is not None and _agrees(twin, real, TWIN_ERROR):
         return twin
-    return model if _difference(model, real) is None else None
+    return model if _agrees(model, real) else None
 
 
 def _rewards(environment: Any, name: str, given: tuple[float, float] | None) -> Rewards:
-    """What is known of the rewards, with the range that the user gives; an error where that is nothing."""
+    """The range that the user gives, or the known one, and the kind of the rewards; an error if there is no range."""
     known = _known_rewards(layers(environment)[0])
     if given is not None:
-        return Rewards(given, "bounded" if known is None else known.kind)
+        return given, "bounded" if known is None else known[1]
     if known is None:
         registered = "" if environment.spec is None else f", on the command line {name},reward_range=[low,high]"
         raise ValueError(
@@ -200,7 +192,7 @@ def _rewards(environment: Any, name: str, given: tuple[float, float] | None) -> 
 
 
 def _name(environment: Any) -> str:
-    if not isinstance(environment, _library().Env):
+    if not isinstance(environment, library().Env):
         raise TypeError(f"environment must be an id or a gymnasium.Env, got {environment!r}")
     return environment.spec.id if environment.spec is not None else type(environment.unwrapped).__name__
 
@@ -211,17 +203,9 @@ def _refusal(name: str, reason: str) -> ValueError:
     )
 
 
-def _library() -> Any:
-    try:
-        import gymnasium
-    except ImportError:
-        raise ImportError('from_gymnasium needs Gymnasium: pip install "smoothplan[gym]"') from None
-    return gymnasium
-
-
 def _made(name: str, options: dict[str, Any]) -> Any:
     """The environment of an id, with its wrappers."""
-    gymnasium = _library()
+    gymnasium = library()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # an old version is still a version
@@ -243,7 +227,7 @@ def _from_table(real: Any, name: str, **declarations: Any) -> TabularModel:
 
 
 def _numbers(real: Any) -> NDArray[Any] | None:
-    """The state of an environment after a reset, where that is an attribute of numbers."""
+    """The state of an environment after a reset, if it is an attribute of numbers."""
     state = getattr(real.unwrapped, "state", None)
     if state is None:
         return None
@@ -259,48 +243,32 @@ def _numbers(real: Any) -> NDArray[Any] | None:
     return arrays[0].astype(np.result_type(*arrays))
 
 
-def _from_assignment(real: Any, start: NDArray[Any], rewards: Rewards, **declarations: Any) -> VectorModel:
-    return VectorModel(
-        _AssignedState(copy.deepcopy(real)),
-        actions=int(real.action_space.n),
-        reward_range=rewards.range,
-        reward_kind=rewards.kind,
-        max_successors=1 if rewards.kind == "deterministic" else None,
-        initial_state=start,
-        **declarations,
-    )
-
-
 class _AssignedState:
     """Steps an environment from any state, by assigning it; every other attribute is as it was after a reset.
 
-    Each thread steps a copy of its own, and the environment draws from the generator of the call.
+    The environment draws from the generator of the call.
     """
 
     one_at_a_time = True
 
     def __init__(self, environment: Any) -> None:
-        self._environment = environment
-        self._local = threading.local()
+        self._environment, self._lock = environment, threading.Lock()
+        self._attributes = dict(vars(environment.unwrapped))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"environment": self._environment}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["environment"])  # type: ignore[misc]
+    def __reduce__(self) -> Any:
+        vars(self._environment.unwrapped).clear()
+        vars(self._environment.unwrapped).update(self._attributes)
+        return type(self), (self._environment,)
 
     def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
-        next_states, rewards, terminals = zip(*one_by_one(self._step, states, actions, rng), strict=True)
+        with self._lock:
+            next_states, rewards, terminals = zip(*one_by_one(self._step, states, actions, rng), strict=True)
         return np.array(next_states, dtype=states.dtype), np.array(rewards), np.array(terminals)
 
     def _step(self, state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
-        if not hasattr(self._local, "environment"):
-            self._local.environment = copy.deepcopy(self._environment)
-            self._local.attributes = dict(vars(self._local.environment.unwrapped))
-        environment = self._local.environment
-        bare = environment.unwrapped
+        environment, bare = self._environment, self._environment.unwrapped
         vars(bare).clear()
-        vars(bare).update(self._local.attributes)
+        vars(bare).update(self._attributes)
         bare.state = state.copy()
         bare.np_random = rng
         _, reward, terminated, _, _ = environment.step(int(environment.action_space.start) + action)
@@ -330,11 +298,11 @@ def _twin(real: Any, model: VectorModel) -> JitModel | None:
     return replace(twin, **{name: getattr(model, name) for name in shared})
 
 
-def _difference(model: GenerativeModel, real: Any, error: float = 0.0) -> Any:
+def _agrees(model: GenerativeModel, real: Any, error: float = 0.0) -> bool:
     """Steps the real environment and the model side by side, from the same states with the same draws.
 
-    Returns a state from which they differ: in the reward, in the end, or in the next state by more than `error`. None
-    if five episodes of at most 100 steps show no difference.
+    Returns whether five episodes of at most 100 steps show no difference: in the reward, in the end, or in the next
+    state by more than `error`.
     """
     tabular, bare = isinstance(model, TabularModel), real.unwrapped
     start = int(real.action_space.start)
@@ -350,18 +318,14 @@ def _difference(model: GenerativeModel, real: Any, error: float = 0.0) -> Any:
             # Twice, so that a hidden state which both change at every step does not go unnoticed.
             for _ in range(2):
                 found = checked_step(model, state, np.array([action]), generator(seed))
-                alike = found.rewards[0] == reward and found.terminals[0] == terminated
-                if not (alike and _close(found.next_states[0], reached, error)):
-                    return state[0]
+                if (found.rewards[0], found.terminals[0]) != (reward, terminated):
+                    return False
+                next_state = found.next_states[0]
+                if np.shape(next_state) != reached.shape or not (np.abs(next_state - reached) <= error).all():
+                    return False
             if terminated:
                 break
-    return None
-
-
-def _close(one: Any, two: Any, error: float) -> bool:
-    if error == 0.0:
-        return bool(np.array_equal(one, two))
-    return bool(np.shape(one) == np.shape(two) and np.abs(one - two).max() <= error)
+    return True
 
 
 class Move(NamedTuple):
@@ -430,7 +394,7 @@ class Player:
         return Move(float(reward), bool(terminated), bool(truncated))
 
     def _try_to_draw(self) -> None:
-        """Draws a first picture: what it needs may be missing."""
+        """Draws a first picture: a library may be missing."""
         what = f"record needs pictures of {self.name}"
         if self._environment.render_mode != "rgb_array":
             raise ValueError(f"{what}: make it with render_mode='rgb_array', got {self._environment.render_mode!r}")
@@ -447,7 +411,7 @@ class Player:
             self.look(self._draw(), float(self._environment.metadata.get("render_fps", 30)))
 
     def _draw(self) -> NDArray[Any]:
-        """A picture. What drawing leaves behind in the environment, such as a canvas, is kept apart from its state."""
+        """A picture. Attributes that drawing leaves behind, such as a canvas, are kept apart from the state."""
         attributes = vars(self._environment.unwrapped)
         before = dict(attributes)
         attributes.update(self._drawn)

@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from smoothplan import arguments
-from smoothplan.arguments import Floats, Ints
-from smoothplan.compiling import compiled
-from smoothplan.models import base
-from smoothplan.models.base import RewardKind, States, Transition
+from smoothplan.base import arguments
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.base.compiling import compiled
+from smoothplan.base.streams import CALLS, Stream, next_word
+from smoothplan.models import model as base
 from smoothplan.models.calls import ModelError
-from smoothplan.streams import CALLS, Stream, next_word
+from smoothplan.models.model import RewardKind, States, Transition
 
 OUTCOME = np.dtype([("threshold", np.uint64), ("reward", np.float64), ("successor", np.int64)], align=True)
 """A possible outcome of a state and an action. A random word w selects the first outcome with w ≤ threshold; the
-successor is negative, −1 − state, where the episode ends."""
+successor is negative, −1 − state, if the episode ends."""
 
 LAST = np.uint64(2**64 - 1)
 """The threshold of a pair's last possible outcome."""
@@ -27,7 +27,7 @@ UNROLLED = 4
 """Outcomes per pair are padded to a multiple of this number, which `select` compares without a branch."""
 
 SKIPPED = 16
-"""Outcomes that `select` skips at once where a pair has more; a multiple of `UNROLLED`."""
+"""Outcomes that `select` skips at once, if a pair has more; a multiple of `UNROLLED`."""
 
 Outcome = tuple[float, int, float, bool]
 """(probability, next state, reward, whether the episode ends)."""
@@ -105,16 +105,16 @@ class TabularModel:
     Args:
         probabilities: [S, K, B], summing to one along the last axis. Zeros pad.
         successors: [S, K, B], the state that each probability leads to.
-        rewards: [S, K], or [S, K, B] where the reward depends on the next state.
+        rewards: [S, K], or [S, K, B] if the reward depends on the next state.
         discount: γ in [0, 1).
         reward_kind: "deterministic": the rewards as given; "bernoulli": they are means in [0, 1] of rewards 0 or 1.
             Rewards that depend on the next state are random given (s, a): such a model declares "transition"; or
-            "bounded", where a pair has a successor twice, with different rewards.
+            "bounded" if a pair has a successor twice, with different rewards.
         reward_range: smallest and largest reward; read from the table by default.
         value_range: bounds of the ordinary optimal values, see `Declarations`.
         terminal: [S], which states are terminal: worth 0 and never stepped from, so their rows have no effect. Or
             [S, K, B], which transitions end the episode; states that are entered in no other way are terminal.
-        initial_state: where an episode starts.
+        initial_state: the state in which an episode starts.
         state_names, action_names: for printing.
 
     >>> model = TabularModel([[[1.0]], [[1.0]]], [[[1]], [[0]]], [[0.0], [1.0]], discount=0.5)
@@ -443,7 +443,10 @@ def _kind(
     declared: RewardKind, rewards: Floats, successors: Ints, ends: NDArray[np.bool_], possible: NDArray[np.bool_]
 ) -> RewardKind:
     """The kind of the rewards, after checking the declared one against rewards [S, K, B]."""
-    if declared not in ("deterministic", "transition") or rewards.ndim == 2 or not _vary(rewards, possible):
+    if declared not in ("deterministic", "transition") or rewards.ndim == 2:
+        return declared
+    low, high = (np.where(possible, rewards, end) for end in (np.inf, -np.inf))
+    if not (high.max(axis=-1) > low.min(axis=-1)).any():  # they do not depend on the successor
         return declared
     # Entries of a pair that lead to the same outcome become neighbours; those that pad are like no other.
     outcomes = np.where(possible, 2 * successors + ends, -1 - np.arange(successors.shape[-1]))
@@ -460,13 +463,6 @@ def _kind(
             f"action {action}, next state {outcomes[state, action, place] // 2}"
         )
     return "bounded"
-
-
-def _vary(rewards: Floats, possible: NDArray[np.bool_]) -> bool:
-    """Whether the rewards [S, K, B] of some pair differ between its possible successors."""
-    low = np.where(possible, rewards, np.inf).min(axis=-1)
-    high = np.where(possible, rewards, -np.inf).max(axis=-1)
-    return bool((high > low).any())
 
 
 def _range(

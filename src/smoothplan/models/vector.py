@@ -1,4 +1,4 @@
-"""Models given by a vectorised Python simulator."""
+"""Models given by a simulator of n calls at a time, in Python or compiled by Numba."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,9 +6,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from smoothplan.arguments import Ints, shown
-from smoothplan.models.base import Declarations, States
+from smoothplan.base import arguments
+from smoothplan.base.arguments import Ints
+from smoothplan.base.compiling import Compiled, load_numba
+from smoothplan.base.streams import generator
 from smoothplan.models.calls import ModelError, RowError, watcher
+from smoothplan.models.model import Declarations, States
 
 Step = Callable[[States, Ints, np.random.Generator], tuple[Any, ...]]
 """step(states [n, ...], actions [n], rng) → (next_states, rewards, terminals)."""
@@ -73,7 +76,7 @@ class _Loop:
         for row, answer in enumerate(answers):
             if not isinstance(answer, tuple) or len(answer) not in (2, 3):
                 raise RowError(row) from ModelError(
-                    f"step must return (next_state, reward, terminal), or the first two, got {shown(answer)}"
+                    f"step must return (next_state, reward, terminal), or the first two, got {arguments.shown(answer)}"
                 )
         next_states, rewards = (np.asarray([answer[part] for answer in answers]) for part in (0, 1))
         terminals = np.asarray([len(answer) == 3 and answer[2] for answer in answers])
@@ -82,3 +85,46 @@ class _Loop:
         if np.can_cast(found.dtype, states.dtype, "same_kind"):
             found = found.astype(states.dtype)
         return found, rewards, terminals
+
+
+@dataclass(frozen=True, eq=False)
+class JitModel(Declarations):
+    """A compiled simulator of n calls at a time.
+
+    Args:
+        step: a Numba function, or a Python function that Numba can compile, with the arguments of `VectorModel`'s step
+            and always three results: (next_states [n, ...], rewards [n] float64, terminals [n] bool). It sees the
+            states read-only; Numba refuses to compile a step that changes them.
+        **declarations: see `Declarations`. With an `initial_state` the step is compiled at once, so that a mistake
+            shows here and not in the middle of a run.
+    """
+
+    step: Step
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.step):
+            raise TypeError(f"step must be a function of (states, actions, rng), got {self.step!r}")
+        if isinstance(self.step, Compiled):
+            object.__setattr__(self, "step", self.step.dispatcher)
+        elif not hasattr(self.step, "py_func"):
+            object.__setattr__(self, "step", load_numba().njit(nogil=True)(self.step))
+        if self.initial_state is not None:
+            self._compile(self.initial_state)
+
+    def _compile(self, state: Any) -> None:
+        numba = load_numba()
+        from numba.core.errors import NumbaError
+
+        example = (arguments.frozen(state[None]), arguments.frozen(np.zeros(1, dtype=np.int64)), generator(0))
+        types = tuple(numba.typeof(value) for value in example)
+        step: Any = self.step
+        try:
+            step.compile(types)
+        except NumbaError as error:
+            raise ModelError(f"Numba cannot compile step for states of type {types[0]}: {error}") from error
+        found = step.overloads[types].signature.return_type
+        flags = numba.types.Array(numba.types.boolean, 1, "C")
+        wanted = numba.types.Tuple((types[0].copy(readonly=False), numba.types.float64[::1], flags))
+        if tuple(getattr(found, "types", ())) != tuple(wanted.types):
+            raise ModelError(f"step must return (next_states, rewards, terminals) of type {wanted}, got {found}")

@@ -1,0 +1,1 @@
+"""Argument checks, random streams, compiling on first use, stopping a run."""

@@ -1,0 +1,349 @@
+"""Functions that Numba compiles on first use, so that importing this package does not load Numba.
+
+Compiling takes seconds the first time and loading from the cache tenths of a second, which no limit on time may count:
+`working_time` is a clock that stands still meanwhile.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, partial, update_wrapper
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+PARTS_KNOWN = 0, 68
+"""The version of Numba whose compiler `_part_compiler` changes. With any other one, compiling takes twice as long."""
+
+NOTICEABLE = 0.5
+"""Seconds of compiling after which those who wait are told."""
+
+
+class _Standstills:
+    """The times that `working_time` leaves out: when any thread compiles, however many do, and however nested."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[int, int] = {}  # how many are under way in each thread
+        self._since = self._total = 0.0  # when the present one began, and the seconds of those before
+
+    def begin(self) -> None:
+        with self._lock:
+            if not self._open:
+                self._since = time.perf_counter()
+            self._open[threading.get_ident()] = self._open.get(threading.get_ident(), 0) + 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._close(self._open.get(threading.get_ident(), 0) - 1)
+
+    def now(self) -> float:
+        with self._lock:
+            self._close(0)  # a thread that asks for the time is not compiling, even if an interrupt hid the end of it
+            return (self._since if self._open else time.perf_counter()) - self._total
+
+    def _close(self, left: int) -> None:
+        if threading.get_ident() not in self._open:
+            return
+        if left > 0:
+            self._open[threading.get_ident()] = left
+            return
+        del self._open[threading.get_ident()]
+        if not self._open:
+            self._total += time.perf_counter() - self._since
+
+
+_standstills = _Standstills()
+_listeners: list[Callable[[], None]] = []  # who is still to be told that something is compiled
+
+
+def working_time() -> float:
+    """Seconds on a clock that stands still while this process compiles, or loads compiled code or libraries."""
+    return _standstills.now()
+
+
+@contextmanager
+def paused_clock() -> Iterator[None]:
+    """A time that `working_time` leaves out."""
+    _standstills.begin()
+    try:
+        yield
+    finally:
+        _standstills.end()
+
+
+@contextmanager
+def announcing(tell: Callable[[], None]) -> Iterator[None]:
+    """Calls a function once, in any thread, if compiling takes longer than `NOTICEABLE`; loading is not compiling."""
+    if "numba" in sys.modules:  # a simulator may use it without us
+        _listen()
+    _listeners.append(tell)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # it was told
+            _listeners.remove(tell)
+
+
+@cache
+def _listen() -> None:
+    """Watches Numba from here on."""
+    from numba.core import event
+
+    under_way = threading.local()
+
+    class Locked(event.Listener):
+        """Numba holds this lock while it compiles, and while it loads from the cache."""
+
+        def on_start(self, _: Any) -> None:
+            _standstills.begin()
+
+        def on_end(self, _: Any) -> None:
+            _standstills.end()
+
+    class Compiling(event.Listener):
+        """One function, within which others may be compiled: on the way, we see how long the outermost takes."""
+
+        def on_start(self, _: Any) -> None:
+            if getattr(under_way, "depth", 0) == 0:
+                under_way.depth, under_way.since = 0, time.perf_counter()
+            under_way.depth += 1
+            self._tell()
+
+        def on_end(self, _: Any) -> None:
+            under_way.depth -= 1
+            self._tell()
+
+        def _tell(self) -> None:
+            while _listeners and time.perf_counter() - under_way.since >= NOTICEABLE:
+                _listeners.pop()()
+
+    event.register("numba:compiler_lock", Locked())
+    event.register("numba:compile", Compiling())
+
+
+@cache
+def _sources() -> str:
+    """A digest of this package's source code."""
+    digest = blake2b(digest_size=16)
+    root = Path(__file__).parents[1]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def load_numba() -> Any:
+    """Numba, whose import and compilations `working_time` leaves out."""
+    with paused_clock():
+        import numba
+
+        _listen()
+    return numba
+
+
+class Compiled:
+    """A function that becomes a Numba dispatcher when it is first called, from Python or by compiled code.
+
+    Args:
+        function: the Python function.
+        decorator: makes the decorator that compiles it; called once.
+        signature: makes the types of a function that is compiled for these only.
+        merged: whether Numba makes it a part of its callers' code before it compiles them.
+        from_python: makes the decorator for calls from Python, where what the first one makes would crash.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        decorator: Callable[[], Callable[..., Any]],
+        signature: Callable[[], Any] | None = None,
+        merged: bool = False,
+        from_python: Callable[[], Callable[..., Any]] | None = None,
+    ) -> None:
+        update_wrapper(self, function)
+        self.py_func = function
+        self.targetoptions = {"inline": "always"} if merged else {}  # Numba looks here first
+        self._from_python = None if from_python is None else Compiled(function, from_python)
+        self._decorator, self._signature = decorator, signature
+        self._made: Any = None
+        self._declared: Any = None
+        self._ready = False
+
+    @property
+    def dispatcher(self) -> Any:
+        """What Numba made of the function."""
+        if not self._ready:
+            self._make()
+        return self._made
+
+    def _make(self) -> None:
+        load_numba()
+        from numba.core.compiler_lock import global_compiler_lock
+
+        # Numba's own lock: with another one, two threads that compile functions calling each other could deadlock.
+        with global_compiler_lock:
+            if self._made is not None:
+                return  # made by another thread, or by this one, which is compiling a function that calls itself
+            try:
+                self._made = self._decorator()(self.py_func)
+                _without_literals(self._made)
+                _stamp(self._made)
+                if self._signature is not None:
+                    self._declared = self._signature()
+                    self._made.compile(self._declared)
+                    self._made.disable_compile()
+                self._ready = True
+            finally:
+                if not self._ready:  # an error or Ctrl-C: the next call begins anew
+                    self._made = None
+
+    @property
+    def _numba_type_(self) -> Any:
+        """How Numba types a global that it does not know: as the dispatcher."""
+        numba = load_numba()
+        found = numba.typeof(self.dispatcher)
+        if self._declared is not None and not self._ready:
+            _declare(self.py_func, self._declared.return_type)
+        return found
+
+    def __call__(self, *args: Any) -> Any:
+        """What the compiled function returns."""
+        if self._from_python is not None:
+            return self._from_python(*args)
+        return self._made(*args) if self._ready else self.dispatcher(*args)
+
+    def __reduce__(self) -> str:
+        return self.__qualname__  # type: ignore[no-any-return, attr-defined]
+
+
+def _without_literals(dispatcher: Any) -> None:
+    """Has compiled callers ask for plain types: f(x, 0) and f(x, 1) would each get a version of their own."""
+    from numba.core.types import unliteral
+
+    template = dispatcher.get_call_template
+    dispatcher.get_call_template = lambda args, kws: template(
+        [unliteral(kind) for kind in args], {name: unliteral(kind) for name, kind in kws.items()}
+    )
+
+
+def _declare(function: Callable[..., Any], result: Any) -> None:
+    """Tells Numba, which is compiling a function that calls itself, what it returns.
+
+    It would find out by typing the function as a whole again, several times for every such call.
+    """
+    from numba.core.registry import cpu_target
+
+    with suppress(AttributeError, TypeError):  # of a Numba that works otherwise
+        frame = cpu_target.typing_context.callstack.findfirst(function)
+        frame.typeinfer.return_types_from_partial = lambda: result
+
+
+def _stamp(dispatcher: Any) -> None:
+    """Has the cache hold for this state of the package. Numba's own stamp forgets what is called in other files."""
+    with suppress(AttributeError):  # no cache, or one of a Numba that keeps it otherwise
+        dispatcher._cache._cache_file._source_stamp = _sources()
+
+
+def compiled(
+    function: Function,
+    signature: Callable[[], Any] | None = None,
+    allocates: bool = False,
+    inlined: bool = False,
+    inner: bool = False,
+    merged: bool = False,
+) -> Function:
+    """The function compiled by Numba, releasing the interpreter lock, cached on disk.
+
+    A function is optimised again with each function that calls it: a deep chain of calls takes long the first time,
+    unless they are `inner` or `merged`.
+
+    Args:
+        function: what to compile.
+        signature: makes its types. It is then compiled for these only, as a function that calls itself must be.
+        allocates: whether it makes arrays, as simulators do, which compiled code gets as arguments. Unless it does,
+            Numba keeps no count of references to arrays, which took up to a fifth of the time of a recursion; one that
+            makes an array all the same does not compile.
+        inlined: whether it becomes a part of its caller, where the compiler would not think so.
+        inner: whether compiled code is all that calls it. It then has no wrapper for Python, and no machine code of its
+            own, which take most of the time to compile; Python may call it all the same, but that compiles it anew in
+            every process.
+        merged: whether it becomes a part of its caller before that is compiled: for what is short, or called in one
+            place, but not for a part of a large function, whose types take longer to find the larger it is. Its other
+            options are for calls from Python.
+    """
+
+    def decorator(python: bool) -> Any:
+        numba = load_numba()
+        _register_pointer_to()
+        options: dict[str, Any] = {"_nrt": allocates, "forceinline": inlined, "no_cfunc_wrapper": not allocates}
+        if inner and not python:
+            options |= {"no_cpython_wrapper": True}
+            if numba.version_info.short == PARTS_KNOWN:
+                options |= {"pipeline_class": _part_compiler()}
+        return numba.njit(cache=not inner, nogil=True, error_model="numpy", **options)
+
+    from_python = partial(decorator, python=True) if inner else None
+    return cast(Function, Compiled(function, partial(decorator, python=False), signature, merged, from_python))
+
+
+@cache
+def _part_compiler() -> Any:
+    """Numba's compiler for functions that are parts of others: it leaves them to be optimised there, with the rest.
+
+    Otherwise LLVM optimises a function once for each function that it is a part of, and again makes machine code of it
+    that nobody runs: half of the time that a search takes to compile.
+    """
+    from numba.core.codegen import JITCodeLibrary
+    from numba.core.compiler import Compiler
+
+    class Part(JITCodeLibrary):
+        @property
+        def codegen(self) -> Any:
+            return self
+
+        def set_env(self, name: str, environment: Any) -> None:
+            """Nothing: there is no machine code that refers to Python objects."""
+
+        def _optimize_final_module(self) -> None:
+            pass
+
+        def _finalize_final_module(self) -> None:
+            self._finalized = True
+
+    class PartCompiler(Compiler):
+        def compile_extra(self, func: Callable[..., Any]) -> Any:
+            if self.state.library is None:
+                library: Any = Part
+                self.state.library = library(self.state.targetctx.codegen(), func.__qualname__)
+            return super().compile_extra(func)  # type: ignore[no-untyped-call]
+
+    return PartCompiler
+
+
+def pointer_to(value: Any) -> Any:
+    """In compiled code: where the caller keeps the value; `pointer[0]` is the value, until the caller returns.
+
+    Numba passes a tuple of arrays as dozens of numbers, which took a recursion a fifth of its time; a pointer is one.
+    """
+    raise NotImplementedError("pointer_to can only be called by compiled code")
+
+
+@cache
+def _register_pointer_to() -> None:
+    """Teaches Numba the type and the code of `pointer_to`."""
+    from numba import types
+    from numba.core import cgutils
+    from numba.extending import lower_builtin, type_callable
+
+    @type_callable(pointer_to)
+    def typed(context: Any) -> Callable[[Any], Any]:
+        return lambda value: types.CPointer(value)
+
+    def lowered(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return cgutils.alloca_once_value(builder, values[0])
+
+    lower_builtin(pointer_to, types.Any)(lowered)

@@ -1,0 +1,129 @@
+"""What stops a run before its end: a limit on time, Ctrl-C or SIGTERM. Simulator calls and waits look at it.
+
+A run must never be torn apart in the middle of its bookkeeping. So a signal is only noted, and raised where nothing is
+half done: inside a simulator call, before the next one, or while waiting for others.
+"""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import FrameType
+from typing import Any, Literal
+
+from smoothplan.base.compiling import working_time
+
+Reason = Literal["max_seconds", "interrupted"]
+
+ALARM = getattr(signal, "SIGALRM", 0)
+"""The signal of the interval timer, where there is one."""
+
+USUAL: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL} | (
+    {ALARM: signal.SIG_DFL} if ALARM else {}
+)
+"""What signals do where nobody has said otherwise."""
+
+PATIENCE = 0.05
+"""Seconds that a wait goes on without looking."""
+
+
+class Stopped(BaseException):
+    """The run is over, and what it has is valid. No simulator that catches every `Exception` swallows it."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class StopSignal:
+    """Stops a run.
+
+    Args:
+        deadline: when, on the clock of `working_time`, which compiling does not advance; None for never.
+        call_seconds: seconds that one simulator call in this thread may take, within `on_signals`. It is then
+            interrupted by a `TimeoutError`, unless it holds the interpreter lock.
+    """
+
+    def __init__(self, deadline: float | None = None, call_seconds: float | None = None) -> None:
+        self.deadline, self.call_seconds = deadline, call_seconds
+        self._timed = False  # whether calls can be interrupted
+        self._pulled = False  # a plain flag: a lock could deadlock with a signal handler that interrupts its holder
+        self._in_simulator = False  # whether the main thread may be stopped right where it is
+
+    def pull(self) -> None:
+        """Stops the run, wherever it looks next. Any thread may call this."""
+        self._pulled = True
+
+    @property
+    def is_pulled(self) -> bool:
+        """Whether the run is over."""
+        return self._pulled or (self.deadline is not None and working_time() > self.deadline)
+
+    def check(self) -> None:
+        """Raises `Stopped` if the run is over."""
+        if self.is_pulled:
+            raise Stopped("interrupted" if self._pulled else "max_seconds")
+
+    @contextmanager
+    def around_simulator(self) -> Iterator[None]:
+        """A simulator call, which a signal may end at once: nothing depends on it yet."""
+        self.check()
+        if self.call_seconds is not None and not self._timed:
+            raise ValueError(
+                "chunk_seconds cannot limit simulator calls of this planner here: they are made in a thread other than "
+                "the main one, or SIGALRM is in use"
+            )
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._in_simulator = True
+        if self.call_seconds is not None:
+            # Again and again, for a simulator may catch the first one.
+            signal.setitimer(signal.ITIMER_REAL, self.call_seconds, self.call_seconds)
+        try:
+            yield
+        finally:
+            self._in_simulator = False
+            if self.call_seconds is not None:
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+    @contextmanager
+    def on_signals(self) -> Iterator["StopSignal"]:
+        """Signals stop the run, and simulator calls of this thread look at this stop signal.
+
+        Handlers that the user has set stay as they are, and so do those of a program that plans in another thread. A
+        second signal does what it would have done without us.
+        """
+        ours = []
+        if threading.current_thread() is threading.main_thread():
+            ours = [number for number, handler in USUAL.items() if signal.getsignal(number) == handler]
+        for number in ours:
+            signal.signal(number, self._on_alarm if number == ALARM else self._on_signal)
+        self._timed = ALARM in ours
+        before = current.set(self)
+        try:
+            yield self
+        finally:
+            current.reset(before)
+            for number in ours:
+                signal.signal(number, USUAL[number])
+
+    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        if self._in_simulator:
+            raise TimeoutError(f"a call took longer than chunk_seconds={self.call_seconds:g} s")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StopSignal, ()  # in another process it stops nothing
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._pulled:
+            signal.signal(number, USUAL[number])
+            signal.raise_signal(number)
+        self.pull()
+        if self._in_simulator:
+            raise Stopped("interrupted")
+
+
+current: ContextVar[StopSignal | None] = ContextVar("stop_signal", default=None)
+"""The stop signal of the run in this thread."""

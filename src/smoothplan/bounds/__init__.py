@@ -1,0 +1,1 @@
+"""Planning by bounds: OT-GapE, MDP-GapE, and the baseline UCT."""

@@ -1,0 +1,292 @@
+"""Bounds swept to convergence, from above or from below, of all discovered states of an endless problem.
+
+Both sides are one computation: from below, everything changes its sign. Values may be taken relative to that of one
+state, the *anchor*. With h(s) = V(s) − V(anchor), the Bellman equation becomes h(s) = F(r + γ·E h) − (1−γ)·V(anchor),
+h(anchor) = 0. So bounds on h add up what is not known until the anchor is reached, and not for ever. What two actions
+are worth differs by what they are worth until then: the rest is common to both.
+
+Policy iteration finds the bounds: it alternates between the extreme transition probabilities of every pair, and the
+values that follow if they stay as they are. It ends near the fixed point, on either side of it. What one more step
+would add to any value, divided by 1 − γ, moves the result to the safe side, for a step adds at most γ times what is
+added to the values: so the result is a bound wherever the iteration ends.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.base.compiling import compiled
+from smoothplan.confidence.kl import ball_extreme
+from smoothplan.graph.graph import BY_OUTCOME, ENDED, OUTCOMES, STATES, VARYING, Graph, Rules
+from smoothplan.theory.kernels import fill_frame, frame_value
+
+
+class Side(NamedTuple):
+    """Upper bounds of n states and K actions, or lower bounds with their signs changed; relative to an anchor."""
+
+    side: int  # 1 from above, −1 from below
+    anchor: int  # the number of a state, −1 for none
+    base: float  # the value of the anchor, with the sign of the side; 0 where there is none
+    values: Floats  # [n]
+    q: Floats  # [n·K]
+    bonus: Floats  # [n·K], how far q is from the estimate with these values: what samples of the pair can reduce
+    exponent: Floats  # [n·K], how fast: the bonus falls like count^(−exponent)
+    own: Floats  # [n·K], q less what the seen successors contribute
+    ahead: Floats  # [n·K], how far the ν of `ball_extreme` was above the best value
+    worst_case: Floats  # [M], the probabilities of outcomes that attain the bound; 0 for the end
+    moves: Floats  # [n], how the last sweep changed values
+    best: Ints  # [n], the action with the largest q from above, and with the smallest from below
+
+
+def new_side(graph: Graph, rules: Rules, side: int, anchor: int = -1, value: float = 0.0) -> Side:
+    """What is known without an iteration.
+
+    `value` is that of the anchor: the smallest that is possible from above, the largest from below.
+    """
+    states, actions = int(graph.totals[STATES]), rules.actions
+    base = side * value if anchor >= 0 else 0.0
+    values = (graph.high[:states] if side > 0 else -graph.low[:states]) - base
+    if anchor >= 0:
+        values[anchor] = 0.0
+    pairs = states * actions
+    return Side(
+        side,
+        anchor,
+        base,
+        values,
+        q=np.zeros(pairs),
+        bonus=np.zeros(pairs),
+        exponent=np.ones(pairs),
+        own=np.zeros(pairs),
+        ahead=np.zeros(pairs),
+        worst_case=np.zeros(int(graph.totals[OUTCOMES])),
+        moves=np.zeros(states),
+        best=np.zeros(states, dtype=np.int64),
+    )
+
+
+@compiled
+def converge(graph: Graph, rules: Rules, bounds: Side, frames: Floats, room: Floats, tolerance: float) -> float:
+    """Tightens the bounds; returns by how much each q, which is that of one step, must be enlarged to hold.
+
+    Args:
+        graph: what was discovered.
+        rules: of an endless search with pooled counts.
+        bounds: overwritten.
+        frames: [1, 1 + J, K + 1], overwritten.
+        room: [4, outcomes], overwritten.
+        tolerance: the accuracy of values.
+    """
+    actions, discount, side, base = rules.actions, rules.discount, bounds.side, bounds.base
+    top = (rules.span_high[0] if side > 0 else -rules.span_low[0]) - base  # of a state that was not seen
+    reward_top = rules.reward_low + rules.reward_width if side > 0 else -rules.reward_low
+    scale = max(abs(rules.span_low[0]), abs(rules.span_high[0]))
+    enough = tolerance * (1.0 - discount)
+    surplus = 0.0
+    steps = 60  # improvements at most: a bound holds after any number, and policy iteration needs few
+    for step in range(steps):
+        surplus = change = 0.0
+        for state in range(len(bounds.values)):
+            for action in range(actions):
+                _extreme(graph, rules, bounds, state * actions + action, reward_top, top, room)
+            if state != bounds.anchor:
+                value = min(_value(graph, rules, bounds, state, frames), top)
+                change = max(change, abs(value - bounds.values[state]))
+                surplus = max(surplus, value - bounds.values[state])
+        if change <= enough or step == steps - 1:
+            break
+        _follow(graph, rules, bounds, top, enough / 10.0, frames)
+    # Rounding changes a step by less than 1e-13 of the largest value, and later steps add up these errors.
+    surplus = (surplus + 1e-13 * scale) / (1.0 - discount)
+    for state in range(len(bounds.values)):
+        if state != bounds.anchor:
+            bounds.values[state] = min(bounds.values[state] + surplus, top)
+    return float(discount * surplus)
+
+
+@partial(compiled, inner=True)
+def _extreme(graph: Graph, rules: Rules, bounds: Side, entry: int, reward_top: float, top: float, room: Floats) -> None:
+    """The largest action value of a pair that its confidence sets allow, and the probabilities that attain it."""
+    pair, side, base, discount = graph.pairs[entry], bounds.side, bounds.base, rules.discount
+    constant = 0.0 if bounds.anchor < 0 else -(1.0 - discount) * base
+    if pair.count == 0:
+        bounds.q[entry] = bounds.own[entry] = reward_top + discount * top + constant
+        bounds.bonus[entry], bounds.exponent[entry] = np.inf, 1.0
+        return
+    by_outcome = rules.kind == BY_OUTCOME
+    reward = reward_bonus = 0.0
+    if not by_outcome:
+        reward = pair.reward_high if side > 0 else -pair.reward_low
+        if rules.kind == VARYING:
+            estimate = side * (rules.reward_low + rules.reward_width * pair.total / pair.count)
+            reward_bonus = max(reward - estimate, 0.0)  # an interval that never widens may be beside the estimate
+    mean, most = 0.0, -np.inf
+    for place in range(pair.seen):
+        outcome = pair.start + place
+        successor = graph.successors[outcome]
+        value = side * graph.rewards[outcome] if by_outcome else 0.0
+        if successor == ENDED:
+            value -= discount * base
+        elif successor != bounds.anchor:
+            value += discount * bounds.values[successor]
+        room[0, place], room[1, place] = graph.hits[outcome] / pair.count, value
+        mean += room[0, place] * value
+        most = max(most, value)
+    unseen = -np.inf
+    if pair.seen < rules.bound:
+        unseen = discount * top + (reward_top if by_outcome else 0.0)
+    level = 0.0 if rules.bound == 1 else pair.level
+    bound, pole = ball_extreme(room[0, : pair.seen], room[1, : pair.seen], unseen, level, bounds.ahead[entry])
+    bounds.ahead[entry] = pole - max(most, unseen)
+    reach, bonus = pole - bound, max(bound - mean, 0.0)
+    # The probabilities that attain it; what is left goes to what was not seen.
+    seen, own = 0.0, 0.0
+    for place in range(pair.seen):
+        outcome = pair.start + place
+        chance = room[0, place]
+        if bonus > 0.0 and pole > room[1, place]:
+            chance *= reach / (pole - room[1, place])
+        bounds.worst_case[outcome] = chance
+        seen += chance
+    if seen > 1.0 or pair.seen == rules.bound:
+        for place in range(pair.seen):
+            bounds.worst_case[pair.start + place] /= seen
+        seen = 1.0
+    for place in range(pair.seen):
+        outcome = pair.start + place
+        successor, chance = graph.successors[outcome], bounds.worst_case[outcome]
+        if by_outcome:
+            own += chance * side * graph.rewards[outcome]
+        if successor == ENDED:
+            own -= chance * discount * base
+            bounds.worst_case[outcome] = 0.0
+    if seen < 1.0 and unseen > -np.inf:
+        own += (1.0 - seen) * unseen
+    bounds.q[entry] = reward + bound + constant
+    bounds.own[entry] = reward + own + constant
+    bounds.bonus[entry] = bonus + reward_bonus
+    falls = min(reach * level, bonus) + 0.5 * reward_bonus
+    bounds.exponent[entry] = min(max(falls / (bonus + reward_bonus), 0.3), 1.0) if bonus + reward_bonus > 0.0 else 1.0
+
+
+@partial(compiled, inner=True)
+def _value(graph: Graph, rules: Rules, bounds: Side, state: int, frames: Floats) -> float:
+    """What the backup makes of the action values of a state; notes the best action."""
+    first = state * rules.actions
+    best = 0
+    for action in range(1, rules.actions):
+        if bounds.side * (bounds.q[first + action] - bounds.q[first + best]) > 0.0:
+            best = action
+    bounds.best[state] = best
+    if rules.soft.temperature == 0.0:
+        return float(bounds.q[first + best])
+    for action in range(rules.actions):
+        frames[0, 0, action] = bounds.side * bounds.q[first + action]
+    fill_frame(frames, 0, rules.soft)
+    return float(bounds.side * frame_value(frames, 0, graph.keys[state], rules.soft))
+
+
+@partial(compiled, inner=True)
+def _follow(graph: Graph, rules: Rules, bounds: Side, top: float, enough: float, frames: Floats) -> None:
+    """Sweeps over the values with fixed probabilities, the latest discoveries first, until they settle.
+
+    Changes soon shrink by the same factor with each sweep, which is close to 1. Once that factor varies by less than a
+    tenth of its distance from 1, all changes to come are added up at once. 5,000 sweeps bound the time.
+    """
+    actions = rules.actions
+    greedy = rules.soft.temperature == 0.0
+    bounds.moves[:] = 0.0
+    factor = 0.0
+    for _ in range(5_000):
+        change = product = square = 0.0
+        for state in range(len(bounds.values) - 1, -1, -1):
+            if state == bounds.anchor:
+                continue
+            for action in range(actions):
+                if greedy and action != bounds.best[state]:
+                    continue
+                entry = state * actions + action
+                pair, total = graph.pairs[entry], 0.0
+                for outcome in range(pair.start, pair.start + pair.seen):
+                    successor = graph.successors[outcome]
+                    if successor >= 0:  # the anchor's value is 0
+                        total += bounds.worst_case[outcome] * bounds.values[successor]
+                bounds.q[entry] = bounds.own[entry] + rules.discount * total
+            value = bounds.q[state * actions + bounds.best[state]]
+            if not greedy:
+                value = _value(graph, rules, bounds, state, frames)
+            value = min(value, top)
+            move, last = value - bounds.values[state], bounds.moves[state]
+            change = max(change, abs(move))
+            product += move * last
+            square += last * last
+            bounds.values[state], bounds.moves[state] = value, move
+        if change <= enough:
+            return
+        before, factor = factor, product / square if square > 0.0 else 0.0
+        if 0.0 < factor < 1.0 and abs(factor - before) <= 0.1 * (1.0 - factor):
+            for state in range(len(bounds.values)):
+                bounds.values[state] = min(bounds.values[state] + bounds.moves[state] * factor / (1.0 - factor), top)
+                bounds.moves[state] = 0.0
+            factor = 0.0
+
+
+@compiled
+def flow(
+    pairs: NDArray[np.void],
+    successors: NDArray[np.int32],
+    hits: Ints,
+    discount: float,
+    policy: Floats,
+    action: int,
+    anchor: int,
+    waiting: Floats,
+    result: Floats,
+) -> None:
+    """The discounted numbers of visits of pairs, [n·K]: an action at the root, then a policy, in the empirical model.
+
+    Visits end at the anchor, if there is one. They are accurate to about a hundredth.
+
+    Args:
+        pairs, successors, hits: of the graph.
+        discount: γ.
+        policy: probabilities of actions, [n·K].
+        action: the first one, at state 0.
+        anchor: the number of a state, −1 for none.
+        waiting: [n], overwritten.
+        result: [n·K], overwritten.
+    """
+    waiting[:] = 0.0
+    result[:] = 0.0
+    actions = len(policy) // len(waiting)
+    result[action] = 1.0
+    pair = pairs[action]
+    for outcome in range(pair.start, pair.start + pair.seen):
+        if successors[outcome] >= 0:
+            waiting[successors[outcome]] += discount * hits[outcome] / pair.count
+    total = 1.0
+    while True:
+        moved = 0.0
+        for state in range(len(waiting)):
+            weight = waiting[state]
+            if weight == 0.0:
+                continue
+            waiting[state] = 0.0
+            if state == anchor:
+                continue
+            moved += weight
+            for choice in range(actions):
+                entry = state * actions + choice
+                if policy[entry] > 0.0:
+                    result[entry] += weight * policy[entry]
+                    pair = pairs[entry]
+                    each = discount * weight * policy[entry] / pair.count
+                    for outcome in range(pair.start, pair.start + pair.seen):
+                        if successors[outcome] >= 0:
+                            waiting[successors[outcome]] += each * hits[outcome]
+        total += moved
+        if moved <= 0.01 * (1.0 - discount) * total:
+            return

@@ -1,0 +1,332 @@
+"""Rounds of samples where states recur: how many of each pair, decided for all pairs at once.
+
+The gap at the root is about Σ visits·bonus over pairs: the discounted visits of the optimistic policy after the
+challenger, with what the upper bound of each pair has in excess of its estimate, and those of the likely best policy
+after the best action, with what the lower bound lacks. A bonus falls like count^(−ξ), so that the fewest calls for a
+gap are those where one more sample of any pair would reduce it by the same: n ∝ (visits·ξ·bonus·n^ξ)^(1/(1+ξ)).
+
+The optimistic policy is the best of many that are nearly as optimistic, and changes as soon as its pairs are known
+better. So visits are averaged over rounds. That is fictitious play: an adversary answers every round with the most
+optimistic policy, and the samples are the best response to how it has answered so far.
+"""
+
+import math
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.base.arrays import Arrays, Readable, finite, piece, require
+from smoothplan.bounds.converge import Side, converge, flow, new_side
+from smoothplan.graph.explorer import Explorer
+from smoothplan.graph.graph import PAIRS, Graph
+from smoothplan.graph.sets import BestAction, best_action
+from smoothplan.theory.backups import depends_on_state
+
+
+class Tuning(NamedTuple):
+    """The numbers that tune rounds. Any others are valid too: they change the price of a search, and nothing else.
+
+    A round makes a fraction of the calls made before, less near the end. The fraction is small at first, or while
+    bonuses fall like 1/count, as one sample may then change everything; it is large after many samples, once bonuses
+    fall like 1/√count, or if there are so many pairs that bounds take long to converge.
+    """
+
+    growth: tuple[float, float] = 0.03, 0.1  # the small and the large fraction
+    calls_per_pair: tuple[int, int] = 100, 10_000  # between these, rounds grow from the small fraction to the large
+    large: int = 20_000  # pairs from which on all rounds grow by the large fraction
+    memory: float = 0.9  # the weight of earlier visits in their average, after calls have grown by the small fraction
+    absolute_share: float = 0.25  # the share of a round that reduces the absolute gap while relative bounds are better
+    parts: int = 4  # parts of the interval of the anchor's value, each with its own relative bounds, for a gap near ε
+    anchors: int = 5  # the most visited states, tried as an anchor whenever the calls have doubled
+    epoch: float = 1.5  # the growth of calls over which discoveries are counted
+    # d log(pairs)/d log(calls): above the first, walks take over from rounds; below the second, rounds take over from
+    # walks, and after more calls than the smaller `calls_per_pair` in any case.
+    discovery: tuple[float, float] = 0.2, 0.1
+    accuracy: float = 3e-3  # of converged values, as a fraction of the gap or of ε, whichever is larger
+    bottlenecks: int = 3  # pairs that are reported to hold up the gap
+
+
+TUNING = Tuning()
+
+
+class Bracket(NamedTuple):
+    """Bounds from above and from below, and the intervals of the root's action values that they prove, [K, 2].
+
+    If there is an anchor, these are the action values less γ times its value.
+    """
+
+    upper: Side
+    lower: Side
+    root: Floats
+
+
+class Rounds:
+    """Decides between walks and rounds, and what a round samples.
+
+    Args:
+        explorer: owns the graph.
+
+    Attributes:
+        anchor: the number of the state that relative bounds refer to.
+        proved: the best that relative bounds have proved so far.
+        differences: estimates of the root's action values by relative bounds, less their mean, [K]; empty before.
+        values: what the last sweeps have proved of all values, from below and from above, [2, n].
+        exponent: ξ, if the gap falls about like calls^(−ξ).
+        bottlenecks: the pairs that hold up the gap, and the estimated share of each.
+    """
+
+    def __init__(self, explorer: Explorer) -> None:
+        self._explorer = explorer
+        self.proved: BestAction | None = None
+        self.differences = np.zeros(0)
+        self.values = np.zeros((2, 0))
+        self.exponent = 0.5
+        self.bottlenecks: tuple[tuple[int, float], ...] = ()
+        self._on = False
+        self._mark = 1, 1  # calls and pairs when the epoch began
+        self.anchor = 0
+        self._anchored = 0  # calls when it was chosen
+        self._relative = False  # whether relative bounds were better then
+        self._growth = TUNING.growth[0]  # of the last round
+        self._visits: dict[bool, Floats] = {}  # whether relative → averages from above and from below, [2, n·K]
+
+    def take_over(self, calls: int) -> bool:
+        """Whether the next samples are those of a round: few pairs are new."""
+        if calls >= TUNING.epoch * self._mark[0]:
+            pairs = max(int(self._explorer.graph.totals[PAIRS]), 1)
+            discovery = math.log(pairs / self._mark[1]) / math.log(calls / self._mark[0])
+            fresh, stale = TUNING.discovery
+            self._on = discovery <= (fresh if self._on else stale) or calls >= TUNING.calls_per_pair[0] * pairs
+            self._mark = calls, pairs
+        return self._on
+
+    # Bounds
+
+    def tighten(self, epsilon: float, threads: int = 1) -> list[Bracket]:
+        """Converges all bounds, and proves what they prove; returns those to allocate by, the best ones first."""
+        calls = self._explorer.oracle.calls
+        absolute = self.sweep(epsilon, threads)
+        gap = best_action(absolute.root[None]).gap
+        if gap <= epsilon:
+            return [absolute]
+        tolerance = self._tolerance(epsilon)
+        if calls >= 2 * self._anchored:
+            self._choose_anchor(tolerance, absolute, calls, threads)
+        if not self._relative:
+            return [absolute]
+        low, high = self._ends(self.anchor)
+        (relative,) = self._brackets(tolerance, [(self.anchor, low, high)], threads)
+        middles = relative.root.mean(axis=1)
+        self.differences = middles - middles.mean()
+        found = best_action(relative.root[None])
+        if epsilon < found.gap <= TUNING.parts * epsilon:
+            cuts = np.linspace(low, high, TUNING.parts + 1)
+            parts = self._brackets(tolerance, [(self.anchor, *cuts[i : i + 2]) for i in range(TUNING.parts)], threads)
+            found = best_action(np.stack([part.root for part in parts]))
+        if self.proved is None or found.gap < self.proved.gap:
+            self.proved = found
+        return [relative, absolute] if found.gap < gap else [absolute]
+
+    def sweep(self, epsilon: float, threads: int = 1) -> Bracket:
+        """Converges the intervals of the graph."""
+        (found,) = self._brackets(self._tolerance(epsilon), [(-1, 0.0, 0.0)], threads)
+        self.values = np.stack([-found.lower.values, found.upper.values])
+        _narrow(self._explorer.graph, found)
+        return found
+
+    def _tolerance(self, epsilon: float) -> float:
+        """The accuracy that converged values need."""
+        return TUNING.accuracy * max(epsilon, best_action(self._explorer.intervals[None]).gap, 1e-9 * self._width)
+
+    @property
+    def _width(self) -> float:
+        """Of the interval of all values."""
+        low, high = self._explorer.span
+        return high - low
+
+    def _ends(self, number: int) -> tuple[float, float]:
+        """The interval of a state's value."""
+        return float(self._explorer.graph.low[number]), float(self._explorer.graph.high[number])
+
+    def _choose_anchor(self, tolerance: float, absolute: Bracket, calls: int, threads: int) -> None:
+        """The state that leaves the smallest gap: the root, the last anchor, or one that is visited most."""
+        visits = self._new_visits(absolute)[1].reshape(-1, self._explorer.rules.actions).sum(axis=1)
+        candidates = dict.fromkeys([self.anchor, 0, *np.argsort(-visits)[: TUNING.anchors].tolist()])
+        brackets = self._brackets(tolerance, [(number, *self._ends(number)) for number in candidates], threads)
+        gaps = [best_action(bracket.root[None]).gap for bracket in brackets]
+        self.anchor, self._anchored = list(candidates)[int(np.argmin(gaps))], calls
+        self._relative = min(gaps) < best_action(absolute.root[None]).gap
+
+    def _brackets(self, tolerance: float, wanted: Iterable[tuple[int, float, float]], threads: int) -> list[Bracket]:
+        """Converged bounds for anchors, each with an interval of its value, by a number of threads."""
+        graph, rules, work = self._explorer.graph, self._explorer.rules, self._explorer.work
+        sides = [
+            new_side(graph, rules, side, anchor, value)
+            for anchor, low, high in wanted
+            for side, value in ((1, low), (-1, high))
+        ]
+
+        def root(side: Side) -> Floats:
+            """Bounds of the root's action values, less γ times the value of the anchor, [K]."""
+            frames, room = np.zeros_like(work.frames), np.zeros_like(work.room)
+            side.q[:] += converge(graph, rules, side, frames, room, tolerance)
+            return side.side * (side.q[: rules.actions] + (1.0 - rules.discount) * side.base)
+
+        if threads == 1:
+            roots = [root(side) for side in sides]
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                roots = list(pool.map(root, sides))
+        return [
+            Bracket(sides[i], sides[i + 1], np.stack([roots[i + 1], roots[i]], axis=1)) for i in range(0, len(sides), 2)
+        ]
+
+    # Counts
+
+    def counts(self, brackets: list[Bracket], gap: float, epsilon: float, most: int) -> Ints:
+        """Samples of each pair in the next round, [n·K], at most `most` in all."""
+        graph, calls = self._explorer.graph, self._explorer.oracle.calls
+        counts = graph.pairs["count"][: len(brackets[0].upper.q)]
+        visits = [self._averaged(bracket) for bracket in brackets]
+        gains = [self._gains(bracket, each) for bracket, each in zip(brackets, visits, strict=True)]
+        # As if the gap fell like calls^(−ξ), with the mean ξ of what it consists of.
+        gain, exponents = gains[0]
+        self.exponent = float(gain @ exponents / gain.sum()) if gain.any() else 0.5
+        self.bottlenecks = self._largest_parts(brackets[0], visits[0])
+        small, large = TUNING.growth
+        pairs = int(graph.totals[PAIRS])
+        largest = np.interp(math.log(calls / pairs), np.log(TUNING.calls_per_pair), TUNING.growth)
+        self._growth = float(np.interp(self.exponent, [0.5, 1.0], [largest, small]))
+        if pairs > TUNING.large:
+            self._growth = large
+        growth = self._growth
+        if gap < epsilon * (1.0 + growth) ** self.exponent:  # less is enough
+            growth = max((gap / epsilon) ** (1.0 / self.exponent) - 1.0, small / 2.0)
+        budget = max(growth * calls, float(self._explorer.rules.actions))
+        shares = [1.0] if len(brackets) == 1 else [1.0 - TUNING.absolute_share, TUNING.absolute_share]
+        wanted = np.zeros(len(counts))
+        for each, share in zip(gains, shares, strict=True):
+            wanted = np.maximum(wanted, _shared_out(counts, *each, share * budget))
+        return _whole(wanted, min(most, int(budget)))
+
+    def _averaged(self, bracket: Bracket) -> Floats:
+        """Visits of pairs, averaged over rounds, from above and from below, [2, n·K]."""
+        visits, relative = self._new_visits(bracket), bracket.upper.anchor >= 0
+        if relative in self._visits:
+            before, memory = self._visits[relative], TUNING.memory ** (self._growth / TUNING.growth[0])
+            visits *= 1.0 - memory
+            visits[:, : before.shape[1]] += memory * before
+        self._visits[relative] = visits
+        return visits
+
+    def _new_visits(self, bracket: Bracket) -> Floats:
+        """Discounted visits of the optimistic policy after the challenger, and of the likely best policy, [2, n·K]."""
+        graph, rules, backup = self._explorer.graph, self._explorer.rules, self._explorer.backup
+        actions, upper = rules.actions, bracket.upper.q
+        likely = 0.5 * (upper - bracket.lower.q)
+        best = int(np.argmax(likely[:actions]))
+        challenger = int(np.argmax(np.where(np.arange(actions) == best, -np.inf, upper[:actions])))
+        result, waiting = np.zeros((2, len(upper))), np.zeros(len(upper) // actions)
+        states = np.asarray(self._explorer.states)[: len(waiting)] if depends_on_state(backup) else None
+        for row, (q, first) in enumerate(((upper, challenger), (likely, best))):
+            policy = np.ascontiguousarray(backup.policy(q.reshape(-1, actions), states)).reshape(-1)
+            seen = graph.pairs, graph.successors, graph.hits
+            flow(*seen, rules.discount, policy, first, bracket.upper.anchor, waiting, result[row])
+        return result
+
+    def _gains(self, bracket: Bracket, visits: Floats) -> tuple[Floats, Floats]:
+        """What samples of a pair reduce, visits·ξ·bonus, and its ξ; [n·K] each."""
+        gain, weighted = np.zeros(visits.shape[1]), np.zeros(visits.shape[1])
+        for each, side in zip(visits, (bracket.upper, bracket.lower), strict=True):
+            part = each * side.exponent * np.minimum(side.bonus, self._width)
+            gain += part
+            weighted += part * side.exponent
+        return gain, np.divide(weighted, gain, out=np.full_like(gain, 0.5), where=gain > 0.0)
+
+    def _largest_parts(self, bracket: Bracket, visits: Floats) -> tuple[tuple[int, float], ...]:
+        """The pairs with the largest shares of the gap, by their entries."""
+        bonuses = np.minimum([bracket.upper.bonus, bracket.lower.bonus], self._width)
+        parts = visits[0] * bonuses[0] + visits[1] * bonuses[1]
+        largest, total = np.argsort(-parts)[: TUNING.bottlenecks], float(np.sum(parts))
+        return tuple((int(entry), float(parts[entry] / total)) for entry in largest if parts[entry] > 0.0)
+
+    # Checkpoints
+
+    def saved(self) -> Arrays:
+        """What the next rounds depend on."""
+        proved = [] if self.proved is None else [self.proved]
+        return {
+            "rounds": np.array([self._on, *self._mark, self.anchor, self._anchored, self._relative], dtype=np.int64),
+            "growth": np.array([self._growth]),
+            "proved": np.array(proved, dtype=np.float64).reshape(-1, 3),
+            "differences": self.differences,
+            "visits": self._visits.get(False, np.zeros((2, 0))),
+            "relative_visits": self._visits.get(True, np.zeros((2, 0))),
+        }
+
+    def restored(self, arrays: Readable) -> "Rounds":
+        """What was saved, of a graph that is restored too. ValueError if it does not fit."""
+        numbers = piece(arrays, "rounds", np.int64, 6)
+        growth, proved = finite(arrays, "growth", 1), finite(arrays, "proved", None, 3)
+        differences = finite(arrays, "differences", None)
+        visits = {
+            relative: finite(arrays, name, 2, None).copy()
+            for relative, name in ((False, "visits"), (True, "relative_visits"))
+        }
+        states, actions = len(piece(arrays, "low", np.float64, None)), self._explorer.rules.actions
+        require(0 <= numbers[3] < states and (numbers[1:3] > 0).all(), "'rounds' must be those of this search")
+        require(len(proved) <= 1, "'proved' must have one row at most")
+        require(len(differences) in (0, actions), "'differences' must be those of the actions")
+        widest = max(each.shape[1] for each in visits.values())
+        require(widest <= states * actions, "'visits' must be those of known pairs")
+        result = Rounds(self._explorer)
+        on, calls, pairs, result.anchor, result._anchored, relative = numbers.tolist()
+        result._on, result._mark, result._relative = bool(on), (calls, pairs), bool(relative)
+        result._growth, result.differences = float(growth[0]), differences.copy()
+        for best, challenger, gap in proved.tolist():
+            result.proved = BestAction(int(best), int(challenger), gap)
+        result._visits = {relative: each for relative, each in visits.items() if each.shape[1] > 0}
+        return result
+
+
+def _narrow(graph: Graph, found: Bracket) -> None:
+    """Intersects the intervals of the graph with converged ones. An interval never widens, nor turns over."""
+    states, pairs = len(found.upper.values), len(found.upper.q)
+    for low, high, below, above in (
+        (graph.low[:states], graph.high[:states], -found.lower.values, found.upper.values),
+        (graph.q_low[:pairs], graph.q_high[:pairs], -found.lower.q, found.upper.q),
+    ):
+        np.maximum(low, np.minimum(below, high), out=low)
+        np.minimum(high, np.maximum(above, low), out=high)
+
+
+def _shared_out(counts: Ints, gain: Floats, exponent: Floats, budget: float) -> Floats:
+    """New samples of pairs, [n·K], `budget` in all: where one more of any would reduce the gap by the same."""
+    have = np.maximum(counts, 1.0)
+    ratios, powers = gain / have, 1.0 / (1.0 + exponent)
+
+    def new(scale: float) -> Floats:
+        return np.asarray(np.maximum(have * (scale * ratios) ** powers - counts, 0.0))
+
+    largest = float(ratios.max(initial=0.0))
+    if largest == 0.0:
+        return np.zeros(len(counts))
+    low, high = 1e-3 / largest, 2.0 / largest
+    while new(high).sum() < budget:
+        low, high = high, 4.0 * high
+    while high > 1.01 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if new(middle).sum() > budget else (middle, high)
+    return new(high)
+
+
+def _whole(wanted: Floats, most: int) -> Ints:
+    """Whole numbers near these, at most `most` in all: what rounding leaves over is carried on to the next."""
+    total = float(wanted.sum())
+    if total > most:
+        wanted = wanted * (most / total)
+    ends = np.floor(np.cumsum(wanted) + 0.5).astype(np.int64)
+    return np.minimum(np.diff(ends, prepend=0), most)

@@ -1,0 +1,1 @@
+"""Chains around a reference Q̂: references, engines and `ReferenceCruiser`."""

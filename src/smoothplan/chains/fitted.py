@@ -1,0 +1,458 @@
+"""A reference fitted to what was simulated at visited states: for vectors that are too long for a grid."""
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from smoothplan.base import arguments
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.base.arrays import Arrays, Readable, finite, piece, require
+from smoothplan.chains.reference import reason
+from smoothplan.models.model import GenerativeModel, Oracle, States
+from smoothplan.theory import curvature
+from smoothplan.theory.backups import Backup
+
+
+class FitTuning(NamedTuple):
+    """The numbers that tune a fit."""
+
+    walkers: int = 128  # walks at a time, at most
+    first: int = 256  # states visited before the first fit
+    growth: float = 1.5  # of the number of states from one fit to the next
+    # The share of visited states, the newest ones, that a fit uses, and the number below which it uses all. What poor
+    # policies reach is far from what matters, and costs much: a few hundred such states spoil a fit of thousands.
+    kept: float = 0.75
+    least_kept: int = 2_000
+    improvements: int = 2  # of the policy in every fit
+    sweeps: int = 10  # of the values for each policy; more amplify the noise of few samples
+    most_transitions: int = 1_000_000  # that are kept, so that a fit takes a bounded time
+    most_evaluated: int = 40_000  # states on which a policy is evaluated, for the same reason
+    hinges: int = 300  # at most, and no more than an eighth of the points
+    ridge: float = 30.0  # the penalty on squared weights, in units of one point's squared error
+
+
+FITTING = FitTuning()
+
+EXPLORE_RATES = np.geomspace(0.02, 0.5, 8)
+"""Chances of a random action, in one walk of eight each: some stay near the policy, some leave it."""
+
+
+# Regression
+
+
+Features = NDArray[np.float32]
+"""[n, p]; single precision halves the time, and its rounding is far below the noise of simulated targets."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """NumPy's linear algebra; looking for it takes a millisecond."""
+    return ThreadpoolController()
+
+
+def in_one_thread(function: Callable[P, R]) -> Callable[P, R]:
+    """The function with linear algebra in one thread.
+
+    How many there are, by default one for each core, would decide how sums are rounded. And on a busy machine threads
+    wait for each other: two took up to ten times as long as one.
+    """
+
+    @wraps(function)
+    def alone(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _libraries().limit(limits=1, user_api="blas"):
+            return function(*args, **kwargs)
+
+    return alone
+
+
+class HingeRidge:
+    """Functions that are linear but for hinges max(0, ⟨u, x⟩ − t), fitted by least squares with a ridge penalty.
+
+    Points are standardised, and brought into the box of those it is fitted on: it never extrapolates. A third of the
+    directions u are axes, a third lie in planes of two axes, the others are arbitrary; a hinge passes through one of
+    the points. A hinge that few points reach has a small norm, so that the penalty keeps its weight small.
+
+    Args:
+        points: what it is fitted on, [n, d].
+        seed: of the hinges.
+    """
+
+    @in_one_thread
+    def __init__(self, points: Floats, seed: int) -> None:
+        rng, (count, dimensions) = np.random.default_rng(seed), points.shape
+        spread = points.std(axis=0)
+        self._mean, self._scale = points.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
+        self._low, self._high = (end(points, axis=0) for end in (np.min, np.max))
+        hinges = min(FITTING.hinges, count // 8)
+        directions = rng.standard_normal((hinges, dimensions))
+        # The number of coordinates that a direction has, the same ones as in a random order.
+        sizes = np.array([1, 2, dimensions])[np.arange(hinges) % 3]
+        order = rng.random((hinges, dimensions)).argsort(axis=1).argsort(axis=1)
+        directions[order >= sizes[:, None]] = 0.0
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        through = self._standardised(points[rng.integers(count, size=hinges)])
+        self._directions = np.ascontiguousarray(directions.T, dtype=np.float32)  # [d, p]
+        self._knots = (through * self._directions.T).sum(axis=1)
+        self._fitted = self.features(points)
+        gram = (self._fitted.T @ self._fitted).astype(np.float64)
+        penalty = np.full(len(gram), FITTING.ridge)
+        penalty[0] = 1e-6  # the constant is free
+        self._inverse = np.linalg.inv(gram + np.diag(penalty))
+
+    def _standardised(self, points: Floats) -> Features:
+        return np.asarray((np.clip(points, self._low, self._high) - self._mean) / self._scale, dtype=np.float32)
+
+    @in_one_thread
+    def features(self, points: Floats) -> Features:
+        """One, the standardised coordinates, and the hinges, [n, 1 + d + p]."""
+        count, dimensions = points.shape
+        features = np.empty((count, 1 + dimensions + len(self._knots)), dtype=np.float32)
+        features[:, 0] = 1.0
+        features[:, 1 : 1 + dimensions] = standardised = self._standardised(points)
+        hinges = features[:, 1 + dimensions :]
+        np.matmul(standardised, self._directions, out=hinges)
+        hinges -= self._knots
+        np.maximum(hinges, 0.0, out=hinges)
+        return features
+
+    @in_one_thread
+    def fit(self, targets: Floats) -> Features:
+        """The weights [1 + d + p, k] that fit targets [n, k] at the points."""
+        mean = targets.mean(axis=0)
+        weights = self._inverse @ (self._fitted.T @ (targets - mean).astype(np.float32)).astype(np.float64)
+        weights[0] += mean
+        return np.asarray(weights, dtype=np.float32)
+
+    @in_one_thread
+    def predict(self, features: Features, weights: Features) -> Floats:
+        """The fitted functions at the features of other points, [n, k]."""
+        return (features @ weights).astype(np.float64)
+
+
+class Regressor(Protocol):
+    """What scikit-learn's regressors are."""
+
+    def fit(self, X: Floats, y: Floats) -> Any:
+        """Fits points [n, d] and targets [n]."""
+
+    def predict(self, X: Floats) -> Any:
+        """Estimates at points [n, d], [n]."""
+
+
+class _Copies:
+    """A regressor of the user's, with the methods of `HingeRidge`: one fresh copy for every column of targets."""
+
+    def __init__(self, regressor: Regressor, points: Floats) -> None:
+        self._regressor, self._points = regressor, points
+        spread = points.std(axis=0)
+        self._mean, self._scale = points.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
+
+    def features(self, points: Floats) -> Floats:
+        return np.asarray((points - self._mean) / self._scale)
+
+    def fit(self, targets: Floats) -> list[Regressor]:
+        points, copies = self.features(self._points), [copy.deepcopy(self._regressor) for _ in targets.T]
+        for one, column in zip(copies, targets.T, strict=True):
+            one.fit(points, column.copy())
+        return copies
+
+    def predict(self, features: Floats, fitted: Sequence[Regressor]) -> Floats:
+        columns = [np.asarray(one.predict(features), dtype=np.float64) for one in fitted]
+        for column in columns:
+            if column.shape != (len(features),) or not np.isfinite(column).all():
+                raise ValueError(
+                    f"the regressor must predict {len(features)} finite numbers, got shape {column.shape}: {column!r}"
+                )
+        return np.stack(columns, axis=1)
+
+
+# References
+
+
+class _Data(NamedTuple):
+    """What was simulated: every action at n states, all of which the simulator had reached."""
+
+    states: States  # [n, ...]
+    next_states: States  # [n, K, ...]
+    rewards: Floats  # [n, K]
+    terminals: NDArray[np.bool_]  # [n, K]
+
+
+class FittedReference:
+    """Q̂ by fitted policy iteration, for vectors of any length; it asks only for states that the simulator reached.
+
+    Walks follow the policy of Q̂, with random actions in between. Where they come by, every action is simulated once,
+    with the same random numbers for all of them where the simulator draws alike: differences between actions then have
+    far less noise than their values. When the states have grown by half, values V of the policy and then Q̂ = r + γV
+    are fitted to the newest three quarters, twice. Q̂ is an estimate, without a bound on its error. It is a state:
+    `improve` changes it, and the constructor makes no call.
+
+    Args:
+        model: a simulator of numbers, whole or not, in any shape.
+        backup: F.
+        regressor: an object with `fit(X, y)` and `predict(X)`, such as scikit-learn's, of which copies are fitted to
+            standardised states. Give it a fixed `random_state`, or the seed does not decide everything. By default
+            ridge regression on random hinges.
+        root: where walks start; the model's initial state by default.
+        seed: of the simulator calls.
+        oracle: makes the simulator calls, and so counts them even if an error ends them; by default one of `seed`.
+
+    `why` says how a default reference was chosen; it is empty for any other.
+    """
+
+    why = ""
+
+    def __init__(
+        self,
+        model: GenerativeModel,
+        backup: Backup,
+        *,
+        regressor: Regressor | None = None,
+        root: Any = None,
+        seed: int = 0,
+        oracle: Oracle | None = None,
+    ) -> None:
+        if regressor is not None and (
+            isinstance(regressor, type)
+            or not all(callable(getattr(regressor, name, None)) for name in ("fit", "predict"))
+        ):
+            raise TypeError(f"regressor must be an object with the methods fit and predict, got {regressor!r}")
+        if root is None and model.initial_state is None:
+            raise ValueError("root must be given, for this model declares no initial_state")
+        self._root = np.asarray(model.initial_state if root is None else root)
+        if self._root.dtype.kind not in "iuf" or self._root.size == 0:
+            raise ValueError(
+                f"a fit needs states of numbers, got dtype {self._root.dtype} and shape {self._root.shape}"
+            )
+        self._model, self._backup, self._regressor = model, backup, copy.deepcopy(regressor)
+        self._span = curvature.value_interval(model, backup)
+        self._oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
+        actions, shape, dtype = model.actions, self._root.shape, self._root.dtype
+        self._data = _Data(
+            np.zeros((0, *shape), dtype),
+            np.zeros((0, actions, *shape), dtype),
+            np.zeros((0, actions)),
+            np.zeros((0, actions), np.bool_),
+        )
+        self._walkers = np.repeat(self._root[None], FITTING.walkers, axis=0)
+        self._last = np.arange(FITTING.walkers) % actions  # the walkers' last actions
+        self._visited = self._fitted_at = 0  # states, also those that are no longer kept
+        self._targets, self._hinges = np.zeros((0, actions)), 0  # of the last fit, and the seed of its hinges
+        self._regression: Any = None
+        self._solution: Any = None
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made."""
+        return self._oracle.calls
+
+    @property
+    def states(self) -> int:
+        """States at which all actions were simulated."""
+        return self._visited
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether there was no fit yet: too few states were visited, or all rewards there were alike."""
+        return self._regression is None
+
+    def q(self, states: States) -> Floats:
+        """Estimates, [n, K]; the middle of what is possible before the first fit."""
+        points = _points(np.asarray(states), self._root.ndim)
+        if self._regression is None:
+            return np.full((len(points), self._model.actions), sum(self._span) / 2.0)
+        return self._predicted(self._regression, points, self._solution)
+
+    def improve(self, calls: int, state: Any = None) -> None:
+        """Makes at most that many more simulator calls, as many as are a multiple of K.
+
+        What they tell is fitted at once if there is a quarter more of it than at the last fit, else later.
+
+        Args:
+            calls: how many.
+            state: where walks start; by default they go on, and start again at the root.
+        """
+        until = self._visited + arguments.whole("calls", calls) // self._model.actions
+        start = self._root if state is None else np.asarray(state)
+        if start.shape != self._root.shape or not np.can_cast(start.dtype, self._root.dtype, "same_kind"):
+            raise ValueError(
+                f"state must have shape {self._root.shape} and dtype {self._root.dtype}, as the root has, got {state!r}"
+            )
+        if state is not None:
+            self._walkers[:] = start
+        walkers = int(np.clip((until - self._visited) // 20, 16, FITTING.walkers))  # twenty steps each, at least
+        while self._visited < until:
+            goal = max(FITTING.first, int(FITTING.growth * (self._fitted_at or self._visited)))
+            # A fit that the next one makes superfluous at once is left out.
+            goal = until if until <= 1.25 * goal else goal
+            self._visit(goal, walkers, start)
+            if self._visited >= 1.25 * self._fitted_at:
+                self._forget()
+                # Where all rewards were alike and nothing ended, there is nothing to fit: walks go on at random.
+                if self._data.terminals.any() or np.ptp(self._data.rewards) > 0.0:
+                    self._fit()
+
+    def _forget(self) -> None:
+        """Keeps the newest of what is known."""
+        kept = min(
+            max(int(FITTING.kept * self._visited), FITTING.least_kept),
+            FITTING.most_transitions // self._model.actions + 1,
+        )
+        self._data = _Data._make(column[-kept:] for column in self._data)
+
+    def _visit(self, goal: int, walkers: int, start: States) -> None:
+        """Walks on, until that many states were visited."""
+        parts, rng = [self._data], self._oracle.rng
+        try:
+            while self._visited < goal:
+                count = min(walkers, goal - self._visited)
+                states = self._walkers[:count].copy()
+                usual = self._last[:count] if self._regression is None else self.q(states).argmax(axis=1)
+                explores = rng.random(count) < EXPLORE_RATES[np.arange(count) % len(EXPLORE_RATES)]
+                chosen = np.where(explores, rng.integers(self._model.actions, size=count), usual)
+                restarts = rng.random(count) < (1.0 - self._model.discount) / 3.0
+                parts.append(self._simulated(states))
+                rows = np.arange(count)
+                restarts |= parts[-1].terminals[rows, chosen]
+                self._walkers[:count] = parts[-1].next_states[rows, chosen]
+                self._walkers[:count][restarts] = start
+                self._last[:count] = chosen
+                self._visited += count
+        finally:  # what was simulated is kept even if an error or a stop ends the walks
+            self._data = _Data._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
+
+    def _simulated(self, states: States) -> _Data:
+        """Every action at every state, all actions with the same random numbers."""
+        rng = self._oracle.rng
+        common, after = np.random.SFC64(int(rng.integers(1 << 62))).state, rng.bit_generator.state
+        batches = ((states, np.full(len(states), action)) for action in range(self._model.actions))
+        answers = self._oracle.sample_alike(batches, common)
+        rng.bit_generator.state = after
+        return _Data._make([states, *(np.stack(column, axis=1) for column in zip(*answers, strict=True))])
+
+    def _fit(self) -> None:
+        """Fits Q̂ to what is known."""
+        data, discount, actions = self._data, self._model.discount, self._model.actions
+        points = _points(data.states, self._root.ndim)
+        self._hinges = int(self._oracle.rng.integers(1 << 62))
+        regression = self._regression_on(points)
+        step = -(-len(points) // FITTING.most_evaluated)
+        evaluation = regression if step == 1 else self._regression_on(points[::step])
+        evaluated = _Data._make(column[::step] for column in data)
+        q = None if self._regression is None else self.q(evaluated.states)
+        for _ in range(FITTING.improvements):
+            chosen, charges = self._policy(q, evaluated.states)
+            values = self._evaluated(evaluation, evaluated, chosen, charges)
+            targets = np.empty((len(points), actions))
+            for action in range(actions):  # one action at a time bounds the memory
+                nexts = _points(data.next_states[:, action], self._root.ndim)
+                # Values are clipped, but Q̂ is not: actions that are both clipped would be alike.
+                future = np.clip(self._predicted(evaluation, nexts, values)[:, 0], *self._span)
+                targets[:, action] = data.rewards[:, action] + discount * future * ~data.terminals[:, action]
+            solution = regression.fit(targets)
+            self._regression, self._solution, self._targets = regression, solution, targets
+            q = self.q(evaluated.states)
+        self._fitted_at = self._visited
+
+    def _regression_on(self, points: Floats) -> Any:
+        if self._regressor is None:
+            return HingeRidge(points, self._hinges)
+        return _Copies(self._regressor, points)
+
+    def _predicted(self, regression: Any, points: Floats, solution: Any) -> Floats:
+        """Predictions [n, k]; 20,000 points at a time bound the memory."""
+        parts = [
+            regression.predict(regression.features(points[first : first + 20_000]), solution)
+            for first in range(0, max(len(points), 1), 20_000)
+        ]
+        return np.concatenate(parts)
+
+    def _policy(self, q: Floats | None, states: States) -> tuple[Ints, Floats]:
+        """Actions [n] drawn from ∇F at action values, and what the regulariser takes, [n]; uniform ones without."""
+        rng, actions = self._oracle.rng, self._model.actions
+        if q is None:
+            return rng.integers(actions, size=len(states)), np.zeros(len(states))
+        policy = self._backup.policy(q, states)
+        drawn = (rng.random(len(q))[:, None] > np.cumsum(policy, axis=1)).sum(axis=1)
+        return np.minimum(drawn, actions - 1), self._backup.regulariser(policy, states)
+
+    def _evaluated(self, regression: Any, data: _Data, chosen: Ints, charges: Floats) -> Any:
+        """Values of the policy that chose these actions, as a solution with one column."""
+        rows, discount = np.arange(len(chosen)), self._model.discount
+        nexts, alive = data.next_states[rows, chosen], ~data.terminals[rows, chosen]
+        gains, features = data.rewards[rows, chosen] - charges, regression.features(_points(nexts, self._root.ndim))
+        if self._regression is None:
+            future = np.full(len(rows), data.rewards.mean() / (1.0 - discount))
+        else:
+            future = np.zeros(len(rows))
+            future[alive] = self._backup.value(self.q(nexts[alive]), nexts[alive])
+        for _ in range(FITTING.sweeps):
+            future = np.clip(future, *self._span) * alive
+            solution = regression.fit((gains + discount * future)[:, None])
+            future = regression.predict(features, solution)[:, 0]
+        return solution
+
+    def saved(self) -> Arrays:
+        """Its state as named arrays, for `restore`. Regressors are not saved, but what they were fitted to."""
+        return self._oracle.saved() | {
+            "states": self._data.states.copy(),
+            "next_states": self._data.next_states.copy(),
+            "rewards": self._data.rewards.copy(),
+            "terminals": self._data.terminals.copy(),
+            "walkers": self._walkers.copy(),
+            "last": self._last.copy(),
+            "targets": self._targets.copy(),
+            "numbers": np.array([self._visited, self._fitted_at, self._hinges]),
+        }
+
+    def restore(self, arrays: Readable) -> None:
+        """Takes on the state of a reference that was made with the same arguments, by a fit to the same targets.
+
+        Raises:
+            ValueError: the arrays are not those of such a reference, which is then as it was.
+        """
+        actions, shape, dtype = self._model.actions, self._root.shape, self._root.dtype
+        states = piece(arrays, "states", dtype, None, *shape)
+        data = _Data(
+            states,
+            piece(arrays, "next_states", dtype, len(states), actions, *shape),
+            finite(arrays, "rewards", len(states), actions),
+            piece(arrays, "terminals", np.bool_, len(states), actions),
+        )
+        walkers, last = (
+            piece(arrays, "walkers", dtype, FITTING.walkers, *shape),
+            piece(arrays, "last", np.int64, FITTING.walkers),
+        )
+        require(((last >= 0) & (last < actions)).all(), f"'last' must be actions below {actions}")
+        targets = finite(arrays, "targets", None, actions)
+        visited, fitted_at, hinges = piece(arrays, "numbers", np.int64, 3).tolist()
+        require(len(targets) <= len(states) <= visited, "'targets' must be those of states that were visited")
+        require(0 <= fitted_at <= visited and hinges >= 0, "'numbers' must be of visited states")
+        require((fitted_at > 0) == (len(targets) > 0), "'targets' must be those of the last fit")
+        self._oracle.restore(arrays)
+        self._data = _Data._make(column.copy() for column in data)
+        self._walkers, self._last, self._targets = walkers.copy(), last.copy(), targets.copy()
+        self._visited, self._fitted_at, self._hinges = visited, fitted_at, hinges
+        self._regression = self._solution = None
+        if len(targets):
+            self._regression = self._regression_on(_points(data.states[: len(targets)], self._root.ndim))
+            self._solution = self._regression.fit(targets)
+
+    def __repr__(self) -> str:
+        regressor = "" if self._regressor is None else f", regressor={self._regressor!r}"
+        return f"FittedReference(states={self.states}, calls={self.calls}{regressor}{reason(self.why)})"
+
+
+def _points(states: States, dimensions: int) -> Floats:
+    """States [n, ...] as vectors [n, d]."""
+    if states.ndim != dimensions + 1:
+        raise ValueError(f"states must have {dimensions + 1} axes, the first of which counts them, got {states.shape}")
+    return states.reshape(len(states), int(np.prod(states.shape[1:]))).astype(np.float64)

@@ -1,0 +1,263 @@
+"""Makes a reference from the simulator if none is given, and improves it, within a hard budget of calls or seconds.
+
+`plan`, `decide` and `Agent` all spend what they have for a reference through a `ReferenceMaker`.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from smoothplan.base import arguments
+from smoothplan.base.arrays import Arrays, Readable
+from smoothplan.base.compiling import working_time
+from smoothplan.chains.fitted import FittedReference
+from smoothplan.chains.grid import MOST_DIMENSIONS, GridReference
+from smoothplan.chains.reference import Improvable, Reference, Savable, TooFewCallsError
+from smoothplan.chains.shared import SharedReference
+from smoothplan.models.calls import SimulatorError
+from smoothplan.models.model import GenerativeModel, Oracle
+from smoothplan.models.tabular import TabularModel
+from smoothplan.models.vector import JitModel
+from smoothplan.theory.backups import Backup
+
+RECURRENCE = 4.0
+"""Simulator calls per discovered state from which on states are said to recur."""
+
+
+def usual_calls(model: GenerativeModel) -> int:
+    """Simulator calls for a reference, if no other number is given: more if the simulator is compiled."""
+    return 400_000 if isinstance(model, JitModel) else 100_000
+
+
+def spend(
+    work: Callable[[int], object], made: Callable[[], int], *, calls: int | None = None, until: float | None = None
+) -> None:
+    """Works within a budget: with all of the calls at once, or until a time in portions that double.
+
+    Args:
+        work: takes a number of simulator calls and makes at most that many; it returns True if nothing is left to do.
+        made: the number of simulator calls made so far.
+        calls: simulator calls, at most. Either this or a time is given, or both.
+        until: a time on the clock of `working_time`. No portion starts that would end later, judged by the last one.
+    """
+    if until is None:
+        assert calls is not None
+        if calls > 0:
+            work(calls)
+        return
+    end = None if calls is None else made() + calls
+    portion, taken = 64, 0.0  # a slow simulator makes a hundred calls in a second
+    while (started := working_time()) + 2.0 * taken < until:
+        before = made()
+        size = portion if end is None else min(portion, end - before)
+        if size < 1 or work(size) is True or made() == before:
+            return
+        portion, taken = 2 * portion, working_time() - started
+
+
+class ReferenceMaker:
+    """A reference, how it is made and improved, and what that costs.
+
+    Args:
+        model: a simulator.
+        backup: F.
+        reference: Q̂; None for one that is made from the simulator.
+        seed: of the simulator calls of a reference that is made.
+
+    Attributes:
+        reference: Q̂; None until one is made.
+        oracle: makes the simulator calls of a reference that is made.
+    """
+
+    def __init__(self, model: GenerativeModel, backup: Backup, reference: Reference | None = None, seed: int = 0):
+        self._model, self._backup = model, backup
+        self.reference = reference
+        self.oracle = Oracle(model, seed, role="reference")
+        self._given = reference is not None
+        self._given_calls = 0
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made here for the reference. They are exact even if an error or a stop has ended them."""
+        return self.oracle.calls + self._given_calls
+
+    def make(self, state: Any, *, calls: int | None = None, until: float | None = None) -> None:
+        """Makes a reference from a state, if there is none, and improves it; see `spend` for the budget."""
+        if not self._given:
+            spend(partial(self._make_or_improve, state), lambda: self.calls, calls=calls, until=until)
+
+    def _make_or_improve(self, state: Any, calls: int) -> None:
+        if self.reference is None:
+            self.reference = default_reference(self._model, self._backup, state=state, calls=calls, oracle=self.oracle)
+        elif isinstance(self.reference, Improvable):
+            self.reference.improve(calls)
+
+    @property
+    def learns_at_states(self) -> bool:
+        """Whether the reference can be improved at a state of one's choice, by a method improve(calls, state)."""
+        improve = getattr(self.reference, "improve", None)
+        return callable(improve) and "state" in inspect.signature(improve).parameters
+
+    def improve(self, *, calls: int | None = None, until: float | None = None, state: Any = None) -> None:
+        """Improves the reference, which has a method `improve`; see `spend` for the budget.
+
+        Args:
+            calls: simulator calls, at most.
+            until: a time on the clock of `working_time`.
+            state: where to, if the reference can be improved at a state.
+
+        Raises:
+            ValueError: the reference made more calls than it was asked for.
+        """
+        reference: Any = self.reference
+        improve = reference.improve if state is None else partial(reference.improve, state=state)
+        before = reference.calls
+        with self._counted():
+            spend(improve, lambda: reference.calls, calls=calls, until=until)
+        if calls is not None and reference.calls - before > calls:
+            raise ValueError(
+                f"reference.improve({calls}) must not make more than {calls} simulator calls, but {reference!r} made "
+                f"{reference.calls - before}"
+            )
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Counts the calls that a reference that was given makes meanwhile."""
+        before = getattr(self.reference, "calls", 0)
+        try:
+            yield
+        finally:
+            if self._given:
+                self._given_calls += getattr(self.reference, "calls", 0) - before
+
+    def saved(self) -> Arrays:
+        """The state of the reference as named arrays, for `restore`; none if it cannot be saved."""
+        return self.reference.saved() if isinstance(self.reference, Savable) else {}
+
+    def restore(self, state: Any, arrays: Readable) -> None:
+        """Takes on a reference that was saved, without any simulator call.
+
+        Args:
+            state: from which it was made.
+            arrays: of `saved`.
+
+        Raises:
+            ValueError: the arrays are not those of such a reference.
+        """
+        if self.reference is None:
+            self.reference = default_reference(self._model, self._backup, state=state, saved=arrays, oracle=self.oracle)
+        elif isinstance(self.reference, Savable):
+            with self._counted():
+                self.reference.restore(arrays)
+
+
+def default_reference(
+    model: GenerativeModel,
+    backup: Backup,
+    *,
+    state: Any = None,
+    calls: int = 100_000,
+    seed: int = 0,
+    saved: Readable | None = None,
+    oracle: Oracle | None = None,
+) -> SharedReference | GridReference | FittedReference:
+    """A reference that suits the model, by at most `calls` simulator calls.
+
+    States that are whole numbers, in any shape, get a `SharedReference` if they recur. Vectors of up to six floats get
+    a `GridReference` if the simulator is compiled. All others get a `FittedReference`. The reference's `why`, which is
+    part of its `repr`, gives the reason.
+
+    Args:
+        model: a simulator.
+        backup: F.
+        state: where it starts from; the initial state by default.
+        calls: simulator calls, at most.
+        seed: of the simulator calls.
+        saved: the arrays that a reference's method `saved` returned, if it was made with the same arguments. They
+            restore it, improvements included, without any simulator call.
+        oracle: makes the calls, and so counts them even if an error ends them; by default one of `seed`.
+
+    Raises:
+        ValueError: no reference suits the model, or `saved` does not; the message says what would help.
+    """
+    calls = arguments.whole("calls", calls)
+    oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
+    if state is None and model.initial_state is None:
+        raise ValueError("state must be given, for this model declares no initial_state")
+    start = np.asarray(model.initial_state if state is None else state)
+    until, doubt = oracle.calls + calls, ""
+    if start.dtype.kind in "iub" and (saved is None or "optimistic" in saved):
+        shared = SharedReference(model, backup, root=start, oracle=oracle)
+        if saved is not None:
+            shared.restore(saved)
+        else:
+            shared.improve(trial_calls(calls))
+            if not recurs(shared):
+                doubt = f"{shared.states} of {shared.calls} calls discovered a new state, and "
+            elif oracle.calls < until:
+                shared.improve(until - oracle.calls)
+        if not doubt:
+            shared.why = "states of whole numbers recur"
+            return shared
+    elif _suits_grid(model, start) and (saved is None or "table" in saved):
+        centred: Any = replace(model, initial_state=start) if isinstance(model, JitModel) else model
+        try:
+            grid = GridReference.build(centred, backup, max_calls=calls, oracle=oracle, saved=saved)
+            if saved is None and oracle.calls < until:
+                grid.improve(until - oracle.calls)
+            grid.why = "the simulator is compiled"
+            return grid
+        except TooFewCallsError:
+            doubt = f"{calls} calls are too few for a grid, and "
+        except SimulatorError as error:
+            doubt = f"a grid asks for states that the simulator does not know ({error}), and "
+    if start.dtype.kind not in "iuf" or start.size == 0:
+        raise ValueError(
+            f"no reference can be made for states of dtype {start.dtype} and shape {start.shape}: a table needs whole "
+            "numbers, a fit numbers. Give a critic: CriticReference(function)"
+        )
+    fitted = FittedReference(model, backup, root=start, oracle=oracle)
+    fitted.why = f"{doubt}states are vectors of {start.size} numbers"
+    if saved is not None:
+        fitted.restore(saved)
+    elif oracle.calls < until:
+        fitted.improve(until - oracle.calls)
+    return fitted
+
+
+def _suits_grid(model: GenerativeModel, start: Any) -> bool:
+    return isinstance(model, JitModel) and start.dtype.kind == "f" and start.ndim == 1 and len(start) <= MOST_DIMENSIONS
+
+
+def trial_calls(calls: int) -> int:
+    """Simulator calls, of a number of them, that show whether states recur: a tenth, and 2,000 if half suffice."""
+    return max(1, min(calls // 2, max(2_000, int(0.1 * calls))))
+
+
+def recurs(reference: SharedReference) -> bool:
+    """Whether states recur, as far as a shared reference can tell, or no other reference will do.
+
+    Only vectors of numbers have neighbours that a fit can learn from: a single whole number, or bytes, may be a label.
+    """
+    example = np.asarray(reference.explorer.state(0))
+    kind = example.dtype.kind
+    label = isinstance(reference.model, TabularModel) or (kind != "f" and example.ndim == 0) or kind not in "if"
+    return label or reference.calls >= RECURRENCE * reference.states
+
+
+def walks_recur(model: GenerativeModel, oracle: Oracle, start: Any, calls: int) -> bool:
+    """Whether random walks from a state meet the same states again, by at most that many calls."""
+    walks, seen = 16, set[bytes]()
+    states = np.repeat(np.asarray(start)[None], walks, axis=0)
+    steps = calls // walks
+    for _ in range(steps):
+        found = oracle.sample(states, oracle.rng.integers(model.actions, size=walks))
+        seen.update(state.tobytes() for state in found.next_states)
+        states = found.next_states.copy()
+        states[found.terminals] = start
+    return steps > 0 and steps * walks >= RECURRENCE * len(seen)

@@ -1,0 +1,449 @@
+"""Sampling around a reference: chains of the value, their quadratic corrections, and returns of the root's actions.
+
+A pilot of each measures what a sample costs and how much it varies. Then every round adds a fraction of the calls made
+so far, each part catching up with the share of the calls at which cost × variance is smallest.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeGuard
+
+import numpy as np
+
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.chains.batched import BatchedChains, Chains, values_of
+from smoothplan.chains.grid import GridReference
+from smoothplan.chains.jitted import JittedChains, compiles
+from smoothplan.chains.reference import Reference
+from smoothplan.chains.table import TableChains
+from smoothplan.confidence import ConfidenceSequence
+from smoothplan.models.model import States
+from smoothplan.models.tabular import TabularModel
+from smoothplan.run.chunks import Chunk, Outcome, Sums, Work, chunk_size
+from smoothplan.run.records import Budget, Root, refuse_compiled
+from smoothplan.theory import curvature
+from smoothplan.theory.backups import Backup, SoftmaxMixture, depends_on_state, is_mixture
+from smoothplan.theory.problem import Problem
+
+Part = Literal["values", "returns", "corrections"]
+"""Chains of the value, returns of the root's actions, and quadratic corrections."""
+
+# How a run divides what it may spend
+TRUNCATION_SHARE = 0.05  # of ε, for what lies beyond the default horizon
+VALUE_SHARE, CORRECTION_SHARE, ACTION_SHARE = 0.6, 0.3, 0.1  # of δ
+PILOT_SHARE = 0.25  # of the corrections' δ, for those of the pilot if others with another number of pairs follow
+DECISION_SHARE = 0.3  # of the simulator calls, for returns of the root's actions
+PILOT, PILOT_PAIRS = 64, 32  # samples of each part, and pairs in each correction, before the rest is planned
+
+
+class Truncation(NamedTuple):
+    """What is left out if chains end at a horizon, and go on with the middle of the optimal values."""
+
+    horizon: int
+    below: float  # by how much the value of any policy may be lower,
+    above: float  # by how much it may be higher,
+    optimal: float  # and how far the optimal value may be, either way
+
+    @classmethod
+    def at(cls, problem: Problem, horizon: int) -> "Truncation":
+        """The truncation at a horizon."""
+        (worst, best), left = problem.policy_values, problem.discount**horizon
+        return cls(horizon, left * (problem.middle - worst), left * (best - problem.middle), left * problem.width / 2.0)
+
+    @classmethod
+    def for_accuracy(cls, problem: Problem, epsilon: float, order: int, error_range: float | None) -> "Truncation":
+        """The earliest one, about, that costs only a small part of ε."""
+        found, tolerated = cls.at(problem, 1), TRUNCATION_SHARE * epsilon
+        if problem.discount == 0.0:
+            return found
+        octave = -math.log(2.0) / math.log(problem.discount)  # steps that halve what is left
+        while (costs := found._costs(problem, order, error_range)) > tolerated:
+            excess = min(math.log2(costs / tolerated), 1.0)
+            found = cls.at(problem, found.horizon + max(1, math.floor(octave * excess)))
+        return found
+
+    def _costs(self, problem: Problem, order: int, error_range: float | None) -> float:
+        """By how much it widens the result."""
+        if error_range is None:
+            return self.optimal if order == 2 else max(self.below, self.above)
+        if order == 1:
+            return self.optimal
+        # What the tail does to pairs is multiplied by the error range.
+        with_tail, without = (bias(2, error_range, problem, tail) for tail in (self.below + self.above, 0.0))
+        return self.optimal + (with_tail[1] - with_tail[0] - without[1] + without[0]) / 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What all samples of a run have in common: a planner's configuration at a root."""
+
+    root: Root
+    backup: Backup
+    order: int
+    epsilon: float
+    delta: float
+    pairs: int | None  # of a correction, if it was given
+    error_range: float | None  # of the reference, if it was given
+    problem: Problem
+    truncation: Truncation
+
+
+def bias(order: int, error_range: float, problem: Problem, tail: float) -> tuple[float, float]:
+    """Bounds of what an order leaves out, if the chains of a pair may differ by a tail."""
+    # A backup of one action has no curvature at all.
+    temperature = problem.temperature if problem.pairs else 1.0 / max(4.0 * problem.derivatives[0], curvature.SMALLEST)
+    return curvature.reference_bias(order, error_range, temperature, problem.discount, tail)
+
+
+def support(problem: Problem, advantages: tuple[float, float], horizon: int) -> tuple[float, float]:
+    """Bounds of a chain with a horizon, and of a return, whose first step has no advantage."""
+    steps, tail = weight(problem.discount, horizon), problem.discount**horizon * problem.middle
+    low, high = (steps * (end + advantage) for end, advantage in zip(problem.reward_range, advantages, strict=True))
+    if problem.terminates:
+        return min(low, 0.0) + min(tail, 0.0), max(high, 0.0) + max(tail, 0.0)
+    return low + tail, high + tail
+
+
+def weight(discount: float, horizon: int) -> float:
+    """Σ γ^t over the steps of a chain."""
+    return (1.0 - discount**horizon) / (1.0 - discount)
+
+
+# Which engine runs chains, around which form of the reference
+
+
+def chains_for(
+    root: Root, backup: Backup, reference: Reference, problem: Problem, error_range: float | None = None
+) -> tuple[Chains, tuple[float, float]]:
+    """The engine for chains around a reference, and bounds of F(Q̂) − Q̂(a), which contain 0.
+
+    An action of the reference that is further than `largest_gap` below the best is raised to that.
+    """
+    model, tail = root.model, problem.middle
+    gap = largest_gap(backup, problem, error_range)
+    at = conditioned(reference, gap, problem.actions)
+    if isinstance(model, TabularModel) and root.engine != "batched":
+        states = np.flatnonzero(~model.terminal)
+        table = np.zeros((model.states, problem.actions))
+        table[states] = at(states).shifted
+        advantages = backup.value(table[states], states)[:, None] - table[states]
+        bounds = min(float(advantages.min(initial=0.0)), 0.0), max(float(advantages.max(initial=0.0)), 0.0)
+        return TableChains(model, backup, table, tail), bounds
+    lowest = min(curvature.gap_to_hard_max(backup, problem.actions)[0], 0.0)  # F(Q̂) − Q̂(a) ≥ F(Q̂) − max Q̂
+    if (
+        root.engine != "batched"
+        and isinstance(reference, GridReference)
+        and compiles(model, reference)
+        and _is_fixed(backup)
+    ):
+        nodes = reference.grid.table
+        table = nodes - nodes.max(axis=1, keepdims=True)
+        # Interpolation does not widen a range.
+        bounds = lowest, max(problem.at_zero[1] + min(gap, -float(table.min())), 0.0)
+        return JittedChains(model, backup, reference.grid._replace(table=table), tail, gap), bounds
+    refuse_compiled(
+        root.engine,
+        "a TabularModel, or a JitModel with vectors of float64 for states, a GridReference without periodic axes and "
+        "a mixture of softmaxes that does not depend on the state",
+        model,
+        reference,
+        backup,
+    )
+    engine = BatchedChains(model, backup, lambda states: at(states).shifted, tail)
+    return engine, (lowest, max(problem.at_zero[1] + gap, 0.0))
+
+
+def largest_gap(backup: Backup, problem: Problem, error_range: float | None) -> float:
+    """How far below the best action of a reference another one is, at most; the support of chains grows with it.
+
+    Actions that are together less likely than 1e-12 need not be told apart: the policy is as good as the one given.
+    This is known of mixtures of softmaxes. An error range does not grow if no action is raised that could be right,
+    and a reference that keeps to it is not changed at all.
+    """
+    possible = problem.action_gap
+    spread = float(np.ptp(backup.shifts(problem.actions), axis=0).max()) if is_mixture(backup) else possible
+    likely = spread + backup.temperature * math.log(problem.actions / 1e-12)
+    return likely if error_range is None else max(possible, min(likely, possible + error_range))
+
+
+class Conditioned(NamedTuple):
+    """A reference at n states, reduced to what a policy depends on."""
+
+    shifted: Floats  # action values less that of the best action, and none too far below, [n, K]
+    top: Floats  # the value of the best action, [n]
+
+
+def conditioned(reference: Reference, gap: float, actions: int) -> Callable[[States], Conditioned]:
+    """A reference of which only differences are left, for a policy depends on nothing else, and they are not rounded.
+
+    No action is further than `gap` below the best: that does not enlarge range(Q̂ − Q) if range(Q) ≤ gap.
+    """
+
+    def at(states: States) -> Conditioned:
+        values = values_of(reference.q, states, actions)
+        top = values.max(axis=1)
+        return Conditioned(np.maximum(values - top[:, None], -gap), top)
+
+    return at
+
+
+def _is_fixed(backup: Backup) -> TypeGuard[SoftmaxMixture]:
+    """Whether a backup is a mixture of softmaxes that is the same at every state."""
+    return is_mixture(backup) and not depends_on_state(backup)
+
+
+# Samples
+
+
+class ZeroReference:
+    """The reference if nothing is known: all actions are worth the same."""
+
+    def __init__(self, actions: int) -> None:
+        self._actions = actions
+
+    def q(self, states: States) -> Floats:
+        """Zeros, [n, K]."""
+        return np.zeros((len(states), self._actions))
+
+
+@dataclass
+class Mean:
+    """The mean of one part's samples, and its interval."""
+
+    sequence: ConfidenceSequence
+    guess: float  # before there are samples
+    calls: int = 0
+
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return self.sequence.count
+
+    @property
+    def estimate(self) -> float:
+        """The mean of the samples."""
+        return self.sequence.mean if self.count else self.guess
+
+    @property
+    def variance(self) -> float:
+        """The variance of the samples, or the largest that there can be."""
+        count, total, squares = self.count, self.sequence.total, self.sequence.squares
+        if count < 2:
+            return (self.sequence.high - self.sequence.low) ** 2 / 4.0
+        return max(0.0, squares - total * total / count) / (count - 1)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean."""
+        return math.sqrt(self.variance / max(self.count, 1))
+
+    @property
+    def work(self) -> int:
+        """Simulator calls, at least one for each sample: a correction of actions that do not differ may take none."""
+        return max(self.calls, self.count)
+
+    @property
+    def radius(self) -> float:
+        """Half of the width of the interval."""
+        low, high = self.sequence.interval
+        return max(0.0, high - low) / 2.0
+
+
+class Sampling:
+    """Samples around one reference. It keeps the run's limit on calls.
+
+    Args:
+        setting: of the run.
+        reference: Q̂, which does not change any more.
+        first: the number of the first chunk: no two chunks of a run draw from the same stream.
+    """
+
+    def __init__(self, setting: Setting, reference: Reference, first: int) -> None:
+        self._setting, self._root, self._problem = setting, setting.root, setting.problem
+        self.horizon, self.next_chunk = setting.truncation.horizon, first
+        # Asked once before all threads, a reference may bring itself up to date; and its mistakes are found.
+        here = conditioned(reference, math.inf, self._problem.actions)(np.asarray(self._root.state)[None])
+        self.claim = float(self._root.backed_up(setting.backup, here.shifted)[0]) + float(here.top[0])
+        self.engine, self._advantages = chains_for(
+            self._root, setting.backup, reference, self._problem, setting.error_range
+        )
+        # How far a reference was improved may depend on time, so a checkpoint tells chains around one from another.
+        about = f"reference of {getattr(reference, 'calls', 0)} calls"
+        self.work = Work(self.engine, self._root.model, self._root.state, self._root.seed, about)
+        self._dropped = 0  # simulator calls of pilot corrections that count no more
+        self.samples = 0
+        self.budgets: dict[Part, Budget] = {}
+        self._corrected = Sums(more=(0, 0.0))  # of corrections; more: how many pairs of actions differ, their noise
+        self.pairs, self.correction = 0, None
+        if setting.order == 2:
+            share = CORRECTION_SHARE * (PILOT_SHARE if setting.pairs is None else 1.0)
+            self.pairs, self.correction = self._corrections(setting.pairs or PILOT_PAIRS, share)
+        possible = self._problem.action_values
+        guesses = np.clip(here.shifted[0] + here.top[0], *possible)
+        if isinstance(reference, ZeroReference):
+            guesses = np.full(self._problem.actions, sum(possible) / 2.0)
+        self.value = self._mean(VALUE_SHARE + (CORRECTION_SHARE if setting.order == 1 else 0.0), self._problem.middle)
+        self.actions = [self._mean(ACTION_SHARE / self._problem.actions, guess) for guess in guesses]
+
+    def _mean(self, share: float, guess: float) -> Mean:
+        """A mean of chains, for which there is a share of δ."""
+        ends = support(self._problem, self._advantages, self.horizon)
+        return Mean(ConfidenceSequence(*ends, share * self._setting.delta, self._setting.epsilon / 2.0), guess)
+
+    def _corrections(self, pairs: int, share: float) -> tuple[int, Mean | None]:
+        """A mean of corrections that have this many pairs each."""
+        low, high = support(self._problem, self._advantages, self.horizon)
+        # Q̂ varies over actions by no more than F(Q̂) − Q̂(a) does.
+        reach = high - low + self._advantages[1] - self._advantages[0]
+        most = weight(self._problem.discount, self.horizon) * reach**2 / (4.0 * self._problem.temperature)
+        delta, target = share * self._setting.delta, self._setting.epsilon / 2.0
+        return pairs, Mean(ConfidenceSequence(-most / (pairs - 1), most, delta, target), 0.0)
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made."""
+        return self._dropped + sum(mean.calls for mean in self._means())
+
+    def _means(self) -> list[Mean]:
+        return [self.value, *self.actions, *([] if self.correction is None else [self.correction])]
+
+    def preview(self, count: int) -> tuple[list[Chunk[Sums]], Mean]:
+        """Chains of the value that enter no interval: their chunks, and a mean for them."""
+        return list(self._chunks("values", 0, count, math.inf)), self._mean(0.5, 0.0)
+
+    def next(self, spent: int) -> list[Chunk[Sums]]:
+        """The next chunks that the limit on calls allows: of the pilot, or once that is done of a round.
+
+        Args:
+            spent: simulator calls that the run has made besides those around this reference.
+        """
+        limit = self._root.max_calls
+        left = math.inf if limit is None else limit - spent - self.calls
+        chunks: list[Chunk[Sums]] = []
+        for part, action, count in self._round(spent) if self.budgets else self._pilot():
+            added = list(self._chunks(part, action, count, left))
+            left -= sum(chunk.samples for chunk in added) * self._most_calls(part)
+            chunks += added
+        return chunks
+
+    def _pilot(self) -> Iterator[tuple[Part, int, int]]:
+        """A few samples of each part."""
+        yield "values", 0, PILOT
+        for action in range(self._problem.actions):
+            yield "returns", action, PILOT
+        if self.correction is not None:
+            yield "corrections", 0, PILOT
+
+    def _round(self, spent: int) -> Iterator[tuple[Part, int, int]]:
+        """Each part catches up with its share of the calls.
+
+        A round adds a quarter of the calls made, but no more than 8 chunks, or a sixteenth of the calls if that is
+        more: so there is work for many workers, and seldom too much of it.
+        """
+        work = spent + self._dropped + sum(mean.work for mean in self._means())
+        total = work + min(work / 4, max(8 * self.engine.chunk_calls, work / 16))
+        for part, budget in self.budgets.items():
+            means = self.actions if part == "returns" else [self._part(part)]
+            for number, mean in enumerate(means):
+                behind = budget.share * total / len(means) - mean.work
+                yield part, number, math.ceil(behind / budget.calls)
+
+    def _chunks(self, part: Part, action: int, count: int, left: float) -> Iterator[Chunk[Sums]]:
+        """Samples in chunks, as many as the calls that are left are sure to allow."""
+        each = self._most_calls(part)
+        count = count if left == math.inf else min(count, int(left) // each)
+        size, engine = chunk_size(self.engine.chunk_calls, each), type(self.engine)
+        for start in range(0, count, size):
+            samples = min(size, count - start)
+            if part == "values":
+                yield Chunk(self.next_chunk, engine.values, (samples, self.horizon), samples, part=part)
+            elif part == "returns":
+                yield Chunk(self.next_chunk, engine.returns, (action, samples, self.horizon), samples, action, part)
+            else:
+                yield Chunk(
+                    self.next_chunk, engine.corrections, (samples, self.pairs, self.horizon), samples, part=part
+                )
+            self.next_chunk += 1
+
+    def _most_calls(self, part: Part) -> int:
+        """Simulator calls of one sample, at most."""
+        return self.horizon * (1 + 2 * self.pairs) if part == "corrections" else self.horizon
+
+    def _part(self, part: str, action: int = 0) -> Mean:
+        if part == "returns":
+            return self.actions[action]
+        if part == "values":
+            return self.value
+        assert self.correction is not None
+        return self.correction
+
+    def add(self, chunk: Chunk[Sums], outcome: Outcome[Sums]) -> None:
+        """Adds the outcome of a chunk."""
+        sums, mean = outcome.sums, self._part(chunk.part, chunk.action)
+        mean.sequence.update(*sums.moments)
+        mean.calls += outcome.calls
+        self.samples += sums.samples
+        if chunk.part == "corrections":
+            self._corrected += sums
+
+    def allocate(self, spent: int) -> None:
+        """Chooses the number of pairs and each part's share of the calls: cost × variance is smallest, by the pilot."""
+        each = max(self.value.calls / max(self.value.count, 1), 1.0)
+        returns = sum(mean.calls for mean in self.actions) / max(sum(mean.count for mean in self.actions), 1)
+        parts: dict[Part, tuple[float, float]] = {"values": (each, self.value.variance)}
+        if self.correction is not None:
+            tried = np.unique(np.round(2.0 ** np.arange(1.0, 12.01, 0.5)).astype(np.int64))
+            pairs = np.append(tried, self.pairs)
+            costs, variances = self._correction_prices(pairs, each)
+            chosen, best = -1, int(np.argmin(costs * variances))
+            # The pilot must have seen enough to judge by, and the limit must allow as many calls once more.
+            limit, rest = self._root.max_calls, 1.0 - DECISION_SHARE
+            enough = self.correction.count >= PILOT and (
+                limit is None or rest * (limit - spent - self.calls) >= 2.0 * self.correction.calls
+            )
+            if self._setting.pairs is None and pairs[best] != self.pairs and enough:
+                # The pilot's corrections have another variance.
+                chosen = best
+                self._dropped += self.correction.calls
+                share = CORRECTION_SHARE * (1.0 - PILOT_SHARE)
+                self.pairs, self.correction = self._corrections(int(pairs[best]), share)
+            parts["corrections"] = float(costs[chosen]), float(variances[chosen])
+        weights = {
+            part: math.sqrt(calls * self._effective(part, variance)) for part, (calls, variance) in parts.items()
+        }
+        total, rest = sum(weights.values()), 1.0 - DECISION_SHARE
+        least = 0.05  # the part of the rest that each gets at least, however little it varies in the pilot
+        for part, (calls, variance) in parts.items():
+            relative = weights[part] / total if total > 0.0 else 1.0 / len(parts)
+            share = rest * (least + (1.0 - least * len(parts)) * relative)
+            self.budgets[part] = Budget(calls, variance, share)
+        most = max(mean.variance for mean in self.actions)
+        self.budgets["returns"] = Budget(max(returns, 1.0), most, DECISION_SHARE)
+
+    def _effective(self, part: Part, variance: float) -> float:
+        """A variance and, where the interval must shrink, what the width of the support adds to it (Bernstein)."""
+        if self._setting.error_range is None:
+            return variance
+        sequence = self._part(part).sequence
+        return variance + (sequence.high - sequence.low) * sequence.target / 3.0
+
+    def _correction_prices(self, pairs: Ints, chain_calls: float) -> tuple[Floats, Floats]:
+        """Calls and variance of a correction for numbers of pairs, extrapolated from the corrections so far.
+
+        A pair's difference x has mean D and variance σ²; the U-statistic of n of them has mean D² and the variance
+        4D²σ²/n + 2σ⁴/(n(n−1)), beside the variance of D² itself over states and actions.
+        """
+        assert self.correction is not None
+        sums, steps = self._corrected, weight(self._problem.discount, self.horizon)
+        differed, spread = sums.more
+        scale = steps / (4.0 * self._problem.temperature)
+        # If no two actions differed, the next ones may: with the variance of two chains.
+        differing = max(differed, 1) / max(sums.samples, 1)
+        noise = spread / differed if differed else 2.0 * self.value.variance
+        # E[D²], counting equal actions as 0: the estimate plus its standard error, as too little would ask for too many
+        # pairs. D² varies at least as much as it would if it took one value.
+        square = (max(sums.total / max(sums.samples, 1), 0.0) + self.correction.error) / scale
+        variance = 4.0 * square * noise / pairs + 2.0 * differing * noise**2 / (pairs * (pairs - 1.0))
+        costs = steps + 2.0 * differing * chain_calls * pairs
+        return np.asarray(costs), np.asarray(scale**2 * (variance + square**2 / differing))

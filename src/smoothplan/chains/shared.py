@@ -1,0 +1,275 @@
+"""A reference that remembers: estimates of every state that was discovered, wherever it was reached from."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from smoothplan.base import arguments
+from smoothplan.base.arguments import Floats
+from smoothplan.base.arrays import Arrays, Readable, finite, piece, require
+from smoothplan.base.streams import CALLS
+from smoothplan.chains.iteration import Chances, iterate
+from smoothplan.chains.reference import numbered, reason
+from smoothplan.graph.explorer import Explorer, Key
+from smoothplan.graph.graph import BY_OUTCOME, NUMBERS, STATES, VARYING, outcomes_of, rules_of
+from smoothplan.models.model import GenerativeModel, Oracle, States
+from smoothplan.models.tabular import TabularModel
+from smoothplan.theory import curvature
+from smoothplan.theory.backups import Backup, is_mixture
+
+
+class _Values(NamedTuple):
+    """Values to begin the next iteration with."""
+
+    values: Floats  # [n]
+    q: Floats  # [n, K]
+
+
+class SharedReference:
+    """Memoised estimates for states that can be told apart, refined on demand.
+
+    Walks on the empirical model, by optimistic estimates, lead to the pair that was sampled least, and what follows
+    every pair is counted. The estimates are the action values of the empirical model (a pair that was never sampled is
+    taken for an average one), brought into their confidence intervals. The intervals also bound the error:
+    `error_range`. It is a state: `improve` changes it.
+
+    Args:
+        model: a tabular model, or any simulator.
+        backup: F.
+        root: where walks start; the model's initial state by default.
+        delta: the probability that any bound on the error fails, ever, at any state.
+        seed: of the simulator calls.
+        successors: a bound on the different next states of one (s, a); the model's own by default.
+        key: what identifies a state, a function from a state to something hashable; by default the state itself. States
+            with the same key must behave alike, or no bound holds.
+        oracle: makes the simulator calls, and so counts them even if an error ends them; by default one of `seed`.
+
+    `why` says how a default reference was chosen; it is empty for any other.
+
+    >>> from smoothplan import HardMax, models
+    >>> reference = SharedReference(models.chain(states=3), HardMax(), seed=1)
+    >>> reference.improve(1000)
+    >>> reference.calls, reference.q(np.array([0])).shape
+    (1000, (1, 2))
+    """
+
+    why = ""
+
+    def __init__(
+        self,
+        model: GenerativeModel,
+        backup: Backup,
+        *,
+        root: Any = None,
+        delta: float = 0.05,
+        seed: int = 0,
+        successors: int | None = None,
+        key: Key | None = None,
+        oracle: Oracle | None = None,
+    ) -> None:
+        self.model, self._backup = model, backup
+        self._span = curvature.value_interval(model, backup)
+        if successors is not None:
+            successors = arguments.whole("successors", successors)
+        self.delta = arguments.fraction("delta", delta)
+        rules = rules_of(model, backup, self.delta, successors)
+        if root is None and model.initial_state is None:
+            raise ValueError("root must be given, for this model declares no initial_state")
+        start = np.asarray(model.initial_state if root is None else root)
+        self._dtype = start.dtype  # without an initial state, the root says what states are made of
+        if model.initial_state is not None and start.dtype.kind == np.asarray(model.initial_state).dtype.kind:
+            self._dtype = np.asarray(model.initial_state).dtype
+        start = self._known(start[None], may_end=False)[0]
+        oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
+        table = model if isinstance(model, TabularModel) and key is None else None
+        self.explorer = Explorer(rules, oracle, backup, start, table, key)
+        self._low, self._high = rules.reward_low, rules.reward_low + rules.reward_width
+        self._low += model.discount * self._span[0]  # the interval of any action value
+        self._high += model.discount * self._span[1]
+        self._optimistic = _Values(np.zeros(0), np.zeros((0, model.actions)))
+        self._guess = (self._low + self._high) / 2.0
+        self._estimates = _Values(np.zeros(0), np.zeros((0, model.actions)))
+        self._estimated, self._tightened = -1, -1  # after how many calls; −1 for never
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made."""
+        return self.explorer.oracle.calls
+
+    @property
+    def states(self) -> int:
+        """States discovered."""
+        return int(self.explorer.graph.totals[STATES])
+
+    def improve(self, calls: int, state: Any = None) -> None:
+        """Makes that many more simulator calls; fewer if all that can be learnt for certain is known.
+
+        Args:
+            calls: how many.
+            state: where walks start; the root by default.
+        """
+        until = self.calls + arguments.whole("calls", calls)
+        start = 0
+        if state is not None:
+            start = self.explorer.number(self._known(np.asarray(state)[None], may_end=False)[0])
+        while self.calls < until:
+            before = self.calls
+            # What walks follow need not be accurate. It is computed anew when the calls have grown by a tenth.
+            self._optimistic = self._iterated(self._optimistic, self._high, 1e-3, optimistic=True)
+            self.explorer.survey(self._optimistic.q, start, min(until, int(1.1 * before) + 20))
+            if self.calls == before:
+                return
+
+    def q(self, states: States) -> Floats:
+        """Estimates, [n, K]; the same guess for every action of a state that was never discovered."""
+        numbers = self.explorer.numbers(self._known(states))
+        self._estimate()
+        intervals = self._intervals()
+        table = np.clip(self._estimates.q, intervals[..., 0], intervals[..., 1])
+        unknown = np.full((1, self.model.actions), self._guess)
+        return np.asarray(np.concatenate([table, unknown])[numbers])  # −1 is the last row
+
+    def error_range(self, states: States) -> Floats:
+        """Bounds on range(Q̂ − Q) = max_a − min_a at states, [n]. All hold at once, with probability 1 − δ."""
+        if self._tightened != self.calls:
+            self._tightened = self.calls
+            self._tighten()
+        numbers = self.explorer.numbers(self._known(states))
+        anything = np.full((1, self.model.actions, 2), [self._low, self._high])
+        low, high = np.moveaxis(np.concatenate([self._intervals(), anything])[numbers], -1, 0)
+        return _largest_range(self.q(states), low, high)
+
+    def saved(self) -> Arrays:
+        """Its state as named arrays, for `restore`."""
+        return self.explorer.saved() | {
+            "optimistic": self._optimistic.values.copy(),
+            "optimistic_q": self._optimistic.q.copy(),
+            "estimates": self._estimates.values.copy(),
+            "estimates_q": self._estimates.q.copy(),
+            "guess": np.array([self._guess]),
+            "up_to_date": np.array([self._estimated, self._tightened]),
+        }
+
+    def restore(self, arrays: Readable) -> None:
+        """Takes on the state of a reference that was made with the same arguments, whatever it knew before.
+
+        Raises:
+            ValueError: the arrays are not those of such a reference, which is then as it was.
+        """
+        optimistic, estimates = self._remembered(arrays, "optimistic"), self._remembered(arrays, "estimates")
+        guess = finite(arrays, "guess", 1)
+        up_to_date = piece(arrays, "up_to_date", np.int64, 2)
+        calls = int(piece(arrays, "stream", np.uint64, CALLS + 1)[CALLS])
+        require(((up_to_date >= -1) & (up_to_date <= calls)).all(), "'up_to_date' must be numbers of calls")
+        self.explorer.restore(arrays)
+        self._optimistic, self._estimates, self._guess = optimistic, estimates, float(guess[0])
+        self._estimated, self._tightened = up_to_date.tolist()
+
+    def _remembered(self, arrays: Readable, name: str) -> _Values:
+        """Values of the first states, as many as there were when they were computed."""
+        states = int(piece(arrays, "totals", np.int64, NUMBERS)[STATES])
+        values = finite(arrays, name, None)
+        require(len(values) <= states, f"{name!r} must be values of {states} states at most")
+        return _Values(values.copy(), finite(arrays, f"{name}_q", len(values), self.model.actions).copy())
+
+    def _known(self, states: States, may_end: bool = True) -> States:
+        """States that the model may know, or an error."""
+        states = np.asarray(states)
+        if not isinstance(self.model, TabularModel):
+            return states.astype(self._dtype, copy=False)
+        states = numbered(states, self.model.states)
+        if not may_end and self.model.terminal[states].any():
+            raise ValueError(f"state {states[self.model.terminal[states]][0]} is terminal: nothing can be learnt there")
+        return states
+
+    def _intervals(self) -> Floats:
+        """The intervals of the action values of all discovered states, [N, K, 2]."""
+        graph, count = self.explorer.graph, self.states * self.model.actions
+        return np.stack([graph.q_low[:count], graph.q_high[:count]], axis=-1).reshape(-1, self.model.actions, 2)
+
+    def _tighten(self) -> None:
+        """Propagates bounds until no interval narrows by more than 1e-4 of the widest possible.
+
+        They are valid after any number of sweeps; 1000 bound the time.
+        """
+        enough = 1e-4 * (self._high - self._low)
+        before = self._intervals()
+        for _ in range(1000):
+            self.explorer.sweep()
+            after = self._intervals()
+            if np.abs(after - before).max() <= enough:
+                return
+            before = after
+
+    def _estimate(self) -> None:
+        """Brings the estimates up to date."""
+        if self._estimated == self.calls and len(self._estimates.q) == self.states:
+            return
+        self._estimated = self.calls
+        accuracy = 1e-5  # as a fraction of the width of the value interval
+        sampled = self.explorer.graph.pairs["count"][: self.states * self.model.actions].reshape(-1, self.model.actions)
+        # The guess for what is unknown is brought into line with what is known; 100 times bound the time.
+        for _ in range(100 if sampled.any() else 0):
+            self._estimates = self._iterated(self._estimates, self._guess, accuracy)
+            before, self._guess = self._guess, float(self._estimates.q[sampled > 0].mean())
+            if sampled.all() or abs(self._guess - before) <= accuracy * (self._high - self._low):
+                return
+        self._estimates = self._iterated(self._estimates, self._guess, accuracy)
+
+    def _iterated(self, memory: _Values, unsampled: float, accuracy: float, optimistic: bool = False) -> _Values:
+        """The empirical model solved, where pairs that were never sampled have the given value."""
+        model = _empirical(self.explorer, unsampled, optimistic)
+        values = np.full(self.states, unsampled)
+        values[: len(memory.values)] = memory.values
+        q = np.empty((self.states, self.model.actions))
+        tolerance = accuracy * curvature.value_scale(self.model, self._backup)
+        if is_mixture(self._backup):
+            iterate(model, q, values, tolerance)
+        else:
+            states = np.asarray(self.explorer.states)
+            iterate(model, q, values, tolerance, lambda q: self._backup.value(q, states))
+        return _Values(values, q)
+
+    def __repr__(self) -> str:
+        return f"SharedReference(states={self.states}, calls={self.calls}{reason(self.why)})"
+
+
+def _empirical(explorer: Explorer, unsampled: float, optimistic: bool) -> Chances:
+    """What was seen, as a model. To the optimistic, what else may follow a pair seen n times weighs 1/(1 + n²)."""
+    graph, rules = explorer.graph, explorer.rules
+    states = int(graph.totals[STATES])
+    count = states * rules.actions
+    pairs, outcomes = graph.pairs[:count], outcomes_of(graph.pairs[:count])
+    samples, seen = np.maximum(pairs["count"], 1), pairs["seen"]
+    means = pairs["reward_low"]
+    if rules.kind == VARYING:
+        means = rules.reward_low + rules.reward_width * pairs["total"] / samples
+    elif rules.kind == BY_OUTCOME:
+        totals = np.bincount(np.repeat(np.arange(count), seen), graph.rewards[outcomes] * graph.hits[outcomes], count)
+        means = totals / samples
+    incomplete = (seen < rules.bound) & (pairs["count"] > 0) if optimistic else np.zeros(count)
+    doubt = np.where(incomplete, 1.0 / (1.0 + samples**2.0), 0.0)
+    shape = count, max(int(seen.max(initial=1)), 1)
+    places = np.arange(shape[1]) < seen[:, None]  # outcomes fill the first places of a row
+    successors, hits = np.full(shape, -1, dtype=np.int64), np.zeros(shape)
+    successors[places], hits[places] = graph.successors[outcomes], graph.hits[outcomes]
+    return Chances(
+        rewards=np.where(pairs["count"] > 0, (1.0 - doubt) * means + doubt * unsampled, unsampled),
+        # What ended, or is not there, has a negative number.
+        chances=np.where(successors >= 0, hits * ((1.0 - doubt) / samples)[:, None], 0.0),
+        successors=np.maximum(successors, 0),
+        rows=graph.keys[:states].copy(),
+        discount=rules.discount,
+        soft=rules.soft,
+    )
+
+
+def _largest_range(q: Floats, low: Floats, high: Floats) -> Floats:
+    """The largest max_a e − min_a e of errors e = Q̂ − Q with Q in [low, high], for arrays [n, K]: [n]."""
+    if q.shape[1] == 1:
+        return np.zeros(len(q))
+    most, least = q - low, q - high
+    # Of two different actions: one with the largest error, another with the smallest.
+    apart = most[:, :, None] - least[:, None, :]
+    apart[:, np.arange(q.shape[1]), np.arange(q.shape[1])] = 0.0
+    return np.asarray(apart.max(axis=(1, 2)))

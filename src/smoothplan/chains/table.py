@@ -1,0 +1,360 @@
+"""Chains on tables of transitions, compiled.
+
+Under a fixed policy one step of a chain is one draw: of an action, an outcome, and what both add to the chain. All that
+may come of a state is in one row of Walker's aliases, so that a step takes one random word and one read from memory.
+What is left is waiting for that read. So chains advance together in lanes, with the random state in registers.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smoothplan.base import arguments
+from smoothplan.base.arguments import Floats, Ints, frozen
+from smoothplan.base.compiling import compiled
+from smoothplan.base.streams import CALLS, Stream, advance
+from smoothplan.chains.batched import checked_references, require_curvature
+from smoothplan.models.calls import ModelError
+from smoothplan.models.model import Oracle
+from smoothplan.models.tabular import LAST, Tables, TabularModel, draw
+from smoothplan.run.chunks import Sums
+from smoothplan.theory.backups import Backup, HardMax, is_mixture
+from smoothplan.theory.kernels import (
+    Softmaxes,
+    draw_action,
+    draw_column,
+    draw_stop,
+    framed,
+    paired,
+    softmaxes,
+    stop_weight,
+    sums_of,
+)
+
+LANES = 64
+"""Chains that advance together, an even number: one alone is three times slower, twenty times on a large table."""
+
+ENTRY = np.dtype(
+    [
+        ("limit", np.float64),  # column + the probability of keeping it
+        ("gain", np.float64),  # R + F(Q̂) − Q̂(A), of the column itself
+        ("other_gain", np.float64),  # and of its alias
+        ("row", np.uint32),  # where the row of the next state begins
+        ("other_row", np.uint32),
+    ],
+    align=True,
+)
+"""A column of a row of aliases. A uniform number on [0, width) keeps the column that it falls into, or leaves it."""
+
+
+class PolicyTable(NamedTuple):
+    """A tabular model under the policy ∇F(Q̂), as compiled code walks it. The last row is where ended chains stay."""
+
+    entries: NDArray[np.void]  # [(S + 1)·width] of ENTRY, read-only
+    width: int
+    end: int  # where the last row begins
+    discount: float
+    tail: float
+
+
+@compiled
+def _fill_row(chances: Floats, gains: Floats, rows: Any, size: int, row: Any, entries: Any, stack: Any) -> None:
+    """Walker's aliases by Vose's method, for `size` possible outcomes with chances that sum to one.
+
+    `stack` [width] holds the columns that have too little from its start, and those that have too much from its end.
+    """
+    # Chances in units of 1/width, and which columns have less than one unit, which more.
+    width = len(stack)
+    poor, rich = 0, width
+    total = 0.0
+    for column in range(size):
+        total += chances[column]
+    for column in range(width):
+        chances[column] = chances[column] * width / total if column < size else 0.0
+        if chances[column] < 1.0:
+            stack[poor] = column
+            poor += 1
+        else:
+            rich -= 1
+            stack[rich] = column
+    # Every column keeps itself, until it is told otherwise.
+    for column in range(width):
+        entry = entries[row + column]
+        entry.limit, entry.gain, entry.row = column + 1.0, gains[column], rows[column]
+        entry.other_gain, entry.other_row = gains[column], rows[column]
+    # A poor column is filled up by a rich one, which may become poor.
+    while poor > 0 and rich < width:
+        poor -= 1
+        column, giver = stack[poor], stack[rich]
+        entry = entries[row + column]
+        entry.limit, entry.other_gain, entry.other_row = column + chances[column], gains[giver], rows[giver]
+        chances[giver] -= 1.0 - chances[column]
+        if chances[giver] < 1.0:
+            rich += 1
+            stack[poor] = giver
+            poor += 1
+
+
+@partial(compiled, allocates=True)
+def _fill(policy: Floats, advantages: Floats, tables: Tables, terminal: Any, width: int, entries: Any) -> None:
+    """The rows of all states, for a policy [S, K] and its advantages F(Q̂) − Q̂, [S, K]."""
+    states, actions = policy.shape
+    chances, gains, rows = np.empty(width), np.empty(width), np.empty(width, dtype=np.uint32)
+    stack = np.empty(width, dtype=np.int64)
+    for state in range(states + 1):
+        # All that may come of the state, over actions and their outcomes.
+        size = 0
+        if state < states and not terminal[state]:
+            for action in range(actions):
+                before = 0.0
+                for outcome in tables.outcomes[(state * actions + action) * tables.width :][: tables.width]:
+                    passed = (float(outcome.threshold) + 1.0) * 2.0**-64
+                    chance = policy[state, action] * (passed - before)
+                    before = passed
+                    if chance > 0.0:
+                        chances[size] = chance
+                        gains[size] = outcome.reward + advantages[state, action]
+                        rows[size] = (outcome.successor if outcome.successor >= 0 else states) * width
+                        size += 1
+        # Where nothing can be drawn, the chain has ended: it stays and gains nothing.
+        for column in range(size, width):
+            gains[column], rows[column] = 0.0, states * width
+        if size == 0:
+            chances[0], size = 1.0, 1
+        _fill_row(chances, gains, rows, size, state * width, entries, stack)
+
+
+@partial(compiled, inlined=True)
+def _moved(entries: NDArray[np.void], row: Any, width: float, word: Any) -> tuple[Any, float]:
+    """One step under the policy: where the row of the next state begins, and what the step adds."""
+    place = float(np.int64(word >> np.uint64(11))) * width  # `width` is in units of 2⁻⁵³
+    entry = entries[row + np.uint64(np.int64(place))]
+    keeps = place < entry.limit
+    return np.uint64(entry.row if keeps else entry.other_row), entry.gain if keeps else entry.other_gain
+
+
+class Lanes(NamedTuple):
+    """Chains that advance together, [LANES] each. Those that have ended are moved behind the others."""
+
+    rows: NDArray[np.uint64]  # where the row of each chain's state begins
+    owners: Ints  # whose chain it is
+    sums: Floats  # what the chains have added up to, and before that the rewards of first steps, by owner
+
+
+class Sampler(NamedTuple):
+    """What samples are drawn from, and the arrays that are written to."""
+
+    policy: PolicyTable
+    tables: Tables
+    q: Floats  # [S, K]
+    soft: Softmaxes
+    lanes: Lanes
+    stream: Stream
+
+
+@compiled
+def _advance(policy: PolicyTable, lanes: Lanes, count: int, scale: float, horizon: int, stream: Stream) -> None:
+    """Adds chains of order 1 with the weight `scale`, of which `count` are under way, to their owners' sums.
+
+    Unsigned numbers spare Numba the test for negative indices.
+    """
+    entries, end, width = policy.entries, np.uint64(policy.end), policy.width * 2.0**-53
+    rows, owners, sums = lanes.rows, lanes.owners, lanes.sums
+    s0, s1, s2, s3 = stream[0], stream[1], stream[2], stream[3]
+    one = np.uint64(1)
+    left, calls = np.uint64(count), np.uint64(0)
+    for _ in range(horizon):
+        if left == 0:
+            break
+        calls += left
+        lane = np.uint64(0)
+        while lane < left:
+            word, s0, s1, s2, s3 = advance(s0, s1, s2, s3)
+            row, gain = _moved(entries, rows[lane], width, word)
+            sums[np.uint64(owners[lane])] += scale * gain
+            if row == end:
+                # The last lane has not moved yet in this round; it takes the place.
+                left -= one
+                rows[lane], owners[lane] = rows[left], owners[left]
+            else:
+                rows[lane] = row
+                lane += one
+        scale *= policy.discount
+    stream[0], stream[1], stream[2], stream[3] = s0, s1, s2, s3
+    stream[CALLS] += calls
+    for place in range(left):
+        sums[owners[place]] += scale * policy.tail
+
+
+@compiled
+def _sum_values(state: int, count: int, horizon: int, run: Sampler) -> tuple[float, float]:
+    """Sum and sum of squares of chains from a state."""
+    policy, lanes = run.policy, run.lanes
+    total, squares = 0.0, 0.0
+    for start in range(0, count, LANES):
+        size = min(LANES, count - start)
+        for lane in range(size):
+            lanes.rows[lane], lanes.owners[lane], lanes.sums[lane] = state * policy.width, lane, 0.0
+        _advance(policy, lanes, size, 1.0, horizon, run.stream)
+        added, added_squares = sums_of(lanes.sums, size)
+        total, squares = total + added, squares + added_squares
+    return total, squares
+
+
+@compiled
+def _fill_returns(state: int, even: int, odd: int, size: int, horizon: int, run: Sampler) -> None:
+    """Returns of two actions in turn, `size` in all, into the sums of the lanes."""
+    lanes, going_on = run.lanes, 0
+    for lane in range(size):
+        successor, lanes.sums[lane], end = draw(run.tables, state, odd if lane & 1 else even, run.stream)
+        if not end:
+            lanes.rows[going_on], lanes.owners[going_on] = successor * run.policy.width, lane
+            going_on += 1
+    _advance(run.policy, lanes, going_on, run.policy.discount, horizon - 1, run.stream)
+
+
+@compiled
+def _sum_returns(state: int, action: int, count: int, horizon: int, run: Sampler) -> tuple[float, float]:
+    """Sum and sum of squares of returns of an action."""
+    total, squares = 0.0, 0.0
+    for start in range(0, count, LANES):
+        size = min(LANES, count - start)
+        _fill_returns(state, action, action, size, horizon, run)
+        added, added_squares = sums_of(run.lanes.sums, size)
+        total, squares = total + added, squares + added_squares
+    return total, squares
+
+
+@compiled
+def walked(state: int, steps: int, run: Sampler) -> int:
+    """The state after a number of steps under the policy, or −1 if the episode ends before."""
+    policy, stream = run.policy, run.stream
+    row, end, width = np.uint64(state * policy.width), np.uint64(policy.end), policy.width * 2.0**-53
+    s0, s1, s2, s3 = stream[0], stream[1], stream[2], stream[3]
+    calls = 0
+    while calls < steps and row != end:
+        word, s0, s1, s2, s3 = advance(s0, s1, s2, s3)
+        row, _ = _moved(policy.entries, row, width, word)
+        calls += 1
+    stream[0], stream[1], stream[2], stream[3] = s0, s1, s2, s3
+    stream[CALLS] += np.uint64(calls)
+    return -1 if row == end else int(row) // policy.width
+
+
+@compiled
+def quadratic(state: int, pairs: int, horizon: int, frames: Floats, run: Sampler) -> tuple[bool, float, float]:
+    """At one state: whether the two actions differ, the U-statistic over 4η, and the variance of a difference."""
+    # Two actions of one column.
+    framed(run.q, state, run.soft, frames)
+    column = draw_column(state, run.soft, run.stream)
+    first, second = draw_action(frames, 0, column, run.stream), draw_action(frames, 0, column, run.stream)
+    if first == second:
+        return False, 0.0, 0.0
+    # Paired returns, and the differences of their errors.
+    gap = run.q[state, first] - run.q[state, second]
+    total, squares, sums = 0.0, 0.0, run.lanes.sums
+    for start in range(0, 2 * pairs, LANES):
+        size = min(LANES, 2 * pairs - start)
+        _fill_returns(state, first, second, size, horizon, run)
+        for lane in range(0, size, 2):
+            difference = sums[lane] - sums[lane + 1] - gap
+            total += difference
+            squares += difference * difference
+    square, noise = paired(total, squares, pairs)
+    return True, square / (4.0 * run.soft.temperature), noise
+
+
+@partial(compiled, allocates=True)
+def _sum_corrections(state: int, count: int, pairs: int, horizon: int, run: Sampler) -> tuple[float, float, int, float]:
+    """The sums of corrections from a state."""
+    columns, actions = run.soft.shifts.shape
+    frames = np.empty((1, 1 + columns, actions + 1))
+    discount = run.policy.discount
+    weight = stop_weight(discount, horizon)
+    total, squares, differing, noise = 0.0, 0.0, 0, 0.0
+    for _ in range(count):
+        there = walked(state, draw_stop(discount, horizon, run.stream), run)
+        if there >= 0:
+            differ, sample, spread = quadratic(there, pairs, horizon, frames, run)
+            total += weight * sample
+            squares += (weight * sample) ** 2
+            differing += differ
+            noise += spread
+    return total, squares, differing, noise
+
+
+@dataclass(frozen=True, eq=False)
+class TableChains:
+    """See `Chains`. For tabular models and references that are tables.
+
+    Args:
+        model: a tabular model.
+        backup: F.
+        table: Q̂, [S, K]; the rows of terminal states do not matter.
+        tail: what stands for the value behind the horizon.
+    """
+
+    model: TabularModel
+    backup: Backup
+    table: Floats
+    tail: float = 0.0
+
+    compiled: ClassVar[bool] = True
+    chunk_calls: ClassVar[int] = 1 << 22
+
+    def __post_init__(self) -> None:
+        states, actions = self.model.states, self.model.actions
+        table = arguments.numbers("table", self.table)
+        if table.shape == (states, actions):
+            table = np.where(self.model.terminal[:, None], 0.0, table)
+        object.__setattr__(self, "table", checked_references(table, np.arange(states), actions))
+
+    def values(self, oracle: Oracle, state: Any, count: int, horizon: int) -> Sums:
+        """Chains of order 1 from a state."""
+        return Sums(count, *_sum_values(self._known(state), count, horizon, self.sampler(oracle)))
+
+    def returns(self, oracle: Oracle, state: Any, action: int, count: int, horizon: int) -> Sums:
+        """Returns of an action."""
+        action = arguments.whole("action", action, least=0, most=self.model.actions - 1)
+        return Sums(count, *_sum_returns(self._known(state), action, count, horizon, self.sampler(oracle)))
+
+    def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> Sums:
+        """Corrections of second order from a state."""
+        require_curvature(self.backup)
+        total, squares, *more = _sum_corrections(self._known(state), count, pairs, horizon, self.sampler(oracle))
+        return Sums(count, total, squares, tuple(more))
+
+    def sampler(self, oracle: Oracle) -> Sampler:
+        """What compiled code draws samples from, for one call of an engine."""
+        lanes = Lanes(np.zeros(LANES, dtype=np.uint64), np.zeros(LANES, dtype=np.int64), np.zeros(LANES))
+        return Sampler(self.policy, self.model.tables, self.table, self.soft, lanes, oracle.stream)
+
+    def _known(self, state: Any) -> int:
+        number = arguments.whole("state", state, least=0, most=self.model.states - 1)
+        if self.model.terminal[number]:
+            raise ModelError(f"state {number} is terminal and cannot be stepped from")
+        return number
+
+    @cached_property
+    def soft(self) -> Softmaxes:
+        """The backup as compiled code reads it for corrections; that of the maximum where there are none."""
+        backup = self.backup if is_mixture(self.backup) else HardMax()
+        return softmaxes(backup, self.model.actions, self.model.states)
+
+    @cached_property
+    def policy(self) -> PolicyTable:
+        """The model under ∇F(Q̂)."""
+        model, states = self.model, np.arange(self.model.states)
+        policy = self.backup.policy(self.table, states)
+        advantages = self.backup.value(self.table, states)[:, None] - self.table
+        possible = np.argmax(model.tables.outcomes["threshold"].reshape(*policy.shape, -1) == LAST, axis=-1) + 1
+        width = int((possible * (policy > 0.0)).sum(axis=1).max())
+        size = (model.states + 1) * width
+        if size > 2**32:  # where a row begins is a number of 32 bits
+            raise MemoryError(f"{size:,} possible steps under the policy are more than {2**32:,}")
+        entries = np.zeros(size, dtype=ENTRY)
+        _fill(frozen(policy), frozen(advantages), model.tables, model.terminal, width, entries)
+        return PolicyTable(frozen(entries), width, model.states * width, model.discount, self.tail)

@@ -1,0 +1,1 @@
+"""Decisions: `decide`, `Agent`, `act`, `compare`, and the race between actions."""

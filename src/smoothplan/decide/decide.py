@@ -1,0 +1,425 @@
+"""Which action now, and how sure: one call for any simulator.
+
+Where states recur, bounds may prove the action (`OTGapE`). Everywhere, a reference made from the simulator says what to
+do after the first step, and a race between the actions compares returns that follow it.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from smoothplan.base import arguments
+from smoothplan.base.arguments import Floats, Ints, amount
+from smoothplan.base.records import Record
+from smoothplan.bounds.gape import OTGapE
+from smoothplan.bounds.search import SearchRun
+from smoothplan.chains.maker import ReferenceMaker, recurs, spend, trial_calls, walks_recur
+from smoothplan.chains.reference import Reference
+from smoothplan.chains.shared import SharedReference
+from smoothplan.decide.race import Difference, Race
+from smoothplan.models.model import GenerativeModel, Oracle, action_names, is_deterministic, required_model
+from smoothplan.models.tabular import TabularModel
+from smoothplan.run.plan import root_state
+from smoothplan.run.progress import Display, Shown
+from smoothplan.run.records import GapDetails, Root, Snapshot, Status, within
+from smoothplan.run.session import session
+from smoothplan.run.workers import Workers
+from smoothplan.theory import curvature
+from smoothplan.theory.backups import HardMax
+
+
+class DecisionTuning(NamedTuple):
+    """The numbers that tune a decision."""
+
+    calls: int = 100_000  # simulator calls, if neither calls nor seconds are given
+    epsilon: float = 0.001  # the gap to prove by default, as a fraction of the width of the interval of all values
+    reference: float = 0.5  # the share of the budget for a reference, search included
+    walk_calls: int = 512  # simulator calls that show whether states of real numbers recur
+    poor: float = 0.1  # the error of a reference that deserves a warning, as a fraction of the value
+    # The search for a certificate ends after a trial if it seems to take this many times the budget. The first
+    # estimates of its calls are often ten times too high.
+    hopeless: float = 100.0
+
+
+DECIDING = DecisionTuning()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Decision(Record):
+    """An action for a state, and how sure it is.
+
+    Estimates are means of returns that take an action and then follow the policy of a reference. Intervals and the gap
+    are proved, where there are any.
+    """
+
+    action: int | None  # what to do; None at a terminal state
+    q: Floats  # estimated action values, [K]
+    q_errors: Floats  # their standard errors, [K]; infinite where there are fewer than two returns
+    q_intervals: Floats | None  # [K, 2], where bounds are proved: all hold at once with probability 1 − δ
+    gap: float  # proved with probability 1 − δ: no action is better by more than this; inf where nothing is proved
+    regret: float  # estimated, one-sided at level δ: how much better the best rival may be, under the policy followed
+    certified: bool  # whether the gap is within ε
+    method: str  # how the action was found, in a sentence
+    warnings: tuple[str, ...]  # sentences that a user must read
+    calls: int  # simulator calls, everything included
+    seconds: float
+    status: Status  # why it stopped
+    returns: Ints  # numbers of returns, [K]
+    differences: Floats  # how much better each action is than the one chosen, by paired returns, estimated, [K]
+    difference_errors: Floats  # their standard errors, [K]; much smaller than those of q where randomness is shared
+    epsilon: float  # the gap that was asked for
+    delta: float
+    seed: int
+    names: tuple[str, ...]  # of the actions, [K]
+    reference: Any = None  # whose policy returns follow; None where there is none
+
+    def __repr__(self) -> str:
+        gap = f", gap={self.gap:.4g}" if math.isfinite(self.gap) else ""
+        warned = f", {len(self.warnings)} warnings" if self.warnings else ""
+        return f"Decision(action={self.action}{gap}, regret={self.regret:.4g}, calls={self.calls}{warned})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, with the reference in words."""
+        return super().to_dict() | {"reference": None if self.reference is None else repr(self.reference)}
+
+
+def _signed(difference: float) -> str:
+    return f"{'worse' if difference <= 0.0 else 'better'} by {abs(difference):.3g}"
+
+
+def decide(
+    model: GenerativeModel,
+    state: Any = None,
+    *,
+    calls: int | None = None,
+    seconds: float | None = None,
+    epsilon: float | None = None,
+    delta: float = 0.1,
+    seed: int = 0,
+    reference: Reference | None = None,
+    workers: Any = 1,
+    progress: Shown = False,
+) -> Decision:
+    """Which action to take at a state, and how sure that is. Ctrl-C and SIGTERM end it with what is known.
+
+    At most half of the budget goes into a reference, and where states recur into bounds on the action values; the rest
+    into returns of every action that follow the reference's best actions. With a reference of yours nothing is proved.
+
+    Args:
+        model: the simulator.
+        state: where to decide; the model's initial state by default.
+        calls: simulator calls, at most; 100,000 if no limit is given.
+        seconds: time, instead of calls. Compiling and loading code do not count. The result then depends on the
+            machine.
+        epsilon: the gap that counts as certified, in units of value; by default a thousandth of the width of the
+            interval of all values.
+        delta: the probability that a proved gap or interval fails, at most, and the level of the estimated regret.
+        seed: the same seed gives the same decision, under the conditions of `plan`, where no limit on time is given.
+        reference: Q̂, whose best actions are followed after the first step; by default it is made from the simulator.
+        workers: as for `plan`.
+        progress: as for `plan`.
+
+    Raises:
+        SimulatorError: the simulator failed or broke what it declares. It names the call, which `reproduce` makes
+            again, and has what was known so far as `partial`.
+
+    >>> from smoothplan import models
+    >>> decision = decide(models.river_swim(discount=0.9), 0, calls=20_000, epsilon=0.2)
+    >>> decision.action, decision.certified
+    (1, True)
+    """
+    started = time.perf_counter()
+    if calls is not None and seconds is not None:
+        raise ValueError(f"calls and seconds cannot both be given, got {calls!r} and {seconds!r}")
+    seconds = None if seconds is None else arguments.positive("seconds", seconds)
+    limit = None if seconds is not None else DECIDING.calls if calls is None else arguments.whole("calls", calls)
+    delta, seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)
+    span = curvature.value_interval(required_model(model), HardMax())
+    epsilon = DECIDING.epsilon * (span[1] - span[0]) if epsilon is None else arguments.bounded("epsilon", epsilon)
+    root = Root(model, root_state(model, state), seed, limit, seconds, "auto", started)
+    deciding = DecisionRun(root, epsilon, delta, reference)
+    if deciding.is_over:
+        return deciding.decision("terminal")
+    with session(
+        title="deciding",
+        progress=progress,
+        max_calls=limit,
+        max_seconds=seconds,
+        begun=root.begun,
+        workers=workers,
+    ) as opened:
+        display = opened.display
+
+        def work() -> Status:
+            deciding.prepare(opened.workers, display)
+            with display.polling(lambda: deciding.calls):
+                deciding.compare(opened.workers)
+            return "completed"
+
+        status = opened.drive(work, lambda: deciding.decision("interrupted"))
+        display.update(deciding.calls, deciding.interval)
+        display.end(status)
+    return deciding.decision(status)
+
+
+class DecisionRun:
+    """A decision in the making. What it knows is valid whatever ends it.
+
+    Args:
+        root: where to decide, with its limits.
+        epsilon, delta: as for `decide`.
+        reference: Q̂; None for one that is made.
+        first: the number of the race's first chunk.
+    """
+
+    def __init__(self, root: Root, epsilon: float, delta: float, reference: Reference | None, first: int = 0) -> None:
+        self._root, self._epsilon, self._delta, self._first = root, epsilon, delta, first
+        self._maker = ReferenceMaker(root.model, HardMax(), reference, root.seed)
+        self._walker = Oracle(root.model, root.seed, role="walk")  # of walks before that
+        self._search: SearchRun | None = None
+        self.race: Race | None = None
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made."""
+        return self._maker.calls + self._walker.calls + (0 if self.race is None else self.race.calls)
+
+    @property
+    def reference(self) -> Reference | None:
+        """Q̂; None until there is one."""
+        return self._maker.reference
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the state is known to be terminal: there is nothing to decide."""
+        model = self._root.model
+        return isinstance(model, TabularModel) and bool(model.terminal[self._root.state])
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """What is proved of the value of the state."""
+        if self._search is not None:
+            return self._search.interval
+        return curvature.value_interval(self._root.model, HardMax())
+
+    # The reference
+
+    def prepare(self, workers: Workers, display: Display) -> None:
+        """Makes a reference by its part of the budget, if none was given; by a search for a certificate, if it can be.
+
+        Raises:
+            Stopped: time is up.
+        """
+        if self.reference is not None:
+            return
+        root = self._root
+        limit = None if root.max_calls is None else int(DECIDING.reference * root.max_calls)
+        if limit is not None and limit < 1:
+            return
+        if self._may_recur(limit):
+            oracle = self._maker.oracle
+            shared = SharedReference(root.model, HardMax(), root=root.state, delta=self._delta, oracle=oracle)
+            planner = OTGapE(HardMax(), self._epsilon, self._delta)
+            search = planner.start(replace(root, max_calls=limit), shared.explorer)
+
+            def look(calls: int) -> bool:
+                return search.search(oracle.calls + calls, workers, display)
+
+            spend(look, lambda: self.calls, **self._budget(limit, trial=True))
+            if recurs(shared):
+                self._search, self._maker.reference = search, shared
+                if not self._proved and self._is_hopeful(search):
+                    spend(look, lambda: self.calls, **self._budget(limit))
+                if not self._proved:
+                    spend(shared.improve, lambda: self.calls, **self._budget(limit))
+                return
+        with display.polling(lambda: self.calls):
+            self._maker.make(root.state, **self._budget(limit))
+
+    def _may_recur(self, limit: int | None) -> bool:
+        """Whether a search for a certificate is worth a try: whole numbers may be met again, others hardly ever are."""
+        root, kind = self._root, np.asarray(self._root.state).dtype.kind
+        if kind != "f" or is_deterministic(root.model):
+            return kind in "iub"
+        return limit is not None and walks_recur(
+            root.model, self._walker, root.state, min(DECIDING.walk_calls, limit // 20)
+        )
+
+    @property
+    def _proved(self) -> bool:
+        return self._search is not None and within(self._search.proved.gap, self._epsilon)
+
+    def _is_hopeful(self, search: SearchRun) -> bool:
+        """Whether a certificate may be in reach, by the calls that it seems to take."""
+        limit, price = self._root.max_calls, search.progress.price
+        return limit is None or price is None or price <= DECIDING.hopeless * limit
+
+    def _budget(self, limit: int | None, trial: bool = False) -> dict[str, Any]:
+        """The calls that are left of a limit for the reference, or its part of the time; see `spend`.
+
+        Args:
+            limit: calls of all such work; None if time is limited.
+            trial: whether this is only a first try, by about a tenth.
+        """
+        root = self._root
+        if limit is not None:
+            return {"calls": (trial_calls(limit) if trial else limit) - self.calls}
+        assert root.max_seconds is not None
+        return {"until": root.begun + DECIDING.reference * (0.1 if trial else 1.0) * root.max_seconds}
+
+    # The race
+
+    def compare(self, workers: Workers) -> None:
+        """Races the actions by what is left of the budget, if there is a reference.
+
+        Raises:
+            Stopped: time is up.
+        """
+        root = self._root
+        if self.reference is None:
+            return
+        self.race = Race(root, self.reference, self._first)
+        if root.max_calls is None:
+            assert root.max_seconds is not None
+            self.race.run_for(root.begun + root.max_seconds, workers)
+            return
+        left = root.max_calls - self.calls
+        # What is proved needs no more than estimates to go with it.
+        self.race.run(min(left, self.calls) if self._proved else left, workers)
+
+    # What is known
+
+    def decision(self, status: Status) -> Decision:
+        """The decision, by all that is known."""
+        root, model, race = self._root, self._root.model, self.race
+        found = None if self._search is None else self._search.result()
+        q, errors, returns = np.zeros(model.actions), np.full(model.actions, np.inf), np.zeros(model.actions, np.int64)
+        action, regret, gap = 0, math.inf, math.inf
+        if race is not None:
+            q, errors, returns = race.estimates()
+            action = race.choice()
+        if found is not None:
+            action, gap = self._proved_gap(found, action)
+        certified = within(gap, self._epsilon)
+        apart = [Difference(0.0, math.inf, 0)] * model.actions
+        if race is not None:
+            apart = [race.difference(other, action) for other in range(model.actions)]
+            regret = self._regret(apart, action)
+        if status == "completed" and certified:
+            status = "converged"
+        if status == "completed" and (race is None or len(race.active) > 1):
+            status = "max_calls" if root.max_calls is not None else "max_seconds"
+        terminal = status == "terminal"
+        return Decision(
+            action=None if terminal else action,
+            q=q,
+            q_errors=np.zeros(model.actions) if terminal else errors,
+            q_intervals=None if found is None else found.q_intervals,
+            gap=0.0 if terminal else gap,
+            regret=0.0 if terminal else regret,
+            certified=terminal or certified,
+            method="the state is terminal" if terminal else self._method(found, certified),
+            warnings=() if terminal else tuple(self._warnings(action, certified, (q, errors, returns), apart)),
+            calls=self.calls,
+            seconds=time.perf_counter() - root.started,
+            status=status,
+            returns=returns,
+            differences=np.array([found.mean for found in apart]),
+            difference_errors=np.array([found.error for found in apart]),
+            epsilon=self._epsilon,
+            delta=self._delta,
+            seed=root.seed,
+            names=action_names(model),
+            reference=self.reference,
+        )
+
+    def _proved_gap(self, found: Snapshot, estimated: int) -> tuple[int, float]:
+        """The action that is proved, unless estimates say clearly that another is better, and what is proved of it."""
+        assert isinstance(found.details, GapDetails)
+        assert found.action is not None
+        assert found.q_intervals is not None
+        low, high = found.q_intervals.T
+        if self.race is None or estimated == found.action or high[estimated] < low.max():
+            return found.action, found.details.gap
+        better = self.race.difference(estimated, found.action)
+        if within(found.details.gap, self._epsilon) and not (better.mean > 0.0 and better.is_clear):
+            return found.action, found.details.gap
+        return estimated, float(np.delete(high, estimated).max() - low[estimated])
+
+    def _regret(self, apart: Sequence[Difference], action: int) -> float:
+        """How much better the best rival may be, one-sided at level δ for all rivals together."""
+        rivals = [found for rival, found in enumerate(apart) if rival != action]
+        level = 1.0 - self._delta / max(len(rivals), 1)
+        return max([0.0, *(found.at_most(level) for found in rivals)])
+
+    def _method(self, found: Snapshot | None, certified: bool) -> str:
+        parts = []
+        if found is not None:
+            assert isinstance(found.details, GapDetails)
+            proved = "proved it" if certified else "did not prove it"
+            parts.append(f"bounds on {found.details.states:,} recurring states {proved}")
+        if self.race is not None:
+            _, late, full = self.race.horizons
+            kind = type(self.reference).__name__
+            cut = "" if late >= full else ", and the reference's value beyond"
+            parts.append(f"returns of {late} steps that follow the best actions of a {kind}{cut}")
+        return ", and ".join(parts) or "nothing was tried"
+
+    def _warnings(
+        self, action: int, certified: bool, estimates: tuple[Floats, Floats, Ints], apart: Sequence[Difference]
+    ) -> Iterator[str]:
+        """What a reader must know, the worst first."""
+        means, errors, counts = estimates
+        most = self._root.max_calls
+        limit = "the calls that the time allows" if most is None else "1 call" if most == 1 else f"{most:,} calls"
+        race, model = self.race, self._root.model
+        if model.actions == 1 or certified:
+            return
+        if race is None or counts.max() == 0:
+            guess = "arbitrary" if race is None else "the best guess of a poor reference"
+            yield f"{limit} did not suffice for a single return of every action: the action is {guess}"
+            return
+        if getattr(self.reference, "is_blank", False):
+            yield (
+                "the reference has learnt nothing, for all rewards that it saw were alike: returns follow action "
+                f"{action_names(model)[race.best]} everywhere"
+            )
+        if counts[action] < race.enough:
+            yield f"{limit} sufficed for only {counts[action]} returns of every action: the estimates are rough"
+        followed = race.best
+        off, noise = race.claim - means[followed], 3.0 * errors[followed]
+        if abs(off) > max(noise, DECIDING.poor * max(abs(race.claim), abs(means[followed]))):
+            yield (
+                f"the reference is poor: it claims {race.claim:.4g} for action {action_names(model)[followed]}, and "
+                f"its policy earns {means[followed]:.4g} ± {errors[followed]:.2g}; more calls would improve it"
+            )
+        _, late, full = race.horizons
+        if 4 * late < full:
+            yield (
+                f"returns are cut after {late} of about {full} steps, so that estimates rest on the reference, whose "
+                "errors their standard errors do not show"
+            )
+        rivals = [rival for rival in range(model.actions) if rival != action]
+        close = [rival for rival in rivals if not apart[rival].is_clear]
+        if close:
+            rival = max(close, key=lambda other: apart[other].mean + 2.0 * apart[other].error)
+            yield self._tie(action, rival, apart[rival])
+
+    def _tie(self, action: int, rival: int, found: Difference) -> str:
+        """That two actions cannot be told apart, and what it would take."""
+        assert self.race is not None
+        names = action_names(self._root.model)
+        text = (
+            f"actions {names[action]} and {names[rival]} cannot be told apart for sure: {names[rival]} is "
+            f"{_signed(found.mean)} ± {found.error:.2g} (estimate)"
+        )
+        more = self.race.calls_to_tell(found)
+        if more is None:
+            return text
+        if more > 1e12:
+            return f"{text}; they may be equally good"
+        return f"{text}; about {amount(round(more))} calls for returns alone would tell"

@@ -1,1 +1,0 @@
-"""Engines: two interpreters of one table. `compiled` is for tables of transitions, `batched` for any simulator."""

@@ -1,0 +1,1 @@
+"""The explored graph: states, pairs, confidence sets, bounds, and walks that extend it."""

@@ -1,0 +1,360 @@
+"""The loop of a search by bounds: select a pair, sample it, absorb the outcomes.
+
+*Select*: UGapE at the root chooses an action; a walk along optimistic actions leads from there to the pair to sample.
+A focused walk follows the empirical model, which costs nothing, and chooses the pair on its way whose own uncertainty
+matters most. A trajectory follows the simulator and samples every pair on its way. Where states recur, a focused walk
+may prefer a pair that is expensive to sample again; so repeated samples are insured by trajectories. A survey samples
+for estimates instead of proofs: its walk follows estimates of the action values, with some random actions.
+
+*Sample*: a table is drawn from here; otherwise `proceed` returns, and its caller asks the simulator.
+
+*Absorb*: the confidence sets of the pair, then the bounds of the states on the way to it.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.base.compiling import compiled
+from smoothplan.base.streams import CALLS, Stream, uniform
+from smoothplan.graph.graph import (
+    DEBT,
+    ENDED,
+    ROUNDS,
+    STATES,
+    SWEPT,
+    VARYING,
+    Graph,
+    Rules,
+    discovered,
+    make_room,
+    pair_at,
+)
+from smoothplan.graph.sets import POLICY, RECORDED, back_up, compiled_leaders, fill, record, refresh, slack, sweep
+from smoothplan.models.tabular import Tables, draw
+from smoothplan.theory.kernels import draw_action, draw_column
+
+SAMPLE, PAUSED, CONVERGED, FULL, BROKEN = range(5)
+"""Why `proceed` returned: the simulator is to be called; all that was asked for is done; the gap is within ε; more room
+is needed; an outcome contradicts what the model declares."""
+
+
+class Tuning(NamedTuple):
+    """The numbers that tune walks. Any others are valid too: they change the price of a search, and nothing else."""
+
+    growth: float = 0.2  # a pair is sampled again by this fraction of the samples that it has
+    # Focused walks.
+    cut: float = 0.2  # a walk ends once the remaining width, discounted, is below this fraction of the gap at the root
+    longest: int = 10_000  # steps of a walk: later ones are negligible at any discount below 0.999
+    negligible: float = 0.2  # a walk samples nothing if its largest stake is below this fraction of the recent largest
+    fading: float = 0.95  # the recent largest stake fades by this factor with every walk
+    idle: int = 100  # after this many walks without a sample, the end of the walk is sampled, and a survey ends
+    repeats_per_step: int = 3  # repeated calls of focused walks for which trajectories make one call
+    sweep: float = 1.05  # everything is backed up whenever the calls have grown by this factor, and by ten
+    # Surveys.
+    explore_rate: float = 0.2  # the probability of a random action
+    far: float = 0.05  # a survey's walk ends once its discount is below this
+
+
+TUNING = Tuning()
+
+LOOP_STATE = np.dtype(
+    [
+        # What the caller asks for.
+        ("epsilon", np.float64),
+        ("until", np.int64),  # no round begins after this many calls in all
+        ("limit", np.int64),  # and no call is made after this many
+        ("rounds", np.int64),  # rounds that may still begin
+        ("start", np.int64),  # where the walks of a survey start; −1 for a search
+        # The round.
+        ("action", np.int64),  # at the root
+        ("gap", np.float64),  # at the root, when the round began
+        ("focused", np.bool_),
+        ("steps", np.int64),  # of the path, as far as it is to be backed up
+        ("weight", np.float64),  # the discount after these steps
+        ("idle", np.int64),  # walks in a row without a sample
+        # The pair to sample.
+        ("state", np.int64),
+        ("stage", np.int64),
+        ("sampled", np.int64),  # its action
+        ("entry", np.int64),
+        ("count", np.int64),  # samples to make
+        ("selected", np.bool_),  # whether it waits for room
+        ("waiting", np.bool_),  # whether its outcomes are still to be absorbed
+    ],
+    align=True,
+)
+"""Where a search stands between two samples."""
+
+
+class Workspace(NamedTuple):
+    """Arrays that the kernels overwrite."""
+
+    frames: Floats  # [1, 1 + J, K + 1]
+    room: Floats  # [4, ..], for the outcomes of a pair
+    path: Ints  # [.., 3], the states, stages and actions of a walk
+
+
+@partial(compiled, inner=True)
+def next_action(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, backup: Any, stream: Stream) -> int:
+    """An action by ∇F(U), or the greedy one: argmax U. `backup` as for `back_up`, here and below."""
+    start = (state * rules.stages + stage) * rules.actions
+    soft = rules.soft.temperature > 0.0 and rules.soft_share > 0.0
+    if soft and (rules.soft_share >= 1.0 or uniform(stream) < rules.soft_share):
+        for action in range(rules.actions):
+            frames[0, 0, action] = graph.q_high[start + action]
+        fill(frames, rules, graph.keys[state], POLICY, backup)
+        return draw_action(frames, 0, draw_column(graph.keys[state], rules.soft, stream), stream)
+    best = 0
+    for action in range(1, rules.actions):
+        if graph.q_high[start + action] > graph.q_high[start + best]:
+            best = action
+    return best
+
+
+@partial(compiled, merged=True)
+def goes_on(graph: Graph, rules: Rules, successor: int, stage: int, steps: int, weight: float, gap: float) -> bool:
+    """Whether a walk that has come to a successor at a stage goes on from there."""
+    if successor == ENDED or stage == rules.stages or steps >= TUNING.longest:
+        return False
+    node = successor * rules.stages + stage
+    return not rules.endless or weight * (graph.high[node] - graph.low[node]) >= TUNING.cut * gap
+
+
+@partial(compiled, inner=True, merged=True)
+def seen_successor(graph: Graph, entry: int, stream: Stream) -> int:
+    """A successor of a pair that was sampled, drawn as often as it was seen."""
+    pair = graph.pairs[entry]
+    level = uniform(stream) * pair.count
+    place, last = pair.start, pair.start + pair.seen - 1
+    while place < last and level >= graph.hits[place]:
+        level -= graph.hits[place]
+        place += 1
+    return int(np.int64(graph.successors[place]))  # for kernels that are compiled for one kind of integer
+
+
+@partial(compiled, inner=True)
+def _focused_walk(
+    graph: Graph, rules: Rules, loop: NDArray[np.void], work: Workspace, backup: Any, stream: Stream
+) -> bool:
+    """Fills the path; sets `steps` to end where it is to be sampled, or to all of it and returns False if nowhere."""
+    now, path = loop[0], work.path
+    state, stage, action, steps, weight = now.state, now.stage, now.sampled, 0, 1.0
+    place, stake = 0, -1.0
+    while True:
+        path[steps, 0], path[steps, 1], path[steps, 2] = state, stage, action
+        entry = pair_at(rules, state, stage, action)
+        stage = stage if rules.endless else stage + 1
+        here = weight * slack(graph, rules, entry, stage)
+        if here > stake:
+            place, stake = steps, here
+        steps += 1
+        if graph.pairs[entry].count == 0:
+            break
+        state = seen_successor(graph, entry, stream)
+        weight *= rules.discount
+        if not goes_on(graph, rules, state, stage, steps, weight, now.gap):
+            break
+        action = next_action(graph, rules, state, stage, work.frames, backup, stream)
+    # Ignores negligible stakes: a walk that ends early may meet only pairs that are known well.
+    graph.stake[0] = max(stake, TUNING.fading * graph.stake[0])
+    if stake > 0.0 and stake >= TUNING.negligible * graph.stake[0]:
+        now.steps = place + 1
+        return True
+    now.steps = steps
+    return bool(now.idle >= TUNING.idle)
+
+
+@partial(compiled, inner=True)
+def _exploring_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: Stream) -> int:
+    """Where on a walk from a state to sample: the entry of a pair, or −1 if all that was met is known for certain.
+
+    It is a pair that was never sampled, or the one with the largest discount over the number of its samples. The
+    statistics must be pooled over stages. The walk follows the best action by q [n, K], which may lack the latest
+    states, and sometimes a random one.
+    """
+    certain = rules.bound == 1 and rules.kind != VARYING
+    state, weight = start, 1.0
+    chosen, stake = -1, 0.0
+    for _ in range(TUNING.longest):
+        # The action that was sampled least is a candidate.
+        first = state * rules.actions
+        least = 0
+        for action in range(1, rules.actions):
+            if graph.pairs[first + action].count < graph.pairs[first + least].count:
+                least = action
+        count = graph.pairs[first + least].count
+        if count == 0:
+            return first + least
+        if not certain and weight / count > stake:
+            chosen, stake = first + least, weight / count
+        # The action to follow.
+        best = 0
+        if state >= len(q) or uniform(stream) < TUNING.explore_rate:
+            best = int(uniform(stream) * rules.actions)
+        else:
+            for action in range(1, rules.actions):
+                if q[state, action] > q[state, best]:
+                    best = action
+        state = seen_successor(graph, first + best, stream)
+        weight *= rules.discount
+        if state == ENDED or weight < TUNING.far:
+            break
+    return chosen
+
+
+@partial(compiled, inner=True)
+def select(
+    graph: Graph,
+    rules: Rules,
+    loop: NDArray[np.void],
+    work: Workspace,
+    q: Floats | None,
+    backup: Any,
+    stream: Stream,
+) -> int:
+    """Chooses a pair and the number of its samples, which may be none; `SAMPLE`, or another verdict of `proceed`."""
+    now = loop[0]
+    calls = int(stream[CALLS])
+
+    if q is not None:  # a survey
+        if calls >= now.until or now.idle >= TUNING.idle:
+            return PAUSED
+        entry = _exploring_walk(graph, rules, q, now.start, stream)
+        now.count = 0
+        if entry >= 0:
+            now.state, now.stage, now.sampled, now.entry = entry // rules.actions, 0, entry % rules.actions, entry
+            now.count = min(max(1, int(TUNING.growth * graph.pairs[entry].count)), now.until - calls)
+        return SAMPLE
+
+    if now.steps == 0:  # a new round
+        best, challenger, gap = compiled_leaders(graph.q_low[: rules.actions], graph.q_high[: rules.actions])
+        if now.rounds == 0:
+            return PAUSED
+        if gap <= now.epsilon:
+            return CONVERGED
+        if calls >= now.until:
+            return PAUSED
+        # The best or the challenger, whichever has the wider interval.
+        wider = graph.q_high[best] - graph.q_low[best] >= graph.q_high[challenger] - graph.q_low[challenger]
+        now.action, now.gap, now.rounds = best if wider else challenger, gap, now.rounds - 1
+        now.focused = rules.focused and graph.totals[DEBT] <= 0
+        now.state, now.stage, now.sampled, now.weight, now.count = 0, 0, now.action, 1.0, 1
+        if now.focused:
+            found = _focused_walk(graph, rules, loop, work, backup, stream)
+            last = now.steps - 1
+            now.state, now.stage, now.sampled = work.path[last, 0], work.path[last, 1], work.path[last, 2]
+            now.entry = pair_at(rules, now.state, now.stage, now.sampled)
+            now.count = (
+                min(max(1, int(TUNING.growth * graph.pairs[now.entry].count)), now.until - calls) if found else 0
+            )
+            return SAMPLE
+
+    # The next step of a trajectory.
+    work.path[now.steps, 0], work.path[now.steps, 1], work.path[now.steps, 2] = now.state, now.stage, now.sampled
+    now.entry = pair_at(rules, now.state, now.stage, now.sampled)
+    now.steps += 1
+    return SAMPLE
+
+
+def account(graph: Graph, loop: NDArray[np.void], calls: int) -> None:
+    """Charges calls to the round's action and to the debt to trajectories; the first of a focused round is free.
+
+    It is called from Python where a simulator is, and compiled as `_account`.
+    """
+    now = loop[0]
+    if now["start"] < 0:
+        graph.spent[now["action"]] += calls
+        graph.totals[DEBT] += max(calls - 1, 0) if now["focused"] else -TUNING.repeats_per_step * calls
+
+
+_account = compiled(account, merged=True)
+
+
+@partial(compiled, inner=True)
+def absorb(
+    graph: Graph,
+    rules: Rules,
+    loop: NDArray[np.void],
+    work: Workspace,
+    successor: int,
+    backup: Any,
+    stream: Stream,
+) -> None:
+    """Updates intervals after the pair's outcomes, of which `successor` is the last, were recorded."""
+    now = loop[0]
+    now.idle = 0 if now.count > 0 else now.idle + 1
+    if now.count > 0:
+        refresh(graph, rules, now.entry)
+    if now.start >= 0:
+        return
+    calls = int(stream[CALLS])
+    if not now.focused:  # a trajectory may go on
+        now.stage = now.stage if rules.endless else now.stage + 1
+        now.weight *= rules.discount
+        if calls < now.limit and goes_on(graph, rules, successor, now.stage, now.steps, now.weight, now.gap):
+            now.state = successor
+            now.sampled = next_action(graph, rules, successor, now.stage, work.frames, backup, stream)
+            return
+    # The round is over: back up its path, the deepest state first, and now and then everything.
+    graph.totals[ROUNDS] += 1
+    for step in range(now.steps - 1, -1, -1):
+        back_up(graph, rules, work.path[step, 0], work.path[step, 1], work.frames, work.room, backup)
+    now.steps = 0
+    if calls > TUNING.sweep * graph.totals[SWEPT] + 10:
+        graph.totals[SWEPT] = calls
+        sweep(graph, rules, work.frames, work.room, backup)
+
+
+@compiled
+def proceed(
+    graph: Graph,
+    rules: Rules,
+    tables: Tables,
+    loop: NDArray[np.void],
+    work: Workspace,
+    q: Floats | None,
+    successor: int,
+    backup: Any,
+    stream: Stream,
+) -> int:
+    """Goes on with a search until one of the verdicts above.
+
+    Args:
+        graph: what was discovered.
+        rules: what is fixed.
+        tables: where to sample; an empty table has `SAMPLE` returned, and the caller records `loop.count` outcomes of
+            the pair `loop.entry` before the next call.
+        loop: [1] of `LOOP_STATE`, what is asked for and where the search stands.
+        work: overwritten.
+        q: the estimates that a survey follows, [n, K], of the first n discovered states; None for a search.
+        successor: the last of the outcomes that the caller has recorded.
+        backup: None for a mixture of softmaxes, else the function of a `Callback`.
+        stream: of the oracle.
+    """
+    now = loop[0]
+    while True:
+        if now.waiting:
+            now.waiting = False
+            absorb(graph, rules, loop, work, successor, backup, stream)
+        if not now.selected:
+            verdict = select(graph, rules, loop, work, q, backup, stream)
+            if verdict != SAMPLE:
+                return verdict
+        if len(tables.outcomes) > 0:
+            # Room for all that the samples may bring: whoever provides it calls again.
+            now.selected, more = True, min(now.count, tables.width)
+            if graph.totals[STATES] + more > len(graph.keys) or not make_room(graph, rules, now.entry, more, work.room):
+                return FULL
+        now.selected, now.waiting = False, True
+        if now.count > 0 and len(tables.outcomes) == 0:
+            return SAMPLE
+        for _ in range(now.count):
+            key, reward, end = draw(tables, graph.keys[now.state], now.sampled, stream)
+            successor = ENDED if end else discovered(graph, rules, key)
+            if record(graph, rules, now.entry, successor, reward, 1, work.room) != RECORDED:
+                return BROKEN
+        _account(graph, loop, now.count)

@@ -1,0 +1,414 @@
+"""The interface of a model, the counted and checked way to call it, and a check of a simulator's promises."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from smoothplan.base import arguments, stopping, streams
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.base.arrays import Arrays, Readable, piece
+from smoothplan.models.calls import Call, ModelError, RowError, SimulatorError, watcher
+
+States = NDArray[Any]
+"""A batch of states, [n, ...]: integers [n] for a table, vectors [n, d] for most simulators."""
+
+RewardKind = Literal["deterministic", "bernoulli", "transition", "bounded"]
+"""The reward given (s, a): a fixed number; 0 or 1; a number fixed by the next state and by whether the episode ends
+there; or any number in the declared range."""
+
+ROUNDING = 1e-9
+"""Rounding error of a value, relative to the largest value that the rewards allow."""
+
+
+class Transition(NamedTuple):
+    """The outcomes of n simulator calls."""
+
+    next_states: States  # [n, ...], of the shape and dtype of the states
+    rewards: Floats  # [n]
+    terminals: NDArray[np.bool_]  # [n], whether the next state is terminal: worth 0, and never stepped from
+
+
+class GenerativeModel(Protocol):
+    """A simulator and its declarations: all that a planner needs and all that a user must write.
+
+    Most simulators fit `VectorModel`, `JitModel`, `TabularModel` or `from_gymnasium`; any other class with these
+    attributes works too. It may also have the attribute `value_range`, as in `Declarations`: `declared_values` reads
+    it. `check_model` tests whether a model keeps its promises.
+    """
+
+    @property
+    def actions(self) -> int:
+        """K, the number of actions; they are numbered from 0."""
+
+    @property
+    def discount(self) -> float:
+        """γ in [0, 1)."""
+
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """The smallest and the largest possible reward."""
+
+    @property
+    def reward_kind(self) -> RewardKind:
+        """The kind of reward given state and action."""
+
+    @property
+    def max_successors(self) -> int | None:
+        """A bound on the number of different next states of one (s, a), or None if there is none.
+
+        A next state that sometimes ends the episode and sometimes does not counts twice.
+        """
+
+    @property
+    def terminates(self) -> bool:
+        """Whether any state may be terminal."""
+
+    @property
+    def initial_state(self) -> Any:
+        """The state in which an episode starts, or None if not declared."""
+
+    @property
+    def step(self) -> Callable[[States, Ints, np.random.Generator], tuple[Any, ...]]:
+        """Simulates n independent calls: states [n, ...] and actions [n] to a `Transition`.
+
+        It draws from the given generator only, keeps nothing between calls, and does not change its arguments. It may
+        return a plain tuple (next_states, rewards, terminals), or (next_states, rewards) if nothing is terminal.
+        """
+
+
+def required_model(model: GenerativeModel) -> GenerativeModel:
+    """The model, if it is one; otherwise an error with advice."""
+    given: Any = model
+    name = getattr(given, "__name__", type(given).__name__)
+    if isinstance(given, type):
+        raise TypeError(f"model must be an object, such as {name}(...), got the class {name} itself")
+    if isinstance(given, str):
+        raise TypeError(f"model must be a simulator, got {given!r}: use sp.models.from_gymnasium({given!r})")
+    if hasattr(given, "observation_space") and hasattr(given, "action_space"):
+        raise TypeError("model must be a simulator, got a Gymnasium environment: use sp.models.from_gymnasium(env)")
+    if hasattr(given, "start") and hasattr(given, "backup"):
+        raise TypeError(f"model must be a simulator, got the planner {name}: are planner and model swapped?")
+    declared = [part for part in vars(GenerativeModel) if not part.startswith("_")]
+    missing = [part for part in declared if not hasattr(given, part)]
+    if missing and callable(given):
+        raise TypeError(f"model must be a simulator, got the function {name}: wrap a step, VectorModel({name}, ...)")
+    if missing:
+        raise TypeError(f"model must have {', '.join(declared)}, and {arguments.shown(given)} has no {missing[0]}")
+    return model
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Declarations:
+    """The declarations of a user's simulator.
+
+    Args:
+        actions: K, the number of actions.
+        discount: γ in [0, 1).
+        reward_range: smallest and largest reward.
+        reward_kind: "deterministic" given (s, a), "bernoulli" (0 or 1), "transition" (fixed by (s, a), the next state
+            and whether the episode ends there), or "bounded" (only the range is known).
+        value_range: bounds of the ordinary optimal value, the largest expected discounted return, of every state that
+            is not terminal, if they are narrower than the rewards allow. Single returns may lie outside, and so may
+            the values of poor policies. For a smooth backup the library adds the bounds of the regulariser.
+        max_successors: a bound on the number of different next states of one (s, a), if there is one. A next state
+            that sometimes ends the episode and sometimes does not counts twice.
+        terminates: whether any state may be terminal. True is always sound; False makes value intervals narrower.
+        initial_state: the state in which an episode starts; `check_model` and the command line begin there, too.
+    """
+
+    actions: int
+    discount: float
+    reward_range: tuple[float, float]
+    reward_kind: RewardKind = "bounded"
+    value_range: tuple[float, float] | None = None
+    max_successors: int | None = None
+    terminates: bool = True
+    initial_state: Any = None
+
+    def __post_init__(self) -> None:
+        reward_kind(self.reward_kind)
+        values = {
+            "actions": arguments.whole("actions", self.actions),
+            "discount": arguments.discount_factor(self.discount),
+            "reward_range": reward_range(self.reward_range),
+            "terminates": arguments.flag("terminates", self.terminates),
+        }
+        if self.reward_kind == "bernoulli" and values["reward_range"] != (0.0, 1.0):
+            raise ValueError(f"reward_range must be (0, 1) for bernoulli rewards, got {self.reward_range!r}")
+        if self.max_successors is not None:
+            values["max_successors"] = arguments.whole("max_successors", self.max_successors)
+        if self.initial_state is not None:
+            values["initial_state"] = arguments.frozen(np.array(self.initial_state))
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "value_range", declared_values(self))
+
+
+def reward_kind(value: str) -> RewardKind:
+    """The kind of reward that a string names."""
+    if not isinstance(value, str) or value not in get_args(RewardKind):
+        raise ValueError(f"reward_kind must be one of {', '.join(get_args(RewardKind))}, got {value!r}")
+    return cast(RewardKind, value)
+
+
+def reward_range(value: tuple[float, float]) -> tuple[float, float]:
+    """A pair of finite numbers (low, high) with low ≤ high."""
+    return arguments.interval("reward_range", value)
+
+
+def possible_returns(model: GenerativeModel | Declarations) -> tuple[float, float]:
+    """An interval that contains every discounted sum of rewards, and so the ordinary value of every policy."""
+    low, high = (end / (1.0 - model.discount) for end in model.reward_range)
+    return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
+
+
+def declared_values(model: GenerativeModel | Declarations) -> tuple[float, float] | None:
+    """The model's `value_range`, or None: a class of one's own need not have the attribute.
+
+    Raises:
+        ValueError: it is no pair of finite numbers low ≤ high, or contradicts the reward range.
+    """
+    declared = getattr(model, "value_range", None)
+    if declared is None:
+        return None
+    low, high = arguments.interval("value_range", declared)
+    least, most = possible_returns(model)
+    slack = ROUNDING * max(abs(least), abs(most))
+    if low > most + slack or high < least - slack:
+        raise ValueError(
+            f"value_range must overlap [{least:g}, {most:g}], the values that reward_range={model.reward_range} and "
+            f"discount={model.discount:g} allow, got {declared!r}"
+        )
+    return low, high
+
+
+def rewards_are_known(model: GenerativeModel) -> bool:
+    """Whether the reward is a fixed number given (s, a)."""
+    kind = model.reward_kind
+    return kind == "deterministic" or (kind == "transition" and model.max_successors == 1)
+
+
+def is_deterministic(model: GenerativeModel) -> bool:
+    """Whether nothing is random: next states and rewards are fixed by (s, a)."""
+    return model.max_successors == 1 and rewards_are_known(model)
+
+
+def action_names(model: GenerativeModel) -> tuple[str, ...]:
+    """The names of the actions, if the model has them, or their numbers."""
+    return tuple(getattr(model, "action_names", None) or map(str, range(model.actions)))
+
+
+class Oracle:
+    """The paper's ORACLE(s, a): the only way from a planner to a simulator. It counts and checks every call.
+
+    A planner is given an oracle, not a model. Chunk c of a role has the oracle of (seed, role, c), so its draws do not
+    depend on which worker runs it. Compiled code draws from `stream`, in which every compiled call counts itself.
+    Whatever else a planner draws, such as actions, comes from `rng` or `stream` too. A call raises `Stopped` once the
+    run is to stop.
+
+    Args:
+        model: the simulator.
+        seed: the seed of the run.
+        chunk: the number of the chunk.
+        role: what the draws are for: different roles are independent of each other.
+    """
+
+    def __init__(self, model: GenerativeModel, seed: int, chunk: int = 0, role: streams.Role = "samples") -> None:
+        self.model = model
+        self.seed, self.chunk, self.role = seed, chunk, role
+        self.rng = streams.generator(seed, chunk, role)
+        self.stream = streams.stream(seed, chunk, role)
+
+    def of_chunk(self, chunk: int) -> "Oracle":
+        """The oracle of another chunk of the same role."""
+        return Oracle(self.model, self.seed, chunk, self.role)
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made so far, compiled ones included."""
+        return int(self.stream[streams.CALLS])
+
+    def sample(self, states: States, actions: ArrayLike) -> Transition:
+        """One simulator call per row: states [n, ...] and actions [n]."""
+        states = np.asarray(states)
+        actions = np.asarray(actions)
+        if actions.ndim != 1 or actions.dtype.kind not in "iu" or states.shape[:1] != actions.shape:
+            raise ValueError(
+                f"states [n, ...] and whole-numbered actions [n] must match, got shapes {states.shape} and "
+                f"{actions.shape}, actions of dtype {actions.dtype}"
+            )
+        unknown = (actions < 0) | (actions >= self.model.actions)
+        if unknown.any():
+            raise ValueError(f"actions must be in 0..{self.model.actions - 1}, got {actions[unknown][0]}")
+        with (stopping.current.get() or stopping.StopSignal()).around_simulator():
+            self.stream[streams.CALLS] += np.uint64(len(actions))
+            origin = self.seed, self.chunk
+            return checked_step(self.model, states, actions.astype(np.int64, copy=False), self.rng, origin)
+
+    def sample_alike(self, batches: Iterable[tuple[States, ArrayLike]], start: Any = None) -> list[Transition]:
+        """Samples batches one after the other, all with the same random numbers: row i of each sees the same.
+
+        That holds as far as the simulator draws the same way from different states.
+
+        Args:
+            batches: states [n, ...] and actions [n] each.
+            start: the state of the generator that each begins with; by default the present one. In the end the
+                generator is where the last batch has left it.
+        """
+        bits, answers = self.rng.bit_generator, []
+        start = bits.state if start is None else start
+        for states, actions in batches:
+            bits.state = start
+            answers.append(self.sample(states, actions))
+        return answers
+
+    def saved(self) -> Arrays:
+        """What it draws next, and the number of its calls, for `restore`."""
+        return {"generator": streams.generator_words(self.rng), "stream": self.stream.copy()}
+
+    def restore(self, arrays: Readable) -> None:
+        """Goes on from where a saved oracle was. ValueError if the arrays do not fit; the oracle is then as it was."""
+        generator = streams.generator_from(piece(arrays, "generator", np.uint64, 6))
+        self.stream[:] = piece(arrays, "stream", np.uint64, streams.CALLS + 1)
+        self.rng.bit_generator.state = generator.bit_generator.state
+
+
+def checked_step(
+    model: GenerativeModel,
+    states: States,
+    actions: Ints,
+    rng: np.random.Generator,
+    origin: tuple[int | None, int | None] = (None, None),
+) -> Transition:
+    """The model's answer to n calls, or an error that names the state, the action and the wrong number.
+
+    The simulator gets read-only arguments, so that it cannot change a state in place. An error carries the call, for
+    `reproduce`; its origin is the seed and the chunk.
+    """
+    if len(actions) == 0:
+        return Transition(states, np.zeros(0), np.zeros(0, dtype=np.bool_))
+    if (watching := watcher.get()) is not None:
+        watching(states, actions, rng)
+    before: Any = rng.bit_generator.state
+
+    def call(row: int | None) -> Call:
+        rng.bit_generator.state = before
+        found = Call(states.copy(), actions.copy(), streams.generator_words(rng), *origin, row)
+        return found.narrowed(model)
+
+    try:
+        answer = model.step(arguments.frozen(states), arguments.frozen(actions), rng)
+    except ModelError:
+        raise
+    except (Exception, SystemExit) as error:
+        cause = error.__cause__ if isinstance(error, RowError) else error
+        row = error.row if isinstance(error, RowError) else 0 if len(actions) == 1 else None
+        found = call(row)
+        raise _failure(model, cause, found.isolated(model, type(error)) if row is None else found) from cause
+    return _checked(model, states, actions, answer, call)
+
+
+def _scalar_hint(model: GenerativeModel) -> str:
+    """Advice for a step that may be written for one state at a time, and is given many."""
+    if not hasattr(model, "from_scalar") or getattr(model.step, "one_at_a_time", False):
+        return ""
+    return "; if step is written for one state at a time, use VectorModel.from_scalar(step, ...)"
+
+
+def _failure(model: GenerativeModel, cause: BaseException | None, call: Call) -> SimulatorError:
+    """The error of a simulator that raised one."""
+    if isinstance(cause, ValueError) and "read-only" in str(cause):
+        what = "the simulator changes a state in place: it must not change its arguments"
+    elif isinstance(cause, ModelError):
+        what = str(cause)
+    else:
+        what = f"the simulator raised {type(cause).__name__}: {cause}"
+        # NumPy's words if code for one number is given many.
+        signs = ("truth value of a", "only length-1 arrays", "only 0-dimensional arrays", "only integer scalar arrays")
+        if any(sign in str(cause) for sign in signs):
+            what += _scalar_hint(model)
+    return SimulatorError(f"{what} ({call.place()})", call)
+
+
+def reproduce(model: GenerativeModel, call: Call | str) -> Transition:
+    """Repeats a simulator call that failed, with the same random numbers.
+
+    Args:
+        model: the simulator.
+        call: `SimulatorError.call`, or its JSON.
+
+    Raises:
+        SimulatorError: it failed again.
+    """
+    if isinstance(call, str):
+        call = Call.from_json(call)
+    return checked_step(model, call.states, call.actions, call.rng, (call.seed, call.chunk))
+
+
+def _checked(
+    model: GenerativeModel, states: States, actions: Ints, answer: Any, call: Callable[[int | None], Call]
+) -> Transition:
+    def complaint(text: str) -> SimulatorError:
+        found = call(None)
+        return SimulatorError(f"{text} ({found.place()})", found)
+
+    if not isinstance(answer, tuple) or len(answer) not in (2, 3):
+        raise complaint(f"step must return (next_states, rewards, terminals), got {type(answer).__name__}: {answer!r}")
+    count = len(actions)
+    next_states, rewards = np.asarray(answer[0]), np.asarray(answer[1])
+    terminals = np.asarray(answer[2]) if len(answer) == 3 else np.zeros(count, dtype=np.bool_)
+
+    if next_states.shape != states.shape:
+        text = f"next_states must have the shape of states, {states.shape}, got {next_states.shape}"
+        raise complaint(text + _scalar_hint(model))
+    if next_states.dtype != states.dtype:
+        raise complaint(f"next_states must have the dtype of states, {states.dtype}, got {next_states.dtype}")
+    for name, values, kinds in (("rewards", rewards, "fiu"), ("terminals", terminals, "b")):
+        if values.shape != (count,):
+            raise complaint(f"{name} must have shape ({count},), got {values.shape}{_scalar_hint(model)}")
+        if values.dtype.kind not in kinds:
+            raise complaint(f"{name} must be {'numbers' if name == 'rewards' else 'booleans'}, got {values.dtype}")
+
+    def blame(wrong: NDArray[np.bool_], what: str) -> ModelError:
+        row = int(np.argmax(wrong))
+        found = call(row)
+        return SimulatorError(
+            f"{what} (state {states[row].tolist()}, action {actions[row]}, reward {rewards[row]!s}, "
+            f"next state {next_states[row].tolist()}{found.origin()})",
+            found,
+        )
+
+    # Declared ends are exact numbers, so rewards are compared as the float64 that planners use: NumPy would round the
+    # ends to the precision of the simulator.
+    precision, rewards = rewards.dtype, rewards.astype(np.float64, copy=False)
+    low, high = model.reward_range
+    # A NaN fails both comparisons, so the bounds alone catch it.
+    if not (rewards.min() >= low and rewards.max() <= high):
+        wrong = ~((rewards >= low) & (rewards <= high))
+        hint = _precision_hint(precision, rewards[wrong][0], low, high)
+        raise blame(wrong, f"reward {rewards[wrong][0]} is outside the declared range [{low:g}, {high:g}]{hint}")
+    if model.reward_kind == "bernoulli" and not ((rewards == 0) | (rewards == 1)).all():
+        wrong = (rewards != 0) & (rewards != 1)
+        raise blame(wrong, f"reward {rewards[wrong][0]} of a bernoulli model is neither 0 nor 1")
+    if next_states.dtype.kind in "fc" and not np.isfinite(next_states).all():
+        raise blame(~np.isfinite(next_states).reshape(count, -1).all(axis=1), "the next state is not finite")
+    if not model.terminates and terminals.any():
+        raise blame(terminals, "the next state is terminal in a model declared with terminates=False")
+    return Transition(next_states, rewards, terminals)
+
+
+def _precision_hint(precision: np.dtype[Any], reward: float, low: float, high: float) -> str:
+    """How a simulator of lower precision declares a range whose ends it rounds; empty if rounding is not the cause."""
+    if precision.kind != "f" or precision.itemsize >= 8:
+        return ""
+    rounded = [float(end) for end in np.array([low, high]).astype(precision)]
+    if not rounded[0] <= reward <= rounded[1]:
+        return ""
+    ends = ", ".join(
+        repr(end) if end == near else f"float(np.{precision}({end!r}))"
+        for end, near in zip((low, high), rounded, strict=True)
+    )
+    return f", which {precision} rounds: declare reward_range=({ends})"

@@ -1,0 +1,184 @@
+"""`check_model`: a random walk through a simulator that tests its promises."""
+
+import math
+import random
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from smoothplan.base import arguments, streams
+from smoothplan.base.arguments import Ints
+from smoothplan.models.calls import ModelError
+from smoothplan.models.model import (
+    ROUNDING,
+    GenerativeModel,
+    States,
+    Transition,
+    checked_step,
+    declared_values,
+    possible_returns,
+    required_model,
+)
+
+WALKERS, REPEATS = 16, 32
+"""States in each round of the walk of `check_model`, and calls at one of them for its different outcomes."""
+
+
+class ModelReport(NamedTuple):
+    """A simulator that passed, as `check_model` saw it."""
+
+    calls: int
+    states: int  # different states that were stepped from
+    rewards: tuple[float, float]  # smallest and largest reward seen
+    successors: int  # most different next states seen of one (s, a)
+    terminal: float  # fraction of the transitions that ended in a terminal state
+
+
+def check_model(
+    model: GenerativeModel, states: ArrayLike | None = None, *, seed: int = 0, rounds: int = 50
+) -> ModelReport:
+    """`smoothplan.check_model` without a display of its progress."""
+    required_model(model)
+    if states is None and model.initial_state is None:
+        raise ValueError("states must be given: this model declares no initial_state")
+    first = np.asarray(model.initial_state)[None] if states is None else np.asarray(states)
+    if first.ndim == 0 or len(first) == 0:
+        raise ValueError(f"states must be a batch [n, ...] of at least one state, got shape {first.shape}")
+    return _Examination(model, first, seed, rounds).run()
+
+
+def most_checked(model: GenerativeModel, rounds: int) -> int:
+    """Simulator calls that `check_model` makes, at most."""
+    required_model(model)
+    walk = arguments.whole("rounds", rounds) * (4 * WALKERS + REPEATS)
+    return walk + (0 if declared_values(model) is None else math.prod(_plays(model.discount)))
+
+
+def _plays(discount: float) -> tuple[int, int]:
+    """Steps that leave a twentieth of the value, at most, and how many random plays of them take about a second."""
+    steps = 1 if discount == 0.0 else min(math.ceil(math.log(0.05) / math.log(discount)), 600)
+    return steps, max(32, min(20_000 // steps, 4_000))
+
+
+@dataclass
+class _Examination:
+    """A random walk through a model that tests its promises at every step."""
+
+    model: GenerativeModel
+    first: States
+    seed: int
+    rounds: int
+    calls: int = 0
+
+    def run(self) -> ModelReport:
+        walk = streams.generator(self.seed)
+        low, high, most, ended, total = np.inf, -np.inf, 0, 0, 0
+        seen: set[bytes] = set()
+        states = self.first
+        previous: States | None = None
+        for round_number in range(arguments.whole("rounds", self.rounds)):
+            batch = states[walk.integers(len(states), size=min(WALKERS, len(states) * self.model.actions))]
+            actions = (np.arange(len(batch)) + round_number) % self.model.actions
+            transition = self._examine(batch, actions, round_number, previous)
+            most = max(most, self._repeat(batch[:1], actions[:1], round_number))
+            seen.update(state.tobytes() for state in batch)
+            low, high = min(low, transition.rewards.min()), max(high, transition.rewards.max())
+            ended, total = ended + int(transition.terminals.sum()), total + len(batch)
+            previous = batch
+            states = np.concatenate([self.first, transition.next_states[~transition.terminals]])
+        self._play()
+        return ModelReport(self.calls, len(seen), (float(low), float(high)), most, ended / total)
+
+    def _step(self, states: States, actions: Ints, draw: int) -> Transition:
+        self.calls += len(actions)
+        return checked_step(self.model, states, actions, streams.generator(self.seed, 1 + draw))
+
+    def _examine(self, states: States, actions: Ints, draw: int, previous: States | None) -> Transition:
+        """Steps a batch, twice in a row and once after a step elsewhere: all three must agree."""
+        before = states.copy()
+        first = self._step(states, actions, draw)
+        if not np.array_equal(states, before):
+            raise ModelError(f"the simulator changed a state in place: {before.tolist()} became {states.tolist()}")
+        if not _same(first, again := self._step(states, actions, draw)):
+            unused = _global_state()
+            self._step(states, actions, draw)
+            if _global_state() != unused:
+                raise ModelError(
+                    "the simulator draws from a global random generator, not only from the one it is given"
+                )
+            raise self._differs("was called a second time", states, actions, first, again)
+        if previous is not None:
+            elsewhere = np.arange(len(previous)) % self.model.actions
+            self._step(previous, elsewhere, draw + self.rounds)
+            if not _same(first, again := self._step(states, actions, draw)):
+                raise self._differs("was called elsewhere in between", states, actions, first, again)
+        return first
+
+    def _differs(self, when: str, states: States, actions: Ints, one: Transition, two: Transition) -> ModelError:
+        differ = [(a != b).reshape(len(actions), -1).any(axis=1) for a, b in zip(one, two, strict=True)]
+        row = int(np.argmax(np.any(differ, axis=0)))
+        return ModelError(
+            "the same states, actions and generator gave two different results after the simulator "
+            f"{when}: it keeps a hidden state, or draws from a source of its own (state "
+            f"{states[row].tolist()}, action {actions[row]})"
+        )
+
+    def _repeat(self, state: States, action: Ints, draw: int) -> int:
+        """Steps one (s, a) many times; the number of different next states, after checking declarations against it."""
+        states, actions = np.repeat(state, REPEATS, axis=0), np.repeat(action, REPEATS)
+        transition = self._step(states, actions, draw)
+        where = f"state {state[0].tolist()}, action {action[0]}"
+        rewards = np.unique(transition.rewards)
+        if self.model.reward_kind == "deterministic" and len(rewards) > 1:
+            raise ModelError(f"rewards declared deterministic took values {rewards[0]} and {rewards[1]} at {where}")
+        outcomes: dict[tuple[bytes, bool], float] = {}
+        for row, reward, end in zip(*transition, strict=True):
+            known = outcomes.setdefault((row.tobytes(), bool(end)), reward)
+            if self.model.reward_kind == "transition" and reward != known:
+                raise ModelError(
+                    f"rewards declared fixed by the transition took values {known} and {reward} at {where}, next state "
+                    f"{row.tolist()}"
+                )
+        successors = len(outcomes)
+        bound = self.model.max_successors
+        if bound is not None and successors > bound:
+            raise ModelError(f"{successors} different next states, more than max_successors={bound}, at {where}")
+        return successors
+
+    def _play(self) -> None:
+        """Takes random actions: if they earn more than `value_range` allows, so does the best policy.
+
+        The mean of n returns exceeds its expectation by w·√(log(1/α)/2n) with probability α at most (Hoeffding), for
+        their width w. Here α = 1e-6. Rewards after the last step count as the least possible.
+        """
+        declared = declared_values(self.model)
+        if declared is None:
+            return
+        discount, (least, most) = self.model.discount, possible_returns(self.model)
+        steps, count = _plays(discount)
+        choices = streams.generator(self.seed, 1 + 2 * self.rounds)
+        states, going_on, totals = self.first[np.arange(count) % len(self.first)], np.arange(count), np.zeros(count)
+        for step in range(steps):
+            actions = choices.integers(self.model.actions, size=len(going_on))
+            found = self._step(states, actions, 1 + 2 * self.rounds + step)
+            totals[going_on] += discount**step * found.rewards
+            going_on, states = going_on[~found.terminals], found.next_states[~found.terminals]
+        totals[going_on] += discount**steps * least
+        sure = float(totals.mean()) - (most - least) * math.sqrt(math.log(1e6) / (2.0 * count))
+        if sure > declared[1] + ROUNDING * max(abs(least), abs(most)):
+            raise ModelError(
+                f"value_range={declared} is too low: random actions earn {totals.mean():.6g} on average from state "
+                f"{self.first[0].tolist()}{' and others' if len(self.first) > 1 else ''}, and surely {sure:.6g}"
+            )
+
+
+def _same(one: Transition, two: Transition) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def _global_state() -> tuple[Any, ...]:
+    """The state of the global generators of Python and NumPy."""
+    numpy: Any = np.random.get_state()  # noqa: NPY002
+    return (random.getstate(), numpy[1].tobytes(), *numpy[2:])

@@ -1,0 +1,1 @@
+"""Recursive planners: schedules of certified levels, and the engines that execute them."""

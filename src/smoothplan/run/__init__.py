@@ -1,0 +1,1 @@
+"""How a planner runs: `plan`, chunks, workers, checkpoints, progress."""

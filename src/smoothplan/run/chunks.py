@@ -1,0 +1,234 @@
+"""Chunks: independent samples drawn from one random stream, the sums that an engine returns, and sizes of chunks.
+
+An engine at a root is a `Work`. A `Chunk` names a method of that engine and its arguments, so its outcome is the same
+wherever it is computed.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import zip_longest
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.base.compiling import working_time
+from smoothplan.base.stopping import Stopped
+from smoothplan.base.streams import Role
+from smoothplan.models.model import GenerativeModel, Oracle, States
+
+CALLS_AT_ONCE = 1 << 15
+"""Simulator calls of one NumPy batch: enough to hide Python's overhead, small enough for the processor's cache."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Sums over independent samples. They add, and write and read themselves.
+
+    Args:
+        samples: the number of samples.
+        total: their sum.
+        squares: the sum of their squares.
+        more: further sums, which only the engine and its planner know.
+    """
+
+    samples: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+    more: tuple[float, ...] = ()
+
+    def __add__(self, other: "Sums") -> "Sums":
+        more = tuple(one + two for one, two in zip_longest(self.more, other.more, fillvalue=0))
+        return Sums(self.samples + other.samples, self.total + other.total, self.squares + other.squares, more)
+
+    @property
+    def moments(self) -> tuple[int, float, float]:
+        """The number of samples, their sum and the sum of their squares."""
+        return self.samples, self.total, self.squares
+
+    def write(self) -> list[float]:
+        """The sums as a list of numbers, for a checkpoint."""
+        return [number.item() if isinstance(number, np.generic) else number for number in (*self.moments, *self.more)]
+
+    @classmethod
+    def read(cls, numbers: Sequence[float]) -> Self:
+        """The sums that `write` gave."""
+        if len(numbers) < 3 or not isinstance(numbers[0], int):
+            raise ValueError(f"sums must be the number of samples, a total and squares, got {list(numbers)}")
+        return cls(numbers[0], numbers[1], numbers[2], tuple(numbers[3:]))
+
+
+class Engine(Protocol):
+    """An interpreter of a schedule for one model and one backup. Engines keep nothing between calls."""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether threads can run it in parallel; a simulator in Python needs processes."""
+
+    @property
+    def chunk_calls(self) -> int:
+        """Simulator calls of a good chunk: they take a fraction of a second."""
+
+    def returns(self, oracle: Oracle, state: Any, action: int, count: int) -> Sums:
+        """Returns of an action at the root, through the level of the root's reference."""
+
+    def values(self, oracle: Oracle, state: Any, reference: Floats, count: int) -> Sums:
+        """Samples of the root's value around a given reference, [K]."""
+
+
+class Chunk(NamedTuple, Generic[T]):
+    """Samples at the root that are drawn from one random stream."""
+
+    number: int  # of its stream
+    draw: Callable[..., T]  # a method of the engine's class: draw(engine, oracle, state, *arguments)
+    arguments: tuple[Any, ...]  # numbers, and arrays of numbers
+    samples: int
+    action: int = 0  # for returns of an action
+    part: str = ""  # the planner's own label
+
+
+class Outcome(NamedTuple, Generic[T]):
+    """The result of a chunk."""
+
+    sums: T  # what `draw` returned: `Sums` if the outcome is kept in checkpoints
+    calls: int  # simulator calls
+    seconds: float  # without compiling
+
+
+class Done(NamedTuple):
+    """The result of a batch: the outcomes up to the first chunk that failed, and its error."""
+
+    outcomes: list[Outcome[Any]]
+    error: BaseException | None = None
+    abandoned: int = 0  # simulator calls of the chunk that failed
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """An engine at a root. The outcome of a chunk depends on nothing else, wherever it is computed.
+
+    Args:
+        engine: has the methods that chunks name, and says whether it is `compiled`.
+        model: the simulator.
+        state: the root.
+        seed: of the run.
+        about: distinguishes it from other work of the same run, and of other runs with the same chunk numbers.
+        kept: whether outcomes are written to a checkpoint; a search keeps its own as part of its state.
+        role: of the streams that chunks draw from.
+    """
+
+    engine: Any
+    model: GenerativeModel
+    state: Any
+    seed: int
+    about: str = ""
+    kept: bool = True
+    role: Role = "samples"
+
+    def each(
+        self, chunks: Iterable[Chunk[Any]], around: Callable[[Chunk[Any]], AbstractContextManager[Any]] = nullcontext
+    ) -> Done:
+        """Computes chunks one after the other, each within a context, up to the first that fails."""
+        outcomes: list[Outcome[Any]] = []
+        for chunk in chunks:
+            oracle = Oracle(self.model, self.seed, chunk.number, self.role)
+            try:
+                with around(chunk):
+                    started = working_time()
+                    found = chunk.draw(self.engine, oracle, self.state, *chunk.arguments)
+                    outcomes.append(Outcome(found, oracle.calls, working_time() - started))
+            except (Exception, KeyboardInterrupt, Stopped) as error:
+                return Done(outcomes, error, oracle.calls)
+        return Done(outcomes)
+
+    def asked(self, chunk: Chunk[Any]) -> str:
+        """A digest of what a chunk asks for, the same in every process."""
+        plain = [value.tolist() if isinstance(value, np.ndarray) else value for value in chunk.arguments]
+        text = json.dumps([self.about, chunk.draw.__qualname__, plain])
+        return blake2b(text.encode(), digest_size=8).hexdigest()
+
+    @property
+    def compiled(self) -> bool:
+        """Whether threads can run it in parallel; a simulator in Python needs processes."""
+        return bool(self.engine.compiled)
+
+
+@dataclass(eq=False)
+class Batch:
+    """Chunks that are sent together, and their outcomes."""
+
+    work: Work
+    chunks: list[Chunk[Any]]
+    done: Done | None = None
+    ticket: Any = None  # the pool's own
+
+
+def chunk_size(
+    chunk_calls: int,
+    each: float,
+    *,
+    samples: int | None = None,
+    pieces: tuple[int, int] = (1, 8),
+    planned: int | None = None,
+    max_calls: int | None = None,
+) -> int:
+    """Samples of the next chunk. It depends on nothing that a worker or the clock decides.
+
+    Args:
+        chunk_calls: simulator calls that take the engine a fraction of a second: a chunk needs no more.
+        each: simulator calls of one sample.
+        samples: the size of the batch to be cut.
+        pieces: the fewest and the most chunks of the batch: the most, unless chunks would be smaller than 2⁻⁵ of
+            `chunk_calls`. By default enough for a few workers.
+        planned: simulator calls planned before. The first chunk is 2⁻⁹ of `chunk_calls`, and no other is more than an
+            eighth of the calls planned before, so that a chunk of a slow simulator is never much of a run.
+        max_calls: the run's limit. A chunk takes no more than 1/64 of it, because one that does not fit is left out.
+    """
+    each = max(each, 1.0)
+    largest = chunk_calls if max_calls is None else min(chunk_calls, max_calls // 64)
+    size = largest // each
+    if samples is not None:
+        fewest, most = (math.ceil(samples / count) for count in pieces)
+        size = min(size, fewest, max(most, (chunk_calls >> 5) // each))
+    if planned is not None:
+        size = min(size, max(planned // 8, chunk_calls >> 9) // each)
+    return max(1, int(size))
+
+
+# For engines that run in NumPy
+
+
+def pieces(count: int, largest: int) -> Iterator[int]:
+    """Sizes, at most `largest` each, that add up to a count."""
+    for start in range(0, count, largest):
+        yield min(largest, count - start)
+
+
+def repeated(state: Any, count: int) -> States:
+    """A state as a batch [count, ...]."""
+    return np.repeat(np.asarray(state)[None], count, axis=0)
+
+
+def categorical(probabilities: Floats, count: int, rng: np.random.Generator) -> Ints:
+    """Draws from the columns of distributions [m, n] or [m, 1], by inversion, [n]. Rounding falls to the last entry."""
+    levels = rng.random(count)
+    drawn = np.zeros(count, dtype=np.int64)
+    passed = np.zeros(probabilities.shape[1])
+    for entry in probabilities[:-1]:
+        passed = passed + entry
+        drawn += levels >= passed
+    return drawn
+
+
+def added(count: int, batches: Iterable[Floats]) -> Sums:
+    """The sums of a number of samples that come in batches."""
+    total = squares = 0.0
+    for samples in batches:
+        total, squares = total + float(samples.sum()), squares + float(samples @ samples)
+    return Sums(count, total, squares)

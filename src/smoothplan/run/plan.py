@@ -1,0 +1,268 @@
+"""The one driver: run a planner at a state, and stop with a valid interval whatever happens."""
+
+import os
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.metadata import version
+from typing import Any, get_args
+from zlib import crc32
+
+import numpy as np
+
+from smoothplan.base import arguments
+from smoothplan.base.arguments import Floats
+from smoothplan.base.arrays import Arrays
+from smoothplan.base.records import Record
+from smoothplan.models.model import GenerativeModel, Oracle, Transition, action_names, required_model
+from smoothplan.models.tabular import TabularModel
+from smoothplan.run.checkpoint import described
+from smoothplan.run.chunks import repeated
+from smoothplan.run.progress import Shown
+from smoothplan.run.records import (
+    EngineName,
+    GapDetails,
+    Planner,
+    Root,
+    Snapshot,
+    Status,
+    Support,
+    required_planner,
+)
+from smoothplan.run.session import session
+from smoothplan.theory import curvature
+from smoothplan.theory.backups import depends_on_state
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class PlanResult(Record, Snapshot):
+    """What a run found.
+
+    The interval contains the value with probability at least 1 − δ, whatever stopped the run, unless thresholds that do
+    not cover δ were asked for.
+    """
+
+    policy: Floats  # ∇F(q), [K]
+    seconds: float
+    status: Status
+    seed: int
+    bonus: tuple[float, float] | None  # contains the regularised value less the unregularised one; None if not known
+    names: tuple[str, ...] = field(repr=False)  # of the actions, [K]; no part of the JSON object
+    regularised_value: float | None = None  # under the planner's backup, if the plan is for the unregularised value
+    regularised_interval: tuple[float, float] | None = None
+    chosen: dict[str, str] = field(default_factory=dict)  # reasons for a backup, planner and limit chosen by default
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences that a user must read, such as that no reference could be made."""
+        found: tuple[str, ...] = getattr(self.details, "warnings", ())
+        return found
+
+    @property
+    def support(self) -> Support:
+        """The basis of the interval."""
+        support: Support = "proved" if self.details is None else self.details.support
+        unsampled = self.delta == 0.0 and self.interval[0] < self.interval[1]
+        return "declared" if support == "proved" and unsampled else support
+
+    def __repr__(self) -> str:
+        (low, high), details = self.interval, self.details
+        estimate = "" if self.support == "proved" else " (estimate)"
+        words = [f"value {self.value:.6g}{estimate} in [{low:.6g}, {high:.6g}]"]
+        words.append("terminal" if self.action is None else f"action {self.names[self.action]}")
+        if isinstance(details, GapDetails):
+            words.append(f"gap {max(details.gap, 0.0):.4g}{'' if details.certified else ' (estimate)'}")
+        return f"PlanResult({', '.join([*words, f'{self.calls:,} calls', self.status])})"
+
+
+def plan(
+    planner: Planner,
+    model: GenerativeModel,
+    state: Any = None,
+    *,
+    seed: int = 0,
+    max_calls: int | None = None,
+    max_seconds: float | None = None,
+    workers: Any = 1,
+    checkpoint: str | os.PathLike[str] | None = None,
+    chunk_seconds: float | None = None,
+    worker_memory: int | None = None,
+    progress: Shown = False,
+    engine: EngineName = "auto",
+) -> PlanResult:
+    """Runs a planner at a state. Ctrl-C and SIGTERM end the run and return what it has.
+
+    Args:
+        planner: what to run.
+        model: the simulator.
+        state: where to plan; the model's initial state by default.
+        seed: the same seed gives the same result, for any number of workers, and however often it was resumed, where no
+            limit on time is given and no signal or error ends it; docs/long-runs.md says what else must be the same.
+        max_calls: a limit on the simulator calls that the result rests on. Giving one also allows a run whose forecast
+            is hopeless.
+        max_seconds: a limit on time. What is under way then is abandoned. Compiling code, which happens once, and
+            loading it do not count, except in processes of Dask. With a limit the result may depend on the machine,
+            even where the run ends before: making a reference takes a part of the time.
+        workers: a number: threads for compiled engines, processes of Dask for simulators in Python; 1 is this thread.
+            Or the address of a Dask scheduler ("tcp://..."), or a Dask client.
+        checkpoint: a file. What is done is written there, and a run that finds its own file goes on where that ends.
+        chunk_seconds: seconds that one chunk of samples may take; a longer one is an error that names the call. Chunks
+            are then computed in processes of Dask, even with one worker. What calls the simulator in this process, one
+            call after the other, such as the walks of a search, has each call limited instead.
+        worker_memory: bytes that a process on this machine may use; a fair share of the machine's memory by default.
+            Giving it also has chunks computed in processes. It does not limit simulator calls in this process: those of
+            searches, and of a reference that is made first.
+        progress: True to show the shrinking interval, speed and time left on standard error, "json" for JSON lines.
+        engine: "compiled" for tabular and jitted models, "batched" for any; by default whichever is faster.
+
+    Raises:
+        TooExpensiveError: the run may need too many simulator calls, and no `max_calls` is given.
+        ModelError: what the run proves, with probability 1 − δ, contradicts the declared `value_range`.
+        SimulatorError: the simulator failed or broke what it declares. It names the call, which `reproduce` makes
+            again, and has the result so far as `partial`.
+        CheckpointError: the file is in use, of another run, damaged, or cannot be written.
+        ClusterError: the cluster is gone. Finished work is in the checkpoint, if there is one.
+    """
+    started = time.perf_counter()
+    required_planner(planner)
+    required_model(model)
+    if engine not in get_args(EngineName):
+        raise ValueError(f"engine must be auto, compiled or batched, got {engine!r}")
+    root = Root(
+        model=model,
+        state=root_state(model, state),
+        seed=arguments.whole("seed", seed, least=0),
+        max_calls=None if max_calls is None else arguments.whole("max_calls", max_calls, least=0),
+        max_seconds=None if max_seconds is None else arguments.number("max_seconds", max_seconds, least=0.0),
+        engine=engine,
+        started=started,
+    )
+    if isinstance(model, TabularModel) and bool(model.terminal[root.state]):
+        return _worth_nothing(planner, root)
+    with session(
+        progress=progress,
+        epsilon=planner.epsilon,
+        max_calls=root.max_calls,
+        max_seconds=root.max_seconds,
+        begun=root.begun,
+        workers=workers,
+        chunk_seconds=chunk_seconds,
+        worker_memory=worker_memory,
+        checkpoint=checkpoint,
+        identity=None if checkpoint is None else _identity(planner, root),
+        probe=partial(_probe, root),
+    ) as opened:
+        run, display = planner.start(root), opened.display
+
+        def result(status: Status) -> PlanResult:
+            # Calls include those of a chunk that was stopped.
+            found = run.result()
+            return _result(planner, root, replace(found, calls=found.calls + opened.workers.abandoned), status)
+
+        status = opened.drive(lambda: run.run(opened.workers, display), lambda: result("interrupted"))
+        found = result(status)
+        display.update(found.calls, found.interval, getattr(found.details, "progress", None))
+        display.end(status)
+    return replace(found, seconds=time.perf_counter() - started)
+
+
+def _identity(planner: Planner, root: Root) -> dict[str, str]:
+    """What distinguishes a run from others, for its checkpoint; calls made again compare the simulators."""
+    limits = {"seed": str(root.seed), "max_calls": str(root.max_calls), "engine": root.engine}
+    return {"planner": described(planner)} | model_identity(root.model, root.state) | limits
+
+
+def model_identity(model: GenerativeModel, state: Any) -> dict[str, str]:
+    """What distinguishes a model and a state from others, for a checkpoint: what it declares, and its table if any."""
+    names = [name for name in dir(GenerativeModel) if not name.startswith("_") and name != "step"]
+    declared = {name: getattr(model, name, None) for name in names}
+    table = f"{crc32(model.tables.outcomes.tobytes()):x}" if isinstance(model, TabularModel) else "none"
+    found = {"model": described((type(model), declared)), "table": table, "state": described(state)}
+    return {"version": version("smoothplan")} | found
+
+
+def _probe(root: Root) -> Arrays:
+    """The outcomes of a few simulator calls at the root, and of one after each, which the run does not count.
+
+    Nothing for a table, whose content is part of the identity.
+    """
+    if isinstance(root.model, TabularModel):
+        return {}
+    oracle = Oracle(root.model, root.seed, role="probe")
+    first = oracle.sample(repeated(root.state, root.model.actions), np.arange(root.model.actions))
+    further = first.next_states[~first.terminals]
+    second = oracle.sample(further, np.zeros(len(further), dtype=np.int64))
+    both = zip(first, second, strict=True)
+    return {name: np.concatenate(pair) for name, pair in zip(Transition._fields, both, strict=True)}
+
+
+def _result(planner: Planner, root: Root, found: Snapshot, status: Status) -> PlanResult:
+    fields = {name: getattr(found, name) for name in found.__dataclass_fields__}
+    fields["interval"] = tuple(outward(np.array(found.interval)).tolist())
+    fields["q_intervals"] = None if found.q_intervals is None else outward(found.q_intervals)
+    return PlanResult(
+        **fields,
+        policy=root.backed_up(planner.backup, found.q[None], "policy")[0],
+        seconds=time.perf_counter() - root.started,
+        status=status,
+        seed=root.seed,
+        bonus=_bonus(planner, root, status),
+        names=action_names(root.model),
+    )
+
+
+def outward(intervals: Floats) -> Floats:
+    """Intervals [..., 2], wider by a few units in the last place of their ends: the result of rounded operations."""
+    return np.asarray(intervals + 2.0**-50 * np.abs(intervals) * np.array([-1.0, 1.0]))
+
+
+def _bonus(planner: Planner, root: Root, status: Status) -> tuple[float, float] | None:
+    """What regularisation adds to a value, at least and at most; None where that differs from state to state."""
+    ordinary = planner.backup.temperature == 0.0 or status == "terminal"
+    unknown = ordinary or depends_on_state(planner.backup)
+    return None if unknown else curvature.gap_of_values(root.model, planner.backup)
+
+
+def _worth_nothing(planner: Planner, root: Root) -> PlanResult:
+    """The result at a terminal state."""
+    nothing = Snapshot(
+        value=0.0,
+        interval=(0.0, 0.0),
+        action=None,
+        q=np.zeros(root.model.actions),
+        calls=0,
+        samples=0,
+        epsilon=planner.epsilon,
+        delta=planner.delta,
+    )
+    return _result(planner, root, nothing, "terminal")
+
+
+def root_state(model: GenerativeModel, state: Any) -> Any:
+    """A state to plan at, the model's initial one by default, or an error that says what is wrong with it."""
+    if state is None:
+        state = model.initial_state
+    if state is None:
+        raise ValueError("state must be given, for this model declares no initial_state")
+    if isinstance(model, TabularModel):
+        state = arguments.whole("state", state, least=0)
+        if state >= model.states:
+            raise ValueError(f"state must be in 0..{model.states - 1}, got {state}")
+        return state
+    try:
+        result = np.asarray(state)
+    except ValueError:
+        raise ValueError(f"state must be an array, got {state!r}") from None
+    if model.initial_state is not None:
+        example = np.asarray(model.initial_state)
+        if result.shape == () and example.shape == (1,):  # a number for a vector of one
+            result = result[None]
+        if result.shape != example.shape:
+            raise ValueError(f"state must have shape {example.shape}, got {result.shape}")
+        # A fraction never becomes a whole number.
+        if not np.can_cast(result.dtype, example.dtype, "same_kind"):
+            raise TypeError(f"state must be of dtype {example.dtype}, got {state!r}")
+        result = result.astype(example.dtype)
+    if result.dtype.kind == "f" and not np.isfinite(result).all():
+        raise ValueError(f"state must be finite, got {result.tolist()}")
+    return result

@@ -1,0 +1,176 @@
+"""A session: everything that a driver opens before its work and closes after it, and the loop of a search."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from smoothplan.base.arrays import Arrays, Readable, piece
+from smoothplan.base.compiling import announcing, working_time
+from smoothplan.base.stopping import Stopped, StopSignal
+from smoothplan.models.calls import SimulatorError
+from smoothplan.run.checkpoint import Checkpoint
+from smoothplan.run.progress import COMPILING, Display, GapProgress, Shown
+from smoothplan.run.records import Status
+from smoothplan.run.workers import ClusterError, Workers
+
+SLICE_CALLS = 20_000
+"""Simulator calls, and rounds, after which a search looks at the clock, at most."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """What is open while a driver works."""
+
+    workers: Workers
+    display: Display
+
+    @property
+    def stop_signal(self) -> StopSignal:
+        """Stops the work."""
+        return self.workers.stop_signal
+
+    def drive(self, work: Callable[[], Status], partial: Callable[[], Any]) -> Status:
+        """Works to the end, or until something stops the work; the reason why it ended.
+
+        Args:
+            work: returns its own reason.
+            partial: the result so far, which an error of the simulator or of the cluster carries as `partial`.
+        """
+        try:
+            return work()
+        except Stopped as stopped:
+            return stopped.reason
+        except KeyboardInterrupt:
+            return "interrupted"
+        except (SimulatorError, ClusterError) as error:
+            error.partial = partial()
+            raise
+
+
+@contextmanager
+def session(
+    *,
+    title: str = "planning",
+    unit: str = "calls",
+    progress: Shown = False,
+    epsilon: float | None = None,
+    max_calls: int | None = None,
+    max_seconds: float | None = None,
+    begun: float | None = None,
+    workers: Any = 1,
+    chunk_seconds: float | None = None,
+    worker_memory: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    identity: Mapping[str, str] | None = None,
+    probe: Callable[[], Arrays] | None = None,
+    signals: bool = True,
+) -> Iterator[Session]:
+    """Opens workers, stop signal, progress display, compile notice and checkpoint; closes them whatever happens.
+
+    Args:
+        title, unit: what the display says is being done, and counted.
+        progress, workers, chunk_seconds, worker_memory, checkpoint: as for `plan`.
+        epsilon, max_calls: what the display measures progress by.
+        max_seconds: stops the work; on the clock of `working_time`.
+        begun: when that time began; now by default.
+        identity: of the run, for its checkpoint.
+        probe: see `Workers`.
+        signals: whether Ctrl-C and SIGTERM stop the work with a valid result; else they do what they always do.
+    """
+    begun = working_time() if begun is None else begun
+    display = Display(progress, title=title, unit=unit, epsilon=epsilon, max_calls=max_calls, max_seconds=max_seconds)
+    stop_signal = StopSignal(None if max_seconds is None else begun + max_seconds, chunk_seconds)
+    work_force = Workers(
+        workers,
+        chunk_seconds=chunk_seconds,
+        worker_memory=worker_memory,
+        stop_signal=stop_signal,
+        announce=display.note,
+        probe=probe,
+    )
+    if checkpoint is not None:  # opened last: no mistake in an argument leaves a file behind
+        work_force.checkpoint = Checkpoint(checkpoint, identity or {})
+    with (
+        stop_signal.on_signals() if signals else nullcontext(),
+        work_force,
+        display,
+        announcing(partial(display.note, COMPILING)),
+    ):
+        if work_force.checkpoint is not None and not work_force.checkpoint.is_new:
+            done = work_force.checkpoint.chunks
+            display.note(f"resumed from {checkpoint}" + (f": {done} chunks are done" if done else ""))
+        yield Session(work_force, display)
+
+
+class Sliced(Protocol):
+    """A search whose rounds build on each other, so that one worker makes them all."""
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of the root's value."""
+
+    @property
+    def progress(self) -> GapProgress | None:
+        """Progress towards an ε-optimal action; None for searches that prove none."""
+
+    def saved(self) -> Arrays:
+        """The search as arrays, for a checkpoint."""
+
+    def restore(self, arrays: Readable) -> None:
+        """Takes on the search that was saved."""
+
+
+def in_slices(
+    search: Sliced, explore: Callable[[int, int], bool], max_calls: int | None, workers: Workers, display: Display
+) -> bool:
+    """Searches until the search is over or has made all the calls that it may; whether it is over.
+
+    Between slices the checkpoint is written, if there is one, and the stop signal is checked.
+
+    Args:
+        search: has the state to show and to save.
+        explore: searches until a number of calls is made, without exceeding a limit; whether the search is over.
+        max_calls: the limit of the run.
+        workers, display: of the session.
+    """
+    limit = 2**62 if max_calls is None else min(max_calls, 2**62)  # more calls than any run makes
+    over = False
+
+    def keep() -> None:
+        workers.keep("search", lambda: search.saved() | {"over": np.array([over])})
+
+    def restore(arrays: Readable) -> None:
+        nonlocal over
+        search.restore(arrays)
+        over = bool(piece(arrays, "over", np.bool_, 1)[0])
+
+    if not workers.recall("search", restore):
+        keep()  # a search that cannot be saved is refused before the work, not after
+    elif over or search.calls >= limit:
+        return over  # one more slice would tighten its bounds: another result than that of the run that was saved
+    next_keep = time.perf_counter() + 1.0
+    while True:
+        # A slice is a tenth of the calls made, so that the clock is soon looked at with a slow simulator.
+        size = min(SLICE_CALLS, 1 + int(0.1 * search.calls))
+        over = explore(min(search.calls + size, limit), limit)
+        display.update(search.calls, search.interval, search.progress)
+        ended = over or search.calls >= limit
+        # Only between slices can a search be saved and resumed with the same result.
+        if ended or workers.stop_signal.is_pulled or time.perf_counter() >= next_keep:
+            started = time.perf_counter()
+            keep()
+            # At most once per second, and a twentieth of the time.
+            next_keep = started + max(1.0, (time.perf_counter() - started) / 0.05)
+        if ended:
+            return over
+        workers.stop_signal.check()

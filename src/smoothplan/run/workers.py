@@ -1,0 +1,334 @@
+"""Computes the chunks of a run, in any order, and returns the outcomes in the order of the chunks.
+
+A run decides by outcomes, one after the other. Chunk c draws from stream c, and chunks are made before their outcomes
+are known, so what a run finds does not depend on where or when a chunk was computed; an outcome may also come from a
+checkpoint. Other threads and processes get chunks in batches that take long enough to be worth sending, by the measured
+seconds per chunk.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, suppress
+from contextvars import copy_context
+from typing import Any, Protocol
+
+import numpy as np
+
+from smoothplan.base import arguments
+from smoothplan.base.arrays import Arrays, Readable
+from smoothplan.base.stopping import PATIENCE, Stopped, StopSignal, current
+from smoothplan.run.checkpoint import Checkpoint, CheckpointError, ChunkRow
+from smoothplan.run.chunks import Batch, Chunk, Done, Outcome, Sums, T, Work
+
+AHEAD = 2
+"""Batches under way per worker: one running, one waiting."""
+
+BEHIND = 16
+"""Batches per worker that may be done before their turn, while a slow one holds them up."""
+
+CHANGED = (
+    "that is made again has another outcome. The simulator, its data, a library or the processor has changed, or the "
+    "simulator does not take all its randomness from rng"
+)
+"""Why a checkpoint is refused that does not reproduce."""
+
+
+class ClusterError(RuntimeError):
+    """The cluster is gone.
+
+    Attributes:
+        partial: the result of the run so far, where a run was under way.
+    """
+
+    partial: Any = None
+
+
+class Pool(Protocol):
+    """Threads, or processes."""
+
+    @property
+    def note(self) -> str | None:
+        """What the user may want to know of it."""
+
+    @property
+    def workers(self) -> int:
+        """How many batches are computed at a time."""
+
+    @property
+    def batch_seconds(self) -> float:
+        """How long a batch should take: much longer than it takes to send it."""
+
+    def send(self, batch: Batch) -> None:
+        """Starts a batch, some time."""
+
+    def wait(self, batches: Sequence[Batch], seconds: float) -> None:
+        """Waits until one of these batches is done, but no longer than that."""
+
+    def close(self) -> None:
+        """Abandons what is not done. No thread and no process is left behind."""
+
+
+class ThreadPool:
+    """Threads: for compiled engines, which release the interpreter lock."""
+
+    batch_seconds = 0.05
+    note = None
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._stop_signal = StopSignal()
+        self._threads = ThreadPoolExecutor(workers)
+
+    def send(self, batch: Batch) -> None:
+        """Computes a batch in one of the threads, unless the pool is closed first."""
+        context = copy_context()
+        context.run(current.set, self._stop_signal)
+        batch.ticket = self._threads.submit(context.run, batch.work.each, batch.chunks)
+
+    def wait(self, batches: Sequence[Batch], seconds: float) -> None:
+        """Waits until one of these batches is done, but no longer than that."""
+        wait([batch.ticket for batch in batches], seconds, FIRST_COMPLETED)
+        for batch in batches:
+            if batch.ticket.done() and not batch.ticket.cancelled():
+                error = batch.ticket.exception()
+                batch.done = batch.ticket.result() if error is None else Done([], error)
+
+    def close(self) -> None:
+        """Waits for compiled chunks, which are short; other simulators are stopped at their next call."""
+        self._stop_signal.pull()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+class Workers(AbstractContextManager["Workers"]):
+    """Computes the chunks of a run.
+
+    Args:
+        workers: a number of threads or processes on this machine, where 1 is this thread; the address of a Dask
+            scheduler; or a Dask client.
+        chunk_seconds: seconds that one chunk may take. Chunks are then computed in processes, which can be ended.
+        worker_memory: bytes that a process on this machine may use; a fair share of the machine's memory by default.
+        checkpoint: where outcomes are written before they count, and looked up.
+        probe: makes a few simulator calls, which a run that continues from snapshots makes again and compares.
+        stop_signal: stops the run.
+        announce: shows what the user may want to know.
+
+    Attributes:
+        abandoned: simulator calls of the chunk that failed or, in this thread, was stopped. No outcome includes them.
+    """
+
+    def __init__(
+        self,
+        workers: Any = 1,
+        *,
+        chunk_seconds: float | None = None,
+        worker_memory: int | None = None,
+        checkpoint: Checkpoint | None = None,
+        probe: Callable[[], Arrays] | None = None,
+        stop_signal: StopSignal | None = None,
+        announce: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        # A client is told by its own library, when work begins.
+        self._wanted = arguments.whole("workers", workers) if isinstance(workers, int | float) else workers
+        self._seconds = None if chunk_seconds is None else arguments.positive("chunk_seconds", chunk_seconds)
+        self._memory = None if worker_memory is None else arguments.whole("worker_memory", worker_memory)
+        if worker_memory is not None and not isinstance(self._wanted, int):
+            raise ValueError("worker_memory is for processes on this machine: give `dask worker` its --memory-limit")
+        self.checkpoint, self._probe = checkpoint, probe
+        self._verified: set[str] = set()  # kinds of chunks of which one was computed again, and compared
+        self.stop_signal = stop_signal or StopSignal()
+        self.abandoned = 0
+        self._announce = announce
+        self._started = False
+        self._pool: Pool | None = None
+        self._under_way: list[Batch] = []
+        self._pace: dict[str, float] = {}  # seconds of a chunk
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Abandons what is under way; what is done by now is written to the checkpoint."""
+        try:
+            if self._pool is not None:
+                try:
+                    with suppress(ClusterError):  # whatever ended the run comes first
+                        self._receive(0.0)
+                finally:
+                    self._pool.close()
+        finally:
+            if self.checkpoint is not None:
+                self.checkpoint.close()
+
+    def in_order(self, work: Work, chunks: Iterable[Chunk[T]]) -> Generator[tuple[Chunk[T], Outcome[T]], None, None]:
+        """Computes chunks and yields each with its outcome, in their order. Chunks are asked for as they are needed.
+
+        Raises:
+            Stopped: a signal came, or time is up.
+            SimulatorError: a simulator failed; the outcomes before its chunk have been yielded.
+            ClusterError: the cluster is gone.
+        """
+        if not self._started:
+            self._pool, self._started = self._pool_for(work), True
+            if self._pool is not None and self._pool.note is not None:
+                self._announce(self._pool.note)
+        pool = self._pool
+        for chunk, outcome in self._here(work, chunks) if pool is None else self._elsewhere(pool, work, chunks):
+            yield chunk, outcome
+            self.stop_signal.check()
+
+    def _pool_for(self, work: Work) -> Pool | None:
+        """Threads or processes for this work, and all that comes after it; None for this thread alone."""
+        limited = self._seconds is not None or self._memory is not None
+        if isinstance(self._wanted, int) and not limited:
+            if self._wanted == 1:
+                return None
+            if work.compiled:
+                return ThreadPool(self._wanted)
+        from smoothplan.run.cluster import DaskPool  # Dask may not be installed
+
+        return DaskPool(self._wanted, work, self.stop_signal, self._seconds, self._memory)
+
+    def _here(self, work: Work, chunks: Iterable[Chunk[T]]) -> Iterator[tuple[Chunk[T], Outcome[T]]]:
+        for chunk in chunks:
+            outcome = self._known(work, chunk)
+            if outcome is None:
+                done = work.each([chunk])
+                self._raise(done)
+                (outcome,) = done.outcomes
+                self._write(work, [chunk], [outcome])
+            yield chunk, outcome
+
+    def _elsewhere(self, pool: Pool, work: Work, chunks: Iterable[Chunk[T]]) -> Iterator[tuple[Chunk[T], Outcome[T]]]:
+        batches = self._batches(pool, work, chunks)
+        waiting: deque[Batch] = deque()  # in their order, done or not
+        more = True
+        while True:
+            while more and len(self._under_way) < AHEAD * pool.workers and len(waiting) < BEHIND * pool.workers:
+                batch = next(batches, None)
+                more = batch is not None
+                if batch is not None:
+                    waiting.append(batch)
+                    if batch.done is None:
+                        pool.send(batch)
+                        self._under_way.append(batch)
+            if not waiting:
+                return
+            first = waiting.popleft()
+            while first.done is None:
+                self.stop_signal.check()
+                self._receive(PATIENCE)
+            yield from zip(first.chunks, first.done.outcomes, strict=False)
+            self._raise(first.done)
+
+    def _raise(self, done: Done) -> None:
+        """Raises what ended a batch, if it failed."""
+        self.abandoned += done.abandoned
+        if isinstance(done.error, KeyboardInterrupt):
+            raise Stopped("interrupted")
+        if done.error is not None:
+            raise done.error
+
+    def _batches(self, pool: Pool, work: Work, chunks: Iterable[Chunk[Any]]) -> Iterator[Batch]:
+        """Chunks in batches; one whose outcome is known makes a batch of its own, which is done."""
+        batch: list[Chunk[Any]] = []
+        expected = 0.0
+        for chunk in chunks:
+            outcome = self._known(work, chunk)
+            if outcome is None:
+                batch.append(chunk)
+                # The first batches have one chunk each, until the first one is back.
+                expected += self._pace.get(chunk.draw.__qualname__, pool.batch_seconds)
+            if batch and (outcome is not None or expected >= pool.batch_seconds):
+                yield Batch(work, batch)
+                batch, expected = [], 0.0
+            if outcome is not None:
+                yield Batch(work, [chunk], Done([outcome]))
+        if batch:
+            yield Batch(work, batch)
+
+    def _receive(self, patience: float) -> None:
+        """Waits a little, and takes in the batches that are done, whichever's turn it is."""
+        if self._pool is None or not self._under_way:
+            return
+        self._pool.wait(self._under_way, patience)
+        arrived = [batch for batch in self._under_way if batch.done is not None]
+        self._under_way = [batch for batch in self._under_way if batch.done is None]
+        for batch in arrived:
+            assert batch.done is not None
+            self._write(batch.work, batch.chunks, batch.done.outcomes)
+            for chunk, outcome in zip(batch.chunks, batch.done.outcomes, strict=False):
+                kind = chunk.draw.__qualname__
+                # Follows a change within a few chunks.
+                self._pace[kind] = 0.5 * (outcome.seconds + self._pace.get(kind, outcome.seconds))
+        if self.checkpoint is not None:
+            self.checkpoint.sync_if_due()
+
+    def _known(self, work: Work, chunk: Chunk[Any]) -> Outcome[Any] | None:
+        """The outcome of a chunk that was computed before the run was resumed.
+
+        The first chunk of each kind is computed again: `_write` compares.
+        """
+        row = None
+        if self.checkpoint is not None and work.kept:
+            row = self.checkpoint.find(chunk.number, work.asked(chunk))
+        if row is None or chunk.draw.__qualname__ not in self._verified:
+            self._verified.add(chunk.draw.__qualname__)
+            return None
+        try:
+            return Outcome(Sums.read(row.numbers), row.calls, 0.0)
+        except ValueError as error:
+            raise CheckpointError(f"chunk {chunk.number} of the checkpoint cannot be read: {error}") from error
+
+    def _write(self, work: Work, chunks: Sequence[Chunk[Any]], outcomes: Sequence[Outcome[Sums]]) -> None:
+        """Writes outcomes to the checkpoint; one that is there already must be the same, bit for bit."""
+        if self.checkpoint is None or not work.kept:
+            return
+        new = []
+        for chunk, outcome in zip(chunks, outcomes, strict=False):
+            row = ChunkRow(work.asked(chunk), outcome.sums.write(), outcome.calls)
+            before = self.checkpoint.find(chunk.number, row.asked)
+            if before is None:
+                new.append((chunk.number, row))
+            elif before != row:
+                raise self.checkpoint.refuse(f"is of another simulator: chunk {chunk.number} {CHANGED}")
+        if new:
+            self.checkpoint.add(new)
+
+    @property
+    def threads(self) -> int:
+        """Threads that compiled work in this process may use."""
+        return self._wanted if isinstance(self._wanted, int) else 1
+
+    def has(self, name: str) -> bool:
+        """Whether something of that name was kept."""
+        return self.checkpoint is not None and self.checkpoint.has(name)
+
+    def recall(self, name: str, restore: Callable[[Readable], object]) -> bool:
+        """Restores a snapshot from before the run was resumed; whether there was any."""
+        arrays = None if self.checkpoint is None else self.checkpoint.snapshot(name)
+        if self.checkpoint is None or arrays is None:
+            return False
+        self._compare_probe(self.checkpoint)
+        try:
+            restore(arrays)
+            return True
+        except ValueError as error:
+            raise CheckpointError(f"the checkpoint has a {name} that does not fit: {error}") from error
+
+    def keep(self, name: str, saved: Callable[[], Arrays]) -> None:
+        """Writes arrays to the checkpoint, if there is one, in place of earlier ones of that name."""
+        if self.checkpoint is not None:
+            self._compare_probe(self.checkpoint)
+            self.checkpoint.keep(name, saved())
+
+    def _compare_probe(self, checkpoint: Checkpoint) -> None:
+        """Once: makes the calls of the probe, and compares them with earlier ones or keeps them."""
+        probe, self._probe = self._probe, None
+        if probe is None:
+            return
+        found, before = probe(), checkpoint.snapshot("probe")
+        if before is None:
+            checkpoint.keep("probe", found)
+        elif found.keys() != before.keys() or not all(np.array_equal(found[name], before[name]) for name in found):
+            raise checkpoint.refuse(f"is of another simulator: a call {CHANGED}")

@@ -1,1 +1,0 @@
-"""Planning by bounds: intervals on the values of discovered states, and where to sample next."""

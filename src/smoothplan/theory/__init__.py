@@ -1,0 +1,1 @@
+"""The paper's formulas: backups, transport, curvature, the exact solver."""

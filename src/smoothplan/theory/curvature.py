@@ -1,0 +1,394 @@
+"""The curvature–complexity theory as formulas: exponents, remainders, tolerances, intervals, transfer bounds.
+
+Nothing here samples. Where a constant of the paper is loose, the sharp one is given too.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from smoothplan.base import arguments
+from smoothplan.base.arguments import Floats
+from smoothplan.models.calls import ModelError
+from smoothplan.models.model import ROUNDING, GenerativeModel, declared_values
+from smoothplan.theory.backups import Backup, HardMax, LogSumExp, OptimalTransport, required_mixture
+from smoothplan.theory.transport import CUMULANTS
+
+Norm = Literal["range", "euclidean"]
+"""How the error Δ of a reference is measured: by max Δ − min Δ, with sharp constants, or as in the paper by ‖Δ‖₂."""
+
+Interval = tuple[float, float]
+
+RESOLUTION = 1e-12
+"""The smallest difference of values that is certified, relative to the largest value; rounding is about 1e-16."""
+
+SMALLEST = 1e-30
+"""The largest value is 0 or at least this: the fourth power of a smaller one would underflow and prove nonsense."""
+
+
+def cascade_exponent(beta: float) -> float:
+    """α_β = 2/(β−1), by the paper (Theorem 4.3): a value sample of accuracy ε costs ε^−α_β calls."""
+    if arguments.number("beta", beta) < 2.0:
+        raise ValueError(f"beta, the order of the Taylor remainder, must be at least 2, got {beta!r}")
+    return 2.0 / (beta - 1.0)
+
+
+def total_exponent(beta: float) -> float:
+    """2 + α_β, by the paper (Theorem 4.3): planning to accuracy ε costs ε^−(2+α_β) calls.
+
+    It is 4 at first order and 3 at second. What is proved here, and for which schedule, is in docs/proofs/prices.md.
+    """
+    return 2.0 + cascade_exponent(beta)
+
+
+def smoothness(temperature: float) -> float:
+    """L = 1/η, the paper's Lipschitz constant of the gradient (section 3)."""
+    return 1.0 / arguments.positive("temperature", temperature)
+
+
+def hessian_lipschitz(temperature: float) -> float:
+    """M = 3/(2η²), the paper's Lipschitz constant of the Hessian (Lemma 5.6, appendix B)."""
+    return 1.5 / arguments.positive("temperature", temperature) ** 2
+
+
+def remainder_constant(beta: int, temperature: float, norm: Norm = "range") -> float:
+    """c_β with |F(Q) − T_{β−1}(Q; Q̂)| ≤ c_β·‖Q − Q̂‖^β for a mixture of softmaxes F, β = 2 or 3.
+
+    In the range norm these are sharp, 1/(8η) and √3/(108η²): the largest variance, and the largest third cumulant, of
+    a variable of range 1 are 1/4 and √3/18. In the Euclidean norm they are the paper's L/2 and M/6.
+    """
+    eta = arguments.positive("temperature", temperature)
+    match (beta, norm):
+        case (2 | 3, "range"):
+            return CUMULANTS[beta] / (math.factorial(beta) * eta ** (beta - 1))
+        case (2, "euclidean"):
+            return smoothness(eta) / 2.0
+        case (3, "euclidean"):
+            return hessian_lipschitz(eta) / 6.0
+    raise ValueError(f"beta must be 2 or 3 and norm 'range' or 'euclidean', got {beta!r} and {norm!r}")
+
+
+def remainder(error: float, beta: int, temperature: float, norm: Norm = "range") -> float:
+    """The largest Taylor remainder of order β when the reference is wrong by `error` in the given norm."""
+    return remainder_constant(beta, temperature, norm) * float(arguments.number("error", error, least=0.0) ** beta)
+
+
+def tolerance(epsilon: float, beta: int, temperature: float, norm: Norm = "range") -> float:
+    """The error of the reference at which the Taylor remainder reaches ε (Proposition 4.2 of the paper).
+
+    With β = 3 and the Euclidean norm this is the paper's ρ(ε) = (6ε/M)^(1/3).
+    """
+    error = arguments.positive("epsilon", epsilon) / remainder_constant(beta, temperature, norm)
+    return float(error ** (1.0 / beta))
+
+
+def taylor(backup: Backup, q: ArrayLike, around: ArrayLike, order: int, states: Any = None) -> Floats:
+    """The Taylor polynomial T_order(Q; Q̂) of a backup, [...], for orders 0, 1 and 2.
+
+    Args:
+        backup: F; a mixture of softmaxes for order 2.
+        q: Q, [..., K].
+        around: Q̂, [..., K].
+        order: 0, 1 or 2.
+        states: as for the backup.
+    """
+    if order not in (0, 1, 2):
+        raise ValueError(f"order must be 0, 1 or 2, got {order!r}")
+    point, target = arguments.array("around", around), arguments.array("q", q)
+    if point.shape[-1:] != target.shape[-1:]:
+        raise ValueError(f"q and around must have the same last axis, got shapes {target.shape} and {point.shape}")
+    delta = target - point
+    result = backup.value(point, states)
+    if order >= 1:
+        result = result + (backup.policy(point, states) * delta).sum(axis=-1)
+    if order == 2:
+        mixture = required_mixture(backup, "a Taylor polynomial of order 2", "use order 1")
+        result = result + 0.5 * np.einsum("...i,...ij,...j->...", delta, mixture.hessian(point, states), delta)
+    return result
+
+
+def samples_per_action(tolerance: float, delta: float, actions: int, spread: float) -> int:
+    """Returns per action that bring ‖Q̂ − Q‖₂ below a tolerance with probability 1 − δ (the paper: Proposition 4.2).
+
+    Args:
+        tolerance: the Euclidean error wanted.
+        delta: the probability of missing it.
+        actions: K.
+        spread: B, the width of an interval that contains every return.
+    """
+    tolerance, spread = arguments.positive("tolerance", tolerance), arguments.positive("spread", spread)
+    actions, delta = arguments.whole("actions", actions), arguments.fraction("delta", delta)
+    return math.ceil(spread**2 * actions * math.log(2.0 * actions / delta) / (2.0 * tolerance**2))
+
+
+def value_interval(model: GenerativeModel, backup: Backup) -> Interval:
+    """An interval that contains every regularised optimal value of the model, and 0 if it may have terminal states.
+
+    By the rewards it is [(r_lo + inf F(0))/(1−γ), (r_hi + sup F(0))/(1−γ)]. (The paper's B is the width of this
+    interval for rewards in [0, 1], not an upper bound.) A declared `value_range` narrows it, see `declared_interval`.
+    It bounds optimal values only: samples may lie outside, and the values of poor policies may be lower.
+
+    Raises:
+        ValueError: values are too large or too small for floating point, or the temperature is, relative to rewards.
+    """
+    low, high = _by_rewards(model, backup)
+    _require_size("reward_range", model.reward_range, (low, high), model, backup)
+    coldest, temperature = RESOLUTION * max(map(abs, model.reward_range)), backup.temperature
+    if not (max(coldest, RESOLUTION * SMALLEST) <= temperature <= arguments.LARGEST or temperature == 0.0):
+        raise ValueError(
+            f"temperature must be 0, as for the hard maximum, or from {coldest:.3g}, {RESOLUTION:g} of the "
+            f"largest reward, to {arguments.LARGEST:g}, got {temperature:g}"
+        )
+    declared = declared_interval(model, backup)
+    if declared is None:
+        return low, high
+    least, most = (min(declared[0], 0.0), max(declared[1], 0.0)) if model.terminates else declared
+    # Where rounding puts a declared range just beside what the rewards allow, one end of that is left.
+    values = min(max(least, low), high), min(max(most, low), high)
+    _require_size("value_range", declared_values(model), values, model, backup)
+    return values
+
+
+def _by_rewards(model: GenerativeModel, backup: Backup) -> Interval:
+    """The interval of all optimal values by the rewards alone."""
+    low, high = (
+        (reward + at_zero) / (1.0 - model.discount)
+        for reward, at_zero in zip(model.reward_range, backup.at_zero_range(model.actions), strict=True)
+    )
+    return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
+
+
+def _require_size(name: str, given: Interval | None, values: Interval, model: GenerativeModel, backup: Backup) -> None:
+    largest = max(map(abs, values))
+    if not (SMALLEST <= largest <= arguments.LARGEST or largest == 0.0):
+        raise ValueError(
+            f"{name} must lead to values whose size is 0 or from {SMALLEST:g} to {arguments.LARGEST:g}, got "
+            f"{given}: with discount={model.discount:g} and a temperature of {backup.temperature:g} it is {largest:.3g}"
+        )
+
+
+def declared_interval(model: GenerativeModel, backup: Backup) -> Interval | None:
+    """What a declared `value_range` says of the regularised optimal value of any state that is not terminal.
+
+    By `gap_of_values` it differs from the ordinary one, which is in [lo, hi], by a number in [g_lo, g_hi]: so it is in
+    [lo + g_lo, hi + g_hi]. None where nothing is declared.
+    """
+    declared = declared_values(model)
+    if declared is None:
+        return None
+    gap = gap_of_values(model, backup)
+    return declared[0] + gap[0], declared[1] + gap[1]
+
+
+def require_possible(model: GenerativeModel, backup: Backup, proved: Interval, state: Any) -> None:
+    """Compares an interval that is proved of the optimal value of a state with the declared `value_range`.
+
+    Raises:
+        ModelError: they have no value in common.
+    """
+    allowed = declared_interval(model, backup)
+    if allowed is None:
+        return
+    slack, (low, high) = ROUNDING * max(map(abs, _by_rewards(model, backup))), allowed
+    if low - slack <= proved[1] and proved[0] <= high + slack:
+        return
+    found = f"at least {proved[0]:.6g}" if proved[0] > high else f"at most {proved[1]:.6g}"
+    raise ModelError(
+        f"value_range={declared_values(model)} is refuted at state {np.asarray(state).tolist()}: the optimal value "
+        f"there is {found}, and with this backup the range allows [{low:.6g}, {high:.6g}]"
+    )
+
+
+def value_scale(model: GenerativeModel, backup: Backup) -> float:
+    """The width of the value interval, or of the rewards if that is larger: relative to it, estimates are accurate."""
+    low, high = value_interval(model, backup)
+    return max(high - low, model.reward_range[1] - model.reward_range[0], float(np.finfo(np.float64).tiny))
+
+
+def resolution(values: Interval) -> float:
+    """The smallest difference that floating point can certify of numbers in an interval."""
+    return RESOLUTION * max(abs(values[0]), abs(values[1]), SMALLEST)
+
+
+def resolvable(epsilon: float, values: Interval) -> float:
+    """ε, if this accuracy can be certified of values in an interval; ValueError otherwise."""
+    if epsilon < resolution(values):
+        raise ValueError(
+            f"epsilon must be at least {resolution(values):.3g}, {RESOLUTION:g} of the largest possible value, below "
+            f"which floating point certifies nothing, got {epsilon:g}"
+        )
+    return epsilon
+
+
+def reference_bias(order: int, error_range: float, temperature: float, discount: float, tail: float = 0.0) -> Interval:
+    """Bounds of V − E[Y] for chains around a reference with range(Q̂_s − Q_s) ≤ `error_range` at every state s.
+
+    A chain around a reference Q̂ is a trajectory whose samples correct Q̂. Order 1 evaluates the policy ∇F(Q̂), so its
+    error has one sign: at most r²/(8η) per step, b = r²/(8η(1−γ)) in total. For a backup that is no mixture of
+    softmaxes, η is 1/(4d₂) here, where d₂ bounds its second derivatives.
+
+    Order 2 is for such mixtures. What remains is cubic, (√3/108)·r³/η² per step, plus what the quadratic term
+    inherits from the pairs' own chains of order 1, which are too low by γ·U(Z) with 0 ≤ U ≤ b. As U(s) = r₁(s) + γ·E
+    U(Z), the discounted variances of γ·U(Z) along a chain telescope into those of Σ γ^t·r₁(s_t): they add up to at most
+    γ·U(b − U) ≤ γb²/4, not to 1/(1−γ) times their largest, (γb)²/4. By Cauchy and Schwarz they are multiplied by the
+    variances of Q̂ − Q, at most r²/4.
+
+    Args:
+        order: 1 or 2.
+        error_range: r.
+        temperature: η > 0.
+        discount: γ.
+        tail: the most by which truncation may change the difference of a pair's chains. Truncation of the chain itself
+            is not included.
+    """
+    error_range = arguments.number("error_range", error_range, least=0.0)
+    eta, gamma = arguments.positive("temperature", temperature), arguments.discount_factor(discount)
+    first = error_range**2 / (8.0 * eta * (1.0 - gamma))
+    if arguments.whole("order", order, least=1, most=2) == 1:
+        return 0.0, first
+    tail = arguments.number("tail", tail, least=0.0)
+    # Square roots of discounted sums of variances: of the reference's error, and of the loss of its policy.
+    own = error_range / 2.0 / math.sqrt(1.0 - gamma)
+    missed = first / 2.0 * math.sqrt(min(gamma, gamma**2 / (1.0 - gamma))) + tail / 2.0 / math.sqrt(1.0 - gamma)
+    cubic = remainder_constant(3, eta) * error_range**3 / (1.0 - gamma)
+    below = cubic + missed * (2.0 * own + missed) / (2.0 * eta)
+    useful = min(own, missed)
+    above = cubic + useful * (2.0 * own - useful) / (2.0 * eta)
+    return -below, min(above, first)  # the quadratic term is never negative
+
+
+def transfer_to_entropy(backup: OptimalTransport) -> float:
+    """The paper's bound on |F(Q) − LogSumExp_η(Q)| over all Q: τ·max|C| (Proposition 5.5)."""
+    return backup.tau * float(np.abs(backup.cost).max())
+
+
+def transfer_to_hard_max(backup: HardMax | LogSumExp | OptimalTransport, actions: int) -> float:
+    """The paper's bound on |F(Q) − max Q| over all Q: τ·max|C| + η log K (Proposition 5.5)."""
+    geometry = transfer_to_entropy(backup) if isinstance(backup, OptimalTransport) else 0.0
+    return geometry + backup.temperature * math.log(arguments.whole("actions", actions))
+
+
+def gap_to_entropy(backup: OptimalTransport) -> Interval:
+    """An interval that contains F_s(Q) − LogSumExp_η(Q) for all Q and s: −τ times averaged costs."""
+    worst, best = _averaged_costs(backup)
+    return -backup.tau * worst, -backup.tau * best
+
+
+def gap_to_hard_max(backup: Backup, actions: int) -> Interval:
+    """The smallest interval that contains F_s(Q) − max Q for all Q and s: [−max_a regulariser_s(a), F_s(0)].
+
+    F is monotone, so F(Q) ≤ F(0) + max Q, with equality where all actions are equal. And it is a maximum over policies,
+    so F(Q) ≥ Q_a − regulariser(a) for the policy that always takes the action a; that is attained in the limit where a
+    is far better than all others. For an `OptimalTransport` the lower end is −τ·max_i (Cμ_s)_i. Where μ_s is a
+    function of the state, the interval is for all distributions μ, and so may be wider.
+    """
+    high = backup.at_zero_range(actions)[1]
+    if isinstance(backup, OptimalTransport):
+        return gap_to_entropy(backup)[0], high
+    return 0.0 - float(np.max(backup.regulariser(np.eye(actions)))), high
+
+
+def _averaged_costs(backup: OptimalTransport) -> Interval:
+    """max over s, i of Σ_j μ_s(j)·C_ij, and min over s of Σ_j μ_s(j)·min_i C_ij; over all μ where μ_s is a function."""
+    if callable(backup.reference):
+        return float(backup.cost.max()), float(backup.cost.min())
+    worst = (backup.reference @ backup.cost.T).max()
+    best = (backup.reference @ backup.cost.min(axis=0)).min()
+    return float(worst), float(best)
+
+
+def gap_of_values(model: GenerativeModel, backup: Backup) -> Interval:
+    """Bounds of V_F − V_max at every state: [low, high]/(1−γ) from the gap of the backups at one step.
+
+    F − max lies in [low, high] for all action values, and both operators are monotone γ-contractions that commute with
+    constants. So the largest difference d over all states is at most high + γ·d, and hence high/(1−γ); likewise from
+    below. Episodes may be over after any number of steps: then 0 is between the bounds.
+    """
+    low, high = (at_value_level(end, model.discount) for end in gap_to_hard_max(backup, model.actions))
+    return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
+
+
+def at_value_level(bound: float, discount: float) -> float:
+    """The bound b/(1−γ) on a difference of values that follows from a bound b on a difference of backups."""
+    return arguments.number("bound", bound) / (1.0 - arguments.discount_factor(discount))
+
+
+class Smoothing(NamedTuple):
+    """The two parameters of an optimal-transport backup."""
+
+    tau: float
+    lam: float
+
+
+def smoothing_for_bias(
+    bias: float, discount: float, actions: int, cost_max: float = 0.0, geometry: float = 0.5
+) -> Smoothing:
+    """(τ, λ) whose optimal value is within `bias` of the unregularised one: τ(C_max + λ log K) = (1−γ)·bias.
+
+    Args:
+        bias: the tolerated difference of values.
+        discount: γ.
+        actions: K, at least 2.
+        cost_max: max|C|; 0 for the entropy backup, whose temperature is then τλ.
+        geometry: the share of the bias spent on the costs; the rest goes to the temperature, hence to smoothness.
+    """
+    budget = arguments.positive("bias", bias) * (1.0 - arguments.discount_factor(discount))
+    temperature = budget / math.log(arguments.whole("actions", actions, least=2))
+    arguments.fraction("geometry", geometry)
+    if arguments.number("cost_max", cost_max, least=0.0) == 0.0:
+        return Smoothing(tau=temperature, lam=1.0)
+    tau = geometry * budget / cost_max
+    return Smoothing(tau=tau, lam=(1.0 - geometry) * temperature / tau)
+
+
+@dataclass(frozen=True)
+class SmoothCruiserConstants:
+    """The constants that Grill et al. (2019) publish for SmoothCruiser, with rewards in [0, 1].
+
+    Args:
+        actions: K.
+        discount: γ in (0, 1).
+        temperature: λ of their entropy regularisation.
+    """
+
+    actions: int
+    discount: float
+    temperature: float
+
+    def __post_init__(self) -> None:
+        arguments.whole("actions", self.actions)
+        arguments.positive("discount", arguments.discount_factor(self.discount))
+        arguments.positive("temperature", self.temperature)
+
+    @property
+    def smoothness(self) -> float:
+        """L = 1/λ."""
+        return smoothness(self.temperature)
+
+    @property
+    def at_zero(self) -> float:
+        """M_λ = λ log K, their bound on |F(0)|."""
+        return self.temperature * math.log(self.actions)
+
+    @property
+    def threshold(self) -> float:
+        """κ = (1−√γ)/(KL): above it a sample is F(Q̂), below it a first-order sample."""
+        return (1.0 - math.sqrt(self.discount)) / (self.actions * self.smoothness)
+
+    @property
+    def value_bound(self) -> float:
+        """(1+M_λ)/(1−γ): at this accuracy the answer 0 is good enough."""
+        return (1.0 + self.at_zero) / (1.0 - self.discount)
+
+    def tolerance(self, epsilon: float) -> float:
+        """√(κε), the accuracy of the reference of a first-order sample."""
+        return math.sqrt(self.threshold * arguments.positive("epsilon", epsilon))
+
+    def samples(self, epsilon: float, delta: float) -> int:
+        """N(ε) = 18(1+M_λ)²/((1−γ)⁴(1−√γ)²) · log(2K/δ′)/ε², the returns averaged per action."""
+        scale = (1.0 + self.at_zero) / ((1.0 - self.discount) ** 2 * (1.0 - math.sqrt(self.discount)))
+        epsilon, delta = arguments.positive("epsilon", epsilon), arguments.fraction("delta", delta)
+        return math.ceil(18.0 * scale**2 * math.log(2.0 * self.actions / delta) / epsilon**2)

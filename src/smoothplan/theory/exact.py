@@ -1,0 +1,126 @@
+"""Solutions of tabular models to within a tolerance, for any backup.
+
+Value iteration with a certified error bound. All Bellman operators T here satisfy V ≤ V' + c ⇒ TV ≤ TV' + γc, so with
+d = TV − V the fixed point lies between TV + γ/(1−γ)·min d and TV + γ/(1−γ)·max d. If there are terminal states, whose
+value is fixed at 0, the minimum and the maximum include 0.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from smoothplan.base import arguments
+from smoothplan.base.arguments import Floats
+from smoothplan.models.model import required_model
+from smoothplan.models.tabular import TabularModel
+from smoothplan.theory import curvature
+from smoothplan.theory.backups import Backup, HardMax, required_backup
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The fixed point of a Bellman operator on a tabular model. Terminal states have value and action values 0."""
+
+    values: Floats  # V, [S]
+    q: Floats  # Q, [S, K]
+    policy: Floats  # ∇F(Q), or the policy evaluated, [S, K]
+    error: float  # no value is further than this from the truth
+    iterations: int
+
+
+def solve(model: TabularModel, backup: Backup, tolerance: float = 1e-8) -> Solution:
+    """The regularised optimal values V(s) = F_s(Q_s), Q_s(a) = E[R + γV(Z)], to within a tolerance, rounding included.
+
+    Args:
+        model: a tabular model.
+        backup: F.
+        tolerance: the largest allowed error of a value.
+
+    Raises:
+        ArithmeticError: the tolerance is finer than double precision can reach on this model.
+        ModelError: a value is outside the range that the model declares.
+    """
+    required_backup(backup)
+    if not isinstance(required_model(model), TabularModel):
+        raise TypeError(f"model must be a table of states, a TabularModel, got {arguments.shown(model)}")
+    states = np.arange(model.states)
+    values, error, iterations = _fixed_point(
+        model, lambda q: backup.value(q, states), _largest_gain(model, backup), tolerance
+    )
+    running = states[~model.terminal]
+    for state in (running[np.argmin(values[running])], running[np.argmax(values[running])]) if len(running) else ():
+        curvature.require_possible(model, backup, (values[state] - error, values[state] + error), state)
+    q = action_values(model, values)
+    return Solution(values, q, backup.policy(q, states), error, iterations)
+
+
+def evaluate(model: TabularModel, policy: ArrayLike, backup: Backup | None = None, tolerance: float = 1e-8) -> Solution:
+    """The values of a policy [S, K]: its expected discounted reward, less the backup's regulariser at every step.
+
+    Args:
+        model: a tabular model.
+        policy: a distribution over actions for each state, [S, K].
+        backup: its regulariser is subtracted; `HardMax`, which has none, by default.
+        tolerance: the largest allowed error of a value.
+    """
+    weights = arguments.distributions("policy", policy, model.actions)
+    if weights.shape != (model.states, model.actions):
+        raise ValueError(f"policy must have shape {(model.states, model.actions)}, got {weights.shape}")
+    charge = (backup or HardMax()).regulariser(weights, np.arange(model.states))
+    gain = max(abs(bound) for bound in model.reward_range) + float(np.abs(charge).max())
+    values, error, iterations = _fixed_point(
+        model, lambda q: np.einsum("sk,sk->s", weights, q) - charge, gain, tolerance
+    )
+    return Solution(values, action_values(model, values), weights, error, iterations)
+
+
+def action_values(model: TabularModel, values: Floats) -> Floats:
+    """Q(s, a) = E[R] + γ E[V(Z)], [S, K]; 0 at terminal states."""
+    future = np.einsum("skb,skb->sk", model.continuation, values[model.successors])
+    q: Floats = model.expected_rewards + model.discount * future
+    q[model.terminal] = 0.0
+    return q
+
+
+def _largest_gain(model: TabularModel, backup: Backup) -> float:
+    """A bound on |F_s(R)|, the most that one step can add to a value."""
+    low, high = backup.at_zero_range(model.actions)
+    return max(abs(model.reward_range[0] + low), abs(model.reward_range[1] + high))
+
+
+def _fixed_point(
+    model: TabularModel, aggregate: Callable[[Floats], Floats], gain: float, tolerance: float
+) -> tuple[Floats, float, int]:
+    """Iterates V ← aggregate(Q(V)) to within the tolerance; returns values, their error bound and the iterations."""
+    tolerance = arguments.positive("tolerance", tolerance)
+    reach = model.discount / (1.0 - model.discount)
+    # Rounding moves TV by at most this times the size of the values: B products and their sum, and five operations.
+    unit = np.finfo(np.float64).eps / 2.0 * (model.probabilities.shape[-1] + 5)
+    # |TV − V| starts below 2·gain and shrinks by γ: after this many iterations only rounding is left.
+    enough = 2
+    if gain * reach > tolerance:
+        enough += math.ceil((math.log(tolerance) - math.log(2.0 * gain * reach)) / math.log(model.discount))
+    values = np.zeros(model.states)
+    for iteration in range(1, enough + 1):
+        updated = aggregate(action_values(model, values))
+        updated[model.terminal] = 0.0
+        change = updated - values
+        low, high = float(change.min()), float(change.max())
+        if model.terminates:
+            low, high = min(low, 0.0), max(high, 0.0)
+        rounding = unit * (gain + float(np.abs(updated).max())) / (1.0 - model.discount)
+        error = reach * (high - low) / 2.0 + rounding
+        if error <= tolerance:
+            centred = updated + reach * (high + low) / 2.0
+            centred[model.terminal] = 0.0
+            return centred, error, iteration
+        if rounding > tolerance:
+            break
+        values = updated
+    raise ArithmeticError(
+        f"tolerance {tolerance:g} is finer than double precision can reach here, where rounding may cost "
+        f"{unit * gain * (1.0 + 1.0 / (1.0 - model.discount)) / (1.0 - model.discount):.1g}"
+    )

@@ -1,0 +1,562 @@
+"""OT-GapE and MDP-GapE: intervals that hold at once however a run ends, actions as good as promised, prices."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+import smoothplan as sp
+from smoothplan.bounds.gape import MDPGapE, OTGapE, published_horizon
+from smoothplan.bounds.search import SearchRun
+from smoothplan.graph import sets
+from smoothplan.graph.explorer import Explorer
+from smoothplan.graph.sampling import Draw
+from smoothplan.models.model import States
+from smoothplan.run.records import EngineName, Root
+from smoothplan.theory.backups import Backup, discrete_cost
+from tests.adversarial import ADVERSARIAL, all_hold, tight
+from tests.common import by_state, content, ending, holds, identified, intervals_of, vectorised
+
+SURE = 1e-7
+"""A δ at which no interval of a few hundred fails."""
+
+FALSE_ALARM = 1e-9
+"""The probability that a check of coverage complains of intervals that fail with probability δ."""
+
+HARD = sp.HardMax()
+
+
+def garnet(
+    seed: int = 0,
+    states: int = 6,
+    actions: int = 2,
+    branching: int = 2,
+    discount: float = 0.5,
+    kind: Any = "bernoulli",
+) -> sp.TabularModel:
+    return sp.models.garnet(states, actions, branching, discount, seed, reward_kind=kind)
+
+
+def twins(actions: int = 2, discount: float = 0.5) -> sp.TabularModel:
+    """All actions at all states are alike, so that none is ever proved to be the best."""
+    rng = np.random.default_rng(1)
+    probabilities = np.repeat(rng.dirichlet(np.ones(2), size=(6, 1)), actions, axis=1)
+    successors = np.repeat(np.argsort(rng.random((6, 1, 6)), axis=-1)[..., :2], actions, axis=1)
+    rewards = np.repeat(rng.random((6, 1)), actions, axis=1)
+    return sp.TabularModel(probabilities, successors, rewards, discount=discount, reward_kind="bernoulli")
+
+
+# The check of coverage
+
+
+class Case(NamedTuple):
+    """A run to be."""
+
+    planner: OTGapE
+    model: sp.TabularModel
+    max_calls: int | None
+
+
+def covered(cases: Sequence[Case]) -> bool:
+    """Runs every case with a seed of its own, and says whether no more of them miss the truth than may.
+
+    False with probability `FALSE_ALARM` at most, if every run fails with probability `DELTA` at most.
+    """
+    verdicts = []
+    for seed, (planner, model, max_calls) in enumerate(cases):
+        result = sp.plan(planner, model, 0, seed=seed, max_calls=max_calls)
+        if max_calls is None:
+            assert result.status == "converged"
+            assert identified(result).gap <= planner.epsilon
+        verdicts.append(holds(result, model, planner.backup))
+    return bool(binom.sf(verdicts.count(False) - 1, len(verdicts), DELTA) >= FALSE_ALARM)
+
+
+DELTA = 0.3
+"""A large δ: what fails too often fails visibly."""
+
+
+def small_models() -> list[sp.TabularModel]:
+    """Garnets of 4 to 8 states with rewards of 0 or 1, and models with bounded rewards that end."""
+    sizes = list(product((4, 6, 8), (2, 3), (2, 3)))
+    models = [garnet(i, *size, discount=0.4 + 0.05 * (i % 5)) for i, size in enumerate(sizes)]
+    return models + [ending(size[1], 0.4 + 0.05 * (i % 5), i, (-3.0, 7.0)) for i, size in enumerate(sizes)]
+
+
+def small_cases(epsilon: float, budgets: tuple[int | None, ...]) -> list[Case]:
+    cases = []
+    for model in small_models():
+        width = model.reward_range[1] - model.reward_range[0]
+        transport = sp.OptimalTransport(cost=discrete_cost(model.actions), tau=width, lam=0.05)
+        choices: list[Backup] = [HARD, sp.LogSumExp(0.1 * width), transport, by_state(model)]
+        for backup, sampling, budget in product(choices, ("focused", "trajectories"), budgets):
+            planner = OTGapE(backup, epsilon * width, DELTA, sampling=sampling)  # type: ignore[arg-type]
+            cases.append(Case(planner, model, budget))
+    return cases
+
+
+def test_all_intervals_hold_wherever_a_run_stops() -> None:
+    """24 small models, four backups, both ways to sample, two limits on calls: every third of 384 runs."""
+    cases = small_cases(0.0, (20, 300))
+    assert len(cases) == 384
+    assert covered(cases[::3])
+
+
+def test_a_run_that_converges_returns_an_optimal_action_but_for_epsilon() -> None:
+    assert covered(small_cases(0.3, (None,))[::3])
+
+
+def bandit(actions: int = 100, chance: float = 0.5) -> sp.TabularModel:
+    """A coin for each action, all alike: every pair must hold, or an interval of the root fails."""
+    shape = (1, actions, 1)
+    successors = np.zeros(shape, dtype=np.int64)
+    return sp.TabularModel(
+        np.ones(shape), successors, np.full(shape[:2], chance), discount=0.0, reward_kind="bernoulli"
+    )
+
+
+def lottery(actions: int = 40, chance: float = 0.05) -> sp.TabularModel:
+    """Each action wins with a small chance: a reward of 1 at the next step, and the end."""
+    probabilities, successors = np.tile([chance, 1.0 - chance], (3, actions, 1)), np.tile([1, 2], (3, actions, 1))
+    probabilities[1:] = [1.0, 0.0]
+    rewards, ends = np.zeros((3, actions)), np.zeros((3, actions, 2), dtype=np.bool_)
+    rewards[1] = 1.0
+    ends[1:, :, 0] = True
+    return sp.TabularModel(probabilities, successors, rewards, discount=0.9, terminal=ends)
+
+
+class ForgetfulRun(SearchRun):
+    """A search in which every pair spends δ as if it were the only one: there is no union over pairs."""
+
+    def explore(self, until: int, limit: int, draw: Draw, threads: int = 1) -> bool:
+        explorer = self.explorer
+        while self.calls < until:
+            if super().explore(self.calls + 1, limit, draw, threads):
+                return True
+            odds, sampled = explorer.graph.pairs["log_odds"], explorer.graph.pairs["count"] > 0
+            for entry in np.flatnonzero(sampled & (odds > explorer.rules.log_odds)):
+                odds[entry] = explorer.rules.log_odds
+                sets.refresh(explorer.graph, explorer.rules, int(entry))
+        return False
+
+
+class Forgetful(OTGapE):
+    """OT-GapE without a union over pairs: the negative control of tests of coverage."""
+
+    def start(self, root: Root, explorer: Explorer | None = None) -> SearchRun:
+        return ForgetfulRun(super().start(root, explorer).explorer, root, self.epsilon, self.delta)
+
+
+HOSTILE: dict[str, tuple[sp.TabularModel, int]] = {
+    "many rewards": (bandit(60), 1200),
+    "rare transitions": (lottery(), 1200),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_models_do_not_break_the_intervals(name: str) -> None:
+    """The same check notices a union that is missing: more than three quarters of the runs fail, where 30 % may."""
+    model, calls = HOSTILE[name]
+    assert covered([Case(OTGapE(HARD, 0.0, DELTA), model, calls)] * 40)
+    assert not covered([Case(Forgetful(HARD, 0.0, DELTA), model, calls)] * 40)
+
+
+Rewards = Literal["declared", "bounded"]
+EITHER: tuple[Rewards, ...] = ("declared", "bounded")
+
+
+def misses_on(name: str, search: type[OTGapE], runs: int, calls: int, rewards: tuple[Rewards, ...] = EITHER) -> int:
+    """Runs on random models of a family in which a bound of any discovered state misses the truth.
+
+    They take turns in what they know of rewards; every other one of each declares the narrowest value range.
+    """
+    count = 0
+    for seed in range(runs):
+        model = ADVERSARIAL[name](seed)
+        solution = sp.exact.solve(model, HARD, 1e-10)
+        turn, kind = divmod(seed, len(rewards))
+        known = model if turn % 2 == 0 else tight(model, solution)
+        try:
+            result = sp.plan(search(HARD, 0.0, DELTA, rewards=rewards[kind]), known, 0, seed=seed, max_calls=calls)
+        except sp.ModelError:  # bounds that miss the truth refute a value range that is right
+            count += 1
+        else:
+            count += not all_hold(result, solution)
+    return count
+
+
+def too_many(misses: int, runs: int) -> bool:
+    """Whether so many runs miss the truth with probability 1e-6 at most, if each does with probability `DELTA`."""
+    return bool(binom.sf(misses - 1, runs, DELTA) < 1e-6)
+
+
+@pytest.mark.parametrize("name", ADVERSARIAL)
+@pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_coverage_on_recurrent_models(name: str, full: bool) -> None:
+    runs, calls = (200, 5_000) if full else (40, 2_500) if name == "lotteries" else (30, 1_500)
+    assert not too_many(misses_on(name, OTGapE, runs, calls), runs)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lotteries",
+        pytest.param("rare and good", marks=pytest.mark.full),
+        pytest.param("not so rare and good", marks=pytest.mark.full),
+    ],
+)
+def test_the_check_on_recurrent_models_notices_a_missing_union(name: str) -> None:
+    """Half of the runs fail, and more, where 30 % may. Bounds on rewards would hide those on transitions."""
+    runs = 100 if name == "lotteries" else 300
+    assert too_many(misses_on(name, Forgetful, runs, 2_500, ("declared",)), runs)
+
+
+def test_the_check_notices_that_the_published_thresholds_do_not_cover() -> None:
+    model, calls = HOSTILE["rare transitions"]
+    planner = OTGapE(HARD, 0.0, DELTA, horizon=2, tail="zero", thresholds="published")
+    assert not identified(sp.plan(planner, model, 0, max_calls=10)).certified
+    assert not covered([Case(planner, model, calls)] * 40)
+    honest = replace(planner, thresholds="valid")
+    assert identified(sp.plan(honest, model, 0, max_calls=10)).certified
+    assert covered([Case(honest, model, calls)] * 40)
+
+
+@pytest.mark.parametrize("sampling", ["focused", "trajectories"])
+def test_any_simulator_will_do(sampling: Any) -> None:
+    """The same simulators without their tables, known by keys only. With δ = 1e-7 all intervals hold."""
+    for seed, model in enumerate(small_models()[::6]):
+        for backup in (HARD, sp.LogSumExp(0.3), by_state(model)):
+            planner = OTGapE(backup, 0.0, SURE, sampling=sampling)
+            unknown = sp.plan(planner, vectorised(model), seed=seed, max_calls=150)
+            assert holds(unknown, model, backup)
+            assert unknown.calls == 150 or unknown.status == "converged"
+            known = sp.plan(planner, model, seed=seed, max_calls=150, engine="batched")
+            assert content(known) | {"details": None} == content(unknown) | {"details": None}
+
+
+# Equivalences
+
+
+def fields(planner: OTGapE, engine: EngineName = "auto", max_calls: int = 1500) -> dict[str, Any]:
+    return content(sp.plan(planner, garnet(3, states=40, actions=3), 0, seed=4, max_calls=max_calls, engine=engine))
+
+
+@pytest.mark.parametrize("engine", ["compiled", "batched"])
+@pytest.mark.parametrize("sampling", ["focused", "trajectories"])
+def test_mdp_gape_is_the_hard_maximum(engine: EngineName, sampling: Any) -> None:
+    calls = 1500 if engine == "compiled" else 300
+    mdp = fields(MDPGapE(epsilon=0.05, sampling=sampling), engine, calls)
+    assert mdp == fields(OTGapE(HARD, 0.05, sampling=sampling, walk="greedy"), engine, calls)
+    assert mdp == fields(OTGapE(HARD, 0.05, sampling=sampling, walk="soft"), engine, calls)  # ∇max is greedy
+    assert mdp["details"]["certified"] is True
+
+
+@pytest.mark.parametrize("engine", ["compiled", "batched"])
+def test_a_mixed_walk_has_both_ends(engine: EngineName) -> None:
+    planner, calls = OTGapE(sp.LogSumExp(0.5), 0.05), 1500 if engine == "compiled" else 300
+    walks = {walk: fields(replace(planner, walk=walk), engine, calls) for walk in ("soft", "greedy", 0.0, 0.5, 1.0)}
+    assert walks[0.0] == walks["greedy"] != walks[0.5]
+    assert walks[1.0] == walks["soft"] != walks[0.5]
+    assert walks["soft"] != walks["greedy"]
+
+
+@pytest.mark.parametrize("engine", ["compiled", "batched"])
+@pytest.mark.parametrize("counts", ["pooled", "stage-wise"])
+def test_episodes_as_printed_have_as_many_calls_as_stages(engine: EngineName, counts: Any) -> None:
+    """A run looks at the clock between episodes, not within; only a limit on calls ends one early."""
+    model = garnet(3, states=200, actions=3, kind="deterministic")
+    planner = MDPGapE(epsilon=0.2, horizon=6, tail="zero", counts=counts, sampling="trajectories")
+    result = sp.plan(planner, model, engine=engine)
+    assert result.status == "converged"
+    assert result.calls == 6 * identified(result).rounds > 100
+    result = sp.plan(replace(planner, epsilon=0.0), twins(), max_calls=601, engine=engine)
+    assert (result.calls, identified(result).rounds) == (601, 101)
+
+
+def test_the_published_algorithm() -> None:
+    model = garnet(3, states=200, actions=3, discount=0.7, kind="deterministic")
+    planner = MDPGapE.as_published(model, epsilon=0.5)
+    assert planner.horizon == published_horizon(0.5, 0.7) == math.ceil(math.log(0.5 * 0.3 / 2) / math.log(0.7)) == 8
+    assert published_horizon(0.5, 0.0) == published_horizon(100.0, 0.7) == 1
+    result = sp.plan(planner, model)
+    assert result.status == "converged"
+    assert not identified(result).certified
+    assert result.calls == 8 * identified(result).rounds
+    with pytest.raises(ValueError, match="epsilon must be greater than 0, got 0"):
+        MDPGapE.as_published(model, epsilon=0.0)
+
+
+# Extreme models
+
+
+@pytest.mark.parametrize("engine", ["compiled", "batched"])
+@pytest.mark.parametrize("backup", [HARD, sp.LogSumExp(0.4)], ids=["hard", "soft"])
+def test_a_root_from_which_everything_ends(engine: EngineName, backup: Backup) -> None:
+    """One sample of each action tells all where rewards are deterministic; an end is worth 0."""
+    model = sp.TabularModel(
+        np.ones((2, 3, 1)),
+        np.ones((2, 3, 1), dtype=np.int64),
+        [[-2.0, 5.0, 4.0], [0.0] * 3],
+        discount=0.9,
+        terminal=[False, True],
+        reward_range=(-3.0, 7.0),
+    )
+    result = sp.plan(OTGapE(backup, 0.0, SURE), model, max_calls=1000, engine=engine)
+    assert (result.status, result.action) == ("converged", 1)
+    assert result.calls <= 3
+    sampled = identified(result).action_calls > 0
+    assert intervals_of(result)[sampled].tolist() == [[q, q] for q in np.array([-2.0, 5.0, 4.0])[sampled]]
+    assert holds(result, model, backup)
+
+
+@pytest.mark.parametrize("engine", ["compiled", "batched"])
+@pytest.mark.parametrize("sampling", ["focused", "trajectories"])
+@pytest.mark.parametrize("discount", [0.0, 0.5, 0.9])
+def test_deterministic_models(engine: EngineName, sampling: Any, discount: float) -> None:
+    """Where nothing is random the search ends, also where it has nothing left to learn: tied actions, ε = 0."""
+    for backup in (HARD, sp.LogSumExp(0.3)):
+        for seed in range(2):
+            model = garnet(seed, states=5, branching=1, discount=discount, kind="deterministic")
+            tied = sp.TabularModel(
+                model.probabilities[:, [0, 0]],
+                model.successors[:, [0, 0]],
+                model.rewards[:, [0, 0]],
+                discount=discount,
+                reward_range=(0.0, 1.0),
+            )
+            for problem in (model, tied):
+                planner = OTGapE(backup, 0.0, SURE, sampling=sampling)
+                result = sp.plan(planner, problem, max_calls=30, engine=engine)
+                assert result.status == "converged" or result.calls == 30
+                assert holds(result, problem, backup)
+                if discount <= 0.5:
+                    close = sp.plan(replace(planner, epsilon=1e-3), problem, engine=engine)
+                    assert close.status == "converged"
+                    assert close.calls < 200
+                    assert holds(close, problem, backup)
+
+
+def test_shifted_and_scaled_rewards_change_nothing_else() -> None:
+    """Without ends, rewards a + b·R have values a/(1−γ) + b·V: the same calls are made, up to rounding."""
+    model = garnet(4, states=20, actions=3)
+    scaled = sp.TabularModel(
+        model.probabilities, model.successors, 10.0 * model.rewards - 3.0, discount=0.5, reward_range=(-3.0, 7.0)
+    )
+    plain = sp.TabularModel(model.probabilities, model.successors, model.rewards, discount=0.5, reward_range=(0.0, 1.0))
+    one, two = (sp.plan(OTGapE(HARD, epsilon), problem) for epsilon, problem in ((0.1, plain), (1.0, scaled)))
+    assert one.calls == two.calls
+    np.testing.assert_allclose(10.0 * intervals_of(one) - 6.0, intervals_of(two), rtol=1e-9)
+
+
+@pytest.mark.parametrize("tail", ["zero", "honest"])
+def test_a_long_horizon(tail: Any) -> None:
+    """600 stages are as good as an endless problem, which the honest tail knows and the zero tail need not."""
+    model = garnet(1, states=4, discount=0.8)
+    planner = OTGapE(sp.LogSumExp(0.1), 0.0, SURE, horizon=600, tail=tail, sampling="trajectories")
+    result = sp.plan(planner, model, max_calls=30_000)
+    assert result.calls == 30_000 or result.status == "converged"
+    assert holds(result, model, planner.backup)
+    assert result.interval[1] - result.interval[0] < 2.0
+
+
+# Keys
+
+
+def noisy_walk(states: States, actions: Any, rng: np.random.Generator) -> Any:
+    """Steps of ±0.1 from 0 to 1, each of which leaves a tiny error behind; the position is the reward."""
+    right = rng.random(len(actions)) < np.where(actions == 1, 0.8, 0.2)
+    moved = np.clip(states + np.where(right, 0.1, -0.1)[:, None], 0.0, 1.0) + 1e-7 * (rng.random(states.shape) - 0.5)
+    return moved, np.clip(np.round(states[:, 0], 1), 0.0, 1.0)
+
+
+def noisy_model(step: Any = noisy_walk, **declarations: Any) -> sp.VectorModel:
+    declared: dict[str, Any] = {
+        "actions": 2,
+        "discount": 0.7,
+        "reward_range": (0, 1),
+        "reward_kind": "deterministic",
+        "max_successors": 2,
+        "terminates": False,
+        "initial_state": [0.5],
+    }
+    return sp.VectorModel(step, **declared | declarations)
+
+
+def test_a_key_tells_states_apart() -> None:
+    """Rounded to a digit the walk is a chain of 11 states."""
+    places = np.arange(11)
+    down, up = np.maximum(places - 1, 0), np.minimum(places + 1, 10)
+    chain = sp.TabularModel(
+        np.broadcast_to([[0.8, 0.2], [0.2, 0.8]], (11, 2, 2)),
+        np.stack([np.stack([down, up], axis=-1)] * 2, axis=1),
+        np.repeat(places[:, None] / 10.0, 2, axis=1),
+        discount=0.7,
+        initial_state=5,
+    )
+    planner = OTGapE(HARD, 0.1, SURE, key=lambda state: round(10.0 * state[0]))
+    result = sp.plan(planner, noisy_model(), max_calls=20_000)
+    assert result.action == 1
+    assert identified(result).states <= 11
+    assert holds(result, chain, HARD, 5)
+    # A table may be searched by keys too.
+    unchanged = OTGapE(HARD, 0.1, SURE, key=lambda state: state)
+    known = sp.plan(unchanged, chain, max_calls=500)
+    assert holds(known, chain, HARD, 5)
+    by_bytes = sp.plan(replace(unchanged, key=None), chain, max_calls=500, engine="batched")
+    np.testing.assert_array_equal(intervals_of(known), intervals_of(by_bytes))
+
+
+def test_the_two_zeros_are_one_state() -> None:
+    def step(states: States, actions: Any, rng: np.random.Generator) -> Any:
+        return np.where(rng.random(len(states)) < 0.5, 0.0, -0.0), np.zeros(len(states))
+
+    result = sp.plan(OTGapE(HARD, 0.0), noisy_model(step, max_successors=1, initial_state=0.0), max_calls=50)
+    assert identified(result).states == 1
+
+
+# Errors
+
+
+@pytest.mark.parametrize("successors", [1, 2])
+def test_a_deterministic_reward_that_varies(successors: int) -> None:
+    """It is not blamed on the successors, whether or not all of them have been seen."""
+    planner = OTGapE(HARD, 0.0, sampling="trajectories", horizon=20)
+
+    def step(states: States, actions: Any, rng: np.random.Generator) -> Any:
+        return rng.integers(successors, size=len(states)), rng.random(len(states))
+
+    model = noisy_model(step, max_successors=successors, initial_state=0)
+    with pytest.raises(
+        sp.ModelError, match=r"a reward declared deterministic was 0\.\d+, .* at state [01], action [01]"
+    ):
+        sp.plan(planner, model, max_calls=1000)
+    assert sp.plan(replace(planner, rewards="bounded"), model, max_calls=100).calls == 100
+
+
+BAD: dict[str, list[Any]] = {
+    "epsilon": [True],
+    "delta": [0.0, 1.0],
+    "sampling": ["focussed", None],
+    "walk": ["hard", -0.1, 1.1, math.nan, None],
+    "horizon": [0, 2.5, "3", True],
+    "tail": ["nothing", None],
+    "counts": ["pool", None],
+    "thresholds": ["none", None],
+    "rewards": ["deterministic", None],
+    "successors": [0, 1.5],
+    "key": [3],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
+def test_bad_arguments_are_named(name: str, value: Any) -> None:
+    for planner in (OTGapE, MDPGapE):
+        arguments: dict[str, Any] = {"backup": HARD, "epsilon": 0.1} | {name: value}
+        with pytest.raises((ValueError, TypeError)) as error:
+            planner(**arguments)
+        assert name in str(error.value)
+        assert repr(value) in str(error.value)
+
+
+def limited(model: sp.GenerativeModel, **options: Any) -> int:
+    """The calls of a run with at most 1000 of them."""
+    return sp.plan(replace(OTGapE(HARD, 0.1), **options), model, max_calls=1000).calls
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: limited(noisy_model()),
+            sp.ModelError,
+            r"more than 2 different next states at state \[0\.\d+\], action [01]: .*max_succ",
+        ),
+        (lambda: limited(garnet(), successors=1), sp.ModelError, r"more than 1 different next states at state \d, "),
+        (
+            lambda: limited(garnet(), successors=1, horizon=3, counts="stage-wise"),
+            sp.ModelError,
+            r"more than 1 different next states at state \d, action [01]",
+        ),
+        (
+            lambda: limited(noisy_model(), key=lambda state: state.tolist()),
+            TypeError,
+            r"key must return something hashable, got \[0\.5\] of state \[0\.5\]",
+        ),
+        (
+            lambda: sp.plan(OTGapE(HARD, 0.1, key=int), garnet(), engine="compiled", max_calls=10),
+            ValueError,
+            "engine 'compiled' needs a TabularModel and no key",
+        ),
+        (
+            # Beyond four stages lies 0.5⁴·2 = 0.125.
+            lambda: sp.plan(OTGapE(HARD, 0.1, horizon=4), twins()),
+            ValueError,
+            r"horizon must be longer .* got 4: .* worth 0\.12, and epsilon=0\.1 may never",
+        ),
+        (lambda: OTGapE(HARD, 0.1, tail="zero"), ValueError, "tail='zero' needs a horizon, got horizon=None"),
+        (lambda: OTGapE(HARD, 0.1, counts="stage-wise"), ValueError, "counts='stage-wise' needs a horizon"),
+        (
+            lambda: MDPGapE(sp.LogSumExp(0.5), epsilon=0.1),
+            ValueError,
+            r"MDPGapE is for the hard maximum, got LogSumExp\(temperature=0\.5.*use OTGapE",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_named(call: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_without_a_call_no_price_is_estimated() -> None:
+    model, planner = sp.models.river_swim(discount=0.9), sp.OTGapE(sp.HardMax(), epsilon=0.1)
+    nothing, some = (identified(sp.plan(planner, model, max_calls=calls)) for calls in (0, 100))
+    assert nothing.progress is not None
+    assert some.progress is not None
+    assert nothing.progress.price is None
+    assert some.progress.price is not None
+    assert some.progress.price > 100.0
+
+
+def test_what_fits_together_runs() -> None:
+    """The counterparts of what is refused above."""
+    key: Callable[[Any], Any] = lambda state: round(10.0 * state[0])  # noqa: E731
+    assert limited(noisy_model(max_successors=None), successors=2, key=key) > 0
+    assert limited(noisy_model(max_successors=None), key=key) > 0
+    assert limited(noisy_model(max_successors=None)) == 1000  # without a key, no state is met again
+    assert limited(twins(), horizon=4) == 1000
+    assert sp.plan(OTGapE(HARD, 0.8, horizon=4), twins()).status == "converged"
+    assert sp.plan(OTGapE(HARD, 0.8, horizon=4, tail="zero"), twins()).status == "converged"
+
+
+# Prices
+
+
+@pytest.fixture(scope="module")
+def large() -> list[sp.TabularModel]:
+    return [sp.models.garnet(100_000, 5, 2, 0.7, seed, sparsity=0.5) for seed in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("backup", "rewards", "epsilon", "most"),
+    [
+        (HARD, "declared", 1.0, 1e3),
+        (HARD, "declared", 0.5, 1.2e4),
+        (HARD, "bounded", 1.0, 4e4),
+        (HARD, "bounded", 0.5, 2.5e5),
+        (sp.LogSumExp(0.05), "declared", 1.0, 2e3),
+        (sp.LogSumExp(0.05), "declared", 0.5, 2e4),
+    ],
+)
+def test_prices(large: list[sp.TabularModel], backup: Backup, rewards: Any, epsilon: float, most: float) -> None:
+    """The median over five models of 100,000 states; also what is kept of a pair with two successors."""
+    results = [sp.plan(OTGapE(backup, epsilon, rewards=rewards), model) for model in large]
+    assert all(result.status == "converged" for result in results)
+    assert np.median([result.calls for result in results]) <= most
+    for found in map(identified, results):
+        assert found.bytes <= 200 * found.states * 5
+        assert found.gap <= epsilon

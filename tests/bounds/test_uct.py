@@ -1,0 +1,341 @@
+"""UCT: estimates that converge to what they estimate, exact calls, the same bits again, and no claim of a guarantee."""
+
+import itertools
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smoothplan as sp
+from smoothplan import cli, specs
+from smoothplan.base import stopping
+from smoothplan.base.arguments import Floats
+from smoothplan.bounds.uct import FIRST_NODES, MOST_DEPTH, UCTRun
+from smoothplan.models.tabular import draw
+from smoothplan.run.records import EngineName, Root
+from smoothplan.theory import curvature
+from tests.common import Counter, content, ending, vectorised
+
+FALSE_ALARM = 1e-7
+"""The probability that a statistical check complains without reason: a few dozen of them make a few in a million."""
+
+HARD = sp.HardMax()
+LOOPS = ("closed", "open")
+ENGINES: tuple[EngineName, ...] = ("compiled", "batched")
+
+
+def begun(planner: sp.UCT, model: Any, engine: EngineName = "auto", state: Any = 0, seed: int = 1) -> UCTRun:
+    """A search at its start."""
+    return planner.start(Root(model, state, seed, 1, None, engine, time.perf_counter()))
+
+
+def finite_q(model: sp.TabularModel, depth: int) -> Floats:
+    """The action values [S, K] of the problem with `depth` steps, by backward induction."""
+    q = np.zeros((model.states, model.actions))
+    for _ in range(depth):
+        q = sp.exact.action_values(model, np.where(model.terminal, 0.0, q.max(axis=1)))
+    return q
+
+
+def open_loop_q(model: sp.TabularModel, depth: int) -> Floats:
+    """The value [K] of each first action with the best rest of a sequence of actions, by enumeration from state 0."""
+    best = np.full(model.actions, -np.inf)
+    for sequence in itertools.product(range(model.actions), repeat=depth):
+        weights, total = np.zeros(model.states), 0.0
+        weights[0] = 1.0
+        for step, action in enumerate(sequence):
+            total += model.discount**step * float(weights @ model.expected_rewards[:, action])
+            flow = weights[:, None] * model.probabilities[:, action] * ~model.ends[:, action]
+            weights = np.zeros(model.states)
+            np.add.at(weights, model.successors[:, action], flow)
+            weights[model.terminal] = 0.0
+        best[sequence[0]] = max(best[sequence[0]], total)
+    return best
+
+
+# What it converges to
+
+
+@pytest.mark.parametrize("rollout", ["random", "none"])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_action_values_converge(loop: Any, rollout: Any) -> None:
+    """To those of the problem of that depth, or of the best sequences of actions; errors shrink along the way.
+
+    Means lag behind: what rounds paid for exploration below a node stays in its mean, a part of log(n)/n of it.
+    """
+    model, depth = ending(2, 0.8, 5), 4
+    closed, opened = finite_q(model, depth)[0], open_loop_q(model, depth)
+    assert closed.max() - opened.max() > 0.1  # one loop is not to be taken for the other
+    truth = closed if loop == "closed" else opened
+    planner = sp.UCT(depth=depth, loop=loop, rollout=rollout)
+
+    def error(calls: int, seeds: int) -> float:
+        results = [sp.plan(planner, model, 0, seed=seed, max_calls=calls) for seed in range(seeds)]
+        return float(np.mean([abs(result.value - truth.max()) for result in results]))
+
+    assert error(600_000, 1) < 0.02 < error(6_000, 5) < error(60, 20)
+    for recommendation in ("value", "visits"):
+        result = sp.plan(replace(planner, recommendation=recommendation), model, 0, max_calls=600_000)
+        assert result.action == truth.argmax()
+    assert np.abs(result.q - truth).max() < 0.3  # the other action was not tried often
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("loop", LOOPS)
+def test_one_action_makes_a_plain_mean(loop: Any, engine: EngineName) -> None:
+    """Of independent returns, discounted, with rewards of either sign and ends: within Hoeffding's bound."""
+    model, depth = ending(1, 0.75, 2), 5
+    result = sp.plan(
+        sp.UCT(depth=depth, loop=loop), model, 0, max_calls=400_000 if engine == "compiled" else 3_000, engine=engine
+    )
+    low, high = model.reward_range
+    width = (high - low) * (1 - 0.75**depth) / (1 - 0.75)
+    radius = width * math.sqrt(math.log(2 / FALSE_ALARM) / (2 * result.samples))
+    assert abs(result.q[0] - finite_q(model, depth)[0, 0]) < radius
+    assert result.samples >= result.calls / depth - 1
+
+
+def test_a_deeper_tree_is_closer_to_the_discounted_value() -> None:
+    model = sp.models.garnet(10, 2, 2, 0.6, 3)
+    truth = sp.exact.solve(model, HARD).values[0]
+    planner = sp.UCT(epsilon=0.01)
+    assert planner.depth_for(model) == math.ceil(
+        math.log(0.01 / curvature.value_interval(model, HARD)[1]) / math.log(0.6)
+    )
+    assert abs(sp.plan(planner, model, 0, max_calls=500_000).value - truth) < 0.03
+    assert sp.UCT(epsilon=0.1).depth_for(model) < planner.depth_for(model)
+    assert sp.UCT(epsilon=1e6).depth_for(model) == 1
+    assert sp.UCT(epsilon=1e6, depth=7).depth_for(model) == 7
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_actions_that_are_alike_get_their_turns(loop: Any) -> None:
+    """Nothing tells them apart, so none is tried more often than another."""
+    model = sp.TabularModel(np.ones((1, 3, 1)), np.zeros((1, 3, 1), dtype=int), np.zeros((1, 3)), discount=0.9)
+    search = begun(sp.UCT(depth=4, loop=loop), model)
+    search.explore(4 * 100, 4 * 100)
+    assert np.ptp(search.counts) <= 1
+
+
+def test_rewards_of_another_size_change_nothing() -> None:
+    """The scale of the bounds is that of the returns."""
+    model = sp.models.garnet(20, 3, 2, 0.7, 1)
+    larger = sp.TabularModel(model.probabilities, model.successors, 1024.0 * model.rewards - 512.0, discount=0.7)
+    one, two = (sp.plan(sp.UCT(depth=8), each, 0, max_calls=20_000) for each in (model, larger))
+    shift = 512.0 * (1 - 0.7**8) / (1 - 0.7)
+    np.testing.assert_allclose(two.q, 1024.0 * one.q - shift, rtol=1e-9)
+
+
+# Compiled and not
+
+
+class Twin(UCTRun):
+    """The search in Python, with the draws of the compiled one."""
+
+    tables: Any = None
+
+    def _step(self, states: Any, action: int) -> tuple[Any, float, bool]:
+        number, reward, end = draw(self.tables, int(states[0]), action, self.oracle.stream)
+        return np.array([number]), reward, end
+
+
+@pytest.mark.parametrize("rollout", ["random", "none"])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_compiled_and_python_grow_the_same_tree(loop: Any, rollout: Any) -> None:
+    model = ending(4, 0.9, 4)
+    planner = sp.UCT(depth=7, loop=loop, rollout=rollout)
+    table = begun(planner, model)
+    twin = Twin(planner, Root(model, 0, 1, 1, None, "batched", time.perf_counter()))
+    twin.tables = model.tables
+    for until in (1, 50, 5_000):
+        for search in (table, twin):
+            search.explore(until, 5_000)
+        size = int(table.tree.size[0])
+        assert twin.tree.size[0] == size
+        for name in ("counts", "means", "least", "most"):
+            assert np.array_equal(getattr(table.tree, name)[:size], getattr(twin.tree, name)[:size]), name
+        assert np.array_equal(table.oracle.stream, twin.oracle.stream)
+    assert size > FIRST_NODES or loop == "closed"  # there are no more than 12 · 6 + 1 of them
+
+
+def test_a_round_that_is_cut_short_counts_for_nothing() -> None:
+    model = sp.models.garnet(10, 2, 2, 0.9, 1)
+    for calls, rounds in ((9, 0), (10, 1), (19, 1), (20, 2)):
+        for engine in ENGINES:
+            result = sp.plan(sp.UCT(depth=10), model, 0, max_calls=calls, engine=engine)
+            assert (result.calls, result.samples) == (calls, rounds)
+
+
+# The same bits
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_run_is_resumed_with_the_same_bits(
+    loop: Any, engine: EngineName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ending(3, 0.8, 2)
+
+    def run(checkpoint: Path | None) -> sp.PlanResult:
+        planner = sp.UCT(depth=5, loop=loop)
+        return sp.plan(planner, model, 0, max_calls=1_000, engine=engine, checkpoint=checkpoint)
+
+    starts: list[int] = []
+    explore = UCTRun.explore
+
+    def watched(self: UCTRun, until: int, limit: int) -> bool:
+        starts.append(self.oracle.calls)
+        over = explore(self, until, limit)
+        if len(starts) in (9, 21):
+            running = stopping.current.get()
+            assert running is not None
+            running.pull()
+        return over
+
+    whole = content(run(None))
+    monkeypatch.setattr(UCTRun, "explore", watched)
+    path = tmp_path / "run.ckpt"
+    parts = [run(path) for _ in range(3)]
+    assert [part.status for part in parts] == ["interrupted", "interrupted", "max_calls"]
+    assert content(parts[2]) == whole
+    assert starts == sorted(set(starts))  # nothing was done twice
+    assert content(run(path)) == whole
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("loop", LOOPS)
+def test_arrays_that_do_not_fit_are_refused(loop: Any, engine: EngineName) -> None:
+    model = ending(2, 0.8, 2)
+    planner = sp.UCT(depth=4, loop=loop)
+    search = begun(planner, model, engine)
+    search.explore(200, 200)
+    arrays = search.saved()
+    nodes = "children" if loop == "open" else "keys"
+    wrong = arrays[nodes].copy()
+    wrong[0] = 1_000  # a child that does not exist, or another root
+    cases = [arrays | {"means": np.full_like(arrays["means"], math.nan)}, arrays | {nodes: wrong}]
+    for case in cases:
+        fresh = begun(planner, model, engine)
+        before = fresh.saved()
+        with pytest.raises(ValueError, match="the saved arrays do not fit"):
+            fresh.restore(case)
+        assert all(np.array_equal(before[key], array) for key, array in fresh.saved().items())
+
+
+# Other simulators, and the edges
+
+
+def test_simulators_whose_states_are_vectors() -> None:
+    """Equal states share their statistics; a key says which are equal."""
+    model = sp.models.sysadmin(machines=3)
+    nodes = []
+    for options in ({}, {"key": lambda state: int(state.sum())}, {"loop": "open"}):
+        search = begun(sp.UCT(depth=4, **options), model, state=model.initial_state)
+        search.explore(1_000, 1_000)
+        nodes.append(int(search.tree.size[0]))
+    assert nodes[0] <= 1 + 3 * 8
+    assert nodes[1] <= 1 + 3 * 4 < nodes[0]
+    assert nodes[2] > nodes[0]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_compiled_simulator_that_never_repeats(loop: Any) -> None:
+    result = sp.plan(sp.UCT(depth=8, loop=loop), sp.models.cart_pole(), max_calls=400)
+    assert (result.calls, result.status) == (400, "max_calls")
+    assert result.q == pytest.approx([(1 - 0.99**8) / 0.01] * 2)  # no pole falls so early
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_future_and_one_step(engine: EngineName) -> None:
+    """γ = 0 makes a bandit, and so does a depth of 1."""
+    base = ending(3, 0.0, 1)
+    later = ending(3, 0.9, 1)
+    assert sp.UCT().depth_for(base) == 1
+    for planner, model in ((sp.UCT(), base), (sp.UCT(depth=1), later), (sp.UCT(depth=3), base)):
+        result = sp.plan(planner, model, 0, max_calls=900, engine=engine)
+        assert np.abs(result.q - model.expected_rewards[0]).max() < 1.0
+        assert result.action == model.expected_rewards[0].argmax()
+
+
+# What it claims
+
+
+def test_it_claims_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    model = sp.models.garnet(10, 2, 2, 0.8, 1)
+    result = sp.plan(sp.UCT(), model, 0, max_calls=1_000)
+    assert result.interval == curvature.value_interval(model, HARD)
+    assert (result.delta, result.q_intervals, result.details) == (0.0, None, None)
+    assert result.value == result.q[result.action]
+    with pytest.raises(TypeError, match="UCT has no forecast: it goes on until a limit"):
+        sp.forecast(sp.UCT(), model)
+    few = sp.plan(sp.UCT(), model, 0, max_calls=0)
+    assert few.value == pytest.approx(sum(few.interval) / 2, rel=0.05)
+    options = "plan --model garnet:discount=0.8 --backup hard-max --planner uct --max-calls 900"
+    assert cli.main(options.split()) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert "(estimate)" in lines["value"]
+    assert "by what the model declares" in lines["value"]
+    assert "probability" not in lines["value"]
+    assert "(estimate)" in lines["action"]
+
+
+def test_the_value_is_inside_the_interval() -> None:
+    """A short depth leaves out rewards that are sure to come."""
+    model = sp.TabularModel(np.ones((1, 1, 1)), np.zeros((1, 1, 1), dtype=int), np.ones((1, 1)), discount=0.9)
+    result = sp.plan(sp.UCT(depth=2), model, 0, max_calls=100)
+    assert result.q == pytest.approx([1.9])
+    assert result.value == result.interval[0] == pytest.approx(10.0)
+
+
+def test_a_spec_names_it() -> None:
+    planner = specs.build_planner("uct:depth=5,loop=open,rollout=none", HARD)
+    assert planner == sp.UCT(depth=5, loop="open", rollout=None)  # a spec has no other word for it
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"backup": sp.LogSumExp(0.5)}, r"UCT is for the hard maximum, got LogSumExp\(temperature=0\.5"),
+        ({"depth": 0}, "depth must be at least 1, got 0"),
+        ({"depth": MOST_DEPTH + 1}, "depth must be at most 10,000, got 10001"),
+        ({"loop": "half"}, "loop must be 'closed' or 'open', got 'half'"),
+        ({"key": 3}, "key must be a function"),
+        ({"key": bytes, "loop": "open"}, "key is for loop='closed'"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=complaint):
+        sp.UCT(**options)
+
+
+def test_wrong_runs() -> None:
+    model = sp.models.garnet(5, 2, 2, 0.5, 1)
+    with pytest.raises(ValueError, match="UCT needs a limit, max_calls or max_seconds"):
+        sp.plan(sp.UCT(), model, 0)
+    with pytest.raises(ValueError, match="engine 'compiled' needs a TabularModel and no key, got VectorModel"):
+        sp.plan(sp.UCT(), vectorised(model), 0, max_calls=1, engine="compiled")
+    with pytest.raises(ValueError, match=r"epsilon must be larger, got 0\.1: beyond a depth of 10,000"):
+        sp.plan(sp.UCT(), sp.models.garnet(5, 2, 2, 0.9999, 1), 0, max_calls=1)
+
+
+def test_states_that_are_not_numbers(tmp_path: Path) -> None:
+    """The bytes of objects are addresses. What cannot be saved is refused before the first call, not after the last."""
+
+    def still(states: Any, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
+        return states, np.zeros(len(actions))
+
+    def model(state: Any, step: Any = still) -> sp.VectorModel:
+        return sp.VectorModel(step, actions=2, discount=0.5, reward_range=(0.0, 1.0), initial_state=state)
+
+    things = np.array([1, None], dtype=object)
+    with pytest.raises(TypeError, match="key must be given for states of objects"):
+        sp.plan(sp.UCT(depth=3), model(things), max_calls=30)
+    assert sp.plan(sp.UCT(depth=3, key=lambda state: state[0]), model(things), max_calls=30).samples == 10
+    called = Counter(ending(2, 0.5, 1))
+    with pytest.raises(ValueError, match="a search is saved where states are made of numbers"):
+        sp.plan(sp.UCT(depth=3), model(np.array(["a"]), called), max_calls=30, checkpoint=tmp_path / "run")
+    assert called.calls == 0

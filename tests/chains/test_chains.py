@@ -1,0 +1,401 @@
+"""The engines of chains against exact linear algebra, against each other, and what they refuse."""
+
+import math
+import tracemalloc
+from collections.abc import Callable
+from functools import cache
+from typing import Any, cast
+
+import numba
+import numpy as np
+import pytest
+
+import smoothplan as sp
+from smoothplan.chains.batched import LIMIT, BatchedChains, Chains
+from smoothplan.chains.grid import Grid, make_grid
+from smoothplan.chains.jitted import TOGETHER, JittedChains
+from smoothplan.chains.table import LANES, TableChains
+from smoothplan.models.model import GenerativeModel, Oracle
+from smoothplan.run.chunks import Sums
+from smoothplan.theory.backups import HardMax, LogSumExp, NoCurvatureError, OptimalTransport, SoftmaxMixture, line_cost
+from tests.naive import Built, ChainMeans, built, random_model
+
+DEVIATIONS = 7.0
+"""Standard errors between a mean and its expectation: 3e-12 for a normal mean, and there are fewer than 300 here. The
+samples are bounded or nearly so and tens of thousands, so that the file's false-alarm rate is well below 1e-6."""
+
+TAIL = 1.7
+SOFT = LogSumExp(1.0)
+
+
+# --- Cases ------------------------------------------------------------------------------------
+
+
+CASES: dict[str, Built] = {
+    "entropy": built(LogSumExp(0.4), 1, actions=2, discount=0.99),
+    "entropy bernoulli ends": built(LogSumExp(0.8), 2, actions=4, discount=0.99, kind="bernoulli", terminal=0.1),
+    "fixed": built("fixed", 3, actions=3, discount=0.6, kind="successor", low=-1.0),
+    "table": built("table", 4, actions=3, discount=0.9, kind="bernoulli"),
+    "function ends": built("function", 5, actions=3, discount=0.9, terminal=0.2),
+    "hard": built(HardMax(), 6, actions=3, discount=0.9, terminal=0.1, kind="successor"),
+    "myopic": built(LogSumExp(0.4), 7, actions=2, discount=0.0, kind="bernoulli"),
+}
+
+
+@cache
+def case(name: str) -> ChainMeans:
+    model, backup = CASES[name]()
+    values = sp.exact.solve(model, backup).q
+    return ChainMeans(model, backup, values + 0.3 * np.random.default_rng(9).normal(size=values.shape))
+
+
+def table_chains(case: ChainMeans) -> TableChains:
+    return TableChains(case.model, case.backup, case.table, TAIL)
+
+
+def batched_chains(case: ChainMeans) -> BatchedChains:
+    return BatchedChains(case.model, case.backup, lambda states: case.table[states], TAIL)
+
+
+@numba.njit(nogil=True)
+def table_step(states: Any, actions: Any, rng: Any) -> Any:
+    """A table of three states and two actions as a simulator; state 2 with action 1 may end the episode."""
+    next_states, rewards = np.empty_like(states), np.empty(len(actions))
+    terminals = np.zeros(len(actions), dtype=np.bool_)
+    for row in range(len(actions)):
+        state, action = int(states[row, 0]), actions[row]
+        next_states[row, 0] = (state + 1 + action) % 3 if rng.random() < 0.7 else state
+        rewards[row] = 1.0 if rng.random() < 0.2 + 0.25 * state + 0.1 * action else 0.0
+        terminals[row] = action == 1 and state == 2 and rng.random() < 0.5
+    return next_states, rewards, terminals
+
+
+@cache
+def small_case(backup: str) -> tuple[ChainMeans, sp.JitModel, Grid]:
+    """The table of `table_step`, its simulator, and a grid whose nodes are the states."""
+
+    def rewarded(mean: float) -> list[tuple[float, float]]:
+        return [(1.0, mean), (0.0, 1.0 - mean)]
+
+    outcomes = [
+        [
+            [
+                (chance * share * half, successor, reward, ends)
+                for chance, successor in ((0.7, (state + 1 + action) % 3), (0.3, state))
+                for reward, share in rewarded(0.2 + 0.25 * state + 0.1 * action)
+                for ends, half in (((True, 0.5), (False, 0.5)) if (state, action) == (2, 1) else ((False, 1.0),))
+            ]
+            for action in range(2)
+        ]
+        for state in range(3)
+    ]
+    model = sp.TabularModel.from_outcomes(outcomes, discount=0.95)
+    backups: dict[str, SoftmaxMixture] = {
+        "entropy": LogSumExp(0.5),
+        "transport": OptimalTransport(cost=line_cost(2), tau=0.5, lam=0.6, reference=[0.3, 0.7]),
+        "hard": HardMax(),
+    }
+    table = np.array([[4.0, 4.5], [5.0, 4.4], [5.5, 5.0]])
+    jitted = sp.JitModel(table_step, actions=2, discount=0.95, reward_range=(0, 1), initial_state=[0.0])
+    return ChainMeans(model, backups[backup], table), jitted, make_grid([0.0], [2.0], [3], table)
+
+
+def near(sums: Sums, expected: float) -> None:
+    mean = sums.total / sums.samples
+    variance = max(sums.squares / sums.samples - mean**2, 0.0)
+    assert abs(mean - expected) <= DEVIATIONS * math.sqrt(variance / sums.samples) + 1e-9 * (1.0 + abs(expected))
+
+
+# --- Means ----------------------------------------------------------------------------------------------------------
+
+COUNTS = {"table": 100_001, "batched": LIMIT + 11}
+ENGINES: dict[str, Callable[[ChainMeans], Chains]] = {"table": table_chains, "batched": batched_chains}
+
+
+@pytest.mark.parametrize("horizon", [1, 9, 60])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", CASES)
+def test_means_are_exact(name: str, engine: str, horizon: int) -> None:
+    """Chains, returns and corrections have the means that linear algebra gives; see `DEVIATIONS` for false alarms."""
+    chosen = case(name)
+    chains, count = ENGINES[engine](chosen), COUNTS[engine]
+    values, returns, corrections = chosen.at_horizon(horizon, TAIL)
+    state = horizon % chosen.model.states
+    oracle = Oracle(chosen.model, 3)
+    near(chains.values(oracle, state, count, horizon), values[state])
+    for action in range(chosen.model.actions):
+        near(chains.returns(oracle, state, action, count // 5, horizon), returns[state, action])
+    if chosen.backup.temperature > 0.0:
+        for pairs in (2, 3):
+            near(chains.corrections(oracle, state, count // 3, pairs, horizon), corrections[state])
+
+
+@pytest.mark.parametrize("reward", [0.1, 0.7, 0.93])
+def test_sums_of_a_large_chunk_are_rounded_by_less_than_confidence_sequences_allow_for(reward: float) -> None:
+    """Samples that are all alike: every addition rounds in the same direction for long stretches."""
+    count, table = 1 << 20, np.full((1, 1), reward)
+    model = sp.TabularModel(np.ones((1, 1, 1)), np.zeros((1, 1, 1), int), table, discount=0.0)
+    chains, oracle = TableChains(model, SOFT, np.zeros((1, 1))), Oracle(model, 0)
+    for sums in (chains.values(oracle, 0, count, 1), chains.returns(oracle, 0, 0, count, 1)):
+        assert sums.total == pytest.approx(count * reward, rel=1e-12)
+        assert sums.squares == pytest.approx(count * reward**2, rel=1e-12)
+
+
+@pytest.mark.parametrize("horizon", [1, 7, 40])
+@pytest.mark.parametrize("backup", ["entropy", "transport", "hard"])
+def test_means_are_exact_for_compiled_simulators(backup: str, horizon: int) -> None:
+    """A table as a simulator with a grid through its states: the same linear algebra."""
+    chosen, model, grid = small_case(backup)
+    assert chosen.model.reward_range == (0.0, 1.0)
+    chains = JittedChains(model, chosen.backup, grid, TAIL)
+    values, returns, corrections = chosen.at_horizon(horizon, TAIL)
+    oracle = Oracle(model, 4)
+    for state in range(3):
+        near(chains.values(oracle, [float(state)], 20_003, horizon), values[state])
+        near(chains.returns(oracle, [float(state)], 1, 20_003, horizon), returns[state, 1])
+        if chosen.backup.temperature > 0.0:
+            near(chains.corrections(oracle, [float(state)], 20_003, 3, horizon), corrections[state])
+
+
+@numba.njit(nogil=True)
+def drift(states: Any, actions: Any, rng: Any) -> Any:
+    """A noisy walk in the plane that ends far out."""
+    next_states, rewards = np.empty_like(states), np.empty(len(actions))
+    terminals = np.zeros(len(actions), dtype=np.bool_)
+    for row in range(len(actions)):
+        next_states[row, 0] = 0.9 * states[row, 0] + 0.5 * (actions[row] - 1) + rng.random() - 0.5
+        next_states[row, 1] = states[row, 0]
+        rewards[row] = np.exp(-((next_states[row, 0] - 1.0) ** 2)) * rng.random()
+        terminals[row] = abs(next_states[row, 0]) > 2.0
+    return next_states, rewards, terminals
+
+
+def plane(**changes: Any) -> tuple[sp.JitModel, Grid]:
+    declared: dict[str, Any] = {"actions": 3, "discount": 0.9, "reward_range": (0, 1), "initial_state": [1.0, 0.0]}
+    table = np.random.default_rng(0).normal(size=(6, 5, 3))
+    return sp.JitModel(drift, **(declared | changes)), make_grid([-1.5, -2.0], [1.5, 2.0], [6, 5], table)
+
+
+@pytest.mark.parametrize(
+    "backup", [LogSumExp(0.3), OptimalTransport(cost=line_cost(3), tau=0.5, lam=0.6, reference=[0.2, 0.5, 0.3])]
+)
+@pytest.mark.parametrize("gap", [math.inf, 0.2])
+def test_engines_agree_between_the_nodes(backup: SoftmaxMixture, gap: float) -> None:
+    model, grid = plane()
+
+    def reference(states: Any) -> Any:
+        q = grid.at(states)
+        return np.maximum(q, q.max(axis=1, keepdims=True) - gap)
+
+    engines: tuple[Chains, ...] = (
+        JittedChains(model, backup, grid, TAIL, gap),
+        BatchedChains(model, backup, reference, TAIL),
+    )
+    found = []
+    for engine in engines:
+        oracle, state = Oracle(model, 5), model.initial_state
+        corrections = engine.corrections(oracle, state, 20_000, 4, 30)
+        returns = engine.returns(oracle, state, 2, 20_000, 30)
+        found.append([engine.values(oracle, state, 20_000, 30), returns, corrections])
+    for one, two in zip(*found, strict=True):
+        spread = sum(sums.squares / sums.samples - (sums.total / sums.samples) ** 2 for sums in (one, two))
+        assert abs(one.total - two.total) / 20_000 <= DEVIATIONS * math.sqrt(spread / 20_000)
+
+
+# --- Variance -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_right_reference_leaves_no_variance_where_nothing_is_random(engine: str) -> None:
+    """Each step is centred by the action taken: with Q̂ = Q and certain transitions the chain telescopes."""
+    model = random_model(1, actions=3, discount=0.8, branching=1)
+    backup = LogSumExp(0.5)
+    solution = sp.exact.solve(model, backup, tolerance=1e-11)
+    chains = ENGINES[engine](ChainMeans(model, backup, solution.q))
+    sums = chains.values(Oracle(model, 0), 0, 1000, 150)
+    mean = sums.total / sums.samples
+    assert mean == pytest.approx(solution.values[0], abs=1e-9)
+    assert sums.squares / sums.samples - mean**2 < 1e-12
+    corrections = chains.corrections(Oracle(model, 0), 0, 100, 5, 150)
+    assert abs(corrections.total) < 1e-9
+    differing, noise = corrections.more
+    assert noise < 1e-12
+    assert 0 < differing < 100
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_noise_is_the_variance_of_a_difference(engine: str) -> None:
+    """Two Bernoulli rewards and nothing behind them. Estimates of the variance are below 2, so that Hoeffding holds."""
+    model = random_model(3, actions=2, discount=0.0, kind="bernoulli")
+    means = model.rewards[0]
+    chains = ENGINES[engine](ChainMeans(model, LogSumExp(1.0), np.zeros((model.states, 2))))
+    found = chains.corrections(Oracle(model, 0), 0, 20_000, 3, 1)
+    expected = float((means * (1.0 - means)).sum())
+    differing, noise = found.more
+    assert abs(noise / differing - expected) <= 2.0 * math.sqrt(math.log(2e8) / 2.0 / differing)
+    assert abs(differing / found.samples - 0.5) <= math.sqrt(math.log(2e8) / 2.0 / found.samples)
+
+
+# --- Calls, randomness and memory -----------------------------------------------------------------------------------
+
+
+@numba.njit(nogil=True)
+def countdown(states: Any, actions: Any, rng: Any) -> Any:
+    """Ends when the state reaches 0."""
+    return states - 1.0, np.ones(len(actions)), states[:, 0] <= 1.0
+
+
+def four_engines(steps: int, backup: SoftmaxMixture = SOFT) -> list[tuple[GenerativeModel, Chains, Any]]:
+    """A model whose episodes last exactly that many steps: as a table, a simulator, and both with NumPy."""
+    outcomes = [[[(1.0, max(left - 1, 0), 1.0, left <= 1)]] * 2 for left in range(steps + 1)]
+    tabular = sp.TabularModel.from_outcomes(outcomes, discount=0.9)
+    jitted = sp.JitModel(countdown, actions=2, discount=0.9, reward_range=(1, 1), initial_state=[float(steps)])
+    table = np.zeros((steps + 1, 2))
+    grid = make_grid([0.0], [float(steps)], [steps + 1], table)
+    return [
+        (tabular, TableChains(tabular, backup, table), steps),
+        (tabular, BatchedChains(tabular, backup, lambda states: table[states]), steps),
+        (jitted, JittedChains(jitted, backup, grid), jitted.initial_state),
+        (jitted, BatchedChains(jitted, backup, grid.at), jitted.initial_state),
+    ]
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, LANES + 1, TOGETHER + 3])
+@pytest.mark.parametrize("horizon", [1, 4, 12])
+def test_every_call_is_counted(count: int, horizon: int) -> None:
+    steps, pairs = 6, 5
+    for model, chains, state in four_engines(steps):
+        length = min(horizon, steps)
+        for action in (None, 1):
+            oracle = Oracle(model, 0)
+            if action is None:
+                sums = chains.values(oracle, state, count, horizon)
+            else:
+                sums = chains.returns(oracle, state, action, count, horizon)
+            assert oracle.calls == count * length
+            assert sums.samples == count
+            # F(0) = log 2 at every step, but not at the first step of a return.
+            value = sum(0.9**step * (1.0 + math.log(2.0)) for step in range(length)) - (action or 0) * math.log(2.0)
+            assert sums.total == pytest.approx(count * value)
+            assert sums.squares == pytest.approx(count * value**2)
+        oracle = Oracle(model, 0)
+        found = chains.corrections(oracle, state, count, pairs, horizon)
+        assert found.samples == count
+        differing, noise = found.more
+        assert noise == pytest.approx(0.0, abs=1e-9)
+        assert 0 <= differing <= count
+        if horizon == 1:
+            assert oracle.calls == 2 * pairs * differing
+        assert oracle.calls <= count * (horizon - 1 + 2 * pairs * length)
+
+
+def test_the_same_oracle_gives_the_same_samples() -> None:
+    table = case("table")
+    model, grid = plane()
+    engines: list[tuple[GenerativeModel, Chains, Any]] = [
+        (table.model, table_chains(table), 0),
+        (table.model, batched_chains(table), 0),
+        (model, JittedChains(model, LogSumExp(0.3), grid, TAIL), model.initial_state),
+    ]
+    for simulator, chains, state in engines:
+
+        def drawn(
+            seed: int, chunk: int, model: GenerativeModel = simulator, chains: Chains = chains, state: Any = state
+        ) -> list[Any]:
+            oracle = Oracle(model, seed, chunk)
+            return [
+                chains.values(oracle, state, 300, 20),
+                chains.returns(oracle, state, 1, 300, 20),
+                chains.corrections(oracle, state, 100, 3, 20),
+                oracle.calls,
+            ]
+
+        assert drawn(1, 2) == drawn(1, 2)
+        for other in (drawn(1, 3), drawn(2, 2)):
+            assert all(one != two for one, two in zip(drawn(1, 2)[:3], other[:3], strict=True))
+
+
+def test_memory_does_not_grow() -> None:
+    """Neither with the horizon nor with the number of samples or pairs."""
+    chosen = case("entropy")
+    chains = batched_chains(chosen)
+
+    def peak(run: Callable[[Oracle], Any]) -> int:
+        oracle = Oracle(chosen.model, 0)
+        tracemalloc.start()
+        run(oracle)
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return size
+
+    chains.corrections(Oracle(chosen.model, 0), 0, 10, 2, 3)
+    small = peak(lambda oracle: chains.values(oracle, 0, LIMIT, 3))
+    assert peak(lambda oracle: chains.values(oracle, 0, LIMIT, 100)) < 1.2 * small
+    assert peak(lambda oracle: chains.values(oracle, 0, 10 * LIMIT, 3)) < 1.2 * small
+    small = peak(lambda oracle: chains.corrections(oracle, 0, LIMIT, 2, 3))
+    assert peak(lambda oracle: chains.corrections(oracle, 0, LIMIT, 2, 60)) < 1.2 * small
+    assert peak(lambda oracle: chains.corrections(oracle, 0, 4 * LIMIT, 10, 3)) < 1.2 * small
+
+
+# --- Errors ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_hard_maximum_has_no_corrections() -> None:
+    for model, chains, state in four_engines(3, HardMax()):
+        with pytest.raises(NoCurvatureError, match="HardMax has no curvature"):
+            chains.corrections(Oracle(model, 0), state, 1, 2, 3)
+
+
+TABLE, _, JITTED, _ = (cast(Any, chains) for _, chains, _ in four_engines(3))
+ENDS = sp.TabularModel([[[1.0]]] * 2, [[[1]]] * 2, [[1.0], [0.0]], discount=0.5, terminal=[False, True])
+ORACLE = Oracle(ENDS, 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        (lambda: TABLE.values(ORACLE, 6, 1, 1), "state must be at most 3, got 6"),
+        (lambda: TABLE.values(ORACLE, -1, 1, 1), "state must be at least 0, got -1"),
+        (lambda: TABLE.returns(ORACLE, 3, 2, 1, 1), "action must be at most 1, got 2"),
+        (lambda: JITTED.returns(ORACLE, [3.0], 2, 1, 1), "action must be at most 1, got 2"),
+        (lambda: JITTED.values(ORACLE, [0.0, 0.0], 1, 1), r"state must have shape \(1,\), got \(2,\)"),
+        (lambda: TableChains(ENDS, SOFT, np.array([[0.0], [np.nan]])).values(ORACLE, 1, 1, 1), "state 1 is terminal"),
+        (lambda: TableChains(ENDS, SOFT, np.zeros((1, 2))), r"must have shape \(2, 1\), got \(1, 2\)"),
+        (
+            lambda: BatchedChains(ENDS, SOFT, lambda states: np.full((len(states), 1), -np.inf)).values(
+                ORACLE, 0, 1, 1
+            ),
+            r"finite, got -inf \(state 0, action 0\)",
+        ),
+        (lambda: JittedChains(plane()[0], SOFT, JITTED.grid), r"3 actions, the grid states \[1\] and 2 actions"),
+        (lambda: plane()[1].at(np.zeros((3, 1))), r"states must have shape \[n, 2\], got \(3, 1\)"),
+    ],
+)
+def test_misuse_is_named(call: Callable[[], Any], complaint: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=complaint):
+        call()
+
+
+@numba.njit(nogil=True)
+def explode(states: Any, actions: Any, rng: Any) -> Any:
+    return states * 0.0 / 0.0, np.full(len(actions), 0.5), np.zeros(len(actions), dtype=np.bool_)
+
+
+@pytest.mark.parametrize(
+    ("broken", "complaint"),
+    [
+        (lambda: plane(reward_range=(0, 0.1))[0], r"rewards in \[0, 0.1\].*state \[.*\], action \d, reward 0\.\d+"),
+        (lambda: plane(terminates=False)[0], "terminates=False"),
+        (
+            lambda: sp.JitModel(explode, actions=3, discount=0.9, reward_range=(0, 1), initial_state=[1.0, 0.0]),
+            r"state \[1.0, 0.0\], action \d, reward 0.5, next state \[nan, nan\]",
+        ),
+    ],
+)
+def test_a_broken_promise_is_named(broken: Callable[[], sp.JitModel], complaint: str) -> None:
+    model, grid = broken(), plane()[1]
+    chains = JittedChains(model, LogSumExp(0.3), grid)
+    with pytest.raises(sp.ModelError, match=complaint):
+        chains.values(Oracle(model, 0), [1.0, 0.0], 100, 50)
+    with pytest.raises(sp.ModelError, match=complaint):
+        chains.corrections(Oracle(model, 0), [1.0, 0.0], 100, 2, 50)

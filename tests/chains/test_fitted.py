@@ -1,0 +1,205 @@
+"""Fitted references: agreement with exact solutions, what they ask of a simulator, accounts, bits."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+import smoothplan as sp
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.chains import fitted
+from smoothplan.chains.fitted import HingeRidge
+from smoothplan.chains.reference import Improvable, Savable
+from smoothplan.models.model import States
+from smoothplan.theory.backups import Backup
+from studies.simulators import inventory, value
+
+LENGTH = 10
+
+
+def test_bits_do_not_depend_on_the_threads_of_linear_algebra() -> None:
+    rng, found = np.random.default_rng(0), []
+    points, targets = rng.normal(size=(4_000, 3)), rng.normal(size=(4_000, 2))
+    for threads in (1, 2):
+        with threadpool_limits(threads, user_api="blas"):
+            ridge = HingeRidge(points, seed=0)
+            weights = ridge.fit(targets)
+            found.append((ridge._inverse, weights, ridge.predict(ridge.features(points), weights)))
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def corridor(kind: type = float, discount: float = 0.9) -> sp.VectorModel:
+    """Steps along 0..10, two ways, one in five of which goes wrong; the end is terminal, and a step costs 1."""
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats, Any]:
+        forwards = (actions == 1) ^ (rng.random(len(states)) < 0.2)
+        after = np.maximum(states + np.where(forwards, 1, -1)[:, None], 0).astype(states.dtype)
+        return after, np.full(len(states), -1.0), after[:, 0] >= LENGTH
+
+    return sp.VectorModel(
+        step, actions=2, discount=discount, reward_range=(-1.0, 0.0), initial_state=np.zeros(1, dtype=kind)
+    )
+
+
+def solved_corridor(backup: Backup) -> Floats:
+    """Its action values, [10, 2]."""
+    states = np.arange(LENGTH + 1)
+    successors = np.stack([np.maximum(states - 1, 0), np.minimum(states + 1, LENGTH)], axis=1)
+    table = sp.TabularModel(
+        np.broadcast_to(np.array([[0.8, 0.2], [0.2, 0.8]]), (LENGTH + 1, 2, 2)).copy(),
+        np.repeat(successors[:, None], 2, axis=1),
+        np.full((LENGTH + 1, 2), -1.0),
+        discount=0.9,
+        terminal=states == LENGTH,
+    )
+    return sp.exact.solve(table, backup).q[:LENGTH]
+
+
+class LeastSquares:
+    """A regressor of one's own, on powers up to the third."""
+
+    def fit(self, X: Floats, y: Floats) -> None:
+        self.weights = np.linalg.lstsq(self._powers(X), y, rcond=None)[0]
+
+    def predict(self, X: Floats) -> Floats:
+        return np.asarray(self._powers(X) @ self.weights)
+
+    def _powers(self, X: Floats) -> Floats:
+        return np.concatenate([np.ones((len(X), 1)), X, X**2, X**3], axis=1)
+
+
+@pytest.mark.parametrize("backup", [sp.HardMax(), sp.LogSumExp(0.5)], ids=["hard", "soft"])
+@pytest.mark.parametrize("regressor", [None, LeastSquares()], ids=["hinges", "own"])
+@pytest.mark.parametrize("kind", [float, int])
+def test_it_agrees_with_the_exact_solution(backup: Backup, regressor: Any, kind: type) -> None:
+    """Values are in [−10, 0]: errors are below 0.5, and actions are the right ones where it matters."""
+    reference = sp.FittedReference(corridor(kind), backup, regressor=regressor, seed=3)
+    reference.improve(10_000)
+    q, exact = reference.q(np.arange(LENGTH, dtype=kind)[:, None]), solved_corridor(backup)
+    assert np.abs(q - exact).max() < 0.5
+    assert (q[2:].argmax(axis=1) == 1).all()
+
+
+def test_it_is_better_than_a_tuned_heuristic_in_five_dimensions() -> None:
+    problem = inventory(5)
+    reference = sp.FittedReference(problem.model, sp.HardMax())
+    reference.improve(30_000)
+    own, own_error = value(problem.model, lambda states: reference.q(states).argmax(axis=1), 400)
+    other, other_error = value(problem.model, problem.heuristic(1.5), 400)  # `tuned` chooses 1.5
+    assert own > other + 3.0 * np.hypot(own_error, other_error)
+
+
+def test_it_asks_only_for_states_that_the_simulator_reached() -> None:
+    """With the same random numbers for all actions, and every row counted; no limit is exceeded."""
+    known, batches, rows = {b"start"}, list[tuple[States, Ints, Floats]](), 0
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats, Any]:
+        nonlocal rows
+        rows += len(states)
+        assert all(state.tobytes() in known for state in states)
+        noise = rng.standard_normal((len(states), 2))
+        batches.append((states, actions, noise))
+        after = 0.9 * states + noise + actions[:, None]
+        ends = np.abs(after).max(axis=1) > 6.0
+        known.update(state.tobytes() for state in after[~ends])
+        return after, -np.minimum(np.abs(after).sum(axis=1), 20.0), ends
+
+    model = sp.VectorModel(step, actions=3, discount=0.9, reward_range=(-20.0, 0.0), initial_state=np.zeros(2))
+    known.add(np.zeros(2).tobytes())
+    reference = sp.FittedReference(model, sp.HardMax())
+    assert isinstance(reference, Improvable)
+    assert isinstance(reference, Savable)
+    assert reference.calls == rows == 0
+    assert reference.q(np.zeros((4, 2))) == pytest.approx(np.full((4, 3), -100.0))
+    limit = 0
+    for calls, state in [(2, None), (7, None), (3_001, None), (500, batches), (4_000, None)]:
+        before = reference.calls
+        reference.improve(calls, None if state is None else batches[-1][0][0])
+        limit += calls
+        assert reference.calls == rows == before + calls // 3 * 3
+    assert reference.states == rows // 3
+    first = batches[::3]
+    for number, (states, _, noise) in enumerate(first):
+        for action in range(3):
+            again = batches[3 * number + action]
+            assert (again[0] == states).all()
+            assert (again[1] == action).all()
+            assert (again[2] == noise).all()
+    assert len({noise.tobytes() for _, _, noise in first}) == len(first)
+
+
+@pytest.mark.parametrize("regressor", [None, LeastSquares()], ids=["hinges", "own"])
+def test_same_seed_same_bits_also_after_a_restart(regressor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where not all transitions are kept, nor all states evaluated."""
+    small = fitted.FITTING._replace(most_transitions=2_000, most_evaluated=300, least_kept=100)
+    monkeypatch.setattr(fitted, "FITTING", small)
+    model, states = corridor(), np.arange(LENGTH, dtype=float)[:, None]
+
+    def fresh(seed: int = 5) -> sp.FittedReference:
+        return sp.FittedReference(model, sp.HardMax(), regressor=regressor, seed=seed)
+
+    through, early, other = fresh(), fresh(), fresh(6)
+    for reference in (through, early, other):
+        reference.improve(3_000)
+        reference.improve(100, state=[4.0])  # too few to be fitted at once
+    assert (through.q(states) == early.q(states)).all()
+    assert (through.q(states) != other.q(states)).any()
+    late = fresh(0)
+    late.restore(early.saved())
+    assert late.calls == early.calls == 3_100
+    assert (late.q(states) == through.q(states)).all()
+    for reference in (through, late):
+        reference.improve(6_000)
+    assert len(late.saved()["states"]) < 2_000
+    assert all((kept == late.saved()[name]).all() for name, kept in through.saved().items())
+    assert (late.q(states) == through.q(states)).all()
+
+
+def test_a_regressor_of_ones_own_is_copied_and_never_fitted_itself() -> None:
+    own = LeastSquares()
+    reference = sp.FittedReference(corridor(), sp.HardMax(), regressor=own)
+    reference.improve(1_000)
+    assert not hasattr(own, "weights")
+    assert "LeastSquares" in repr(reference)
+    reference.why = "so"
+    assert repr(sp.FittedReference(corridor(), sp.HardMax())) == "FittedReference(states=0, calls=0)"
+    assert repr(reference).endswith("why='so')")
+
+
+def test_errors_name_what_is_wrong() -> None:
+    model = corridor()
+    for wrong in (LeastSquares, "trees", object()):
+        with pytest.raises(TypeError, match="regressor must be an object with the methods fit and predict"):
+            sp.FittedReference(model, sp.HardMax(), regressor=wrong)  # type: ignore[arg-type]
+    nowhere = sp.VectorModel(model.step, actions=2, discount=0.9, reward_range=(-1.0, 0.0))
+    with pytest.raises(ValueError, match="root must be given"):
+        sp.FittedReference(nowhere, sp.HardMax())
+    with pytest.raises(ValueError, match="states of numbers, got dtype bool"):
+        sp.FittedReference(nowhere, sp.HardMax(), root=[True])
+    reference = sp.FittedReference(nowhere, sp.HardMax(), root=[0.0])
+    with pytest.raises(ValueError, match=r"state must have shape \(1,\) and dtype float64"):
+        reference.improve(100, state=[0.0, 1.0])
+    with pytest.raises(ValueError, match="calls must be"):
+        reference.improve(0)
+    with pytest.raises(ValueError, match="states must have 2 axes"):
+        reference.q(np.zeros(3))
+
+    class Scalar(LeastSquares):
+        def predict(self, X: Floats) -> Floats:
+            return np.zeros(1)
+
+    with pytest.raises(ValueError, match=r"the regressor must predict \d+ finite numbers, got shape \(1,\)"):
+        sp.FittedReference(model, sp.HardMax(), regressor=Scalar()).improve(1_000)
+
+
+@pytest.mark.parametrize("name", ["states", "rewards", "walkers", "last", "numbers"])
+def test_arrays_of_another_reference_are_refused(name: str) -> None:
+    reference, before = sp.FittedReference(corridor(), sp.HardMax()), sp.FittedReference(corridor(), sp.HardMax())
+    reference.improve(600)
+    arrays = reference.saved()
+    arrays[name] = arrays[name][:-1] if name != "last" else arrays[name] + 2
+    with pytest.raises(ValueError, match="the saved arrays do not fit"):
+        before.restore(arrays)
+    assert before.calls == 0

@@ -1,0 +1,268 @@
+"""Decisions: their fields, their cost, and the truth of their proofs and warnings."""
+
+import importlib
+import json
+import math
+import re
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import smoothplan as sp
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.base.compiling import paused_clock
+from smoothplan.decide.race import Race
+from smoothplan.models.model import States
+from studies.simulators import epidemic
+from tests.common import Counter, vectorised
+from tests.decide.simulators import MODELS, TABLE, counted, critic, plane, walk
+
+
+def content(decision: sp.Decision) -> dict[str, Any]:
+    """Everything but the time."""
+    fields: dict[str, Any] = json.loads(decision.to_json())
+    del fields["seconds"]
+    return fields
+
+
+# Fields, calls, seeds
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_fields_have_their_shapes_and_the_seed_decides(name: str) -> None:
+    model = MODELS[name]()
+    found = sp.decide(model, calls=2_000, delta=0.2, epsilon=0.3, seed=5)
+    assert found.action in range(model.actions)
+    for values in (found.q, found.q_errors, found.returns, found.differences, found.difference_errors):
+        assert values.shape == (model.actions,)
+    assert (found.q_errors >= 0.0).all()
+    assert found.differences[found.action] == found.difference_errors[found.action] == 0.0
+    assert found.returns.min() >= (1 if name == "compiled" else 8)  # which has no noise
+    assert found.regret >= 0.0
+    assert (found.epsilon, found.delta, found.seed) == (0.3, 0.2, 5)
+    assert len(found.names) == model.actions
+    assert found.certified == (found.gap <= 0.3)
+    assert (found.q_intervals is None) == math.isinf(found.gap)
+    if found.q_intervals is not None:
+        assert found.q_intervals.shape == (model.actions, 2)
+    assert found.reference is not None
+    assert type(found.reference).__name__ in found.method
+    assert f"{found.calls:,} simulator calls" in found.summary()
+    assert repr(found).startswith(f"Decision(action={found.action}")
+    assert len(repr(found)) < 200
+    runs = [content(sp.decide(MODELS[name](), calls=1_000, seed=seed)) for seed in (7, 7, 7, 8)]
+    assert runs[0] == runs[1] == runs[2]
+    if name != "compiled":  # where nothing is random
+        assert runs[3] != runs[0] | {"seed": 8}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_calls_are_exact_and_within_the_limit(name: str) -> None:
+    for limit in (1, 7, 100, 5_000):
+        for model, counter in [(MODELS[name](), None), *([] if name == "compiled" else [counted(name)])]:
+            found = sp.decide(model, calls=limit)
+            assert found.calls <= limit
+            assert counter is None or found.calls == counter.calls
+    assert found.calls > 0.1 * limit
+
+
+def test_without_a_limit_there_is_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = importlib.import_module("smoothplan.decide.decide")  # the package has a function of this name
+    monkeypatch.setattr(module, "DECIDING", module.DECIDING._replace(calls=300))
+    model, counter = counted("floats")
+    assert sp.decide(model).calls == counter.calls <= 300
+
+
+def test_json_has_null_for_what_is_infinite() -> None:
+    def refuse(word: str) -> float:
+        raise AssertionError(f"{word} is no JSON")
+
+    for decision in (sp.decide(plane(), calls=1), sp.decide(TABLE, 0, calls=2_000)):
+        fields = json.loads(decision.to_json(), parse_constant=refuse)
+        assert (fields["gap"] is None) == math.isinf(decision.gap)
+        for name in ("q_errors", "difference_errors"):
+            values = getattr(decision, name)
+            assert fields[name] == [value if math.isfinite(value) else None for value in values.tolist()]
+        assert (fields["action"], fields["warnings"]) == (decision.action, list(decision.warnings))
+
+
+# Time
+
+
+def test_compiling_does_not_count_and_time_does() -> None:
+    """A limit of 0.3 s, which would be over after the first call."""
+    calls = 0
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            with paused_clock():
+                time.sleep(0.6)
+        return walk(states, actions, rng)
+
+    found = sp.decide(plane(step), seconds=0.3, reference=critic(0.0, 0.0, 0.0))
+    assert found.returns.min() >= 2
+    assert 0.6 <= found.seconds < 10.0
+    assert found.status in ("max_seconds", "completed")
+
+
+def test_a_slow_simulator_stops_in_time() -> None:
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        time.sleep(0.005)
+        return walk(states, actions, rng)
+
+    counter = Counter(plane(step))
+    found = sp.decide(plane(counter), seconds=0.2)
+    assert found.calls == counter.calls > 0
+    assert found.seconds < 10.0
+
+
+# Warnings
+
+
+def test_a_terminal_state_has_nothing_to_decide() -> None:
+    found = sp.decide(sp.models.frozen_lake(), 15)
+    assert (found.action, found.calls, found.status, found.certified, found.gap) == (None, 0, "terminal", True, 0.0)
+    assert found.summary() == "the state is terminal: there is nothing to decide"
+
+
+def test_a_single_action_needs_no_warning() -> None:
+    model = sp.models.garnet(states=6, actions=1, branching=3, seed=6)
+    for given in (model, vectorised(model)):
+        found = sp.decide(given, 0, calls=500)
+        assert (found.action, found.warnings, found.regret) == (0, (), 0.0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_tiny_budget_says_so_first(name: str) -> None:
+    found = sp.decide(MODELS[name](), calls=1)
+    assert re.match(r"1 call did not suffice", found.warnings[0])
+    assert found.summary().splitlines()[0] == f"warning: {found.warnings[0]}"
+    assert math.isinf(found.gap)
+    assert math.isinf(found.regret)
+    assert not found.certified
+
+
+def test_a_reference_that_lies_is_found_out() -> None:
+    lying = sp.decide(plane(), calls=5_000, reference=critic(4.0, 4.9, 4.5))
+    assert any("the reference is poor: it claims 4.9" in warning for warning in lying.warnings)
+    truth = sp.TabularReference(sp.exact.solve(TABLE, sp.HardMax()).q)
+    assert not any("poor" in warning for warning in sp.decide(TABLE, 0, calls=5_000, reference=truth).warnings)
+
+
+# Proofs
+
+
+def test_what_is_proved_holds() -> None:
+    """A false alarm, more failures than a binomial number of them has with probability 1e-6, is as rare.
+
+    The worse action is worse by more than the gap that is asked for, so that what is certified is the best one.
+    """
+    runs, delta, epsilon = 25, 0.1, 0.6
+    allowed = stats.binom.isf(1e-6, runs, delta)
+    failures = certified = controls = 0
+    for seed in range(runs):
+        rng = np.random.default_rng(seed)
+        model = sp.TabularModel(
+            rng.dirichlet([1.0, 1.0], size=(4, 2)),
+            rng.integers(4, size=(4, 2, 2)),
+            rng.uniform([0.0, 0.9], [0.1, 1.0], size=(4, 2))[:, rng.permutation(2)],
+            discount=0.4,
+            reward_kind="bernoulli",
+        )
+        q = sp.exact.solve(model, sp.HardMax(), 1e-10).q[0]
+        found = sp.decide(model, 0, calls=2_000, epsilon=epsilon, delta=delta, seed=seed)
+        assert found.q_intervals is not None
+        assert found.action is not None
+        low, high = found.q_intervals.T
+        inside = (low <= q + 1e-9).all() and (q <= high + 1e-9).all()
+        failures += not (inside and q.max() - q[found.action] <= found.gap)
+        certified += found.certified
+        assert found.certified == (found.gap <= epsilon)
+        controls += q.max() - q[1 - found.action] > found.gap
+    assert failures <= allowed < runs / 2
+    assert certified >= runs / 2
+    assert controls > allowed  # of the other action the same is not true
+
+
+@pytest.mark.parametrize("model", [TABLE, vectorised(TABLE)], ids=["table", "simulator"])
+def test_the_gap_is_that_of_the_action(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an action that only estimates favour, the intervals prove what is proved."""
+    smaller = 0
+    for forced in range(TABLE.actions):
+        monkeypatch.setattr(Race, "choice", lambda race, action=forced: action)
+        found = sp.decide(model, 0, calls=2_000, epsilon=1e-3)
+        assert found.q_intervals is not None
+        assert (found.action, found.certified) == (forced, False)
+        low, high = found.q_intervals.T
+        proved = np.delete(high, forced).max() - low[forced]
+        assert found.gap <= proved
+        smaller += found.gap < proved
+    assert smaller <= 1  # relative bounds are about the action that the search has found
+
+
+# Simulators
+
+
+class Strict:
+    """A simulator that knows only the states that it has led to."""
+
+    def __init__(self, start: Any) -> None:
+        self.reached = {np.asarray(start).tobytes()}
+
+    def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        if not {state.tobytes() for state in states} <= self.reached:
+            raise LookupError("nobody ever got there")
+        moved, rewards = walk(states, actions, rng)
+        self.reached.update(state.tobytes() for state in moved)
+        return moved, rewards
+
+
+def test_no_state_is_asked_for_that_was_not_reached() -> None:
+    model = plane()
+    strict = Strict(model.initial_state)
+    sp.decide(plane(strict), calls=3_000)
+    sp.Agent(plane(strict), calls=500, reference_calls=1_000).act(model.initial_state)
+    with pytest.raises(sp.SimulatorError, match="nobody ever got there"):
+        sp.decide(plane(strict), [0.5, 0.5], calls=3_000)
+    assert sp.decide(epidemic().model, calls=3_000).calls > 1_500
+
+
+@pytest.mark.parametrize("after", [500, 1_900], ids=["in the reference", "in the race"])
+def test_what_ends_a_decision_leaves_what_is_known(after: int) -> None:
+    """An interrupt returns it, and the error of a simulator that fails carries it."""
+    counter = Counter(plane(), interrupted_after=after)
+    found = sp.decide(plane(counter), calls=3_000)
+    assert (found.status, found.calls) == ("interrupted", counter.calls)
+    failing = Counter(plane())
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> Any:
+        if failing.calls >= after:
+            raise LookupError("no such road")
+        return failing(states, actions, rng)
+
+    with pytest.raises(sp.SimulatorError, match="no such road") as caught:
+        sp.decide(plane(step), calls=3_000)
+    assert isinstance(caught.value.partial, sp.Decision)
+    assert caught.value.partial.returns.any() == found.returns.any() == (after == 1_900)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"calls": 5, "seconds": 1.0}, "calls and seconds cannot both be given, got 5 and 1.0"),
+        ({"calls": 0}, "calls must be at least 1, got 0"),
+        ({"seconds": 0.0}, "seconds must be"),
+        ({"delta": 1.0}, "delta must be"),
+        ({"seed": -1}, "seed must be"),
+        ({"epsilon": -0.1}, "epsilon must be"),
+        ({"state": 99}, "99"),
+    ],
+)
+def test_misuse_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sp.decide(TABLE, **options)

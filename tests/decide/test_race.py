@@ -1,0 +1,133 @@
+"""Races: estimates of the policy that is followed, paired returns, and choices that noise does not spoil."""
+
+import re
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smoothplan as sp
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.decide import race
+from smoothplan.models.model import States
+from tests.common import dense, vectorised
+from tests.decide.simulators import TABLE, critic, plane
+
+
+def bounded_value(model: sp.TabularModel, reference: Floats, steps: int) -> Floats:
+    """E[X_a] of returns at state 0, [K], by recursion: action a, the reference's best actions, then its value."""
+    probabilities, rewards, ends = dense(model)
+    rows, chosen = np.arange(model.states), reference.argmax(axis=1)
+    low, high = sp.curvature.value_interval(model, sp.HardMax())
+    values = np.clip(reference.max(axis=1), low, high)
+    for _ in range(steps):
+        q = rewards.sum(axis=2) + model.discount * (probabilities - ends) @ values
+        values = q[rows, chosen]
+    return np.asarray(q[0])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_estimates_are_those_of_the_policy_that_is_followed(seed: int) -> None:
+    """18 estimates within five standard errors, each with probability 1 − 6e-7."""
+    truth = sp.exact.solve(TABLE, sp.HardMax()).q
+    wrong = truth + np.random.default_rng(seed).normal(scale=0.8, size=truth.shape)
+    for model in (TABLE, vectorised(TABLE)):
+        found = sp.decide(model, 0, calls=30_000, seed=seed, reference=sp.TabularReference(wrong))
+        horizon = re.search(r"returns of (\d+) steps", found.method)
+        assert horizon is not None
+        expected = bounded_value(TABLE, wrong, int(horizon[1]))
+        assert (np.abs(found.q - expected) <= 5.0 * found.q_errors).all()
+        assert (found.returns >= 30).all()
+        differences = expected - expected[found.action]
+        assert (np.abs(found.differences - differences) <= 5.0 * found.difference_errors + 1e-9).all()
+        assert (np.abs(found.q - truth[0]) > 5.0 * found.q_errors).any()  # a negative control: the policy is poor
+
+
+def test_common_random_numbers_make_differences_precise() -> None:
+    def noisy(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        shared, own = rng.random(len(states)), rng.random(len(states))
+        return states, 0.8 * shared + 0.1 * own * actions
+
+    def apart(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        rng.random(int(actions[0]))  # so that actions draw different numbers
+        return noisy(states, actions, rng)
+
+    rivals: dict[Any, Floats] = {}
+    for step in (noisy, apart):
+        model = replace(plane(step), reward_range=(0.0, 1.0))
+        found = sp.decide(model, calls=3_000, reference=critic(0.0, 0.1, 0.0))
+        assert found.action == 2
+        rivals[step] = (found.difference_errors / found.q_errors)[:2]
+    assert (rivals[noisy] < 0.4).all()
+    assert (rivals[apart] > 0.8).all()
+
+
+def lottery(rng: np.random.Generator) -> sp.VectorModel:
+    """Two stages: an action buys a ticket, a second one cashes it."""
+    actions, kinds = int(rng.integers(2, 6)), 4
+    means, spread = rng.random(actions), rng.random(actions) * rng.choice([0.01, 0.3])
+    prizes, weights = rng.random((kinds, actions)), rng.dirichlet(np.ones(kinds), size=actions)
+
+    def step(states: States, chosen: Ints, draws: np.random.Generator) -> tuple[Any, ...]:
+        first, luck = states[:, 0] == 0.0, draws.random((3, len(states)))
+        kind = (luck[0] > weights[chosen].cumsum(axis=1).T[:-1]).sum(axis=0)
+        prize = prizes[states[:, 1].astype(int), chosen] * (luck[1] < 0.5)
+        rewards = np.where(first, means[chosen] + spread[chosen] * (luck[2] - 0.5), prize)
+        return np.stack([np.ones(len(states)), np.where(first, kind, states[:, 1])], axis=1), rewards, ~first
+
+    return sp.VectorModel(
+        step, actions=actions, discount=0.9, reward_range=(-1, 2), terminates=True, initial_state=[0.0, 0.0]
+    )
+
+
+def nonsense(weights: Floats, states: States) -> Floats:
+    return np.cos(9.0 * states @ weights)
+
+
+def test_no_dominated_action_is_chosen() -> None:
+    """By three standard errors of the decision's own numbers, for any reference."""
+    rng = np.random.default_rng(1)
+    for seed in range(80):
+        model = lottery(rng)
+        reference = sp.CriticReference(partial(nonsense, rng.random((2, model.actions))))
+        found = sp.decide(model, calls=int(rng.choice([60, 400, 3_000])), seed=seed, reference=reference)
+        assert (found.differences <= 3.0 * found.difference_errors + 1e-9).all(), seed
+
+
+def test_chance_does_not_spoil_a_good_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reference of 50,000 calls on a lake; by exact action values, decisions around it lose next to nothing."""
+    model = sp.models.frozen_lake(discount=0.99)
+    reference = sp.SharedReference(model, sp.HardMax())
+    reference.improve(50_000)
+    q = sp.exact.solve(model, sp.HardMax(), 1e-9).q
+    own = reference.q(np.arange(model.states)).argmax(axis=1)
+
+    def lost() -> float:
+        return sum(
+            float(
+                q[state, own[state]]
+                - q[state, sp.decide(model, state, reference=reference, calls=4_000, seed=seed).action]
+            )
+            for seed in range(8)
+            for state in np.flatnonzero(~model.terminal).tolist()
+        )
+
+    assert lost() <= 0.005
+    monkeypatch.setattr(race, "RACING", race.RACING._replace(lead_of_counts=0.0))
+    assert lost() > 0.05
+
+
+def test_equal_actions_cannot_be_told_apart() -> None:
+    """Actions 0 and 1 do the same; the third is worse."""
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        draws = rng.random((2, len(states)))
+        return states, np.where(actions == 2, 0.1, draws[np.minimum(actions, 1), np.arange(len(states))])
+
+    found = sp.decide(plane(step), calls=5_000, reference=critic(0.0, 0.0, 0.0))
+    (warning,) = [text for text in found.warnings if "told apart" in text]
+    assert re.search(r"actions [01] and [01] cannot be told apart.* by .* ± .* \(estimate\)", warning)
+    assert found.action in (0, 1)
+    assert found.regret > 0.0

@@ -1,0 +1,322 @@
+"""Rules on the sources: imports go downwards between the rooms of docs/architecture.md, never in a circle; simulators
+are called through the oracle, no file names a machine. The map is checked too: rooms, arrows and every name in it."""
+
+import ast
+import graphlib
+import pkgutil
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import pytest
+
+import smoothplan
+
+PACKAGE = "smoothplan"
+SOURCE = Path(smoothplan.__file__).parent
+TESTS = Path(__file__).parents[1]
+DOCS = TESTS.parent / "docs"
+MAP = (DOCS / "architecture.md").read_text("utf-8")
+
+
+class Room(NamedTuple):
+    """A row of the table of rooms in docs/architecture.md, the only list of them."""
+
+    name: str
+    contents: frozenset[str]  # modules and packages; "__init__" is the public namespace
+    imports: frozenset[str]  # names of the rooms below that it imports from
+
+
+def _words(cell: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[\w]+", cell))
+
+
+ROOMS = [
+    Room(name, _words(contents), _words(imports))
+    for name, contents, imports in re.findall(r"^\| (\w+) \| (`[^|]+`) \|[^|]*\| ([\w, –]+) \|$", MAP, re.MULTILINE)
+]
+"""From top to bottom."""
+
+FLOOR = {content: number for number, room in enumerate(ROOMS) for content in room.contents}
+"""The index of a module's or a package's room."""
+
+FAMILIES = {"recursive", "bounds", "chains"}
+"""Rooms side by side, which do not import each other."""
+
+DOOR = ("base.records", "report")
+"""The one import that leads upwards: records ask for their report when they are shown."""
+
+
+class Import(NamedTuple):
+    """An import of this package, wherever the statement stands: under TYPE_CHECKING and inside functions, too."""
+
+    path: str
+    line: int
+    importer: str  # modules by their names below smoothplan; "__init__" is the public namespace
+    imported: str
+
+
+def _module(path: str) -> str:
+    """The name of a module below smoothplan: "theory.exact", "models" for its __init__, "__init__" for the top."""
+    parts = PurePosixPath(path).with_suffix("").parts
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+
+
+def _sources() -> dict[str, str]:
+    """The package: path from its top to text."""
+    return {path.relative_to(SOURCE).as_posix(): path.read_text("utf-8") for path in sorted(SOURCE.rglob("*.py"))}
+
+
+MODULES = frozenset(map(_module, _sources()))
+
+
+def _named(name: str) -> str:
+    """The module that an imported name belongs to: the longest beginning of the name that is a module."""
+    parts = name.split(".")
+    beginnings = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+    return next((start for start in beginnings if start in MODULES - {"__init__"}), "__init__")
+
+
+def _imports(sources: Mapping[str, str]) -> Iterator[Import]:
+    for path, source in sources.items():
+        package = [PACKAGE, *PurePosixPath(path).parts[:-1]]
+        for node in ast.walk(ast.parse(source)):
+            names: list[tuple[int, str]] = []
+            match node:
+                case ast.Import(names=aliases):
+                    names = [(node.lineno, alias.name) for alias in aliases]
+                case ast.ImportFrom(module=origin, names=aliases, level=level):
+                    base = ".".join(package[: len(package) - level + 1]) if level else ""
+                    origin = ".".join(part for part in (base, origin) if part)
+                    names = [(node.lineno, f"{origin}.{alias.name}") for alias in aliases]
+            for line, name in names:
+                top, _, rest = name.partition(".")
+                if top == PACKAGE:
+                    found = Import(path, line, _module(path), _named(rest))
+                    if found.importer != found.imported:
+                        yield found
+
+
+def _top(module: str) -> str:
+    """The module or package directly below smoothplan that a module belongs to."""
+    return module.partition(".")[0]
+
+
+def wrong_imports(sources: Mapping[str, str]) -> list[str]:
+    """Files in no room, imports of a room above or of another family, and uses of the public namespace from below."""
+    wrong = [f"{path} is in no room" for path in sources if _top(_module(path)) not in FLOOR]
+    for path, line, importer, imported in _imports(sources):
+        above, below = _top(importer), _top(imported)
+        if above not in FLOOR or above in (below, "__init__") or (importer, imported) == DOOR:
+            continue
+        public = imported == "__init__" and above != "cli"
+        if public or FLOOR[above] > FLOOR[below] or {above, below} <= FAMILIES:
+            wrong.append(f"{path}:{line} imports {imported if imported != '__init__' else PACKAGE}")
+    return wrong
+
+
+def circle(sources: Mapping[str, str]) -> list[str]:
+    """Modules that import each other in a circle; none if there is no such circle. The door does not count."""
+    below: dict[str, set[str]] = {}
+    for _, _, importer, imported in _imports(sources):
+        if importer != "__init__" and imported != "__init__" and (importer, imported) != DOOR:
+            below.setdefault(importer, set()).add(imported)
+    try:
+        graphlib.TopologicalSorter(below).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def rooms_imported(sources: Mapping[str, str]) -> dict[str, set[str]]:
+    """The other rooms that each room imports from."""
+    found: dict[str, set[str]] = {room.name: set() for room in ROOMS}
+    for _, _, importer, imported in _imports(sources):
+        above, below = FLOOR.get(_top(importer)), FLOOR[_top(imported)]
+        if above is not None and above != below and (importer, imported) != DOOR:
+            found[ROOMS[above].name].add(ROOMS[below].name)
+    return found
+
+
+def reduced(relation: Mapping[str, Iterable[str]]) -> set[tuple[str, str]]:
+    """The arrows of an acyclic relation that no path of other arrows implies: its transitive reduction."""
+
+    def reached(start: str) -> set[str]:
+        return {end for step in relation[start] for end in {step, *reached(step)}}
+
+    arrows = {(above, below) for above, lower in relation.items() for below in lower}
+    return {(a, b) for a, b in arrows if not any(b in reached(other) for other in relation[a] if other != b)}
+
+
+def direct_simulator_calls(sources: Mapping[str, str]) -> list[str]:
+    """Where a module above the models calls a simulator directly, not through `Oracle`, which counts and checks."""
+    wrong = []
+    for path, source in sources.items():
+        if FLOOR.get(_top(_module(path)), 0) >= FLOOR["models"]:
+            continue
+        for node in ast.walk(ast.parse(source)):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="step")):
+                    wrong.append(f"{path}:{node.lineno}: calls step")
+                case ast.Attribute(attr="checked_step"):
+                    wrong.append(f"{path}:{node.lineno}: uses checked_step")
+                case ast.ImportFrom(names=names) if any(alias.name == "checked_step" for alias in names):
+                    wrong.append(f"{path}:{node.lineno}: imports checked_step")
+    return wrong
+
+
+# Assembled from parts, so that this file does not contain what it forbids.
+MACHINE_FOLDERS = ("home", "root", "work", "Users", "workspace")
+MACHINE_PATH = re.compile(r"(?<![\w.~/-])(?:[A-Z]:[\\/]+Users\b|/(?:" + "|".join(MACHINE_FOLDERS) + r")/)")
+INDEX_ADDRESS = re.compile(r"https?:" + r"//\S*/simple\b")
+
+
+def machine_traces(sources: Mapping[str, str]) -> list[str]:
+    """Absolute paths of a machine and addresses of package indices."""
+    return [
+        f"{path}:{number}: {found.group()}"
+        for path, text in sources.items()
+        for number, line in enumerate(text.splitlines(), start=1)
+        for pattern in (MACHINE_PATH, INDEX_ADDRESS)
+        if (found := pattern.search(line))
+    ]
+
+
+# The sources
+
+
+def test_imports_go_downwards() -> None:
+    wrong = wrong_imports(_sources())
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circle(_sources()) == []
+
+
+def test_simulators_are_called_through_the_oracle() -> None:
+    assert not direct_simulator_calls(_sources())
+
+
+def test_no_file_names_a_machine_or_an_index() -> None:
+    files = [path for top in (SOURCE, TESTS) for path in sorted(top.rglob("*")) if path.is_file()]
+    texts = {str(p): p.read_text("utf-8", errors="replace") for p in files if "__pycache__" not in p.parts}
+    assert str(Path(__file__)) in texts
+    assert not machine_traces(texts)
+
+
+# The map
+
+
+def test_the_map_has_twelve_rooms_and_every_module_is_in_one() -> None:
+    """An empty package or an unreadable table would pass every rule."""
+    assert len(ROOMS) == 12
+    assert sum(len(room.contents) for room in ROOMS) == len(FLOOR)
+    assert {_top(_module(path)) for path in _sources()} == set(FLOOR)
+
+
+def test_the_map_names_the_rooms_that_each_room_imports_from() -> None:
+    real = rooms_imported(_sources())
+    wrong = [
+        f"{room.name}: {', '.join(below.name for below in ROOMS if below.name in real[room.name])}"
+        for room in ROOMS
+        if room.imports != real[room.name]
+    ]
+    assert not wrong, "\n".join(["the last column of docs/architecture.md should say", *wrong])
+
+
+def test_the_picture_has_the_arrows_of_the_map() -> None:
+    """An arrow for every import between rooms that no chain of other arrows implies, and no other arrow."""
+    picture = (DOCS / "images" / "rooms.svg").read_text("utf-8")
+    drawn = re.findall(r'data-from="(\w+)" data-to="(\w+)"', picture)
+    assert len(set(drawn)) == len(drawn)
+    assert set(drawn) == reduced({room.name: room.imports for room in ROOMS}), "run: python docs/images/make.py"
+    assert re.findall(r'data-room="(\w+)"', picture) == [room.name for room in ROOMS]
+
+
+def test_every_name_of_the_map_exists() -> None:
+    names = set(re.findall(r"`(smoothplan\.[\w.]+)`", MAP))
+    assert len(names) > 30
+    missing = []
+    for name in sorted(names):
+        try:
+            pkgutil.resolve_name(name)
+        except (AttributeError, ImportError):
+            missing.append(name)
+    assert not missing, "\n".join(missing)
+
+
+# Negative controls
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "complaint"),
+    [
+        ("base/arguments.py", "import smoothplan.theory.exact", "base/arguments.py:1 imports theory.exact"),
+        ("theory/backups.py", "from ..recursive import level", "theory/backups.py:1 imports recursive.level"),
+        (
+            "theory/exact.py",
+            "def solve():\n    from smoothplan.run.plan import x",
+            "theory/exact.py:2 imports run.plan",
+        ),
+        ("bounds/gape.py", "from .. import specs", "bounds/gape.py:1 imports specs"),
+        ("bounds/gape.py", "from smoothplan.chains.grid import x", "bounds/gape.py:1 imports chains.grid"),
+        ("run/plan.py", "import smoothplan as sp", "run/plan.py:1 imports smoothplan"),
+        ("run/plan.py", "if TYPE_CHECKING:\n    from smoothplan import report", "run/plan.py:2 imports report"),
+        ("helpers.py", "", "helpers.py is in no room"),
+    ],
+)
+def test_a_wrong_import_is_found(path: str, source: str, complaint: str) -> None:
+    assert wrong_imports({path: source}) == [complaint]
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("__init__.py", "from smoothplan import cli"),
+        ("cli.py", "import smoothplan\nfrom smoothplan import specs"),
+        ("models/__init__.py", "from .zoo import chain\nfrom smoothplan.models.model import Oracle"),
+        ("decide/decide.py", "from smoothplan.chains.grid import x\nfrom smoothplan.bounds import gape"),
+        ("base/records.py", "def shown():\n    from smoothplan import report"),
+    ],
+)
+def test_a_right_import_is_allowed(path: str, source: str) -> None:
+    assert not wrong_imports({path: source})
+
+
+def test_a_circle_is_found() -> None:
+    one = {"run/plan.py": "from smoothplan.run import workers"}
+    two = {"run/workers.py": "if TYPE_CHECKING:\n    from smoothplan.run.plan import plan"}
+    assert not circle(one)
+    assert not circle(two)
+    assert set(circle(one | two)) == {"run.plan", "run.workers"}
+
+
+def test_the_reduction_keeps_what_no_other_path_implies() -> None:
+    assert reduced({"a": ["b", "c"], "b": ["c"], "c": []}) == {("a", "b"), ("b", "c")}
+    assert reduced({"a": ["b", "c"], "b": [], "c": []}) == {("a", "b"), ("a", "c")}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def run(oracle):\n    return oracle.model.step(*batch)",
+        "from smoothplan.models.model import Oracle, checked_step",
+        "from smoothplan.models import model\nmodel.checked_step(model, states, actions, rng)",
+    ],
+)
+def test_a_direct_simulator_call_is_found(source: str) -> None:
+    for path in ("recursive/batched.py", "run/plan.py", "theory/exact.py"):
+        (found,) = direct_simulator_calls({path: source})
+        assert found.startswith(path)
+    assert not direct_simulator_calls({"models/model.py": source})
+    assert not direct_simulator_calls({"run/plan.py": "oracle.sample(states, actions)\nstep(1)\nsize = level.step"})
+
+
+def test_traces_of_a_machine_are_found() -> None:
+    for folder in MACHINE_FOLDERS:
+        assert machine_traces({"a.py": f'\nopen("/{folder}/me/data")'}) == [f"a.py:2: /{folder}/"]
+        assert not machine_traces({"a.py": f"https://example.org/{folder}/page and ../{folder}/data"})
+    assert machine_traces({"a.txt": "--index http:" + "//127.0.0.1:80/simple/numpy"})
+    assert not machine_traces({"a.txt": "https://example.org/simpler"})

@@ -1,0 +1,302 @@
+"""Every code sample in the README and in docs runs and prints what it says, and pages name only what there is."""
+
+import ast
+import contextlib
+import doctest
+import functools
+import importlib
+import io
+import os
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from playwright.sync_api import Browser
+
+import smoothplan
+from smoothplan import cli
+from tests.browser import Watched, launched
+
+ROOT = Path(__file__).parents[2]
+DOCS, SOURCE = ROOT / "docs", ROOT / "src" / "smoothplan"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+MODULES = [module.name for module in pkgutil.walk_packages(smoothplan.__path__, "smoothplan.")]
+PICTURES = sorted((DOCS / "images").glob("*.svg"))
+
+LARGEST_PICTURE = 100_000
+"""Bytes: a picture must not make a page slow."""
+
+on_one_worker = pytest.mark.xdist_group("site")  # which is built once, and looked at in one browser
+
+
+SAMPLE = re.compile(r"^```python\n(?P<code>.*?)^```$(?:\n+```text\n(?P<output>.*?)^```$)?", re.DOTALL | re.MULTILINE)
+"""A sample, and where a block of plain text follows at once, what it prints; `...` stands for anything."""
+
+BLOCK = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+class Sample(NamedTuple):
+    code: str
+    output: str | None
+    line: int
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def samples(page: Path) -> Iterator[Sample]:
+    text = page.read_text(encoding="utf-8")
+    for found in SAMPLE.finditer(text):
+        yield Sample(found["code"], found["output"], text.count("\n", 0, found.start("code")))
+
+
+def run(page: str, sample: Sample, names: dict[str, Any]) -> str:
+    """What a sample prints. Errors show the line of the page."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile("\n" * sample.line + sample.code, page, "exec"), names)  # our own pages
+    return printed.getvalue()
+
+
+def agrees(wanted: str, got: str) -> bool:
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return doctest.OutputChecker().check_output(wanted, got, flags)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_code_samples_run_and_print_what_the_page_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The samples of a page run in order, as one program, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for sample in samples(page):
+        printed = run(page.name, sample, names)
+        if sample.output is not None:
+            assert agrees(sample.output, printed), f"{page.name}, line {sample.line + 1}, prints:\n{printed}"
+
+
+def test_an_output_that_is_not_what_the_page_says_is_found() -> None:
+    assert agrees("calls: 12...\n", "calls:  1234\n")
+    assert not agrees("calls: 13...\n", "calls: 1234\n")
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as repositories make them."""
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text(encoding="utf-8")), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for name, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        target = page.parent / name if name else page
+        assert target.exists(), name
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{name}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_of_pages_are_understood(page: Path) -> None:
+    """Every `smoothplan ...` in a block of commands parses; it is not run."""
+    text = page.read_text(encoding="utf-8")
+    blocks = [block["text"].replace("\\\n", " ") for block in BLOCK.finditer(text) if block["language"] == "console"]
+    for line in "\n".join(blocks).splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["smoothplan"]:
+            cli.command_parser().parse_args(words[1:])
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_the_commands_of_the_readme_are_those_of_the_makefile() -> None:
+    readme, makefile = (ROOT / "README.md").read_text("utf-8"), (ROOT / "Makefile").read_text("utf-8")
+    commands = re.findall(r"^make (\w+)", readme, flags=re.MULTILINE)
+    assert {"demo", "test"} <= set(commands)
+    for target in commands:
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
+    assert "make test" in (ROOT / ".ci" / "run").read_text("utf-8")
+
+
+def test_citations_name_this_version() -> None:
+    citation, readme = (ROOT / "CITATION.cff").read_text("utf-8"), (ROOT / "README.md").read_text("utf-8")
+    assert f"\nversion: {smoothplan.__version__}\n" in citation
+    assert re.search(rf"version = {{{{?{re.escape(smoothplan.__version__)}}}", readme)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
+    listed = set(re.findall(r": (\S+\.md)$", navigation, flags=re.MULTILINE))
+    assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+
+
+def resolved(path: str) -> Any:
+    """The object that a dotted path names: a module, or what is in one."""
+    if path in MODULES:
+        return importlib.import_module(path)
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def test_everything_public_is_in_the_reference() -> None:
+    text = "\n".join(page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md"))
+    described = [resolved(path) for path in re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE)]
+    missing = [name for name in smoothplan.__all__ if not any(getattr(smoothplan, name) is one for one in described)]
+    assert not missing, f"not in docs/reference: {missing}"
+
+
+@functools.cache
+def defined(file: Path) -> set[str]:
+    """Names that a file defines, at the top or in a class, as `name` and as `Class.name`."""
+    names: set[str] = set()
+    if not file.exists():
+        return names
+    for node in ast.parse(file.read_text("utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
+    return names
+
+
+def entries(cell: str) -> Iterator[tuple[str, list[str]]]:
+    """Files of a cell of the map, each with the names that follow it: `file.py`: `one`, `two`; `other.py`."""
+    for part in cell.split(";"):
+        file, *names = re.findall(r"`([^`]+)`", part) or [""]
+        yield file, names
+
+
+def test_the_map_of_the_paper_names_what_there_is() -> None:
+    rows = re.findall(r"^\|[^|]+\|([^|]+)\|$", (DOCS / "paper.md").read_text("utf-8"), flags=re.MULTILINE)
+    found = [entry for row in rows[2:] for entry in entries(row) if entry[0]]
+    assert sum(len(names) for _, names in found) > 40  # a map, and the pattern above still reads it
+    missing = [file for file, _ in found if not (SOURCE / file).exists()]
+    missing += [f"{file}: {name}" for file, names in found for name in names if name not in defined(SOURCE / file)]
+    assert not missing, "\n".join(missing)
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=name_of)
+def test_pictures_are_small_and_whole(picture: Path) -> None:
+    """They are plain SVG, which asks for nothing from elsewhere."""
+    text = picture.read_text("utf-8")
+    assert len(text.encode()) < LARGEST_PICTURE
+    assert text.rstrip().endswith("</svg>")
+    assert not re.search(r"<script|(?:href|src)=|url\(\s*['\"]?http|@import", text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_pages_show_nothing_from_elsewhere(page: Path) -> None:
+    """Readers may be offline: links lead out, but no picture, style or script comes from there."""
+    assert not re.search(r"!\[[^]]*\]\(https?:|<(?:img|script|link|iframe)\b[^>]*https?:", page.read_text("utf-8"))
+
+
+def test_the_site_asks_for_nothing_from_elsewhere() -> None:
+    settings = (ROOT / "mkdocs.yml").read_text("utf-8")
+    assert "font: false" in settings
+    assert "http" not in settings
+    # The plugin for search without a server fetches a script by this name unless it is given one.
+    assert (DOCS / "javascripts" / "iframe-worker.js").exists()
+    assert "- javascripts/iframe-worker.js" in settings
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built without a warning."""
+    folder = tmp_path_factory.mktemp("documentation") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    silenced = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=silenced, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder
+
+
+@on_one_worker
+def test_the_site_is_built_without_a_warning(site: Path) -> None:
+    for page in ("index.html", "tutorial.html", "studies.html", "architecture.html", "reference/planners.html"):
+        assert (site / page).stat().st_size > 0
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as browser:
+        yield browser
+
+
+ARTICLE = re.compile(r"(?<=<article class=\"md-content__inner md-typeset\">).*(?=</article>)", re.DOTALL)
+"""What a built page has beside navigation."""
+
+FIND_FAULTS = r"""() => {
+  const faults = document.documentElement.scrollWidth > innerWidth ? ["the page is wider than a phone"] : []
+  for (const section of document.querySelectorAll("section[data-page]")) {
+    const note = (fault) => faults.push(`${section.dataset.page}: ${fault}`)
+    for (const formula of section.querySelectorAll(".arithmatex")) {
+      const source = formula.querySelector("annotation")?.textContent
+      if (!source) note(`${formula.textContent}: ${formula.title || "not typeset"}`)
+      else if (/[_^]([−+-]|[a-z0-9]{2})/i.test(source)) note(`${source}: a script without braces`)
+      else if (!formula.closest("div.arithmatex, table") && formula.getBoundingClientRect().right > innerWidth)
+        note(`${source}: too wide for a line on a phone`)
+    }
+    for (const skipped of section.querySelectorAll("code, .arithmatex")) skipped.remove()
+    for (const [line] of section.textContent.matchAll(/.*[$].*/g)) note(`${line}: a dollar outside of formulas`)
+  }
+  return faults
+}"""
+
+
+def faults_of_formulas(browser: Browser, site: Path, articles: Mapping[str, str]) -> list[str]:
+    """What is wrong with the formulas of some pages: all are put into one page of the site and opened on a phone."""
+    sections = "".join(f'<section data-page="{name}">{article}</section>' for name, article in articles.items())
+    page = site / "formulas.html"
+    page.write_text(ARTICLE.sub(lambda _: sections, (site / "index.html").read_text("utf-8")), "utf-8")
+    watched = Watched(browser, page, viewport={"width": 390, "height": 844})
+    found: list[str] = watched.ask(FIND_FAULTS)
+    return found + watched.faults
+
+
+@on_one_worker
+def test_formulas_are_typeset(site: Path, browser: Browser) -> None:
+    """KaTeX understands every formula without a warning, and nothing is fetched from elsewhere."""
+    articles = {}
+    for source in DOCS.rglob("*.md"):
+        if "$" in source.read_text("utf-8"):
+            name = source.relative_to(DOCS)
+            articles[str(name)] = "".join(ARTICLE.findall((site / name.with_suffix(".html")).read_text("utf-8")))
+    assert "extending.md" in articles
+    faults = faults_of_formulas(browser, site, articles)
+    assert not faults, "\n".join(faults)
+
+
+@on_one_worker
+def test_faults_of_formulas_are_found(site: Path, browser: Browser) -> None:
+    broken = {
+        "wrong.md": r'<span class="arithmatex">\frac{1}</span>',
+        "unknown.md": r'<div class="arithmatex">\unknown</div>',
+        "odd.md": '<span class="arithmatex">√2</span>',  # of which KaTeX would only warn
+        "script.md": '<span class="arithmatex">2^−l</span>',
+        "unseen.md": "<p>No empty line before\n$$\nx</p>",
+        "wide.md": rf'<span class="arithmatex">\text{{{"wide " * 20}}}</span>',
+        "elsewhere.md": '<img src="http://127.0.0.1:9/x.png">',
+        "good.md": '<p>A dollar in <code>$code</code>, and <span class="arithmatex">\\range(Q̂ − Q)</span>.</p>',
+    }
+    faults = "\n".join(faults_of_formulas(browser, site, broken))
+    for fault in (
+        r"wrong.md: \frac{1}: KaTeX parse error",
+        r"unknown.md: \unknown: KaTeX parse error",
+        "odd.md: √2: KaTeX parse error",
+        "script.md: 2^−l: a script without braces",
+        "unseen.md: $$: a dollar",
+        "wide.md: \\text",
+        "request: http://127.0.0.1:9/x.png",
+    ):
+        assert fault in faults
+    assert "good.md" not in faults

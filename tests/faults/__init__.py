@@ -1,0 +1,1 @@
+"""Faults on purpose: `python -m tests.faults` kills processes and compares with undisturbed runs."""

@@ -1,0 +1,223 @@
+"""Explorers that are saved, restored or interrupted go on with the same bits; arrays that do not fit are refused."""
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smoothplan as sp
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.base.arrays import Arrays
+from smoothplan.bounds.explored import explored
+from smoothplan.bounds.gape import OTGapE
+from smoothplan.graph.explorer import Explorer
+from smoothplan.graph.graph import DEBT, OUTCOMES, STATES
+from smoothplan.models.model import States
+from smoothplan.run.records import EngineName
+from tests.common import begun, by_state, ending, started, vectorised
+from tests.saving import Damage, copied, equal, put, refused, remade
+
+MANY = 10**9
+"""More rounds than any search makes."""
+
+
+def same(one: Explorer, two: Explorer) -> bool:
+    """Whether two searches are the same, room and all."""
+    return equal(one.saved(), two.saved()) and np.array_equal(one.rules.soft.weights, two.rules.soft.weights)
+
+
+PLANNERS: dict[str, dict[str, Any]] = {
+    "focused": {},
+    "trajectories": {"sampling": "trajectories", "walk": 0.5},
+    "pooled": {"horizon": 4, "tail": "zero"},
+    "stage-wise": {"horizon": 3, "counts": "stage-wise"},
+    "stage-wise trajectories": {"horizon": 3, "counts": "stage-wise", "sampling": "trajectories", "rewards": "bounded"},
+    "published": {"horizon": 3, "tail": "zero", "thresholds": "published"},
+}
+
+
+MODELS: dict[str, sp.TabularModel] = {
+    "ending": ending(2, 0.6, 1),
+    "large": sp.models.garnet(400, 3, 2, 0.8, 2),  # more states than there is room for at first
+    "bernoulli": sp.models.garnet(100, 2, 1, 0.7, 3, reward_kind="bernoulli"),
+}
+
+
+@pytest.mark.parametrize("engine", ["compiled", "batched", "key"])
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+@pytest.mark.parametrize("options", PLANNERS.values(), ids=PLANNERS.keys())
+def test_a_restored_search_goes_on_with_the_same_bits(
+    options: dict[str, Any], model: sp.TabularModel, engine: Any
+) -> None:
+    if engine == "key":
+        options, engine = options | {"key": lambda state: str(int(state))}, "batched"
+    planner = OTGapE(by_state(model), 0.0, **options)
+    undisturbed = begun(planner, model, engine)
+    restored: list[Explorer] = []
+    for until in (0, 1, 9, 60, 300, 303, 500):
+        for search in (undisturbed, *restored):
+            search.explore(0.0, until, MANY)
+            assert same(search, undisturbed)
+        fresh = begun(planner, model, engine)
+        fresh.restore(copied(undisturbed.saved()))
+        assert same(fresh, undisturbed)
+        if until in (9, 300):
+            restored.append(fresh)
+    assert undisturbed.graph.totals[STATES] >= 5
+
+
+def test_what_is_saved_does_not_change() -> None:
+    search = begun(OTGapE(sp.HardMax(), 0.0), MODELS["large"])
+    arrays = search.saved()
+    before = copied(arrays)
+    search.explore(0.0, 500, MANY)
+    assert equal(arrays, before)
+    # Going back is as good as going on.
+    later = search.saved()
+    search.restore(arrays)
+    assert equal(search.saved(), before)
+    search.explore(0.0, 500, MANY)
+    assert equal(search.saved(), later)
+
+
+def test_states_of_any_shape_and_a_simulator_that_draws_small_numbers() -> None:
+    """Numbers of 32 bits leave half of a word behind in the generator."""
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        moved = states.copy()
+        moved[:, 1, 0] = rng.integers(2, size=len(states), dtype=np.int32)
+        moved[:, 0, 0] = np.where(states[:, 0, 0] == 0.0, -0.0, states[:, 0, 0]) + actions
+        return moved % np.float32(5.0), np.full(len(states), 0.5)
+
+    start = np.zeros((2, 1), dtype=np.float32)
+    model = sp.VectorModel(step, actions=2, discount=0.5, reward_range=(0, 1), max_successors=2, initial_state=start)
+    planner = OTGapE(sp.LogSumExp(0.1), 0.0)
+    for pause in range(30, 34):
+        search, fresh = begun(planner, model, state=start), begun(planner, model, state=start)
+        search.explore(0.0, pause, MANY)
+        fresh.restore(copied(search.saved()))
+        for one in (search, fresh):
+            one.explore(0.0, 200, MANY)
+        assert same(search, fresh)
+
+
+# What does not fit
+
+
+def put_field(field: str, value: Any) -> Callable[[Arrays], None]:
+    """Changes a field of the first pair that was sampled."""
+
+    def change(arrays: Arrays) -> None:
+        arrays["pairs"] = arrays["pairs"].copy()
+        arrays["pairs"][field][np.flatnonzero(arrays["pairs"]["count"])[0]] = value
+
+    return change
+
+
+MISFITS: list[Damage] = [
+    ("'hits' is missing", lambda arrays: arrays.pop("hits")),
+    ("'low' must have shape", remade("low", lambda low: low[:-1])),
+    ("'high' must have dtype float64", remade("high", lambda high: high.astype(np.float32))),
+    ("'q_low' must be finite", put("q_low", 0, np.nan)),
+    ("must be the state of a generator", put("generator", 4, 2)),
+    ("'totals' must be those of a graph", put("totals", STATES, 2**31)),
+    ("'totals' must be those of a graph", put("totals", STATES, 0)),
+    ("'successors' must be known states", remade("successors", lambda successors: np.full_like(successors, 2**30))),
+    ("'successors' must be known states", remade("successors", lambda successors: np.full_like(successors, -1))),
+    ("'pairs' must have outcomes", put_field("seen", 0)),
+    ("'pairs' must have outcomes", put_field("seen", 1000)),
+    ("'pairs' must have outcomes", put_field("start", 10**6)),
+    ("'successors' must have shape", put("totals", OUTCOMES, 0)),
+    ("'rounds' must be those of this search", put("rounds", 3, 1000)),
+    ("'rounds' must be those of this search", put("rounds", 3, -1)),
+    ("'rounds' must be those of this search", put("rounds", 1, 0)),
+    ("'proved' must have one row at most", remade("proved", lambda _: np.zeros((2, 3)))),
+    ("'visits' must be those of known pairs", remade("visits", lambda _: np.zeros((2, 10**6)))),
+    ("'relative_visits' must be finite", remade("relative_visits", lambda _: np.full((2, 1), np.nan))),
+]
+
+
+TABLE_MISFITS: list[Damage] = [
+    ("'keys' must begin with the root", put("keys", 0, 5)),
+    ("'keys' must be states", put("keys", 1, 12)),
+]
+
+
+STATES_MISFITS: list[Damage] = [
+    ("'states' must begin with the root", put("states", 0, 5)),
+    ("'states' must differ in their keys", put("states", 1, 0)),
+    ("'keys' must be numbers", put("keys", 1, 2)),
+]
+
+
+@pytest.mark.parametrize(("engine", "more"), [("compiled", TABLE_MISFITS), ("batched", STATES_MISFITS)])
+def test_arrays_that_do_not_fit_are_refused(engine: EngineName, more: list[Damage]) -> None:
+    planner = OTGapE(by_state(MODELS["ending"]), 0.0)
+    search, fresh = (started(planner, MODELS["ending"], engine) for _ in range(2))
+    search.explorer.explore(0.0, 500, MANY)
+    good = search.saved() | {"another name": np.zeros(3)}
+    refused(fresh, good, MISFITS + more)
+    fresh.restore(good)
+    assert same(fresh.explorer, search.explorer)
+
+
+def test_a_search_of_another_kind_is_refused() -> None:
+    searches = [begun(OTGapE(sp.HardMax(), 0.0, **options), MODELS["ending"]) for options in PLANNERS.values()]
+    searches.append(begun(OTGapE(sp.HardMax(), 0.0), MODELS["large"]))
+    searches.append(begun(OTGapE(sp.HardMax(), 0.0, successors=5), MODELS["ending"]))
+    searches.append(begun(OTGapE(sp.HardMax(), 0.0), MODELS["ending"], "batched"))
+    target = begun(OTGapE(sp.HardMax(), 0.0, horizon=7), MODELS["ending"])
+    for search in searches:
+        search.explore(0.0, 100, MANY)
+        with pytest.raises(ValueError, match="the saved arrays do not fit"):
+            target.restore(search.saved())
+
+
+# Interruptions
+
+
+def uncharged(search: Explorer) -> Arrays:
+    """All of a search but what counts calls, also those that were interrupted."""
+    arrays = search.saved()
+    for name in ("spent", "generator", "stream"):
+        del arrays[name]
+    arrays["totals"][DEBT] = 0
+    return arrays
+
+
+@pytest.mark.parametrize("options", [PLANNERS["focused"], PLANNERS["stage-wise trajectories"]])
+def test_a_search_is_whole_wherever_its_simulator_is_interrupted(options: dict[str, Any]) -> None:
+    """What an interrupted call leaves behind is the graph before that call, to the last bit."""
+    table = MODELS["ending"]
+    planner = OTGapE(by_state(table), 0.0, **options)
+    before: list[Arrays] = []
+
+    def recording(states: States, actions: Ints, rng: np.random.Generator) -> Any:
+        before.append(uncharged(undisturbed))
+        return table.step(states, actions, rng)
+
+    undisturbed = begun(planner, vectorised(table, recording))
+    undisturbed.explore(0.0, 600, MANY)
+    for last in (*range(60), *range(60, min(len(before), 300), 17)):
+        calls = count()
+
+        def step(states: States, actions: Ints, rng: np.random.Generator) -> Any:
+            if next(calls) == last:  # noqa: B023
+                raise KeyboardInterrupt
+            return table.step(states, actions, rng)
+
+        search = begun(planner, vectorised(table, step))
+        with pytest.raises(KeyboardInterrupt):
+            search.explore(0.0, 600, MANY)
+        assert equal(uncharged(search), before[last])
+        assert search.graph.spent.sum() == search.oracle.calls > search.graph.pairs["count"].sum()
+        graph = explored(search, 0.0).graph
+        assert (graph.low <= graph.high).all()
+        fresh = begun(planner, vectorised(table))
+        fresh.restore(copied(search.saved()))
+        if last % 10 == 0:
+            for one in (search, fresh):
+                one.explore(0.0, 400, MANY)
+        assert same(search, fresh)

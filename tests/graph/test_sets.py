@@ -1,0 +1,552 @@
+"""Confidence sets and bounds: every interval of every discovered state and pair holds, at every look."""
+
+import math
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import pairwise, product
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from scipy.special import gammaln
+from scipy.stats import binom
+
+import smoothplan as sp
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.bounds.gape import OTGapE
+from smoothplan.confidence.kl import bernoulli_lower, bernoulli_upper
+from smoothplan.confidence.thresholds import wager_regret
+from smoothplan.graph import sets
+from smoothplan.graph.explorer import FIRST_ROOM, Explorer
+from smoothplan.graph.graph import BY_OUTCOME, ENDED, PAIRS, STATES, spans
+from smoothplan.run.records import EngineName
+from smoothplan.theory.backups import Backup, discrete_cost
+from tests.common import ball_maximum, ball_minimum, begun, by_state, contain, tied
+
+SURE = 1e-6
+"""A δ at which no interval of the few hundred searches of this file fails: they raise a false alarm with probability
+below 1e-3, before the seeds are fixed."""
+
+
+MANY = 10**9
+"""More rounds than any search makes."""
+
+
+def garnet(
+    seed: int, states: int = 7, actions: int = 2, branching: int = 2, kind: Any = "bernoulli", discount: float = 0.6
+) -> sp.TabularModel:
+    return sp.models.garnet(states, actions, branching, discount, seed, reward_kind=kind)
+
+
+def ending(
+    seed: int, states: int = 6, actions: int = 2, branching: int = 3, discount: float = 0.6, kind: Any = "bounded"
+) -> sp.TabularModel:
+    """Rewards in [−3, 7] that depend on the next state; some transitions end the episode, as does the last state."""
+    rng = np.random.default_rng(seed)
+    shape = (states, actions, branching)
+    successors = np.argsort(rng.random((states, actions, states)), axis=-1)[..., :branching]
+    ends = (rng.random(shape) < 0.2) | (successors == states - 1)
+    return sp.TabularModel(
+        rng.dirichlet(np.ones(branching), size=shape[:2]),
+        successors,
+        rng.uniform(-3.0, 7.0, size=shape),
+        discount=discount,
+        reward_kind=kind,
+        reward_range=(-3.0, 7.0),
+        terminal=ends,
+    )
+
+
+Exact = tuple[Floats, Floats]
+"""The values that the intervals must contain at each stage: [H, S] of states, [H, S, K] of actions."""
+
+
+def exact(model: sp.TabularModel, planner: OTGapE) -> Exact:
+    """The discounted values; by backward induction where nothing follows the last stage."""
+    stages = planner.horizon or 1
+    if planner.tail == "honest":
+        solution = sp.exact.solve(model, planner.backup, 1e-11)
+        return np.tile(solution.values, (stages, 1)), np.tile(solution.q, (stages, 1, 1))
+    value = np.zeros(model.states)
+    values: list[Floats] = []
+    q: list[Floats] = []
+    for _ in range(stages):
+        action_values = sp.exact.action_values(model, value)
+        value = np.where(model.terminal, 0.0, planner.backup.value(action_values, np.arange(model.states)))
+        values.insert(0, value)
+        q.insert(0, action_values)
+    return np.array(values), np.array(q)
+
+
+class Look(NamedTuple):
+    """All intervals of a search: of N states at H stages."""
+
+    states: Ints  # [N], the model's own numbers
+    low: Floats  # [N, H]
+    high: Floats
+    q_low: Floats  # [N, H, K]
+    q_high: Floats
+
+
+def look(search: Explorer) -> Look:
+    number, stages, actions = int(search.graph.totals[STATES]), search.rules.stages, search.rules.actions
+    shapes = [(number, stages)] * 2 + [(number, stages, actions)] * 2
+    names = ("low", "high", "q_low", "q_high")
+    arrays = [
+        getattr(search.graph, name)[: math.prod(shape)].reshape(shape).copy()
+        for name, shape in zip(names, shapes, strict=True)
+    ]
+    return Look(np.array([int(search.state(i)) for i in range(number)]), *arrays)
+
+
+def holds(seen: Look, truth: Exact) -> bool:
+    """Whether every interval contains what it should."""
+    values, q = truth[0][:, seen.states].T, truth[1][:, seen.states].transpose(1, 0, 2)
+    return contain(seen.low, values, seen.high) and contain(seen.q_low, q, seen.q_high)
+
+
+def nested(outer: Look, inner: Look) -> bool:
+    """Whether no interval has widened, to the last bit, and none has turned over."""
+    number = len(outer.states)
+    return bool(
+        (outer.states == inner.states[:number]).all()
+        and all((old <= new[:number]).all() for old, new in ((outer.low, inner.low), (outer.q_low, inner.q_low)))
+        and all((old >= new[:number]).all() for old, new in ((outer.high, inner.high), (outer.q_high, inner.q_high)))
+        and (inner.low <= inner.high).all()
+        and (inner.q_low <= inner.q_high).all()
+    )
+
+
+def slices(search: Explorer, calls: int, growth: float = 1.3) -> Iterator[Look]:
+    """Looks at a search while it makes `calls` calls."""
+    yield look(search)
+    until = 0
+    while until < calls:
+        until = min(calls, until + 1 + int((growth - 1.0) * until))
+        search.explore(0.0, until, MANY)
+        assert search.oracle.calls <= until
+        yield look(search)
+
+
+# Every interval holds at every look
+
+PLANNERS: dict[str, Callable[[Backup], OTGapE]] = {
+    "endless focused": lambda backup: OTGapE(backup, 0.0, SURE),
+    "endless trajectories": lambda backup: OTGapE(backup, 0.0, SURE, sampling="trajectories"),
+    "pooled, zero tail": lambda backup: OTGapE(backup, 0.0, SURE, horizon=4, tail="zero"),
+    "pooled, honest tail": lambda backup: OTGapE(backup, 0.0, SURE, horizon=3, sampling="trajectories"),
+    "stage-wise, zero tail": lambda backup: OTGapE(
+        backup, 0.0, SURE, horizon=4, tail="zero", counts="stage-wise", sampling="trajectories", walk=0.5
+    ),
+    "stage-wise, honest tail": lambda backup: OTGapE(backup, 0.0, SURE, horizon=3, counts="stage-wise"),
+    "only the range of rewards": lambda backup: OTGapE(backup, 0.0, SURE, rewards="bounded", walk="greedy"),
+    "one successor too many": lambda backup: OTGapE(backup, 0.0, SURE, successors=4),
+}
+
+
+MODELS: dict[str, sp.TabularModel] = {
+    "bernoulli": garnet(1),
+    "deterministic": garnet(2, actions=3, branching=3, kind="deterministic", discount=0.8),
+    "nothing but transitions": tied(garnet(6, kind="deterministic", discount=0.8)),
+    "ending": ending(3),
+    "ending, two successors": ending(4, states=8, actions=3, branching=2, discount=0.3),
+}
+
+
+def backups(model: sp.TabularModel) -> list[Backup]:
+    transport = sp.OptimalTransport(cost=discrete_cost(model.actions), tau=2.0, lam=0.05)
+    return [sp.HardMax(), sp.LogSumExp(0.2), transport, by_state(model)]
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+@pytest.mark.parametrize("planner", PLANNERS.values(), ids=PLANNERS.keys())
+@pytest.mark.parametrize("engine", ["compiled", "batched"])
+def test_all_intervals_hold_and_never_widen(
+    planner: Callable[[Backup], OTGapE], model: sp.TabularModel, engine: EngineName
+) -> None:
+    """All that was discovered, not the root only: a bound that is wrong deep down shows before it reaches the root."""
+    for seed, backup in enumerate(backups(model)):
+        truth = exact(model, planner(backup))
+        search = begun(planner(backup), model, engine, seed=seed)
+        looks = list(slices(search, 10_000 if engine == "compiled" else 400))
+        assert all(holds(seen, truth) for seen in looks)
+        assert all(nested(outer, inner) for outer, inner in pairwise(looks))
+        first, last = looks[0], looks[-1]
+        # Bounds that said nothing would hold too.
+        assert last.q_high[0, 0].max() - last.q_low[0, 0].max() < 0.9 * (first.q_high - first.q_low)[0, 0].max()
+        assert len(last.states) > 2
+
+
+@pytest.mark.parametrize(
+    ("model", "sampling"),
+    [(model, sampling) for model in (garnet(1), ending(3, branching=2)) for sampling in ("focused", "trajectories")],
+)
+def test_intervals_shrink_to_the_truth(model: sp.TabularModel, sampling: Any) -> None:
+    """The width falls nearly like 1/√n: no bound is left loose."""
+    planner = OTGapE(sp.LogSumExp(0.5), 0.0, SURE, sampling=sampling)
+    search = begun(planner, tied(model))
+    widths = []
+    for calls in (3000, 300_000):
+        search.explore(0.0, calls, MANY)
+        seen = look(search)
+        assert holds(seen, exact(tied(model), planner))
+        widths.append(float((seen.high - seen.low)[0, 0]))
+    assert widths[1] < 0.2 * widths[0]
+
+
+def test_a_keyed_search_with_references_by_state_grows_too() -> None:
+    """The table of references grows with the graph."""
+    model = garnet(0, states=400, actions=3, kind="deterministic")
+    planner = OTGapE(by_state(model), 0.0, SURE)
+    search = begun(planner, model, engine="batched")
+    truth = exact(model, planner)
+    for calls in (100, 400, 1000):
+        search.explore(0.0, calls, MANY)
+        assert holds(look(search), truth)
+    assert search.graph.totals[STATES] > 2 * FIRST_ROOM
+
+
+# Coverage
+
+
+@pytest.mark.parametrize("sampling", ["focused", "trajectories"])
+def test_all_intervals_hold_at_once(sampling: Any) -> None:
+    """In 200 searches each fails with probability δ = 0.3 at most; the test raises a false alarm once in 1e9."""
+    models = [garnet(seed, states=8, branching=2 + seed % 2) for seed in range(5)]
+    models += [ending(seed, states=8) for seed in range(5)]
+    planner = OTGapE(by_state(models[0]), 0.0, 0.3, sampling=sampling)
+    truths = [exact(model, planner) for model in models]
+    failures = 0
+    for seed in range(200):
+        search = begun(planner, models[seed % 10], seed=seed)
+        search.explore(0.0, 400, MANY)
+        failures += not holds(look(search), truths[seed % 10])
+    assert binom.sf(failures - 1, 200, 0.3) > 1e-9
+
+
+@pytest.mark.parametrize(
+    ("kind", "rewards"), [("deterministic", "declared"), ("bernoulli", "declared"), ("bernoulli", "bounded")]
+)
+@pytest.mark.parametrize("branching", [1, 2, 3])
+def test_what_pairs_spend_adds_up_to_delta(kind: Any, rewards: Any, branching: int) -> None:
+    """Each pair spends a part of δ at its first sample, for each of the sets that it needs; all parts differ.
+
+    A reward of one of two sizes is a part of the outcome, and needs no set of its own.
+    """
+    planner = OTGapE(sp.HardMax(), 0.0, 0.2, sampling="trajectories", rewards=rewards)
+    model = garnet(1, states=40, actions=3, branching=branching, kind=kind)
+    search = begun(planner, model)
+    search.explore(0.0, 20_000, MANY)
+    pairs = search.graph.pairs[search.graph.pairs["count"] > 0]
+    several = branching > 1 or (kind == "bernoulli" and rewards == "declared")
+    sets = (rewards == "bounded") + several
+    assert len(pairs) == search.graph.totals[PAIRS] > 10
+    spent = np.sort(np.exp(-pairs["log_odds"]))[::-1] * max(sets, 1)
+    i = np.arange(len(pairs))
+    np.testing.assert_allclose(spent, 0.2 * (1.0 / np.log2(i + 2) - 1.0 / np.log2(i + 3)), rtol=1e-9)
+    assert spent.sum() < 0.2
+
+
+@pytest.mark.parametrize("horizon", [None, 3])
+def test_the_level_of_a_pair_covers_both_sides_at_every_stage(horizon: int | None) -> None:
+    """Where there may be more than two outcomes, a statement is about one function: there are two at each stage."""
+    search = begun(OTGapE(sp.HardMax(), 0.0, 0.2, horizon=horizon), garnet(1, branching=3, kind="deterministic"))
+    search.explore(0.0, 500, MANY)
+    pairs = search.graph.pairs[search.graph.pairs["count"] > 0]
+    regret = np.array([wager_regret(count) for count in pairs["count"]])
+    statements = 2.0 * (horizon or 1)
+    level = (pairs["log_odds"] + math.log(statements) + regret) / pairs["count"]
+    np.testing.assert_allclose(pairs["level"], level, rtol=1e-12)
+
+
+def test_the_level_of_a_pair_with_two_outcomes_covers_all_probabilities() -> None:
+    search = begun(OTGapE(sp.HardMax(), 0.0, 0.2), garnet(1, kind="deterministic"))
+    search.explore(0.0, 500, MANY)
+    sampled = search.graph.pairs[search.graph.pairs["count"] > 0]
+    assert set(sampled["seen"]) == {1, 2}
+    for pair in sampled:
+        count, hits = int(pair["count"]), search.graph.hits[pair["start"] : pair["start"] + pair["seen"]]
+        mixture = float(gammaln(hits + 0.5).sum() - gammaln(0.5) * len(hits) - gammaln(count + 1.0))  # of likelihoods
+        likelihood = float(hits @ np.log(hits / count))
+        level = (pair["log_odds"] + likelihood - mixture) / count
+        assert math.isclose(pair["level"], level, rel_tol=1e-9)
+        ends = bernoulli_lower(hits[0] / count, level), bernoulli_upper(hits[0] / count, level)
+        np.testing.assert_allclose([pair["first_low"], pair["first_high"]], ends, rtol=1e-9)
+
+
+def test_both_ends_of_a_mean_reward_share_what_it_may_spend() -> None:
+    """After one sample, which is where an interval is no intersection yet."""
+    search = begun(OTGapE(sp.HardMax(), 0.0, 0.2, sampling="trajectories"), ending(1, states=40))
+    search.explore(0.0, 60, MANY)
+    first = search.graph.pairs[search.graph.pairs["count"] == 1]
+    assert len(first) > 10
+    for pair in first:
+        seen = float(pair["least"])
+        odds = pair["log_odds"] + math.log(2.0) + math.log(2.0)  # two ends, and half of a fortune is staked whole
+        ends = seen * math.exp(-odds), 1.0 - (1.0 - seen) * math.exp(-odds)
+        np.testing.assert_allclose([pair["reward_low"], pair["reward_high"]], -3.0 + 10.0 * np.array(ends), rtol=1e-9)
+
+
+# The threshold for one function
+
+DELTA = 0.3
+"""A large δ: what fails too often fails visibly."""
+
+
+def leaves(p: Floats, f: Floats, level: Callable[[int], float], n: int, seed: int, top: bool) -> bool:
+    """Whether p·f is ever outside of the bounds after 1 to n draws from p.
+
+    Args:
+        p, f: probabilities and values of outcomes, [m].
+        level: the level of the ball after so many draws.
+        n: draws.
+        seed: of the draws.
+        top: whether the ends of f, beyond which nothing unseen can be worth anything, are those of its values.
+    """
+    draws = np.random.default_rng(seed).choice(len(p), size=n, p=p)
+    ends = (f.min(), f.max()) if top else (f.min() - 0.5, f.max() + 0.5)
+    mean, hits = float(p @ f), np.zeros(len(p))
+    for count, draw in enumerate(draws, start=1):
+        hits[draw] += 1.0
+        if count > 50 and count % (1 + count // 50):  # a bound changes little from one draw to the next
+            continue
+        seen = hits > 0.0
+        shares, values = hits[seen] / count, f[seen]
+        if mean > ball_maximum(shares, values, ends[1], level(count)) + 1e-12:
+            return True
+        if mean < ball_minimum(shares, values, ends[0], level(count)) - 1e-12:
+            return True
+    return False
+
+
+def functional(delta: float, share: float = 1.0) -> Callable[[int], float]:
+    """The level of a search for one function, from above and from below; or with a part of its log(2/δ)."""
+    return lambda count: (share * math.log(2.0 / delta) + wager_regret(count)) / count
+
+
+def random_function(seed: int) -> tuple[Floats, Floats]:
+    """Probabilities and values: any, or rare and large, or nearly certain."""
+    rng = np.random.default_rng(seed)
+    outcomes = int(rng.integers(2, 8))
+    if seed % 3 == 0:
+        return rng.dirichlet(np.ones(outcomes)), rng.random(outcomes)
+    rare = 10.0 ** -rng.uniform(0.5, 2.5)
+    p = np.append(rng.dirichlet(np.ones(outcomes - 1)) * (1.0 - rare), rare)
+    f = np.append(0.05 * rng.random(outcomes - 1), 1.0)
+    return p, f if seed % 3 == 1 else -f
+
+
+def test_one_function_stays_within_its_bounds_at_all_times() -> None:
+    """Random distributions and functions, whose ends are known exactly or loosely."""
+    runs = 150
+    failures = sum(leaves(*random_function(i), functional(DELTA), 600, i, top=i % 2 == 0) for i in range(runs))
+    assert binom.sf(failures - 1, runs, DELTA) > 1e-6
+
+
+def test_the_check_notices_a_threshold_that_is_too_small() -> None:
+    """With a tenth of log(2/δ), two thirds of the sequences of coins leave their bounds, where 30 % may."""
+    runs = 60
+    coin = np.array([0.5, 0.5]), np.array([0.0, 1.0])
+    failures = sum(leaves(*coin, functional(DELTA, 0.1), 600, i, top=True) for i in range(runs))
+    assert binom.sf(failures - 1, runs, DELTA) < 1e-6
+
+
+@pytest.mark.parametrize("chance", [0.5, 0.2, 0.03])
+@pytest.mark.parametrize("delta", [0.5, 0.1])
+def test_the_probability_of_ever_leaving_the_bounds_by_enumeration(chance: float, delta: float) -> None:
+    """Of two outcomes, by the exact distribution of the number of the second that has never left; n up to 300."""
+    level = functional(delta)
+    alive, left = {0: 1.0}, 0.0
+    for count in range(1, 301):
+        after: dict[int, float] = {}
+        for hits, probability in alive.items():
+            after[hits] = after.get(hits, 0.0) + probability * (1.0 - chance)
+            after[hits + 1] = after.get(hits + 1, 0.0) + probability * chance
+        alive = {}
+        for hits, probability in after.items():
+            shares, values = np.array([count - hits, hits]) / count, np.array([0.0, 1.0])
+            high = ball_maximum(shares, values, 1.0, level(count))
+            low = ball_minimum(shares, values, 0.0, level(count))
+            if low <= chance <= high:
+                alive[hits] = probability
+            else:
+                left += probability
+    assert 0.01 * delta < left <= delta
+
+
+# The bounds of one pair
+
+
+@pytest.mark.parametrize("tail", ["honest", "zero"])
+@pytest.mark.parametrize("rewards", [(1.0, 2.0), (-2.0, -1.0)])
+def test_spans_contain_every_value_at_its_stage(rewards: tuple[float, float], tail: Any) -> None:
+    """And 0 where episodes end, which rewards of one sign would leave out: the end is among what was not seen."""
+    model = ending(0)
+    constant = [np.full(model.probabilities.shape, reward) for reward in rewards]  # which reach the ends
+    mixed = np.random.default_rng(0).uniform(*rewards, size=model.probabilities.shape)
+    for given, ends in product((*constant, mixed), (False, True)):
+        table = sp.TabularModel(
+            model.probabilities,
+            model.successors,
+            given,
+            discount=0.6,
+            reward_kind="transition",
+            reward_range=rewards,
+            terminal=model.ends if ends else None,
+        )
+        for backup in (sp.HardMax(), sp.LogSumExp(0.5), by_state(table)):
+            low, high = spans(table, backup, 4, tail).T
+            values = exact(table, OTGapE(backup, 0.0, horizon=4, tail=tail))[0][:, ~table.terminal]
+            assert (low[:4, None] <= values + 1e-9).all()
+            assert (values <= high[:4, None] + 1e-9).all()
+            assert not ends or ((low <= 0.0) & (high >= 0.0)).all()
+            assert ends or (low[0] > 0.0) == (rewards[0] > 0.0)
+
+
+def interval_of_sets(search: Explorer, entry: int, later: int) -> tuple[float, float]:
+    """The interval of an action value by its definition, from the counts and levels of a pair."""
+    graph, rules = search.graph, search.rules
+    pair = graph.pairs[entry]
+    places = slice(int(pair["start"]), int(pair["start"] + pair["seen"]))
+    shares, by_outcome = graph.hits[places] / pair["count"], rules.kind == BY_OUTCOME
+    ends: list[float] = []
+    for side in (-1, 1):
+        span, values = (rules.span_low, graph.low) if side < 0 else (rules.span_high, graph.high)
+        reward_edge = rules.reward_low + (rules.reward_width if side > 0 else 0.0)
+        other = rules.discount * span[later] + (reward_edge if by_outcome else 0.0)
+        worth = np.array([graph.rewards[place] if by_outcome else 0.0 for place in range(places.start, places.stop)])
+        for i, successor in enumerate(graph.successors[places]):
+            if successor != ENDED:
+                after = span[later] if later == rules.stages else values[successor * rules.stages + later]
+                worth[i] += rules.discount * after
+        if pair["seen"] == rules.bound:
+            other = -side * math.inf
+        if rules.bound == 1:
+            found = float(worth[0])
+        elif rules.bound == 2:
+            first, second = worth[0], worth[1] if len(worth) > 1 else other
+            limits = bernoulli_lower(shares[0], pair["level"]), bernoulli_upper(shares[0], pair["level"])
+            found = side * max(side * (x * first + (1.0 - x) * second) for x in limits)
+        else:
+            found = (ball_maximum if side > 0 else ball_minimum)(shares, worth, other, pair["level"])
+        reward = 0.0 if by_outcome else float(pair["reward_low" if side < 0 else "reward_high"])
+        ends.append(reward + found)
+    return ends[0], ends[1]
+
+
+@pytest.mark.parametrize("horizon", [None, 3])
+@pytest.mark.parametrize("kind", ["deterministic", "bernoulli", "transition", "bounded"])
+def test_the_interval_of_an_action_value_is_that_of_its_sets(kind: Any, horizon: int | None) -> None:
+    """What was not seen may be worth anything, its reward included, until as many were seen as there can be."""
+    met = set()
+    for branching, successors in ((1, None), (2, None), (3, None), (3, 4)):
+        by_pair = kind in ("deterministic", "bernoulli")
+        model = (garnet if by_pair else ending)(3, branching=branching, kind=kind)
+        search = begun(OTGapE(sp.HardMax(), 0.0, 0.1, horizon=horizon, successors=successors), model)
+        for calls in (3, 20, 200):
+            search.explore(0.0, calls, MANY)
+            for entry in np.flatnonzero(search.graph.pairs["count"]).tolist():
+                met.add((search.rules.bound, int(search.graph.pairs[entry]["seen"])))
+                for later in [0] if horizon is None else range(1, horizon + 1):
+                    found = sets._action_interval(search.graph, search.rules, entry, later, search.work.room)
+                    assert found == pytest.approx(interval_of_sets(search, entry, later), rel=1e-9, abs=1e-9)
+    doubled = {(2, 1), (2, 2), (6, 2), (6, 6), (8, 5)}
+    assert met >= (doubled if kind == "bernoulli" else {(1, 1), (2, 1), (3, 2), (3, 3), (4, 3)})
+
+
+@pytest.mark.parametrize("bound", [1, 2, 3])
+def test_an_interval_covers_what_has_not_been_seen(bound: int) -> None:
+    """After one sample, an unseen successor may be worth anything, and the reward too."""
+    model = garnet(3, branching=bound, kind="deterministic")
+    search = begun(OTGapE(sp.HardMax(), 0.0, 0.1), model)
+    search.explore(0.0, 1, MANY)
+    entry = int(np.flatnonzero(search.graph.pairs["count"])[0])
+    low, high = search.intervals[entry]
+    reward = float(model.rewards[0, entry])
+    span = np.array(sp.curvature.value_interval(model, sp.HardMax()))
+    assert (low, high) == pytest.approx(tuple(reward + 0.6 * span))
+    assert sets.slack(search.graph, search.rules, entry, 0) == pytest.approx(
+        0.0 if bound == 1 else 0.6 * (1.0 - math.exp(-search.graph.pairs[entry]["level"])) * (span[1] - span[0])
+    )
+
+
+# Rounding
+
+
+def exact_values(model: sp.TabularModel) -> list[Fraction]:
+    """The values of a model with one action and two successors, in rational arithmetic by Cramer's rule."""
+    discount = Fraction(model.discount)
+    (p, r), (q, s) = (
+        (Fraction(float(chances[0, 0])), Fraction(float(reward[0])))
+        for chances, reward in zip(model.probabilities, model.rewards, strict=True)
+    )
+    a, b, c, d = 1 - discount * p, -discount * (1 - p), -discount * q, 1 - discount * (1 - q)
+    return [(r * d - b * s) / (a * d - b * c), (a * s - c * r) / (a * d - b * c)]
+
+
+@pytest.mark.parametrize(("discount", "seen"), [(0.9, 3.0), (0.99, 12.0), (0.999, 0.0)])
+def test_rounding_errors_of_sweeps_add_up_over_the_horizon(discount: float, seen: float) -> None:
+    """They stay below the bound of Lemma 5.24 and, with a long horizon, exceed any fixed number of units."""
+    largest = 0.0
+    for seed in range(40 if discount < 0.999 else 5):
+        rng = np.random.default_rng(seed)
+        chances, rewards = rng.dirichlet(np.ones(2), size=(2, 1)), rng.random((2, 1))
+        model = sp.TabularModel(
+            chances, np.tile([0, 1], (2, 1, 1)), rewards, discount=discount, reward_range=(0.0, 1.0)
+        )
+        search = begun(OTGapE(sp.HardMax(), 0.0), model)
+        for state in (0, 1):
+            search.number(state)
+            search.record(
+                np.full(2, state), np.array([0, 1]), np.full(2, rewards[state, 0]), np.ones(2, dtype=np.int64)
+            )
+            pair = search.graph.pairs[state]
+            pair["first_low"] = pair["first_high"] = chances[state, 0, 0]  # known for certain
+        for _ in range(round(45.0 / (1.0 - discount))):
+            search.sweep()
+        for value, low, high in zip(exact_values(model), search.graph.low, search.graph.high, strict=False):
+            error = max(Fraction(float(low)) - value, value - Fraction(float(high)))
+            assert error <= 9 * Fraction(1, 2**53) * (1 + 1 / (1 - Fraction(discount))) / (1 - Fraction(discount))
+            largest = max(largest, float(error) / math.ulp(float(value)))
+    assert largest >= seen
+
+
+# The best action
+
+
+def test_leaders_are_found_by_their_definition() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        intervals = np.sort(rng.integers(0, 4, size=(4, 2)), axis=1).astype(float)
+        low, high = intervals.T
+        best = int(np.lexsort((-high, -low))[0])
+        challenger = int(np.where(np.arange(4) == best, -np.inf, high).argmax())
+        assert sets.ugape(intervals) == (best, challenger, high[challenger] - low[best])
+
+
+def test_a_certificate_holds_in_whichever_case_is_true() -> None:
+    """No action values of any case contradict it, some attain its gap, and no other action has a smaller one."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        shape = int(rng.integers(1, 4)), int(rng.integers(2, 5))
+        cases = np.sort(rng.random((*shape, 2)), axis=-1) + rng.normal(size=(shape[0], 1, 1))
+        gaps = np.full(shape[1], -np.inf)
+        for (low, high), best in product(np.moveaxis(cases, -1, 1), range(shape[1])):
+            worst = np.where(np.arange(shape[1]) == best, low, high)  # the action values that contradict it most
+            gaps[best] = max(gaps[best], np.delete(worst, best).max() - worst[best])
+        best, _, gap = sets.best_action(cases)
+        assert gap == gaps[best] == gaps.min()
+
+
+def test_the_width_of_a_value_is_at_most_what_the_walk_meets() -> None:
+    """F(U) − F(L) ≤ ⟨∇F(U), U − L⟩, and hardly less where U is near L."""
+    rng = np.random.default_rng(0)
+    transport = sp.OptimalTransport(cost=discrete_cost(3), tau=2.0, lam=0.05)
+    for backup in (sp.HardMax(), sp.LogSumExp(0.2), sp.Tsallis(0.5), transport):
+        high = rng.random((500, 3))
+        for scale in (1.0, 1e-6):
+            widths = scale * rng.random((500, 3))
+            difference = backup.value(high) - backup.value(high - widths)
+            met = (backup.policy(high) * widths).sum(axis=1)
+            assert (difference <= met + 1e-12).all()
+            assert scale == 1.0 or (difference >= 0.99 * met - 1e-12).all()

@@ -1,0 +1,412 @@
+"""Environments simulated by copies: a copy is all of the environment, draws its own future, or is refused."""
+
+import functools
+import pickle
+import random
+import re
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import smoothplan as sp
+from smoothplan.models import from_gymnasium
+from smoothplan.models.gymnasium import notes, state_of
+from tests.models.test_gymnasium import InPlace, Line, doubled
+
+CARDS = {card: (4 if card == 10 else 1) / 13 for card in range(1, 11)}
+
+
+def pendulum() -> gymnasium.Env[Any, Any]:
+    return gymnasium.wrappers.DiscretizeAction(gymnasium.make("Pendulum-v1"), 3)
+
+
+class Colour(Enum):
+    RED = 1
+
+
+class Place(NamedTuple):
+    x: int
+    y: int
+
+
+class Monster:
+    """Knows the map and draws from a generator of its own, which it once got from the environment."""
+
+    __slots__ = ("friend", "map", "place", "random")
+
+    def __init__(self, map_: Any, random_: Any) -> None:
+        self.map, self.place, self.random = map_, Place(2, 2), random_
+        self.friend = self
+
+    def move(self) -> None:
+        self.place = Place(int(self.random.integers(5)), self.place.y)
+        self.map[self.place.x, self.place.y] += 1
+
+
+class Dungeon(gymnasium.Env[Any, Any]):
+    """Many attributes, shared parts, several sources of randomness, and a large table that never changes."""
+
+    observation_space = spaces.Discrete(5)
+
+    def __init__(self, opens: int = 1_000) -> None:
+        self.opens = opens
+        self.action_space = spaces.Discrete(3, start=4)
+        self.dice, self.old = random.Random(0), np.random.default_rng(0)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.doors: dict[str, Any] = {f"door {n}": [n, {"open": False}] for n in range(100)}
+        self.place = self.start = Place(1, 1)
+        self.map = np.zeros((5, 5), dtype=np.int8)
+        self.monsters = [Monster(self.map, self.np_random), Monster(self.map, self.old)]
+        self.first, second = self.monsters
+        self.first.friend, second.friend = second, self.first
+        self.near, self.dealt = self.doors["door 3"], [self.doors["door 4"], self.deal, self.old.integers]
+        self.keys, self.last = {"gold"}, deque([1.5, -0.0], maxlen=3)
+        self.colour, self.count, self.self, self.größe = Colour.RED, np.int64(0), self, "klein"
+        return 0, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        for monster in self.monsters:
+            monster.move()
+        self.place = Place((self.place.x + action) % 5, self.action_space.sample() - 4)
+        self.keys ^= {self.dice.choice(["gold", "iron", "wood"])}
+        self.last.append(float(self.map[self.place]))
+        self.größe += "é"[int(self.count) % 2 :]
+        self.count += 1
+        assert self.first is self.monsters[0] is self.first.friend.friend
+        assert self.near is self.doors["door 3"]
+        assert self.dealt[0] is self.doors["door 4"]
+        assert self.dealt[1] == self.deal
+        assert self.dealt[2].__self__ is self.old
+        assert self.self is self
+        assert all(monster.map is self.map for monster in self.monsters)
+        if self.count > self.opens:
+            self.doors["door 7"][1]["open"] = True
+        return 0, float(self.map.max() / (1 + self.map.sum())), bool(self.count == 100), False, {}
+
+    def deal(self) -> None:
+        """A method, which `dealt` holds."""
+
+
+def rebuilt(model: sp.GenerativeModel, state: Any) -> Any:
+    """The environment that a state stands for."""
+    return model.step._snapshots.rebuilt(state.tobytes().rstrip(b"\0"), np.random.default_rng(0))  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def dungeon() -> sp.GenerativeModel:
+    real = Dungeon()
+    model = from_gymnasium(real, reward_range=(0, 1))
+    assert not vars(real).keys() & {"map", "place"}  # it was not touched
+    return model
+
+
+def test_a_copy_is_all_of_the_environment(dungeon: sp.GenerativeModel) -> None:
+    """Its construction has compared it with the real environment, step by step; here is what that would not notice."""
+    real, model = Dungeon(), dungeon
+    assert "copies of Dungeon, states of" in repr(model)
+    assert "µs per simulator call" in notes(model)[0]
+    real.reset(seed=1)
+    states = [state_of(model, real)]
+    for action in (4, 5, 6, 4):
+        real.step(action)
+        states.append(state_of(model, real))
+    assert len({state.tobytes() for state in states}) == 5
+    for state in states:
+        copied = rebuilt(model, state)
+        np.testing.assert_array_equal(state_of(model, copied), state)
+        assert copied.self is copied
+        assert copied.first.map is copied.map
+        assert copied.colour is Colour.RED
+        assert copied.first.random is copied.np_random
+    assert b"door" not in states[1].tobytes()  # what never changed is no part of a state
+    again = Dungeon()
+    again.reset(seed=7)
+    real.reset(seed=8)
+    np.testing.assert_array_equal(state_of(model, again), state_of(model, real))  # randomness is no part of it, either
+    sp.check_model(model, rounds=5)
+
+
+def test_a_shared_attribute_that_changes_after_all_is_an_error(dungeon: sp.GenerativeModel) -> None:
+    real = Dungeon()
+    real.reset(seed=0)
+    real.count = np.int64(1_000)  # random play did not see it: it opens a door
+    oracle = sp.Oracle(dungeon, 0)
+    states = np.repeat(state_of(dungeon, real)[None], 200, axis=0)
+    with pytest.raises(sp.ModelError, match="its attribute doors changed, which never did in random play"):
+        oracle.sample(states, np.zeros(200, dtype=np.int64))
+    seen = from_gymnasium(Dungeon(opens=60), reward_range=(0, 1))  # late in the episodes of random play, but seen
+    real.count, real.opens = np.int64(59), 60
+    outcome = sp.Oracle(seen, 0).sample(state_of(seen, real)[None], [0])
+    outcome = sp.Oracle(seen, 0).sample(outcome.next_states, [0])
+    assert b"door" in outcome.next_states.tobytes()
+
+
+def test_equal_content_has_equal_bytes(dungeon: sp.GenerativeModel) -> None:
+    """Whatever is shared, and in whichever order sets were filled; the initial state recurs."""
+    model, one, two = dungeon, Dungeon(), Dungeon()
+    for real, keys in ((one, "ab"), (two, "ba")):
+        real.reset(seed=0)
+        real.keys = {f"{key}{8 * n}" for n in range(8) for key in keys}
+    two.place = Place(*(int(text) for text in "11"))
+    two.colour = Colour["RED"]
+    assert two.place is not two.start
+    np.testing.assert_array_equal(state_of(model, one), state_of(model, two))
+    two.last = deque([1.5, 0.0], maxlen=3)  # −0.0 is another number, 1 / x says
+    assert (state_of(model, one) != state_of(model, two)).any()
+
+
+class Hostile:
+    """Pickles as a call of a function."""
+
+    def __init__(self, *call: Any) -> None:
+        self.call = call
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.mark.parametrize(
+    ("thing", "message"),
+    [
+        (Hostile(exec, ("raise SystemExit",)), "a state of an environment cannot refer to builtins.exec"),
+        (Hostile(getattr, (1, "real")), "a state of an environment cannot refer to builtins.getattr"),
+    ],
+)
+def test_a_state_can_only_name_what_the_environment_is_made_of(
+    thing: Any, message: str, dungeon: sp.GenerativeModel
+) -> None:
+    """States are pickles, and may come from a file: reading one imports nothing."""
+    text = pickle.dumps(thing)
+    text = b"000.place %d\n%s" % (len(text), text)
+    state = np.frombuffer(text.ljust(len(dungeon.initial_state), b"\0"), dtype=np.uint8)
+    with pytest.raises(sp.ModelError, match=message):
+        sp.Oracle(dungeon, 0).sample(state[None], [0])
+
+
+@pytest.fixture(scope="module")
+def blackjack() -> sp.GenerativeModel:
+    return from_gymnasium("Blackjack-v1", discount=0.9)
+
+
+def hand(model: sp.GenerativeModel, player: list[int], dealer: list[int]) -> Any:
+    real: Any = gymnasium.make("Blackjack-v1")
+    real.reset(seed=0)
+    real.unwrapped.player, real.unwrapped.dealer = player, dealer
+    return state_of(model, real)
+
+
+def test_copies_draw_cards_of_their_own(blackjack: sp.GenerativeModel) -> None:
+    """Not all the same card, which copies that are not reseeded draw; and not by the generator of the real game.
+
+    A card of probability p comes n·p ± 5.5·√(n·p·(1−p)) times of n, except with a probability of about 4e-8.
+    """
+    n = 3_000
+    oracle = sp.Oracle(blackjack, 1)
+    states = np.repeat(hand(blackjack, [2, 3], [10, 6])[None], n, axis=0)
+    found = oracle.sample(states, np.ones(n, dtype=np.int64))
+    kinds, counts = np.unique(found.next_states, axis=0, return_counts=True)
+    numbers = {kind.tobytes(): int(count) for kind, count in zip(kinds, counts, strict=True)}
+    for card, p in CARDS.items():
+        count = numbers[hand(blackjack, [2, 3, card], [10, 6]).tobytes()]
+        assert abs(count - n * p) < 5.5 * np.sqrt(n * p * (1 - p))
+    assert sum(numbers.values()) == n
+    assert len(numbers) == 10
+    neighbours = (found.next_states[1:] == found.next_states[:-1]).all(axis=1).mean()
+    p = sum(p * p for p in CARDS.values())
+    assert abs(neighbours - p) < 5.5 * np.sqrt(p / n)
+
+
+def total(cards: tuple[int, ...]) -> int:
+    return sum(cards) + (10 if 1 in cards and sum(cards) + 10 <= 21 else 0)
+
+
+@functools.cache
+def stick(player: int, dealer: tuple[int, ...]) -> float:
+    """The exact value of sticking: the dealer draws to 17."""
+    theirs = total(dealer)
+    if theirs < 17:
+        return sum(p * stick(player, (*dealer, card)) for card, p in CARDS.items())
+    return 1.0 if theirs > 21 else float(np.sign(player - theirs))
+
+
+@functools.cache
+def best(cards: tuple[int, ...], dealer: tuple[int, ...], discount: float) -> float:
+    """The exact value of a hand, for a player who knows both cards of the dealer, as a copy does."""
+    hit = sum(
+        p * (-1.0 if sum(cards) + card > 21 else discount * best((*cards, card), dealer, discount))
+        for card, p in CARDS.items()
+    )
+    return max(stick(total(cards), dealer), hit)
+
+
+@pytest.mark.parametrize(("player", "dealer", "hits"), [([10, 6], [10, 7], True), ([10, 4], [10, 5], False)])
+def test_a_hand_is_worth_what_a_calculation_says(
+    player: list[int], dealer: list[int], hits: bool, blackjack: sp.GenerativeModel
+) -> None:
+    """The mean of n returns in [−1, 1] is off by more than √(2·log(2e6)/n) with a probability of 1e-6 (Hoeffding)."""
+    n = 2_000
+    theirs, discount = tuple(dealer), blackjack.discount
+    exact = best(tuple(player), theirs, discount)
+    assert (exact > stick(total(tuple(player)), theirs)) == hits
+    oracle, returns, discounted = sp.Oracle(blackjack, 5), 0.0, 1.0
+    states = np.repeat(hand(blackjack, player, dealer)[None], n, axis=0)
+    while len(states):
+        cards = [tuple(rebuilt(blackjack, state).player) for state in states]
+        actions = [int(best(held, theirs, discount) > stick(total(held), theirs)) for held in cards]
+        found = oracle.sample(states, np.array(actions))
+        returns += discounted * found.rewards.sum()
+        states, discounted = found.next_states[~found.terminals], discounted * discount
+    assert abs(returns / n - exact) < np.sqrt(2 * np.log(2e6) / n)
+
+
+def test_wrappers(blackjack: sp.GenerativeModel) -> None:
+    """Those of observations do not matter. Others are copied, with what they keep."""
+    lake, cards, pole = (gymnasium.make(name) for name in ("FrozenLake-v1", "Blackjack-v1", "CartPole-v1"))
+    observed = gymnasium.wrappers.TransformObservation(lake, lambda seen: seen, lake.observation_space)
+    assert isinstance(from_gymnasium(observed), sp.TabularModel)
+    assert isinstance(from_gymnasium(gymnasium.wrappers.FrameStackObservation(pole, 4)), sp.JitModel)
+    for wrapped, range_ in ((doubled("CartPole-v1"), (2, 2)), (pendulum(), (-17, 0))):
+        model = from_gymnasium(wrapped, reward_range=range_)
+        assert (model.initial_state.dtype, not notes(model)) == (np.float64, True)
+        sp.check_model(model, rounds=3)
+    flat = gymnasium.wrappers.FlattenObservation(cards)
+    flat.reset(seed=3)
+    np.testing.assert_array_equal(state_of(blackjack, flat), state_of(blackjack, cards))
+    dear = doubled("Blackjack-v1")
+    model = from_gymnasium(gymnasium.wrappers.FlattenObservation(dear), reward_range=(-2, 2), discount=0.9)
+    dear.reset(seed=3)
+    one, two = (
+        sp.Oracle(m, 0).sample(np.repeat(state[None], 20, axis=0), np.zeros(20, dtype=np.int64))
+        for m, state in ((model, state_of(model, dear)), (blackjack, state_of(blackjack, cards)))
+    )
+    np.testing.assert_array_equal(one.rewards, 2 * two.rewards)
+    assert set(one.rewards) == {-2.0, 2.0} or len(set(one.rewards)) == 3
+
+
+class Square(Line):
+    """A whole number, without a table."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.state = 5
+        return self.state, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.state = min(self.state + int(action) * int(self.np_random.integers(1, 3)), 9)
+        return self.state, float(self.state == 9), self.state <= 0, False, {}
+
+
+class Ageing(Line):
+    """A hidden counter in a list, which no reset puts back."""
+
+    def __init__(self) -> None:
+        self.count = [0]
+
+    def reward(self) -> float:
+        self.count[0] += 1
+        return float(self.count[0] % 3 == 0)
+
+
+class Labelled(Line):
+    """Its state is not numbers."""
+
+    start = ("a",)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.state, 0.0, False, False, {}
+
+
+def test_environments_are_played_without_further_declarations() -> None:
+    assert sp.act(Square(), reward_range=(0, 1), max_steps=12, calls=300, discount=0.9).mean > 5
+    played = [sp.act("Blackjack-v1", calls=150, reference_calls=300, episodes=3, seed=2) for _ in range(2)]
+    first, again = ([(e.score, e.steps, e.calls) for e in result.episodes] for result in played)
+    assert first == again
+    assert "A copy knows all that the environment holds" in played[0].warnings[0]
+    assert sp.act(Labelled(), reward_range=(0, 1), calls=20, max_steps=2).episodes[0].steps == 2
+    assert sp.act(Ageing(), reward_range=(0, 1), calls=20, max_steps=3).mean == 1.0
+
+
+@pytest.mark.parametrize("kind", ["CartPole-v1", "FrozenLake-v1", "Blackjack-v1", Dungeon, InPlace])
+def test_threads_and_pickled_copies_draw_alike(kind: Any) -> None:
+    model = from_gymnasium(kind) if isinstance(kind, str) else from_gymnasium(kind(), reward_range=(0, 1))
+    size = 12 if notes(model) else 200
+    states = np.repeat(np.asarray(model.initial_state)[None], size, axis=0)
+    actions = np.arange(size) % model.actions
+
+    def run(chunk: int, model: sp.GenerativeModel = model) -> Any:
+        oracle = sp.Oracle(model, 0, chunk)
+        return [oracle.sample(states, actions) for _ in range(3)]
+
+    expected = [run(chunk) for chunk in range(8)]
+    copied = pickle.loads(pickle.dumps(model))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(run, range(8)))
+    np.testing.assert_equal(found, expected)
+    np.testing.assert_equal([run(chunk, copied) for chunk in range(8)], expected)
+
+
+MEMORY = np.zeros(4)
+
+
+class Outside(gymnasium.Env[Any, Any]):
+    """Its steps depend on what no copy of it has, or it holds what cannot be copied."""
+
+    observation_space, action_space = spaces.Discrete(1), spaces.Discrete(2)
+    steps: ClassVar[int] = 0
+
+    def __init__(self, global_draws: bool = False, held: Any = None, remembers: bool = False) -> None:
+        self.global_draws, self.held, self.second = global_draws, held, MEMORY if isinstance(held, np.ndarray) else None
+        if remembers:
+            self.held = lambda: self.global_draws
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        Outside.steps += 1
+        return 0, random.random() if self.global_draws else float(Outside.steps % 3 == 0), False, False, {}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return 0, {}
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "message"),
+    [
+        (Outside(), {"reward_range": (0, 1)}, "Outside cannot be made a generative model: a copy does not"),
+        (Outside(global_draws=True), {"reward_range": (0, 1)}, "draws from another generator than its own"),
+        (
+            Outside(held=threading.Lock()),
+            {"reward_range": (0, 1)},
+            "its attribute held cannot be copied: cannot pickle",
+        ),
+        (Outside(held=MEMORY[:2]), {"reward_range": (0, 1)}, "its attribute second shares its memory with"),
+        (
+            Outside(remembers=True),
+            {"reward_range": (0, 1)},
+            "which refers to the environment it was made f",
+        ),
+        (
+            "Blackjack-v1",
+            {"reward_range": (0, 1)},
+            "must contain all rewards: Blackjack-v1 paid -1, got (0",
+        ),
+        (
+            "Blackjack-v1",
+            {"state_bytes": 40},
+            "more than the 40 of this model: give from_gymnasium a larger",
+        ),
+    ],
+)
+def test_an_environment_that_cannot_be_copied_is_refused(
+    environment: Any, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        from_gymnasium(environment, **arguments)

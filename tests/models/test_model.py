@@ -1,0 +1,272 @@
+"""The oracle counts, draws and checks; declarations are canonical."""
+
+import pickle
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smoothplan as sp
+from smoothplan.base.arguments import Ints
+from smoothplan.models.model import Declarations
+from smoothplan.theory import curvature
+
+# --- The oracle's count and its draws ---------------------------------------------------------------------------------
+
+
+class Counting:
+    """A walk on the line that counts the rows it was asked for, and may fail."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.rows = 0
+        self.fails = fails
+
+    def __call__(self, states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
+        self.rows += len(actions)
+        if self.fails == "raises":
+            raise RuntimeError("the simulator broke down")
+        rewards = np.full(len(actions), np.nan if self.fails == "nan" else 0.5)
+        return states + rng.standard_normal(states.shape), rewards
+
+    def scalar(self, state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
+        self.rows += 1
+        return state + rng.standard_normal(state.shape), 0.5, False
+
+
+DECLARED: dict[str, Any] = {"actions": 2, "discount": 0.9, "reward_range": (0, 1)}
+BATCHES = (1, 7, 0, 100, 3)
+
+
+@pytest.mark.parametrize("form", ["vector", "scalar"])
+def test_every_row_of_every_batch_is_counted(form: str) -> None:
+    counting = Counting()
+    vector, scalar = sp.VectorModel(counting, **DECLARED), sp.VectorModel.from_scalar(counting.scalar, **DECLARED)
+    oracle = sp.Oracle(vector if form == "vector" else scalar, seed=0)
+    for size in BATCHES:
+        oracle.sample(np.zeros((size, 2)), np.zeros(size, dtype=np.int64))
+        assert oracle.calls == counting.rows
+    assert oracle.calls == sum(BATCHES)
+
+
+@pytest.mark.parametrize(("fails", "error"), [("raises", sp.SimulatorError), ("nan", sp.ModelError)])
+def test_calls_of_a_failing_simulator_are_counted(fails: str, error: type[Exception]) -> None:
+    counting = Counting(fails)
+    oracle = sp.Oracle(sp.VectorModel(counting, **DECLARED), seed=0)
+    with pytest.raises(error):
+        oracle.sample(np.zeros((5, 2)), np.zeros(5, dtype=np.int64))
+    assert oracle.calls == 5
+    assert 5 <= counting.rows <= 3 * 5  # a batch that raises is called again in halves, to find out who is to blame
+
+
+def test_draws_depend_on_seed_and_chunk_only() -> None:
+    model = sp.VectorModel(Counting(), **DECLARED)
+
+    def drawn(seed: int, chunk: int) -> Any:
+        return sp.Oracle(model, seed, chunk).sample(np.zeros((4, 1)), np.zeros(4, dtype=np.int64)).next_states
+
+    keys = [(seed, chunk) for seed in range(4) for chunk in range(4)]
+    first = {key: drawn(*key) for key in keys}
+    for key in reversed(keys):
+        np.testing.assert_array_equal(drawn(*key), first[key])
+    assert len({float(values[0, 0]) for values in first.values()}) == len(keys)
+
+
+# --- Declarations -----------------------------------------------------------------------------------------------------
+
+
+def test_declarations_are_canonical_and_frozen() -> None:
+    start = np.array([0.0, 1.0])
+    given: dict[str, Any] = {"actions": np.int64(2), "discount": 0, "max_successors": np.int64(3)}
+    declared = Declarations(**given, reward_range=(0, 1), initial_state=start)
+    start[:] = 9.0
+    assert (declared.actions, declared.discount, declared.reward_range) == (2, 0.0, (0.0, 1.0))
+    assert (declared.reward_kind, declared.max_successors, declared.terminates) == ("bounded", 3, True)
+    assert declared.initial_state.tolist() == [0.0, 1.0]
+    assert not declared.initial_state.flags.writeable
+    with pytest.raises(AttributeError):
+        declared.actions = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"discount": 1}, ValueError, "discount must be at least 0 and below 1, got 1"),
+        ({"reward_range": (2, 1)}, ValueError, "reward_range must have low ≤ high, got (2, 1)"),
+        ({"reward_kind": "normal"}, ValueError, "reward_kind must be one of deterministic, bernoulli, transition, bou"),
+        ({"value_range": (0, np.inf)}, ValueError, "value_range[1] must be finite, got inf"),
+        (
+            {"value_range": (11, 12)},
+            ValueError,
+            "[0, 10], the values that reward_range=(0.0, 1.0) and discount=0.9 all",
+        ),
+        ({"value_range": (-2, -1)}, ValueError, "value_range must overlap"),
+        ({"reward_kind": "bernoulli", "reward_range": (0, 2)}, ValueError, "must be (0, 1) for bernoulli rewards, got"),
+        ({"max_successors": 0}, ValueError, "max_successors must be at least 1, got 0"),
+        ({"terminates": 1}, TypeError, "terminates must be true or false, got 1"),
+        ({"step": 3}, TypeError, "step must be a function of (states, actions, rng), got 3"),
+    ],
+)
+@pytest.mark.parametrize("kind", [sp.VectorModel, sp.JitModel])
+def test_a_wrong_declaration_is_refused(
+    kind: Any, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        kind(**{"step": Counting(), **DECLARED, **changes})
+
+
+def test_a_value_range_is_declared_by_any_model() -> None:
+    step = Counting()
+    assert sp.VectorModel(step, **DECLARED).value_range is None
+    assert sp.VectorModel(step, **DECLARED, value_range=(0, 1)).value_range == (0.0, 1.0)
+    table = sp.models.garnet(value_range=(1, 9))
+    assert table.value_range == pickle.loads(pickle.dumps(table)).value_range == (1.0, 9.0)
+    assert "rewards=deterministic in [0, 1], values in [1, 9])" in repr(table)
+    with pytest.raises(ValueError, match=re.escape("value_range must overlap [0, 10], the values that reward_range=")):
+        sp.models.garnet(value_range=(11, 12))
+    # The end of what is possible is not refused because 1/(1 − 0.95) is a little less than 20.
+    always = {**DECLARED, "discount": 0.95, "reward_range": (1, 1), "terminates": False, "value_range": (20, 20)}
+    assert curvature.value_interval(sp.VectorModel(step, **always), sp.HardMax()) == pytest.approx((20.0, 20.0))
+
+
+def test_a_class_of_ones_own_needs_no_value_range() -> None:
+    class Own:
+        """As classes were before there was one."""
+
+        def __init__(self, model: sp.TabularModel) -> None:
+            for name in ("actions", "discount", "reward_range", "reward_kind", "max_successors", "terminates", "step"):
+                setattr(self, name, getattr(model, name))
+            self.initial_state = 0
+
+    model: Any = Own(sp.models.garnet(states=5, discount=0.2))
+    assert not hasattr(model, "value_range")
+    planner = sp.DebiasedCruiser(sp.LogSumExp(1.0), 0.1)
+    assert sp.check_model(model).calls > 0
+    assert sp.plan(planner, model).status == "converged"
+    model.value_range = [0, 1]
+    assert curvature.value_interval(model, sp.HardMax()) == (0.0, 1.0)
+    model.value_range = (3, 4)
+    with pytest.raises(ValueError, match="value_range must overlap"):
+        sp.plan(planner, model)
+
+
+# --- What the oracle refuses of a simulator ---------------------------------------------------------------------------
+
+
+def answering(*answer: Any) -> Any:
+    """A step that gives one answer to everything."""
+    return lambda states, actions, rng: answer
+
+
+STATES = np.array([[1.5], [2.5]])
+FINE = (STATES, np.array([0.0, 1.0]), np.array([False, False]))
+
+
+@pytest.mark.parametrize(
+    ("step", "declared", "message"),
+    [
+        (
+            answering(STATES, np.array([0.5, 1.25])),
+            {},
+            "reward 1.25 is outside the declared range [0, 1] (state [2.5], action 1, reward 1.25, next state [2.5], "
+            "seed 0, chunk 0)",
+        ),
+        (answering(STATES, np.array([0.5, np.nan])), {}, "reward nan is outside the declared range [0, 1]"),
+        (answering(STATES, np.array([1.0, 0.5])), {"reward_kind": "bernoulli"}, "reward 0.5 of a bernoulli model is"),
+        (
+            answering(np.array([[1.5], [np.nan]]), FINE[1]),
+            {},
+            "the next state is not finite (state [2.5], action 1, reward 1.0, next state [nan], seed 0, chunk 0)",
+        ),
+        (
+            answering(STATES, FINE[1], np.array([False, True])),
+            {"terminates": False},
+            "terminal in a model declared with",
+        ),
+        (answering(STATES[:1], FINE[1]), {}, "next_states must have the shape of states, (2, 1), got (1, 1)"),
+        (answering(STATES.astype(np.float32), FINE[1]), {}, "must have the dtype of states, float64, got float32"),
+        (answering(STATES, np.zeros((2, 1))), {}, "rewards must have shape (2,), got (2, 1)"),
+        (answering(STATES, np.array([True, False])), {}, "rewards must be numbers, got bool"),
+        (answering(STATES, FINE[1], np.array([0, 1])), {}, "terminals must be booleans, got int64"),
+        (answering(*FINE, {}), {}, "step must return (next_states, rewards, terminals), got tuple"),
+        (lambda s, a, rng: None, {}, "step must return (next_states, rewards, terminals), got NoneType: None"),
+    ],
+)
+def test_the_oracle_names_what_a_simulator_does_wrong(step: Any, declared: dict[str, Any], message: str) -> None:
+    model = sp.VectorModel(step, **DECLARED, **declared)
+    with pytest.raises(sp.ModelError, match=re.escape(message)):
+        sp.Oracle(model, 0).sample(STATES, [0, 1])
+
+
+def _pay_0_3(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    return states.copy(), np.full(len(actions), 0.3, dtype=np.float32), np.zeros(len(actions), dtype=np.bool_)
+
+
+@pytest.mark.parametrize("precision", [np.float32, np.float16])
+@pytest.mark.parametrize("kind", ["vector", "scalar", "jit"])
+def test_rewards_are_converted_before_they_are_checked(kind: str, precision: Any) -> None:
+    """0.3 of lower precision is more than 0.3. The error says how its range is declared, and that is accepted."""
+
+    def model(**declared: Any) -> sp.GenerativeModel:
+        if kind == "scalar":
+            return sp.VectorModel.from_scalar(lambda s, a, rng: (s, precision(0.3), False), **DECLARED | declared)
+        if kind == "jit":
+            return sp.JitModel(_pay_0_3, **DECLARED | declared)
+        rewards = np.full(2, 0.3, dtype=precision)
+        return sp.VectorModel(lambda s, a, rng: (s, rewards), **DECLARED | declared)
+
+    precision = np.float32 if kind == "jit" else precision
+    rounded = float(precision(0.3))
+    name = precision.__name__
+    message = f"{rounded} is outside the declared range [0, 0.3], which {name} rounds: declare reward_range=(0.0, float"
+    with pytest.raises(sp.ModelError, match=re.escape(f"{message}(np.{name}(0.3)))")):
+        sp.Oracle(model(reward_range=(0, 0.3)), 0).sample(STATES, [0, 1])
+    with pytest.raises(sp.ModelError, match=re.escape("is outside the declared range [0, 0.25] (state")):
+        sp.Oracle(model(reward_range=(0, 0.25)), 0).sample(STATES, [0, 1])
+    found = sp.Oracle(model(reward_range=(0.0, rounded)), 0).sample(STATES, [0, 1])
+    assert found.rewards.tolist() == [rounded, rounded]
+
+
+def _add_in_place(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
+    states += 1.0
+    return states, np.zeros(len(actions))
+
+
+def _swap_actions(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
+    actions[:] = 0
+    return states, np.zeros(len(actions))
+
+
+@pytest.mark.parametrize("step", [_add_in_place, _swap_actions])
+def test_the_oracle_does_not_let_a_simulator_change_its_arguments(step: Any) -> None:
+    states = STATES.copy()
+    with pytest.raises(sp.ModelError, match="must not change its arguments"):
+        sp.Oracle(sp.VectorModel(step, **DECLARED), 0).sample(states, [0, 1])
+    np.testing.assert_array_equal(states, STATES)
+
+
+def test_errors_of_the_simulator_itself_are_named_with_the_call() -> None:
+    def step(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
+        raise LookupError("no such road")
+
+    with pytest.raises(sp.SimulatorError) as caught:
+        sp.Oracle(sp.VectorModel(step, **DECLARED), 3, 4).sample(STATES, [0, 1])
+    assert str(caught.value) == (
+        "the simulator raised LookupError: no such road (state [1.5], action 0, seed 3, chunk 4)"
+    )
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
+def test_terminals_may_be_left_out_and_rewards_may_be_whole_numbers() -> None:
+    transition = sp.Oracle(sp.VectorModel(answering(STATES, np.array([0, 1])), **DECLARED), 0).sample(STATES, [0, 1])
+    assert transition.rewards.dtype == np.float64
+    assert transition.rewards.tolist() == [0.0, 1.0]
+    assert transition.terminals.tolist() == [False, False]
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3)])
+def test_no_calls_cost_nothing(shape: tuple[int, ...]) -> None:
+    oracle = sp.Oracle(sp.VectorModel(Counting("raises"), **DECLARED), 0)
+    transition = oracle.sample(np.zeros(shape), np.zeros(0, dtype=np.int64))
+    assert transition.next_states.shape == shape
+    assert len(transition.rewards) == len(transition.terminals) == oracle.calls == 0

@@ -1,0 +1,214 @@
+"""`check_model`: every broken promise is found and named, and nothing is found in a correct simulator."""
+
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smoothplan as sp
+from smoothplan.base.arguments import Ints
+
+Rng = np.random.Generator
+Answer = tuple[Any, ...]
+DECLARED: dict[str, Any] = {"actions": 2, "discount": 0.9, "reward_range": (0, 1), "initial_state": np.zeros(2)}
+
+
+def walk(states: Any, actions: Ints, rng: Rng) -> Answer:
+    """A correct simulator: a random walk in the plane."""
+    moved = states + (2 * actions[:, None] - 1) + rng.standard_normal(states.shape)
+    return moved, np.exp(-(moved[:, 0] ** 2)), moved[:, 1] > 5
+
+
+def test_a_correct_simulator_passes_and_is_described() -> None:
+    rows = 0
+
+    def counted(states: Any, actions: Ints, rng: Rng) -> Answer:
+        nonlocal rows
+        rows += len(actions)
+        return walk(states, actions, rng)
+
+    report = sp.check_model(sp.VectorModel(counted, **DECLARED))
+    assert report.calls == rows
+    assert report.states > 100
+    assert 0 <= report.rewards[0] < 0.1 < 0.9 < report.rewards[1] <= 1
+    assert report.successors == 32
+    assert 0 < report.terminal < 0.2
+
+
+def test_the_check_is_reproducible_and_its_seed_matters() -> None:
+    model = sp.VectorModel(walk, **DECLARED)
+    assert sp.check_model(model, seed=1) == sp.check_model(model, seed=1)
+    assert sp.check_model(model, seed=1) != sp.check_model(model, seed=2)
+
+
+def test_states_may_be_given_or_must_be() -> None:
+    model = sp.VectorModel(walk, actions=2, discount=0.9, reward_range=(0, 1))
+    assert sp.check_model(model, [[0.0, 0.0], [1.0, 1.0]], rounds=5).states > 2
+    with pytest.raises(ValueError, match="states must be given: this model declares no initial_state"):
+        sp.check_model(model)
+
+
+@pytest.mark.parametrize("states", [3.0, np.zeros((0, 2))])
+def test_states_must_be_a_batch(states: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape("states must be a batch [n, ...] of at least one state, got shape")):
+        sp.check_model(sp.VectorModel(walk, **DECLARED), states)
+
+
+# --- Broken simulators ----------------------------------------------------------------------------------------------
+
+
+def altered(change: Callable[[Any, Any, Any], Answer]) -> Any:
+    """The walk with its answer changed."""
+    return lambda states, actions, rng: change(*walk(states, actions, rng))
+
+
+def _in_place(states: Any, actions: Ints, rng: Rng) -> Answer:
+    states += 1.0
+    return states, np.zeros(len(actions))
+
+
+def _in_place_by_force(states: Any, actions: Ints, rng: Rng) -> Answer:
+    states.flags.writeable = True
+    return _in_place(states, actions, rng)
+
+
+def _global_numpy(states: Any, actions: Ints, rng: Rng) -> Answer:
+    return states, np.random.rand(len(actions))  # noqa: NPY002
+
+
+def _global_python(states: Any, actions: Ints, rng: Rng) -> Answer:
+    return states, np.array([random.random() for _ in actions])
+
+
+class OwnGenerator:
+    """Draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __call__(self, states: Any, actions: Ints, rng: Rng) -> Answer:
+        return states + self.rng.random(states.shape), np.zeros(len(actions))
+
+
+class Weather(OwnGenerator):
+    """Keeps its own weather while it stays where it is, so that a repeated call shows nothing."""
+
+    place: Any = None
+    weather = 0.0
+
+    def __call__(self, states: Any, actions: Ints, rng: Rng) -> Answer:
+        if not np.array_equal(self.place, states):
+            self.place, self.weather = states.copy(), self.rng.random()
+        return states + rng.random(states.shape), np.full(len(actions), self.weather)
+
+
+@pytest.mark.parametrize(
+    ("step", "declared", "message"),
+    [
+        (altered(lambda s, r, t: (s, r - (s[:, 0] > 4), t)), {}, "is outside the declared range [0, 1] (state ["),
+        (altered(lambda s, r, t: (s, r, t)), {"terminates": False}, "declared with terminates=False (state ["),
+        (_in_place, {}, "the simulator changes a state in place"),
+        (_in_place_by_force, {}, "the simulator changed a state in place: [[0.0, 0.0]"),
+        (_global_numpy, {}, "draws from a global random generator, not only from the one it is given"),
+        (_global_python, {}, "draws from a global random generator, not only from the one it is given"),
+        (OwnGenerator(), {}, "after the simulator was called a second time: it keeps a hidden state, or draws from a"),
+        (Weather(), {}, "two different results after the simulator was called elsewhere in between"),
+        (altered(lambda s, r, t: (s, r, t)), {"reward_kind": "deterministic"}, "rewards declared deterministic took"),
+        (
+            altered(lambda s, r, t: (np.sign(s), r, t)),
+            {"max_successors": 3},
+            "4 different next states, more than max_succ",
+        ),
+    ],
+)
+def test_a_broken_simulator_is_caught(step: Any, declared: dict[str, Any], message: str) -> None:
+    with pytest.raises(sp.ModelError, match=re.escape(message)):
+        sp.check_model(sp.VectorModel(step, **DECLARED, **declared))
+
+
+def test_the_limits_of_the_declarations_are_allowed() -> None:
+    """The same walk on the corners of a square has four successors, and is allowed four."""
+    step = altered(lambda s, r, t: (np.sign(s), np.full_like(r, 1.0), t))
+    report = sp.check_model(sp.VectorModel(step, **DECLARED, reward_kind="deterministic", max_successors=4))
+    assert (report.successors, report.rewards) == (4, (1.0, 1.0))
+
+
+def by_transition(noise: float) -> sp.VectorModel:
+    """A coin that is worth what it shows, and some noise."""
+
+    def step(states: Any, actions: Ints, rng: Rng) -> Answer:
+        heads, ends = (rng.random((2, len(actions))) < 0.5).astype(float)
+        rewards = 0.2 + 0.5 * heads + 0.2 * ends + noise * rng.random(len(actions))
+        return np.stack([heads, actions], axis=1), rewards, ends > 0
+
+    return sp.VectorModel(step, **DECLARED, reward_kind="transition", max_successors=4)
+
+
+def test_a_reward_that_the_transition_does_not_fix_is_caught() -> None:
+    """The end counts as a part of the transition."""
+    assert sp.check_model(by_transition(0.0)).successors == 4
+    with pytest.raises(
+        sp.ModelError, match=r"rewards declared fixed by the transition took values \S+ and \S+ at state"
+    ):
+        sp.check_model(by_transition(1e-9))
+
+
+def lottery(value_range: tuple[float, float]) -> sp.VectorModel:
+    """A prize of 90 with a chance of 1 %, or else −1: a ticket is worth −0.09, and staying away nothing."""
+
+    def step(states: Any, actions: Ints, rng: Rng) -> Answer:
+        prizes = np.where(rng.random(len(actions)) < 0.01, 90.0, -1.0)
+        return states, np.where(actions == 1, prizes, 0.0), np.ones(len(actions), dtype=bool)
+
+    declared = {**DECLARED, "reward_range": (-1, 90)}
+    return sp.VectorModel(step, **declared, value_range=value_range)
+
+
+def test_returns_outside_the_value_range_are_no_contradiction() -> None:
+    for seed in range(20):
+        report = sp.check_model(lottery((0.0, 0.0)), seed=seed, rounds=5)
+    assert report.rewards[0] < 0.0
+
+
+@pytest.mark.parametrize(("discount", "ends"), [(0.0, False), (0.9, False), (0.99, False), (0.9, True)])
+def test_a_value_range_that_random_actions_exceed_is_refuted(discount: float, ends: bool) -> None:
+    """Each of two actions pays 1 with a chance of one half, so that even random ones are worth 0.5/(1 − γ)."""
+
+    def step(states: Any, actions: Ints, rng: Rng) -> Answer:
+        terminals = (states[:, 0] + 1 >= 50) if ends else np.zeros(len(actions), dtype=bool)
+        return states + 1, (rng.random(len(actions)) < 0.5).astype(float), terminals
+
+    declared = {**DECLARED, "discount": discount, "terminates": ends}
+    worth = 0.5 / (1.0 - discount)
+    undeclared, right, wrong = (
+        sp.VectorModel(step, **declared, value_range=value_range)
+        for value_range in (None, (0.0, 1.01 * worth), (0.0, 0.3 * worth))
+    )
+    calls = [sp.check_model(model).calls for model in (undeclared, right)]
+    assert 0 < calls[1] - calls[0] < 40_000
+    with pytest.raises(
+        sp.ModelError, match=r"value_range=\(0.0, \S+\) is too low: random actions earn \S+ on average from"
+    ):
+        sp.check_model(wrong)
+
+
+def test_a_lie_about_one_action_is_found() -> None:
+    def step(states: Any, actions: Ints, rng: Rng) -> Answer:
+        return states, np.where(actions == 36, 2.0, 0.0)
+
+    with pytest.raises(sp.ModelError, match=re.escape("reward 2.0 is outside the declared range [0, 1] (state [0.0")):
+        sp.check_model(sp.VectorModel(step, **{**DECLARED, "actions": 37}))
+
+
+def test_a_successor_that_only_sometimes_ends_counts_twice() -> None:
+    """A single next state whose end is drawn is random: planners take max_successors=1 for a known next step."""
+
+    def step(states: Any, actions: Ints, rng: Rng) -> Answer:
+        return states, np.zeros(len(actions)), rng.random(len(actions)) < 0.5
+
+    model = sp.VectorModel(step, actions=1, discount=0.5, reward_range=(0, 1), initial_state=[0.0], max_successors=1)
+    with pytest.raises(sp.ModelError, match="2 different next states, more than max_successors=1"):
+        sp.check_model(model)

@@ -1,0 +1,84 @@
+"""The published algorithms as schedules: their tables, their prices, and what their constants do not cover."""
+
+import math
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from smoothplan.recursive import published
+from smoothplan.recursive.optimise import Kinds
+from smoothplan.recursive.schedule import Schedule
+from smoothplan.theory.problem import Problem
+from tests.recursive.common import entropy_problem, slope
+
+
+@pytest.mark.parametrize(
+    ("discount", "printed_least", "ours_most"), [(0.04, 3.2, 2.8), (0.2, 4.0, 3.1), (0.5, 6.3, 3.8), (0.9, 30.0, 13.0)]
+)
+def test_the_printed_children_cost_the_exponent(discount: float, printed_least: float, ours_most: float) -> None:
+    """Five children at ε/√γ make the printed algorithm grow like ε^(−2·ln 5/ln(1/γ)) once γ > 1/25; ours does not."""
+    problem, epsilons = entropy_problem(discount), [1e-2, 1e-3, 1e-4] if discount < 0.9 else [1e-1, 1e-2, 1e-3]
+    printed = [math.log(published.second_order_smooth_cruiser(problem, epsilon, 0.1).calls) for epsilon in epsilons]
+    steepness = -np.polyfit(np.log(epsilons), printed, 1)[0]
+    ours = slope(problem, Kinds(2), epsilons)
+    assert steepness >= printed_least
+    assert steepness >= 2.0 * math.log(5.0) / math.log(1.0 / discount) - 0.3
+    assert ours <= ours_most
+    assert ours < steepness - 0.5
+
+
+PUBLISHED = (published.sparse_sampling, published.smooth_cruiser, published.second_order_smooth_cruiser)
+
+
+@pytest.mark.parametrize("printed", PUBLISHED)
+def test_published_schedules_have_a_price_at_any_discount(
+    printed: Callable[[Problem, float, float], Schedule],
+) -> None:
+    """Also where δ divided by the number of calls is no longer a float."""
+    for discount in (0.5, 0.9, 0.95):
+        problem = entropy_problem(discount=discount)
+        calls = [printed(problem, epsilon, 0.1).calls for epsilon in (1.0, 0.1, 0.01)]
+        assert 0 < calls[0] < calls[1] < calls[2]
+
+
+def test_published_schedules_refuse_what_their_constants_do_not_cover() -> None:
+    for printed in PUBLISHED:
+        with pytest.raises(ValueError, match="reward_range"):
+            printed(entropy_problem(rewards=(-1.0, 1.0)), 0.1, 0.1)
+        with pytest.raises(ValueError, match="discount"):
+            printed(entropy_problem(discount=0.0), 0.1, 0.1)
+
+
+def test_the_printed_table_is_the_printed_algorithm() -> None:
+    """Children at ε/√γ, references at ρ(ε)/√γ, two pairs, clipping to [0, B], the answer 0 from ε ≥ B on."""
+    problem, epsilon = entropy_problem(discount=0.2), 0.1
+    schedule = published.second_order_smooth_cruiser(problem, epsilon, 0.1)
+    bound = 1.0 / (1.0 - 0.2)
+    fine = [level for level in schedule.levels if level.kind == "order-2"]
+    assert fine
+    for level in fine:
+        assert (level.pairs, level.printed, level.shift) == (2, True, 0.0)
+        assert level.linear == level.quadratic
+    for level in schedule.levels[:-1]:
+        if level.kind == "constant":
+            assert problem.middle + level.shift == pytest.approx(0.0)
+        else:
+            assert level.clip == pytest.approx((0.0, bound))
+    assert schedule.root.kind == "plug-in"
+    assert (schedule.repeats, schedule.early_stopping) == (1, False)
+    # Halving ε multiplies the root's N by about four: it is proportional to ε⁻² up to a logarithm.
+    finer = published.second_order_smooth_cruiser(problem, epsilon / 2.0, 0.1)
+    assert 4.0 <= finer.root.samples / schedule.root.samples <= 5.5
+
+
+@pytest.mark.parametrize("discount", [0.5, 0.7])
+def test_certificates_of_printed_levels_are_finite_beyond_the_largest_float(discount: float) -> None:
+    """Quadratic terms square supports and variances until they overflow; clipped samples are bounded all the same."""
+    problem = entropy_problem(discount, actions=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        schedule = published.second_order_smooth_cruiser(problem, 0.003, 0.1)
+        assert np.isfinite([(proved.bias, proved.variance) for proved in schedule.certificates]).all()
+        assert math.isfinite(schedule.bias + schedule.noise)

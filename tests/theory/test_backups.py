@@ -1,0 +1,667 @@
+"""The backups against their definitions, finite differences and enumeration, and their laws over wild ranges."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import ot
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.optimize import minimize
+from scipy.special import softmax
+
+from smoothplan.base.arguments import Floats
+from smoothplan.theory.backups import (
+    Backup,
+    HardMax,
+    LogSumExp,
+    NoCurvatureError,
+    OptimalTransport,
+    Tsallis,
+    depends_on_state,
+    discrete_cost,
+    is_mixture,
+    line_cost,
+    ring_cost,
+)
+from smoothplan.theory.transport import CUMULANTS
+from tests.naive import Mixture
+
+Smooth = LogSumExp | OptimalTransport
+Curved = Smooth | Tsallis
+
+
+def random_transport(
+    seed: int, actions: int, tau: float = 1.0, lam: float = 0.3, rows: tuple[int, ...] = ()
+) -> OptimalTransport:
+    rng = np.random.default_rng([seed, actions])
+    reference = rng.dirichlet(np.ones(actions), size=rows or None)
+    return OptimalTransport(cost=rng.normal(size=(actions, actions)), reference=reference, tau=tau, lam=lam)
+
+
+def smooth_backups(actions: int) -> list[Smooth]:
+    return [
+        LogSumExp(0.1),
+        LogSumExp(2.0),
+        random_transport(0, actions),
+        random_transport(1, actions, tau=0.2, lam=0.5),
+        random_transport(2, actions, tau=3.0, lam=3.0),
+    ]
+
+
+SMOOTH = [pytest.param(actions, backup) for actions in (1, 2, 3, 5) for backup in smooth_backups(actions)]
+
+
+# The closed form and its definition
+
+
+def definition(backup: OptimalTransport, q: Floats) -> float:
+    """max over π of ⟨π, Q⟩ − τW_λ(π, μ), with POT's transport plans and a search over the simplex."""
+    reference = backup.reference_at()
+
+    def loss(logits: Floats) -> float:
+        policy = softmax(np.append(logits, 0.0))
+        precision = {"stopThr": 1e-12, "numItermax": 20_000}
+        plan = ot.sinkhorn(policy, reference, backup.cost, backup.lam, method="sinkhorn_log", **precision)
+        cost = (plan * backup.cost).sum() + backup.lam * (plan * (np.log(np.maximum(plan, 1e-300)) - 1.0)).sum()
+        return float(backup.tau * cost - policy @ q)
+
+    options = {"xatol": 1e-6, "fatol": 1e-10, "maxiter": 2000}
+    return float(-minimize(loss, np.zeros(len(q) - 1), method="Nelder-Mead", options=options).fun)
+
+
+@pytest.mark.parametrize(("tau", "lam"), [(1.0, 0.5), (0.4, 1.0), (2.0, 0.4)])
+@pytest.mark.parametrize("actions", [2, 3])
+def test_value_and_offset_are_the_definition(actions: int, tau: float, lam: float) -> None:
+    backup = random_transport(7, actions, tau, lam)
+    q = np.random.default_rng([1, actions]).normal(size=actions)
+    assert float(backup.value(q)) + float(backup.offset) == pytest.approx(definition(backup, q), abs=1e-7)
+
+
+@pytest.mark.parametrize(("actions", "backup"), SMOOTH)
+def test_closed_form_by_hand(actions: int, backup: Smooth) -> None:
+    q = (np.linspace(-1.0, 1.5, actions) ** 2).tolist()
+    written_out = Mixture.at(backup, 0, actions)
+    assert float(backup.value(q)) == pytest.approx(written_out.value(q), rel=1e-13, abs=1e-13)
+    np.testing.assert_allclose(backup.policy(q), written_out.policy(q), atol=1e-13)
+
+
+@pytest.mark.parametrize("actions", [1, 2, 5])
+def test_without_costs_it_is_log_sum_exp(actions: int) -> None:
+    rng = np.random.default_rng(actions)
+    q = rng.normal(size=(20, actions))
+    policies = rng.dirichlet(np.ones(actions), size=20)
+    references = rng.dirichlet(np.ones(actions), size=20)
+    backup = OptimalTransport(cost=np.zeros((actions, actions)), reference=references, tau=0.8, lam=0.5)
+    entropic, states = LogSumExp(0.4), np.arange(20)
+    np.testing.assert_allclose(backup.value(q, states), entropic.value(q), atol=1e-14)
+    np.testing.assert_allclose(backup.policy(q, states), entropic.policy(q), atol=1e-14)
+    np.testing.assert_allclose(backup.hessian(q, states), entropic.hessian(q), atol=1e-14)
+    np.testing.assert_allclose(backup.regulariser(policies, states), entropic.regulariser(policies), atol=1e-11)
+
+
+# Derivatives
+
+
+@pytest.mark.parametrize(("actions", "backup"), SMOOTH)
+def test_policy_and_hessian_are_the_derivatives(actions: int, backup: Smooth) -> None:
+    q = np.random.default_rng(5).normal(size=actions)
+    # Truncation: h²·|D³F|/6 < 1e-8·√3/108 < 1e-9; rounding: eps·|F|/h < 1e-9.
+    steps = 1e-4 * backup.temperature * np.eye(actions)
+    difference = (backup.value(q + steps) - backup.value(q - steps)) / (2e-4 * backup.temperature)
+    np.testing.assert_allclose(backup.policy(q), difference, atol=2e-9)
+    difference = (backup.policy(q + steps) - backup.policy(q - steps)) / (2e-4 * backup.temperature)
+    np.testing.assert_allclose(backup.hessian(q), difference, atol=2e-8 / backup.temperature)
+
+
+@pytest.mark.parametrize(("actions", "backup"), SMOOTH)
+def test_quadratic_term_is_a_variance_and_a_paired_difference(actions: int, backup: Smooth) -> None:
+    """Lemma 6.1 and equation (6)."""
+    rng = np.random.default_rng(8)
+    q, delta = rng.normal(size=(2, actions))
+    quadratic = float(delta @ backup.hessian(q) @ delta)
+    local, weights = backup.local_policies(q), backup.coupling(q).sum(axis=0)
+    variances = delta**2 @ local - (delta @ local) ** 2
+    assert quadratic == pytest.approx(float(weights @ variances) / backup.temperature, abs=1e-12)
+    # J ~ μ, and A, A′ independent given J.
+    pairs = np.einsum("j,aj,bj,ab->", weights, local, local, (delta[:, None] - delta) ** 2)
+    assert quadratic / 2.0 == pytest.approx(pairs / (4.0 * backup.temperature), abs=1e-12)
+
+
+@pytest.mark.parametrize(("actions", "backup"), SMOOTH)
+def test_coupling_has_the_right_marginals(actions: int, backup: Smooth) -> None:
+    q = np.random.default_rng(10).normal(size=(6, actions))
+    coupling, local = backup.coupling(q), backup.local_policies(q)
+    reference = backup.reference_at() if isinstance(backup, OptimalTransport) else np.ones(1)
+    np.testing.assert_allclose(coupling.sum(axis=-1), backup.policy(q), atol=1e-15)
+    np.testing.assert_allclose(coupling.sum(axis=-2), np.broadcast_to(reference, (6, len(reference))), atol=1e-15)
+    np.testing.assert_allclose(local.sum(axis=-2), 1.0, atol=1e-15)
+    np.testing.assert_allclose(coupling, local * reference, atol=1e-16)
+
+
+# Conjugacy
+
+
+@pytest.mark.parametrize("actions", [1, 2, 3, 5])
+@pytest.mark.parametrize("which", range(8))
+def test_value_is_the_conjugate_of_the_regulariser(actions: int, which: int) -> None:
+    backup: Backup = [HardMax(), *smooth_backups(actions), Tsallis(0.3), Tsallis(2.0)][which]
+    rng = np.random.default_rng([which, actions])
+    for q in rng.normal(size=(5, actions)):
+        policy = backup.policy(q)
+        best = float(policy @ q - backup.regulariser(policy))
+        assert float(backup.value(q)) == pytest.approx(best, abs=1e-10)
+        others = np.concatenate([np.eye(actions), rng.dirichlet(np.full(actions, 0.5), size=20)])
+        assert (others @ q - backup.regulariser(others) <= best + 1e-10).all()
+
+
+# Laws, over wild ranges
+
+
+class Case(NamedTuple):
+    """A backup and action values; `size` bounds everything that is added up inside."""
+
+    backup: Backup
+    q: Floats
+    other: Floats
+    size: float
+
+    @property
+    def rounding(self) -> float:
+        """A bound on the rounding of two values and their arguments.
+
+        Forming scores, their maximum and the K-term sums loses at most about K + 8 units of the largest intermediate
+        number in each value, since log-sum-exp passes errors of scores on with weights that sum to one.
+        """
+        return 2.0 * (len(self.q) + 8) * float(np.finfo(float).eps) * self.size
+
+
+def numbers(bound: float) -> st.SearchStrategy[float]:
+    return st.floats(-bound, bound, allow_subnormal=False)
+
+
+def powers(low: float, high: float) -> st.SearchStrategy[float]:
+    return st.floats(low, high).map(lambda exponent: 10.0**exponent)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    actions = draw(st.integers(1, 8))
+    q = draw(arrays(np.float64, actions, elements=numbers(1e3)))
+    other = draw(arrays(np.float64, actions, elements=numbers(1e3)))
+    eta = draw(powers(-4, 3))
+    size = float(np.abs([q, other]).max()) + eta * (1.0 + math.log(actions))
+    kind = draw(st.sampled_from(["max", "entropy", "transport", "tsallis"]))
+    if kind == "max":
+        return Case(HardMax(), q, other, size)
+    if kind == "entropy":
+        return Case(LogSumExp(eta), q, other, size)
+    if kind == "tsallis":
+        return Case(Tsallis(eta), q, other, size)
+    tau = draw(powers(-2, 2))
+    cost = draw(arrays(np.float64, (actions, actions), elements=numbers(1e3)))
+    weights = draw(arrays(np.float64, actions, elements=st.floats(0.0, 1.0, allow_subnormal=False)))
+    reference = (weights + 1e-6) / (weights + 1e-6).sum()
+    backup = OptimalTransport(cost=cost, tau=tau, lam=eta / tau, reference=reference)
+    return Case(backup, q, other, size + tau * float(np.abs(cost).max()))
+
+
+wild = settings(max_examples=200, deadline=None)
+
+
+@wild
+@given(cases())
+def test_nothing_overflows_and_the_policy_is_a_distribution(case: Case) -> None:
+    methods = [case.backup.value, case.backup.policy]
+    if isinstance(case.backup, Curved):
+        methods += [case.backup.hessian]
+    if isinstance(case.backup, Smooth):
+        methods += [case.backup.local_policies, case.backup.coupling]
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        for method in methods:
+            assert np.isfinite(method(case.q)).all()
+    policy = case.backup.policy(case.q)
+    assert (policy >= 0.0).all()
+    # K columns of K entries, each normalised by its own rounded sum, under weights that sum to one as nearly.
+    assert abs(policy.sum() - 1.0) <= 4 * len(policy) * np.finfo(float).eps
+
+
+@wild
+@given(cases())
+def test_hessian_is_symmetric_and_ignores_constants(case: Case) -> None:
+    if not isinstance(case.backup, Curved):
+        return
+    hessian = case.backup.hessian(case.q)
+    unit = 4 * len(hessian) * np.finfo(float).eps / case.backup.temperature
+    np.testing.assert_allclose(hessian, hessian.T, atol=unit)
+    np.testing.assert_allclose(hessian.sum(axis=0), 0.0, atol=unit)
+    assert np.linalg.eigvalsh(hessian).min() >= -unit
+
+
+@wild
+@given(cases(), numbers(1e3))
+def test_shift_equivariance_and_monotonicity(case: Case, shift: float) -> None:
+    rounding = case._replace(size=case.size + abs(shift)).rounding
+    difference = float(case.backup.value(case.q + shift)) - float(case.backup.value(case.q)) - shift
+    assert abs(difference) <= rounding
+    larger = np.maximum(case.q, case.other)
+    assert float(case.backup.value(larger)) >= float(case.backup.value(case.q)) - case.rounding
+
+
+@wild
+@given(cases())
+def test_gradient_inequality(case: Case) -> None:
+    """F(q′) ≥ F(q) + ⟨∇F(q), q′ − q⟩, which ties the policy to the value where differences cannot."""
+    below = float(case.backup.value(case.q) + case.backup.policy(case.q) @ (case.other - case.q))
+    assert float(case.backup.value(case.other)) >= below - 3.0 * case.rounding
+
+
+# Batches
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (2, 3), (2, 1, 3), (0,)])
+@pytest.mark.parametrize("name", ["value", "policy", "hessian", "local_policies", "coupling"])
+def test_a_batch_is_the_same_as_one_by_one(name: str, shape: tuple[int, ...]) -> None:
+    q = np.random.default_rng(11).normal(size=(*shape, 3))
+    states = np.random.default_rng(12).integers(5, size=shape)
+    for backup in (HardMax(), LogSumExp(0.4), random_transport(3, 3), random_transport(3, 3, rows=(5,)), Tsallis(0.8)):
+        if isinstance(backup, HardMax) and name not in ("value", "policy"):
+            continue
+        if isinstance(backup, Tsallis) and name in ("local_policies", "coupling"):
+            continue
+        method = getattr(backup, name)
+        batch = method(q, states)
+        assert batch.shape[: len(shape)] == shape
+        for index in np.ndindex(shape):
+            np.testing.assert_allclose(batch[index], method(q[index], states[index]), rtol=1e-14, atol=1e-15)
+
+
+# References that depend on the state
+
+COST = line_cost(3)
+TABLE = np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0], [0.1, 0.8, 0.1]])
+
+
+def by_function(states: Any) -> Floats:
+    return np.asarray(TABLE[np.asarray(states)])
+
+
+@pytest.mark.parametrize("reference", [TABLE, by_function])
+def test_each_state_uses_its_own_reference(reference: Any) -> None:
+    backup = OptimalTransport(cost=COST, tau=1.0, lam=0.3, reference=reference)
+    q = np.random.default_rng(15).normal(size=(4, 3))
+    states = np.array([2, 0, 1, 2])
+    np.testing.assert_array_equal(backup.reference_at(states), TABLE[states])
+    policies = np.random.default_rng(16).dirichlet(np.ones(3), size=4)
+    for row, state in enumerate(states):
+        alone = OptimalTransport(cost=COST, tau=1.0, lam=0.3, reference=TABLE[state])
+        for name in ("value", "policy", "hessian", "coupling", "local_policies"):
+            np.testing.assert_allclose(
+                getattr(backup, name)(q, states)[row], getattr(alone, name)(q[row]), rtol=1e-14, atol=1e-15
+            )
+        for name in ("regulariser", "transport_cost"):
+            together = getattr(backup, name)(policies, states)[row]
+            assert float(together) == pytest.approx(float(getattr(alone, name)(policies[row])), abs=1e-11)
+
+
+@pytest.mark.parametrize("prior", [TABLE[0], TABLE, by_function])
+def test_prior_is_mixed_with_the_uniform_distribution(prior: Any) -> None:
+    backup = OptimalTransport.from_prior(prior, 0.3, cost=COST, tau=1.0, lam=0.3)
+    states = np.array([0, 2, 1])
+    rows = TABLE[[0, 0, 0]] if np.ndim(prior) == 1 else TABLE[states]
+    mixed = np.broadcast_to(backup.reference_at(states), (3, 3))
+    np.testing.assert_allclose(mixed, 0.7 * rows + 0.1, atol=1e-15)
+    assert mixed.min() >= 0.3 / 3 - 1e-15
+
+
+@pytest.mark.parametrize("off", [9e-10, -9e-10])
+def test_a_reference_that_nearly_sums_to_one_is_normalised(off: float) -> None:
+    """Otherwise F(Q + c) is not F(Q) + c, and values are wrong by as much, over 1 − γ."""
+    row = np.array([0.2, 0.3, 0.5 + off])
+    references: list[Any] = [row, row[None], lambda states: row[None].repeat(len(states), axis=0)]
+    for reference in references:
+        backup = OptimalTransport(**GOOD, reference=reference)
+        q, states = np.array([[0.0, 1.0, 0.5]]), np.zeros(1, dtype=int)
+        moved = float((backup.value(q + 1e3, states) - backup.value(q, states))[0])
+        assert moved == pytest.approx(1e3, rel=1e-14)
+        assert backup.policy(q, states).sum() == pytest.approx(1.0, abs=1e-15)
+
+
+def test_a_backup_keeps_its_own_read_only_arrays() -> None:
+    cost, reference = COST.copy(), TABLE[0].copy()
+    backup = OptimalTransport(cost=cost, tau=1.0, lam=0.3, reference=reference)
+    before = float(backup.value(np.zeros(3)))
+    cost[:] = 9.0
+    reference[:] = 9.0
+    assert float(backup.value(np.zeros(3))) == before
+    with pytest.raises(ValueError, match="read-only"):
+        backup.cost[0, 0] = 1.0
+
+
+# Constants
+
+
+def test_constants_of_the_hard_maximum_and_of_log_sum_exp() -> None:
+    assert (HardMax().temperature, HardMax().offset, HardMax().at_zero) == (0.0, 0.0, 0.0)
+    assert HardMax().at_zero_range(3) == (0.0, 0.0)
+    backup = LogSumExp(0.5, actions=4)
+    assert (backup.temperature, backup.offset) == (0.5, 0.0)
+    assert backup.at_zero == pytest.approx(0.5 * math.log(4))
+    assert backup.at_zero_range(4) == (backup.at_zero, backup.at_zero)
+    with pytest.raises(ValueError, match="at_zero depends on K: give LogSumExp its actions=K"):
+        _ = LogSumExp(0.5).at_zero
+
+
+def test_constants_of_references() -> None:
+    np.testing.assert_array_equal(OptimalTransport(cost=COST, tau=1.0, lam=0.3).reference_at(), [1 / 3] * 3)
+    backup = OptimalTransport(cost=COST, tau=2.0, lam=0.25, reference=TABLE)
+    assert (backup.temperature, backup.actions) == (0.5, 3)
+    entropies = [-sum(p * math.log(p) for p in row if p > 0) for row in TABLE]
+    np.testing.assert_allclose(backup.offset, 0.5 * (1.0 + np.array(entropies)))
+    values = backup.value(np.zeros((3, 3)), np.arange(3))
+    np.testing.assert_allclose(backup.at_zero, values)
+    assert backup.at_zero_range(3) == pytest.approx((values.min(), values.max()))
+    for row, offset, value in zip(TABLE, np.asarray(backup.offset), values, strict=True):
+        single = OptimalTransport(cost=COST, tau=2.0, lam=0.25, reference=row)
+        assert (single.offset, single.at_zero, *single.at_zero_range(3)) == pytest.approx((offset, value, value, value))
+
+
+def test_a_function_ranges_over_all_references() -> None:
+    rng = np.random.default_rng(17)
+    cost = rng.normal(size=(3, 3))
+    low, high = OptimalTransport(cost=cost, tau=1.0, lam=0.3, reference=by_function).at_zero_range(3)
+    vertices = OptimalTransport(cost=cost, tau=1.0, lam=0.3, reference=np.eye(3))
+    corners = vertices.value(np.zeros((3, 3)), np.arange(3))
+    assert (low, high) == pytest.approx((corners.min(), corners.max()))
+    within = OptimalTransport(cost=cost, tau=1.0, lam=0.3, reference=rng.dirichlet(np.ones(3), size=200))
+    values = np.asarray(within.at_zero)
+    assert low <= values.min() <= values.max() <= high
+
+
+@pytest.mark.parametrize("name", ["at_zero", "offset"])
+def test_a_function_has_no_single_constant(name: str) -> None:
+    backup = OptimalTransport(cost=COST, tau=1.0, lam=0.3, reference=by_function)
+    with pytest.raises(ValueError, match=f"{name} has one value per state and the reference is a function"):
+        getattr(backup, name)
+
+
+# Tsallis
+
+
+def random_tsallis(actions: int) -> Iterator[tuple[Tsallis, Floats]]:
+    """Temperatures and action values, with ties and with actions that are left out."""
+    rng = np.random.default_rng([21, actions])
+    for eta in (0.05, 0.7, 10.0):
+        for q in (*rng.normal(size=(8, actions)), np.zeros(actions), np.arange(actions) * eta, np.eye(actions)[0]):
+            yield Tsallis(eta), q
+
+
+@pytest.mark.parametrize("actions", [1, 2, 3, 6])
+def test_sparsemax_is_the_projection_onto_the_simplex(actions: int) -> None:
+    """The optimum of max ⟨π, Q⟩ − (η/2)‖π‖²: all actions of the support gain the same by more mass, others less."""
+    for backup, q in random_tsallis(actions):
+        policy = backup.policy(q)
+        assert policy.min() >= 0.0
+        assert policy.sum() == pytest.approx(1.0, abs=1e-14)
+        gains = q - backup.temperature * policy
+        inside = gains[policy > 0.0]
+        np.testing.assert_allclose(inside, inside[0], atol=1e-13 * max(1.0, backup.temperature))
+        assert (gains[policy == 0.0] <= inside[0] + 1e-12).all()
+
+
+def test_sparsemax_by_hand() -> None:
+    backup = Tsallis(2.0)
+    np.testing.assert_allclose(backup.policy([1.0, 0.0, -5.0]), [0.75, 0.25, 0.0])
+    # ⟨π, Q⟩ = 3/4 and 1 − ‖π‖² = 6/16.
+    assert float(backup.value([1.0, 0.0, -5.0])) == pytest.approx(0.75 + 0.375)
+    np.testing.assert_allclose(backup.hessian([1.0, 0.0, -5.0]), [[0.25, -0.25, 0.0], [-0.25, 0.25, 0.0], [0.0] * 3])
+    assert float(backup.regulariser([0.5, 0.5, 0.0])) == pytest.approx(-0.5)
+    assert float(backup.regulariser([0.0, 1.0, 0.0])) == 0.0
+    assert backup.at_zero_range(4) == (0.75, 0.75)
+    assert (Tsallis(2.0, actions=4).at_zero, backup.offset) == (0.75, 0.0)
+    with pytest.raises(ValueError, match="give Tsallis its actions=K"):
+        _ = backup.at_zero
+
+
+@pytest.mark.parametrize("actions", [2, 3, 6])
+def test_derivatives_of_sparsemax(actions: int) -> None:
+    for backup, q in random_tsallis(actions):
+        # Within a step of this length in every coordinate the support does not change, and F is a quadratic.
+        step = 1e-4 * backup.temperature
+        steps = step * np.eye(actions)
+        if (backup.hessian(q + steps) != backup.hessian(q)).any() or (
+            backup.hessian(q - steps) != backup.hessian(q)
+        ).any():
+            continue
+        difference = (backup.value(q + steps) - backup.value(q - steps)) / (2.0 * step)
+        np.testing.assert_allclose(backup.policy(q), difference, atol=1e-9)
+        difference = (backup.policy(q + steps) - backup.policy(q - steps)) / (2.0 * step)
+        np.testing.assert_allclose(backup.hessian(q), difference, atol=1e-9 / backup.temperature)
+
+
+# What backups declare of their derivatives
+
+
+def directions(actions: int) -> Floats:
+    """Of range 1: all that have no entry but 0 and 1, where a convex function of the direction is largest."""
+    corners = np.array(list(itertools.product([0.0, 1.0], repeat=actions)))
+    return np.asarray(corners[np.ptp(corners, axis=1) == 1.0])
+
+
+@pytest.mark.parametrize("actions", [2, 3, 4, 5])
+@pytest.mark.parametrize("eta", [0.1, 3.0])
+def test_the_second_derivative_is_bounded_and_the_bound_attained(eta: float, actions: int) -> None:
+    rng = np.random.default_rng([int(10 * eta), actions])
+    q = np.concatenate([np.zeros((1, actions)), 2.0 * eta * rng.normal(size=(500, actions))])
+    # Log-odds at which two actions share all the mass: there a softmax has the variance of a fair coin.
+    q[1, 2:] = -100.0 * eta
+    q[1, :2] = 0.0
+    backups: list[Curved] = [LogSumExp(eta), Tsallis(eta), random_transport(4, actions, tau=eta, lam=1.0)]
+    for backup in backups:
+        corners = directions(actions)
+        largest = np.einsum("di,nij,dj->nd", corners, backup.hessian(q), corners).max()
+        declared = backup.derivatives(actions)[0]
+        assert largest <= declared * (1.0 + 1e-12)
+        if not isinstance(backup, OptimalTransport):  # whose columns do not all have their fair coins at one place
+            assert largest == pytest.approx(declared, rel=1e-12)
+
+
+def test_declared_derivatives() -> None:
+    assert HardMax().derivatives(3) == ()
+    mixture = (0.5, 0.5, 1.0, 16 * CUMULANTS[5], 8.0)
+    assert LogSumExp(0.5).derivatives(3) == pytest.approx(mixture)
+    assert OptimalTransport(**GOOD | {"lam": 0.5}).derivatives(3) == pytest.approx(mixture)
+    # ⌊K²/4⌋/K over η, for K = 1 to 5.
+    found = np.array([Tsallis(0.5).derivatives(actions) for actions in range(1, 6)])
+    np.testing.assert_allclose(found, [[0.0], [1.0], [4 / 3], [2.0], [2.4]])
+
+
+def cumulants(points: Floats, weights: Floats) -> Floats:
+    """κ₂ to κ₆ of laws with points [n, m] and weights [n, m], [5, n]."""
+    centred = points - (weights * points).sum(axis=1, keepdims=True)
+    two, three, four, five, six = ((weights * centred**power).sum(axis=1) for power in range(2, 7))
+    return np.array(
+        [two, three, four - 3 * two**2, five - 10 * three * two, six - 15 * four * two - 10 * three**2 + 30 * two**3]
+    )
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 6])
+def test_no_law_of_range_one_has_larger_cumulants(size: int) -> None:
+    rng = np.random.default_rng(size)
+    count, best = 20_000, np.zeros(5)
+    for sharpness in (0.1, 0.3, 1.0, 3.0):
+        points = rng.beta(sharpness, sharpness, size=(count, size))
+        points[:, 0], points[:, 1] = 0.0, 1.0
+        found = np.abs(cumulants(points, rng.dirichlet(np.full(size, sharpness), size=count)))
+        best = np.maximum(best, found.max(axis=1))
+    bounds = np.array(list(CUMULANTS.values()))
+    assert (best <= bounds + 1e-12).all()
+    assert (best >= 0.97 * bounds).all()
+
+
+def test_cumulant_constants_are_those_of_bernoulli_variables() -> None:
+    chances = np.linspace(0.0, 1.0, 100_001)
+    points = np.tile([0.0, 1.0], (len(chances), 1))
+    largest = np.abs(cumulants(points, np.stack([1.0 - chances, chances], axis=1))).max(axis=1)
+    np.testing.assert_allclose(largest, list(CUMULANTS.values()), rtol=1e-8)
+
+
+# Which backups are mixtures of softmaxes
+
+
+class Handicap(HardMax):
+    """A maximum that subtracts something."""
+
+    def shifts(self, actions: int) -> Floats:
+        return 0.5 + super().shifts(actions)
+
+
+def test_mixtures_are_told_from_other_backups() -> None:
+    mixtures: list[Backup] = [HardMax(), LogSumExp(1.0), OptimalTransport(**GOOD)]
+    assert all(is_mixture(backup) for backup in mixtures)
+    assert not is_mixture(Tsallis(1.0))
+    assert not is_mixture(Handicap())  # compiled code takes a temperature of 0 to subtract nothing
+    assert [depends_on_state(backup) for backup in (LogSumExp(1.0), Tsallis(1.0))] == [False, True]
+
+
+# The hard maximum
+
+
+def test_hard_max_is_greedy_and_breaks_ties_by_order() -> None:
+    q = [[1.0, 2.0, 0.0], [3.0, 3.0, 1.0], [-1.0, -2.0, -1.0], [5.0, 5.0, 5.0]]
+    np.testing.assert_array_equal(HardMax().value(q), [2.0, 3.0, -1.0, 5.0])
+    np.testing.assert_array_equal(HardMax().policy(q), np.eye(3)[[1, 0, 0, 0]])
+    np.testing.assert_array_equal(HardMax().regulariser(np.eye(3)), np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("hessian", "no Hessian"), ("local_policies", "no local softmaxes"), ("coupling", "no coupling")],
+)
+def test_hard_max_has_no_curvature(name: str, message: str) -> None:
+    with pytest.raises(NoCurvatureError, match=f"HardMax has {message}"):
+        getattr(HardMax(), name)([0.0, 1.0])
+
+
+# Action costs
+
+
+def test_costs() -> None:
+    np.testing.assert_allclose(line_cost(3), [[0, 0.5, 1], [0.5, 0, 0.5], [1, 0.5, 0]])
+    np.testing.assert_allclose(ring_cost(4), [[0, 0.5, 1, 0.5], [0.5, 0, 0.5, 1], [1, 0.5, 0, 0.5], [0.5, 1, 0.5, 0]])
+    np.testing.assert_allclose(discrete_cost(2), [[0, 1], [1, 0]])
+    for cost in (line_cost, ring_cost, discrete_cost):
+        np.testing.assert_array_equal(cost(1), [[0.0]])
+        assert cost(7).max() == 1.0
+        with pytest.raises(ValueError, match="actions must be at least 1, got 0"):
+            cost(0)
+
+
+# Errors
+
+GOOD: dict[str, Any] = {"cost": COST, "tau": 1.0, "lam": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"cost": [[0.0, 1.0]]}, r"cost must be a square matrix \[K, K\], got shape \(1, 2\)"),
+        ({"tau": 0.0}, r"tau must be greater than 0, got 0\.0"),
+        ({"reference": [0.5, 0.5]}, r"reference must have 3 entries along its last axis, got shape \(2,\)"),
+        ({"reference": [[1, 0, 0], [0.5, 0, 0]]}, r"reference must sum to one, got a sum of 0\.5 at index \(1,\)"),
+        ({"reference": [1.5, -0.5, 0.0]}, r"reference must not be negative, got -0\.5 at index \(1,\)"),
+        ({"reference": [[[1.0, 0.0, 0.0]]]}, r"reference must be a vector \[K\] or a table \[S, K\], got shape \(1, 1"),
+    ],
+)
+def test_bad_settings_are_named(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OptimalTransport(**GOOD | wrong)
+
+
+@pytest.mark.parametrize(
+    ("prior", "xi", "message"),
+    [
+        (TABLE[0], 0.0, r"xi must be greater than 0, got 0\.0"),
+        ([0.5, 0.6, 0.0], 0.5, r"prior must sum to one, got a sum of 1\.1"),
+    ],
+)
+def test_bad_priors_are_named(prior: Any, xi: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OptimalTransport.from_prior(prior, xi, **GOOD)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ([0.5, 0.6, 0.0], r"prior\(states\) must sum to one, got a sum of 1\.1 at index \(0,\)"),
+    ],
+)
+@pytest.mark.parametrize("xi", [0.5, 1.0])
+def test_a_function_is_checked_before_it_is_mixed(row: list[float], message: str, xi: float) -> None:
+    backup = OptimalTransport.from_prior(lambda states: [row] * len(states), xi, **GOOD)
+    with pytest.raises(ValueError, match=message):
+        backup.value(np.zeros((2, 3)), np.arange(2))
+    backup = OptimalTransport(**GOOD, reference=lambda states: [row] * len(states))
+    with pytest.raises(ValueError, match=message.replace("prior", "reference")):
+        backup.value(np.zeros((2, 3)), np.arange(2))
+
+
+@pytest.mark.parametrize(
+    ("reference", "states", "error", "message"),
+    [
+        (TABLE, None, ValueError, r"the reference depends on the state \(\[S, K\]\): pass states="),
+        (by_function, None, ValueError, "the reference is a function of the state: pass states="),
+        (TABLE, [0, 3], ValueError, r"states must be in 0\.\.2, got 3"),
+        (TABLE, [0.0, 1.0], TypeError, r"states must be integers .* got dtype float64"),
+        (TABLE, [0, 1, 2], ValueError, r"states \(3,\) do not align with q of shape \(2, 3\)"),
+    ],
+)
+def test_bad_states_are_named(reference: Any, states: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        OptimalTransport(**GOOD, reference=reference).value(np.zeros((2, 3)), states)
+
+
+@pytest.mark.parametrize("backup", [HardMax(), LogSumExp(1.0), OptimalTransport(**GOOD), Tsallis(1.0)])
+@pytest.mark.parametrize(
+    ("q", "message"),
+    [
+        ([0.0, math.nan, 0.0], r"q must be finite, got nan at index \(1,\)"),
+        (np.zeros((2, 0)), r"q must have one entry per action along its last axis, got shape \(2, 0\)"),
+    ],
+)
+def test_bad_action_values_are_named(backup: Backup, q: Any, message: str) -> None:
+    for method in (backup.value, backup.policy):
+        with pytest.raises(ValueError, match=message):
+            method(q)
+
+
+@pytest.mark.parametrize("backup", [LogSumExp(1.0, actions=3), OptimalTransport(**GOOD)])
+def test_a_wrong_number_of_actions_is_named(backup: Smooth) -> None:
+    with pytest.raises(ValueError, match=r"q must have 3 actions along its last axis, got shape \(5, 2\)"):
+        backup.value(np.zeros((5, 2)))
+    if isinstance(backup, OptimalTransport):
+        with pytest.raises(ValueError, match="actions is 2 but this backup's cost matrix has 3 actions"):
+            backup.at_zero_range(2)
+
+
+@pytest.mark.parametrize("backup", [HardMax(), LogSumExp(1.0), OptimalTransport(**GOOD), Tsallis(1.0)])
+def test_a_bad_policy_is_named(backup: Backup) -> None:
+    with pytest.raises(ValueError, match=r"policy must sum to one, got a sum of 1\.5"):
+        backup.regulariser([0.5, 0.5, 0.5])
+    with pytest.raises(ValueError, match=r"policy must not be negative, got -1.0 at index \(0,\)"):
+        backup.regulariser([-1.0, 1.0, 1.0])
+
+
+def test_a_bad_temperature_is_named() -> None:
+    with pytest.raises(ValueError, match="temperature must be greater than 0, got 0"):
+        LogSumExp(0)
+    with pytest.raises(TypeError, match="temperature must be a number, got None"):
+        LogSumExp(None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="actions must be at least 1, got 0"):
+        LogSumExp(1.0, actions=0)
+    with pytest.raises(TypeError, match=r"actions must be a whole number, got 2\.5"):
+        LogSumExp(1.0).at_zero_range(2.5)  # type: ignore[arg-type]
