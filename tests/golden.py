@@ -451,9 +451,9 @@ def resumed(planner: str, kill: bool) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.ckpt"
         if kill:
-            child("python", planner, path, made // 2)
+            child("python", planner, path, 3 * made // 4)
         else:
-            status = stopped(planner, path, made // 2, None).status
+            status = stopped(planner, path, 3 * made // 4, None).status
             if status != "interrupted":
                 raise AssertionError(f"the run should have been interrupted, it is {status}")
         result, made_again = in_python(planner, path)
