@@ -36,7 +36,7 @@ from smoothplan.recursive.schedule import Schedule
 from smoothplan.run.chunks import Engine, Sums
 from smoothplan.theory import exact
 from smoothplan.theory.backups import LogSumExp, OptimalTransport, SoftmaxMixture, line_cost
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 
 STATE, ACTION = 0, 0
 COMPILED, BATCHED, TWIN, PLAIN = "compiled", "batched, NumPy", "C++ twin", "plain Python"

@@ -17,7 +17,7 @@ from smoothplan.run.plan import plan
 from smoothplan.run.records import ReferenceDetails
 from smoothplan.theory import curvature, exact
 from smoothplan.theory.backups import LogSumExp, SoftmaxMixture
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 from studies.base import Cell, Row, Study, where
 from studies.findings import Axis, Claim, Evidence, Figure, Series, Table
 from studies.fits import power_law

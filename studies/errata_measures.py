@@ -16,7 +16,7 @@ from smoothplan.recursive.planners import DebiasedCruiser, SecondOrderSmoothCrui
 from smoothplan.recursive.schedule import Schedule, forecast
 from smoothplan.theory import curvature, exact
 from smoothplan.theory.backups import Backup, LogSumExp, OptimalTransport
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 
 Variant = Literal["printed", "mended", "pairs", "debiased"]
 Clipping = Literal["none", "values", "printed"]

@@ -17,7 +17,7 @@ from smoothplan.recursive.schedule import forecast
 from smoothplan.run.plan import plan
 from smoothplan.theory import curvature, exact
 from smoothplan.theory.backups import Backup, LogSumExp
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 from studies.base import Cell, Row, Study, where
 from studies.findings import Axis, Claim, Evidence, Figure, Series, Table
 from studies.fits import Fit, exponent_beside_logs, local_slopes, power_law

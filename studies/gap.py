@@ -19,7 +19,7 @@ from smoothplan.run.plan import plan
 from smoothplan.run.records import GapDetails, Planner
 from smoothplan.theory import exact
 from smoothplan.theory.backups import Backup, HardMax, LogSumExp
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 from studies.base import Cell, Row, Study, where
 from studies.findings import Axis, Claim, Evidence, Figure, Series
 from studies.fits import Fit, power_law

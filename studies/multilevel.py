@@ -43,7 +43,7 @@ from smoothplan.run.records import (
 )
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import Backup, depends_on_state, required_backup
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 
 MOST_NESTED = 200
 """The largest depth H. A depth takes three nested function calls, of which Python allows 1,000; and more would be

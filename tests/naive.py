@@ -19,7 +19,7 @@ from smoothplan.recursive.debias import DEBIASING
 from smoothplan.recursive.level import Level, certify
 from smoothplan.recursive.schedule import Schedule
 from smoothplan.theory.backups import OptimalTransport, SoftmaxMixture, line_cost
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 
 Choose = Callable[[Sequence[float]], int]
 """An index, given the probability of each."""

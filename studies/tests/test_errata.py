@@ -10,7 +10,7 @@ import pytest
 from smoothplan.models.zoo import garnet
 from smoothplan.theory import exact
 from smoothplan.theory.backups import LogSumExp
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 from studies import errata
 from studies.base import Row
 from studies.errata import prices

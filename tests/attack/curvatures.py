@@ -13,15 +13,15 @@ from smoothplan.base.arguments import Floats, Ints
 from smoothplan.chains import sampling
 from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.level import ReturnBounds
-from smoothplan.theory import curvature, transport
+from smoothplan.theory import curvature, softmaxes
 from smoothplan.theory.backups import LogSumExp, OptimalTransport, SoftmaxMixture
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 from tests.attack.climbing import ROUNDING, Draw, Target, quotient
 from tests.attack.levels import statistic_ends
 from tests.naive import ChainMeans, random_model
 
 
-def softmaxes(draw: Draw, actions: int) -> SoftmaxMixture:
+def mixture(draw: Draw, actions: int) -> SoftmaxMixture:
     """A mixture of softmaxes of temperature 1."""
     if draw.pick(["entropy", "transport"], "F") == "entropy":
         return LogSumExp(1.0)
@@ -35,7 +35,7 @@ def softmaxes(draw: Draw, actions: int) -> SoftmaxMixture:
 def expansion(draw: Draw, order: int, least: float, most: float) -> tuple[SoftmaxMixture, float, float]:
     """A backup of temperature 1, F − T_order somewhere, and the range of Q − Q̂ there."""
     actions = draw.pick([2, 3, 4], "K")
-    backup = softmaxes(draw, actions)
+    backup = mixture(draw, actions)
     around, delta = 2.0 * draw.reals(actions), draw.between(0.0, 1.0, actions)
     reach = draw.scale(least, most, "range")
     delta = reach * (delta - delta.min()) / max(float(np.ptp(delta)), 1e-9)
@@ -105,8 +105,8 @@ def cumulant(pattern: str, draw: Draw) -> float:
     found = abs(joint_cumulant(np.stack([rounded[letter] for letter in pattern], axis=1), draw.law(atoms)))
     order = len(pattern)
     if len(letters) == 1:
-        return quotient(found, transport.CUMULANTS[order])
-    return quotient(found, transport.cumulant_bounds(1.0)[order - 2])
+        return quotient(found, softmaxes.CUMULANTS[order])
+    return quotient(found, softmaxes.cumulant_bounds(1.0)[order - 2])
 
 
 # --- Chains around a reference ----------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def chains(draw: Draw, discounts: tuple[float, float] | None = None) -> tuple[Ch
     """
     states, actions = draw.pick([2, 3, 4], "S"), draw.pick([2, 3], "K")
     discount = draw.one(*(discounts or draw.pick([SHORT, LONG])), "γ")
-    backup = softmaxes(draw, actions)
+    backup = mixture(draw, actions)
     q = draw.scale(0.1, 5.0) * draw.reals(states * actions).reshape(states, actions)
     kernel = np.stack([draw.law(states) for _ in range(states * actions)]).reshape(states, actions, states)
     over = np.arange(states) == (states - 1 if draw.pick([True, False, False]) else states)
@@ -246,7 +246,7 @@ def correction_support(draw: Draw) -> float:
 def gap_to_maximum(draw: Draw) -> float:
     """F − max at one step."""
     actions = draw.pick([2, 3, 4], "K")
-    backup, q = softmaxes(draw, actions), draw.scale(0.01, 50.0) * draw.reals(actions)
+    backup, q = mixture(draw, actions), draw.scale(0.01, 50.0) * draw.reals(actions)
     low, high = curvature.gap_to_hard_max(backup, actions)
     return inside(backup.value(q) - q.max(), (low, high))
 
@@ -276,8 +276,8 @@ def inside(numbers: Floats, ends: tuple[float, float], tolerance: float = 1e-10)
 
 BIAS = "smoothplan.theory.curvature.reference_bias"
 CONSTANT = "smoothplan.theory.curvature.remainder_constant"
-JOINT = "smoothplan.theory.transport.cumulant_bounds"
-PROBLEM = "smoothplan.theory.problem.Problem."
+JOINT = "smoothplan.theory.softmaxes.cumulant_bounds"
+PROBLEM = "smoothplan.theory.curvature.Problem."
 
 TARGETS = [
     Target("F − T₁ over range²/(8η)", CONSTANT, partial(remainder, 1, 2)),
@@ -285,7 +285,7 @@ TARGETS = [
     Target("F − T₂ over range²/(8η)", CONSTANT, partial(remainder, 2, 2)),
     Target("F − T₂ over √3·range³/(108η²)", CONSTANT, partial(remainder, 2, 3)),
     *(
-        Target(f"cumulant of order {order}", "smoothplan.theory.transport.CUMULANTS", partial(cumulant, "x" * order))
+        Target(f"cumulant of order {order}", "smoothplan.theory.softmaxes.CUMULANTS", partial(cumulant, "x" * order))
         for order in range(2, 7)
     ),
     Target("κ(Y, Y, Z), Y an indicator", JOINT, partial(cumulant, "YYz")),

@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 from scipy.stats import binom
 
 from smoothplan.base.arguments import Floats, Ints, Numbers
-from smoothplan.confidence import betting, kl, means, thresholds
+from smoothplan.confidence import kl, means
 from tests.attack.climbing import Draw, Target
 
 Bools = NDArray[np.bool_]
@@ -87,7 +87,7 @@ def betting_path(draw: Draw) -> float:
     times[0] += count - times.sum()
     values, times = values[times > 0.0], times[times > 0.0]
     total, squares = float(values @ times), float(values**2 @ times)
-    low, high = betting.mean_interval(count, total, squares, float(values.min()), float(values.max()), odds)
+    low, high = means.mean_interval(count, total, squares, float(values.min()), float(values.max()), odds)
     if draw.pick([True, False]):
         low, values = 1.0 - high, 1.0 - values
     if low < 1e-9:
@@ -108,7 +108,7 @@ def betting_coin(draw: Draw) -> float:
     delta, length, chance = draw.pick(DELTAS, "δ"), draw.pick([20, 100, 300], "n"), draw.scale(1e-3, 1.0, "p")
 
     def outside(count: int, _: Bools) -> Bools:
-        limits = _betting_limits(betting.mean_interval, delta, count)
+        limits = _betting_limits(means.mean_interval, delta, count)
         return np.asarray((chance < limits[:, 0]) | (chance > limits[:, 1]))
 
     return ever(outside, np.array([chance, 1.0 - chance]), length) / delta
@@ -124,7 +124,7 @@ def betting_law(draw: Draw) -> float:
         ends = np.where(counts > 0, values, np.inf).min(axis=1), np.where(counts > 0, values, -np.inf).max(axis=1)
         moments = counts.sum(axis=1), counts @ values, counts @ values**2, *ends, np.full(len(counts), odds)
         rows = zip(*(moment.tolist() for moment in moments), strict=True)
-        limits = np.array([betting.mean_interval(*row) for row in rows])
+        limits = np.array([means.mean_interval(*row) for row in rows])
         return np.asarray((mean < limits[:, 0] - 1e-12) | (mean > limits[:, 1] + 1e-12))
 
     return ever(partial(by_counts, outside), chances, length) / delta
@@ -149,7 +149,7 @@ def two_outcomes(draw: Draw) -> float:
     delta, length, chance = draw.pick(DELTAS, "δ"), draw.pick([20, 100, 300], "n"), draw.scale(1e-4, 0.5, "p")
 
     def outside(count: int, _: Bools) -> Bools:
-        limits = _two_outcomes(thresholds.categorical_threshold, delta, count)
+        limits = _two_outcomes(kl.categorical_threshold, delta, count)
         return np.asarray((chance < limits[:, 0]) | (chance > limits[:, 1]))
 
     return ever(outside, np.array([chance, 1.0 - chance]), length) / delta
@@ -164,7 +164,7 @@ def three_outcomes(draw: Draw) -> float:
     def outside(counts: Ints) -> Bools:
         shares = counts / counts.sum(axis=1, keepdims=True)
         divergences = (counts * (np.log(np.maximum(shares, 1e-300)) - logs)).sum(axis=1)
-        radii = [thresholds.categorical_threshold(row[row > 0], bound, -math.log(delta)) for row in counts]
+        radii = [kl.categorical_threshold(row[row > 0], bound, -math.log(delta)) for row in counts]
         return np.asarray(divergences > np.array(radii) + 1e-12)
 
     return ever(partial(by_counts, outside), chances, length) / delta
@@ -180,7 +180,7 @@ def one_function(draw: Draw) -> float:
 
     def outside(counts: Ints) -> Bools:
         count = int(counts[0].sum())
-        level = (-math.log(delta) + thresholds.wager_regret(count)) / count
+        level = (-math.log(delta) + kl.wager_regret(count)) / count
         most = [kl.ball_extreme(shares, values, -math.inf, level, 0.0)[0] for shares in counts / count]
         return np.asarray(mean > np.array(most) + 1e-12)
 
@@ -258,8 +258,8 @@ def farther(chance: float, count: int, radius: float) -> float:
 
 # --- The table --------------------------------------------------------------------------------------------------------
 
-BETTING = "smoothplan.confidence.betting.mean_interval"
-CATEGORICAL = "smoothplan.confidence.thresholds.categorical_threshold"
+BETTING = "smoothplan.confidence.means.mean_interval"
+CATEGORICAL = "smoothplan.confidence.kl.categorical_threshold"
 BALL = "smoothplan.confidence.kl.ball_extreme"
 
 TARGETS = [
@@ -280,7 +280,7 @@ TARGETS = [
         starts=4,
         steps=5,
     ),
-    Target("outcomes: one function, ever", "smoothplan.confidence.thresholds.wager_regret", one_function, 3, 5),
+    Target("outcomes: one function, ever", "smoothplan.confidence.kl.wager_regret", one_function, 3, 5),
     Target("outcomes: the ball", BALL, ball),
     Target("confidence sequence: ever", "smoothplan.confidence.means.ConfidenceSequence", confidence_sequence, 6, 10),
     Target("Bernstein's radius", "smoothplan.confidence.means.bernstein_radius", bernstein),

@@ -21,7 +21,7 @@ from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.debias import DEBIASING, Debiased, Debiasing
 from smoothplan.recursive.level import Level, LevelBounds, ReturnBounds
 from smoothplan.theory.backups import HardMax, LogSumExp, OptimalTransport, SoftmaxMixture
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 from tests.attack.climbing import ROUNDING, Draw, Target, quotient
 from tests.naive import Exact, random_model, with_own_shifts
 

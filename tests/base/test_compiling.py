@@ -21,7 +21,7 @@ from smoothplan.chains import jitted as jitted_chains
 from smoothplan.recursive import compiled as recursion
 from smoothplan.run.progress import COMPILING, Display
 from smoothplan.run.records import Root
-from smoothplan.theory import kernels
+from smoothplan.theory import softmaxes
 
 
 class FakeTime:
@@ -211,7 +211,7 @@ def several_plans() -> dict[str, int]:
     table = sp.models.garnet(states=5, actions=2, discount=0.2, seed=1)
     sp.plan(sp.DebiasedCruiser(backup, epsilon=0.1), table, 0)
     sp.plan(sp.ReferenceCruiser(backup, order=2, epsilon=0.1), sp.models.cart_pole(), max_calls=500_000)
-    return _versions(recursion, grids, jitted_chains, kernels)
+    return _versions(recursion, grids, jitted_chains, softmaxes)
 
 
 # The cache

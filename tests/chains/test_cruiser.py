@@ -34,7 +34,7 @@ from smoothplan.run.progress import Display
 from smoothplan.run.records import EngineName, Root
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import SoftmaxMixture, is_mixture
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 from tests import common
 from tests.chains.worlds import (
     CORNER,

@@ -6,8 +6,7 @@ import pytest
 import smoothplan as sp
 from smoothplan.chains.iteration import Chances, iterate
 from smoothplan.theory import exact
-from smoothplan.theory.backups import SoftmaxMixture
-from smoothplan.theory.kernels import softmaxes
+from smoothplan.theory.backups import SoftmaxMixture, softmaxes
 from tests.chains.worlds import BACKUPS
 from tests.common import ending
 

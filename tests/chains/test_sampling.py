@@ -22,8 +22,7 @@ from smoothplan.chains.table import TableChains
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.theory.backups import SoftmaxMixture, line_cost
-from smoothplan.theory.curvature import reference_bias
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem, reference_bias
 from tests import common
 from tests.chains.worlds import (
     CORNER,

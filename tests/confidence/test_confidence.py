@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, multinomial
 
 from smoothplan.base.arguments import Floats, Ints
-from smoothplan.confidence import ConfidenceSequence, bernstein_count, bernstein_radius, betting, kl, thresholds
+from smoothplan.confidence import ConfidenceSequence, bernstein_count, bernstein_radius, kl, means
 from tests.attack.intervals import wealth
 from tests.common import ball_maximum, ball_minimum
 
@@ -40,15 +40,15 @@ def bernoulli_lower(p: float, level: float) -> float:
 
 @on_arrays
 def mean_lower(count: int, total: float, squares: float, least: float, most: float, log_odds: float) -> float:
-    return betting.mean_lower(count, total, squares, least, most, log_odds + thresholds.LOG_2)
+    return means.mean_lower(count, total, squares, least, most, log_odds + kl.LOG_2)
 
 
 @on_arrays
 def mean_upper(count: int, total: float, squares: float, least: float, most: float, log_odds: float) -> float:
-    return betting.mean_upper(count, total, squares, least, most, log_odds + thresholds.LOG_2)
+    return means.mean_upper(count, total, squares, least, most, log_odds + kl.LOG_2)
 
 
-share, wager_regret = np.vectorize(thresholds.share), np.vectorize(thresholds.wager_regret)
+share, wager_regret = np.vectorize(kl.share), np.vectorize(kl.wager_regret)
 
 
 def mean_interval(*moments: Any) -> tuple[Any, Any]:
@@ -56,7 +56,7 @@ def mean_interval(*moments: Any) -> tuple[Any, Any]:
 
 
 def categorical_threshold(counts: Any, bound: int, log_odds: float) -> float:
-    return thresholds.categorical_threshold(np.array(counts, dtype=np.int64), bound, log_odds)
+    return kl.categorical_threshold(np.array(counts, dtype=np.int64), bound, log_odds)
 
 
 # Bernstein
@@ -608,7 +608,7 @@ def _excursions(draws: Ints, probabilities: Floats, bound: int, odds: float, mix
             divergence = 0.0
             for i in range(seen):
                 divergence += counts[i] * math.log(counts[i] / (time + 1) / probabilities[labels[i]])
-            if divergence > (thresholds.categorical_threshold(counts[:seen], bound, odds) if mixed else odds):
+            if divergence > (kl.categorical_threshold(counts[:seen], bound, odds) if mixed else odds):
                 failed += 1
                 break
     return failed

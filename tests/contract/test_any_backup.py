@@ -18,7 +18,7 @@ from smoothplan.recursive.level import Level
 from smoothplan.recursive.schedule import Schedule
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, line_cost
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 from studies.multilevel import RandomizedMultilevel
 from tests.common import begun, content, diagnosed, holds, identified, vectorised
 from tests.own_backups import Called, TwoTemperatures

@@ -10,7 +10,7 @@ from scipy.stats import chi2
 import smoothplan as sp
 from smoothplan.base import streams
 from smoothplan.bounds.gape import OTGapE
-from smoothplan.confidence.thresholds import share
+from smoothplan.confidence.kl import share
 from smoothplan.graph import sampling
 from tests.common import alone, begun, recurrent, vectorised
 

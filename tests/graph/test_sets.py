@@ -14,8 +14,7 @@ from scipy.stats import binom
 import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.bounds.gape import OTGapE
-from smoothplan.confidence.kl import bernoulli_lower, bernoulli_upper
-from smoothplan.confidence.thresholds import wager_regret
+from smoothplan.confidence.kl import bernoulli_lower, bernoulli_upper, wager_regret
 from smoothplan.graph import sets
 from smoothplan.graph.explorer import FIRST_ROOM, Explorer
 from smoothplan.graph.graph import BY_OUTCOME, ENDED, PAIRS, STATES, spans

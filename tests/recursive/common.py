@@ -11,7 +11,7 @@ import smoothplan as sp
 from smoothplan.models.model import States
 from smoothplan.recursive.optimise import Kinds, optimised
 from smoothplan.theory.backups import LogSumExp
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 
 SMOOTH = sp.LogSumExp(1.0)
 Recursive = sp.SparseSampling | sp.SmoothCruiser | sp.SecondOrderSmoothCruiser

@@ -21,7 +21,7 @@ from smoothplan.recursive.level import Level
 from smoothplan.recursive.schedule import Schedule
 from smoothplan.run.chunks import Engine, Sums
 from smoothplan.theory.backups import HardMax, LogSumExp, OptimalTransport, SoftmaxMixture
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 from tests.attack.levels import Laws, Outcomes, in_place_of_value
 from tests.common import in_the_plane
 from tests.naive import (

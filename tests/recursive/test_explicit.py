@@ -17,7 +17,7 @@ from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.level import Level, LevelBounds, ReturnBounds
 from smoothplan.recursive.optimise import optimised
 from smoothplan.recursive.schedule import CERTAIN_SHARE, REFERENCE_SHARE, Schedule, shared_reference, trimmed
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 from tests.recursive.common import entropy_problem
 
 

@@ -14,7 +14,7 @@ from smoothplan.run.progress import Display
 from smoothplan.run.records import Root
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import Backup
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 from tests.common import ending, holds, identified, intervals_of
 
 SMOOTH = sp.LogSumExp(1.0)

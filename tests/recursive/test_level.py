@@ -13,7 +13,7 @@ from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.level import Level, LevelBounds, ReturnBounds, certify
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import HardMax, LogSumExp, SoftmaxMixture
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 from tests.common import declaring, ordinary_values
 from tests.naive import Distribution, Exact, random_model, transport, with_own_shifts
 from tests.recursive.common import entropy_problem

@@ -14,7 +14,7 @@ from smoothplan.recursive.level import certify
 from smoothplan.recursive.optimise import Kinds, optimised
 from smoothplan.recursive.schedule import Schedule, trimmed
 from smoothplan.theory.backups import HardMax, LogSumExp
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 from tests.naive import random_model
 from tests.recursive.common import entropy_problem, slope
 

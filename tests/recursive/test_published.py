@@ -10,7 +10,7 @@ import pytest
 from smoothplan.recursive import published
 from smoothplan.recursive.optimise import Kinds
 from smoothplan.recursive.schedule import Schedule
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 from tests.recursive.common import entropy_problem, slope
 
 

@@ -14,15 +14,15 @@ import smoothplan as sp
 from smoothplan.base.arguments import Ints
 from smoothplan.bounds import converge as converging
 from smoothplan.chains import sampling
-from smoothplan.confidence import betting, kl, means, thresholds
+from smoothplan.confidence import kl, means
 from smoothplan.graph.graph import Graph, Rules
 from smoothplan.recursive import debias as debiasing
 from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.debias import DEBIASING, Debiasing
 from smoothplan.recursive.level import Level, LevelBounds
-from smoothplan.theory import curvature, transport
+from smoothplan.theory import curvature, softmaxes
 from smoothplan.theory.backups import LogSumExp
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 from tests.attack import TARGETS, intervals, levels, searching
 from tests.attack.climbing import TOLERANCE, Attack, Target
 from tests.attack.page import PAGE, read, written
@@ -93,7 +93,7 @@ def less_biased(problem: Problem, table: Sequence[Level]) -> list[LevelBounds]:
 
 
 right_return, right_certificates, right_clipping = arithmetic.one_step, arithmetic.certify, arithmetic.clipped_reference
-right_interval, right_ball = betting.mean_interval, kl.ball_extreme
+right_interval, right_ball = means.mean_interval, kl.ball_extreme
 right_cut, right_support, right_values = sampling.Truncation.at, sampling.support, curvature.value_interval
 right_gap, right_gap_of_values = curvature.gap_to_hard_max, curvature.gap_of_values
 right_radius, right_side = searching.smallest_radius, converging.new_side
@@ -154,38 +154,38 @@ WRONG: dict[str, tuple[str, Callable[[Patch], None]]] = {
     "a schedule with a fifth of its bias": ("schedule: bias", in_place(arithmetic, "certify", less_biased)),
     "a smaller third cumulant": (
         "F − T₂ over √3·range³/(108η²)",
-        lambda patch: patch.setitem(transport.CUMULANTS, 3, 0.09),
+        lambda patch: patch.setitem(softmaxes.CUMULANTS, 3, 0.09),
     ),
     "a smaller fifth cumulant": (
         "cumulant of order 5",
-        lambda patch: patch.setitem(transport.CUMULANTS, 5, 0.95 * transport.CUMULANTS[5]),
+        lambda patch: patch.setitem(softmaxes.CUMULANTS, 5, 0.95 * softmaxes.CUMULANTS[5]),
     ),
     "joint cumulants like those of one variable": (
         "joint cumulant of order 3",
-        in_place(transport, "cumulant_bounds", lambda _: tuple(transport.CUMULANTS.values())),
+        in_place(softmaxes, "cumulant_bounds", lambda _: tuple(softmaxes.CUMULANTS.values())),
     ),
     "pairs whose chains are right": (
         "bias of chains of order 2, long horizons",
         in_place(curvature, "reference_bias", cubic_only),
     ),
-    "a wager in hindsight": ("betting interval: coins, ever", in_place(betting, "mean_interval", at_one_time)),
+    "a wager in hindsight": ("betting interval: coins, ever", in_place(means, "mean_interval", at_one_time)),
     "wagers on what never varies": (
         "betting interval: path by path",
         in_place(
-            betting,
+            means,
             "mean_interval",
             lambda count, total, _, *others: right_interval(count, total, total**2 / count, *others),
         ),
     ),
     "a threshold for one time": (
         "two outcomes: the probability, ever",
-        in_place(thresholds, "categorical_threshold", lambda counts, bound, odds: odds),
+        in_place(kl, "categorical_threshold", lambda counts, bound, odds: odds),
     ),
     "a threshold for one time and two outcomes": (
         "three outcomes: all probabilities, ever",
-        in_place(thresholds, "categorical_threshold", lambda counts, bound, odds: odds),
+        in_place(kl, "categorical_threshold", lambda counts, bound, odds: odds),
     ),
-    "no regret": ("outcomes: one function, ever", in_place(thresholds, "wager_regret", lambda count: 0.0)),
+    "no regret": ("outcomes: one function, ever", in_place(kl, "wager_regret", lambda count: 0.0)),
     "a smaller ball": (
         "outcomes: the ball",
         in_place(kl, "ball_extreme", lambda p, f, unseen, level, guess: right_ball(p, f, unseen, 0.9 * level, guess)),

@@ -32,7 +32,7 @@ from smoothplan.run.progress import Display
 from smoothplan.run.records import Root, Snapshot
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import LogSumExp
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 from studies.errata_measures import ladder_price
 from tests.common import identified
 from tests.naive import Exact

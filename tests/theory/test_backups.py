@@ -28,7 +28,7 @@ from smoothplan.theory.backups import (
     line_cost,
     ring_cost,
 )
-from smoothplan.theory.transport import CUMULANTS
+from smoothplan.theory.softmaxes import CUMULANTS
 from tests.naive import Mixture
 
 Smooth = LogSumExp | OptimalTransport

@@ -15,7 +15,7 @@ from smoothplan.base.arguments import Floats
 from smoothplan.models import ModelError, TabularModel
 from smoothplan.theory import curvature, exact
 from smoothplan.theory.backups import Backup, HardMax, LogSumExp, OptimalTransport, Tsallis, discrete_cost, line_cost
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 from tests.common import TABLES, declaring, ordinary_values
 
 MODELS = {name: build for name, build in TABLES.items() if build().actions > 1}

@@ -8,7 +8,7 @@ import ot
 import pytest
 
 from smoothplan.base.arguments import Floats
-from smoothplan.theory.transport import entropy, transport_cost
+from smoothplan.theory.softmaxes import entropy, transport_cost
 
 
 def pot_cost(policy: Floats, reference: Floats, cost: Floats, lam: float) -> float:

@@ -245,7 +245,10 @@ def _declare(function: Callable[..., Any], result: Any) -> None:
 def _stamp(dispatcher: Any) -> None:
     """Has the cache hold for this state of the package. Numba's own stamp forgets what is called in other files."""
     with suppress(AttributeError):  # no cache, or one of a Numba that keeps it otherwise
-        dispatcher._cache._cache_file._source_stamp = _sources()
+        file = dispatcher._cache._cache_file
+        file._source_stamp = _sources()
+        # Compared before Numba reads the rest of the file, which fails if it refers to a module that no longer exists.
+        file._version = f"{load_numba().__version__} {_sources()}"
 
 
 def compiled(

@@ -21,7 +21,7 @@ from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
 from smoothplan.confidence.kl import ball_extreme
 from smoothplan.graph.graph import BY_OUTCOME, ENDED, OUTCOMES, STATES, VARYING, Graph, Rules
-from smoothplan.theory.kernels import fill_frame, frame_value
+from smoothplan.theory.softmaxes import fill_frame, frame_value
 
 
 class Side(NamedTuple):

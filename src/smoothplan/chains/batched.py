@@ -25,7 +25,7 @@ from smoothplan.base.arguments import Floats, Ints, frozen
 from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.run.chunks import Sums, added, categorical, pieces, repeated
 from smoothplan.theory.backups import Backup, NoCurvatureError, SoftmaxMixture, is_mixture, required_mixture
-from smoothplan.theory.kernels import Softmaxes, choose, choose_pairs, draw_stops, paired_sums, stop_weight
+from smoothplan.theory.softmaxes import Softmaxes, choose, choose_pairs, draw_stops, paired_sums, stop_weight
 
 QFunction = Callable[[States], ArrayLike]
 """Q̂: states [n, ...] to action values [n, K]."""

@@ -24,7 +24,7 @@ from smoothplan.run.progress import Display
 from smoothplan.run.records import LearningPoint, ReferenceDetails, Root, Run, Snapshot, Status, within
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import Backup, required_backup, required_mixture
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 
 LONGEST_CHAIN = 10**8
 """Steps of a chain, at most: they take the fastest engine seconds."""

@@ -18,7 +18,7 @@ from smoothplan.chains.reference import TooFewCallsError, reason
 from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, HardMax, is_mixture
-from smoothplan.theory.kernels import Softmaxes
+from smoothplan.theory.softmaxes import Softmaxes
 
 MOST_DIMENSIONS = 6
 """A lookup visits all 2^d corners of a cell."""

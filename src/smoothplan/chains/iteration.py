@@ -8,7 +8,7 @@ import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
-from smoothplan.theory.kernels import Softmaxes, fill_frame, frame_value
+from smoothplan.theory.softmaxes import Softmaxes, fill_frame, frame_value
 
 
 class Chances(NamedTuple):

@@ -26,14 +26,13 @@ from smoothplan.models.calls import Call, SimulatorError
 from smoothplan.models.model import Oracle
 from smoothplan.models.vector import JitModel, Step
 from smoothplan.run.chunks import Sums
-from smoothplan.theory.backups import SoftmaxMixture
-from smoothplan.theory.kernels import (
+from smoothplan.theory.backups import SoftmaxMixture, softmaxes
+from smoothplan.theory.softmaxes import (
     Softmaxes,
     choose_pairs,
     draw_stops,
     fill_choices,
     paired_sums,
-    softmaxes,
     stop_weight,
     sums_of,
 )

@@ -24,7 +24,7 @@ from smoothplan.run.chunks import Chunk, Outcome, Sums, Work, chunk_size
 from smoothplan.run.records import Budget, Root, refuse_compiled
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, SoftmaxMixture, depends_on_state, is_mixture
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 
 Part = Literal["values", "returns", "corrections"]
 """Chains of the value, returns of the root's actions, and quadratic corrections."""

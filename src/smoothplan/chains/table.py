@@ -21,15 +21,14 @@ from smoothplan.models.calls import ModelError
 from smoothplan.models.model import Oracle
 from smoothplan.models.tabular import LAST, Tables, TabularModel, draw
 from smoothplan.run.chunks import Sums
-from smoothplan.theory.backups import Backup, HardMax, is_mixture
-from smoothplan.theory.kernels import (
+from smoothplan.theory.backups import Backup, HardMax, is_mixture, softmaxes
+from smoothplan.theory.softmaxes import (
     Softmaxes,
     draw_action,
     draw_column,
     draw_stop,
     framed,
     paired,
-    softmaxes,
     stop_weight,
     sums_of,
 )

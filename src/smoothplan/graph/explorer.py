@@ -31,8 +31,7 @@ from smoothplan.models.calls import ModelError
 from smoothplan.models.model import Oracle, States
 from smoothplan.models.tabular import OUTCOME, Tables, TabularModel
 from smoothplan.run.records import Root, refuse_compiled
-from smoothplan.theory.backups import Backup, depends_on_state, is_mixture
-from smoothplan.theory.kernels import softmaxes
+from smoothplan.theory.backups import Backup, depends_on_state, is_mixture, softmaxes
 
 FIRST_ROOM = 64
 """States that a new graph has room for."""

@@ -23,7 +23,7 @@ from smoothplan.base.compiling import compiled
 from smoothplan.models.model import GenerativeModel, rewards_are_known
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, HardMax, is_mixture
-from smoothplan.theory.kernels import Softmaxes
+from smoothplan.theory.softmaxes import Softmaxes
 
 PAIR = np.dtype(
     [

@@ -14,9 +14,15 @@ import numpy as np
 from smoothplan.base import arguments, stopping
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
-from smoothplan.confidence.betting import mean_interval
-from smoothplan.confidence.kl import ball_extreme, bernoulli_lower, bernoulli_upper
-from smoothplan.confidence.thresholds import categorical_threshold, share, wager_regret
+from smoothplan.confidence.kl import (
+    ball_extreme,
+    bernoulli_lower,
+    bernoulli_upper,
+    categorical_threshold,
+    share,
+    wager_regret,
+)
+from smoothplan.confidence.means import mean_interval
 from smoothplan.graph.graph import (
     BAD_PAIR,
     BY_OUTCOME,
@@ -33,7 +39,7 @@ from smoothplan.graph.graph import (
     pair_at,
 )
 from smoothplan.theory.backups import Backup
-from smoothplan.theory.kernels import fill_frame, frame_value
+from smoothplan.theory.softmaxes import fill_frame, frame_value
 
 RECORDED, NO_ROOM, REFUSED = range(3)
 """What becomes of an outcome, see `record`."""

@@ -35,7 +35,7 @@ from smoothplan.graph.graph import (
 )
 from smoothplan.graph.sets import POLICY, RECORDED, back_up, compiled_leaders, fill, record, refresh, slack, sweep
 from smoothplan.models.tabular import Tables, draw
-from smoothplan.theory.kernels import draw_action, draw_column
+from smoothplan.theory.softmaxes import draw_action, draw_column
 
 SAMPLE, PAUSED, CONVERGED, FULL, BROKEN = range(5)
 """Why `proceed` returned: the simulator is to be called; all that was asked for is done; the gap is within ε; more room

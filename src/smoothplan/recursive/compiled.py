@@ -26,15 +26,14 @@ from smoothplan.models.tabular import OUTCOME, Tables, TabularModel, first_outco
 from smoothplan.recursive.debias import DEBIASING, MOST, Debiased
 from smoothplan.recursive.schedule import Schedule
 from smoothplan.run.chunks import Sums
-from smoothplan.theory.backups import SoftmaxMixture
-from smoothplan.theory.kernels import (
+from smoothplan.theory.backups import SoftmaxMixture, softmaxes
+from smoothplan.theory.softmaxes import (
     Softmaxes,
     draw_action,
     draw_column,
     fill_frame,
     frame_value,
     policy_mean,
-    softmaxes,
 )
 
 ZERO_FRAME, GIVEN_FRAME, FIRST_FRAME = cast(tuple[int, int, int], tuple(np.arange(3)))

@@ -27,7 +27,7 @@ from smoothplan.run.progress import Display
 from smoothplan.run.records import REFUSED_CALLS, GapDetails, History, Root, Run, Snapshot, Status, within
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import Backup, required_backup
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 
 
 @dataclass(frozen=True)

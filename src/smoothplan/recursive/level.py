@@ -27,7 +27,7 @@ import numpy as np
 from smoothplan.base.arguments import Numbers
 from smoothplan.recursive import debias as debiasing
 from smoothplan.theory import curvature
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 
 Kind = Literal["constant", "plug-in", "order-1", "order-2"]
 

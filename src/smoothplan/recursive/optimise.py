@@ -21,7 +21,7 @@ from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.debias import largest_debias
 from smoothplan.recursive.level import Level, LevelBounds, ReferenceMoments, ReturnBounds
 from smoothplan.recursive.schedule import CERTAIN_SHARE, Schedule, require_depth, shared_reference, trimmed
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 
 PRICE_GROWTH = 8.0
 """From one rung of a ladder to the next the price grows by this factor at least: all coarser rungs cost a seventh."""

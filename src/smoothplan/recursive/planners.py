@@ -39,7 +39,7 @@ from smoothplan.run.records import (
 )
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import Backup, is_mixture, required_backup, required_mixture
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 
 HEADROOM = 4
 """A schedule may cost this much more than the limit on calls and still be tried, for most runs stop early."""

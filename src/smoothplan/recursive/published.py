@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from smoothplan.recursive.level import Level
 from smoothplan.recursive.schedule import Schedule, require_depth
 from smoothplan.theory import curvature
-from smoothplan.theory.curvature import SmoothCruiserConstants
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem, SmoothCruiserConstants
 
 
 def sparse_sampling(problem: Problem, epsilon: float, delta: float) -> Schedule:

@@ -27,7 +27,7 @@ from smoothplan.recursive.level import (
     one_step,
 )
 from smoothplan.run.records import LONG_HORIZONS, REFUSED_CALLS, Planner, required_planner
-from smoothplan.theory.problem import Problem
+from smoothplan.theory.curvature import Problem
 
 REFERENCE_SHARE = 0.05
 """The part of δ that the shared reference may use up; its error hardly matters, so little will do."""

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats
-from smoothplan.theory.transport import Columns, cumulant_bounds, entropy, square_cost, transport_cost
+from smoothplan.theory.softmaxes import Columns, Softmaxes, cumulant_bounds, entropy, square_cost, transport_cost
 
 Prior = Callable[[Any], ArrayLike]
 """A distribution over actions that depends on the state: states [n, ...] to probability vectors [n, K]."""
@@ -130,6 +130,13 @@ def depends_on_state(backup: Backup) -> bool:
         return backup.weights(None).ndim > 1
     except ValueError:  # it must be told the state
         return True
+
+
+def softmaxes(backup: SoftmaxMixture, actions: int, states: int | None) -> Softmaxes:
+    """A backup in the form that compiled code reads; `states` is the number of states of a table."""
+    weights = backup.weights(None if states is None else np.arange(states))
+    frozen = arguments.frozen
+    return Softmaxes(backup.temperature, frozen(backup.shifts(actions).T), frozen(np.atleast_2d(weights)))
 
 
 class NoCurvatureError(TypeError):
@@ -292,7 +299,7 @@ class LogSumExp(_Tempered, _Smooth):
         return value, value
 
     def derivatives(self, actions: int) -> tuple[float, ...]:
-        """1/(4η), 1/(8η²), 1/(8η³), ...; see `transport.cumulant_bounds`."""
+        """1/(4η), 1/(8η²), 1/(8η³), ...; see `softmaxes.cumulant_bounds`."""
         return cumulant_bounds(self.temperature)
 
     def shifts(self, actions: int) -> Floats:
@@ -422,7 +429,7 @@ class OptimalTransport(_Smooth):
         return float(values.min()), float(values.max())
 
     def derivatives(self, actions: int) -> tuple[float, ...]:
-        """1/(4η), 1/(8η²), 1/(8η³), ...; see `transport.cumulant_bounds`."""
+        """1/(4η), 1/(8η²), 1/(8η³), ...; see `softmaxes.cumulant_bounds`."""
         return cumulant_bounds(self.temperature)
 
     def shifts(self, actions: int) -> Floats:
