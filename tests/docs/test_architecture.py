@@ -110,7 +110,7 @@ def wrong_imports(sources: Mapping[str, str]) -> list[str]:
         above, below = _top(importer), _top(imported)
         if above not in FLOOR or above in (below, "__init__") or (importer, imported) == DOOR:
             continue
-        public = imported == "__init__" and above != "cli"
+        public = imported == "__init__" and FLOOR[above] != FLOOR["__init__"]
         if public or FLOOR[above] > FLOOR[below] or {above, below} <= FAMILIES:
             wrong.append(f"{path}:{line} imports {imported if imported != '__init__' else PACKAGE}")
     return wrong
@@ -275,6 +275,7 @@ def test_a_wrong_import_is_found(path: str, source: str, complaint: str) -> None
     ("path", "source"),
     [
         ("__init__.py", "from smoothplan import cli"),
+        ("specs.py", "import smoothplan"),
         ("cli.py", "import smoothplan\nfrom smoothplan import specs"),
         ("models/__init__.py", "from .zoo import chain\nfrom smoothplan.models.model import Oracle"),
         ("decide/decide.py", "from smoothplan.chains.grid import x\nfrom smoothplan.bounds import gape"),
