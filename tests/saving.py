@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smoothplan.base.arrays import Arrays
+from smoothplan.base.records import Arrays
 
 
 def copied(arrays: Arrays) -> Arrays:

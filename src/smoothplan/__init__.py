@@ -43,7 +43,7 @@ from smoothplan.recursive.schedule import Forecast, forecast
 from smoothplan.run.checkpoint import CheckpointError
 from smoothplan.run.plan import PlanResult, plan
 from smoothplan.run.records import TooExpensiveError
-from smoothplan.run.testing import check_model
+from smoothplan.run.session import check_model
 from smoothplan.run.workers import ClusterError
 from smoothplan.theory import backups, curvature, exact
 from smoothplan.theory.backups import HardMax, LogSumExp, OptimalTransport, Tsallis

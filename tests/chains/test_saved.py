@@ -9,7 +9,7 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
-from smoothplan.base.arrays import Arrays
+from smoothplan.base.records import Arrays
 from smoothplan.chains.fitted import FittedReference
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.maker import default_reference

@@ -9,7 +9,7 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
-from smoothplan.base.arrays import Arrays
+from smoothplan.base.records import Arrays
 from smoothplan.bounds.explored import explored
 from smoothplan.bounds.gape import OTGapE
 from smoothplan.graph.explorer import Explorer

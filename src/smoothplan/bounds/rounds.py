@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints
-from smoothplan.base.arrays import Arrays, Readable, finite, piece, require
+from smoothplan.base.records import Arrays, Readable, finite, piece, require
 from smoothplan.bounds.converge import Side, converge, flow, new_side
 from smoothplan.graph.explorer import Explorer
 from smoothplan.graph.graph import PAIRS, Graph

@@ -7,7 +7,7 @@ from contextlib import suppress
 import numpy as np
 
 from smoothplan.base.arguments import Floats
-from smoothplan.base.arrays import Arrays, Readable
+from smoothplan.base.records import Arrays, Readable
 from smoothplan.bounds.explored import explored
 from smoothplan.bounds.rounds import Rounds
 from smoothplan.graph.explorer import Explorer

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
-from smoothplan.base.arrays import Arrays, Readable, finite, piece, require
 from smoothplan.base.compiling import compiled
+from smoothplan.base.records import Arrays, Readable, finite, piece, require
 from smoothplan.base.streams import CALLS, Stream, uniform
 from smoothplan.graph.explorer import NO_TABLE, Key, StateIndex, searched_table
 from smoothplan.graph.graph import NOWHERE, empty_slots, enter_all, slot_of, spans

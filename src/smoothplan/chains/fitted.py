@@ -11,7 +11,7 @@ from threadpoolctl import ThreadpoolController
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
-from smoothplan.base.arrays import Arrays, Readable, finite, piece, require
+from smoothplan.base.records import Arrays, Readable, finite, piece, require
 from smoothplan.chains.reference import reason
 from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.theory import curvature

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints, frozen
-from smoothplan.base.arrays import Arrays, Readable, finite, piece, require
 from smoothplan.base.compiling import compiled
+from smoothplan.base.records import Arrays, Readable, finite, piece, require
 from smoothplan.base.streams import CALLS
 from smoothplan.chains.iteration import Chances, iterate
 from smoothplan.chains.reference import TooFewCallsError, reason

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from smoothplan.base import arguments
-from smoothplan.base.arrays import Arrays, Readable
 from smoothplan.base.compiling import working_time
+from smoothplan.base.records import Arrays, Readable
 from smoothplan.chains.fitted import FittedReference
 from smoothplan.chains.grid import MOST_DIMENSIONS, GridReference
 from smoothplan.chains.reference import Improvable, Reference, Savable, TooFewCallsError

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats
-from smoothplan.base.arrays import Arrays, Readable
+from smoothplan.base.records import Arrays, Readable
 from smoothplan.models.model import States
 from smoothplan.theory.exact import Solution
 

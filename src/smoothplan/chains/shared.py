@@ -6,7 +6,7 @@ import numpy as np
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats
-from smoothplan.base.arrays import Arrays, Readable, finite, piece, require
+from smoothplan.base.records import Arrays, Readable, finite, piece, require
 from smoothplan.base.streams import CALLS
 from smoothplan.chains.iteration import Chances, iterate
 from smoothplan.chains.reference import numbered, reason

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints, frozen
-from smoothplan.base.arrays import Arrays, Readable, piece, require
+from smoothplan.base.records import Arrays, Readable, piece, require
 from smoothplan.base.streams import CALLS
 from smoothplan.graph import sets, walks
 from smoothplan.graph.graph import (

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints, frozen
-from smoothplan.base.arrays import Arrays, Readable, finite, piece, require
 from smoothplan.base.compiling import compiled
+from smoothplan.base.records import Arrays, Readable, finite, piece, require
 from smoothplan.models.model import GenerativeModel, rewards_are_known
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, HardMax, is_mixture

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from smoothplan.base import arguments, stopping, streams
 from smoothplan.base.arguments import Floats, Ints
-from smoothplan.base.arrays import Arrays, Readable, piece
+from smoothplan.base.records import Arrays, Readable, piece
 from smoothplan.models.calls import Call, ModelError, RowError, SimulatorError, watcher
 
 States = NDArray[Any]

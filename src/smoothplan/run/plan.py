@@ -12,8 +12,7 @@ import numpy as np
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats
-from smoothplan.base.arrays import Arrays
-from smoothplan.base.records import Record
+from smoothplan.base.records import Arrays, Record
 from smoothplan.models.model import GenerativeModel, Oracle, Transition, action_names, required_model
 from smoothplan.models.tabular import TabularModel
 from smoothplan.run.checkpoint import described

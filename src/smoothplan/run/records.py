@@ -6,8 +6,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints, shown
-from smoothplan.base.arrays import Arrays, Readable, finite, piece
 from smoothplan.base.compiling import working_time
+from smoothplan.base.records import Arrays, Readable, finite, piece
 from smoothplan.models.model import GenerativeModel
 from smoothplan.run.progress import Display, GapProgress
 from smoothplan.run.workers import Workers

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from smoothplan.base import arguments
-from smoothplan.base.arrays import Arrays, Readable
+from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.stopping import PATIENCE, Stopped, StopSignal, current
 from smoothplan.run.checkpoint import Checkpoint, CheckpointError, ChunkRow
 from smoothplan.run.chunks import Batch, Chunk, Done, Outcome, Sums, T, Work
