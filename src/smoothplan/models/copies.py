@@ -1,13 +1,14 @@
 """Gymnasium environments as generative models by copies: for those without a table and without an assignable state.
 
 A state must be a value that planners batch, compare, hash and save, in any process. So it holds the content of an
-environment, not the number of a live copy: the attributes of the environment and its wrappers that differ from those
-after the first reset, pickled, as `uint8 [bytes]` padded with zeros. Equal content has equal bytes: immutable values
-are written wherever they occur, and sets are sorted. Lists, arrays and objects that are shared stay shared.
+environment, not the number of a live copy: the attributes of the environment and its wrappers, pickled, as
+`uint8 [bytes]` padded with zeros. Equal content has equal bytes: immutable values are written at every mention, and
+sets are sorted. Lists, arrays and objects that are shared stay shared. Large attributes that never change are not part
+of a state: all copies hold the same ones.
 
-Random generators are no part of a state: a copy draws from the generator of the call. Classes and functions are
-constants, which a pickle refers to by number. So reading a state imports nothing, and calls only what the environment
-itself was made of.
+Random generators are not part of a state: a copy draws from the generator of the call. Classes and functions are
+constants, which a pickle refers to by number. So reading a state imports nothing, and calls only the constituents of
+the environment itself.
 """
 
 import copyreg
@@ -21,11 +22,11 @@ import threading
 import time
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator
-from enum import Enum
+from collections.abc import Iterable
 from functools import partial
+from itertools import pairwise
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,28 +34,28 @@ from numpy.typing import NDArray
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Ints
 from smoothplan.models.calls import ModelError
-from smoothplan.models.model import RewardKind, States
-from smoothplan.models.vector import VectorModel, one_by_one
-
-LARGE = 2_000
-"""Bytes of an attribute that copies share if random play does not change it."""
+from smoothplan.models.model import States
+from smoothplan.models.vector import one_by_one
 
 PART = 1 << 32
-"""Numbers from here on stand for parts of shared attributes, smaller ones for constants."""
+"""Numbers from here on stand for parts of shared attributes, smaller ones for constants, negative ones for the copy."""
 
-Fragments = dict[str, bytes]
-"""Pickled attributes, by layer and name ("000.state"). Empty bytes: the attribute was deleted."""
+Place = tuple[int, str]
+"""An attribute: the number of its layer, and its name."""
+
+Outcome = tuple[bytes, float, bool]
+"""The result of a step: the content of the environment, the reward, whether the episode ends."""
 
 
-class CannotCopyError(ValueError):
+class CannotCopyError(ModelError):
     """Something in an environment cannot be copied; the message names it."""
 
 
 class ChangedError(CannotCopyError):
-    """A shared attribute has changed."""
+    """A shared attribute has changed: `place`."""
 
-    def __init__(self, place: str) -> None:
-        super().__init__(f"its attribute {place[4:]} changed, which never did in random play")
+    def __init__(self, place: Place) -> None:
+        super().__init__(f"its attribute {place[1]} changed, which never did in random play")
         self.place = place
 
 
@@ -86,6 +87,12 @@ def layers(environment: Any) -> list[Any]:
             found.append(environment)
         environment = environment.env
     return [*found, environment]
+
+
+def _attributes(chain: list[Any]) -> list[dict[str, Any]]:
+    """The attributes of each layer that are content, sorted by name."""
+    apart = {"_np_random", "_np_random_seed", "_cached_spec", "spec", "render_mode", "env"}
+    return [{name: vars(layer)[name] for name in sorted(vars(layer).keys() - apart)} for layer in chain]
 
 
 # --- Content as bytes -----------------------------------------------------------------------------------------------
@@ -132,42 +139,31 @@ _new = copyreg.__newobj__  # type: ignore[attr-defined]
 
 
 class _Writer(pickle.Pickler):
-    """Pickles attributes one after the other. Things with a number, by id, are not written themselves.
+    """Pickles the content of an environment. Things with a number, by id, are not written themselves.
 
     A persistent id is an int for a number, bytes for a string, a bytearray for bytes, a list for a tuple, and a tuple
     (function, *arguments) for any other immutable value. All but the ints are new objects at each mention: pickle
     writes an object that it has seen as a reference, and equal values must be equal bytes, shared or not.
     """
 
-    def __init__(
-        self, snapshots: "Snapshots", own: dict[int, int], parts: dict[int, int], learning: bool = False
-    ) -> None:
+    def __init__(self, copies: "Copies", own: dict[int, int], parts: dict[int, int]) -> None:
         self._file = io.BytesIO()
         super().__init__(self._file, protocol=5)
-        self._snapshots, self._learning = snapshots, learning  # its constants have numbers, and may become more
-        self._own, self._parts = (
-            own,
-            parts,
-        )  # numbers: only here, and of parts of shared attributes
+        self._copies = copies  # numbers constants
+        self._own, self._parts = own, parts  # numbers of the copy's own objects, and of parts of shared attributes
         self.seen: dict[int, Any] = {}  # mutable objects by id, in the order of their first mention
         self.numbers: dict[int, int] = {}  # their numbers, if they are parts of shared attributes
         self._sets: dict[int, int] = {}  # numbers of those that are sets
         self._memory: dict[int, int] = {}  # the array that each piece of memory belongs to
         self.generators: list[Any] = []  # other than the environment's own
         self.spaces: list[Any] = []
-        self.private = False  # whether the last value refers to something that only this environment has
+        self.private = False  # whether a value refers to the environment itself
 
-    def write(self, name: str, value: Any) -> bytes:
-        """The pickled value of an attribute of this name."""
-        self.private = False
+    def write(self, value: Any) -> bytes:
+        """The pickled value."""
         self._file.seek(0)
         self._file.truncate()
-        try:
-            self.dump(value)
-        except CannotCopyError as error:
-            raise CannotCopyError(f"its attribute {name} {error}") from None
-        except Exception as error:  # whatever an object's own methods do
-            raise CannotCopyError(f"its attribute {name} cannot be copied: {error}") from None
+        self.dump(value)
         return self._file.getvalue()
 
     def persistent_id(self, thing: Any) -> Any:
@@ -182,7 +178,7 @@ class _Writer(pickle.Pickler):
         if kind is bytes:
             return bytearray(thing)
         key = id(thing)
-        number = self._own.get(key, self._parts.get(key, self._snapshots.numbers.get(key)))
+        number = self._own.get(key, self._parts.get(key, self._copies.numbers.get(key)))
         if number is not None:
             self.private |= key in self._own
             return number
@@ -203,22 +199,16 @@ class _Writer(pickle.Pickler):
             return frozenset, self._sorted(thing)
         if isinstance(thing, np.generic) and thing.dtype.kind in "biufcSUmM":
             return _scalar, thing.dtype.str, thing.tobytes()
-        if isinstance(thing, Enum):
-            return kind, thing.value
         if isinstance(thing, tuple | str | bytes | int | float | complex | range | slice | np.generic):
             found: Any = thing.__reduce_ex__(4)
             return (found[0], *found[1]) if all(part is None for part in found[2:]) else None
         if _is_constant(thing):
-            return self._snapshots.number(thing, self._learning)
+            return self._copies.number(thing)
         return () if kind.__module__.partition(".")[0] == "pygame" else None
 
     def _sorted(self, members: Iterable[Any]) -> list[Any]:
         """Members in an order that does not depend on hashes."""
-
-        def alone(member: Any) -> bytes:
-            return _Writer(self._snapshots, self._own, self._parts, self._learning).write("", member)
-
-        return sorted(members, key=alone)
+        return sorted(members, key=lambda member: _Writer(self._copies, self._own, self._parts).write(member))
 
     def reducer_override(self, thing: Any) -> Any:
         """How to take apart an object that pickle does not know, or would take apart in another way."""
@@ -238,15 +228,13 @@ class _Writer(pickle.Pickler):
             self.spaces.append(thing)
             return _new, (type(thing),), vars(thing) | {"_np_random": _space_generator}
         if isinstance(thing, library().Env):  # some have themselves copied without their state
-            inside = {
-                key: value for key, value in vars(thing).items() if key not in ("_np_random_seed", "_cached_spec")
-            }
-            return _new, (type(thing),), inside
+            apart = ("_np_random_seed", "_cached_spec")
+            return _new, (type(thing),), {key: value for key, value in vars(thing).items() if key not in apart}
         return NotImplemented
 
 
 class _Reader(pickle.Unpickler):
-    """Rebuilds attributes in the order in which they were written: the numbers −1, −2, … stand for `own`."""
+    """Rebuilds the content of an environment: the number −k stands for `own[k]`."""
 
     def __init__(self, text: bytes, objects: dict[int, Any], own: list[Any]) -> None:
         super().__init__(io.BytesIO(text))
@@ -257,7 +245,7 @@ class _Reader(pickle.Unpickler):
         """See `_Writer`."""
         kind = type(pid)
         if kind is int:
-            return self._objects[pid] if pid >= 0 else self._own[-1 - pid]
+            return self._objects[pid] if pid >= 0 else self._own[-pid]
         if kind is bytes:
             return pid[1:].decode(errors="surrogatepass")
         if kind is list:
@@ -273,7 +261,7 @@ class _Reader(pickle.Unpickler):
         return self._sets.setdefault(number, set(*members))
 
     def find_class(self, module: str, name: str) -> Any:
-        """Refuses: whatever an environment is made of has a number."""
+        """Refuses: every constituent of an environment has a number."""
         raise ModelError(f"a state of an environment cannot refer to {module}.{name}")
 
 
@@ -294,148 +282,127 @@ def _own_classes(layer: Any) -> list[type]:
     return [kind for kind in defined if isinstance(kind, type) and kind.__module__ == module]
 
 
-def _places(chain: list[Any]) -> dict[str, Any]:
-    """The attributes of all layers that are content, in order."""
-    apart = {"_np_random", "_np_random_seed", "_cached_spec", "spec", "render_mode", "env"}
-    return {
-        f"{number:03}.{name}": vars(layer)[name]
-        for number, layer in enumerate(chain)
-        for name in sorted(vars(layer).keys() - apart)
-    }
+# --- Copies ---------------------------------------------------------------------------------------------------------
 
 
-def _parsed(state: bytes) -> Fragments:
-    """The attributes in a state."""
-    found, start = {}, 0
-    while start < len(state):
-        end = state.index(b"\n", start) + 1
-        place, _, size = state[start : end - 1].decode().rpartition(" ")
-        start = end + int(size)
-        found[place] = state[end:start]
-    return found
+class Copies:
+    """Steps an environment from any state: a copy with this content, which draws from the generator of the call.
 
-
-class Snapshots:
-    """The way from environments of one kind to states and back.
+    It learns the classes and functions that environments consist of, and the bytes of a state, until `settle`.
 
     Args:
-        environment: after a reset. It is not changed. The classes and functions of later ones must occur in it, in the
-            module of one of its classes, or in an environment that is written with `learning`.
-        shared: attributes that never change: copies share them, and they are no part of a state. One that does change
-            is an error, sooner or later.
+        environment: after a reset. It is not changed.
+        name: for messages.
+        changing: large attributes that are part of a state. Other large attributes and spaces are shared by all
+            copies; if one of them does change, that is an error, sooner or later.
     """
 
-    def __init__(self, environment: Any, shared: Iterable[str] = ()) -> None:
+    one_at_a_time = True
+    _last: list[Any]  # shared attributes that `_walk` went through
+    _walk: _Writer
+
+    def __init__(self, environment: Any, name: str, changing: set[Place]) -> None:
+        self.name, self.learning = name, True
+        self.size, self._longest = 1 << 16, 0  # bytes of a state, and of the largest content so far
+        self._seconds: list[tuple[float, float]] = []  # of calls, and of the environment's own steps in them
         chain = layers(environment)
-        places = _places(chain)
         common = [_array, _method, _new, _scalar, np.dtype, set, frozenset, complex, range, slice, bytearray]
         common += [deque, OrderedDict, defaultdict, Counter]
         self._constants: list[Any] = [*common, *(kind for layer in chain for kind in _own_classes(layer))]
-        # How an environment was made is the same in every copy. Nothing is drawn on a screen.
-        made = [{key: vars(layer)[key] for key in ("spec", "render_mode") if key in vars(layer)} for layer in chain]
-        self._layers = [
-            (type(layer), how | dict.fromkeys(how.keys() - {"spec"})) for layer, how in zip(chain, made, strict=True)
-        ]
-        self._shared: Fragments = {}
-        self._start: Fragments = {}
-        atoms = (int, float, bool, str, bytes, types.NoneType)  # a look tells whether they are as at the start
-        self._atoms = {place: value for place, value in places.items() if type(value) in atoms}
+        self._kinds, self._spec = [type(layer) for layer in chain], vars(chain[-1]).get("spec")
+        self._shared: dict[Place, bytes] = {}
         self._prepare()
-        writer = _Writer(self, {}, {}, learning=True)
-        self._shared = {place: writer.write(place[4:], places[place]) for place in sorted(shared)}
+        self._written(environment)
+        shared, large = _Writer(self, {}, {}), 2_000  # bytes: copying fewer takes less than a step
+        for number, attributes in enumerate(_attributes(chain)):
+            for attribute, value in attributes.items():
+                alone = _Writer(self, self._own(chain), {})
+                is_large = len(alone.write(value)) > large or isinstance(value, library().Space)
+                if is_large and not alone.private and (number, attribute) not in changing:
+                    self._shared[number, attribute] = shared.write(value)
         self._prepare()
-        self._start = self._written(environment, learning=True)[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: vars(self)[name] for name in ("_constants", "_layers", "_shared", "_start", "_atoms")}
+        """Without the objects that all copies share: they are built again."""
+        kept = ("name", "learning", "size", "_longest", "_seconds", "_constants", "_kinds", "_spec", "_shared")
+        return {name: vars(self)[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._prepare()
 
-    def _prepare(self) -> None:
-        """Builds the objects that all copies share."""
-        self._lock = vars(self).get("_lock") or threading.RLock()
-        self._objects = dict(enumerate(self._constants))
-        self.numbers = {id(constant): number for number, constant in self._objects.items()} | {id(_space_generator): -1}
-        self._attributes = [dict(given) for _, given in self._layers]  # that a copy begins with
-        reader = _Reader(b"".join(self._shared.values()), self._objects, [None])
-        held = {place: reader.load() for place in self._shared}
-        for place, value in (self._atoms | held).items():
-            self._attributes[int(place[:3])][place[4:]] = value
-        self._walks: list[tuple[list[Any], _Writer]] = []  # shared attributes, and the writer that went through them
-        self._left = 0
-        walk = self._walked(held)
-        self._spaces = walk.spaces
-        self._objects |= dict(enumerate(walk.seen.values(), PART))
+    def __repr__(self) -> str:
+        return f"copies of {self.name}, states of {self.size} bytes"
 
-    def number(self, constant: Any, learning: bool) -> int:
-        """The number of a constant that is not known by its id."""
-        if isinstance(constant, types.FunctionType):  # every environment may make its own
-            alike = constant.__code__, constant.__closure__
-            for number, other in enumerate(self._constants):
-                if isinstance(other, types.FunctionType) and (other.__code__, other.__closure__) == alike:
-                    return number
-            if any(isinstance(cell.cell_contents, library().Env) for cell in constant.__closure__ or ()):
-                raise CannotCopyError(f"holds {constant!r}, which refers to the environment it was made for")
-        if not learning:
-            raise CannotCopyError(f"holds {constant!r}, which was not there when the environment was examined")
-        number = self.numbers[id(constant)] = len(self._constants)
-        self._constants.append(constant)
-        self._objects[number] = constant
-        return number
-
-    def _walked(self, places: dict[str, Any]) -> _Writer:
-        """A writer that went through shared attributes. Raises `ChangedError` if it found one that has changed.
-
-        A walk through large attributes takes longer than a step, and so it is kept for a number of calls.
-        """
-        if self._left == 0:
-            self._walks, self._left = [], 100 + sum(map(len, self._shared.values())) // 100
-        self._left -= 1
-        values = [places.get(place) for place in self._shared]
-        for known, writer in self._walks:
-            if all(map(operator.is_, known, values)):
-                return writer
-        writer = _Writer(self, {}, {})
-        for (place, text), value in zip(self._shared.items(), values, strict=True):
-            if writer.write(place[4:], value) != text:
-                raise ChangedError(place)
-        writer.numbers = {key: number for number, key in enumerate(writer.seen, PART)}
-        self._walks = [*self._walks[-7:], (values, writer)]
-        return writer
-
-    def check_shared(self, environment: Any) -> None:
-        """Raises `ChangedError` if a shared attribute has changed."""
-        self._left = 0
-        self._walked(_places(layers(environment)))
-
-    def shareable(self, environment: Any, states: Iterable[bytes]) -> set[str]:
-        """Attributes that are as at the start in all these states, and are large or spaces."""
-        changed = {place for state in states for place in _parsed(state)}
-        chain, found = layers(environment), set()
-        for place, value in _places(chain).items():
-            writer = _Writer(self, self._own(chain), {})
-            text = writer.write(place[4:], value)
-            if (len(text) > LARGE or isinstance(value, library().Space)) and not writer.private:
-                found.add(place)
-        return found - changed - self._atoms.keys()
-
-    def state(self, environment: Any, learning: bool = False) -> bytes:
-        """The attributes of an environment that differ from those at the start. It is not changed."""
-        with self._lock:
-            try:
-                found, _ = self._written(environment, learning)
-            except ChangedError:
-                self._prepare()
-                raise
-        gone = (self._start.keys() | self._atoms.keys()) - found.keys() - _places(layers(environment)).keys()
-        parts = found | dict.fromkeys(gone, b"")
-        return b"".join(
-            b"%s %d\n%s" % (place.encode(), len(text), text)
-            for place, text in sorted(parts.items())
-            if self._start.get(place) != text
+    @property
+    def note(self) -> str:
+        """Sentences that a user must read."""
+        call, own = (f"{1e6 * median(seconds):.0f} µs" for seconds in zip(*self._seconds, strict=True))
+        return (
+            f"{self.name} is simulated by copies of the environment: {call} per simulator call, {own} of them its own "
+            "step. A copy knows all that the environment holds, even if observations hide it"
         )
+
+    def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
+        """See `GenerativeModel.step`."""
+        contents, rewards, terminals = zip(*one_by_one(self.step, states, actions, rng), strict=True)
+        return np.array([self._padded(content) for content in contents]), np.array(rewards), np.array(terminals)
+
+    def state_of(self, environment: Any) -> NDArray[np.uint8]:
+        """The state of an environment of this kind, [bytes]. It is not changed."""
+        return self._padded(self.content(environment))
+
+    def settle(self, size: int | None) -> None:
+        """Ends the learning, and chooses the bytes of a state: by default twice those of the largest content so far."""
+        self.learning = False
+        self.size = 64 * math.ceil(2 * self._longest / 64) if size is None else arguments.whole("state_bytes", size)
+
+    def _padded(self, content: bytes) -> NDArray[np.uint8]:
+        self._longest = max(self._longest, len(content))
+        if len(content) > self.size:
+            raise ModelError(
+                f"a state of {self.name} takes {len(content)} bytes, more than the {self.size} of this model: give "
+                f"from_gymnasium a larger state_bytes"
+            )
+        return np.frombuffer(content.ljust(self.size, b"\0"), dtype=np.uint8)
+
+    def step(self, content: Any, action: int, rng: np.random.Generator) -> Outcome:
+        """Steps a copy that has this content, as bytes or as a state. It draws from `rng`."""
+        with self._lock:  # copies share their spaces, which draw from the generator of one of them
+            started = time.perf_counter()
+            environment = self.rebuilt(content, rng)
+            rebuilt = time.perf_counter()
+            try:
+                _, reward, terminated, _, _ = environment.step(int(environment.action_space.start) + action)
+            except Exception as error:  # any error of an environment; the bytes of the state would say nothing
+                before = self.rebuilt(content, rng).unwrapped
+                error.add_note(f"{self.name} was in the state {arguments.shown(vars(before))}")
+                raise
+            own = time.perf_counter() - rebuilt
+            found = self.content(environment), float(reward), bool(terminated)
+            if self.learning:
+                self._seconds.append((time.perf_counter() - started, own))
+            return found
+
+    def content(self, environment: Any) -> bytes:
+        """The content of an environment, without its shared attributes. It is not changed."""
+        with self._lock:
+            return self._written(environment)[0]
+
+    def rebuilt(self, content: Any, rng: np.random.Generator) -> Any:
+        """A new environment with a content. It draws from `rng`."""
+        for space in self._spaces:
+            space._np_random = rng
+        chain: list[Any] = [object.__new__(kind) for kind in self._kinds]
+        own = [None, rng, partial(_fresh, rng), *chain]  # see `_own`
+        for layer, attributes in zip(chain, _Reader(content, self._objects, own).load(), strict=True):
+            vars(layer).update(attributes)
+        for (number, name), value in zip(self._shared, self._held, strict=True):
+            vars(chain[number])[name] = value
+        for outer, inner in pairwise(chain):
+            outer.env = inner
+        vars(chain[-1]).update(_np_random=rng, spec=self._spec)
+        return chain[0]
 
     def reseed(self, environment: Any, rng: np.random.Generator) -> None:
         """Gives an environment the draws of a copy that is rebuilt with `rng`. Shared generators stay shared."""
@@ -451,234 +418,76 @@ class Snapshots:
         for space in writer.spaces:
             space._np_random = own
 
-    def step(self, state: bytes, action: int, rng: np.random.Generator) -> "Outcome":
-        """Steps a copy of the environment that has this state, with the draws of `rng`."""
-        with self._lock:  # copies share their spaces, which draw from the generator of one of them
-            environment = self.rebuilt(state, rng)
-            _, reward, terminated, _, _ = environment.step(int(environment.action_space.start) + action)
-            return Outcome(float(reward), bool(terminated), self.state(environment))
+    def check_shared(self, environment: Any) -> None:
+        """Raises `ChangedError` if a shared attribute has changed."""
+        self._left = 0
+        self.content(environment)
 
-    def rebuilt(self, state: bytes, rng: np.random.Generator) -> Any:
-        """A new environment with the content of a state. It draws from `rng`."""
-        for space in self._spaces:
-            space._np_random = rng
-        chain: list[Any] = [object.__new__(kind) for kind, _ in self._layers]
-        for layer, attributes, inner in zip(chain, self._attributes, [*chain[1:], None], strict=True):
-            vars(layer).update(attributes)
-            if inner is not None:
-                layer.env = inner
-        vars(chain[-1])["_np_random"] = rng
-        parts = sorted((self._start | _parsed(state)).items())
-        own = [rng, rng, partial(_fresh, rng), *chain]  # see `_own`
-        reader = _Reader(b"".join([text for _, text in parts]), self._objects, own)
-        for place, text in parts:
-            attributes = vars(chain[int(place[:3])])
-            if text:
-                attributes[place[4:]] = reader.load()
-            else:
-                attributes.pop(place[4:], None)
-        return chain[0]
+    def number(self, constant: Any) -> int:
+        """The number of a constant that is not known by its id."""
+        if isinstance(constant, types.FunctionType):  # every environment may make its own
+            alike = constant.__code__, constant.__closure__
+            for number, other in enumerate(self._constants):
+                if isinstance(other, types.FunctionType) and (other.__code__, other.__closure__) == alike:
+                    return number
+            if any(isinstance(cell.cell_contents, library().Env) for cell in constant.__closure__ or ()):
+                raise CannotCopyError(f"holds {constant!r}, which refers to the environment it was made for")
+        if not self.learning:
+            raise CannotCopyError(f"holds {constant!r}, which was not there when the environment was examined")
+        number = self.numbers[id(constant)] = len(self._constants)
+        self._constants.append(constant)
+        self._objects[number] = constant
+        return number
+
+    def _prepare(self) -> None:
+        """Builds the objects that all copies share."""
+        self._lock = vars(self).get("_lock") or threading.RLock()
+        self._objects = dict(enumerate(self._constants))
+        self.numbers = {id(constant): number for number, constant in self._objects.items()} | {id(_space_generator): -1}
+        reader = _Reader(b"".join(self._shared.values()), self._objects, [None, None])
+        self._held = [reader.load() for _ in self._shared]
+        self._left = 0  # calls until the next walk
+        self._spaces = self._walked(self._held).spaces
+        self._objects |= dict(enumerate(self._walk.seen.values(), PART))
 
     def _own(self, chain: list[Any]) -> dict[int, int]:
-        """The numbers of the parts of one copy: its generator, further ones, and its layers. Spaces draw from −1."""
-        numbers = {id(vars(chain[-1]).get("_np_random")): -2, id(_fresh): -3}
-        return numbers | {id(layer): -4 - number for number, layer in enumerate(chain)}
+        """The numbers of the objects of one copy: its generator, which spaces draw from too, others, and its layers."""
+        numbers = {id(vars(chain[-1]).get("_np_random")): -1, id(_fresh): -2}
+        return numbers | {id(layer): -3 - number for number, layer in enumerate(chain)}
 
-    def _written(self, environment: Any, learning: bool = False) -> tuple[Fragments, _Writer]:
-        """The attributes that are neither shared nor atoms as at the start, and their writer."""
+    def _walked(self, values: list[Any]) -> _Writer:
+        """A writer that went through shared attributes and numbered their parts. Raises `ChangedError`.
+
+        A walk through large attributes takes longer than a step, so the last one is kept for a number of calls.
+        """
+        if self._left == 0 or not all(map(operator.is_, values, self._last)):
+            writer = _Writer(self, {}, {})
+            for (place, text), value in zip(self._shared.items(), values, strict=True):
+                if writer.write(value) != text:
+                    self._prepare()
+                    raise ChangedError(place)
+            writer.numbers = {part: number for number, part in enumerate(writer.seen, PART)}
+            self._last, self._walk, self._left = values, writer, 100 + sum(map(len, self._shared.values())) // 100
+        self._left -= 1
+        return self._walk
+
+    def _written(self, environment: Any) -> tuple[bytes, _Writer]:
+        """The content of an environment, and its writer."""
         chain = layers(environment)
-        places = _places(chain)
-        walk = self._walked(places)
-        writer = _Writer(self, self._own(chain), walk.numbers, learning)
-        found = {}
-        for place, value in places.items():
-            atom = self._atoms.get(place, self)
-            same = value is atom or (type(value) is type(atom) and repr(value) == repr(atom))
-            if place not in self._shared and not same:
-                found[place] = writer.write(place[4:], value)
+        content = _attributes(chain)
+        walk = self._walked([content[number].pop(name, None) for number, name in self._shared])
+        writer = _Writer(self, self._own(chain), walk.numbers)
+        try:
+            text = writer.write(content)
+        except Exception:  # whatever an object's own methods do
+            writer = _Writer(self, self._own(chain), walk.numbers)
+            for name, value in (item for attributes in content for item in attributes.items()):
+                try:
+                    writer.write(value)
+                except CannotCopyError as error:
+                    raise CannotCopyError(f"its attribute {name} {error}") from None
+                except Exception as error:  # as above
+                    raise CannotCopyError(f"its attribute {name} cannot be copied: {error}") from None
+            raise
         writer.spaces += walk.spaces
-        return found, writer
-
-
-class Outcome(NamedTuple):
-    """The result of a step."""
-
-    reward: float
-    terminated: bool
-    state: bytes
-
-
-# --- Models ---------------------------------------------------------------------------------------------------------
-
-
-class Copies:
-    """Steps an environment from any state: a copy with this state, which draws from the generator of the call.
-
-    `size` is the bytes of a state, `seconds` those of a call and of the environment's own step, as measured here.
-    """
-
-    one_at_a_time = True
-
-    def __init__(self, name: str, snapshots: Snapshots, size: int, seconds: tuple[float, float]) -> None:
-        self.name, self.size, self._snapshots = name, size, snapshots
-        self._price = f"{1e6 * seconds[0]:.0f} µs per simulator call, {1e6 * seconds[1]:.0f} µs of them its own step"
-
-    def __repr__(self) -> str:
-        return f"copies of {self.name}, states of {self.size} bytes"
-
-    @property
-    def note(self) -> str:
-        """Sentences that a user must read."""
-        return (
-            f"{self.name} is simulated by copies of the environment: {self._price}. A copy knows all that the "
-            "environment holds, even if observations hide it"
-        )
-
-    def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
-        """See `GenerativeModel.step`."""
-        next_states, rewards, terminals = zip(*one_by_one(self._step, states, actions, rng), strict=True)
-        return np.array(next_states), np.array(rewards), np.array(terminals)
-
-    def _step(self, state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
-        text = state.tobytes().rstrip(b"\0")
-        try:
-            outcome = self._snapshots.step(text, action, rng)
-        except CannotCopyError as error:
-            raise ModelError(f"{self.name} cannot be copied any more: {error}") from None
-        except Exception as error:  # any error of an environment; the bytes of the state would say nothing
-            error.add_note(f"{self.name} differed from its start in {_names(text)}")
-            raise
-        return self.padded(outcome.state), outcome.reward, outcome.terminated
-
-    def state_of(self, environment: Any) -> NDArray[np.uint8]:
-        """The state of an environment of this kind, [bytes]. It is not changed."""
-        try:
-            return self.padded(self._snapshots.state(environment))
-        except CannotCopyError as error:
-            raise ModelError(f"{self.name} cannot be copied any more: {error}") from None
-
-    def padded(self, text: bytes) -> NDArray[np.uint8]:
-        """A state, [bytes]."""
-        if len(text) > self.size:
-            raise ModelError(
-                f"a state of {self.name} takes {len(text)} bytes, more than the {self.size} of this model: give "
-                f"from_gymnasium a larger state_bytes"
-            )
-        return np.frombuffer(text.ljust(self.size, b"\0"), dtype=np.uint8)
-
-
-def copied_model(
-    environment: Any,
-    name: str,
-    *,
-    reward_range: tuple[float, float],
-    reward_kind: RewardKind,
-    state_bytes: int | None = None,
-    **declarations: Any,
-) -> VectorModel:
-    """A model that steps copies of an environment, wrappers included; see `from_gymnasium` for its arguments.
-
-    Raises:
-        CannotCopyError: something in the environment cannot be copied, or a copy does not repeat its steps.
-    """
-    low, high = arguments.interval("reward_range", reward_range)
-    real = Snapshots(environment).rebuilt(b"", np.random.default_rng(0))
-    snapshots, played = _examined(real)
-    for outcome, _, _ in played:
-        if not low <= outcome.reward <= high:
-            raise ModelError(f"reward_range must contain all rewards: {name} paid {outcome.reward:g}, got {low, high}")
-    longest = max((outcome.state for outcome, _, _ in played), key=len)
-    size = 64 * math.ceil(max(1, 2 * len(longest)) / 64)
-    size = size if state_bytes is None else arguments.whole("state_bytes", state_bytes)
-    seconds = median(copied for _, copied, _ in played), median(own for _, _, own in played)
-    copies = Copies(name, snapshots, size, seconds)
-    copies.padded(longest)
-    real.reset(seed=0)
-    return VectorModel(
-        copies,
-        actions=int(real.action_space.n),
-        reward_range=(low, high),
-        reward_kind=reward_kind,
-        initial_state=copies.state_of(real),
-        **declarations,
-    )
-
-
-Played = tuple[Outcome, float, float]
-"""A step of the real environment: its outcome, and the seconds that it took a copy and the environment itself."""
-
-
-def _examined(real: Any) -> tuple[Snapshots, list[Played]]:
-    """The snapshots of an environment, which share large attributes that random play does not change."""
-    real.reset(seed=0)
-    snapshots = Snapshots(real)
-    shared = snapshots.shareable(real, [outcome.state for outcome, *_ in _played(real, snapshots, 30)])
-    while True:
-        real.reset(seed=0)
-        snapshots = Snapshots(real, shared)
-        try:
-            return snapshots, list(_played(real, snapshots, 300))
-        except ChangedError as error:  # late in an episode
-            shared.discard(error.place)
-
-
-def _played(real: Any, snapshots: Snapshots, most: int) -> Iterator[Played]:
-    """Steps of random play, in 50 episodes of 100 steps at most, each with draws of its own seed."""
-    choices = np.random.default_rng(0)
-    first, count = int(real.action_space.start), int(real.action_space.n)
-    for episode in range(50):
-        real.reset(seed=episode)
-        before = snapshots.state(real, learning=True)
-        for _ in range(100):
-            action, seed = int(choices.integers(count)), int(choices.integers(2**32))
-            snapshots.reseed(real, _generator(seed))
-            started = time.perf_counter()
-            try:
-                _, reward, terminated, truncated, _ = real.step(first + action)
-            except Exception as error:  # whatever an environment does
-                raise CannotCopyError(
-                    f"action {action} raised {type(error).__name__} in random play: {error}"
-                ) from error
-            taken = time.perf_counter() - started
-            outcome = Outcome(float(reward), bool(terminated), snapshots.state(real, learning=True))
-            yield outcome, _repeated(snapshots, before, action, seed, outcome), taken
-            most, before = most - 1, outcome.state
-            if terminated or truncated or most == 0:
-                break
-        snapshots.check_shared(real)
-        if most == 0:
-            return
-
-
-def _repeated(snapshots: Snapshots, state: bytes, action: int, seed: int, outcome: Outcome) -> float:
-    """Has a copy repeat a step of the real environment, twice: a hidden state would have changed in between.
-
-    Returns the seconds that it takes.
-    """
-    taken = math.inf
-    for _ in range(2):
-        rng, started = _generator(seed), time.perf_counter()
-        try:
-            found = snapshots.step(state, action, rng)
-        except CannotCopyError:
-            raise
-        except Exception as error:  # whatever a copy does
-            raise CannotCopyError(f"a copy of it raised {type(error).__name__}: {error}") from error
-        taken = min(taken, time.perf_counter() - started)
-        if found != outcome:
-            raise CannotCopyError(
-                f"a copy does not repeat its step with action {action}, from a state that differs from its start in "
-                f"{_names(state)}: it keeps state outside of the object, in a global or an attribute of its class, or "
-                "draws from another generator than its own self.np_random"
-            )
-    return taken
-
-
-def _generator(seed: int) -> np.random.Generator:
-    """With the bits that Gymnasium's own generators have: a real environment gets the same state."""
-    return np.random.Generator(np.random.PCG64(seed))
-
-
-def _names(state: bytes) -> str:
-    """The attributes that a state consists of, in words."""
-    return ", ".join(place[4:] for place in _parsed(state)) or "nothing"
+        return text, writer

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from smoothplan.base.arguments import Ints
-from smoothplan.base.streams import generator
-from smoothplan.models.calls import ModelError
-from smoothplan.models.copies import CannotCopyError, Copies, copied_model, layers, library
-from smoothplan.models.model import GenerativeModel, RewardKind, States, checked_step
+from smoothplan.base.arguments import Ints, frozen
+from smoothplan.models.calls import ModelError, RowError
+from smoothplan.models.copies import CannotCopyError, ChangedError, Copies, Place, layers, library
+from smoothplan.models.model import GenerativeModel, RewardKind, States
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel, VectorModel, one_by_one
 from smoothplan.models.zoo import acrobot, cart_pole, mountain_car
@@ -107,7 +106,7 @@ def from_gymnasium(
             return model
     rewards, kind = _rewards(given, name, reward_range)
     try:
-        return copied_model(given, name, reward_range=rewards, reward_kind=kind, state_bytes=state_bytes, **declared)
+        return _copied(given, name, state_bytes, reward_range=rewards, reward_kind=kind, **declared)
     except CannotCopyError as error:
         raise _refusal(name, str(error)) from error
 
@@ -175,6 +174,38 @@ def _without_copies(
     if twin is not None and _agrees(twin, real, TWIN_ERROR):
         return twin
     return model if _agrees(model, real) else None
+
+
+def _copied(given: Any, name: str, state_bytes: int | None, **declarations: Any) -> VectorModel:
+    """A model that steps copies of an environment, wrappers included."""
+    changing: set[Place] = set()
+    first = Copies(given, name, changing)
+    real = first.rebuilt(first.content(given), np.random.default_rng(0))
+    while True:
+        real.reset(seed=0)
+        copies = Copies(real, name, changing)
+        real = copies.rebuilt(copies.content(real), np.random.default_rng(0))
+        declarations |= {"actions": int(real.action_space.n), "initial_state": copies.state_of(real)}
+        try:
+            try:
+                agrees = _agrees(VectorModel(copies, **declarations), real)
+            finally:
+                copies.check_shared(real)  # a change explains a failure, too
+        except ChangedError as error:
+            changing.add(error.place)
+            continue
+        except ModelError:
+            raise
+        except Exception as error:  # whatever an environment does
+            raise CannotCopyError(f"it raised {type(error).__name__} in random play: {error}") from error
+        if not agrees:
+            raise CannotCopyError(
+                "a copy does not repeat its steps: it keeps state outside of the object, in a global or an attribute "
+                "of its class, or draws from another generator than its own self.np_random"
+            )
+        copies.settle(state_bytes)
+        real.reset(seed=0)
+        return VectorModel(copies, **declarations | {"initial_state": copies.state_of(real)})
 
 
 def _rewards(environment: Any, name: str, given: tuple[float, float] | None) -> Rewards:
@@ -301,27 +332,36 @@ def _twin(real: Any, model: VectorModel) -> JitModel | None:
 def _agrees(model: GenerativeModel, real: Any, error: float = 0.0) -> bool:
     """Steps the real environment and the model side by side, from the same states with the same draws.
 
-    Returns whether five episodes of at most 100 steps show no difference: in the reward, in the end, or in the next
-    state by more than `error`.
+    Returns whether 300 steps, in at most 50 episodes of at most 100, show no difference: in the reward, in the end, or
+    in the next state by more than `error`.
     """
-    tabular, bare = isinstance(model, TabularModel), real.unwrapped
-    start = int(real.action_space.start)
-    choices = np.random.default_rng(0)
-    for episode in range(5):
+    start, choices, steps = int(real.action_space.start), np.random.default_rng(0), 0
+    for episode in range(50):
         real.reset(seed=episode)
-        for _ in range(100):
-            state = np.array([bare.s if tabular else bare.state], dtype=np.asarray(model.initial_state).dtype)
+        for _ in range(min(100, 300 - steps)):
+            steps += 1
+            state = np.asarray(state_of(model, real))[None]
             action, seed = int(choices.integers(model.actions)), int(choices.integers(2**32))
-            bare.np_random = generator(seed)
+            if isinstance(model.step, Copies):
+                model.step.reseed(real, np.random.default_rng(seed))
+            else:
+                real.unwrapped.np_random = np.random.default_rng(seed)
             _, reward, terminated, _, _ = real.step(start + action)
-            reached = np.asarray(bare.s if tabular else bare.state)
+            reached = state_of(model, real)
+            if not model.reward_range[0] <= reward <= model.reward_range[1]:
+                raise ModelError(
+                    f"reward_range must contain all rewards: action {action} paid {reward:g}, got {model.reward_range}"
+                )
             # Twice, so that a hidden state which both change at every step does not go unnoticed.
             for _ in range(2):
-                found = checked_step(model, state, np.array([action]), generator(seed))
-                if (found.rewards[0], found.terminals[0]) != (reward, terminated):
+                try:
+                    found = model.step(frozen(state), frozen(np.array([action])), np.random.default_rng(seed))
+                except RowError as failure:
+                    raise failure.__cause__ or failure from None
+                next_state, *outcome = (part[0] for part in found)
+                if outcome != [reward, terminated] or np.shape(next_state) != np.shape(reached):
                     return False
-                next_state = found.next_states[0]
-                if np.shape(next_state) != reached.shape or not (np.abs(next_state - reached) <= error).all():
+                if not (np.abs(next_state - reached) <= error).all():
                     return False
             if terminated:
                 break
