@@ -1,9 +1,7 @@
 """Every code sample in the README and in docs runs and prints what it says, and pages name only what there is."""
 
-import ast
 import contextlib
 import doctest
-import functools
 import importlib
 import io
 import os
@@ -14,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
@@ -22,15 +20,13 @@ from playwright.sync_api import Browser
 import smoothplan
 from smoothplan import cli
 from tests.browser import Watched, launched
+from tests.docs.test_architecture import missing_names
 
 ROOT = Path(__file__).parents[2]
-DOCS, SOURCE = ROOT / "docs", ROOT / "src" / "smoothplan"
+DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 MODULES = [module.name for module in pkgutil.walk_packages(smoothplan.__path__, "smoothplan.")]
 PICTURES = sorted((DOCS / "images").glob("*.svg"))
-
-LARGEST_PICTURE = 100_000
-"""Bytes: a picture must not make a page slow."""
 
 on_one_worker = pytest.mark.xdist_group("site")  # which is built once, and looked at in one browser
 
@@ -41,28 +37,8 @@ SAMPLE = re.compile(r"^```python\n(?P<code>.*?)^```$(?:\n+```text\n(?P<output>.*
 BLOCK = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-class Sample(NamedTuple):
-    code: str
-    output: str | None
-    line: int
-
-
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
-
-
-def samples(page: Path) -> Iterator[Sample]:
-    text = page.read_text(encoding="utf-8")
-    for found in SAMPLE.finditer(text):
-        yield Sample(found["code"], found["output"], text.count("\n", 0, found.start("code")))
-
-
-def run(page: str, sample: Sample, names: dict[str, Any]) -> str:
-    """What a sample prints. Errors show the line of the page."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile("\n" * sample.line + sample.code, page, "exec"), names)  # our own pages
-    return printed.getvalue()
 
 
 def agrees(wanted: str, got: str) -> bool:
@@ -77,10 +53,13 @@ def test_code_samples_run_and_print_what_the_page_says(
     """The samples of a page run in order, as one program, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    for sample in samples(page):
-        printed = run(page.name, sample, names)
-        if sample.output is not None:
-            assert agrees(sample.output, printed), f"{page.name}, line {sample.line + 1}, prints:\n{printed}"
+    text = page.read_text("utf-8")
+    for sample in SAMPLE.finditer(text):
+        line, printed = text.count("\n", 0, sample.start("code")), io.StringIO()
+        with contextlib.redirect_stdout(printed):  # errors show the line of the page
+            exec(compile("\n" * line + sample["code"], page.name, "exec"), names)
+        wanted, got = sample["output"], printed.getvalue()
+        assert wanted is None or agrees(wanted, got), f"{page.name}, line {line + 1}, prints:\n{got}"
 
 
 def test_an_output_that_is_not_what_the_page_says_is_found() -> None:
@@ -140,48 +119,20 @@ def test_every_page_is_in_the_navigation() -> None:
     assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
 
 
-def resolved(path: str) -> Any:
-    """The object that a dotted path names: a module, or what is in one."""
-    if path in MODULES:
-        return importlib.import_module(path)
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)
-
-
 def test_everything_public_is_in_the_reference() -> None:
     text = "\n".join(page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md"))
-    described = [resolved(path) for path in re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE)]
+    described = [pkgutil.resolve_name(path) for path in re.findall(r"^::: (\S+)$", text, flags=re.MULTILINE)]
     missing = [name for name in smoothplan.__all__ if not any(getattr(smoothplan, name) is one for one in described)]
     assert not missing, f"not in docs/reference: {missing}"
 
 
-@functools.cache
-def defined(file: Path) -> set[str]:
-    """Names that a file defines, at the top or in a class, as `name` and as `Class.name`."""
-    names: set[str] = set()
-    if not file.exists():
-        return names
-    for node in ast.parse(file.read_text("utf-8")).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names.add(node.name)
-        if isinstance(node, ast.ClassDef):
-            names |= {f"{node.name}.{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
-    return names
-
-
-def entries(cell: str) -> Iterator[tuple[str, list[str]]]:
-    """Files of a cell of the map, each with the names that follow it: `file.py`: `one`, `two`; `other.py`."""
-    for part in cell.split(";"):
-        file, *names = re.findall(r"`([^`]+)`", part) or [""]
-        yield file, names
-
-
 def test_the_map_of_the_paper_names_what_there_is() -> None:
+    """Its cells name files, each with the names that follow it: `file.py`: `one`, `two`; `other.py`."""
     rows = re.findall(r"^\|[^|]+\|([^|]+)\|$", (DOCS / "paper.md").read_text("utf-8"), flags=re.MULTILINE)
-    found = [entry for row in rows[2:] for entry in entries(row) if entry[0]]
-    assert sum(len(names) for _, names in found) > 40  # a map, and the pattern above still reads it
-    missing = [file for file, _ in found if not (SOURCE / file).exists()]
-    missing += [f"{file}: {name}" for file, names in found for name in names if name not in defined(SOURCE / file)]
+    named = [re.findall(r"`([^`]+)`", part) for row in rows[2:] for part in row.split(";")]
+    assert sum(len(names) for names in named) > 60  # a map, and the pattern above still reads it
+    modules = [(file.removesuffix(".py").replace("/", "."), names) for file, *names in filter(None, named)]
+    missing = missing_names(f"smoothplan.{module}:{name}" for module, names in modules for name in ["", *names])
     assert not missing, "\n".join(missing)
 
 
@@ -189,7 +140,7 @@ def test_the_map_of_the_paper_names_what_there_is() -> None:
 def test_pictures_are_small_and_whole(picture: Path) -> None:
     """They are plain SVG, which asks for nothing from elsewhere."""
     text = picture.read_text("utf-8")
-    assert len(text.encode()) < LARGEST_PICTURE
+    assert len(text.encode()) < 100_000  # a picture must not make a page slow
     assert text.rstrip().endswith("</svg>")
     assert not re.search(r"<script|(?:href|src)=|url\(\s*['\"]?http|@import", text)
 
@@ -279,24 +230,17 @@ def test_formulas_are_typeset(site: Path, browser: Browser) -> None:
 @on_one_worker
 def test_faults_of_formulas_are_found(site: Path, browser: Browser) -> None:
     broken = {
-        "wrong.md": r'<span class="arithmatex">\frac{1}</span>',
-        "unknown.md": r'<div class="arithmatex">\unknown</div>',
-        "odd.md": '<span class="arithmatex">√2</span>',  # of which KaTeX would only warn
-        "script.md": '<span class="arithmatex">2^−l</span>',
-        "unseen.md": "<p>No empty line before\n$$\nx</p>",
-        "wide.md": rf'<span class="arithmatex">\text{{{"wide " * 20}}}</span>',
-        "elsewhere.md": '<img src="http://127.0.0.1:9/x.png">',
-        "good.md": '<p>A dollar in <code>$code</code>, and <span class="arithmatex">\\range(Q̂ − Q)</span>.</p>',
+        "wrong.md": (r'<span class="arithmatex">\frac{1}</span>', r"wrong.md: \frac{1}: KaTeX parse error"),
+        "unknown.md": (r'<div class="arithmatex">\unknown</div>', r"unknown.md: \unknown: KaTeX parse error"),
+        "odd.md": ('<span class="arithmatex">√2</span>', "odd.md: √2: KaTeX parse error"),  # KaTeX would only warn
+        "script.md": ('<span class="arithmatex">2^−l</span>', "script.md: 2^−l: a script without braces"),
+        "unseen.md": ("<p>No empty line before\n$$\nx</p>", "unseen.md: $$: a dollar"),
+        "wide.md": (rf'<span class="arithmatex">\text{{{"wide " * 20}}}</span>', "wide.md: \\text"),
+        "elsewhere.md": ('<img src="http://127.0.0.1:9/x.png">', "request: http://127.0.0.1:9/x.png"),
     }
-    faults = "\n".join(faults_of_formulas(browser, site, broken))
-    for fault in (
-        r"wrong.md: \frac{1}: KaTeX parse error",
-        r"unknown.md: \unknown: KaTeX parse error",
-        "odd.md: √2: KaTeX parse error",
-        "script.md: 2^−l: a script without braces",
-        "unseen.md: $$: a dollar",
-        "wide.md: \\text",
-        "request: http://127.0.0.1:9/x.png",
-    ):
+    good = '<p>A dollar in <code>$code</code>, and <span class="arithmatex">\\range(Q̂ − Q)</span>.</p>'
+    articles = {name: article for name, (article, _) in broken.items()}
+    faults = "\n".join(faults_of_formulas(browser, site, articles | {"good.md": good}))
+    for _, fault in broken.values():
         assert fault in faults
     assert "good.md" not in faults
