@@ -1,6 +1,6 @@
 """The command line. The options of a command are the parameters of a function here, and of the one that it calls.
 
-A command returns the fields of a JSON object and a text; `main` prints one of them.
+A command returns a record, or a JSON object and a text; `main` prints one of them.
 """
 
 import argparse
@@ -26,11 +26,10 @@ from smoothplan.base.records import Record, to_json
 from smoothplan.decide.unregularised import choose, is_long
 from smoothplan.models import GenerativeModel, SimulatorError, TabularModel
 from smoothplan.recursive.schedule import Scheduled
-from smoothplan.report.text import aligned, listed, plan_summary
+from smoothplan.report import aligned, listed, plan_summary
 from smoothplan.run.plan import PlanResult
 from smoothplan.run.records import GapDetails, Planner
 from smoothplan.run.workers import ClusterError
-from smoothplan.theory import exact as solver
 from smoothplan.theory.backups import Backup, HardMax
 from smoothplan.theory.exact import Solution
 
@@ -46,8 +45,7 @@ simulator of your own, write --simulator my_file.py:make_model,key=value,... in 
                                                        an upper bound on calls, before any simulator call
   smoothplan plan --model river-swim:discount=0.7 --backup hard-max --planner ot-gape:epsilon=0.1 --graph seen.dot
                                                        the best action, with an interval for each
-  smoothplan plan --model gym:CartPole-v1,discount=0.99
-                                                       a long horizon: planner and backup are chosen for it
+  smoothplan plan --model gym:CartPole-v1              a long horizon: planner and backup are chosen for it
   smoothplan plan --model river-swim --bias 0.5        the unregularised value, by smooth planning
   smoothplan check --model cart-pole                   whether a simulator keeps its declarations
   smoothplan compare --model river-swim --planner uct --planner mdp-gape:epsilon=0.1 --calls 1000,2000 --seeds 2
@@ -56,50 +54,34 @@ simulator of your own, write --simulator my_file.py:make_model,key=value,... in 
   smoothplan planners ot-gape                          a planner's options, with explanations
   smoothplan solve --model river-swim --backup hard-max --backup lse:temperature=0.1 \\
                    --backup ot:tau=1,lam=0.1,cost=line exact values under three backups, side by side
-  smoothplan solve --model gym:FrozenLake-v1,map_name=8x8,discount=0.95 --state 0 --json
 """
 
-Answer = tuple[Record | dict[str, Any], str]
-"""The JSON object of a command, and its text."""
-
-ROWS = 20
-"""Rows of a printed table of states or episodes; `--json` has all of them."""
+Answer = Record | tuple[Record | dict[str, Any], str]
+"""A record, whose summary is printed; or a JSON object and a text."""
 
 
 class Command(NamedTuple):
     """A command: a function, and the library function that takes the options it does not name itself."""
 
     run: Callable[..., Answer]
-    calls: Callable[..., Any] | None
+    calls: Callable[..., Any] | None = None
 
     def parameters(self) -> dict[str, tuple[inspect.Parameter, str]]:
         """The parameters that are options, each with its documentation."""
-        own = inspect.signature(self.run).parameters
-        passed = inspect.signature(self.calls).parameters if self.calls is not None else {}
-        texts = ({} if self.calls is None else specs.documented(self.calls)[1]) | specs.documented(self.run)[1]
-        found = {name: each for name, each in own.items() if each.kind is not each.VAR_KEYWORD}
-        found |= {name: each for name, each in passed.items() if each.kind is each.KEYWORD_ONLY and name not in own}
-        hidden = ("reference", "source")  # not to be written on a command line
+        found: dict[str, inspect.Parameter] = {}
+        texts: dict[str, str] = {}
+        for function in (self.run, self.calls):
+            for name, parameter in {} if function is None else inspect.signature(function).parameters.items():
+                if function is self.run or parameter.kind is parameter.KEYWORD_ONLY:
+                    found.setdefault(name, parameter)
+            texts = ({} if function is None else specs.documented(function)[1]) | texts
+        hidden = ("reference", "source", "options")  # not to be written on a command line
         return {name: (each, texts.get(name, "")) for name, each in found.items() if name not in hidden}
 
 
-COMMANDS: dict[str, Command] = {}
+# Commands
 
 
-def _command(calls: Callable[..., Any] | None = None) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
-    """Makes a function a command, which may pass options on to a library function."""
-
-    def register(run: Callable[..., Answer]) -> Callable[..., Answer]:
-        COMMANDS[run.__name__] = Command(run, calls)
-        return run
-
-    return register
-
-
-# --- Commands -------------------------------------------------------------------------------------------------------
-
-
-@_command(smoothplan.plan)
 def plan(
     model: GenerativeModel,
     source: str,
@@ -137,11 +119,7 @@ def plan(
     else:
         if planner is None and (source.startswith("gym:") or is_long(model)):
             given = None if backup is None else specs.build_backup(backup, model.actions)
-            made, limit, chosen = choose(model, given)
-            if options["max_calls"] is None and options["max_seconds"] is None:
-                options["max_calls"] = limit
-            else:
-                del chosen["limit"]
+            made, options["max_calls"], chosen = choose(model, given, options["max_calls"], options["max_seconds"])
         else:
             made = _planner(planner or specs.DEFAULT_PLANNER, backup, model)
         if exact and getattr(made, "tail", "honest") == "zero":
@@ -166,18 +144,14 @@ def plan(
     return result.to_dict() | extra, plan_summary(result, price, value, q)
 
 
-@_command(smoothplan.decide)
 def decide(model: GenerativeModel, state: Any = None, **options: Any) -> Answer:
-    """Which action now, and how sure, on any simulator.
+    """Which action now, and how sure, within a budget of simulator calls or seconds.
 
-    Finds the action to take at a state within a budget of simulator calls or seconds. It prints estimates with
-    standard errors, proved intervals if there are any, and warnings.
+    It prints estimates with standard errors, proved intervals if there are any, and warnings.
     """
-    decision = smoothplan.decide(model, state, **options)
-    return decision, decision.summary()
+    return smoothplan.decide(model, state, **options)
 
 
-@_command()
 def forecast(model: GenerativeModel, *, planner: str = specs.DEFAULT_PLANNER, backup: str | None = None) -> Answer:
     """An upper bound on the simulator calls of a plan, without any call.
 
@@ -189,7 +163,6 @@ def forecast(model: GenerativeModel, *, planner: str = specs.DEFAULT_PLANNER, ba
     return found, f"{found.table()}\n{found.summary()}"
 
 
-@_command(smoothplan.compare)
 def compare(
     model: GenerativeModel,
     state: Any = None,
@@ -208,15 +181,13 @@ def compare(
         csv: save one row per run to this file.
         figure: save a figure to this file, .html.
     """
-    backups: list[str | None] = list(backup) if backup else [None]
-    if len(backups) == 1:
-        backups *= len(planner)
-    if len(backups) != len(planner):
+    backups: list[str] | list[None] = backup or [None]
+    if len(backups) not in (1, len(planner)):
         counts = f"{len(planner)} planners and {len(backups)} backups"
         raise ValueError(f"--backup must be given once, or for each --planner, got {counts}")
     named = [
-        (each if backup is None else f"{each} with {other}", _planner(each, other, model))
-        for each, other in zip(planner, backups, strict=True)
+        (each if other is None else f"{each} with {other}", _planner(each, other, model))
+        for each, other in zip(planner, backups * (len(planner) // len(backups)), strict=True)
     ]
     comparison = smoothplan.compare(named, model, state, **options)
     if csv is not None:
@@ -226,7 +197,6 @@ def compare(
     return comparison, comparison.table()
 
 
-@_command(smoothplan.check_model)
 def check(model: GenerativeModel, state: Any = None, **options: Any) -> Answer:
     """Whether a simulator keeps its declarations.
 
@@ -249,7 +219,6 @@ def check(model: GenerativeModel, state: Any = None, **options: Any) -> Answer:
     return report._asdict(), listed(lines)
 
 
-@_command()
 def reproduce(file: str, /, model: GenerativeModel | None, source: str) -> Answer:
     """Repeats a simulator call that failed, with the same random numbers.
 
@@ -272,7 +241,6 @@ def reproduce(file: str, /, model: GenerativeModel | None, source: str) -> Answe
     return {"model": source, **found._asdict()}, text
 
 
-@_command(smoothplan.act)
 def act(env: str, **options: Any) -> Answer:
     """Plays a Gymnasium environment, planning at every step.
 
@@ -280,11 +248,9 @@ def act(env: str, **options: Any) -> Answer:
         env: an id and options, such as FrozenLake-v1,map_name=8x8. Its options come before those of the command.
     """
     name, keywords = specs.parse_environment(env)
-    result = smoothplan.act(name, **options | keywords)
-    return result, result.summary()
+    return smoothplan.act(name, **options | keywords)
 
 
-@_command()
 def solve(
     model: GenerativeModel,
     source: str,
@@ -300,7 +266,7 @@ def solve(
         state: show this state only; repeat for more.
         tolerance: the largest error of a value.
     """
-    names = backup or ["hard-max"]
+    names, most = backup or ["hard-max"], 20  # rows that fit on a screen; --json has all of them
     solutions = [_solution(model, source, specs.build_backup(name, model.actions), tolerance) for name in names]
     assert isinstance(model, TabularModel)
     states = list(range(model.states)) if state is None else state
@@ -312,11 +278,10 @@ def solve(
         | {field: getattr(solution, field)[states] for field in ("values", "q", "policy")}
         for name, solution in zip(names, solutions, strict=True)
     ]
-    printed = states[:ROWS] if state is None else states
     lines = [repr(model), *(f"  ({number}) {name}" for number, name in enumerate(names, start=1))]
-    lines.append(_solved(model, solutions, printed))
-    if len(printed) < len(states):
-        lines.append(f"… and {len(states) - len(printed)} more states: choose with --state N; --json prints all")
+    lines.append(_solved(model, solutions, states[:most] if state is None else states))
+    if state is None and len(states) > most:
+        lines.append(f"… and {len(states) - most} more states: choose with --state N; --json prints all")
     largest = max(solution.error for solution in solutions)
     lines.append(f"No value is off by more than {largest:.1e}, rounding included.")
     found = {"model": source, "discount": model.discount, "states": states, "solutions": fields}
@@ -343,12 +308,9 @@ def _listing(kind: str, name: str | None = None, /) -> Answer:
     Args:
         name: explain the options of this one only.
     """
-    registry = specs.REGISTRIES[kind]
-    if name is not None and name not in registry:
-        raise ValueError(f"unknown {kind} {shown(name)}: {specs.choices(name, registry)}")
     entries: dict[str, Any] = {}
     lines: list[str] = []
-    for each, factory in registry.items() if name is None else [(name, registry[name])]:
+    for each, factory in specs.REGISTRIES[kind].items() if name is None else [(name, specs.entry(kind, name))]:
         words, texts = specs.documented(factory)
         options = specs.options_of(kind, factory)
         required = {key for key, default in options.items() if default is inspect.Parameter.empty}
@@ -363,10 +325,6 @@ def _listing(kind: str, name: str | None = None, /) -> Answer:
     return {f"{kind}s": entries}, "\n".join(lines[1:])
 
 
-for _kind in specs.REGISTRIES:
-    COMMANDS[f"{_kind}s"] = Command(partial(_listing, _kind), None)
-
-
 def _planner(planner: str, backup: str | None, model: GenerativeModel) -> Planner:
     """The planner of a spec, with the backup of another, or its own."""
     given = None if backup is None else specs.build_backup(backup, model.actions)
@@ -376,10 +334,23 @@ def _planner(planner: str, backup: str | None, model: GenerativeModel) -> Planne
 def _solution(model: GenerativeModel, source: str, backup: Backup, tolerance: float = 1e-8) -> Solution:
     if not isinstance(model, TabularModel):
         raise ValueError(f"an exact value needs a table of states, and model {source} is not a table")
-    return solver.solve(model, backup, tolerance)
+    return smoothplan.exact.solve(model, backup, tolerance)
 
 
-# --- Options --------------------------------------------------------------------------------------------------------
+COMMANDS = {
+    "plan": Command(plan, smoothplan.plan),
+    "decide": Command(decide, smoothplan.decide),
+    "forecast": Command(forecast),
+    "compare": Command(compare, smoothplan.compare),
+    "check": Command(check, smoothplan.check_model),
+    "reproduce": Command(reproduce),
+    "act": Command(act, smoothplan.act),
+    "solve": Command(solve),
+    **{f"{kind}s": Command(partial(_listing, kind)) for kind in specs.REGISTRIES},
+}
+
+
+# Options
 
 
 class _Parser(argparse.ArgumentParser):
@@ -480,7 +451,7 @@ def _call(command: Command, options: dict[str, Any]) -> Answer:
     return command.run(*positional, **given)
 
 
-# --- Running --------------------------------------------------------------------------------------------------------
+# Running
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -496,29 +467,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 0
             with warnings.catch_warnings():
                 warnings.showwarning = _warn
-                found, text = _call(COMMANDS[options["command"]], options)
+                answer = _call(COMMANDS[options["command"]], options)
+            found, text = answer if isinstance(answer, tuple) else (answer, answer.summary())
             print(to_json(found) if options["json"] else text)
         finally:
             print(end="", flush=True)  # raises here, not at exit, if the output cannot be written
+        return 0
     except KeyboardInterrupt:
-        return _fail("interrupted", status=130)
-    except BrokenPipeError:
-        _discard_output()  # the reader closed the pipe, as `head` does: not an error
+        message, status = "interrupted", 130
     except SimulatorError as error:
-        return _fail(_failed_call(error, options))
+        message, status = _failed_call(error, options), 2
     except (ValueError, TypeError, ArithmeticError, ImportError, MemoryError, OSError, ClusterError) as error:
-        if isinstance(error, OSError):
-            _discard_output()
-        return _fail(str(error) or type(error).__name__)
-    return 0
-
-
-def _discard_output() -> None:
-    """Lets Python's own flush at exit succeed after standard output was closed."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _fail(message: str, status: int = 2) -> int:
+        if isinstance(error, OSError):  # standard output may be closed: lets Python's own flush at exit succeed
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # the reader closed the pipe, as `head` does: not an error
+            return 0
+        message, status = str(error) or type(error).__name__, 2
     print(complaint(message), end="", file=sys.stderr)
     return status
 

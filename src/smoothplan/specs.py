@@ -31,7 +31,7 @@ from smoothplan.theory.backups import Backup
 Factory = Callable[..., Any]
 T = TypeVar("T")
 
-# --- The grammar ----------------------------------------------------------------------------------------------------
+# The grammar
 
 
 class Spec(NamedTuple):
@@ -94,7 +94,7 @@ def value(text: str) -> Any:
             return json.loads(text, parse_int=_whole)
         except (ValueError, RecursionError):
             raise ValueError(f"{text[:60]!r} is not a list of numbers like [[0,1],[1,0]]") from None
-    if re.fullmatch(r"[+-]?\d{1,18}", text):
+    if re.fullmatch(r"[+-]?\d+", text):
         return _whole(text)
     try:
         return float(text)
@@ -128,7 +128,7 @@ def choices(name: str, names: Iterable[str]) -> str:
     return "".join(f"did you mean {each}? " for each in found) + f"choose from {', '.join(known) or 'none'}"
 
 
-# --- Names and options ----------------------------------------------------------------------------------------------
+# Names and options
 
 
 def _kebab(name: str) -> str:
@@ -140,13 +140,10 @@ def _kebab(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).replace("_", "-").lower()
 
 
-def _named(things: Iterable[Factory], **short: str) -> dict[str, Factory]:
-    return {short.get(thing.__name__) or _kebab(thing.__name__): thing for thing in things}
-
-
-def _public(module: ModuleType, test: Callable[[Any], bool]) -> list[Factory]:
-    found = (thing for name, thing in vars(module).items() if not name.startswith("_") and test(thing))
-    return list(dict.fromkeys(found))
+def registry(module: ModuleType, test: Callable[[Any], bool], **short: str) -> dict[str, Factory]:
+    """The public things of a module that pass a test, by their names in specs."""
+    found = [thing for name, thing in vars(module).items() if not name.startswith("_") and test(thing)]
+    return {short.get(thing.__name__) or _kebab(thing.__name__): thing for thing in found}
 
 
 def _makes_a_model(thing: Any) -> bool:
@@ -157,50 +154,33 @@ def _makes_a_model(thing: Any) -> bool:
     return isinstance(made, type) and made.__name__.endswith("Model") and "model" not in signature.parameters
 
 
-def _is_concrete(thing: Any, *methods: str) -> bool:
-    """Whether a thing is a class with these methods, and no protocol or base class."""
+def is_backup(thing: Any) -> bool:
+    """Whether a thing is the class of a backup, and no protocol or base class."""
     usable = isinstance(thing, type) and not getattr(thing, "_is_protocol", False) and not inspect.isabstract(thing)
-    return usable and all(hasattr(thing, name) for name in methods)
+    return usable and hasattr(thing, "at_zero_range") and hasattr(thing, "regulariser")
 
 
-MODELS = _named(_public(smoothplan.models, _makes_a_model), from_gymnasium="gym")
-"""The functions of `smoothplan.models` that make a model, by their names in specs."""
-
-BACKUPS = _named(
-    _public(smoothplan.backups, lambda thing: _is_concrete(thing, "at_zero_range", "regulariser")),
-    LogSumExp="lse",
-    OptimalTransport="ot",
-)
-"""The backups of `smoothplan.backups`."""
-
-PLANNERS = _named(
-    _public(smoothplan, lambda thing: _is_concrete(thing, "start")),
-    SecondOrderSmoothCruiser="second-order",
-    DebiasedCruiser="debiased",
-    OTGapE="ot-gape",
-    MDPGapE="mdp-gape",
-)
-"""The planners of `smoothplan`."""
-
+MODELS = registry(smoothplan.models, _makes_a_model, from_gymnasium="gym")
+BACKUPS = registry(smoothplan.backups, is_backup, LogSumExp="lse", OptimalTransport="ot")
+_SHORT = {"SecondOrderSmoothCruiser": "second-order", "DebiasedCruiser": "debiased"}
+PLANNERS = registry(smoothplan, lambda thing: hasattr(thing, "start"), **_SHORT, OTGapE="ot-gape", MDPGapE="mdp-gape")
 REGISTRIES = {"model": MODELS, "backup": BACKUPS, "planner": PLANNERS}
-
-SUPPLIED = {"model": (), "backup": ("actions",), "planner": ("backup", "key", "reference")}
-"""Arguments that do not come from the spec."""
-
-REQUIRED: dict[str, Any] = {"temperature": 1.0, "tau": 1.0, "lam": 1.0, "cost": "discrete"}
-"""Defaults of arguments that every backup requires in Python. They give all smooth backups the temperature 1."""
 
 DEFAULT_BACKUP, DEFAULT_PLANNER = "lse:temperature=1", "debiased:epsilon=0.1"
 """The defaults for a short horizon. Planners for the maximum need no backup."""
 
 
 def options_of(kind: str, factory: Factory) -> dict[str, Any]:
-    """The options of an entry with their defaults; `inspect.Parameter.empty` for a required one."""
-    defaults = REQUIRED if kind == "backup" else {}
+    """The options of an entry with their defaults; `inspect.Parameter.empty` for a required one.
+
+    Arguments that every backup requires in Python have defaults here, which give all smooth backups the temperature 1.
+    """
+    supplied = {"model": (), "backup": ("actions",), "planner": ("backup", "key", "reference")}[kind]
+    defaults = {"temperature": 1.0, "tau": 1.0, "lam": 1.0, "cost": "discrete"} if kind == "backup" else {}
     return {
         name: defaults.get(name, parameter.default) if parameter.default is parameter.empty else parameter.default
         for name, parameter in inspect.signature(factory).parameters.items()
-        if name not in SUPPLIED[kind] and parameter.kind is not parameter.VAR_KEYWORD
+        if name not in supplied and parameter.kind is not parameter.VAR_KEYWORD
     }
 
 
@@ -220,18 +200,18 @@ def documented(thing: Factory) -> tuple[str, dict[str, str]]:
     return re.split(r"\n\n(?:\w+:$|>>>)", text, maxsplit=1, flags=re.MULTILINE)[0], found
 
 
-def _entry(kind: str, name: str) -> Factory:
-    registry = REGISTRIES[kind]
-    if name not in registry:
+def entry(kind: str, name: str) -> Factory:
+    """The class or function of a name."""
+    known, name = REGISTRIES[kind], name.replace("_", "-")
+    if name not in known:
         meant = _meant(name) if kind == "model" else ""
-        raise ValueError(f"unknown {kind} {_brief(name)}{meant or f': {choices(name, registry)}'}")
-    return registry[name]
+        raise ValueError(f"unknown {kind} {_brief(name)}{meant or f': {choices(name, known)}'}")
+    return known[name]
 
 
 def _build(kind: str, spec: Spec, **supplied: Any) -> Any:
     """Calls the entry that a spec names."""
-    name = spec.name.replace("_", "-")
-    factory = _entry(kind, name)
+    name, factory = spec.name, entry(kind, spec.name)
     known = options_of(kind, factory)
     if len(spec.positional) > len(known):
         raise ValueError(f"{kind} {name} has {len(known)} options, got {len(spec.positional)} values")
@@ -240,11 +220,10 @@ def _build(kind: str, spec: Spec, **supplied: Any) -> Any:
         raise ValueError(f"{min(twice)} is given twice for {kind} {name}")
     given |= spec.options
     _check(factory, known, given, f"{kind} {name}", f"{name}:")
-    defaults = {key: REQUIRED[key] for key in known if kind == "backup" and key in REQUIRED}
     parameters = inspect.signature(factory).parameters
     supplied = {key: thing for key, thing in supplied.items() if key in parameters}
     try:
-        return factory(**supplied, **defaults | given)
+        return factory(**supplied, **known | given)
     except (ValueError, TypeError) as error:
         error.args = (str(error) if len(str(error)) <= 500 else f"{str(error)[:500]}…",)  # it may quote a long value
         raise
@@ -261,7 +240,7 @@ def _check(factory: Factory, known: Mapping[str, Any], given: Mapping[str, Any],
         raise ValueError(f"{what} needs {', '.join(missing)}: write {example}{missing[0]}=...")
 
 
-# --- Models, backups, planners --------------------------------------------------------------------------------------
+# Models, backups, planners
 
 
 def build_model(text: str) -> GenerativeModel:
@@ -279,10 +258,10 @@ def build_backup(text: str, actions: int) -> Backup:
     A word for `cost` names a function of `smoothplan.backups`: `ot:cost=line` uses `line_cost(actions)`.
     """
     actions, spec = arguments.whole("actions", actions), parse(text)
-    cost = spec.options.get("cost", REQUIRED["cost"])
+    cost = spec.options.get("cost", "discrete")
     if spec.name == "ot" and isinstance(cost, str):
-        functions = (item for item in vars(smoothplan.backups).items() if item[0].endswith("_cost"))
-        known = {name[:-5]: make for name, make in functions if [*inspect.signature(make).parameters] == ["actions"]}
+        functions = {name[:-5]: make for name, make in vars(smoothplan.backups).items() if name.endswith("_cost")}
+        known = {name: make for name, make in functions.items() if [*inspect.signature(make).parameters] == ["actions"]}
         if cost not in known:
             raise ValueError(f"cost must be a matrix or one of {', '.join(known)}, got {_brief(cost)}")
         if actions > 5_000:  # a matrix of 5,000² entries takes 200 MB
@@ -300,11 +279,10 @@ def build_planner(text: str, backup: Backup | None, actions: int | None = None) 
     Without a backup it has its own, if the class has a default, or `DEFAULT_BACKUP` for a number of actions.
     """
     spec = parse(text)
-    factory = _entry("planner", spec.name.replace("_", "-"))
-    supplied = {} if backup is None else {"backup": backup}
-    if backup is None and inspect.signature(factory).parameters["backup"].default is inspect.Parameter.empty:
-        supplied = {"backup": build_backup(DEFAULT_BACKUP, arguments.whole("actions", actions))}
-    planner: Planner = _build("planner", spec, **supplied)
+    needed = inspect.signature(entry("planner", spec.name)).parameters["backup"].default is inspect.Parameter.empty
+    if backup is None and needed:
+        backup = build_backup(DEFAULT_BACKUP, arguments.whole("actions", actions))
+    planner: Planner = _build("planner", spec, **{} if backup is None else {"backup": backup})
     return planner
 
 
@@ -331,7 +309,7 @@ def _check_environment(spec: Spec) -> None:
             )
 
 
-# --- Files of the user ----------------------------------------------------------------------------------------------
+# Files of the user
 
 
 def load(text: str) -> GenerativeModel:

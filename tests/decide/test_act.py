@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 import smoothplan as sp
 from smoothplan.chains.grid import GridReference
-from smoothplan.decide.act import Recorder
+from smoothplan.decide.act import recording
 from smoothplan.decide.agent import ACTING
 from smoothplan.decide.unregularised import entropy_backup
 from smoothplan.models import from_gymnasium
@@ -104,7 +104,7 @@ def slowly(self, state=None):
     prepare(self, state)
     print("running", flush=True)
     while True:
-        self._brake.check()
+        self._stop_signal.check()
         time.sleep(0.01)
 
 def telling(self, *arguments, **options):
@@ -120,8 +120,7 @@ print(sp.act("FrozenLake-v1", map_name="8x8", calls=1_000, episodes=10_000, prog
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("stage", ["preparing", "playing"])
+@pytest.mark.parametrize(("stage", "number"), [("preparing", signal.SIGTERM), ("playing", signal.SIGINT)])
 def test_a_signal_returns_the_episodes_so_far(stage: str, number: signal.Signals) -> None:
     command = [sys.executable, "-c", PLAYING, stage]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
@@ -147,12 +146,9 @@ def test_a_signal_returns_the_episodes_so_far(stage: str, number: signal.Signals
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"calls": 5, "seconds": 1.0}, "calls and seconds cannot both be given"),
-        ({"calls": -1}, "calls must be"),
-        ({"seconds": 0.0}, "seconds must be"),
+        ({"calls": -1}, "calls must be"),  # the other errors of an agent are tested there
         ({"episodes": 0}, "episodes must be"),
         ({"max_steps": 0}, "max_steps must be"),
-        ({"reference_calls": 0}, "reference_calls must be"),
         ({"seed": -1}, "seed must be"),
         ({"discount": 1.0}, "discount must be"),
         ({"map_name": "9x9"}, "gymnasium cannot make"),
@@ -218,8 +214,9 @@ def expected(actions: list[int]) -> Pictures:
     return pictures
 
 
-@pytest.mark.parametrize("suffix", [".gif", ".mp4"])
-@pytest.mark.parametrize("error", [None, KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize(
+    ("suffix", "error"), [(".gif", None), (".mp4", None), (".mp4", KeyboardInterrupt), (".gif", RuntimeError)]
+)
 def test_the_file_has_every_picture_of_the_first_episode(
     suffix: str, error: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,19 +252,23 @@ def test_the_file_has_every_picture_of_the_first_episode(
 
 def test_pictures_of_odd_size_become_even_and_a_failure_is_told(tmp_path: Path) -> None:
     path = tmp_path / "odd.mp4"
-    with Recorder(path) as recorder:
+    with recording(path) as add:
         for shade in (40, 200):
-            recorder.add(np.full((31, 45, 3), shade, dtype=np.uint8), 10.0)
+            add(np.full((31, 45, 3), shade, dtype=np.uint8), 10.0)
     pictures, speed = read(path)
     assert [picture.shape for picture in pictures] == [(32, 46, 3)] * 2
     assert [picture.mean() for picture in pictures] == pytest.approx([40, 200], abs=5)
     assert speed == 10.0
-    failing = Recorder(path)
     path.unlink()
-    path.mkdir()
-    failing.add(np.zeros((31, 45, 3), dtype=np.uint8), 10.0)
+
+    def failing() -> None:
+        with recording(path) as add:
+            path.mkdir()
+            for _ in range(100):  # more than a pipe holds, so that writing fails, too
+                add(np.zeros((310, 450, 3), dtype=np.uint8), 10.0)
+
     with pytest.raises(OSError, match="record: FFmpeg did not write"):
-        failing.__exit__()
+        failing()
 
 
 def test_drawing_is_no_part_of_the_state() -> None:

@@ -178,7 +178,7 @@ def test_what_ends_an_episode_keeps_what_was_played(number: signal.Signals | Non
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores interrupts
     try:
         with StopSignal().on_signals() as stop_signal:
-            agent = sp.Agent(plane(), calls=50, reference_calls=100, brake=stop_signal)
+            agent = sp.Agent(plane(), calls=50, reference_calls=100, stop_signal=stop_signal)
             episode = agent.play(Ending(plane(), number))
     finally:
         signal.signal(signal.SIGINT, before)

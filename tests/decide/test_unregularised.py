@@ -39,7 +39,7 @@ def test_recursive_plans_cover_the_ordinary_value(cost: str, seed: int) -> None:
         assert found.regularised_interval is not None
         assert found.bonus is not None
         (a, b), (least, most) = found.regularised_interval, curvature.value_interval(model, sp.HardMax())
-        assert (low, high) == (max(a - found.bonus[1], least), min(b - found.bonus[0], most))
+        assert (low, high) == pytest.approx((max(a - found.bonus[1], least), min(b - found.bonus[0], most)))
         assert found.chosen["backup"].startswith("lse:" if cost == "lse" else "ot:")
 
 
@@ -68,8 +68,8 @@ def costly(states: Any, actions: Any, rng: np.random.Generator) -> tuple[Any, An
 def test_costs_never_have_an_ordinary_value_above_what_is_declared(discount: float) -> None:
     declared: dict[str, Any] = {"actions": 3, "reward_range": (-1, 0), "terminates": False, "initial_state": [0.0]}
     model = sp.VectorModel(costly, discount=discount, **declared)
-    least, backup = -1.0 / (1.0 - discount), sp.LogSumExp(1.0)
-    assert curvature.value_interval(model, backup)[1] > 0.0  # which an entropy bonus may bring
+    least = -1.0 / (1.0 - discount) * (1.0 + 1e-12)  # intervals are rounded outward
+    assert curvature.value_interval(model, sp.LogSumExp(1.0))[1] > 0.0  # which an entropy bonus may bring
     runs = [sp.plan_unregularised(model, bias=0.5, max_calls=3_000)]
     runs += [sp.plan(planner, model, max_calls=300) for planner in (sp.OTGapE(sp.HardMax(), epsilon=0.1), sp.UCT())]
     for run in runs:
@@ -196,7 +196,7 @@ def test_a_plan_for_a_random_policy_says_so_first(capsys: pytest.CaptureFixture[
 def test_without_a_planner_one_is_chosen_and_ends() -> None:
     model = sp.models.chain(discount=0.95)
     found = sp.plan_unregularised(model, bias=0.5)
-    assert found.calls <= choose(model).max_calls
+    assert found.calls <= (choose(model).max_calls or 0)
     assert found.interval[0] <= exact.solve(model, sp.HardMax()).values[0] <= found.interval[1]
     few = sp.plan_unregularised(model, bias=0.5, max_calls=5000)
     assert few.calls <= 5000

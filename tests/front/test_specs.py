@@ -78,8 +78,7 @@ def test_a_new_backup_has_a_name_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
         """A backup."""
 
     monkeypatch.setattr(sp.backups, "SoftPlus", SoftPlus, raising=False)
-    found = specs._public(sp.backups, lambda thing: specs._is_concrete(thing, "at_zero_range", "regulariser"))
-    assert specs._named(found)["soft-plus"] is SoftPlus
+    assert specs.registry(sp.backups, specs.is_backup)["soft-plus"] is SoftPlus
 
 
 def test_documentation_is_read_from_docstrings() -> None:

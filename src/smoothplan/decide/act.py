@@ -4,7 +4,8 @@ import importlib
 import math
 import subprocess
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from smoothplan.base.records import Record
 from smoothplan.base.stopping import Stopped
 from smoothplan.chains.reference import Reference
 from smoothplan.decide.agent import Agent, Episode
-from smoothplan.models.gymnasium import Player, from_gymnasium, notes
+from smoothplan.models.gymnasium import Look, Player, from_gymnasium, notes
 from smoothplan.run.progress import Display
 from smoothplan.run.records import Status
 from smoothplan.run.session import session
@@ -35,9 +36,9 @@ class ActResult(Record):
     environment: str
     episodes: tuple[Episode, ...]
     discount: float
-    reference: Reference | None  # as it was at the end; None if a signal came before it was made
-    reference_calls: int  # simulator calls for it before the first step
-    calls: int  # simulator calls in all
+    reference: Reference | None  # at the end; None if a signal came before it was made
+    reference_calls: int  # simulator calls for the reference before the first step
+    calls: int  # all simulator calls
     seconds: float
     seed: int
     end: Status  # "completed", or "interrupted" by Ctrl-C or SIGTERM
@@ -89,9 +90,8 @@ def act(
 ) -> ActResult:
     """Plays episodes of a Gymnasium environment, planning with its generative model at every step.
 
-    Ctrl-C and SIGTERM end it and return the episodes so far.
-
-    The environment itself is stepped, with its own time limit and randomness; planning knows neither.
+    The environment itself is stepped, with its own time limit and randomness; planning knows neither. Ctrl-C and
+    SIGTERM end it and return the episodes so far.
 
     Args:
         environment: an id such as "FrozenLake-v1", or an environment, which is then played itself.
@@ -111,12 +111,13 @@ def act(
     started = time.perf_counter()
     episodes, seed = arguments.whole("episodes", episodes), arguments.whole("seed", seed, least=0)
     max_steps = arguments.whole("max_steps", max_steps)
-    recorder = None if record is None else Recorder(record)  # fails before the work, not after it
     played: list[Episode] = []
     end: Status = "completed"
-    # First of all: a signal while the model is built ends the run, too.
     title = f"playing {environment}" if isinstance(environment, str) else "playing"
-    with session(title=title, unit="episodes", progress=progress, max_calls=episodes) as opened:
+    with (
+        session(title=title, unit="episodes", progress=progress, max_calls=episodes) as opened,
+        nullcontext() if record is None else recording(record) as look,
+    ):
         model = from_gymnasium(
             environment,
             discount=discount,
@@ -132,24 +133,22 @@ def act(
             reference=reference,
             reference_calls=reference_calls,
             seed=seed,
-            brake=opened.stop_signal,
+            stop_signal=opened.stop_signal,
         )
-        player = Player(environment, model, look=None if recorder is None else recorder.add, **options)
-        with recorder or nullcontext():
-            try:
-                if reference is None:
-                    opened.display.note(agent.preparation())
-                agent.prepare()
-                while len(played) < episodes and end == "completed":
-                    on_step = partial(show_score, opened.display)
-                    played.append(
-                        agent.play(player, max_steps=max_steps, seed=episode_seed(seed, len(played)), on_step=on_step)
-                    )
-                    player.look = None  # only the first episode is recorded
-                    end = "interrupted" if played[-1].end == "interrupted" else end
-                    opened.display.update(len(played))
-            except (Stopped, KeyboardInterrupt):
-                end = "interrupted"
+        player = Player(environment, model, look=look, **options)
+        on_step = partial(show_score, opened.display)
+        try:
+            if reference is None:
+                opened.display.note(agent.preparation())
+            agent.prepare()
+            while len(played) < episodes and end == "completed":
+                seed_of_this = episode_seed(seed, len(played))
+                played.append(agent.play(player, max_steps=max_steps, seed=seed_of_this, on_step=on_step))
+                player.look = None  # only the first episode is recorded
+                end = "interrupted" if played[-1].end == "interrupted" else end
+                opened.display.update(len(played))
+        except (Stopped, KeyboardInterrupt):
+            end = "interrupted"
     return ActResult(
         environment=player.name,
         episodes=tuple(played),
@@ -174,65 +173,53 @@ def episode_seed(seed: int, number: int) -> int:
     return int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
 
 
-class Recorder(AbstractContextManager["Recorder"]):
-    """Writes pictures to an animation by FFmpeg. Whatever ends the context, the file has all pictures so far.
+@contextmanager
+def recording(path: str | Path) -> Iterator[Look]:
+    """Writes pictures, all of one size and speed, to an animation, by FFmpeg. Whatever ends it, the file is complete.
 
-    Gymnasium's `RecordVideo` writes no GIF, keeps all pictures in memory, and needs a library that excludes recent
-    versions of Pillow.
+    Gymnasium's `RecordVideo` writes no GIF, keeps all pictures in memory, and needs MoviePy.
 
     Args:
         path: a file that ends in .gif or .mp4. An existing one is replaced.
     """
+    file = Path(path)
+    if file.suffix.lower() not in (".gif", ".mp4"):
+        raise ValueError(f"record must be a file that ends in .gif or .mp4, got {str(path)!r}")
+    try:
+        program = str(importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe())
+    except (ImportError, RuntimeError) as error:
+        raise ImportError(f'record needs FFmpeg: pip install "smoothplan[gym]" ({error})') from None
+    is_new = not file.exists()
+    try:
+        file.open("ab").close()
+    except OSError as error:
+        raise ValueError(f"record must be a file that can be written, got {str(path)!r}: {error}") from error
+    if is_new:
+        file.unlink()
+    coded = ["-vf", "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"]  # a palette each
+    if file.suffix.lower() == ".mp4":  # most players need even sizes
+        coded = ["-vf", "scale=ceil(iw/2)*2:ceil(ih/2)*2:flags=neighbor", "-pix_fmt", "yuv420p"]
+        coded += ["-c:v", "libx264", "-movflags", "+faststart"]
+    process: subprocess.Popen[bytes] | None = None
 
-    def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
-        self._process: subprocess.Popen[bytes] | None = None
-        if self._path.suffix.lower() not in (".gif", ".mp4"):
-            raise ValueError(f"record must be a file that ends in .gif or .mp4, got {str(path)!r}")
-        try:
-            self._program = str(importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe())
-        except (ImportError, RuntimeError) as error:
-            raise ImportError(f'record needs FFmpeg: pip install "smoothplan[gym]" ({error})') from None
-        is_new = not self._path.exists()
-        try:
-            self._path.open("ab").close()
-        except OSError as error:
-            raise ValueError(f"record must be a file that can be written, got {str(path)!r}: {error}") from error
-        if is_new:
-            self._path.unlink()
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def add(self, picture: NDArray[np.uint8], frames_per_second: float) -> None:
-        """Appends a picture, [height, width, 3]; all have the same size and speed."""
-        if self._process is None:
-            self._process = self._started(picture, frames_per_second)
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(picture.tobytes())
-        except BrokenPipeError:
-            self._close()
-
-    def _started(self, first: NDArray[np.uint8], frames_per_second: float) -> subprocess.Popen[bytes]:
-        if self._path.suffix.lower() == ".gif":  # a palette for each picture
-            coded = ["-vf", "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"]
-        else:  # most players need even sizes
-            coded = ["-vf", "scale=ceil(iw/2)*2:ceil(ih/2)*2:flags=neighbor", "-pix_fmt", "yuv420p"]
-            coded += ["-c:v", "libx264", "-movflags", "+faststart"]
-        height, width = first.shape[:2]
-        given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{frames_per_second:g}"]
-        return subprocess.Popen(
-            [self._program, "-y", "-loglevel", "error", *given, "-i", "-", *coded, f"file:{self._path.absolute()}"],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C ends the episode, not the file
-        )
-
-    def _close(self) -> None:
-        process, self._process = self._process, None
+    def add(picture: NDArray[Any], frames_per_second: float) -> None:
+        nonlocal process
         if process is None:
-            return
-        _, said = process.communicate()
-        if process.returncode != 0:
-            raise OSError(f"record: FFmpeg did not write {self._path}: {said.decode(errors='replace').strip()}")
+            size = f"{picture.shape[1]}x{picture.shape[0]}"
+            given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", f"{frames_per_second:g}", "-i", "-"]
+            process = subprocess.Popen(
+                [program, "-y", "-loglevel", "error", *given, *coded, f"file:{file.absolute()}"],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C ends the episode, not the file
+            )
+        assert process.stdin is not None
+        process.stdin.write(picture.tobytes())
+
+    try:
+        yield add
+    finally:
+        if process is not None:
+            _, said = process.communicate()
+            if process.returncode != 0:
+                raise OSError(f"record: FFmpeg did not write {file}: {said.decode(errors='replace').strip()}")

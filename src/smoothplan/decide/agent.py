@@ -1,9 +1,9 @@
 """An agent: it decides again and again, and keeps what it learns."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -41,7 +41,7 @@ End = Literal["terminated", "truncated", "max_steps", "interrupted"]
 
 
 class World(Protocol):
-    """What an agent acts in: a real environment, or the simulator itself."""
+    """A place to act in: a real environment, or the simulator itself."""
 
     @property
     def state(self) -> Any:
@@ -70,10 +70,10 @@ class Episode:
     rewards: Floats = field(repr=False)  # [T]
 
 
-class Agent:
-    """Chooses actions, state by state. What its reference has learnt stays.
+class Agent(AbstractContextManager["Agent"]):
+    """Chooses actions, state by state, and keeps what its reference learns.
 
-    The first decision makes a reference from there. At every state a part of the calls improves it, where it can learn,
+    The first decision makes a reference from there. At every state a part of the calls improves it, if it can learn,
     and the rest goes into a race between the actions, as in `decide`.
 
     Args:
@@ -88,14 +88,14 @@ class Agent:
         delta: the level of the estimated regret of decisions.
         seed: of the simulator calls.
         workers: as for `plan`.
-        brake: what stops it, between two batches of simulator calls.
+        stop_signal: stops it, between two batches of simulator calls.
 
     Attributes:
         calls: simulator calls made, those of the reference included.
-        reference_calls: those for the reference before the first step.
+        reference_calls: simulator calls for the reference before the first step.
         steps: decisions made.
-        deviations: of them, those for another action than the reference's best.
-        decision: the last one, with what is known of it.
+        deviations: decisions for another action than the reference's best.
+        decision: the last one.
 
     >>> from smoothplan import models
     >>> agent = Agent(models.river_swim(discount=0.9), calls=500)
@@ -114,24 +114,23 @@ class Agent:
         delta: float = 0.1,
         seed: int = 0,
         workers: Any = 1,
-        brake: StopSignal | None = None,
+        stop_signal: StopSignal | None = None,
     ) -> None:
         if calls is not None and seconds is not None:
             raise ValueError(f"calls and seconds cannot both be given, got {calls!r} and {seconds!r}")
         self.model = required_model(model)
         self._seconds = None if seconds is None else arguments.positive("seconds", seconds)
-        usual = ACTING.calls_one_at_a_time if getattr(model.step, "one_at_a_time", False) else ACTING.calls
         self._limit: int | None = None
-        if seconds is None:
-            self._limit = usual if calls is None else arguments.whole("calls", calls, least=0)
         self._first: int | None = None
+        if seconds is None:
+            usual = ACTING.calls_one_at_a_time if getattr(model.step, "one_at_a_time", False) else ACTING.calls
+            self._limit = usual if calls is None else arguments.whole("calls", calls, least=0)
+            self._first = ACTING.first_steps * (self._limit or usual)
         if reference_calls is not None:
             self._first = arguments.whole("reference_calls", reference_calls)
-        elif self._limit is not None:
-            self._first = ACTING.first_steps * (self._limit or usual)
         self._delta, self._seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)
-        self._brake = brake or StopSignal()
-        self._workers = Workers(workers, stop_signal=self._brake)
+        self._stop_signal = stop_signal or StopSignal()
+        self._workers = Workers(workers, stop_signal=self._stop_signal)
         low, high = curvature.value_interval(model, HardMax())
         self._epsilon = DECIDING.epsilon * (high - low)
         self._maker = ReferenceMaker(model, HardMax(), reference, self._seed)
@@ -140,14 +139,11 @@ class Agent:
         self.decision: Decision | None = None
         self._chunk = 0
 
-    def __enter__(self) -> "Agent":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Ends its workers, where it has any besides this thread; `with Agent(...) as agent:` does so by itself."""
+        """Ends its workers, if it has any besides this thread; `with Agent(...) as agent:` does so by itself."""
         self._workers.close()
 
     @property
@@ -168,66 +164,50 @@ class Agent:
         return action
 
     def decide(self, state: Any) -> Decision:
-        """The decision at a state, with what is known of it."""
+        """The decision at a state, and how sure it is."""
         started, begun = time.perf_counter(), working_time()
         state = root_state(self.model, state)
-        self._brake.check()
+        self._stop_signal.check()
         if self.reference is None:
             self.prepare(state)
-            assert self.reference is not None
             begun = working_time()  # the first step has as much time as the others
         root = Root(self.model, state, self._seed, self._limit, self._seconds, "auto", started, begun)
         deciding = DecisionRun(root, self._epsilon, self._delta, self.reference, self._chunk)
         if deciding.is_over:
             return deciding.decision("terminal")
-        with self._limited(begun):
-            left = self._learn(state, begun)
-            deciding = DecisionRun(
-                replace(root, max_calls=left), self._epsilon, self._delta, self.reference, self._chunk
-            )
-            try:
-                deciding.compare(self._workers)
-            finally:
-                if deciding.race is not None:
-                    self._raced += deciding.race.calls
-                    self._chunk = deciding.race.next_chunk
-        self.decision = deciding.decision("completed")
-        self.steps += 1
-        self.deviations += deciding.race is not None and self.decision.action != deciding.race.best
-        return self.decision
-
-    @contextmanager
-    def _limited(self, begun: float) -> Iterator[None]:
-        """Work that ends when the time of a decision is over, wherever it then is."""
-        self._brake.deadline = None if self._seconds is None else begun + self._seconds
-        before = current.set(self._brake)
+        self._stop_signal.deadline = None if self._seconds is None else begun + self._seconds
+        before = current.set(self._stop_signal)
         try:
-            yield
+            deciding.limit_calls(self._learn(state, begun))
+            deciding.compare(self._workers)
         except Stopped as stopped:
             if stopped.reason != "max_seconds":
                 raise
         finally:
             current.reset(before)
-            self._brake.deadline = None
+            self._stop_signal.deadline = None
+            if deciding.race is not None:
+                self._raced += deciding.race.calls
+                self._chunk = deciding.race.next_chunk
+        self.decision = deciding.decision("completed")
+        self.steps += 1
+        self.deviations += deciding.race is not None and self.decision.action != deciding.race.best
+        return self.decision
 
     def preparation(self) -> str:
-        """What `prepare` will do, in words."""
+        """The budget of `prepare`, in words."""
         if self._first is None:
-            assert self._seconds is not None
-            return f"making a reference for about {ACTING.first_seconds * self._seconds:.3g} s"
+            return f"making a reference for about {ACTING.first_seconds * (self._seconds or 0.0):.3g} s"
         return f"making a reference by at most {self._first:,} simulator calls"
 
     def prepare(self, state: Any = None) -> None:
         """Makes the first reference, if there is none, from a state; the first decision does so itself."""
         if self.reference is not None:
             return
-        state = root_state(self.model, state)
-        until = None
-        if self._first is None:
-            assert self._seconds is not None
-            until = working_time() + ACTING.first_seconds * self._seconds
+        seconds = ACTING.first_seconds * (self._seconds or 0.0)
+        until = working_time() + seconds if self._first is None else None
         try:
-            self._maker.make(state, calls=self._first, until=until)
+            self._maker.make(root_state(self.model, state), calls=self._first, until=until)
         finally:
             self.reference_calls = self._maker.calls
 
@@ -235,13 +215,13 @@ class Agent:
         """Improves the reference from a state, if it can be; the calls that are left, if they are limited."""
         if not self._maker.learns_at_states or self.model.actions == 1 or self._limit == 0:
             return self._limit
+        before, calls, until = self._maker.calls, None, None
         if self._limit is None:
-            assert self._seconds is not None
-            self._maker.improve(until=begun + ACTING.learning * self._seconds, state=state)
-            return None
-        before = self._maker.calls
-        self._maker.improve(calls=max(1, int(ACTING.learning * self._limit)), state=state)
-        return self._limit - (self._maker.calls - before)
+            until = begun + ACTING.learning * (self._seconds or 0.0)
+        else:
+            calls = max(1, int(ACTING.learning * self._limit))
+        self._maker.improve(calls=calls, until=until, state=state)
+        return None if self._limit is None else self._limit - (self._maker.calls - before)
 
     def play(
         self,
@@ -254,10 +234,10 @@ class Agent:
         """Plays one episode, to its end or until a signal comes.
 
         Args:
-            world: where; by default the simulator itself, from its initial state.
+            world: by default the simulator itself, from its initial state.
             max_steps: of an episode that does not end before.
             seed: of the episode.
-            on_step: is told the score and the steps so far, after every step.
+            on_step: called with the score and the steps so far, after every step.
         """
         world = Simulated(self.model) if world is None else world
         started, before, deviated = time.perf_counter(), self.calls, self.deviations
@@ -297,15 +277,11 @@ class Agent:
 
 
 class Simulated:
-    """The simulator as a world, from its initial state.
-
-    Args:
-        model: a simulator that declares an initial state.
-    """
+    """A simulator that declares an initial state as a world."""
 
     def __init__(self, model: GenerativeModel) -> None:
-        self._model, self.state = model, root_state(model, None)
-        self._oracle = Oracle(model, 0, role="world")
+        self._model = model
+        self.reset(0)
 
     def reset(self, seed: int) -> None:
         """Starts an episode."""

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -141,30 +141,37 @@ def compare(
     budgets = [arguments.whole("calls", each) for each in ([calls] if np.isscalar(calls) else _listed("calls", calls))]
     numbers = range(arguments.whole("seeds", seeds)) if np.isscalar(seeds) else _listed("seeds", seeds)
     drawn = [arguments.whole("seeds", each, least=0) for each in numbers]
-    if max_seconds is not None:
-        max_seconds = arguments.positive("max_seconds", max_seconds)
+    max_seconds = None if max_seconds is None else arguments.positive("max_seconds", max_seconds)
     root = root_state(model, state)
     shown = arguments.flag("progress", progress)
-    truth = _Truth(model if arguments.flag("exact", exact) else None, root)
-    # Seeds come last, so that after an interruption all planners have about as many runs.
-    order = [(name, budget, seed) for seed in drawn for budget in budgets for name in named]
+    table = model if arguments.flag("exact", exact) and isinstance(model, TabularModel) else None
+    keys = [(name, budget, seed) for name in named for budget in budgets for seed in drawn]
     done: dict[tuple[str, int, int], dict[str, Any]] = {}
-    with (
-        _Runs(model, root, max_seconds, workers, checkpoint) as runs,
-        session(title="comparing", unit="runs", progress=shown, max_calls=len(order), signals=False) as opened,
-    ):
+    solutions: dict[int, Solution] = {}
+    with session(
+        title="comparing",
+        unit="runs",
+        progress=shown,
+        max_calls=len(keys),
+        checkpoint=checkpoint,
+        identity={"kind": "comparison"} | model_identity(model, root),
+        signals=False,
+    ) as opened:
+        runs = _Runs(model, root, max_seconds, workers, opened.workers.checkpoint)
         try:
-            for name, budget, seed in order:
+            # Seeds come last, so that after an interruption all planners have about as many runs.
+            for name, budget, seed in sorted(keys, key=lambda key: (drawn.index(key[2]), budgets.index(key[1]))):
                 opened.display.show(f"{name}, {amount(budget)} calls, seed {seed}")
                 row = runs.row(named[name], budget, seed)
                 if row["status"] == "interrupted":
                     break
-                row |= {"planner": name, "settings": described(named[name])[:200]} | truth.columns(named[name], row)
+                row |= {"planner": name, "settings": described(named[name])[:200]}
+                if table is not None and row.get("failure") is None:
+                    row |= _beside_truth(table, root, named[name], row, solutions)
                 done[name, budget, seed] = dict.fromkeys(COLUMNS) | row
                 opened.display.update(len(done))
         except KeyboardInterrupt:  # between two runs; a run that is interrupted ends by itself
             pass
-    keys = [(name, budget, seed) for name in named for budget in budgets for seed in drawn]
     return Comparison(tuple(done[key] for key in keys if key in done), len(keys), described(model)[:200], root)
 
 
@@ -191,10 +198,9 @@ def _named(planners: Any) -> dict[str, Contestant]:
                 f"{arguments.shown(contestant)}"
             )
     usual = [getattr(one, "__name__", type(one).__name__) if name is None else str(name) for name, one in pairs]
-    numbers = {name: iter(range(1, len(usual) + 1)) for name in usual}
-    named = {}
-    for name, (_, contestant) in zip(usual, pairs, strict=True):
-        unique = name if usual.count(name) == 1 else f"{name} {next(numbers[name])}"
+    named: dict[str, Contestant] = {}
+    for place, (name, (_, contestant)) in enumerate(zip(usual, pairs, strict=True)):
+        unique = name if usual.count(name) == 1 else f"{name} {usual[: place + 1].count(name)}"
         if unique in named:
             raise ValueError(f"planners must have different names, got {unique!r} twice")
         named[unique] = contestant
@@ -205,50 +211,41 @@ def _is_planner(contestant: Contestant) -> TypeGuard[Planner]:
     return hasattr(contestant, "start")
 
 
+@dataclass(eq=False)
 class _Runs:
     """Makes runs, or reads them from a checkpoint."""
 
-    def __init__(self, model: GenerativeModel, root: Any, max_seconds: float | None, workers: Any, path: Any) -> None:
-        self._model, self._root, self._max_seconds, self._workers = model, root, max_seconds, workers
-        self._path, self._file = path, None
-        self._compared: set[str] = set()  # planners of which a run was made again
-        if path is not None:
-            self._file = Checkpoint(path, {"kind": "comparison"} | model_identity(model, root))
-
-    def __enter__(self) -> "_Runs":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
+    model: GenerativeModel
+    root: Any
+    max_seconds: float | None
+    workers: Any
+    file: Checkpoint | None
+    compared: set[str] = field(default_factory=set)  # planners of which a run was made again
 
     def row(self, contestant: Contestant, budget: int, seed: int) -> dict[str, Any]:
-        """A run as a row, without the columns that depend on the comparison.
-
-        Killing the process at any moment loses no finished run.
-        """
-        if self._file is None:
+        """A run as a row, without the columns that depend on the comparison."""
+        if self.file is None:
             return self._made(contestant, budget, seed)
         words = described(contestant)
-        key = json.dumps([words, budget, seed, self._max_seconds])
-        arrays = self._file.snapshot(key)
+        key = json.dumps([words, budget, seed, self.max_seconds])
+        arrays = self.file.snapshot(key)
         if arrays is None:
             row = self._made(contestant, budget, seed)
             if row["status"] != "interrupted":
-                self._file.keep(key, {"row": np.frombuffer(json.dumps(row, allow_nan=False).encode(), dtype=np.uint8)})
-            self._compared.add(words)
+                self.file.keep(key, {"row": np.frombuffer(json.dumps(row, allow_nan=False).encode(), dtype=np.uint8)})
+            self.compared.add(words)
             return row
         row = json.loads(arrays["row"].tobytes())
-        if words not in self._compared and _is_planner(contestant) and self._max_seconds is None:
+        if words not in self.compared and _is_planner(contestant) and self.max_seconds is None:
             again = self._made(contestant, budget, seed)
             if again["status"] == "interrupted":
                 return again
             if again | {"seconds": None} != row | {"seconds": None}:
                 raise CheckpointError(
-                    f"checkpoint {self._path} is of another model or planner: {words} with {budget} calls and seed "
+                    f"the checkpoint is of another model or planner: {words} with {budget} calls and seed "
                     f"{seed} found {row} there, {again} here"
                 )
-            self._compared.add(words)
+            self.compared.add(words)
         return dict(row)
 
     def _made(self, contestant: Contestant, budget: int, seed: int) -> dict[str, Any]:
@@ -256,11 +253,11 @@ class _Runs:
         row: dict[str, Any] = {"budget": budget, "seed": seed, "calls": 0}
         try:
             if _is_planner(contestant):
-                limits: dict[str, Any] = {"max_calls": budget, "max_seconds": self._max_seconds}
-                result = plan(contestant, self._model, self._root, seed=seed, workers=self._workers, **limits)
+                limits: dict[str, Any] = {"max_calls": budget, "max_seconds": self.max_seconds}
+                result = plan(contestant, self.model, self.root, seed=seed, workers=self.workers, **limits)
             else:
                 function: Any = contestant
-                result = function(self._model, self._root, budget, seed)
+                result = function(self.model, self.root, budget, seed)
         except SimulatorError:
             raise  # it concerns every planner
         except (ValueError, TypeError, ArithmeticError, NotImplementedError) as error:
@@ -287,39 +284,26 @@ def _findings(result: Any) -> dict[str, Any]:
     return found
 
 
-class _Truth:
-    """Exact solutions of a table, one for each backup; nothing is known of other models."""
+def _beside_truth(
+    model: TabularModel, state: int, contestant: Contestant, row: dict[str, Any], solutions: dict[int, Solution]
+) -> dict[str, Any]:
+    """The columns of a run that need exact values. Solutions are kept by the id of the backup: not all have a hash."""
+    found: dict[str, Any] = {}
+    action, backup = row.get("action"), getattr(contestant, "backup", None)
 
-    def __init__(self, model: GenerativeModel | None, state: Any) -> None:
-        self._model, self._state = model if isinstance(model, TabularModel) else None, state
-        self._hard_max = HardMax()
-        self._solutions: dict[int, Solution] = {}  # by the id of the backup: not all backups can be hashed
+    def solution(backup: Backup, key: int) -> Solution:
+        if key not in solutions:
+            solutions[key] = solve(model, backup)
+        return solutions[key]
 
-    def columns(self, contestant: Contestant, row: dict[str, Any]) -> dict[str, Any]:
-        """The columns of a run that need the truth."""
-        found: dict[str, Any] = {}
-        if self._model is None or row.get("failure") is not None:
-            return found
-        action = row.get("action")
-        if action is not None:
-            found["ordinary_regret"] = self._regret(self._solution(self._hard_max), action)
-        backup = getattr(contestant, "backup", None)
-        if backup is None or getattr(contestant, "tail", "honest") == "zero":  # the value of a few steps is another one
-            return found
-        solution = self._solution(backup)
-        found["exact"] = float(solution.values[self._state])
-        if row.get("value") is not None:
-            found["error"] = row["value"] - found["exact"]
-        if action is not None:
-            found["regret"] = self._regret(solution, action)
-        return found
+    def regret(solution: Solution) -> float:
+        return float(solution.q[state].max() - solution.q[state][action])
 
-    def _solution(self, backup: Backup) -> Solution:
-        assert self._model is not None
-        if id(backup) not in self._solutions:
-            self._solutions[id(backup)] = solve(self._model, backup)
-        return self._solutions[id(backup)]
-
-    def _regret(self, solution: Solution, action: int) -> float:
-        q = solution.q[self._state]
-        return float(q.max() - q[action])
+    if action is not None:
+        found["ordinary_regret"] = regret(solution(HardMax(), 0))
+    if backup is not None and getattr(contestant, "tail", "honest") != "zero":  # else it is the value of a few steps
+        own = solution(backup, id(backup))
+        found["exact"] = float(own.values[state])
+        found["error"] = None if row.get("value") is None else row["value"] - found["exact"]
+        found["regret"] = None if action is None else regret(own)
+    return found

@@ -1,7 +1,7 @@
 """Which action now, and how sure: one call for any simulator.
 
-Where states recur, bounds may prove the action (`OTGapE`). Everywhere, a reference made from the simulator says what to
-do after the first step, and a race between the actions compares returns that follow it.
+If states recur, bounds may prove the action (`OTGapE`). In any case, a reference made from the simulator chooses the
+actions after the first step, and a race between the actions compares returns that follow it.
 """
 
 import math
@@ -53,14 +53,14 @@ class Decision(Record):
     """An action for a state, and how sure it is.
 
     Estimates are means of returns that take an action and then follow the policy of a reference. Intervals and the gap
-    are proved, where there are any.
+    are proved, if there are any.
     """
 
-    action: int | None  # what to do; None at a terminal state
+    action: int | None  # to take; None at a terminal state
     q: Floats  # estimated action values, [K]
-    q_errors: Floats  # their standard errors, [K]; infinite where there are fewer than two returns
-    q_intervals: Floats | None  # [K, 2], where bounds are proved: all hold at once with probability 1 − δ
-    gap: float  # proved with probability 1 − δ: no action is better by more than this; inf where nothing is proved
+    q_errors: Floats  # their standard errors, [K]; infinite for fewer than two returns
+    q_intervals: Floats | None  # [K, 2], if bounds are proved: all hold at once with probability 1 − δ
+    gap: float  # proved with probability 1 − δ: no action is better by more than this; inf if nothing is proved
     regret: float  # estimated, one-sided at level δ: how much better the best rival may be, under the policy followed
     certified: bool  # whether the gap is within ε
     method: str  # how the action was found, in a sentence
@@ -70,12 +70,12 @@ class Decision(Record):
     status: Status  # why it stopped
     returns: Ints  # numbers of returns, [K]
     differences: Floats  # how much better each action is than the one chosen, by paired returns, estimated, [K]
-    difference_errors: Floats  # their standard errors, [K]; much smaller than those of q where randomness is shared
+    difference_errors: Floats  # their standard errors, [K]; much smaller than those of q if randomness is shared
     epsilon: float  # the gap that was asked for
     delta: float
     seed: int
     names: tuple[str, ...]  # of the actions, [K]
-    reference: Any = None  # whose policy returns follow; None where there is none
+    reference: Any = None  # whose policy returns follow; None if there is none
 
     def __repr__(self) -> str:
         gap = f", gap={self.gap:.4g}" if math.isfinite(self.gap) else ""
@@ -87,7 +87,8 @@ class Decision(Record):
         return super().to_dict() | {"reference": None if self.reference is None else repr(self.reference)}
 
 
-def _signed(difference: float) -> str:
+def signed(difference: float) -> str:
+    """How much better or worse an action is, in words."""
     return f"{'worse' if difference <= 0.0 else 'better'} by {abs(difference):.3g}"
 
 
@@ -104,9 +105,9 @@ def decide(
     workers: Any = 1,
     progress: Shown = False,
 ) -> Decision:
-    """Which action to take at a state, and how sure that is. Ctrl-C and SIGTERM end it with what is known.
+    """Which action to take at a state, and how sure that is. Ctrl-C and SIGTERM end it with a valid decision.
 
-    At most half of the budget goes into a reference, and where states recur into bounds on the action values; the rest
+    At most half of the budget goes into a reference and, if states recur, into bounds on the action values; the rest
     into returns of every action that follow the reference's best actions. With a reference of yours nothing is proved.
 
     Args:
@@ -118,14 +119,14 @@ def decide(
         epsilon: the gap that counts as certified, in units of value; by default a thousandth of the width of the
             interval of all values.
         delta: the probability that a proved gap or interval fails, at most, and the level of the estimated regret.
-        seed: the same seed gives the same decision, under the conditions of `plan`, where no limit on time is given.
+        seed: the same seed gives the same decision, under the conditions of `plan`, if time is not limited.
         reference: Q̂, whose best actions are followed after the first step; by default it is made from the simulator.
         workers: as for `plan`.
         progress: as for `plan`.
 
     Raises:
         SimulatorError: the simulator failed or broke what it declares. It names the call, which `reproduce` makes
-            again, and has what was known so far as `partial`.
+            again, and has the decision so far as `partial`.
 
     >>> from smoothplan import models
     >>> decision = decide(models.river_swim(discount=0.9), 0, calls=20_000, epsilon=0.2)
@@ -144,14 +145,8 @@ def decide(
     deciding = DecisionRun(root, epsilon, delta, reference)
     if deciding.is_over:
         return deciding.decision("terminal")
-    with session(
-        title="deciding",
-        progress=progress,
-        max_calls=limit,
-        max_seconds=seconds,
-        begun=root.begun,
-        workers=workers,
-    ) as opened:
+    limits: dict[str, Any] = {"max_calls": limit, "max_seconds": seconds, "begun": root.begun}
+    with session(title="deciding", progress=progress, workers=workers, **limits) as opened:
         display = opened.display
 
         def work() -> Status:
@@ -167,7 +162,7 @@ def decide(
 
 
 class DecisionRun:
-    """A decision in the making. What it knows is valid whatever ends it.
+    """A decision in the making, valid whatever ends it.
 
     Args:
         root: where to decide, with its limits.
@@ -201,10 +196,14 @@ class DecisionRun:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """What is proved of the value of the state."""
+        """Contains the value of the state."""
         if self._search is not None:
             return self._search.interval
         return curvature.value_interval(self._root.model, HardMax())
+
+    def limit_calls(self, calls: int | None) -> None:
+        """Sets the limit on calls."""
+        self._root = replace(self._root, max_calls=calls)
 
     # The reference
 
@@ -214,11 +213,9 @@ class DecisionRun:
         Raises:
             Stopped: time is up.
         """
-        if self.reference is not None:
-            return
         root = self._root
         limit = None if root.max_calls is None else int(DECIDING.reference * root.max_calls)
-        if limit is not None and limit < 1:
+        if self.reference is not None or limit == 0:
             return
         if self._may_recur(limit):
             oracle = self._maker.oracle
@@ -259,12 +256,7 @@ class DecisionRun:
         return limit is None or price is None or price <= DECIDING.hopeless * limit
 
     def _budget(self, limit: int | None, trial: bool = False) -> dict[str, Any]:
-        """The calls that are left of a limit for the reference, or its part of the time; see `spend`.
-
-        Args:
-            limit: calls of all such work; None if time is limited.
-            trial: whether this is only a first try, by about a tenth.
-        """
+        """The calls left of a limit for the reference, or of about a tenth for a trial; or its part of the time."""
         root = self._root
         if limit is not None:
             return {"calls": (trial_calls(limit) if trial else limit) - self.calls}
@@ -288,13 +280,13 @@ class DecisionRun:
             self.race.run_for(root.begun + root.max_seconds, workers)
             return
         left = root.max_calls - self.calls
-        # What is proved needs no more than estimates to go with it.
+        # A proved action needs estimates only beside it.
         self.race.run(min(left, self.calls) if self._proved else left, workers)
 
-    # What is known
+    # The decision
 
     def decision(self, status: Status) -> Decision:
-        """The decision, by all that is known."""
+        """The decision by everything found so far."""
         root, model, race = self._root, self._root.model, self.race
         found = None if self._search is None else self._search.result()
         q, errors, returns = np.zeros(model.actions), np.full(model.actions, np.inf), np.zeros(model.actions, np.int64)
@@ -338,7 +330,7 @@ class DecisionRun:
         )
 
     def _proved_gap(self, found: Snapshot, estimated: int) -> tuple[int, float]:
-        """The action that is proved, unless estimates say clearly that another is better, and what is proved of it."""
+        """The action that is proved, unless another is clearly better by estimates, and its proved gap."""
         assert isinstance(found.details, GapDetails)
         assert found.action is not None
         assert found.q_intervals is not None
@@ -372,7 +364,7 @@ class DecisionRun:
     def _warnings(
         self, action: int, certified: bool, estimates: tuple[Floats, Floats, Ints], apart: Sequence[Difference]
     ) -> Iterator[str]:
-        """What a reader must know, the worst first."""
+        """Sentences that a reader must know, the worst first."""
         means, errors, counts = estimates
         most = self._root.max_calls
         limit = "the calls that the time allows" if most is None else "1 call" if most == 1 else f"{most:,} calls"
@@ -410,12 +402,12 @@ class DecisionRun:
             yield self._tie(action, rival, apart[rival])
 
     def _tie(self, action: int, rival: int, found: Difference) -> str:
-        """That two actions cannot be told apart, and what it would take."""
+        """A warning of two actions that cannot be told apart, and the calls that it would take."""
         assert self.race is not None
         names = action_names(self._root.model)
         text = (
             f"actions {names[action]} and {names[rival]} cannot be told apart for sure: {names[rival]} is "
-            f"{_signed(found.mean)} ± {found.error:.2g} (estimate)"
+            f"{signed(found.mean)} ± {found.error:.2g} (estimate)"
         )
         more = self.race.calls_to_tell(found)
         if more is None:

@@ -18,7 +18,7 @@ from smoothplan.models.model import GenerativeModel, required_model
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel
 from smoothplan.recursive.planners import DebiasedCruiser
-from smoothplan.run.plan import PlanResult, plan
+from smoothplan.run.plan import PlanResult, outward, plan
 from smoothplan.run.records import REFUSED_CALLS, Planner
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, HardMax, LogSumExp, OptimalTransport
@@ -72,11 +72,7 @@ def plan_unregularised(
     chosen = {"backup": f"{_spec(backup)}, for a bias of at most {bias:g}"}
     made: Planner
     if planner is None:
-        made, limit, reasons = choose(model, backup)
-        if max_calls is None and max_seconds is None:
-            max_calls = limit
-        else:
-            del reasons["limit"]
+        made, max_calls, reasons = choose(model, backup, max_calls, max_seconds)
         chosen |= reasons
     else:
         made = planner(backup)
@@ -92,7 +88,8 @@ def plan_unregularised(
     if result.status != "terminal":
         low, high = curvature.gap_of_values(model, backup)
         least, most = curvature.value_interval(model, HardMax())
-        interval = max(interval[0] - high, least), min(interval[1] - low, most)
+        low, high = outward(np.array([max(interval[0] - high, least), min(interval[1] - low, most)])).tolist()
+        interval = low, high
     return replace(
         result,
         value=min(max(result.value, interval[0]), interval[1]),
@@ -135,18 +132,24 @@ class Choice(NamedTuple):
     """A planner for a model, and a limit on its simulator calls."""
 
     planner: ReferenceCruiser
-    max_calls: int
-    reasons: dict[str, str]  # for the backup if none was given, the planner and the limit
+    max_calls: int | None
+    reasons: dict[str, str]  # for the backup, the planner and the limit, as far as they were not given
 
 
-def choose(model: GenerativeModel, backup: Backup | None = None) -> Choice:
+def choose(
+    model: GenerativeModel,
+    backup: Backup | None = None,
+    max_calls: int | None = None,
+    max_seconds: float | None = None,
+) -> Choice:
     """A planner for a long horizon that ends in seconds: chains of order 1 around a reference from the simulator.
 
-    The limit on calls does not depend on the clock, so the same seed gives the same result.
+    A limit on calls that is chosen does not depend on the clock, so the same seed gives the same result.
 
     Args:
         model: a simulator with an initial state, see `references.default_reference`.
         backup: F, smooth; `entropy_backup` by default.
+        max_calls, max_seconds: limits; if neither is given, a limit on calls is chosen.
     """
     reasons = {}
     if backup is None:
@@ -161,16 +164,16 @@ def choose(model: GenerativeModel, backup: Backup | None = None) -> Choice:
         f"reference-cruiser:order=1,epsilon={planner.epsilon:.3g}, whose chains do not branch, for a horizon of about "
         f"{1.0 / (1.0 - model.discount):.3g} steps"
     )
-    # Both take seconds, if the simulator in Python is a quick one.
-    calls, kind = 200_000, "a simulator in Python"
-    if isinstance(model, TabularModel | JitModel):
-        calls, kind = 2_000_000, "a table or a compiled simulator"
-    reasons["limit"] = f"{amount(calls)} simulator calls, for {kind}; max_calls=N or max_seconds=T changes it"
-    return Choice(planner, calls, reasons)
+    if max_calls is None and max_seconds is None:  # both defaults take seconds, if a simulator in Python is quick
+        max_calls, kind = 200_000, "a simulator in Python"
+        if isinstance(model, TabularModel | JitModel):
+            max_calls, kind = 2_000_000, "a table or a compiled simulator"
+        reasons["limit"] = f"{amount(max_calls)} simulator calls, for {kind}; max_calls=N or max_seconds=T changes it"
+    return Choice(planner, max_calls, reasons)
 
 
 def width(model: GenerativeModel) -> float:
-    """The width of an interval that contains every unregularised value; 1 if it has no width."""
+    """The width of an interval that contains every unregularised value; 1 if that is 0."""
     low, high = curvature.value_interval(model, HardMax())
     return (high - low) or 1.0
 
@@ -182,12 +185,12 @@ def entropy_backup(model: GenerativeModel) -> Backup:
 
 def is_long(model: GenerativeModel) -> bool:
     """Whether the horizon is too long for recursion, which would refuse the model even at a coarse accuracy."""
-    epsilon, temperature = 0.1, 1.0
+    epsilon = 0.1
     # Values that range over ten times the accuracy need 30 levels: their price exceeds all limits, and takes long to
     # compute.
     if model.discount >= 0.95 and width(model) >= 10.0 * epsilon:
         return True
-    planner = DebiasedCruiser(LogSumExp(temperature, model.actions), epsilon)
+    planner = DebiasedCruiser(LogSumExp(1.0, model.actions), epsilon)
     try:
         return planner.schedule(model).calls > REFUSED_CALLS
     except ValueError:  # values are so large that this accuracy is out of reach

@@ -1,0 +1,495 @@
+"""Results as text, HTML and figures: `summary`, `table`, `html` and `figure`, each for every kind of record.
+
+Records import this module on their first use of it, see `smoothplan.base.records`. Figures need Plotly: a bar is an
+interval, a point an estimate, a whisker two standard errors.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import singledispatch
+from html import escape
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+from smoothplan.base.arguments import amount, shown
+from smoothplan.base.records import Record
+from smoothplan.decide.act import ActResult
+from smoothplan.decide.compare import Comparison
+from smoothplan.decide.decide import Decision, signed
+from smoothplan.recursive.schedule import Forecast
+from smoothplan.run.plan import PlanResult
+from smoothplan.run.records import LONG_HORIZONS, REFUSED_CALLS, GapDetails, ReferenceDetails, Support, within
+
+Interval = tuple[float, float]
+
+COLOURS = ("#3987c9", "#d9731a", "#1f9e78", "#c0639b", "#b58a12", "#8f6bc0", "#5aa7d6", "#8a8f98")
+"""Of planners; the first two also of intervals and marks, the last of context. Visible on white and on black."""
+
+
+@singledispatch
+def summary(record: Record) -> str:
+    """A record in a few lines, warnings first."""
+    raise TypeError(f"{type(record).__name__} has no summary")
+
+
+@singledispatch
+def table(record: Record) -> str:
+    """The table of a record."""
+    raise TypeError(f"{type(record).__name__} has no table")
+
+
+@singledispatch
+def figure(record: Record) -> Any:
+    """A Plotly figure of a record."""
+    raise TypeError(f"{type(record).__name__} has no figure")
+
+
+def html(record: Record) -> str:
+    """A record as preformatted text, for notebooks."""
+    text = f"{table(record)}\n{summary(record)}" if isinstance(record, Forecast) else summary(record)
+    lines = [escape(clean(line)) for line in text.splitlines()]
+    return '<pre class="smoothplan" style="overflow-x:auto">{}</pre>'.format("\n".join(lines))
+
+
+def clean(text: str) -> str:
+    """A text in one line, without control characters."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def listed(lines: Iterable[tuple[str, str]]) -> str:
+    """Names in a column, texts beside them."""
+    return "\n".join(f"{name:<8}{text}" for name, text in lines)
+
+
+def aligned(rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+    """A table with titles in its first row: columns of texts to the left, then columns of numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    layout = "  ".join(f"{{:{'<' if place < texts else '>'}{width}}}" for place, width in enumerate(widths))
+    return "\n".join(layout.format(*row).rstrip() for row in rows)
+
+
+# Plans
+
+
+@summary.register
+def plan_summary(
+    result: PlanResult, price: int | None = None, truth: float | None = None, q: Sequence[float] | None = None
+) -> str:
+    """A plan, optionally beside its forecast, the exact value and the exact action values."""
+    text = listed(_plan_lines(result, price, truth))
+    if not isinstance(result.details, GapDetails) or result.q_intervals is None:
+        return text
+    rows = [["root action", "at least", "at most", "calls", *([] if q is None else ["exact"])]]
+    calls = result.details.action_calls.tolist()
+    for action, (name, (low, high)) in enumerate(zip(result.names, result.q_intervals.tolist(), strict=True)):
+        exact = [] if q is None else [f"{q[action]:.6g}"]
+        rows.append([clean(name), f"{low:.6g}", f"{high:.6g}", f"{calls[action]:,}", *exact])
+    return f"{text}\n{aligned(rows)}"
+
+
+def _plan_lines(result: PlanResult, price: int | None, truth: float | None) -> Iterator[tuple[str, str]]:
+    (low, high), is_unregularised = result.interval, result.regularised_interval is not None
+    yield from (("warning", sentence) for sentence in result.warnings)
+    mark = " (estimate);" if result.support in ("lower", "declared") else ","
+    about = ": the unregularised optimal value" if is_unregularised else ""
+    yield "value", f"{result.value:.6g}{mark} {_bounds(result.interval, result.support, _sure(result))}{about}"
+    if result.bonus is not None:
+        yield ("bias" if is_unregularised else "bonus"), _bonus(result, result.bonus)
+    if truth is not None:
+        yield "exact", f"{truth:.6g}, {'inside' if low <= truth <= high else 'OUTSIDE'} the interval"
+    yield from ((name, f"{reason} (chosen)") for name, reason in result.chosen.items())
+    if result.action is None:
+        yield "action", "none, the state is terminal"
+    else:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in zip(result.names, result.policy, strict=True))
+        certified = isinstance(result.details, GapDetails) and result.details.certified
+        estimate = "" if certified else " (estimate)"
+        yield "action", f"{result.names[result.action]}{estimate}; estimated policy {shares}"
+    yield from _details(result)
+    promised = "" if price is None else f", forecast {price:,} at most"
+    yield "calls", f"{result.calls:,}{promised}, {result.seconds:.2f} s"
+    statuses = {
+        "converged": "converged: epsilon is reached, as the planner defines it",
+        "completed": "completed: the planner finished, without a promise on epsilon",
+        "max_calls": "stopped by the limit on calls",
+        "max_seconds": "stopped by the limit on time",
+        "interrupted": "interrupted",
+        "terminal": "terminal: the state is worth 0",
+    }
+    yield "status", statuses[result.status]
+
+
+def _bounds(interval: Interval, support: Support, sure: str) -> str:
+    """An interval and its basis."""
+    low, high = (f"{end:.6g}" for end in interval)
+    if support == "lower":
+        return f"at least {low} {sure}; at most {high}, by what the model declares"
+    return f"in [{low}, {high}]" + (", by what the model declares" if support == "declared" else f" {sure}")
+
+
+def _sure(result: PlanResult) -> str:
+    if result.support == "estimate":
+        return "(estimate: thresholds do not cover delta)"
+    return f"with probability at least {1 - result.delta:g}"
+
+
+def _bonus(result: PlanResult, bonus: Interval) -> str:
+    """The distance of a regularised value from the unregularised one. With costs, both ends may be above 0."""
+    low, high = bonus
+    if result.regularised_interval is not None:
+        least, most = result.regularised_interval
+        planned = f"the value with the smooth backup, {result.regularised_value:.6g} in [{least:.6g}, {most:.6g}]"
+        return f"{planned}, is {low:.4g} to {high:.4g} larger, for certain"
+    if low >= 0.0:
+        return f"the value is regularised, and includes an entropy bonus of at most {high:.3g}"
+    return f"the value is regularised: {low:.3g} to {high:.3g} more than the unregularised one, by costs and entropy"
+
+
+def _details(result: PlanResult) -> Iterator[tuple[str, str]]:
+    """The lines that are particular to a planner."""
+    details = result.details
+    if isinstance(details, GapDetails):
+        close = f"within {details.gap:.4g} of the best" if details.gap > 0.0 else "the best"
+        yield "gap", f"action {result.names[result.action or 0]} is {close} {_sure(result)}"
+        if details.progress is not None:
+            yield "means", "; ".join(details.progress.sentences())
+    elif details is not None:
+        if isinstance(details, ReferenceDetails):
+            worst, best = details.policy_interval
+            yield "policy", f"of the reference: worth between {worst:.6g} and {best:.6g} {_sure(result)}"
+        yield "means", details.summary()
+
+
+# Decisions and episodes
+
+
+@summary.register
+def _(decision: Decision) -> str:
+    lines = [f"warning: {text}" for text in decision.warnings]
+    if decision.action is None:
+        return "\n".join([*lines, "the state is terminal: there is nothing to decide"])
+    lines.append(f"action {decision.names[decision.action]}: {_sureness(decision)}")
+    width = max(map(len, decision.names))
+    for action, name in enumerate(decision.names):
+        line = f"  {'→' if action == decision.action else ' '} {name:<{width}}  "
+        line += f"{decision.q[action]:.6g} ± {decision.q_errors[action]:.2g}"
+        difference, error = decision.differences[action], decision.difference_errors[action]
+        if action != decision.action and math.isfinite(error):
+            line += f", {signed(difference)} ± {error:.2g}"
+        if decision.q_intervals is not None:
+            low, high = decision.q_intervals[action]
+            line += f"  in [{low:.6g}, {high:.6g}]"
+        lines.append(line)
+    made = f"{decision.calls:,} simulator calls, {decision.seconds:.2f} s"
+    return "\n".join([*lines, f"how: {decision.method}", made])
+
+
+def _sureness(decision: Decision) -> str:
+    """What is proved of an action, and what is estimated."""
+    proved, level = f"with probability at least {1.0 - decision.delta:g}", f"(estimate at level {decision.delta:g})"
+    if decision.gap <= 0.0:
+        return f"the best, {proved}"
+    parts = []
+    if math.isfinite(decision.gap):
+        short = "" if decision.certified else f" (more than the {decision.epsilon:.4g} asked for)"
+        parts.append(f"no action is better by more than {decision.gap:.4g} {proved}{short}")
+    if decision.regret == 0.0:
+        parts.append(f"no other action seems better {level}")
+    elif math.isfinite(decision.regret):
+        parts.append(f"no action seems better by more than {decision.regret:.4g} {level}")
+    if not parts:
+        return "nothing is known of how good it is"
+    return "; ".join(parts if math.isfinite(decision.gap) else [*parts, "nothing is proved"])
+
+
+@summary.register
+def _(result: ActResult) -> str:
+    most = 20  # episodes that fit on a screen
+    ends = {"truncated": "cut off by the environment's time limit", "max_steps": "stopped by the limit on steps"}
+    rows = [["episode", "return", "discounted", "steps", "deviations", "ms/step", "end"]]
+    for number, episode in enumerate(result.episodes[:most]):
+        speed = 1e3 * episode.seconds / max(episode.steps, 1)
+        numbers = (f"{episode.score:g}", f"{episode.discounted:.4g}", f"{episode.steps}", f"{episode.deviations}")
+        rows.append([f"{number}", *numbers, f"{speed:.1f}", ends.get(episode.end, episode.end)])
+    more = [f"… and {len(result.episodes) - most} more episodes"] if len(result.episodes) > most else []
+    error = "" if result.error is None else f" ± {result.error:.2g} (standard error)"
+    made = f"{result.reference_calls:,} for the first reference, {result.calls:,} in all"
+    about = [
+        *(("warning", sentence) for sentence in result.warnings),
+        ("return", f"{result.mean:.4g}{error}, of {len(result.episodes)} episodes of {result.environment}"),
+        ("policy", f"of {result.reference!r}, improved by returns at every step, at discount {result.discount:g}"),
+        ("calls", f"{made}; {result.seconds:.1f} s"),
+    ]
+    return "\n".join([aligned(rows), *more, listed(about)])
+
+
+# Forecasts
+
+
+@summary.register
+def _(forecast: Forecast) -> str:
+    schedule = forecast.schedule
+    parts = [f"at most {amount(forecast.calls)} simulator calls"]
+    if schedule.repeats > 1:
+        samples = f"{schedule.repeats:,} samples of {amount(schedule.sample_calls)} calls"
+        parts.append(f"{amount(schedule.reference_calls)} for one shared reference, then {samples}")
+    sure = f"with probability at least {1.0 - schedule.delta:g}"
+    parts.append(f"error at most {schedule.bias:.3g} bias + {schedule.noise:.3g} noise {sure}")
+    if not within(schedule.bias + schedule.noise, schedule.epsilon):
+        parts.append(f"which does not confirm the epsilon of {schedule.epsilon:g} that the publication promises")
+    if forecast.calls > 0:
+        parts.append(f"halving epsilon costs 2^{forecast.exponent:.2f} times as much")
+    if forecast.calls > REFUSED_CALLS:
+        parts.append(f"hopeless: {LONG_HORIZONS}")
+    return "; ".join(parts)
+
+
+@table.register
+def _(forecast: Forecast) -> str:
+    schedule, most = forecast.schedule, 30  # rows that fit on a screen
+    last = len(schedule.levels) - 1
+    columns = {"level": ">5", " kind": "<9", "N": ">9", "debias": ">6", "n": ">3", " Q̂ from": ">7", "X from": ">6"}
+    columns |= {"pairs from": ">10", "M": ">6", "bias": ">9", "deviation": ">9", "calls": ">10"}
+    rows: list[Sequence[Any]] = [tuple(columns)]
+    for row in range(last, max(last - most, -1), -1):
+        level, is_root = schedule.levels[row], row == last
+        proved = schedule.sample if is_root else schedule.certificates[row]
+        calls = (schedule.sample_calls or schedule.reference_calls) if is_root else schedule.costs[row]
+        children = ("" if child is None else child for child in (level.reference, level.linear, level.quadratic))
+        numbers = (f"{float(proved.bias):.3g}", f"{math.sqrt(proved.variance):.3g}", amount(calls))
+        sizes = (level.samples or "", level.debias or "", level.pairs or "")
+        name, rewards = ("root", "") if is_root else (row, level.rewards)
+        rows.append((name, f" {level.kind}", *sizes, *children, rewards, *numbers))
+    lines = [" ".join(f"{cell:{width}}" for cell, width in zip(row, columns.values(), strict=True)) for row in rows]
+    more = [f"       … and {last + 1 - most} more levels"] if last >= most else []
+    legend = """\
+N: returns per action in the reference Q̂; debias: terms of its bias that are cancelled; n: pairs of returns in the
+quadratic term; "from": the level that the returns of the reference, the return X of the drawn action, and the pairs go
+through; M: rewards that are averaged in a return through the level."""
+    return "\n".join([*lines, *more, legend])
+
+
+@figure.register
+def _(forecast: Forecast) -> Any:
+    now, points = forecast.schedule.epsilon, forecast.prices
+    x, y = [epsilon for epsilon, _ in points], [float(max(calls, 1)) for _, calls in points]
+    chart = _plotly().Figure()
+    chart.add_scatter(
+        x=x, y=y, mode="lines+markers", line={"color": COLOURS[0]}, hoverinfo="text",
+        text=[f"ε = {epsilon:.4g}: at most {amount(calls)} simulator calls" for epsilon, calls in points],
+        marker={"size": 10, "symbol": ["star" if epsilon == now else "circle" for epsilon in x]},
+    )  # fmt: skip
+    chart.update_xaxes(type="log", title="accuracy ε (reward)", tickvals=x, ticktext=[f"{each:.3g}" for each in x])
+    chart.update_yaxes(type="log", title="price (simulator calls)", exponentformat="power")
+    return chart.update_layout(title=f"The price against ε; star: the present one, {now:g}", showlegend=False)
+
+
+# Comparisons
+
+
+@summary.register
+def _(comparison: Comparison) -> str:
+    return f"{comparison!r} at state {shown(comparison.state)} of {comparison.model}\n{table(comparison)}"
+
+
+@table.register
+def _(comparison: Comparison) -> str:
+    known = any(row["exact"] is not None for row in comparison.rows)
+    truths = ["covered", "mean error", "mean regret"] if known else []
+    titles = ["planner", "action (share)", "budget", "runs", "mean calls", "mean value", "mean width", *truths]
+    cells = [titles, *(_cells(group, known) for group in comparison.groups().values())]
+    failures = Counter(f"{row['planner']}: {row['failure']}" for row in comparison.rows if row["failure"] is not None)
+    failed = [f"{count} runs failed, {reason}" for reason, count in failures.items()]
+    return "\n".join([aligned(cells, texts=2), *failed])
+
+
+def _cells(group: Sequence[dict[str, Any]], known: bool) -> list[str]:
+    """The runs of one planner and budget."""
+    ran = [row for row in group if row["failure"] is None]
+
+    def mean(name: str, error: bool = False) -> str:
+        values = [row[name] for row in ran if row[name] is not None]
+        if not values:
+            return "–"
+        noise = f" ± {stdev(values) / math.sqrt(len(values)):.2g}" if error and len(values) > 1 else ""
+        return f"{fmean(values):.4g}{noise}"
+
+    actions = Counter(row["action"] for row in ran if row["action"] is not None).most_common(1)
+    action = f"{actions[0][0]} ({actions[0][1] / len(ran):.0%})" if actions else "–"
+    calls = f"{round(fmean(row['calls'] for row in ran)):,}" if ran else "–"
+    cells = [clean(group[0]["planner"]), action, f"{group[0]['budget']:,}", f"{len(ran)}", calls]
+    cells += [mean("value", error=True), mean("width")]
+    if not known:
+        return cells
+    tested = [row for row in ran if row["exact"] is not None and row["low"] is not None]
+    inside = [row["low"] <= row["exact"] <= row["high"] for row in tested]
+    return [*cells, f"{fmean(inside):.0%}" if inside else "–", mean("error", error=True), mean("regret", error=True)]
+
+
+@figure.register
+def _(comparison: Comparison) -> Any:
+    chart, groups = _plotly().Figure(), comparison.groups()
+    exact: dict[float, list[str]] = {}
+    for place, name in enumerate(dict.fromkeys(name for name, _ in groups)):
+        own = (group for (each, _), group in groups.items() if each == name)
+        means = [found for group in own if (found := [run for run in group if run["value"] is not None])]
+        runs = [run for group in means for run in group]
+        title, colour = escape(clean(name)), COLOURS[place % len(COLOURS)]
+        # Declared ends are no findings, and would squeeze everything else.
+        below = [0.0 if run["support"] in (None, "declared") else run["value"] - run["low"] for run in runs]
+        above = [0.0 if run["support"] in (None, "declared", "lower") else run["high"] - run["value"] for run in runs]
+        look = {
+            "name": title,
+            "legendgroup": title,
+            "hovertemplate": "%{text}: %{y:.6g}, %{x:,.0f} calls<extra></extra>",
+        }
+        chart.add_scatter(
+            x=[max(run["calls"], 1) for run in runs], y=[run["value"] for run in runs], mode="markers", opacity=0.45,
+            error_y={"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1},
+            marker={"color": colour, "size": 6}, text=[f"{title}, seed {run['seed']}" for run in runs],
+            showlegend=False, **look,
+        )  # fmt: skip
+        chart.add_scatter(
+            x=[max(fmean(run["calls"] for run in group), 1.0) for group in means],
+            y=[fmean(run["value"] for run in group) for group in means], mode="lines+markers",
+            line={"color": colour, "width": 2}, text=[f"{title}, mean of {len(group)} runs" for group in means], **look,
+        )  # fmt: skip
+        for value in {round(run["exact"], 9) for run in runs if run["exact"] is not None}:
+            exact.setdefault(value, []).append(title)
+    for value, about in exact.items():
+        said = f"exact {value:.6g}" + (f" ({', '.join(about)})" if len(exact) > 1 else "")
+        chart.add_hline(y=value, line_dash="dash", line_color=COLOURS[-1], annotation_text=said)
+    budgets = sorted({budget for _, budget in groups})
+    chart.update_xaxes(type="log", title="simulator calls made", tickvals=budgets, ticktext=[*map(amount, budgets)])
+    chart.update_yaxes(title="value (discounted reward)")
+    return chart.update_layout(title="Values against simulator calls; lines: means, bars: intervals of runs")
+
+
+# Charts of values and action values
+
+
+class Row(NamedTuple):
+    """A row of a chart of values."""
+
+    name: str
+    point: float | None = None  # an estimate
+    error: float | None = None  # its standard error
+    interval: Interval | None = None
+    support: Support = "proved"  # of the interval
+    chosen: bool = False
+    note: str = ""
+
+    @property
+    def whisker(self) -> float:
+        """Two standard errors; 0 if there is no finite one."""
+        return 2.0 * self.error if self.error is not None and math.isfinite(self.error) else 0.0
+
+    @property
+    def words(self) -> str:
+        """The row as a tooltip. Plotly interprets some tags."""
+        said = [self.name + (" (chosen)" if self.chosen else "")]
+        if self.point is not None:
+            noise = f" ± {self.error:.2g} (one standard error)" if self.whisker else ""
+            said.append(f"estimate {self.point:.6g}{noise}")
+        if self.interval is not None:
+            sure = "(estimate)" if self.support == "estimate" else "(proved)"
+            said.append(_bounds(self.interval, self.support, sure))
+        return escape(clean("; ".join([*said, *([self.note] if self.note else [])])))
+
+
+@figure.register
+def _(result: PlanResult) -> Any:
+    details, support = result.details, result.support
+    rows = [Row("value", result.value, getattr(details, "standard_error", None), result.interval, support)]
+    if result.regularised_interval is not None:
+        rows = [rows[0]._replace(name="unregularised value")]
+        rows.append(Row("regularised value", result.regularised_value, None, result.regularised_interval, support))
+    if isinstance(details, ReferenceDetails):
+        rows.append(Row("policy of the reference", details.order_1, details.order_1_error, details.policy_interval))
+    made = details.action_calls.tolist() if isinstance(details, GapDetails) else None
+    for action, (name, q) in enumerate(zip(result.names, result.q.tolist(), strict=True)):
+        if result.action is not None:
+            interval = None if result.q_intervals is None else tuple(result.q_intervals[action].tolist())
+            note = "" if made is None else f"{made[action]:,} calls"
+            rows.append(Row(f"action {name}", q, None, interval, support, action == result.action, note))
+    return bars(rows, result.delta)
+
+
+@figure.register
+def _(decision: Decision) -> Any:
+    rows = []
+    for action, (name, q, error) in enumerate(zip(decision.names, decision.q, decision.q_errors, strict=True)):
+        interval = None if decision.q_intervals is None else tuple(decision.q_intervals[action].tolist())
+        note = f"{decision.returns[action]:,} returns"
+        rows.append(Row(f"action {name}", float(q), float(error), interval, "proved", action == decision.action, note))
+    return bars(rows, decision.delta)
+
+
+def window(rows: Iterable[Row]) -> Interval:
+    """The part of the axis that is shown at first.
+
+    Estimates stay distinguishable even if an interval is a thousand times wider than their differences: a bar widens
+    the axis to at most nine times the span of the estimates, and is cut off there.
+    """
+    core: list[float] = []
+    every: list[float] = []
+    for row in rows:
+        core += [] if row.point is None else [row.point - row.whisker, row.point + row.whisker]
+        every += row.interval or ()
+        if row.support == "proved" and row.error is None:  # a finding, not only the context of an estimate
+            core += row.interval or ()
+    core = [end for end in core if math.isfinite(end)]
+    every = [*core, *(end for end in every if math.isfinite(end))]
+    if not every:
+        return -1.0, 1.0
+    shown_first = core if core and min(core) < max(core) else every
+    low, high = min(shown_first), max(shown_first)
+    reach = 4.0 * (high - low)
+    low, high = max(min(every), low - reach), min(max(every), high + reach)
+    margin = 0.04 * (high - low) or 0.5 * abs(low) or 0.5
+    return low - margin, high + margin
+
+
+def bars(rows: Sequence[Row], delta: float) -> Any:
+    """A figure of rows on one axis."""
+    chart = _plotly().Figure()
+    blue, orange, grey = COLOURS[0], COLOURS[1], COLOURS[-1]
+    looks: dict[Support, tuple[str, dict[str, Any]]] = {
+        "proved": ("proved", {"color": blue, "opacity": 0.75}),
+        "estimate": ("estimate", {"color": orange, "opacity": 0.3, "pattern": {"shape": "/"}}),
+        "lower": ("proved from below", {"color": grey, "opacity": 0.3, "line": {"color": blue, "width": 2}}),
+        "declared": ("declared", {"color": grey, "opacity": 0.3}),
+    }
+    for support, (title, look) in looks.items():
+        found = [(y, row, row.interval) for y, row in enumerate(rows) if row.interval and row.support == support]
+        if found:
+            chart.add_bar(
+                orientation="h", y=[y for y, _, _ in found], base=[low for _, _, (low, _) in found],
+                x=[high - low for _, _, (low, high) in found], width=0.5, marker=look, hoverinfo="text",
+                hovertext=[row.words for _, row, _ in found], name=f"interval ({title})",
+            )  # fmt: skip
+    points = [(y, row, row.point) for y, row in enumerate(rows) if row.point is not None and math.isfinite(row.point)]
+    whiskers = [row.whisker for _, row, _ in points]
+    chosen = any(row.chosen for row in rows)
+    chart.add_scatter(
+        x=[point for _, _, point in points], y=[y for y, _, _ in points], mode="markers", hoverinfo="text",
+        hovertext=[row.words for _, row, _ in points],
+        error_x={"type": "data", "array": whiskers, "visible": any(whiskers)},
+        marker={"color": orange, "symbol": ["star" if row.chosen else "circle" for _, row, _ in points], "size": 11},
+        name="estimate" + " ± 2 standard errors" * any(whiskers) + ", star: chosen" * chosen,
+    )  # fmt: skip
+    chart.update_xaxes(title="value (discounted reward)", range=window(rows))
+    names = [escape(clean(row.name if len(row.name) <= 40 else f"{row.name[:39]}…")) for row in rows]
+    chart.update_yaxes(tickvals=list(range(len(rows))), ticktext=names, autorange="reversed")
+    sure = f"; proved intervals hold with probability at least {1 - delta:g}" if delta else ""
+    chart.update_layout(legend={"orientation": "h", "y": -0.3}, barmode="overlay", height=220 + 36 * len(rows))
+    return chart.update_layout(title=f"Values and intervals{sure}")
+
+
+def _plotly() -> Any:
+    try:
+        import plotly.graph_objects as go
+    except ImportError:
+        raise ImportError('figure() needs Plotly: pip install "smoothplan[plots]"') from None
+    return go
