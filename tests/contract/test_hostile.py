@@ -435,5 +435,5 @@ def test_a_step_with_an_action_outside_the_table_is_refused(action: int) -> None
         model.step(np.array([0, 1]), np.array([0, action]), np.random.default_rng(0))
     wrong: list[Any] = [np.array([0.0]), np.array([0, 0]), np.array([0], dtype=np.uint64)]
     for actions in wrong:
-        with pytest.raises(sp.ModelError, match=r"actions must be int64 \(1,\), got dtype"):
+        with pytest.raises(sp.ModelError, match=r"actions must be int64 \[n\], got dtype"):
             model.step(np.array([0]), actions, np.random.default_rng(0))

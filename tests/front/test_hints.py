@@ -171,7 +171,7 @@ def test_a_check_shows_its_calls(capsys: pytest.CaptureFixture[str], monkeypatch
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert lines[-1]["calls"] == report.calls <= lines[-1]["at_most_calls"]
     assert lines[-1]["status"] == "completed"
-    assert report == sp.models.check_model(model, rounds=3)
+    assert report == sp.check_model(model, rounds=3)
 
 
 def test_the_last_line_of_a_search_has_its_gap(capsys: pytest.CaptureFixture[str]) -> None:

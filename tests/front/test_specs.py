@@ -65,7 +65,7 @@ def test_names_and_options_are_those_of_the_classes() -> None:
         *("sparse-sampling", "smooth-cruiser", "second-order", "debiased", "ot-gape", "mdp-gape", "ot-gap-cruiser"),
         *("reference-cruiser", "uct"),
     }
-    others = {"check_model", "reproduce", "state_of"}
+    others = {"reproduce", "state_of"}
     makers = {name for name in models.__all__ if inspect.isfunction(getattr(models, name))} - others
     assert {maker.__name__ for maker in specs.MODELS.values()} == makers
     assert specs.MODELS["river-swim"] is models.river_swim

@@ -4,7 +4,7 @@ from smoothplan.models.calls import Call, ModelError, SimulatorError
 from smoothplan.models.gymnasium import from_gymnasium, state_of
 from smoothplan.models.model import Declarations, GenerativeModel, Oracle, Transition, reproduce
 from smoothplan.models.tabular import TabularModel
-from smoothplan.models.testing import ModelReport, check_model
+from smoothplan.models.testing import ModelReport
 from smoothplan.models.vector import JitModel, VectorModel
 from smoothplan.models.zoo import (
     cart_pole,
@@ -33,7 +33,6 @@ __all__ = [
     "VectorModel",
     "cart_pole",
     "chain",
-    "check_model",
     "from_gymnasium",
     "frozen_lake",
     "garnet",

@@ -2,7 +2,7 @@
 
 import json
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,12 +33,13 @@ class Call:
         return streams.generator_from(self.generator)
 
     def place(self) -> str:
-        """Where it happened, in words."""
+        """State, action and stream, in words."""
+        if self.row is None and len(self.actions) > 1:  # the row is unknown: naming one would blame it
+            return f"in a batch of {len(self.actions):,} states{self.origin()}"
         row = self.row or 0
-        text = f"state {_shown(self.states[row])}, action {self.actions[row]}"
-        if self.row is None and len(self.actions) > 1:  # nobody knows which: naming one would blame it
-            text = f"in a batch of {len(self.actions):,} states"
-        return text + self.origin()
+        state = str(self.states[row].tolist())
+        state = state if len(state) <= 200 else f"{state[:200]}…"
+        return f"state {state}, action {self.actions[row]}{self.origin()}"
 
     def origin(self) -> str:
         """The stream that it draws from, in words."""
@@ -46,17 +47,9 @@ class Call:
 
     def to_json(self) -> str:
         """One JSON object."""
-        return json.dumps(
-            {
-                "states": self.states.tolist(),
-                "dtype": self.states.dtype.str,
-                "actions": self.actions.tolist(),
-                "generator": [int(word) for word in self.generator],
-                "seed": self.seed,
-                "chunk": self.chunk,
-                "row": self.row,
-            }
-        )
+        arrays = {name: getattr(self, name).tolist() for name in ("states", "actions", "generator")}
+        numbers = {name: getattr(self, name) for name in ("seed", "chunk", "row")}
+        return json.dumps(arrays | {"dtype": self.states.dtype.str} | numbers)
 
     @classmethod
     def from_json(cls, text: str) -> "Call":
@@ -73,11 +66,11 @@ class Call:
             if actions.ndim != 1 or len(actions) == 0 or states.shape[:1] != actions.shape:
                 raise ValueError(f"states of shape {states.shape}, actions of shape {actions.shape}")
             words = np.array(fields["generator"], dtype=np.uint64)
-            call = cls(states, actions, words, *(_index(fields[name]) for name in ("seed", "chunk", "row")))
             streams.generator_from(words)
-            if call.row is not None and call.row >= len(actions):
-                raise ValueError(f"row {call.row} of {len(actions)}")
-            return call
+            limits = {"seed": np.inf, "chunk": np.inf, "row": len(actions) - 1}
+            given = {name: most for name, most in limits.items() if fields[name] is not None}
+            numbers = {name: arguments.whole(name, fields[name], least=0, most=most) for name, most in given.items()}
+            return cls(states, actions, words, **numbers)
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"call must be one that an error of a simulator has written down: {error}") from error
 
@@ -91,31 +84,29 @@ class Call:
                 model.step(self.states[: self.row], self.actions[: self.row], rng)
             except Exception:  # it does not repeat itself: the generator's state at the row is unknown
                 return self
-        here = slice(self.row, self.row + 1)
-        words = streams.generator_words(rng)
-        return Call(self.states[here], self.actions[here], words, self.seed, self.chunk, 0)
+        return replace(self._part(self.row, self.row + 1), generator=streams.generator_words(rng), row=0)
 
     def isolated(self, model: Any, kind: type[BaseException]) -> "Call":
         """The smallest part of the batch that is found to raise the same kind of error by itself: one row, if possible.
 
         Halves are stepped with the same generator for as long as one of them fails, together about twice the rows of
-        the batch at most. These are no calls of a run, and nobody counts them.
+        the batch at most. A run does not count these calls.
         """
-        first, last = 0, len(self.actions)
-        while last - first > 1:
-            middle = (first + last) // 2
-            halves = ((first, middle), (middle, last))
-            failing = next((half for half in halves if self._fails(model, slice(*half), kind)), None)
+        part = self
+        while (count := len(part.actions)) > 1:
+            halves = part._part(0, count // 2), part._part(count // 2, count)
+            failing = next((half for half in halves if half._fails(model, kind)), None)
             if failing is None:
-                break
-            first, last = failing
-        row = 0 if last - first == 1 else None
-        return Call(self.states[first:last], self.actions[first:last], self.generator, self.seed, self.chunk, row)
+                return part
+            part = failing
+        return replace(part, row=0)
 
-    def _fails(self, model: Any, rows: slice, kind: type[BaseException]) -> bool:
-        """Whether rows of the batch, by themselves, raise an error of this kind."""
+    def _part(self, first: int, last: int) -> "Call":
+        return replace(self, states=self.states[first:last], actions=self.actions[first:last])
+
+    def _fails(self, model: Any, kind: type[BaseException]) -> bool:
         try:
-            model.step(arguments.frozen(self.states[rows]), arguments.frozen(self.actions[rows]), self.rng)
+            model.step(arguments.frozen(self.states), arguments.frozen(self.actions), self.rng)
         except (Exception, SystemExit) as error:
             return isinstance(error, kind)
         return False
@@ -159,16 +150,3 @@ class Watcher(Protocol):
 
 watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 """Watches the simulator calls of this thread."""
-
-
-def _index(value: Any) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is not a number of something")
-    return value
-
-
-def _shown(state: Any) -> str:
-    text = str(np.asarray(state).tolist())
-    return text if len(text) <= 200 else f"{text[:200]}…"

@@ -401,7 +401,8 @@ class Copies:
             vars(chain[number])[name] = value
         for outer, inner in pairwise(chain):
             outer.env = inner
-        vars(chain[-1]).update(_np_random=rng, spec=self._spec)
+        vars(chain[-1])["_np_random"] = rng
+        vars(chain[-1])["spec"] = self._spec
         return chain[0]
 
     def reseed(self, environment: Any, rng: np.random.Generator) -> None:

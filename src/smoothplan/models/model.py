@@ -1,4 +1,4 @@
-"""The interface of a model, the counted and checked way to call it, and a check of a simulator's promises."""
+"""The interface of a model, its declarations, and the oracle: the counted and checked way to call a simulator."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -92,11 +92,11 @@ def required_model(model: GenerativeModel) -> GenerativeModel:
     if hasattr(given, "start") and hasattr(given, "backup"):
         raise TypeError(f"model must be a simulator, got the planner {name}: are planner and model swapped?")
     declared = [part for part in vars(GenerativeModel) if not part.startswith("_")]
-    missing = [part for part in declared if not hasattr(given, part)]
+    missing = next((part for part in declared if not hasattr(given, part)), None)
     if missing and callable(given):
         raise TypeError(f"model must be a simulator, got the function {name}: wrap a step, VectorModel({name}, ...)")
     if missing:
-        raise TypeError(f"model must have {', '.join(declared)}, and {arguments.shown(given)} has no {missing[0]}")
+        raise TypeError(f"model must have {', '.join(declared)}, and {arguments.shown(given)} has no {missing}")
     return model
 
 
@@ -129,15 +129,12 @@ class Declarations:
     initial_state: Any = None
 
     def __post_init__(self) -> None:
-        reward_kind(self.reward_kind)
-        values = {
+        values: dict[str, Any] = {
             "actions": arguments.whole("actions", self.actions),
             "discount": arguments.discount_factor(self.discount),
-            "reward_range": reward_range(self.reward_range),
+            "reward_range": reward_range(reward_kind(self.reward_kind), self.reward_range),
             "terminates": arguments.flag("terminates", self.terminates),
         }
-        if self.reward_kind == "bernoulli" and values["reward_range"] != (0.0, 1.0):
-            raise ValueError(f"reward_range must be (0, 1) for bernoulli rewards, got {self.reward_range!r}")
         if self.max_successors is not None:
             values["max_successors"] = arguments.whole("max_successors", self.max_successors)
         if self.initial_state is not None:
@@ -154,13 +151,16 @@ def reward_kind(value: str) -> RewardKind:
     return cast(RewardKind, value)
 
 
-def reward_range(value: tuple[float, float]) -> tuple[float, float]:
-    """A pair of finite numbers (low, high) with low ≤ high."""
-    return arguments.interval("reward_range", value)
+def reward_range(kind: RewardKind, value: tuple[float, float]) -> tuple[float, float]:
+    """A pair of finite numbers (low, high) with low ≤ high, which is (0, 1) for rewards of 0 or 1."""
+    found = arguments.interval("reward_range", value)
+    if kind == "bernoulli" and found != (0.0, 1.0):
+        raise ValueError(f"reward_range must be (0, 1) for bernoulli rewards, got {value!r}")
+    return found
 
 
 def possible_returns(model: GenerativeModel | Declarations) -> tuple[float, float]:
-    """An interval that contains every discounted sum of rewards, and so the ordinary value of every policy."""
+    """An interval that contains every discounted sum of rewards."""
     low, high = (end / (1.0 - model.discount) for end in model.reward_range)
     return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
 
@@ -311,26 +311,26 @@ def checked_step(
     return _checked(model, states, actions, answer, call)
 
 
+def _failure(model: GenerativeModel, cause: BaseException | None, call: Call) -> SimulatorError:
+    """The error of a simulator that raised one."""
+    if isinstance(cause, ValueError) and "read-only" in str(cause):
+        text = "the simulator changes a state in place: it must not change its arguments"
+    elif isinstance(cause, ModelError):
+        text = str(cause)
+    else:
+        text = f"the simulator raised {type(cause).__name__}: {cause}"
+        # NumPy's words if code for one number is given many.
+        signs = ("truth value of a", "only length-1 arrays", "only 0-dimensional arrays", "only integer scalar arrays")
+        if any(sign in str(cause) for sign in signs):
+            text += _scalar_hint(model)
+    return SimulatorError(f"{text} ({call.place()})", call)
+
+
 def _scalar_hint(model: GenerativeModel) -> str:
     """Advice for a step that may be written for one state at a time, and is given many."""
     if not hasattr(model, "from_scalar") or getattr(model.step, "one_at_a_time", False):
         return ""
     return "; if step is written for one state at a time, use VectorModel.from_scalar(step, ...)"
-
-
-def _failure(model: GenerativeModel, cause: BaseException | None, call: Call) -> SimulatorError:
-    """The error of a simulator that raised one."""
-    if isinstance(cause, ValueError) and "read-only" in str(cause):
-        what = "the simulator changes a state in place: it must not change its arguments"
-    elif isinstance(cause, ModelError):
-        what = str(cause)
-    else:
-        what = f"the simulator raised {type(cause).__name__}: {cause}"
-        # NumPy's words if code for one number is given many.
-        signs = ("truth value of a", "only length-1 arrays", "only 0-dimensional arrays", "only integer scalar arrays")
-        if any(sign in str(cause) for sign in signs):
-            what += _scalar_hint(model)
-    return SimulatorError(f"{what} ({call.place()})", call)
 
 
 def reproduce(model: GenerativeModel, call: Call | str) -> Transition:
@@ -351,35 +351,31 @@ def reproduce(model: GenerativeModel, call: Call | str) -> Transition:
 def _checked(
     model: GenerativeModel, states: States, actions: Ints, answer: Any, call: Callable[[int | None], Call]
 ) -> Transition:
-    def complaint(text: str) -> SimulatorError:
-        found = call(None)
-        return SimulatorError(f"{text} ({found.place()})", found)
+    def wrong(text: str, rows: NDArray[np.bool_] | None = None) -> SimulatorError:
+        row = None if rows is None else int(np.argmax(rows))
+        found = call(row)
+        where = found.place()
+        if row is not None:
+            reached = f"reward {rewards[row]!s}, next state {next_states[row].tolist()}"
+            where = f"state {states[row].tolist()}, action {actions[row]}, {reached}{found.origin()}"
+        return SimulatorError(f"{text} ({where})", found)
 
     if not isinstance(answer, tuple) or len(answer) not in (2, 3):
-        raise complaint(f"step must return (next_states, rewards, terminals), got {type(answer).__name__}: {answer!r}")
+        raise wrong(f"step must return (next_states, rewards, terminals), got {type(answer).__name__}: {answer!r}")
     count = len(actions)
     next_states, rewards = np.asarray(answer[0]), np.asarray(answer[1])
     terminals = np.asarray(answer[2]) if len(answer) == 3 else np.zeros(count, dtype=np.bool_)
 
     if next_states.shape != states.shape:
         text = f"next_states must have the shape of states, {states.shape}, got {next_states.shape}"
-        raise complaint(text + _scalar_hint(model))
+        raise wrong(text + _scalar_hint(model))
     if next_states.dtype != states.dtype:
-        raise complaint(f"next_states must have the dtype of states, {states.dtype}, got {next_states.dtype}")
+        raise wrong(f"next_states must have the dtype of states, {states.dtype}, got {next_states.dtype}")
     for name, values, kinds in (("rewards", rewards, "fiu"), ("terminals", terminals, "b")):
         if values.shape != (count,):
-            raise complaint(f"{name} must have shape ({count},), got {values.shape}{_scalar_hint(model)}")
+            raise wrong(f"{name} must have shape ({count},), got {values.shape}{_scalar_hint(model)}")
         if values.dtype.kind not in kinds:
-            raise complaint(f"{name} must be {'numbers' if name == 'rewards' else 'booleans'}, got {values.dtype}")
-
-    def blame(wrong: NDArray[np.bool_], what: str) -> ModelError:
-        row = int(np.argmax(wrong))
-        found = call(row)
-        return SimulatorError(
-            f"{what} (state {states[row].tolist()}, action {actions[row]}, reward {rewards[row]!s}, "
-            f"next state {next_states[row].tolist()}{found.origin()})",
-            found,
-        )
+            raise wrong(f"{name} must be {'numbers' if name == 'rewards' else 'booleans'}, got {values.dtype}")
 
     # Declared ends are exact numbers, so rewards are compared as the float64 that planners use: NumPy would round the
     # ends to the precision of the simulator.
@@ -387,16 +383,16 @@ def _checked(
     low, high = model.reward_range
     # A NaN fails both comparisons, so the bounds alone catch it.
     if not (rewards.min() >= low and rewards.max() <= high):
-        wrong = ~((rewards >= low) & (rewards <= high))
-        hint = _precision_hint(precision, rewards[wrong][0], low, high)
-        raise blame(wrong, f"reward {rewards[wrong][0]} is outside the declared range [{low:g}, {high:g}]{hint}")
+        rows = ~((rewards >= low) & (rewards <= high))
+        hint = _precision_hint(precision, rewards[rows][0], low, high)
+        raise wrong(f"reward {rewards[rows][0]} is outside the declared range [{low:g}, {high:g}]{hint}", rows)
     if model.reward_kind == "bernoulli" and not ((rewards == 0) | (rewards == 1)).all():
-        wrong = (rewards != 0) & (rewards != 1)
-        raise blame(wrong, f"reward {rewards[wrong][0]} of a bernoulli model is neither 0 nor 1")
+        rows = (rewards != 0) & (rewards != 1)
+        raise wrong(f"reward {rewards[rows][0]} of a bernoulli model is neither 0 nor 1", rows)
     if next_states.dtype.kind in "fc" and not np.isfinite(next_states).all():
-        raise blame(~np.isfinite(next_states).reshape(count, -1).all(axis=1), "the next state is not finite")
+        raise wrong("the next state is not finite", ~np.isfinite(next_states).reshape(count, -1).all(axis=1))
     if not model.terminates and terminals.any():
-        raise blame(terminals, "the next state is terminal in a model declared with terminates=False")
+        raise wrong("the next state is terminal in a model declared with terminates=False", terminals)
     return Transition(next_states, rewards, terminals)
 
 

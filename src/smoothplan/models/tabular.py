@@ -211,22 +211,33 @@ class TabularModel:
         >>> TabularModel.from_outcomes([[[(0.5, 0, 1.0, False), (0.5, 0, 0.0, True)]]], discount=0.9).max_successors
         2
         """
-        counts, flat = _flattened(outcomes)
+        try:
+            counts = [[len(entries) for entries in row] for row in outcomes]
+            flat = [tuple(entry) for row in outcomes for entries in row for entry in entries]
+        except TypeError:
+            wanted = "a list of (probability, next state, reward, end)"
+            raise TypeError(f"outcomes[s][a] must be {wanted}, got {arguments.shown(outcomes)}") from None
+        actions = sorted({len(row) for row in counts})
+        if len(actions) != 1 or actions[0] == 0:
+            raise ValueError(
+                f"outcomes must have the same actions for every state, at least one, got numbers {actions}"
+            )
+        wrong = next((entry for entry in flat if len(entry) != 4), None)
+        if wrong is not None:
+            raise ValueError(f"an outcome is (probability, next state, reward, end), got {arguments.shown(wrong)}")
         # The outcomes of a pair fill its first places in the table [S, K, B].
-        places = np.arange(counts.max()) < counts[..., None]
-        columns = {
-            "probabilities": _numbers("the probabilities of outcomes", [entry[0] for entry in flat]),
-            "successors": np.array([entry[1] for entry in flat]),
-            "rewards": _numbers("the rewards of outcomes", [entry[2] for entry in flat]),
-            "terminal": np.array([entry[3] for entry in flat], dtype=np.bool_),
-        }
+        places = np.arange(np.max(counts)) < np.array(counts)[..., None]
         tables: dict[str, Any] = {}
-        for name, column in columns.items():
+        for number, name in enumerate(("probabilities", "successors", "rewards", "terminal")):
+            given = [entry[number] for entry in flat]
+            column = (
+                _numbers(name, given) if name in ("probabilities", "rewards") else _array(name, given, "plain entries")
+            )
             if column.shape != (len(flat),):
                 raise ValueError(f"an outcome must have plain {name}, got {column.ndim - 1} more dimensions of them")
             tables[name] = np.zeros(places.shape, dtype=column.dtype)
             tables[name][places] = column
-        return cls(**({"terminal": tables.pop("terminal")} | declarations), **tables)
+        return cls(**tables | declarations)
 
     @property
     def states(self) -> int:
@@ -305,20 +316,14 @@ class TabularModel:
 
     def _known(self, states: States, actions: Ints) -> None:
         """Refuses states and actions outside the table, because compiled code does not check indices."""
-        if states.dtype != np.int64 or states.ndim != 1:
-            raise ModelError(f"states must be int64 [n], got dtype {states.dtype} and shape {states.shape}")
-        if states.min(initial=0) < 0 or states.max(initial=0) >= self.states:
-            unknown = states[(states < 0) | (states >= self.states)][0]
-            raise ModelError(f"state {unknown} is not one of the model's states 0..{self.states - 1}")
+        for name, values, count in (("states", states, self.states), ("actions", actions, self.actions)):
+            if values.dtype != np.int64 or values.ndim != 1 or len(values) != len(states):
+                raise ModelError(f"{name} must be int64 [n], got dtype {values.dtype} and shape {values.shape}")
+            if values.min(initial=0) < 0 or values.max(initial=0) >= count:
+                unknown = values[(values < 0) | (values >= count)][0]
+                raise ModelError(f"{name[:-1]} {unknown} is not one of the model's {name} 0..{count - 1}")
         if self.terminates and self.terminal[states].any():
             raise ModelError(f"state {states[self.terminal[states]][0]} is terminal and cannot be stepped from")
-        if actions.dtype != np.int64 or actions.shape != states.shape:
-            raise ModelError(
-                f"actions must be int64 {states.shape}, got dtype {actions.dtype} and shape {actions.shape}"
-            )
-        if actions.min(initial=0) < 0 or actions.max(initial=0) >= self.actions:
-            unknown = actions[(actions < 0) | (actions >= self.actions)][0]
-            raise ModelError(f"action {unknown} is not one of the model's actions 0..{self.actions - 1}")
 
     def __getstate__(self) -> dict[str, Any]:
         """The declared fields; derived ones are computed again."""
@@ -358,29 +363,6 @@ def _array(name: str, values: ArrayLike, of: str) -> NDArray[Any]:
         return np.array(values)
     except ValueError:
         raise TypeError(f"{name} must be an array of {of}, got {arguments.shown(values)}") from None
-
-
-def _flattened(outcomes: Any) -> tuple[Ints, list[Outcome]]:
-    """The number of outcomes of each pair, [S, K], and all outcomes, pair by pair."""
-    try:
-        counts = [[len(entries) for entries in row] for row in outcomes]
-        flat = [tuple(entry) for row in outcomes for entries in row for entry in entries]
-    except TypeError:
-        raise TypeError(
-            f"outcomes[s][a] must be a list of (probability, next state, reward, end), got {arguments.shown(outcomes)}"
-        ) from None
-    actions = sorted({len(row) for row in counts})
-    if len(actions) != 1 or actions[0] == 0:
-        raise ValueError(f"outcomes must have the same actions for every state, at least one, got numbers {actions}")
-    wrong = [entry for entry in flat if len(entry) != 4]
-    if wrong:
-        raise ValueError(f"an outcome is (probability, next state, reward, end), got {arguments.shown(wrong[0])}")
-    for _, successor, _, end in flat:
-        if isinstance(successor, bool) or not isinstance(successor, int | np.integer):
-            raise TypeError(f"the next state of an outcome must be a whole number, got {arguments.shown(successor)}")
-        if not isinstance(end, bool | np.bool_):
-            raise TypeError(f"the end of an outcome must be true or false, got {arguments.shown(end)}")
-    return np.array(counts), flat
 
 
 def _transitions(probabilities: ArrayLike, successors: ArrayLike) -> tuple[Floats, Ints]:
@@ -470,14 +452,12 @@ def _range(
 ) -> tuple[float, float]:
     """The declared reward range, or the one of the table, after checking every possible entry against it."""
     counts = possible if rewards.ndim == 3 else possible.any(axis=-1)
-    if kind == "bernoulli":
-        if declared is not None and base.reward_range(declared) != (0.0, 1.0):
-            raise ValueError(f"reward_range must be (0, 1) for bernoulli rewards, got {declared!r}")
+    if declared is None and kind == "bernoulli":
         declared = (0.0, 1.0)
     if declared is None:
         drawn = rewards[counts]
         return (float(drawn.min()), float(drawn.max())) if drawn.size else (0.0, 0.0)
-    low, high = base.reward_range(declared)
+    low, high = base.reward_range(kind, declared)
     wrong = counts & ~((rewards >= low) & (rewards <= high))
     if wrong.any():
         where = np.argwhere(wrong)[0]

@@ -1,4 +1,4 @@
-"""`check_model`: a random walk through a simulator that tests its promises."""
+"""A random walk through a simulator that tests its promises, for `check_model`."""
 
 import math
 import random
@@ -23,7 +23,7 @@ from smoothplan.models.model import (
 )
 
 WALKERS, REPEATS = 16, 32
-"""States in each round of the walk of `check_model`, and calls at one of them for its different outcomes."""
+"""States in each round of the walk, and calls at one of them for its different outcomes."""
 
 
 class ModelReport(NamedTuple):
@@ -36,49 +36,40 @@ class ModelReport(NamedTuple):
     terminal: float  # fraction of the transitions that ended in a terminal state
 
 
-def check_model(
-    model: GenerativeModel, states: ArrayLike | None = None, *, seed: int = 0, rounds: int = 50
-) -> ModelReport:
-    """`smoothplan.check_model` without a display of its progress."""
-    required_model(model)
-    if states is None and model.initial_state is None:
-        raise ValueError("states must be given: this model declares no initial_state")
-    first = np.asarray(model.initial_state)[None] if states is None else np.asarray(states)
-    if first.ndim == 0 or len(first) == 0:
-        raise ValueError(f"states must be a batch [n, ...] of at least one state, got shape {first.shape}")
-    return _Examination(model, first, seed, rounds).run()
-
-
-def most_checked(model: GenerativeModel, rounds: int) -> int:
-    """Simulator calls that `check_model` makes, at most."""
-    required_model(model)
-    walk = arguments.whole("rounds", rounds) * (4 * WALKERS + REPEATS)
-    return walk + (0 if declared_values(model) is None else math.prod(_plays(model.discount)))
-
-
-def _plays(discount: float) -> tuple[int, int]:
-    """Steps that leave a twentieth of the value, at most, and how many random plays of them take about a second."""
-    steps = 1 if discount == 0.0 else min(math.ceil(math.log(0.05) / math.log(discount)), 600)
-    return steps, max(32, min(20_000 // steps, 4_000))
-
-
 @dataclass
-class _Examination:
-    """A random walk through a model that tests its promises at every step."""
+class Examination:
+    """A random walk through a model that tests its promises at every step; see `check_model` for its arguments."""
 
     model: GenerativeModel
-    first: States
+    states: ArrayLike | None
     seed: int
     rounds: int
     calls: int = 0
 
+    def __post_init__(self) -> None:
+        required_model(self.model)
+        if self.states is None and self.model.initial_state is None:
+            raise ValueError("states must be given: this model declares no initial_state")
+        given = np.asarray(self.model.initial_state)[None] if self.states is None else np.asarray(self.states)
+        if given.ndim == 0 or len(given) == 0:
+            raise ValueError(f"states must be a batch [n, ...] of at least one state, got shape {given.shape}")
+        self.first: States = given
+        self.rounds = arguments.whole("rounds", self.rounds)
+
+    @property
+    def most_calls(self) -> int:
+        """An upper bound on its simulator calls."""
+        played = 0 if declared_values(self.model) is None else math.prod(_plays(self.model.discount))
+        return self.rounds * (4 * WALKERS + REPEATS) + played
+
     def run(self) -> ModelReport:
+        """Raises `ModelError` at the first broken promise."""
         walk = streams.generator(self.seed)
         low, high, most, ended, total = np.inf, -np.inf, 0, 0, 0
         seen: set[bytes] = set()
         states = self.first
         previous: States | None = None
-        for round_number in range(arguments.whole("rounds", self.rounds)):
+        for round_number in range(self.rounds):
             batch = states[walk.integers(len(states), size=min(WALKERS, len(states) * self.model.actions))]
             actions = (np.arange(len(batch)) + round_number) % self.model.actions
             transition = self._examine(batch, actions, round_number, previous)
@@ -172,6 +163,12 @@ class _Examination:
                 f"value_range={declared} is too low: random actions earn {totals.mean():.6g} on average from state "
                 f"{self.first[0].tolist()}{' and others' if len(self.first) > 1 else ''}, and surely {sure:.6g}"
             )
+
+
+def _plays(discount: float) -> tuple[int, int]:
+    """Steps that leave a twentieth of the value, at most, and the number of random plays that take about a second."""
+    steps = 1 if discount == 0.0 else min(math.ceil(math.log(0.05) / math.log(discount)), 600)
+    return steps, max(32, min(20_000 // steps, 4_000))
 
 
 def _same(one: Transition, two: Transition) -> bool:

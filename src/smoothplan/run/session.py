@@ -15,10 +15,9 @@ from smoothplan.base.arguments import Ints
 from smoothplan.base.compiling import announcing, working_time
 from smoothplan.base.records import Arrays, Readable, piece
 from smoothplan.base.stopping import Stopped, StopSignal
-from smoothplan.models import testing
 from smoothplan.models.calls import SimulatorError, watcher
 from smoothplan.models.model import GenerativeModel
-from smoothplan.models.testing import ModelReport
+from smoothplan.models.testing import Examination, ModelReport
 from smoothplan.run.checkpoint import Checkpoint
 from smoothplan.run.progress import COMPILING, Display, GapProgress, Shown
 from smoothplan.run.records import Status
@@ -206,11 +205,11 @@ def check_model(
     Returns:
         What was seen. A pass is evidence, not proof.
     """
-    most = testing.most_checked(model, rounds)
-    with session(title="checking", progress=progress, max_calls=most, signals=False) as opened:
+    examination = Examination(model, states, seed, rounds)
+    with session(title="checking", progress=progress, max_calls=examination.most_calls, signals=False) as opened:
         before = watcher.set(_Counter(opened.display))
         try:
-            report = testing.check_model(model, states, seed=seed, rounds=rounds)
+            report = examination.run()
         finally:
             watcher.reset(before)
         opened.display.update(report.calls)
