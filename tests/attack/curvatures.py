@@ -12,7 +12,7 @@ import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.chains import sampling
 from smoothplan.recursive import level as arithmetic
-from smoothplan.recursive.level import ReturnBounds
+from smoothplan.recursive.level import Bounds
 from smoothplan.theory import curvature, softmaxes
 from smoothplan.theory.backups import LogSumExp, OptimalTransport, SoftmaxMixture
 from smoothplan.theory.curvature import Problem
@@ -56,7 +56,7 @@ def first_remainder(draw: Draw) -> float:
     backup, found, size = expansion(draw, 1, 0.1, 1e3)
     problem = Problem.of(random_model(0, actions=int(str(draw.said["K"])), discount=0.0), backup)
     exact = arithmetic.exact_reference(size / 2.0, 0.0, 0.0)
-    proved = arithmetic.first_order(problem, exact, ReturnBounds(0.0, 0.0, 0.0, 0.0, 0.0))
+    proved = arithmetic.first_order(problem, exact, Bounds(0.0, 0.0, 0.0, 0.0, 0.0))
     return quotient(found, 2.0 * float(proved.shift))
 
 

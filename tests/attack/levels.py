@@ -19,7 +19,7 @@ from smoothplan.base.arguments import Floats, Ints
 from smoothplan.recursive import debias as debiasing
 from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.debias import DEBIASING, Debiased, Debiasing
-from smoothplan.recursive.level import Level, LevelBounds, ReturnBounds
+from smoothplan.recursive.level import Bounds, Level
 from smoothplan.theory.backups import HardMax, LogSumExp, OptimalTransport, SoftmaxMixture
 from smoothplan.theory.curvature import Problem
 from tests.attack.climbing import ROUNDING, Draw, Target, quotient
@@ -51,12 +51,12 @@ class Laws:
         """The same laws, moved to other means [K]."""
         return replace(self, values=self.values + (mean - self.mean)[:, None])
 
-    def proved(self, bias: float, *, by_action: bool) -> ReturnBounds:
+    def proved(self, bias: float, *, by_action: bool) -> Bounds:
         """The tightest certificate; by action, the width is that of the widest law, which is all that moments need."""
         low, high = float(self.values.min()), float(self.values.max())
         if by_action:
             low, high = 0.0, float(np.ptp(self.values, axis=1).max())
-        return ReturnBounds(bias=bias, variance=float(self.variance.max()), low=low, high=high, calls=1.0)
+        return Bounds(bias=bias, variance=float(self.variance.max()), low=low, high=high, calls=1.0)
 
 
 def laws(draw: Draw, actions: int, size: int, width: float = 1.0) -> Laws:
@@ -162,8 +162,8 @@ class Child(NamedTuple):
     """Returns through a child: their laws, whose means are wrong by its bias at most, and its certificates."""
 
     laws: Laws
-    moments: ReturnBounds  # the width is that of one action's returns
-    support: ReturnBounds
+    moments: Bounds  # the width is that of one action's returns
+    support: Bounds
 
 
 def child(draw: Draw, q: Floats, noise: Laws, *, biased: bool = True) -> Child:
@@ -184,7 +184,7 @@ class Truth:
     high: float
 
 
-def against(proved: LevelBounds, truth: Truth, quantity: Quantity, passed: tuple[float, float] = (0.0, 0.0)) -> float:
+def against(proved: Bounds, truth: Truth, quantity: Quantity, passed: tuple[float, float] = (0.0, 0.0)) -> float:
     """The ratio of a quantity, where bias and variance that are `passed` on count in neither.
 
     A shift centres an error of one sign. So the bound of the other end is met whenever there is no error at all, which
@@ -216,7 +216,7 @@ def level(kind: Debiased | Literal["order-2"], debias: int, quantity: Quantity, 
     problem = replace(Problem.of(_model(actions), backup), reward_range=ends, values=(-1e3, 1e3))
     value, biased = float(backup.value(q)), quantity != "bias by noise"
 
-    def through(noise: Laws) -> tuple[Laws, ReturnBounds]:
+    def through(noise: Laws) -> tuple[Laws, Bounds]:
         made = child(draw, q, noise, biased=biased)
         return made.laws, made.support if quantity == "support" else made.moments
 
@@ -356,7 +356,7 @@ def one_return(draw: Draw) -> float:
     )
     first = samples.values[: len(alive)]
     variance = float(samples.variance[: len(alive)].max())
-    proved = arithmetic.one_step(problem, LevelBounds(bias, variance, first.min(), first.max(), 0.0), rewards)
+    proved = arithmetic.one_step(problem, Bounds(bias, variance, first.min(), first.max(), 0.0), rewards)
     chance, heads = together.sum(axis=0), together.sum(axis=1)[1]
     future = samples.mean - chance @ samples.mean
     spread = chance @ (samples.variance + future**2)
@@ -373,7 +373,7 @@ def clipping(draw: Draw) -> float:
     law = laws(draw, 1, draw.pick([2, 3]), draw.scale(0.1, 10.0)).around(np.array([mean]))
     low, high = -draw.one(-0.5, 3.0), 1.0 + draw.one(-0.5, 3.0)
     problem = replace(Problem.of(_model(2), LogSumExp(1.0)), values=(0.0, 1.0))
-    before = LevelBounds(bias, float(law.variance[0]), float(law.values.min()), float(law.values.max()), 1.0)
+    before = Bounds(bias, float(law.variance[0]), float(law.values.min()), float(law.values.max()), 1.0)
     after = abs(float((law.chances * np.clip(law.values, low, high)).sum()) - value)
     return quotient(after - bias, float(arithmetic.clipped(problem, before, low, high).bias) - bias)
 

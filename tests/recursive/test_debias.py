@@ -97,9 +97,9 @@ def test_parts_of_certificates_of_order_1(debias: int) -> None:
         apart = (bias + own) * np.array([1.0, -1.0])  # E X − E Q̂, as different as it may be
         setting = entropy_problem(0.5, case.backup.temperature)
         low, high = float(case.low.min()), float((case.low + case.width).max())
-        through = arithmetic.ReturnBounds(bias, case.variance, low, high, 1.0)
+        through = arithmetic.Bounds(bias, case.variance, low, high, 1.0)
         around = arithmetic.reference(setting, through, case.samples)
-        linear = arithmetic.ReturnBounds(own, 0.0, low, high, 1.0)
+        linear = arithmetic.Bounds(own, 0.0, low, high, 1.0)
         proved = arithmetic.first_order(setting, around, linear, debias=debias)
         outcomes = case.outcomes(2**debias)
         policy = case.backup.policy(outcomes.whole)
@@ -299,8 +299,8 @@ def test_certificates_of_debiased_levels_are_those_of_the_proofs(written: Writte
         t, variance, low, high = 0.03, 0.2, -0.7, 0.6
         own, own_variance, least, most = 0.02, 0.3, -1.1, 0.9
         width = high - low
-        through = arithmetic.ReturnBounds(t, variance, low, high, 1.0)
-        linear = arithmetic.ReturnBounds(own, own_variance, least, most, 1.0)
+        through = arithmetic.Bounds(t, variance, low, high, 1.0)
+        linear = arithmetic.Bounds(own, own_variance, least, most, 1.0)
         around = arithmetic.reference(setting, through, n)
 
         def rho(x: float) -> float:

@@ -14,7 +14,7 @@ import pytest
 
 from smoothplan import confidence
 from smoothplan.recursive import level as arithmetic
-from smoothplan.recursive.level import Level, LevelBounds, ReturnBounds
+from smoothplan.recursive.level import Bounds, Level
 from smoothplan.recursive.optimise import optimised
 from smoothplan.recursive.schedule import CERTAIN_SHARE, REFERENCE_SHARE, Schedule, shared_reference, trimmed
 from smoothplan.theory.curvature import Problem
@@ -43,14 +43,14 @@ def explicit_schedule(problem: Problem, epsilon: float, delta: float = 0.1) -> S
     return Schedule(problem, trimmed([*levels, top]), repeats, epsilon, delta)
 
 
-def first(returns: list[ReturnBounds], bias: float) -> int:
+def first(returns: list[Bounds], bias: float) -> int:
     """The first level whose return has no more than this bias, or the number of levels: biases fall."""
     return bisect_left(returns, -bias, key=lambda through: -float(through.bias))
 
 
 def explicit_level(
-    problem: Problem, returns: list[ReturnBounds], bias: float, coarse: int
-) -> tuple[Level, LevelBounds]:
+    problem: Problem, returns: list[Bounds], bias: float, coarse: int
+) -> tuple[Level, Bounds]:
     """A level of this bias: order 1 around a coarse reference, debiased; plug-in if no level is fine enough for that.
 
     It takes the least of 4, 8, 16, … returns per action that will do.
@@ -65,7 +65,7 @@ def explicit_level(
             problem, arithmetic.reference(problem, returns[coarse], sizes), returns[last], debias=2
         )
     size = int(np.flatnonzero(proved.bias <= bias)[0])
-    proved = LevelBounds(*(float(column[size] if np.ndim(column) else column) for column in proved))
+    proved = Bounds(*(float(column[size] if np.ndim(column) else column) for column in proved))
     return replace(level, samples=int(sizes[size]), shift=proved.shift), proved
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.recursive import level as arithmetic
-from smoothplan.recursive.level import Level, LevelBounds, ReturnBounds, certify
+from smoothplan.recursive.level import Bounds, Level, certify
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import HardMax, LogSumExp, SoftmaxMixture
 from smoothplan.theory.curvature import Problem
@@ -80,7 +80,7 @@ def _transported(model: sp.TabularModel, lam: float) -> tuple[sp.TabularModel, S
     return model, replace(transport(model, "table"), lam=lam)
 
 
-def holds(proved: LevelBounds, found: Distribution, value: float) -> None:
+def holds(proved: Bounds, found: Distribution, value: float) -> None:
     assert abs(found.mean - value) <= proved.bias + ROUNDING
     assert found.variance <= proved.variance + ROUNDING
     assert proved.low - ROUNDING <= found.values[0]
@@ -225,7 +225,7 @@ def test_the_variance_of_the_quadratic_term(gap: float, noise: float, pairs: int
     # Around Q̂ = 0 linear and quadratic part are independent, so the variances subtract.
     quadratic = exact.around(2, 0, [0.0, 0.0]).variance - exact.around(1, 0, [0.0, 0.0]).variance
     around = arithmetic.exact_reference(gap / 2.0, 0.0, 0.0)
-    through = ReturnBounds(bias=0.0, variance=noise**2, low=-noise, high=gap + noise, calls=1.0)
+    through = Bounds(bias=0.0, variance=noise**2, low=-noise, high=gap + noise, calls=1.0)
     first = arithmetic.first_order(problem, around, through)
     second = arithmetic.second_order(problem, around, through, through, pairs)
     assert exact.around(2, 0, [0.0, 0.0]).variance <= second.variance + ROUNDING
@@ -252,7 +252,7 @@ def test_the_variance_of_printed_levels_is_attained(pairs: int) -> None:
     noise, eta, backup = 0.7, 0.5, LogSumExp(0.5)
     model = fair_coin(0.0, noise)
     around = arithmetic.exact_reference(0.0, 0.0, 0.0)
-    through = ReturnBounds(bias=0.0, variance=noise**2, low=-noise, high=noise, calls=1.0)
+    through = Bounds(bias=0.0, variance=noise**2, low=-noise, high=noise, calls=1.0)
     problem = Problem.of(model, backup)
     levels = (Level("constant"), Level("order-2", linear=0, quadratic=0, pairs=pairs, printed=True))
     found = Exact(problem, levels, backup, model).around(1, 0, [0.0, 0.0])
@@ -307,7 +307,7 @@ def test_the_second_order_remainder_may_exceed_the_range() -> None:
     error = float(backup.value([gap, 0.0]) - curvature.taylor(backup, [gap, 0.0], [0.0, 0.0], 2))
     assert gap < abs(error) <= gap**2 / (8.0 * eta)
     around = arithmetic.exact_reference(gap / 2.0, 0.0, 0.0)
-    through = ReturnBounds(bias=0.0, variance=0.0, low=0.0, high=gap, calls=1.0)
+    through = Bounds(bias=0.0, variance=0.0, low=0.0, high=gap, calls=1.0)
     problem = Problem.of(fair_coin(gap, 0.0), backup)
     proved = arithmetic.second_order(problem, around, through, through, 2)
     assert abs(error) <= proved.bias <= 1.1 * abs(error)

@@ -19,7 +19,7 @@ from smoothplan.graph.graph import Graph, Rules
 from smoothplan.recursive import debias as debiasing
 from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.debias import DEBIASING, Debiasing
-from smoothplan.recursive.level import Level, LevelBounds
+from smoothplan.recursive.level import Bounds, Level
 from smoothplan.theory import curvature, softmaxes
 from smoothplan.theory.backups import LogSumExp
 from smoothplan.theory.curvature import Problem
@@ -70,7 +70,7 @@ def with_weights(kind: debiasing.Debiased, wrong: Debiasing) -> Callable[[Patch]
     return lambda patch: patch.setitem(DEBIASING, (kind, len(wrong.values) - 1), wrong)
 
 
-def no_memory(problem: Problem, level: LevelBounds, rewards: int) -> arithmetic.ReturnBounds:
+def no_memory(problem: Problem, level: Bounds, rewards: int) -> arithmetic.Bounds:
     """As if all of a return were drawn anew with every reward."""
     right = right_return(problem, level, 1)
     return right._replace(variance=right.variance / rewards)
@@ -88,7 +88,7 @@ def at_one_time(count: int, total: float, *others: float) -> tuple[float, float]
     return kl.bernoulli_lower(total / count, level), kl.bernoulli_upper(total / count, level)
 
 
-def less_biased(problem: Problem, table: Sequence[Level]) -> list[LevelBounds]:
+def less_biased(problem: Problem, table: Sequence[Level]) -> list[Bounds]:
     return [proved._replace(bias=proved.bias / 5.0) for proved in right_certificates(problem, table)]
 
 

@@ -36,22 +36,15 @@ from smoothplan.theory.softmaxes import (
     policy_mean,
 )
 
+# Frames of the constant reference and of the root's reference, and the first that samples fill; and the number 1. None
+# is a literal: Numba would compile a function that gets one a second time.
 ZERO_FRAME, GIVEN_FRAME, FIRST_FRAME = cast(tuple[int, int, int], tuple(np.arange(3)))
-"""Frames of the constant reference and of the root's reference, and the first of those that samples fill."""
-
 ONE = cast(int, np.int64(1))
-"""Like the frames, not a literal: Numba would compile a function that gets one a second time."""
-
-NO_ACTION = -1
-"""In place of an action of the root: samples of its value are wanted."""
-
-GIVEN = -1
-"""In place of the number of samples: the reference is there before the level is sampled."""
 
 LEVEL = np.dtype(
     [
         ("constant", np.int64),  # whether it is the constant level, whose value is `shift`
-        ("samples", np.int64),
+        ("samples", np.int64),  # −1 for the root, whose reference is given
         ("reference", np.int64),  # −1 if there is none, and so below
         ("linear", np.int64),
         ("quadratic", np.int64),
@@ -97,7 +90,7 @@ def _level_table(schedule: Schedule) -> NDArray[np.void]:
         entry = table[row]
         entry["constant"] = level.kind == "constant"
         given = row == len(table) - 1
-        entry["samples"] = GIVEN if given else level.samples
+        entry["samples"] = -1 if given else level.samples
         for name in ("reference", "linear", "quadratic"):
             child = getattr(level, name)
             entry[name] = -1 if child is None else child
@@ -120,9 +113,9 @@ def _level_table(schedule: Schedule) -> NDArray[np.void]:
 
 @partial(compiled, inlined=True, inner=True)
 def _draws(run: Pointer, state: int, action: int, count: int, rewards: int) -> tuple[float, int, int]:
-    """Calls for `count` returns that each average a number of rewards: the innermost loops.
+    """Draws `count` returns that each average a number of rewards: the innermost loops.
 
-    The sum of all rewards, how many of the returns go on, and the next state of the last one, negative if it ends.
+    Returns the sum of all rewards, the number of returns that go on, and the last next state, negative if it ends.
     """
     tables, stream = run[0].tables, run[0].stream
     s0, s1, s2, s3 = stream[0], stream[1], stream[2], stream[3]
@@ -144,11 +137,8 @@ def _draws(run: Pointer, state: int, action: int, count: int, rewards: int) -> t
 
 @partial(compiled, merged=True)
 def _block_terms(q: Floats, sibling: Floats, shifts: Floats, scale: float) -> tuple[float, float, float]:
-    """Of one column at a block's means [K]: the top score, the sum of the odds, and Σ odds·(Q̂_b − Q̂_b′).
-
-    The soft maximum is the first plus η times the logarithm of the second. The best action's odds are 1 and need no
-    exponential.
-    """
+    """Of one column at a block's means [K]: the top score, the sum of the odds, and Σ odds·(Q̂_b − Q̂_b′)."""
+    # The best action's odds are 1 and need no exponential.
     if len(shifts) == 2:
         one, two = q[0] - shifts[0], q[1] - shifts[1]
         odds = math.exp(-abs(one - two) * scale)
@@ -170,7 +160,7 @@ def _block_terms(q: Floats, sibling: Floats, shifts: Floats, scale: float) -> tu
 
 @partial(compiled, inlined=True, inner=True)
 def _debiasing(frames: Floats, frame: int, state: int, level: Any, soft: Softmaxes) -> float:
-    """The terms of the halves and of the quarters, which a debiased level adds to its multiple of F(Q̂)."""
+    """The terms of halves and quarters that a debiased level adds to its multiple of F(Q̂)."""
     place = state if len(soft.weights) > 1 else 0
     columns, scale = len(soft.shifts), 1.0 / max(soft.temperature, 1e-300)  # 0 for the hard maximum
     value = 0.0
@@ -224,7 +214,7 @@ def _sample(row: int, state: int, depth: int, run: Pointer) -> float:
 
         # The reference Q̂: zeros, the root's, or the mean of N returns per action, in the frame of this depth.
         frame = ZERO_FRAME
-        if level.samples == GIVEN:
+        if level.samples < 0:
             frame = GIVEN_FRAME
         elif level.samples > 0:
             frame = depth
@@ -305,7 +295,7 @@ def _sample(row: int, state: int, depth: int, run: Pointer) -> float:
 
 @compiled
 def _sum_samples(state: int, action: int, count: int, recursion: Recursion) -> tuple[float, float]:
-    """Sum and sum of squares of returns of an action, or of root samples for the action `NO_ACTION`.
+    """Sum and sum of squares of returns of an action; or of root samples, if the action is negative.
 
     Returns go through the level of the root's reference, root samples are taken around the reference in its frame.
     """
@@ -313,7 +303,7 @@ def _sum_samples(state: int, action: int, count: int, recursion: Recursion) -> t
         fill_frame(recursion.frames, frame, recursion.soft)
     run = pointer_to(recursion)
     row = len(recursion.levels) - 1
-    if action != NO_ACTION:
+    if action >= 0:
         row = recursion.levels[row].reference
     child = recursion.levels[row]
     total, squares = 0.0, 0.0
@@ -323,7 +313,7 @@ def _sum_samples(state: int, action: int, count: int, recursion: Recursion) -> t
     for start in range(0, count, block):
         added, added_squares = 0.0, 0.0
         for _ in range(min(block, count - start)):
-            if action == NO_ACTION:
+            if action < 0:
                 value = _sample(row, state, FIRST_FRAME, run)
             else:
                 value, _, successor = _draws(run, state, action, ONE, child.rewards)
@@ -353,7 +343,6 @@ class CompiledEngine:
         return self.model.discount, _level_table(self.schedule), self.model.tables, soft
 
     def _run(self, stream: Stream) -> Recursion:
-        """A recursion that starts here, with frames of its own."""
         columns, actions = self._tables[3].shifts.shape
         blocks = 2 * max(1 << level.debias for level in self.schedule.levels) - 2
         frames = np.zeros((FIRST_FRAME + len(self.schedule.levels), 1 + columns + blocks, actions + 1))
@@ -367,4 +356,4 @@ class CompiledEngine:
         """Samples of the root's value around a given reference, [K]."""
         run = self._run(oracle.stream)
         run.frames[GIVEN_FRAME, 0, :-1] = reference
-        return Sums(count, *_sum_samples(int(state), NO_ACTION, count, run))
+        return Sums(count, *_sum_samples(int(state), -1, count, run))

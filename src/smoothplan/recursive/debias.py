@@ -16,8 +16,7 @@ import numpy as np
 
 from smoothplan.base.arguments import Numbers
 
-Debiased = Literal["plug-in", "order-1"]
-"""The kinds of levels that can be debiased."""
+Debiased = Literal["plug-in", "order-1"]  # the kinds of levels that can be debiased
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,7 @@ DEBIASING: dict[tuple[Debiased, int], Debiasing] = {
 
 At order 1 the return X_A − Q̂(A) adds −⟨∇F(Q̂), e⟩ to the mean, whose terms are cancelled, too."""
 
-MOST = 2
-"""The most terms that a level can cancel."""
+MOST = 2  # terms that a level can cancel
 
 
 class Noise(NamedTuple):

@@ -18,7 +18,7 @@ from smoothplan.base.arguments import Floats, scientific
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.graph.sets import ugape
 from smoothplan.recursive.debias import MOST
-from smoothplan.recursive.level import Level, ReturnBounds
+from smoothplan.recursive.level import Bounds, Level
 from smoothplan.recursive.optimise import Rung, ladder
 from smoothplan.recursive.planners import HEADROOM, engine_for, too_expensive
 from smoothplan.recursive.schedule import Schedule, trimmed
@@ -102,7 +102,7 @@ class RungSampler(NamedTuple):
     """A rung that is ready to run."""
 
     rung: Rung
-    through: ReturnBounds
+    through: Bounds
     calls: int  # simulator calls of one return, at most
     work: Work
 

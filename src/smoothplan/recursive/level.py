@@ -11,10 +11,10 @@ Plug-in and order-1 levels may be debiased (DebiasedCruiser): F(Q̂) is replaced
 same returns over blocks, which cancels the first terms of the bias that the noise of Q̂ causes, see `debias`.
 
 A return X = R + γ·Y(Z) goes through a coarser level at the next state Z; if Z is terminal, X = R. Rewards are cheap
-beside samples of a level, so R may be the mean of M rewards of the same action, the first of which leads to Z. For each
-level four numbers are certified, at every state: |E Y − V| ≤ bias, Var Y ≤ variance, low ≤ Y ≤ high, and its cost in
-simulator calls. No simulator is called to find them, and no probability of failure is spent: inside the recursion only
-moments of range(Q̂ − Q) matter. The formulas accept arrays, so that a search evaluates many candidates at once.
+beside samples of a level, so R may be the mean of M rewards of the same action, the first of which leads to Z. Bounds
+are proved for each level at every state: bias, variance, support, and cost in simulator calls. This takes no simulator
+call and spends no probability of failure: inside the recursion only moments of range(Q̂ − Q) matter. The formulas
+accept arrays, so that a search evaluates many candidates at once.
 """
 
 import math
@@ -46,12 +46,11 @@ class Level:
     quadratic: int | None = None  # the level of the paired returns
     pairs: int = 0  # n
     shift: float = 0.0  # added to the sample
+    # Published algorithms only:
     printed: bool = False  # X_A is centred by ⟨π, Q̂⟩ instead of Q̂(A), and pairs of one action are drawn too
-    clip: tuple[float, float] | None = None  # of every entry of Q̂ and of the sample; published algorithms only
+    clip: tuple[float, float] | None = None  # of every entry of Q̂ and of the sample
 
     def __post_init__(self) -> None:
-        if self.rewards < 1:
-            raise ValueError(f"rewards must be at least 1, got {self.rewards}")
         blocks = 2**self.debias
         if self.debias > 0 and (self.samples < blocks or self.samples % blocks > 0):
             raise ValueError(f"samples must be a multiple of {blocks} for debias={self.debias}, got {self.samples}")
@@ -64,34 +63,24 @@ class Level:
         return tuple(child for child in (self.reference, self.linear, self.quadratic) if child is not None)
 
 
-class LevelBounds(NamedTuple):
-    """The certificate of a level: bounds on its variable Y(s), at every state s that is not terminal."""
+class Bounds(NamedTuple):
+    """A certificate: of a sample Y of a level, at every state that is not terminal; or of a return X, at every pair."""
 
-    bias: Numbers  # |E Y − V| ≤ bias
-    variance: Numbers  # Var Y ≤ variance
+    bias: Numbers  # |E Y − V(s)| ≤ bias, |E X − Q(s, a)| ≤ bias
+    variance: Numbers
     low: Numbers  # low ≤ Y ≤ high
     high: Numbers
     calls: Numbers  # simulator calls of one sample, at most
-    shift: Numbers = 0.0  # added by the level to centre an error of known sign
-
-
-class ReturnBounds(NamedTuple):
-    """Proved bounds on the return X = R + γ·Y(Z) through a level, at every (s, a)."""
-
-    bias: Numbers  # |E X − Q(a)| ≤ bias
-    variance: Numbers
-    low: Numbers
-    high: Numbers
-    calls: Numbers
+    shift: Numbers = 0.0  # added by a level to centre an error of known sign
 
     @property
     def width(self) -> Numbers:
-        """D, a bound on |X − E X|."""
+        """D, a bound on |Y − E Y|."""
         return self.high - self.low
 
 
 class ReferenceMoments(NamedTuple):
-    """Proved bounds on a reference Q̂: on its bias E Q̂ − Q, and on moments of its noise e = Q̂ − E Q̂."""
+    """The certificate of a reference Q̂: bounds on its bias E Q̂ − Q, and on moments of its noise e = Q̂ − E Q̂."""
 
     bias: Numbers  # t: every entry of E Q̂ is within t of Q
     deviation: Numbers  # s, the standard deviation of one entry of e
@@ -112,20 +101,16 @@ class ReferenceMoments(NamedTuple):
         return self.noise_fourth + 2.0 * self.bias
 
 
-def constant(problem: Problem) -> LevelBounds:
+def constant(problem: Problem) -> Bounds:
     """The middle of the value interval, whatever the state."""
-    return LevelBounds(problem.width / 2.0, 0.0, problem.middle, problem.middle, 0.0)
+    return Bounds(problem.width / 2.0, 0.0, problem.middle, problem.middle, 0.0)
 
 
-def one_step(problem: Problem, level: LevelBounds, rewards: Numbers = 1) -> ReturnBounds:
-    """The return through a level, with the mean of M rewards.
-
-    Its variance is that of a return with one reward over M, plus 1 − 1/M times that of γ·Y(Z): the other M − 1 rewards
-    are independent.
-    """
+def one_step(problem: Problem, level: Bounds, rewards: Numbers = 1) -> Bounds:
+    """The return through a level, with the mean of M rewards, of which M − 1 are independent of Z."""
     alone, future = _variances(problem, level)
     low, high = _support(problem, level)
-    return ReturnBounds(
+    return Bounds(
         bias=problem.discount * level.bias,
         variance=future + (alone - future) / rewards,
         low=problem.reward_range[0] + problem.discount * low,
@@ -134,12 +119,10 @@ def one_step(problem: Problem, level: LevelBounds, rewards: Numbers = 1) -> Retu
     )
 
 
-def _variances(problem: Problem, level: LevelBounds) -> tuple[Numbers, Numbers]:
-    """Bounds of Var(R + γ·Y(Z)), with one reward, and of Var(γ·Y(Z)).
-
-    Each is the variance of the mean given (R, Z), at most a quarter of the squared width (Popoviciu), plus γ² times the
-    level's. That mean moves by no more than the values ± bias do, and by no more than the level's support.
-    """
+def _variances(problem: Problem, level: Bounds) -> tuple[Numbers, Numbers]:
+    """Bounds of Var(R + γ·Y(Z)), with one reward, and of Var(γ·Y(Z))."""
+    # The variance of the mean given (R, Z), at most a quarter of the squared width (Popoviciu), plus γ² times the
+    # level's. That mean moves by no more than the values ± bias do, and by no more than the level's support.
     low, high = _support(problem, level)
     spread = 0.0 if problem.single_successor else np.minimum(problem.width + 2.0 * level.bias, high - low)
     own = problem.discount**2 * level.variance
@@ -147,19 +130,17 @@ def _variances(problem: Problem, level: LevelBounds) -> tuple[Numbers, Numbers]:
     return (problem.reward_noise / 2.0 + half) ** 2 + own, half**2 + own
 
 
-def _support(problem: Problem, level: LevelBounds) -> tuple[Numbers, Numbers]:
+def _support(problem: Problem, level: Bounds) -> tuple[Numbers, Numbers]:
     """Bounds of Y(Z), which is 0 if Z is terminal."""
     if problem.terminates:
         return np.minimum(level.low, 0.0), np.maximum(level.high, 0.0)
     return level.low, level.high
 
 
-def best_rewards(problem: Problem, level: LevelBounds) -> Numbers:
-    """M, the number of rewards in a return through a level that makes the mean of many returns cheapest.
-
-    Cost times variance, (M + T)·(future + rest/M), is least at M = √(T·rest/future). More than T rewards are never
-    worth it: they would more than double the cost.
-    """
+def best_rewards(problem: Problem, level: Bounds) -> Numbers:
+    """M, the number of rewards in a return through a level that makes the mean of many returns cheapest."""
+    # Cost times variance, (M + T)·(future + rest/M), is least at M = √(T·rest/future). More than T rewards are never
+    # worth it: they would more than double the cost.
     alone, future = (np.asarray(variance) for variance in _variances(problem, level))
     with np.errstate(divide="ignore", invalid="ignore"):
         best = np.sqrt(level.calls) * np.sqrt((alone - future) / future)
@@ -178,7 +159,7 @@ def exact_reference(bias: Numbers, width: Numbers, calls: Numbers) -> ReferenceM
     return ReferenceMoments(bias=bias, deviation=0.0, noise_second=0.0, noise_fourth=0.0, width=width, calls=calls)
 
 
-def reference(problem: Problem, through: ReturnBounds, samples: Numbers) -> ReferenceMoments:
+def reference(problem: Problem, through: Bounds, samples: Numbers) -> ReferenceMoments:
     """The mean of N returns per action."""
     noise = debiasing.noise(problem.actions, through.variance, through.width, samples)
     return ReferenceMoments(
@@ -208,10 +189,8 @@ def _left_over(problem: Problem, around: ReferenceMoments, kind: debiasing.Debia
 
 
 def _swing(problem: Problem, around: ReferenceMoments, kind: debiasing.Debiased, debias: int) -> Numbers:
-    """A bound of the L² norm of the weighted sum in place of F(Q̂), less the linear part of F(Q̂).
-
-    It is a sum of parts that are positive less a sum of parts that are negative, so no more than the larger of the two.
-    """
+    """A bound of the L² norm of the weighted sum in place of F(Q̂), less the linear part of F(Q̂)."""
+    # A sum of positive parts less a sum of negative parts.
     own = _first_remainder(problem, around.noise_second, around.noise_fourth)
     sides = [own, 0.0]  # F(Q̂) is above its linear part; F(Q̂) − ⟨∇F(Q̂), e⟩ is below F(E Q̂)
     above, below = debiasing.swings(kind, debias)
@@ -224,7 +203,7 @@ def _swing(problem: Problem, around: ReferenceMoments, kind: debiasing.Debiased,
     return np.hypot(*sides)
 
 
-def plug_in(problem: Problem, through: ReturnBounds, around: ReferenceMoments, debias: int = 0) -> LevelBounds:
+def plug_in(problem: Problem, through: Bounds, around: ReferenceMoments, debias: int = 0) -> Bounds:
     """F(Q̂), or the weighted sum in its place.
 
     By convexity the mean of F(Q̂) exceeds F(E Q̂). Half of that is taken off, unless it is cancelled.
@@ -244,7 +223,7 @@ def plug_in(problem: Problem, through: ReturnBounds, around: ReferenceMoments, d
         spread = np.minimum(spread, curved) if debias == 0 else curved
     above, below = debiasing.swings("plug-in", debias)
     split = _first_remainder(problem, around.width, around.width)  # added by a split, at most
-    return LevelBounds(
+    return Bounds(
         bias=through.bias + noise,
         variance=spread**2,
         low=through.low + problem.at_zero[0] - sum(below) * split + shift,
@@ -255,8 +234,8 @@ def plug_in(problem: Problem, through: ReturnBounds, around: ReferenceMoments, d
 
 
 def first_order(
-    problem: Problem, around: ReferenceMoments, linear: ReturnBounds, debias: int = 0, printed: bool = False
-) -> LevelBounds:
+    problem: Problem, around: ReferenceMoments, linear: Bounds, debias: int = 0, printed: bool = False
+) -> Bounds:
     """F(Q̂) + X_A − Q̂(A). The Taylor remainder is never negative: half of its bound is added.
 
     The bias t of Q̂ and its noise are expanded one after the other: F at E Q̂ with its gradient there is too low by the
@@ -280,7 +259,7 @@ def first_order(
     steepness = np.minimum(2.0, 2.0 * problem.derivatives[0] * around.noise_second)
     drift = _swing(problem, around, "order-1", debias) + steepness * apart
     least, most = _advantage(problem, around, debias)
-    return LevelBounds(
+    return Bounds(
         bias=remainder + linear.bias,
         variance=linear.variance + between**2 / 4.0 + drift**2,
         low=least + linear.low + shift,
@@ -291,12 +270,10 @@ def first_order(
 
 
 def _advantage(problem: Problem, around: ReferenceMoments, debias: int = 0) -> tuple[Numbers, Numbers]:
-    """Bounds of F(Q̂) − Q̂(A), or with the weighted sum in place of F(Q̂); see `debias.swings`.
-
-    An entry of Q̂, over any block, is in an interval of the reference's width D. So F at blocks is at most F(0) + D
-    above Q̂(A); a negative weight adds as much as it takes off a positive one, up to D; and a slope is at most D. F is
-    above max Q̂ less the cost of the regulariser, and so above Q̂(A) and ⟨π, Q̂⟩.
-    """
+    """Bounds of F(Q̂) − Q̂(A), or with the weighted sum in place of F(Q̂); see `debias.swings`."""
+    # An entry of Q̂, over any block, is in an interval of the reference's width D. So F at blocks is at most F(0) + D
+    # above Q̂(A); a negative weight adds as much as it takes off a positive one, up to D; and a slope is at most D. F is
+    # above max Q̂ less the cost of the regulariser, and so above Q̂(A) and ⟨π, Q̂⟩.
     weights = debiasing.DEBIASING["order-1", debias]
     above, below = debiasing.swings("order-1", debias)
     split = _first_remainder(problem, around.width, around.width)
@@ -308,11 +285,11 @@ def _advantage(problem: Problem, around: ReferenceMoments, debias: int = 0) -> t
 def second_order(
     problem: Problem,
     around: ReferenceMoments,
-    linear: ReturnBounds,
-    quadratic: ReturnBounds,
+    linear: Bounds,
+    quadratic: Bounds,
     pairs: Numbers,
     printed: bool = False,
-) -> LevelBounds:
+) -> Bounds:
     """Order 1 plus the U-statistic of n ≥ 2 paired differences, over 4η.
 
     Given Q̂ the linear and the quadratic part are independent, so their variances add. With d the mean of a paired
@@ -336,7 +313,7 @@ def second_order(
     drift = curvature.remainder_constant(2, eta) * around.fourth**2 + linear.bias + pair_bias
     largest = (quadratic.width + around.width) ** 2 / (4.0 * eta)
     least, most = _advantage(problem, around)
-    return LevelBounds(
+    return Bounds(
         bias=remainder + linear.bias + pair_bias,
         variance=linear.variance + between**2 / 4.0 + drawn * spread / (16.0 * eta**2) + drift**2,
         low=least + linear.low - largest / (pairs - 1),
@@ -345,10 +322,10 @@ def second_order(
     )
 
 
-def certify(problem: Problem, levels: Sequence[Level]) -> list[LevelBounds]:
+def certify(problem: Problem, levels: Sequence[Level]) -> list[Bounds]:
     """The certificates of a table of levels, each from those of its children."""
-    certificates: list[LevelBounds] = []
-    returns: list[ReturnBounds] = []
+    certificates: list[Bounds] = []
+    returns: list[Bounds] = []
     for row, level in enumerate(levels):
         if any(not 0 <= child < row for child in level.children):
             raise ValueError(f"level {row} refers to levels {level.children}, which are not all above it")
@@ -359,7 +336,7 @@ def certify(problem: Problem, levels: Sequence[Level]) -> list[LevelBounds]:
     return certificates
 
 
-def _certify(problem: Problem, level: Level, returns: Sequence[ReturnBounds]) -> LevelBounds:
+def _certify(problem: Problem, level: Level, returns: Sequence[Bounds]) -> Bounds:
     if level.debias > debiasing.largest_debias(problem.derivatives):
         raise ValueError(
             f"debias must be 0 for a backup with {len(problem.derivatives)} bounded derivatives, got {level.debias}"
@@ -368,7 +345,7 @@ def _certify(problem: Problem, level: Level, returns: Sequence[ReturnBounds]) ->
         # A shift away from the middle, such as the printed answer 0, adds to the bias.
         middle = constant(problem)
         value = middle.low + level.shift
-        return LevelBounds(middle.bias + abs(level.shift), 0.0, value, value, 0.0, level.shift)
+        return Bounds(middle.bias + abs(level.shift), 0.0, value, value, 0.0, level.shift)
     around = constant_reference(problem)
     if level.samples > 0:
         assert level.reference is not None
@@ -384,7 +361,7 @@ def _certify(problem: Problem, level: Level, returns: Sequence[ReturnBounds]) ->
     return corrected(problem, level, around, returns)
 
 
-def corrected(problem: Problem, level: Level, around: ReferenceMoments, returns: Sequence[ReturnBounds]) -> LevelBounds:
+def corrected(problem: Problem, level: Level, around: ReferenceMoments, returns: Sequence[Bounds]) -> Bounds:
     """The certificate of a level of order 1 or 2 around a reference."""
     assert level.linear is not None
     linear = returns[level.linear]
@@ -395,7 +372,7 @@ def corrected(problem: Problem, level: Level, around: ReferenceMoments, returns:
     return _adjusted(problem, level, proved)
 
 
-def _adjusted(problem: Problem, level: Level, proved: LevelBounds) -> LevelBounds:
+def _adjusted(problem: Problem, level: Level, proved: Bounds) -> Bounds:
     """The certificate of a level with the shift and the clipping that it really has."""
     missing = level.shift - proved.shift
     proved = proved._replace(
@@ -405,15 +382,13 @@ def _adjusted(problem: Problem, level: Level, proved: LevelBounds) -> LevelBound
 
 
 def _overshoot(variance: Numbers, room: Numbers) -> Numbers:
-    """The most by which a variable exceeds a bound on average, when its mean is `room` below it: (√(v + d²) − d)/2."""
+    """The largest mean excess of a variable over a bound that is `room` above its mean: (√(v + d²) − d)/2."""
     return (np.sqrt(variance + room**2) - room) / 2.0
 
 
-def clipped(problem: Problem, level: LevelBounds, low: float, high: float) -> LevelBounds:
-    """A level whose samples are clipped to [low, high], with the bias that this causes.
-
-    If these bounds overflow, there are others: samples are no further from the value than the ends of the interval.
-    """
+def clipped(problem: Problem, level: Bounds, low: float, high: float) -> Bounds:
+    """A level whose samples are clipped to [low, high], with the bias that this causes."""
+    # If these bounds overflow, samples are still no further from the value than the ends of the interval.
     above = _overshoot(level.variance, high - problem.values[1] - level.bias)
     below = _overshoot(level.variance, problem.values[0] - level.bias - low)
     bias, furthest = level.bias + np.maximum(above, below), max(high - problem.values[0], problem.values[1] - low)
@@ -426,11 +401,9 @@ def clipped(problem: Problem, level: LevelBounds, low: float, high: float) -> Le
 
 
 def clipped_reference(problem: Problem, around: ReferenceMoments, low: float, high: float) -> ReferenceMoments:
-    """A reference whose entries are clipped to [low, high].
-
-    An entry moves away from Q only if Q is outside. The others come nearer, but not all by as much, so that the range
-    of the errors may grow: range² ≤ 2Σe_a² without a mean taken off, which costs K/(K−1).
-    """
+    """A reference whose entries are clipped to [low, high]."""
+    # An entry moves away from Q only if Q is outside. The others come nearer, but not all by as much, so that the range
+    # of the errors may grow: range² ≤ 2Σe_a² without a mean taken off, which costs K/(K−1).
     least, most = problem.action_values
     outside = max(0.0, most - high, low - least)
     uncentred = math.sqrt(problem.actions / max(problem.actions - 1, 1))
@@ -444,11 +417,11 @@ def clipped_reference(problem: Problem, around: ReferenceMoments, low: float, hi
 
 def _clipped_entries(
     problem: Problem,
-    proved: LevelBounds,
-    through: ReturnBounds,
+    proved: Bounds,
+    through: Bounds,
     around: ReferenceMoments,
     clip: tuple[float, float],
-) -> LevelBounds:
+) -> Bounds:
     """A plug-in level whose reference has its entries clipped, if that can happen at all."""
     room = min(clip[1] - through.high, through.low - clip[0])
     if room >= 0.0:

@@ -19,22 +19,21 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Ints, Numbers
 from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.debias import largest_debias
-from smoothplan.recursive.level import Level, LevelBounds, ReferenceMoments, ReturnBounds
+from smoothplan.recursive.level import Bounds, Level, ReferenceMoments
 from smoothplan.recursive.schedule import CERTAIN_SHARE, Schedule, require_depth, shared_reference, trimmed
 from smoothplan.theory.curvature import Problem
 
 PRICE_GROWTH = 8.0
 """From one rung of a ladder to the next the price grows by this factor at least: all coarser rungs cost a seventh."""
 
-Record = TypeVar("Record", bound=tuple[Any, ...])
-"""A named tuple whose fields are columns, records, or one thing for all rows."""
+Record = TypeVar("Record", bound=tuple[Any, ...])  # its fields are columns, records, or one value for all rows
 
 
 class _Candidates(NamedTuple):
     """Levels that reach a target, with their certificates. One row per candidate."""
 
     kind: arithmetic.Kind
-    certificate: LevelBounds
+    certificate: Bounds
     reference: Ints  # −1: constant
     samples: Ints
     debias: int = 0
@@ -42,13 +41,11 @@ class _Candidates(NamedTuple):
     quadratic: Ints | None = None
     pairs: int = 0
 
-    def level(self, problem: Problem, row: int) -> tuple[Level, LevelBounds]:
-        """The level of one row, and its certificate."""
-
+    def level(self, problem: Problem, row: int) -> tuple[Level, Bounds]:
         def chosen(children: Ints | None) -> int | None:
             return None if children is None or children[row] < 0 else int(children[row])
 
-        proved = LevelBounds(*map(float, _rows(self.certificate, row)))
+        proved = Bounds(*map(float, _rows(self.certificate, row)))
         level = Level(
             kind=self.kind,
             samples=int(self.samples[row]),
@@ -64,11 +61,11 @@ class _Candidates(NamedTuple):
 
 
 class Rung(NamedTuple):
-    """How to know the value of an action within a radius: the mean of returns through a level."""
+    """The cheapest way to know the value of an action within a radius: the mean of returns through a level."""
 
     radius: float
-    level: int  # which one
-    through: ReturnBounds
+    level: int  # its row
+    through: Bounds  # of one return
     samples: float  # after which the bias of a return and the certified noise of the mean are within the radius
 
     @property
@@ -99,7 +96,7 @@ class Kinds(NamedTuple):
         """Sets of these kinds, each searched alone, as far as a problem has them.
 
         The hard maximum has order 0 only, and only mixtures of softmaxes have order 2. Pairs are not combined with
-        debiased levels: together they were not cheaper wherever it was tried.
+        debiased levels, because together they were never cheaper.
         """
         order = min(self.order, 2 if problem.pairs else 1) if problem.derivatives else 0
         debias = min(self.debias, largest_debias(problem.derivatives))
@@ -137,17 +134,17 @@ def optimised(problem: Problem, epsilon: float, delta: float, order: int = 2, de
 def ladder(
     problem: Problem, radius: float, delta: float, order: int = 2, debias: int = 0, budget: float = math.inf
 ) -> tuple[list[Level], list[Rung]]:
-    """The levels of a problem, and those of them that an action's interval goes through as it shrinks to a radius.
+    """The levels of a problem, and the rungs that an action's interval passes as it shrinks to a radius.
 
-    At each rung the level is the one that makes its radius cheapest. As a finer level costs T ∝ bias^−α and its noise
-    falls with the square root of the samples, the bias is about α/(2 + α) of the radius.
+    Each rung has the level that makes its radius cheapest. As a finer level costs T ∝ bias^−α and its noise falls with
+    the square root of the samples, the bias is about α/(2 + α) of the radius.
 
     Args:
         problem: see `Problem.of`.
-        radius: the finest that is wanted.
+        radius: the finest.
         delta: the probability that the noise is larger than certified, for all rungs together.
         order, debias: the kinds of levels that are allowed, see `optimised`.
-        budget: the price at which the ladder ends before the radius is reached. The first rung is always there.
+        budget: the price at which the ladder ends before the radius is reached. There is one rung at least.
     """
     arguments.number("delta for each action", delta, least=arguments.LEAST_DELTA / problem.actions)
     kinds = Kinds(order, debias).within(problem)
@@ -159,7 +156,6 @@ def ladder(
 def _ladder(
     search: "_LevelSearch", problem: Problem, radius: float, delta: float, budget: float
 ) -> tuple[list[Level], list[Rung]]:
-    """The ladder over the levels of one search."""
     found = list[Rung]()
     # A geometric grid from below the widest radius to the finest, of which 1e-12 is beyond the accuracy of floats.
     widest = problem.action_gap / 2.0
@@ -186,11 +182,11 @@ def _ladder(
 
 
 def _finest_bias(problem: Problem, radius: float) -> float:
-    """The finest bias of a level that is of use: no schedule profits from a return biased by less than a tenth."""
+    """The finest useful bias of a level: no schedule profits from a return biased by less than a tenth."""
     return 0.1 * radius / max(problem.discount, 0.1)
 
 
-def _rung(returns: ReturnBounds, radius: float, delta: float) -> Rung:
+def _rung(returns: Bounds, radius: float, delta: float) -> Rung:
     """The cheapest way to know an action value within a radius.
 
     Raises:
@@ -206,12 +202,12 @@ def _rung(returns: ReturnBounds, radius: float, delta: float) -> Rung:
     through = _rows(returns, fine)
     samples = np.ceil(confidence.bernstein_count(through.variance, through.width, room[fine], delta))
     entry = int(np.argmin(samples * through.calls))
-    proved = ReturnBounds(*(float(column) for column in _rows(through, entry)))
+    proved = Bounds(*(float(column) for column in _rows(through, entry)))
     return Rung(radius, int(fine[entry]), proved, float(samples[entry]))
 
 
 class _LevelSearch:
-    """The levels of a problem, from coarse to fine. A finer request adds levels to those that are there."""
+    """The levels of a problem, from coarse to fine. A finer request adds levels to those found before."""
 
     def __init__(self, problem: Problem, kinds: Kinds) -> None:
         self._problem, self._kinds = problem, kinds
@@ -225,7 +221,7 @@ class _LevelSearch:
         self._pools = [_Pool(problem, kinds, debias) for debias in range(kinds.debias + 1)]
         self._pooled = 0  # levels that the pools know
 
-    def down_to(self, floor: float) -> tuple[list[Level], list[LevelBounds]]:
+    def down_to(self, floor: float) -> tuple[list[Level], list[Bounds]]:
         """The levels for all targets of the grid that are not below the floor, and their certificates.
 
         Raises:
@@ -251,7 +247,7 @@ class _LevelSearch:
         """Levels that reach the target, with the levels so far as children."""
         problem, target = self._problem, self._target
         if self._certificates[-1].calls > 1e300:
-            # Beyond the largest float the search is simple: plug-in levels over the latest eight state a price.
+            # Near the largest float, plug-in levels over the latest eight are enough to state a price.
             first = max(0, len(self._levels) - 8)
             latest = _Pool(problem, Kinds(0), 0)
             latest.add(_returns(problem, self._levels[first:], self._certificates[first:]), first)
@@ -262,7 +258,7 @@ class _LevelSearch:
         for pool in self._pools:
             pool.add(_rows(returns, new), self._pooled)
         self._pooled = len(self._levels)
-        # A linear child whose return is biased by less than a fifth of the target is finer than is of use.
+        # A linear child whose return is biased by less than a fifth of the target is needlessly fine.
         useful = np.flatnonzero((returns.bias < target) & (returns.bias >= 0.2 * target))
         if problem.discount == 0.0:
             useful = np.zeros(1, dtype=np.int64)
@@ -280,17 +276,16 @@ def _search(problem: Problem, kinds: Kinds) -> _LevelSearch:
 
 
 class _Pool:
-    """Plug-in levels over the returns through levels, and references for levels of higher order.
+    """Plug-in levels that cancel `debias` terms, and references for levels of higher order.
 
-    Neither depends on the target, so a pool grows with the levels. `debias` is the number of terms that its levels
-    cancel.
+    Neither depends on the target, so a pool grows with the levels.
     """
 
     def __init__(self, problem: Problem, kinds: Kinds, debias: int) -> None:
         self.debias = debias
         self._problem, self._kinds = problem, kinds
         self._plug_in: _Candidates | None = None  # those that reach the latest target, and those of the latest levels
-        # The constant reference, which costs nothing, and which there is nothing to debias in.
+        # The constant reference costs nothing and needs no debiasing.
         constant, here = arithmetic.constant_reference(problem), 1 if debias == 0 else 0
         self.references = _References(
             ReferenceMoments(*(np.full(here, column) for column in constant)),
@@ -299,8 +294,8 @@ class _Pool:
             np.zeros(here, dtype=np.int64),
         )
 
-    def add(self, returns: ReturnBounds, first: int) -> None:
-        """Takes levels into account, the number of the first of which is given, by the returns through them."""
+    def add(self, returns: Bounds, first: int) -> None:
+        """Adds the returns through levels, whose rows begin at `first`."""
         problem, debias = self._problem, self.debias
         level, samples = _grid(np.arange(len(returns.bias)), _sample_sizes(debias))
         through = _rows(returns, level)
@@ -312,13 +307,13 @@ class _Pool:
             return
         badness = around.second
         if debias > 0:  # the bias of a level whose linear child has none
-            perfect = ReturnBounds(0.0, 0.0, 0.0, 0.0, 0.0)
+            perfect = Bounds(0.0, 0.0, 0.0, 0.0, 0.0)
             badness = arithmetic.first_order(problem, around, perfect, debias).bias
         better = _frontier(_References(around, badness, level + first, samples))
         self.references = _frontier(_joined(self.references, better))
 
     def plug_in_levels(self, target: float) -> Iterator[_Candidates]:
-        """Those that reach a bias target; the others are dropped, for the next targets are finer."""
+        """The levels that reach a bias target; the others are dropped, because later targets are finer."""
         assert self._plug_in is not None
         self._plug_in = _rows(self._plug_in, self._plug_in.certificate.bias <= target)
         if len(self._plug_in.samples):
@@ -326,7 +321,7 @@ class _Pool:
 
 
 def _best(problem: Problem, candidates: Iterator[_Candidates]) -> Iterator[tuple[_Candidates, int]]:
-    """The best candidates, one for each exchange rate between cost and variance, without repetition."""
+    """The best candidate for each exchange rate between cost and variance, without repetition."""
     everyday = ((problem.reward_range[1] - problem.reward_range[0] + problem.discount * problem.width) / 2.0) ** 2
     # Weights of the variance that a return has anyway, against that of the level: low ones favour low variance.
     rates = np.array([0.02, 0.2, 2.0, 20.0])[:, None]
@@ -350,15 +345,14 @@ def _best(problem: Problem, candidates: Iterator[_Candidates]) -> Iterator[tuple
 
 @cache
 def _sample_sizes(debias: int = 0) -> Ints:
-    """Returns per action that are tried in a reference: multiples of its blocks."""
+    """The numbers of returns per action to try in a reference: multiples of its blocks."""
     sizes, blocks = np.concatenate([2.0 ** np.arange(0.0, 14.0, 0.25), 2.0 ** np.arange(14.0, 50.01)]), 2**debias
     return np.unique(np.maximum(np.round(sizes / blocks), 1.0) * blocks)
 
 
 def _first_order(
-    problem: Problem, returns: ReturnBounds, target: float, references: _References, useful: Ints, debias: int
+    problem: Problem, returns: Bounds, target: float, references: _References, useful: Ints, debias: int
 ) -> Iterator[_Candidates]:
-    """Levels of order 1 around some references, with linear children that are of use."""
     if debias > 0:
         references = _rows(references, np.flatnonzero(references.badness <= target))
     r, j = _grid(np.arange(len(references.level)), useful)
@@ -370,9 +364,8 @@ def _first_order(
 
 
 def _second_order(
-    problem: Problem, returns: ReturnBounds, target: float, references: _References, useful: Ints
+    problem: Problem, returns: Bounds, target: float, references: _References, useful: Ints
 ) -> Iterator[_Candidates]:
-    """Levels of order 2 around some references, with linear children that are of use."""
     # About 15 levels are tried as children of the quadratic term: they are coarse, and the choice is not critical.
     coarse = np.arange(0, len(returns.bias), math.ceil(len(returns.bias) / 15))
     r, j, k = _grid(np.arange(len(references.level)), useful, coarse)
@@ -383,7 +376,7 @@ def _second_order(
         if pairs == 2:
             # The bias by the quadratic term does not depend on the number of pairs. This term squares the support of
             # its child, on which the price of a mean depends in the end: levels with a very wide one are left out.
-            reach = (second.bias <= target) & (second.high - second.low <= 1e6 * problem.width)
+            reach = (second.bias <= target) & (second.width <= 1e6 * problem.width)
             if not reach.any():
                 return
             r, j, k = r[reach], j[reach], k[reach]
@@ -391,8 +384,8 @@ def _second_order(
         yield _Candidates("order-2", second, references.level[r], references.samples[r], 0, j, k, pairs)
 
 
-def _root(problem: Problem, returns: ReturnBounds, epsilon: float, delta: float, order: int) -> tuple[Level, int]:
-    """The cheapest root level whose children have these returns, and how often it is sampled."""
+def _root(problem: Problem, returns: Bounds, epsilon: float, delta: float, order: int) -> tuple[Level, int]:
+    """The cheapest root level over these returns, and the number of its samples."""
     # Plug-in: every action's mean return within ε.
     rung = _rung(returns, epsilon, CERTAIN_SHARE * delta / problem.actions)
     plug_in = Level("plug-in", samples=int(rung.samples), reference=rung.level)
@@ -410,8 +403,9 @@ def _root(problem: Problem, returns: ReturnBounds, epsilon: float, delta: float,
     if len(reach):
         certificate, r, j = _rows(certificate, reach), r[reach], j[reach]
         # Samples after which bias and certified noise are within ε.
-        width, room = certificate.high - certificate.low, epsilon - certificate.bias
-        repeats = np.ceil(confidence.bernstein_count(certificate.variance, width, room, CERTAIN_SHARE * delta))
+        room = epsilon - certificate.bias
+        count = confidence.bernstein_count(certificate.variance, certificate.width, room, CERTAIN_SHARE * delta)
+        repeats = np.ceil(count)
         once = references.certificate.calls[r]
         price = once + repeats * (certificate.calls - once)
         entry = int(np.argmin(price))
@@ -428,7 +422,7 @@ def _root(problem: Problem, returns: ReturnBounds, epsilon: float, delta: float,
 
 
 def _frontier(references: _References) -> _References:
-    """Of all references those that are better than every cheaper one, by 5 % at least."""
+    """The references that are better than every cheaper one, by 5 % at least."""
     badness = references.badness
     order = np.lexsort((badness, references.certificate.calls))
     chosen: list[int] = []
@@ -441,13 +435,10 @@ def _frontier(references: _References) -> _References:
 
 
 def _grid(*axes: Numbers) -> list[Ints]:
-    """All combinations of entries, as flat arrays."""
     return [grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")]
 
 
 def _rows(record: Record, rows: Numbers) -> Record:
-    """Some rows of a record."""
-
     def column(whole: Any) -> Any:
         if isinstance(whole, tuple):
             return _rows(whole, rows)
@@ -457,7 +448,6 @@ def _rows(record: Record, rows: Numbers) -> Record:
 
 
 def _joined(above: Table, below: Table) -> Table:
-    """The rows of two tables, below each other."""
     sizes = len(above.samples), len(below.samples)
 
     def column(parts: tuple[Any, Any]) -> Any:
@@ -470,7 +460,7 @@ def _joined(above: Table, below: Table) -> Table:
     return type(above)(*map(column, zip(above, below, strict=True)))
 
 
-def _returns(problem: Problem, levels: list[Level], certificates: list[LevelBounds]) -> ReturnBounds:
-    """Bounds on the returns through some levels, as columns."""
-    columns = LevelBounds(*(np.array(column, dtype=np.float64) for column in zip(*certificates, strict=True)))
+def _returns(problem: Problem, levels: list[Level], certificates: list[Bounds]) -> Bounds:
+    """The certificates of returns through levels, as columns."""
+    columns = Bounds(*(np.array(column, dtype=np.float64) for column in zip(*certificates, strict=True)))
     return arithmetic.one_step(problem, columns, np.array([float(level.rewards) for level in levels]))

@@ -47,7 +47,7 @@ HEADROOM = 4
 
 @dataclass(frozen=True)
 class _Recursive:
-    """A recursive planner. Subclasses differ in the levels that they allow."""
+    """A recursive planner. Subclasses differ in the levels that they allow, and in published constants."""
 
     backup: Backup
     epsilon: float
@@ -80,7 +80,7 @@ class _Recursive:
         """
         schedule = self.schedule(root.model)
         if root.max_calls is None and schedule.calls > REFUSED_CALLS:
-            # A tenth, for ε is rounded. A price of nothing is the middle of the value interval, and is left out.
+            # A tenth, because the message rounds ε.
             finest = self._finest(root.model, schedule, REFUSED_CALLS // 10)
             price = f"{scientific(schedule.calls)} simulator calls, more than {scientific(REFUSED_CALLS)}"
             raise too_expensive(price, finest.epsilon, finest.calls)
@@ -92,7 +92,7 @@ class _Recursive:
     def _finest(self, model: GenerativeModel, wanted: Schedule, max_calls: int) -> Schedule:
         """The most accurate schedule found within a number of calls, fewer than the planner's own would cost."""
         low, high = wanted.epsilon, wanted.problem.width / 2.0
-        # The middle of the value interval is always within reach.
+        # The middle of the value interval costs nothing.
         best = Schedule(wanted.problem, (Level("constant"),), 1, high, wanted.delta)
         for _ in range(12 if low < high else 0):  # bisections of the range of log ε
             middle = math.sqrt(low * high)
@@ -187,7 +187,7 @@ class DebiasedCruiser(_Recursive):
 
 
 def too_expensive(price: str, epsilon: float, calls: int) -> TooExpensiveError:
-    """The refusal of a run, with an accuracy at which it would start and the price there, if that is more than 0."""
+    """The refusal of a run, with an accuracy that would not be refused and its price, unless that price is 0."""
     message = (
         f"this plan may need {price}. Recursion is for short horizons: {LONG_HORIZONS}. A smaller discount, a larger "
         "epsilon or a higher temperature would help, too"
@@ -212,14 +212,14 @@ class ScheduleRun:
         self.schedule, self.engine = schedule, engine
         self._backup, self._root, self._epsilon = backup, root, epsilon
         self._calls = self._samples = 0
-        self._chunks = 0  # made, which is the number of the next
+        self._chunks = 0  # drawn so far, and so the number of the next
         self._planned = 0  # simulator calls of these chunks, at most
         self._exhausted = False  # whether a chunk did not fit into the limit on calls
         self._interval = schedule.problem.values
         self._q_intervals: Floats = np.tile(schedule.problem.action_values, (schedule.problem.actions, 1))
         self._actions: list[ConfidenceSequence] = []  # returns of each action
         self._mean: ConfidenceSequence | None = None  # samples around the reference
-        # The radius that the noise should reach. A published schedule may promise no ε, and leave no room for noise.
+        # The radius that the noise should reach. A published schedule may leave no room for noise.
         self._radius = max(schedule.epsilon - schedule.bias, 1e-12)
         if schedule.root.kind != "constant":
             through, count = schedule.action_return, schedule.problem.actions
@@ -233,14 +233,14 @@ class ScheduleRun:
     def run(self, workers: Workers, display: Display) -> Status:
         """Samples until the interval is within ε, the schedule is done, or the limit on calls is reached."""
         display.expect(self.schedule.calls)
-        returns, values = (self._action_chunks, self._book_return), (self._value_chunks, self._book_value)
+        returns, values = (self._action_chunks, self._add_return), (self._value_chunks, self._add_value)
         stages = {"constant": [], "plug-in": [returns]}.get(self.schedule.root.kind, [returns, values])
         work = Work(self.engine, self._root.model, self._root.state, self._root.seed)
-        for chunks, book in stages:
+        for chunks, add in stages:
             for chunk, outcome in workers.in_order(work, chunks()):
                 self._calls += outcome.calls
                 self._samples += outcome.sums.samples
-                book(chunk, outcome.sums)
+                add(chunk, outcome.sums)
                 display.update(self._calls, self._interval)
                 if self.schedule.early_stopping and self._precise():
                     return "converged"
@@ -287,11 +287,9 @@ class ScheduleRun:
             left -= count
 
     def _size(self, samples: int, each: int) -> int:
-        limit, planned = self._root.max_calls, self._planned
-        pieces = 64, 256  # the fewest and the most chunks of a stage: the interval is looked at after each
-        return chunk_size(
-            self.engine.chunk_calls, each, samples=samples, pieces=pieces, planned=planned, max_calls=limit
-        )
+        sizes = {"planned": self._planned, "max_calls": self._root.max_calls}
+        # The fewest and the most chunks of a stage: the interval is updated after each.
+        return chunk_size(self.engine.chunk_calls, each, samples=samples, pieces=(64, 256), **sizes)
 
     def _admitted(
         self, draw: Callable[..., Sums], call: tuple[object, ...], count: int, each: int, action: int = 0
@@ -303,21 +301,20 @@ class ScheduleRun:
             yield Chunk(self._chunks, draw, call, count, action)
             self._chunks += 1
 
-    def _book_value(self, _: Chunk[Sums], sums: Sums) -> None:
-        """Takes samples of the value into account and tightens the interval."""
+    def _add_value(self, _: Chunk[Sums], sums: Sums) -> None:
         assert self._mean is not None
         self._mean.update(*sums.moments)
         self._tighten(*self._mean.interval)
 
-    def _book_return(self, chunk: Chunk[Sums], sums: Sums) -> None:
-        """Takes returns of an action into account and, once all actions have theirs, tightens the interval."""
+    def _add_return(self, chunk: Chunk[Sums], sums: Sums) -> None:
+        """Adds returns of an action and, once all actions have theirs, tightens the interval."""
         self._actions[chunk.action].update(*sums.moments)
         if chunk.action == len(self._actions) - 1:
             intervals = np.array([action.interval for action in self._actions])
             self._tighten_by_actions(intervals[:, 0], intervals[:, 1])
 
     def _certain(self) -> None:
-        """The bound that was certified in advance, once all samples are in."""
+        """Applies the bound that was certified in advance, once all samples are in."""
         noise = self.schedule.noise
         if self.schedule.root.kind == "plug-in":
             self._tighten_by_actions(self._q() - noise, self._q() + noise)
@@ -325,7 +322,7 @@ class ScheduleRun:
             self._tighten(self._mean.mean - noise, self._mean.mean + noise)
 
     def _tighten_by_actions(self, low: Floats, high: Floats) -> None:
-        """An interval for every action's mean return gives one for the value, for F is monotone."""
+        """Tightens by an interval for every action's mean return: F is monotone."""
         bias = float(self.schedule.action_return.bias)
         low, high = low - bias, high + bias
         known = self._q_intervals
@@ -345,7 +342,7 @@ class ScheduleRun:
         return within(max(high - value, value - low), self._epsilon)
 
     def _q(self) -> Floats:
-        """The mean return of each action, [K]: the reference of the samples of the value."""
+        """The mean return of each action, [K], around which the value is sampled."""
         if not self._actions:
             return np.full(self.schedule.problem.actions, sum(self.schedule.problem.action_values) / 2.0)
         return np.array([action.mean for action in self._actions])

@@ -17,10 +17,9 @@ from smoothplan.base.arguments import Floats, Numbers
 from smoothplan.base.records import Record, renderer
 from smoothplan.models.model import GenerativeModel, required_model
 from smoothplan.recursive.level import (
+    Bounds,
     Level,
-    LevelBounds,
     ReferenceMoments,
-    ReturnBounds,
     certify,
     corrected,
     exact_reference,
@@ -29,20 +28,14 @@ from smoothplan.recursive.level import (
 from smoothplan.run.records import LONG_HORIZONS, REFUSED_CALLS, Planner, required_planner
 from smoothplan.theory.curvature import Problem
 
-REFERENCE_SHARE = 0.05
-"""The part of δ that the shared reference may use up; its error hardly matters, so little will do."""
-
-CERTAIN_SHARE = 0.25
-"""The part of δ for the bound that needs nothing but the certified variance, and so fixes the price in advance. Most of
-δ goes to the interval that adapts to the variance found, with which most runs stop earlier."""
-
-ACTIONS_SHARE = 0.05
-"""The part of δ for intervals of the action values themselves, which serve a run that is stopped early."""
-
+# Parts of δ. Most goes to the interval that adapts to the variance found, with which most runs stop early.
+REFERENCE_SHARE = 0.05  # the shared reference, whose error hardly matters
+CERTAIN_SHARE = 0.25  # the bound that needs nothing but the certified variance, and so fixes the price in advance
+ACTIONS_SHARE = 0.05  # intervals of the action values, which serve a run that is stopped early
 ADAPTIVE_SHARE = 1.0 - REFERENCE_SHARE - CERTAIN_SHARE - ACTIONS_SHARE
 
 
-def shared_reference(problem: Problem, through: ReturnBounds, samples: Numbers, delta: float) -> ReferenceMoments:
+def shared_reference(problem: Problem, through: Bounds, samples: Numbers, delta: float) -> ReferenceMoments:
     """The root's reference: N returns per action, with range(Q̂ − Q) bounded with probability 1 − REFERENCE_SHARE·δ."""
     each = REFERENCE_SHARE * delta / problem.actions
     error = 2.0 * (confidence.bernstein_radius(through.variance, through.width, samples, each) + through.bias)
@@ -72,7 +65,7 @@ class Schedule:
         return self.levels[-1]
 
     @cached_property
-    def certificates(self) -> list[LevelBounds]:
+    def certificates(self) -> list[Bounds]:
         """The certificate of each level; of the last one as if its reference were drawn anew for every sample."""
         return certify(self.problem, self.levels)
 
@@ -87,13 +80,11 @@ class Schedule:
     def _parts(self, level: Level, costs: list[int]) -> tuple[int, int]:
         """Calls for the reference of one sample of a level, and for the rest of it."""
 
-        def return_calls(child: int) -> int:
-            return self.levels[child].rewards + costs[child]
+        def calls(child: int | None, returns: int) -> int:
+            return 0 if child is None else returns * (self.levels[child].rewards + costs[child])
 
-        around = 0 if level.reference is None else self.problem.actions * level.samples * return_calls(level.reference)
-        rest = 0 if level.linear is None else return_calls(level.linear)
-        rest += 0 if level.quadratic is None else 2 * level.pairs * return_calls(level.quadratic)
-        return around, rest
+        rest = calls(level.linear, 1) + calls(level.quadratic, 2 * level.pairs)
+        return calls(level.reference, self.problem.actions * level.samples), rest
 
     @property
     def reference_calls(self) -> int:
@@ -111,26 +102,25 @@ class Schedule:
         return self.reference_calls + self.repeats * self.sample_calls
 
     @cached_property
-    def sample(self) -> LevelBounds:
+    def sample(self) -> Bounds:
         """The certificate of a root sample given the shared reference, with probability 1 − REFERENCE_SHARE·δ.
 
-        Of one return of one action, for a plug-in root.
+        For a plug-in root, of one return of one action.
         """
         root, problem = self.root, self.problem
         if root.kind == "constant":
             return self.certificates[-1]
         if root.kind == "plug-in":
-            return LevelBounds(*self.action_return)
+            return self.action_return
         around = shared_reference(problem, self.action_return, root.samples, self.delta)
         return corrected(problem, root, around, [self._return(row) for row in range(len(self.levels) - 1)])
 
     def sample_support(self, reference: Floats, value: float) -> tuple[float, float]:
-        """Bounds of a root sample around a reference [K] that is known, and F there: often far narrower than certified.
+        """Bounds of a root sample around a known reference [K], given F there.
 
-        Only of F(Q̂) + X_A − Q̂(A); the certified ones for other roots.
+        They are often far narrower than certified if the sample is F(Q̂) + X_A − Q̂(A).
         """
-        root, proved = self.root, self.sample
-        low, high = float(proved.low), float(proved.high)
+        root, low, high = self.root, float(self.sample.low), float(self.sample.high)
         if root.kind == "order-1" and not root.printed and root.clip is None:
             assert root.linear is not None
             linear = self._return(root.linear)
@@ -139,13 +129,13 @@ class Schedule:
         return low, high
 
     @cached_property
-    def action_return(self) -> ReturnBounds:
-        """Bounds on one return of one action at the root, from which the reference is averaged."""
+    def action_return(self) -> Bounds:
+        """The certificate of one return of one action at the root, from which the reference is averaged."""
         assert self.root.reference is not None
         return self._return(self.root.reference)
 
-    def _return(self, row: int) -> ReturnBounds:
-        """Bounds on a return through a level."""
+    def _return(self, row: int) -> Bounds:
+        """The certificate of a return through a level."""
         return one_step(self.problem, self.certificates[row], self.levels[row].rewards)
 
     @property
@@ -161,9 +151,7 @@ class Schedule:
         count, share = self.repeats, CERTAIN_SHARE * self.delta
         if self.root.kind == "plug-in":
             count, share = self.root.samples, share / self.problem.actions
-        return float(
-            confidence.bernstein_radius(self.sample.variance, self.sample.high - self.sample.low, count, share)
-        )
+        return float(confidence.bernstein_radius(self.sample.variance, self.sample.width, count, share))
 
 
 def trimmed(levels: list[Level]) -> tuple[Level, ...]:
@@ -172,15 +160,11 @@ def trimmed(levels: list[Level]) -> tuple[Level, ...]:
     for row in range(len(levels) - 1, -1, -1):
         if row in needed:
             needed.update(levels[row].children)
-    number: dict[int | None, int | None] = {None: None} | {row: place for place, row in enumerate(sorted(needed))}
+    kept = sorted(needed)
+    new: dict[int | None, int | None] = {None: None} | {row: place for place, row in enumerate(kept)}
     return tuple(
-        replace(
-            levels[row],
-            reference=number[levels[row].reference],
-            linear=number[levels[row].linear],
-            quadratic=number[levels[row].quadratic],
-        )
-        for row in sorted(needed)
+        replace(level, reference=new[level.reference], linear=new[level.linear], quadratic=new[level.quadratic])
+        for level in (levels[row] for row in kept)
     )
 
 
@@ -229,10 +213,7 @@ class Forecast(Record):
 
     @cached_property
     def exponent(self) -> float:
-        """How the price grows: log₂ of the forecast at ε/2 over the forecast at ε.
-
-        From 2ε to ε if ε is so small that there is no schedule for ε/2.
-        """
+        """Growth of the price: log₂ of the forecast at ε/2 over that at ε; at ε over 2ε if ε/2 has no schedule."""
         try:
             fine, coarse = self._calls_at(self.schedule.epsilon / 2.0), self.calls
         except ValueError:
