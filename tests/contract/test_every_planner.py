@@ -20,7 +20,7 @@ from smoothplan.chains.reference import TabularReference
 from smoothplan.graph.sets import ugape
 from smoothplan.models.model import States
 from smoothplan.run.plan import outward
-from smoothplan.run.records import EngineName, GapDetails, Planner, Snapshot, Status
+from smoothplan.run.records import EngineName, GapDetails, Planner, Status
 from smoothplan.theory.backups import Backup
 from tests.common import Counter, content, ending, holds, identified, intervals_of, vectorised
 
@@ -113,7 +113,7 @@ def test_the_fields_of_a_result_agree(make: Callable[..., Planner], engine: Engi
     text = result.to_json()
     fields = json.loads(text, parse_constant=refuse)
     assert "\n" not in text
-    assert set(fields) == {*Snapshot.__dataclass_fields__, "policy", "seconds", "status", "seed", "bonus"}
+    assert set(fields) == {*sp.PlanResult.__dataclass_fields__} - {"names"}
     assert (result.bonus is None) == (planner.backup.temperature == 0.0)
     if result.bonus is not None:
         regularised, ordinary = (sp.exact.solve(model, backup, 1e-10).values[0] for backup in (planner.backup, HARD))
@@ -306,7 +306,7 @@ def test_the_best_action_may_be_proved(kind: Any) -> None:
     assert (proved.status, proved.action) == ("converged", 1)
     assert identified(proved).gap <= 0.0
     assert proved.calls < (1_000 if kind is sp.OTGapE else 20_000)
-    with pytest.raises(ValueError, match="epsilon must be greater than 0 unless max_calls or max_seconds"):
+    with pytest.raises(ValueError, match="epsilon must be greater than 0 .*max_calls"):
         sp.plan(kind(HARD, 0.0), coins, 0)
 
 

@@ -48,9 +48,7 @@ def first(returns: list[Bounds], bias: float) -> int:
     return bisect_left(returns, -bias, key=lambda through: -float(through.bias))
 
 
-def explicit_level(
-    problem: Problem, returns: list[Bounds], bias: float, coarse: int
-) -> tuple[Level, Bounds]:
+def explicit_level(problem: Problem, returns: list[Bounds], bias: float, coarse: int) -> tuple[Level, Bounds]:
     """A level of this bias: order 1 around a coarse reference, debiased; plug-in if no level is fine enough for that.
 
     It takes the least of 4, 8, 16, … returns per action that will do.
