@@ -5,7 +5,6 @@ import importlib
 import os
 import re
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -24,15 +23,6 @@ from smoothplan.models import zoo
 from smoothplan.models.tabular import draw
 from smoothplan.theory import curvature, exact
 
-REFUSALS = (ValueError, TypeError, ImportError)
-"""What may be raised; `ModelError` is a ValueError."""
-
-LONGEST = 1_000
-"""Characters of a message."""
-
-FAST = 5.0
-"""Seconds in which anything is refused, even on a busy machine."""
-
 fuzzed = settings(
     derandomize=True,
     deadline=None,
@@ -43,17 +33,14 @@ fuzzed = settings(
 
 
 def _outcome(build: Callable[[], Any]) -> Any:
-    """What is built, or None where it is refused in one line of reasonable length."""
-    started = time.perf_counter()
+    """What is built, or None if it is refused in one line of reasonable length; `ModelError` is a ValueError."""
     try:
         return build()
-    except REFUSALS as error:
+    except (ValueError, TypeError, ImportError) as error:
         message = str(error)
-        assert message
-        assert len(message.splitlines()) == 1, message
-        assert len(message) <= LONGEST
-        assert time.perf_counter() - started < FAST
-        return None
+    assert len(message.splitlines()) == 1, message
+    assert len(message) <= 1_000
+    return None
 
 
 # Specs
@@ -182,11 +169,10 @@ def test_the_canary_is_alive(untouched: Path) -> None:
         "sysadmin:machines=1e9",
     ],
 )
-def test_absurd_sizes_are_refused_at_once(spec: str) -> None:
-    started = time.perf_counter()
+def test_absurd_sizes_are_refused(spec: str) -> None:
+    """Before anything of that size is made."""
     with pytest.raises(ValueError, match=r"must be at most [\d,]+, got [\d,]+"):
         specs.build_model(spec)
-    assert time.perf_counter() - started < FAST
 
 
 def test_large_sizes_are_not() -> None:
@@ -205,14 +191,12 @@ LIMITS = ("--max-calls=50", "--max-seconds=1", "--quiet")
 
 def _answered(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """A result; or exit status 2 and the one line on standard error that is returned."""
-    started = time.perf_counter()
     try:
         status = cli.main(arguments)
     except SystemExit as end:
         status = int(end.code or 0)
     captured = capsys.readouterr()
     assert status in (0, 2)
-    assert time.perf_counter() - started < 10 * FAST  # something may be compiled
     if status == 2:
         assert captured.out == ""
         assert captured.err.startswith("smoothplan")
@@ -287,21 +271,20 @@ def test_a_model_of_absurd_numbers(
 
 
 @pytest.mark.full
-def test_numbers_at_the_limits_are_fine() -> None:
-    """What is just within the limits has a price, and a run under a limit on calls."""
+@pytest.mark.parametrize("backup", [sp.LogSumExp(1.0), sp.LogSumExp(2e-12)])
+def test_numbers_at_the_limits_are_fine(backup: sp.LogSumExp) -> None:
+    """A forecast, or a run under a limit on calls, with numbers that are just within the limits."""
     model = specs.build_model("river-swim:discount=0.2")
-    for backup in (sp.LogSumExp(1.0), sp.LogSumExp(2e-12)):
-        finest = 1e-12 * max(curvature.value_interval(model, backup))
-        for planner in (sp.SparseSampling, sp.SmoothCruiser):
-            least = finest if backup.temperature == 1.0 else 1e-8
-            forecast = sp.forecast(planner(backup, epsilon=least, delta=1e-100), model)
-            assert forecast.calls > 10**11
-            assert forecast.exponent > 1.0  # from 2ε to ε, for there is no schedule for ε/2
-        for search in (sp.OTGapE(backup, 1e-300, 1e-100), sp.OTGapE(backup, 0.1, horizon=1_000, successors=100)):
-            assert sp.plan(search, model, max_calls=50).calls <= 50
-        cruiser = sp.ReferenceCruiser(backup, epsilon=finest, delta=1e-100, error_range=9e29)
-        assert np.isfinite(sp.plan(cruiser, model, max_calls=500).interval).all()
-    assert sp.plan(sp.SecondOrderSmoothCruiser(sp.LogSumExp(1.0), epsilon=9e29), model).status == "converged"
+    finest = 1e-12 * max(curvature.value_interval(model, backup))
+    for planner in (sp.SparseSampling, sp.SmoothCruiser):
+        least = finest if backup.temperature == 1.0 else 1e-8
+        forecast = sp.forecast(planner(backup, epsilon=least, delta=1e-100), model)
+        assert forecast.calls > 10**11
+        assert forecast.exponent > 1.0  # from 2ε to ε: there is no schedule for ε/2
+    for search in (sp.OTGapE(backup, 1e-300, 1e-100), sp.OTGapE(backup, 0.1, horizon=1_000, successors=100)):
+        assert sp.plan(search, model, max_calls=50).calls <= 50
+    cruiser = sp.ReferenceCruiser(backup, epsilon=finest, delta=1e-100, error_range=9e29)
+    assert np.isfinite(sp.plan(cruiser, model, max_calls=500).interval).all()
 
 
 # Arguments

@@ -10,11 +10,9 @@ import pytest
 
 from smoothplan.base.arguments import Floats
 from smoothplan.recursive import debias as debiasing
-from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.debias import DEBIASING, Debiased, central_moments, left_over
 from smoothplan.theory.backups import LogSumExp
 from tests.attack.levels import Laws, Outcomes, in_place_of_value
-from tests.recursive.common import entropy_problem
 
 
 @dataclass(frozen=True)
@@ -76,45 +74,6 @@ def joint_cumulant(weights: Floats, variables: list[Floats]) -> Floats:
         moments = [(weights * np.prod([variables[i] for i in block], axis=0)).sum(axis=1) for block in blocks]
         total += (-1.0) ** (len(blocks) - 1) * math.factorial(len(blocks) - 1) * np.prod(moments, axis=0)
     return total
-
-
-# --- Parts of certificates
-
-
-@pytest.mark.parametrize("debias", [0, 1, 2])
-def test_parts_of_certificates_of_order_1(debias: int) -> None:
-    """By enumeration, of biased references and children: how the mean given a reference varies with its noise, and how
-    far noise in the policy moves the mean. A whole certificate would hide an error in one part by the slack of others.
-    """
-    rng = np.random.default_rng(debias)
-    drifts, crosses = [], []
-    for number in range(160):
-        case = random_case(rng, 2, 4)
-        if number % 2:  # rare and equal returns, a warm backup: where the moments are attained
-            chance = np.full(2, 0.02 * number / 160)
-            case = Case(4, np.array([0.0, rng.uniform(0.0, 4.0)]), np.ones(2), chance, LogSumExp(3.0))
-        bias, own = rng.uniform(0.0, 0.3, size=2) * (number % 4 > 1)
-        apart = (bias + own) * np.array([1.0, -1.0])  # E X − E Q̂, as different as it may be
-        setting = entropy_problem(0.5, case.backup.temperature)
-        low, high = float(case.low.min()), float((case.low + case.width).max())
-        through = arithmetic.Bounds(bias, case.variance, low, high, 1.0)
-        around = arithmetic.reference(setting, through, case.samples)
-        linear = arithmetic.Bounds(own, 0.0, low, high, 1.0)
-        proved = arithmetic.first_order(setting, around, linear, debias=debias)
-        outcomes = case.outcomes(2**debias)
-        policy = case.backup.policy(outcomes.whole)
-        moved = policy @ apart
-        total = in_place_of_value(case.backup, outcomes.blocks, DEBIASING["order-1", debias])
-        means = total - (policy * (outcomes.whole - case.mean)).sum(axis=1) + moved
-        between = around.second + 2.0 * own
-        drift = float(proved.variance) - between**2 / 4.0
-        drifts.append(outcomes.variance(means) / drift)
-        if debias > 0 and bias + own > 0.0:
-            left = left_over("order-1", debias, 2, setting.derivatives, case.variance, high - low, case.samples)
-            cross = float(proved.bias) - float(proved.shift) - own - float(left)
-            crosses.append(abs(outcomes.mean(moved) - float(case.backup.policy(case.mean) @ apart)) / cross)
-    assert 0.5 < max(drifts) <= 1.0
-    assert debias == 0 or 0.4 < max(crosses) <= 1.0
 
 
 # --- What noise leaves of the bias
@@ -287,52 +246,6 @@ def test_splits_swing_no_further_than_is_proved(written: Written) -> None:
         largest = np.maximum(largest, ratios.max(axis=1))
     # Some swing nearly as far.
     assert (largest >= 0.99 * np.array([any(written.above), any(written.below)])).all()
-
-
-@each_debiased
-def test_certificates_of_debiased_levels_are_those_of_the_proofs(written: Written) -> None:
-    """Written out from Propositions 3.3 and 3.4: their parts hide each other in any one case."""
-    for actions, eta, n in itertools.product((2, 4), (0.05, 0.5, 5.0), (4, 40)):
-        setting = replace(entropy_problem(0.5, eta), actions=actions, at_zero=(-0.2, 0.4), above_max=-0.6)
-        derivatives = LogSumExp(eta).derivatives(actions)
-        d2, d3 = derivatives[:2]
-        t, variance, low, high = 0.03, 0.2, -0.7, 0.6
-        own, own_variance, least, most = 0.02, 0.3, -1.1, 0.9
-        width = high - low
-        through = arithmetic.Bounds(t, variance, low, high, 1.0)
-        linear = arithmetic.Bounds(own, own_variance, least, most, 1.0)
-        around = arithmetic.reference(setting, through, n)
-
-        def rho(x: float) -> float:
-            return min(x, d2 / 2.0 * x**2)  # noqa: B023
-
-        def split_norm(k: int) -> float:
-            norms = debiasing.noise(actions, variance, width, n / 2**k)  # noqa: B023
-            return float(min(norms.second, d2 / 2.0 * norms.fourth**2))  # noqa: B023
-
-        above = sum(alpha * split_norm(k) for k, alpha in enumerate(written.above))
-        below = sum(beta * split_norm(k) for k, beta in enumerate(written.below))
-        up, down = sum(written.above) * rho(width), sum(written.below) * rho(width)
-        left = written.left(actions, derivatives, variance, width, n)
-        if written.kind == "plug-in":
-            proved = arithmetic.plug_in(setting, through, around, written.debias)
-            swing = math.hypot(split_norm(0) + above, below)
-            expected = (t + left, (math.sqrt(variance / n) + swing) ** 2, low - 0.2 - down, high + 0.4 + up, 0.0)
-        else:
-            proved = arithmetic.first_order(setting, around, linear, written.debias)
-            swing = math.hypot(split_norm(0) + below, above)
-            h, second = rho(2.0 * t) / 2.0, math.sqrt(2.0 * (actions - 1) * variance / n)
-            drift = swing + min(2.0, 2.0 * d2 * second) * (t + own)
-            excess = sum(-v for v in written.v.values() if v < 0.0) + sum(y for m, y in written.y.items() if m > 1)
-            expected = (
-                h + d3 * second**2 * (t + own) + left + own,
-                own_variance + (second + 2.0 * t + 2.0 * own) ** 2 / 4.0 + drift**2,
-                max(-0.2 - width, -0.6) - down + least + h,
-                0.4 + width + min(up, width * excess) + most + h,
-                h,
-            )
-        found = proved.bias, proved.variance, proved.low, proved.high, proved.shift
-        assert [float(number) for number in found] == pytest.approx(expected, rel=1e-12)
 
 
 def test_noise_in_the_policy_is_real() -> None:

@@ -16,13 +16,11 @@ from smoothplan.base.arguments import Floats, Ints
 from smoothplan.models.model import Oracle
 from smoothplan.recursive.batched import BatchedEngine
 from smoothplan.recursive.compiled import CompiledEngine
-from smoothplan.recursive.debias import DEBIASING, Debiased
 from smoothplan.recursive.level import Level
 from smoothplan.recursive.schedule import Schedule
 from smoothplan.run.chunks import Engine, Sums
 from smoothplan.theory.backups import HardMax, LogSumExp, OptimalTransport, SoftmaxMixture
 from smoothplan.theory.curvature import Problem
-from tests.attack.levels import Laws, Outcomes, in_place_of_value
 from tests.common import in_the_plane
 from tests.naive import (
     DIGITS,
@@ -35,7 +33,6 @@ from tests.naive import (
     random_model,
     randomly,
     rooted,
-    transport,
     without_stopping,
 )
 
@@ -287,27 +284,6 @@ def test_levels_have_their_exact_distribution(name: str, row: int, engine: str) 
     near(interpreter.returns(Oracle(table.model, seed=row, chunk=1), far, 0, MANY[engine]), through)
 
 
-@pytest.mark.parametrize("kind", ["plug-in", "order-1"])
-@pytest.mark.parametrize("debias", [1, 2])
-def test_debiased_levels_of_three_actions_take_their_exact_values(debias: int, kind: Debiased) -> None:
-    """Where a return is one of two rewards, after which the episode ends. No statistics: every sample is possible."""
-    model = random_model(15, actions=3, discount=0.5, branching=2, kind="successor", terminal=1.0)
-    returns = Laws(model.rewards[0], model.probabilities[0])
-    outcomes = Outcomes.of(returns, 4, 2**debias)
-    level = Level(kind, samples=4, reference=0, debias=debias, linear=None if kind == "plug-in" else 0)
-    for backup in (LogSumExp(0.2), transport(model, "fixed")):
-        possible = in_place_of_value(backup, outcomes.blocks, DEBIASING[kind, debias])
-        if kind == "order-1":
-            possible = possible[:, None, None] + returns.values - outcomes.whole[:, :, None]
-        known = np.sort(possible, axis=None)
-        for engine in ENGINES:
-            found, _ = drawn(engine, Case(model, backup, (Level("constant"), level)), 1, 0, 500, seed=debias)
-            place = np.clip(np.searchsorted(known, found), 1, len(known) - 1)
-            apart = np.minimum(np.abs(found - known[place - 1]), np.abs(found - known[place]))
-            assert apart.max() < 2.0 * 10.0**-DIGITS
-            assert len(np.unique(found)) > 50
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("row", [7, 8, 12, 13, 14, pytest.param(15, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", SMALL)
@@ -399,13 +375,12 @@ def to_the_end(monkeypatch: pytest.MonkeyPatch) -> Callable[..., sp.PlanResult]:
     return run
 
 
-RUNS: dict[str, tuple[Callable[[SoftmaxMixture], Any], float]] = {
-    "sparse": (lambda backup: sp.SparseSampling(backup, epsilon=0.05), 0.2),
-    "first": (lambda backup: sp.SmoothCruiser(backup, epsilon=0.03), 0.2),
-    "second": (lambda backup: sp.SecondOrderSmoothCruiser(backup, epsilon=0.03), 0.2),
-    "printed sparse": (lambda backup: sp.SparseSampling(backup, epsilon=2.0, variant="paper"), 0.2),
-    "printed first": (lambda backup: sp.SmoothCruiser(backup, epsilon=1.0, variant="paper"), 0.2),
-    "printed second": (lambda backup: sp.SecondOrderSmoothCruiser(backup, epsilon=0.1, variant="paper"), 0.2),
+RUNS: dict[str, Any] = {
+    "sparse": sp.SparseSampling(LogSumExp(1.0), epsilon=0.05),
+    "first": sp.SmoothCruiser(LogSumExp(1.0), epsilon=0.03),
+    "printed sparse": sp.SparseSampling(LogSumExp(1.0), epsilon=2.0, variant="paper"),
+    "printed first": sp.SmoothCruiser(LogSumExp(1.0), epsilon=1.0, variant="paper"),
+    "printed second": sp.SecondOrderSmoothCruiser(LogSumExp(1.0), epsilon=0.1, variant="paper"),
 }
 
 
@@ -415,9 +390,7 @@ def test_a_full_run_makes_the_calls_of_its_forecast(
     name: str, engine: EngineName, to_the_end: Callable[..., sp.PlanResult]
 ) -> None:
     """To the digit: without order-2 levels, and as printed, where equal pairs are drawn too."""
-    make, discount = RUNS[name]
-    model = random_model(21, actions=2, discount=discount, kind="bernoulli")
-    planner = make(LogSumExp(1.0))
+    planner, model = RUNS[name], random_model(21, actions=2, discount=0.2, kind="bernoulli")
     schedule = planner.schedule(model)
     result = to_the_end(planner, schedule, model, engine)
     assert any(level.kind == "order-2" for level in schedule.levels) == (name == "printed second")

@@ -42,7 +42,7 @@ def started(
     return cast(GapCruiserRun, planner.start(Root(model, 0, 0, max_calls, max_seconds, "auto", time.perf_counter())))
 
 
-# Coverage: see also test_plan.py, where the intervals of many runs are checked
+# Coverage: see also tests/run/test_plan.py
 
 
 @pytest.mark.parametrize("end", [0, 1], ids=["smallest", "largest"])
@@ -74,15 +74,6 @@ def test_the_bias_of_the_levels_is_needed(backup: Backup, end: int) -> None:
     assert ((solution.q[0] - wrong) * (1 if end else -1) > 0.01).all()
 
 
-def test_a_jitted_simulator() -> None:
-    model, planner = sp.models.cart_pole(discount=0.3), sp.OTGapCruiser(sp.LogSumExp(0.3), 0.02)
-    assert sp.plan(planner, model, [0.0, 0.0, 0.1, 0.3]).status == "converged"
-    with pytest.raises(
-        ValueError, match="engine 'compiled' needs a TabularModel and a mixture of softmaxes, got JitModel"
-    ):
-        sp.plan(planner, model, [0.0, 0.0, 0.1, 0.3], engine="compiled")
-
-
 # Why a run stops
 
 
@@ -111,15 +102,13 @@ def test_a_hopeless_run_is_refused_with_numbers() -> None:
 # Special cases
 
 
-@pytest.mark.parametrize("kind", ["bernoulli", "deterministic"])
-def test_no_future(kind: str) -> None:
-    model = garnet(3, 0.0, kind=kind)
-    result = sp.plan(sp.OTGapCruiser(sp.HardMax(), 0.05, SURE), model, 0)
+@pytest.mark.parametrize(("rewards", "most"), [("declared", 3), ("bounded", 10**5)])
+def test_known_rewards_without_a_future(rewards: Any, most: int) -> None:
+    model = garnet(3, 0.0, kind="deterministic")
+    result = sp.plan(sp.OTGapCruiser(sp.HardMax(), 0.05, SURE, rewards=rewards), model, 0)
     assert result.status == "converged"
     assert holds(result, model, sp.HardMax())
-    if kind == "deterministic":
-        assert result.calls <= 3
-        assert sp.plan(sp.OTGapCruiser(sp.HardMax(), 0.05, rewards="bounded"), model, 0).calls > 100
+    assert most // 1000 <= result.calls <= most
 
 
 def test_what_has_no_variance_is_known_after_one_sample() -> None:
@@ -129,7 +118,6 @@ def test_what_has_no_variance_is_known_after_one_sample() -> None:
     assert result.status == "converged"
     assert result.calls < 10_000
     assert holds(result, model, sp.HardMax())
-    assert result.action == sp.exact.solve(model, sp.HardMax()).q[0].argmax()
 
 
 # The price
@@ -178,7 +166,7 @@ def test_the_price_of_a_run_is_below_what_its_ladder_says(order: int) -> None:
 # Ladders
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("order", [0, 2])
 @pytest.mark.parametrize("discount", [0.0, 0.2, 0.8])
 @pytest.mark.parametrize("backup", [SMOOTH, sp.HardMax()], ids=["entropy", "hard maximum"])
 def test_a_ladder_leads_down_to_its_radius(order: int, discount: float, backup: Backup) -> None:

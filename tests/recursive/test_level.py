@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
-from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.level import Bounds, Level, certify
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import HardMax, LogSumExp, SoftmaxMixture
@@ -158,41 +157,20 @@ def test_certificates_of_clipping_hold_for_any_interval() -> None:
             holds(proved, exact.level(row, 0), value)
 
 
-# --- Terms that are attained -----------------------------------------------------------------------------------------
-
-
-def one_step(rewards: Any, probabilities: Any = None, **declared: Any) -> sp.TabularModel:
-    """Rewards [K, B] of state 0, equally likely by default, and then the end: a return is its reward."""
-    rewards = np.stack([np.asarray(rewards), np.zeros_like(rewards)])
-    chances = np.full(rewards.shape, 1.0 / rewards.shape[2])
-    if probabilities is not None:
-        chances[0] = probabilities
-    ends = np.array([False, True])
-    return sp.TabularModel(chances, np.ones(rewards.shape, int), rewards, terminal=ends, **{"discount": 0.5} | declared)
-
-
-def order_2(pairs: int, printed: bool) -> tuple[Level, Level]:
-    return (
-        Level("constant"),
-        Level("order-2", samples=1, reference=0, linear=0, quadratic=0, pairs=pairs, printed=printed),
-    )
-
-
 @pytest.mark.parametrize(
     ("actions", "pairs"),
     [(2, 2), (2, 3), (3, 2), *(pytest.param(*sizes, marks=pytest.mark.full) for sizes in ((3, 3), (4, 2)))],
 )
 def test_order_2_is_unbiased_for_the_taylor_polynomial(actions: int, pairs: int) -> None:
     """Given Q̂, with children without bias, the mean is T₂(Q; Q̂), to rounding; order 1's is T₁(Q; Q̂)."""
-    rng = np.random.default_rng(actions)
-    model = one_step(rng.uniform(-1.0, 1.0, size=(actions, 2)), rng.dirichlet(np.ones(2), size=actions))
+    model = random_model(actions, actions=actions, discount=0.5, branching=2, kind="successor", low=-1.0, terminal=1.0)
     reference = np.random.default_rng(pairs).normal(size=actions)
     q = model.expected_rewards[0]
     backups: tuple[SoftmaxMixture, ...] = (LogSumExp(0.4), transport(model, "table"))
     for backup, printed in itertools.product(backups, (False, True)):
         problem = Problem.of(model, backup)
-        second = order_2(pairs, printed)
-        levels = (*second, replace(second[1], kind="order-1", quadratic=None, pairs=0))
+        second = Level("order-2", samples=1, reference=0, linear=0, quadratic=0, pairs=pairs, printed=printed)
+        levels = (Level("constant"), second, replace(second, kind="order-1", quadratic=None, pairs=0))
         exact = Exact(problem, levels, backup, model)
         for row, order in ((1, 2), (2, 1)):
             found = exact.around(row, 0, reference.tolist()).mean
@@ -200,139 +178,15 @@ def test_order_2_is_unbiased_for_the_taylor_polynomial(actions: int, pairs: int)
             assert found == pytest.approx(taylor, abs=1e-10)
 
 
-def fair_coin(gap: float, noise: float) -> sp.TabularModel:
-    """Two actions whose returns are ±noise with equal odds, the first one's moved up by a gap; then the end."""
-    return one_step([[gap + noise, gap - noise], [noise, -noise]])
-
-
-@pytest.mark.parametrize("pairs", [2, 3, 4])
-@pytest.mark.parametrize(("gap", "noise"), [(1.0, 1.0), (1.0, 0.3), (0.2, 0.7)])
-def test_the_variance_of_the_quadratic_term(gap: float, noise: float, pairs: int) -> None:
-    """`second_order` against all outcomes at K = 2 with p = 1/2, where its bound on E Quad² is attained.
-
-    There E[(Δ_A − Δ_A′)²] = r²/2, which is (1 − 1/K)·r²: the probability that the actions differ and the bound on the
-    squared difference are not both to be halved. With (r/√2)² in place of r² the bound fails.
-    """
-    eta = 1.0
-    model, backup = fair_coin(gap, noise), LogSumExp(eta)
-    problem = Problem.of(model, backup)
-    levels = (
-        Level("constant"),
-        Level("order-1", linear=0),
-        Level("order-2", linear=0, quadratic=0, pairs=pairs),
-    )
-    exact = Exact(problem, levels, backup, model)
-    # Around Q̂ = 0 linear and quadratic part are independent, so the variances subtract.
-    quadratic = exact.around(2, 0, [0.0, 0.0]).variance - exact.around(1, 0, [0.0, 0.0]).variance
-    around = arithmetic.exact_reference(gap / 2.0, 0.0, 0.0)
-    through = Bounds(bias=0.0, variance=noise**2, low=-noise, high=gap + noise, calls=1.0)
-    first = arithmetic.first_order(problem, around, through)
-    second = arithmetic.second_order(problem, around, through, through, pairs)
-    assert exact.around(2, 0, [0.0, 0.0]).variance <= second.variance + ROUNDING
-    assert exact.around(1, 0, [0.0, 0.0]).variance <= first.variance + ROUNDING
-
-    def bound(squared_difference: float) -> float:
-        cross = 8.0 * noise**2 * squared_difference / pairs
-        return 0.5 / (16.0 * eta**2) * (cross + 8.0 * noise**4 / (pairs * (pairs - 1)) + gap**4)
-
-    mean = gap**2 / (8.0 * eta)
-    assert quadratic + mean**2 == pytest.approx(bound(gap**2), rel=1e-9)  # E Quad² attains the bound
-    # What the error of T₂ adds to the variance; at order 1 a reference without noise adds nothing.
-    spread = second.variance - first.variance - (gap**2 / (8.0 * eta)) ** 2
-    assert spread == pytest.approx(bound(gap**2), rel=1e-9)
-    if noise**2 / pairs > gap**2 / 8.0:
-        assert quadratic > bound(gap**2 / 2.0) + 1e-6
-
-
-@pytest.mark.parametrize("pairs", [2, 3])
-def test_the_variance_of_printed_levels_is_attained(pairs: int) -> None:
-    """Two actions alike, whose pairs are drawn even where both are the same; two that differ, centred by the policy;
-    one that is clipped. With two pairs the support is attained, too.
-    """
-    noise, eta, backup = 0.7, 0.5, LogSumExp(0.5)
-    model = fair_coin(0.0, noise)
-    around = arithmetic.exact_reference(0.0, 0.0, 0.0)
-    through = Bounds(bias=0.0, variance=noise**2, low=-noise, high=noise, calls=1.0)
-    problem = Problem.of(model, backup)
-    levels = (Level("constant"), Level("order-2", linear=0, quadratic=0, pairs=pairs, printed=True))
-    found = Exact(problem, levels, backup, model).around(1, 0, [0.0, 0.0])
-    proved = arithmetic.second_order(problem, around, through, through, pairs, printed=True)
-    centred = problem.action_gap**2 / 4.0  # what ⟨π, Q̂⟩ leaves of the variance between actions, here nothing
-    assert found.variance == pytest.approx(float(proved.variance) - centred, rel=1e-9)
-    assert found.variance == pytest.approx(noise**2 + noise**4 / (2.0 * eta**2 * pairs * (pairs - 1)), rel=1e-9)
-
-    assert float(proved.high) == pytest.approx(found.values[-1])
-    assert pairs > 2 or float(proved.low) == pytest.approx(found.values[0])
-
-    single = random_model(0, actions=1, discount=0.0, kind="bernoulli")
-    levels = (Level("constant"), Level("plug-in", samples=1, reference=0, clip=(0.0, 1.0 - 1e-9)))
-    clipped = certify(Problem.of(single, HardMax()), levels)[1]
-    assert clipped.variance == pytest.approx(0.25, rel=1e-6)  # that of a fair coin
-
-    apart = one_step([[1.0], [0.0]], discount=1e-9)
-    problem = Problem.of(apart, backup)
-    levels = (Level("constant"), Level("order-1", linear=0, printed=True))
-    assert Exact(problem, levels, backup, apart).level(1, 0).variance == pytest.approx(0.25, rel=1e-6)
-    assert 0.25 <= certify(problem, levels)[1].variance * (1.0 + 1e-6) < 0.251
-
-
-def test_the_bias_of_a_coarse_quadratic_child_is_attained() -> None:
-    """Two actions alike, next states whose constant guesses are wrong by W/2 in opposite directions: γ²W²/(8η)."""
-    discount, eta = 0.3, 0.7
-    step = discount / (1.0 - discount)
-    rewards = np.array([[0.2, 0.2 + step], [1.0, 1.0], [0.0, 0.0]])
-    successors = np.array([[1, 2], [1, 1], [2, 2]])[..., None]
-    model = sp.TabularModel(np.ones((3, 2, 1)), successors, rewards, discount=discount)
-    backup = LogSumExp(eta)
-    problem = Problem.of(model, backup)
-    depth = 20
-    levels = with_own_shifts(
-        problem,
-        (
-            Level("constant"),
-            *(Level("plug-in", samples=1, reference=row) for row in range(depth)),
-            Level("order-2", samples=1, reference=depth, linear=depth, quadratic=0, pairs=2),
-        ),
-    )
-    value = float(sp.exact.solve(model, backup, tolerance=1e-12).values[0])
-    bias = Exact(problem, levels, backup, model).level(depth + 1, 0).mean - value
-    assert bias == pytest.approx((discount * problem.width) ** 2 / (8.0 * eta), rel=1e-6)
-    assert bias <= certify(problem, levels)[-1].bias <= bias * (1.0 + 1e-6)
-
-
-def test_the_second_order_remainder_may_exceed_the_range() -> None:
-    """|F − T₂| is bounded by range²/(8η), not by the range: the variance bound must not use the smaller of the two."""
-    eta, gap = 0.01, 1.0
-    backup = LogSumExp(eta)
-    error = float(backup.value([gap, 0.0]) - curvature.taylor(backup, [gap, 0.0], [0.0, 0.0], 2))
-    assert gap < abs(error) <= gap**2 / (8.0 * eta)
-    around = arithmetic.exact_reference(gap / 2.0, 0.0, 0.0)
-    through = Bounds(bias=0.0, variance=0.0, low=0.0, high=gap, calls=1.0)
-    problem = Problem.of(fair_coin(gap, 0.0), backup)
-    proved = arithmetic.second_order(problem, around, through, through, 2)
-    assert abs(error) <= proved.bias <= 1.1 * abs(error)
-    squares = problem.differing * gap**4 / (16.0 * eta**2)
-    assert proved.variance >= gap**2 / 4.0 + squares + error**2
-
-
-# --- Levels that make no sense
-
-
 @pytest.mark.parametrize("samples", [0, 1, 3, 6])
-def test_what_cannot_be_debiased_is_refused(samples: int) -> None:
+def test_levels_that_make_no_sense_are_refused(samples: int) -> None:
     with pytest.raises(ValueError, match=f"samples must be a multiple of 4 for debias=2, got {samples}"):
         Level("order-1", samples=samples, reference=0, linear=0, debias=2)
-    with pytest.raises(ValueError, match="rewards must be at least 1, got 0"):
-        Level("constant", rewards=0)
     with pytest.raises(ValueError, match="debias must be 0 for a level of kind 'order-2'"):
         Level("order-2", samples=4, reference=0, linear=0, quadratic=0, pairs=2, debias=1)
-    debiased = [Level("constant"), Level("plug-in", samples=2, reference=0, debias=1)]
     for hard in (entropy_problem(temperature=0.0), replace(entropy_problem(), derivatives=(0.25,))):
         with pytest.raises(ValueError, match=r"debias must be 0 for a backup with \d bounded derivatives, got 1"):
-            certify(hard, debiased)
-
-
-@pytest.mark.parametrize("child", [1, 2, -1])
-def test_a_child_that_is_not_above_is_refused(child: int) -> None:
-    with pytest.raises(ValueError, match="level 1 refers to levels"):
-        certify(entropy_problem(), [Level("constant"), Level("plug-in", samples=2, reference=child)])
+            certify(hard, [Level("constant"), Level("plug-in", samples=2, reference=0, debias=1)])
+    for child in (1, 2, -1):
+        with pytest.raises(ValueError, match="level 1 refers to levels"):
+            certify(entropy_problem(), [Level("constant"), Level("plug-in", samples=2, reference=child)])
