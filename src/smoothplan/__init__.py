@@ -41,10 +41,10 @@ from smoothplan.recursive.gap_cruiser import OTGapCruiser
 from smoothplan.recursive.planners import DebiasedCruiser, SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
 from smoothplan.recursive.schedule import Forecast, forecast
 from smoothplan.run.checkpoint import CheckpointError
+from smoothplan.run.chunks import ClusterError
 from smoothplan.run.plan import PlanResult, plan
 from smoothplan.run.records import TooExpensiveError
 from smoothplan.run.session import check_model
-from smoothplan.run.workers import ClusterError
 from smoothplan.theory import backups, curvature, exact
 from smoothplan.theory.backups import HardMax, LogSumExp, OptimalTransport, Tsallis
 from smoothplan.theory.testing import BackupError, BackupReport, check_backup

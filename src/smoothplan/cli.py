@@ -27,9 +27,9 @@ from smoothplan.decide.unregularised import choose, is_long
 from smoothplan.models import GenerativeModel, SimulatorError, TabularModel
 from smoothplan.recursive.schedule import Scheduled
 from smoothplan.report import aligned, listed, plan_summary
+from smoothplan.run.chunks import ClusterError
 from smoothplan.run.plan import PlanResult
 from smoothplan.run.records import GapDetails, Planner
-from smoothplan.run.workers import ClusterError
 from smoothplan.theory.backups import Backup, HardMax
 from smoothplan.theory.exact import Solution
 

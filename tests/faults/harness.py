@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 import smoothplan as sp
+from smoothplan.run.checkpoint import ChunkRow
 
 LONG = 300.0
 """Seconds to wait for what must happen, on a machine with other things to do."""
@@ -356,7 +357,8 @@ def chunks(checkpoint: Path) -> dict[int, int]:
             shutil.copy(file, folder)
         connection = sqlite3.connect(Path(folder) / checkpoint.name)
         try:
-            return dict(connection.execute("SELECT number, calls FROM chunks"))
+            rows = connection.execute("SELECT name, value FROM rows WHERE name LIKE 'chunk %'")
+            return {int(name.split()[1]): ChunkRow(*json.loads(value)).calls for name, value in rows}
         finally:
             connection.close()
     return {}

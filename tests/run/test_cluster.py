@@ -22,10 +22,9 @@ import smoothplan as sp
 from smoothplan.base.stopping import StopSignal
 from smoothplan.graph.sampling import PairSampler
 from smoothplan.run import cluster as clusters
-from smoothplan.run.chunks import Work
+from smoothplan.run.chunks import ClusterError, Work
 from smoothplan.run.records import ReferenceDetails
 from smoothplan.run.remote import Order, Shipped, compute
-from smoothplan.run.workers import ClusterError
 from tests.common import content, ending, vectorised
 from tests.faults.harness import Cluster, free_port, ring, wait_until
 
@@ -162,7 +161,8 @@ def test_processes_on_this_machine_end_with_the_run(capfd: pytest.CaptureFixture
     assert content(found[0]) == content(found[1])
     assert children() <= before
     said = capfd.readouterr()
-    assert set(said.out.splitlines()) == set(said.err.splitlines()) == {"so far, so good"}
+    assert set(said.out.splitlines()) == {"so far, so good"}
+    assert said.err.replace("so far, so good", "").split() == []  # lines of two processes may be mixed
 
 
 @full
@@ -276,7 +276,7 @@ def test_dask_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_another_version_on_a_worker_that_joined_later() -> None:
     with pytest.raises(RuntimeError, match=r"a worker has smoothplan .*: install version 0\.0\.0 there"):
-        compute(Shipped(b""), [], Order("", "0.0.0", False, None, 0.0))
+        compute(Shipped(b""), [], Order("0.0.0", False, None, 0.0))
 
 
 def _raise(rng: np.random.Generator) -> None:
@@ -322,7 +322,7 @@ TOO_LONG = r"a chunk took longer than chunk_seconds=1 s"
         (_hang_in_c, False, {"chunk_seconds": 1.0}, TOO_LONG),
         pytest.param(_hang, True, {"chunk_seconds": 1.0}, TOO_LONG, marks=full),
         pytest.param(
-            _eat, True, {"worker_memory": 600_000_000}, "more memory .*worker_memory=600000000, .* in use", marks=full
+            _eat, True, {"worker_memory": 600_000_000}, "more memory .* of 600000000 bytes in use", marks=full
         ),
     ],
 )

@@ -27,6 +27,16 @@ CALLS_AT_ONCE = 1 << 15
 T = TypeVar("T")
 
 
+class ClusterError(RuntimeError):
+    """The cluster is gone.
+
+    Attributes:
+        partial: the result of the run so far, if a run was under way.
+    """
+
+    partial: Any = None
+
+
 @dataclass(frozen=True, slots=True)
 class Sums:
     """Sums over independent samples. They add, and write and read themselves.

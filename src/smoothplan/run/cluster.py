@@ -1,17 +1,14 @@
 """Dask computes the chunks of a run: in processes on this machine, or on a cluster.
 
-Dask moves batches, restarts workers that die, and gives their batches to others. Where the scheduler itself goes away,
-batches wait for it to come back, for a while, and are sent again. A batch whose process died is sent again with notes
-of every simulator call: a process that dies twice at the same call was killed by the simulator.
+Dask moves batches, restarts workers that die, and gives their batches to others. If the scheduler itself goes away,
+batches wait a while for it to come back, and are sent again. A batch whose process died is sent again as a careful
+one: see `smoothplan.run.remote`.
 """
 
 import contextlib
-import importlib
-import io
 import logging
 import os
 import signal
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -19,8 +16,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,61 +25,30 @@ from typing import Any
 
 from smoothplan.base.compiling import paused_clock
 from smoothplan.base.stopping import StopSignal
-from smoothplan.models.calls import SimulatorError
 from smoothplan.models.vector import JitModel
-from smoothplan.run.chunks import Batch, Done, Outcome, Work
-from smoothplan.run.remote import Note, Order, Shipped, compute, read_note
-from smoothplan.run.workers import ClusterError
-
-LOOPBACK = "127.0.0.1"
-"""Where processes on this machine listen: whoever reaches a port of Dask can run code."""
+from smoothplan.run.chunks import Batch, ClusterError, Done, Work
+from smoothplan.run.remote import Order, Shipped, compute, start_python
 
 CONNECT_SECONDS = 30.0
-"""How long a scheduler may take to answer, and the first worker to appear."""
-
-LOST_SECONDS = 120.0
-"""How long batches wait for workers, after all have gone."""
-
-COUNT_SECONDS = 2.0
-"""How often the workers are counted: they may come and go."""
+"""Seconds that a scheduler may take to answer, and the first worker to appear."""
 
 FETCH_SECONDS = 2.0
-"""How long an answer may take that should be there."""
+"""Seconds to wait for an answer that should be there."""
 
-NOTE_SECONDS = 3.0
-"""How long to look for the note of a process that died on another machine, whose nanny may be busy."""
-
-WARM_UP, COMPILING = 10.0, 60.0
-"""Seconds that the first chunk of a kind in a process may take beyond `chunk_seconds`, which may load something; and
-where it compiles."""
+WARM_UP = 10.0
+"""Seconds beyond `chunk_seconds` for the first chunk of a kind in a process, which may load something."""
 
 ATTEMPTS = 20
-"""Times that a batch is sent without any progress."""
+"""Times that a batch is sent."""
 
 
 @dataclass(eq=False)
 class _Ticket:
     """A batch on its way."""
 
-    end: int  # chunks to compute; fewer than there are once one of them is known to fail
-    outcomes: list[Outcome[Any]] = field(default_factory=list)
-    error: BaseException | None = None  # of the chunk at the end,
-    abandoned: int = 0  # and its simulator calls
     future: Any = None  # Dask's
-    key: str = ""
-    noting: bool = False  # whether simulator calls are noted,
-    split: int = 0  # and before which chunk a process died: those before it are computed first
-    attempts: int = 0  # without progress
-    last: tuple[Any, ...] | None = None  # where the process died last time
-
-
-def batch_seconds(workers: int) -> float:
-    """How long a batch should take: a second, or more where a hundred batches a second would keep a scheduler busy.
-
-    >>> batch_seconds(2), batch_seconds(10_000)
-    (1.0, 100.0)
-    """
-    return max(1.0, workers / 100)
+    careful: bool = False  # whether its process died, so that it is computed in a child
+    attempts: int = 0
 
 
 class DaskPool:
@@ -115,7 +80,7 @@ class DaskPool:
         self._stop_signal, self._seconds, self._memory = stop_signal, chunk_seconds, memory
         self._leaving = contextlib.ExitStack()
         self._works: dict[Work, Any] = {work: (pack(work), None)}  # in bytes, and Dask's futures of them
-        self._sent: list[_Ticket] = []
+        self._sent: set[Batch] = set()  # and not done
         self._counted = 0  # threads of workers,
         self._counted_at = self._seen_at = 0.0  # when they were counted, and when there were any
         try:
@@ -157,7 +122,7 @@ class DaskPool:
 
     @property
     def workers(self) -> int:
-        """How many batches are computed at a time, as of late."""
+        """How many batches are computed at a time, by the latest count."""
         return max(self._counted, 1)
 
     @property
@@ -180,8 +145,8 @@ class DaskPool:
         """
         if batch.work not in self._works:
             self._works[batch.work] = pack(batch.work), None
-        batch.ticket = _Ticket(len(batch.chunks))
-        self._sent.append(batch.ticket)
+        batch.ticket = _Ticket()
+        self._sent.add(batch)
         self.wait([batch], 0.0)
 
     def wait(self, batches: Sequence[Batch], seconds: float) -> None:
@@ -204,28 +169,32 @@ class DaskPool:
             raise
         except Exception as error:  # of whatever kind Dask raises
             raise ClusterError(f"the cluster at {self._where} is gone: {type(error).__name__}: {error}") from error
-        self._sent = [ticket for ticket in self._sent if ticket.future is not None]
+        self._sent = {batch for batch in self._sent if batch.done is None}
 
     def close(self) -> None:
-        """Abandons what is under way. Processes of our own are ended; a cluster is left as it was."""
+        """Discards work in progress. Processes of our own are ended; a cluster is left as it was."""
         with self._leaving:
-            for future in [*(found for _, found in self._works.values()), *(ticket.future for ticket in self._sent)]:
+            for future in [
+                *(found for _, found in self._works.values()),
+                *(batch.ticket.future for batch in self._sent),
+            ]:
                 if future is not None:
                     with contextlib.suppress(Exception):  # the client may be closed
                         future.release()
 
     def _check(self) -> None:
-        """Raises where there is no hope left; counts the workers now and then."""
+        """Raises if the cluster is gone; counts the workers every two seconds, because they may come and go."""
+        lost_seconds = 120.0  # how long batches wait for workers, after all have gone
         if self._client.status in ("closing", "closed"):
             raise ClusterError(f"the cluster at {self._where} is gone: no scheduler answers")
         now = time.monotonic()
-        if self._client.status == "running" and now - self._counted_at >= COUNT_SECONDS:
+        if self._client.status == "running" and now - self._counted_at >= 2.0:
             self._count()
-        if now - self._seen_at > LOST_SECONDS:
-            raise ClusterError(f"the cluster at {self._where} has had no workers for {LOST_SECONDS:g} s")
+        if now - self._seen_at > lost_seconds:
+            raise ClusterError(f"the cluster at {self._where} has had no workers for {lost_seconds:g} s")
 
     def _count(self) -> int:
-        """Counts the workers, by their threads; as many as before where the scheduler does not answer."""
+        """Counts the workers, by their threads; the count stays if the scheduler does not answer."""
         with contextlib.suppress(OSError, TimeoutError):
             self._counted = sum(self._client.nthreads(callback_timeout=FETCH_SECONDS).values())
         self._counted_at = time.monotonic()
@@ -234,100 +203,51 @@ class DaskPool:
         return self._counted
 
     def _advance(self, batch: Batch) -> None:
-        """Sends a batch that is not on its way, and takes in one that is back."""
+        """Sends a batch that is not on its way, and receives one that is back."""
         ticket: _Ticket = batch.ticket
         if ticket.future is None:
             self._submit(batch)
         if ticket.future.status not in ("finished", "error", "cancelled"):
             return
         try:
-            done: Done = ticket.future.result(timeout=FETCH_SECONDS)
+            batch.done = ticket.future.result(timeout=FETCH_SECONDS)
         except (self._distributed.KilledWorker, CancelledError) as lost:
             ticket.future = None
             ticket.attempts += 1
-            if isinstance(lost, self._distributed.KilledWorker):
-                self._blame(batch)
+            ticket.careful |= isinstance(lost, self._distributed.KilledWorker)
             if ticket.attempts >= ATTEMPTS:
-                first = batch.chunks[len(ticket.outcomes)]
-                what = f"chunk {first.number} (seed {batch.work.seed}) was lost {ATTEMPTS} times at {self._where}"
-                ticket.end, ticket.error = len(ticket.outcomes), ClusterError(f"{what}: {lost}")
+                chunk = f"chunk {batch.chunks[0].number} (seed {batch.work.seed})"
+                batch.done = Done([], ClusterError(f"{chunk} was lost {ATTEMPTS} times at {self._where}: {lost}"))
         except Exception as failed:
             if isinstance(failed, OSError) and ticket.future.status != "error":
                 return  # the worker that has it does not answer; Dask may know of another, or compute it again
             problem = ClusterError(f"a worker at {self._where} cannot compute: {type(failed).__name__}: {failed}")
             problem.__cause__ = failed
-            ticket.future, ticket.end, ticket.error = None, len(ticket.outcomes), problem
-        else:
-            ticket.future, ticket.attempts = None, 0
-            ticket.outcomes += done.outcomes
-            if done.error is not None:
-                ticket.end, ticket.error, ticket.abandoned = len(ticket.outcomes), done.error, done.abandoned
-        if len(ticket.outcomes) >= ticket.end:
-            batch.done = Done(ticket.outcomes, ticket.error, ticket.abandoned)
+            batch.done = Done([], problem)
 
     def _submit(self, batch: Batch) -> None:
         import dask
 
         data, shipped = self._works[batch.work]
-        # The work is the result of a task, so that Dask makes it again where the workers that have it go away.
+        # The work is the result of a task, so that Dask makes it again if the workers that have it go away.
         if shipped is None or shipped.status in ("cancelled", "error"):
             with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
                 key = f"smoothplan-work-{uuid.uuid4().hex}"
                 shipped = self._client.submit(Shipped, data, key=key, pure=False)
             self._works[batch.work] = data, shipped
-        ticket: _Ticket = batch.ticket
-        ticket.key = f"smoothplan-{uuid.uuid4().hex}"
-        ticket.noting |= ticket.attempts > 0 or self._seconds is not None
         compiles = batch.work.compiled or isinstance(batch.work.model, JitModel)
-        warm_up = COMPILING if compiles else WARM_UP
-        order = Order(ticket.key, version("smoothplan"), ticket.noting, self._seconds, warm_up)
-        start = len(ticket.outcomes)
-        todo = batch.chunks[start : min(ticket.split, ticket.end) if ticket.split > start else ticket.end]
-        ticket.future = self._client.submit(compute, shipped, todo, order, key=ticket.key, pure=False)
+        order = Order(version("smoothplan"), batch.ticket.careful, self._seconds, 60.0 if compiles else WARM_UP)
+        key = f"smoothplan-{uuid.uuid4().hex}"
+        batch.ticket.future = self._client.submit(compute, shipped, batch.chunks, order, key=key, pure=False)
 
-    def _blame(self, batch: Batch) -> None:
-        """The process of a batch has died: finds out whether the simulator killed it."""
-        ticket: _Ticket = batch.ticket
-        note = self._note(ticket.key, batch.work.seed) if ticket.noting else None
-        if note is None:
-            return
-        ticket.split = [chunk.number for chunk in batch.chunks].index(note.chunk)
-        events = self._client.get_events("worker-restart-memory") or ()
-        sizes = [event["rss"] for _, event in events if event.get("pid") == note.pid]
-        here = ("memory", note.chunk) if sizes else ("call", note.chunk, note.number)
-        again, ticket.last = here == ticket.last, here
-        if not (note.late or again):
-            return
-        if note.late:
-            what = f"a chunk took longer than chunk_seconds={self._seconds:g} s"
-        elif sizes:
-            limit = "" if self._memory is None else f"worker_memory={self._memory}, "
-            what = f"the simulator needs more memory than its process may have ({limit}{sizes[-1]} bytes in use)"
-        else:
-            what = "the simulator ended its process, by a crash or an exit"
-        where = "somewhere in compiled code, which begins with " if batch.work.compiled else ""
-        error = SimulatorError(f"{what} ({where}{note.call.place()})", note.call)
-        if note.late:
-            error.add_note(f"in a worker process:\n{note.late.rstrip()}")
-        if batch.work.compiled:
-            error.add_note("compiled code cannot be watched: engine='batched' tells the very call")
-        ticket.end, ticket.error = ticket.split, error
 
-    def _note(self, key: str, seed: int) -> Note | None:
-        """What a process that died has left behind: on this machine, or where a nanny finds it."""
-        note = read_note(key, seed)
-        end = time.monotonic() + (0.0 if self._is_local else NOTE_SECONDS)
-        while note is None and time.monotonic() < end:
-            self._stop_signal.check()
-            answers: dict[str, Any] = {}
-            with contextlib.suppress(OSError, TimeoutError, ValueError):
-                answers = self._client.run(
-                    read_note, key, seed, nanny=True, on_error="return", callback_timeout=FETCH_SECONDS
-                )
-            found = [answer for answer in answers.values() if isinstance(answer, Note)]
-            note = max(found, key=lambda entry: entry.time) if found else None
-            time.sleep(0.2)
-        return note
+def batch_seconds(workers: int) -> float:
+    """How long a batch should take: a second, or more if a hundred batches a second would keep a scheduler busy.
+
+    >>> batch_seconds(2), batch_seconds(10_000)
+    (1.0, 100.0)
+    """
+    return max(1.0, workers / 100)
 
 
 def _leave(client: Any) -> None:
@@ -336,53 +256,48 @@ def _leave(client: Any) -> None:
         client.close(timeout=FETCH_SECONDS)
 
 
+# Processes on this machine
+
+
 @contextlib.contextmanager
 def _local(distributed: Any, workers: int, memory: int | None) -> Iterator[Any]:
     """A scheduler in this process, and workers that end with it. They do not import the user's own script.
 
-    A process that uses more than its share of the memory is ended; there is nothing to be gained by pausing it.
+    All listen on the loopback interface only, because whoever reaches a port of Dask can run code.
     """
     import dask
 
+    # A process that uses more than its share of the memory is ended; pausing it first would gain nothing.
+    settings = {f"DASK_DISTRIBUTED__WORKER__MEMORY__{name}": "False" for name in ("TARGET", "SPILL", "PAUSE")}
+    settings["DASK_LOGGING__DISTRIBUTED"] = "critical"
     with (
         tempfile.TemporaryDirectory(prefix="smoothplan-", ignore_cleanup_errors=True) as folder,
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),  # we send a batch again, and more carefully
         distributed.LocalCluster(
             n_workers=0,
-            host=LOOPBACK,
-            dashboard_address=f"{LOOPBACK}:0",  # of an HTTP server that there always is
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",  # of an HTTP server that there always is
             scheduler_kwargs={"dashboard": False},
             silence_logs=logging.CRITICAL,
         ) as cluster,
         contextlib.ExitStack() as started,
     ):
-        limit = "auto" if memory is None else str(memory)
+        options = ["--nthreads", "1", "--memory-limit", "auto" if memory is None else str(memory)]
+        options += ["--local-directory", folder, "--host", "127.0.0.1"]
+        options += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
         for _ in range(workers):
-            options = ["--nthreads", "1", "--memory-limit", limit, "--local-directory", folder]
-            options += ["--host", LOOPBACK, "--no-dashboard", "--dashboard-address", f"{LOOPBACK}:0"]
-            started.enter_context(_local_worker([cluster.scheduler_address, *options]))
+            process = start_python("serve", cluster.scheduler_address, *options, session=True, settings=settings)
+            started.callback(_end_group, process)
         yield cluster
 
 
-@contextlib.contextmanager
-def _local_worker(options: list[str]) -> Iterator[None]:
-    """A worker of Dask, with the nanny that starts it again if it dies; both end with this process."""
-    settings = {f"DASK_DISTRIBUTED__WORKER__MEMORY__{name}": "False" for name in ("TARGET", "SPILL", "PAUSE")}
-    settings["DASK_LOGGING__DISTRIBUTED"] = "critical"
-    path = os.pathsep.join(entry for entry in sys.path if entry)
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", "from smoothplan.run.remote import serve; serve()", *options],
-        stdin=subprocess.PIPE,  # which is closed when this process ends, in whatever way
-        stdout=2,  # what a simulator prints goes to standard error
-        env=os.environ | settings | {"PYTHONPATH": path},
-        start_new_session=True,
-    )
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+def _end_group(process: Any) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+# How work travels
 
 
 def pack(work: Work) -> bytes:
@@ -394,89 +309,30 @@ def pack(work: Work) -> bytes:
     Raises:
         TypeError: something in it cannot be copied, such as a lock.
     """
-    stream = io.BytesIO()
+    import cloudpickle
+    import numba.cloudpickle  # a copy of its own, for the functions that Numba compiles
+
+    own = [module for name, module in list(sys.modules.items()) if name != "__main__" and _is_own(name, module)]
     try:
-        with _local_modules_by_value():
-            _pickler()(stream).dump(work)
+        with contextlib.ExitStack() as registered:
+            for pickler in (cloudpickle, numba.cloudpickle):
+                for module in own:
+                    if module.__name__ not in pickler.list_registry_pickle_by_value():
+                        pickler.register_pickle_by_value(module)
+                        registered.callback(pickler.unregister_pickle_by_value, module)
+            return bytes(cloudpickle.dumps(work))
     except Exception as error:  # objects of users may refuse in any way
         raise TypeError(
             f"this simulator cannot be sent to other processes: {error}; keep what cannot be copied out of it, create "
             "it on first use, or use workers=1"
         ) from error
-    return stream.getvalue()
 
 
-@cache
-def _pickler() -> Any:
-    import cloudpickle
-    from numba.core.dispatcher import Dispatcher
-
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        """Leaves out what our own classes derive from the rest; knows compiled functions of packages by name."""
-
-        def reducer_override(self, value: Any) -> Any:
-            kind: Any = type(value)
-            if isinstance(value, Dispatcher):
-                name, module = str(getattr(value, "__qualname__", "")), sys.modules.get(value.__module__)
-                if _is_installed(value.__module__) and getattr(module, name, None) is value:
-                    return _imported, (value.__module__, name)
-            derived = _derived(kind) if kind.__module__.partition(".")[0] == "smoothplan" else ()
-            if derived and kind.__getstate__ is object.__getstate__:
-                return _new, (kind,), {name: item for name, item in vars(value).items() if name not in derived}
-            return super().reducer_override(value)
-
-    return Pickler
-
-
-def _imported(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(module), name)
-
-
-def _new(kind: Any) -> Any:
-    return kind.__new__(kind)
-
-
-@cache
-def _derived(kind: Any) -> frozenset[str]:
-    """The cached properties of a class."""
-    return frozenset(n for base in kind.__mro__ for n, v in vars(base).items() if isinstance(v, cached_property))
-
-
-@contextlib.contextmanager
-def _local_modules_by_value() -> Iterator[None]:
-    """Has the picklers copy what is from modules that are not installed, in place of its name."""
-    import cloudpickle
-    import numba.cloudpickle  # a copy of its own, for the functions that Numba compiles
-
-    modules = [
-        module
-        for name, module in list(sys.modules.items())
-        if isinstance(module, ModuleType) and name != "__main__" and name == getattr(module, "__name__", None)
-        if getattr(module, "__file__", None) and not _is_installed(name)
-    ]
-    with contextlib.ExitStack() as registered:
-        for pickler in (cloudpickle, numba.cloudpickle):
-            for module in modules:
-                if module.__name__ not in pickler.list_registry_pickle_by_value():
-                    pickler.register_pickle_by_value(module)
-                    registered.callback(pickler.unregister_pickle_by_value, module)
-        yield
-
-
-def _is_installed(module: str) -> bool:
-    """Whether a module is smoothplan's, Python's or an installed library's, and not the user's own."""
-    top = module.partition(".")[0]
-    if top == __name__.partition(".")[0] or top in sys.builtin_module_names:
-        return True
-    files = [vars(sys.modules[name]).get("__file__") for name in (module, top) if name in sys.modules]
-    if not any(files):
-        return top in sys.stdlib_module_names
-    return top != "__main__" and _installed_file(next(filter(None, files)))
-
-
-@cache
-def _installed_file(file: str) -> bool:
-    """Whether a file is in a folder of Python's own modules, or of installed packages."""
+def _is_own(name: str, module: Any) -> bool:
+    """Whether a module is the user's own: neither smoothplan's nor in a folder of Python or of installed packages."""
+    file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
+    if not file or name != module.__name__ or name.partition(".")[0] == __name__.partition(".")[0]:
+        return False
     path = Path(file).resolve()
-    python = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
-    return not {"site-packages", "dist-packages"}.isdisjoint(path.parts) or any(map(path.is_relative_to, python))
+    python = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib")]
+    return {"site-packages", "dist-packages"}.isdisjoint(path.parts) and not any(map(path.is_relative_to, python))

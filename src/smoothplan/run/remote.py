@@ -1,26 +1,28 @@
-"""What runs on the workers of Dask: batches of chunks, and notes of what was under way when a process dies.
+"""What runs in other processes: workers of Dask, which compute batches, and children of workers, which can be blamed.
 
-A process that dies leaves two files behind: the simulator call that was under way, and the traceback of a chunk that
-took too long. The client reads them, or has a nanny on the same machine do so.
+A batch whose process died is computed again in a child of a worker. The child writes down every simulator call before
+it is made, so a simulator that ends its process is named, with the chunk and the call in flight.
 """
 
 import faulthandler
+import math
 import os
 import pickle
-import shutil
 import signal
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,58 +30,67 @@ from numpy.typing import NDArray
 from smoothplan.base import streams
 from smoothplan.base.arguments import Ints
 from smoothplan.base.stopping import Stopped
-from smoothplan.models.calls import Call, watcher
+from smoothplan.models.calls import Call, SimulatorError, watcher
 from smoothplan.run.chunks import Chunk, Done, Work
 
-WANTED_SECONDS = 0.25
-"""How often a batch looks whether it is still wanted: its run may be over, or killed."""
 
-_HEAD = struct.Struct("<qq")  # the number of the call, and its row
-
-_one_limited = threading.Lock()  # the timer of faulthandler is one for the process
-
-
-class Order(NamedTuple):
-    """How a batch is to be computed."""
-
-    key: str  # of the attempt
-    version: str  # of smoothplan
-    noting: bool  # whether to note every simulator call before it is made
-    chunk_seconds: float | None
-    warm_up: float  # seconds that the first chunk of a method in a process may take beyond that: it loads and compiles
+def start_python(function: str, *arguments: str, session: bool = False, settings: dict[str, str] | None = None) -> Any:
+    """A Python process that calls a function of this module, and can import whatever this process can."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", f"from smoothplan.run.remote import {function}; {function}()", *arguments],
+        stdin=subprocess.PIPE,  # which is closed when this process ends, in whatever way
+        stdout=2,  # output of a simulator goes to standard error
+        env=os.environ | (settings or {}) | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        start_new_session=session,
+    )
 
 
-class Note(NamedTuple):
-    """What was under way when a process died."""
+def _end_with_parent(end: Callable[[], None]) -> None:
+    """Ends this process as soon as the one that started it has ended."""
 
-    chunk: int
-    number: int  # of simulator calls begun in the chunk
-    pid: int
-    time: float
-    call: Call
-    late: str  # the traceback, where the chunk took too long
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        end()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def serve() -> None:
+    """A worker of Dask in this process, with the nanny that starts it again if it dies."""
+    from distributed.cli.dask_worker import main
+
+    _end_with_parent(lambda: os.killpg(os.getpid(), signal.SIGKILL))
+    main(sys.argv[1:])
 
 
 class Shipped:
-    """Work on a worker: unpacked once, in bytes where it travels on. Dask forgets it when its run is over."""
+    """Work on a worker: unpacked once, in bytes if it travels on. Dask forgets it when its run is over."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self.warm: set[str] = set()  # what it has computed a chunk of: each method compiles code of its own
+        self.warm: set[str] = set()  # the kinds of chunks that it has computed
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Shipped, (self._data,)
 
     @cached_property
     def work(self) -> Work:
-        """The work itself. Only what this program has packed is ever unpacked: it can run any code."""
+        """The work itself. Only bytes that this program has packed are unpacked: they can run any code."""
         try:
             found: Work = pickle.loads(self._data)
             return found
         except BaseException as error:
-            raise RuntimeError(
-                f"this simulator cannot be set up in another process: {type(error).__name__}: {error}"
-            ) from error
+            reason = f"{type(error).__name__}: {error}"
+            raise RuntimeError(f"this simulator cannot be set up in another process: {reason}") from error
+
+
+class Order(NamedTuple):
+    """How to compute a batch."""
+
+    version: str  # of smoothplan
+    careful: bool  # in a child, which writes down every simulator call before it is made
+    chunk_seconds: float | None
+    warm_up: float  # seconds that the first chunk of a kind in a process may take beyond that
 
 
 def compute(shipped: Shipped, chunks: list[Chunk[Any]], order: Order) -> Done:
@@ -87,129 +98,152 @@ def compute(shipped: Shipped, chunks: list[Chunk[Any]], order: Order) -> Done:
     here = version("smoothplan")
     if here != order.version:
         raise RuntimeError(f"a worker has smoothplan {here}: install version {order.version} there")
-    work = shipped.work
-    watch = _Watch(work, order)
-    before = watcher.set(watch)
+    wanted = _Wanted()
     try:
-        with _one_limited if order.chunk_seconds is not None else nullcontext():
-
-            @contextmanager
-            def around(chunk: Chunk[Any]) -> Iterator[None]:
-                watch.begin(chunk)
-                with watch.limit(
-                    order.chunk_seconds, 0.0 if chunk.draw.__qualname__ in shipped.warm else order.warm_up
-                ):
-                    yield
-                shipped.warm.add(chunk.draw.__qualname__)
-
-            done = work.each(chunks, around)
-        if isinstance(done.error, Stopped):  # nobody wants it any more
-            return Done([])
-        return done if done.error is None else done._replace(error=_portable(done.error))
-    finally:
-        watcher.reset(before)
-        watch.close()
+        if order.careful:
+            return _in_child(shipped, chunks, order, wanted)
+        with Path(os.devnull).open("w") as nowhere:
+            done = _computed(shipped, chunks, order, wanted, nowhere)
+    except Stopped:
+        return Done([])
+    return Done([]) if isinstance(done.error, Stopped) else done
 
 
-def _portable(error: BaseException) -> BaseException:
-    """An error that arrives as it is, with its traceback in a note; or its description."""
-    trace = "".join(traceback.format_exception(error)).rstrip()
-    try:
-        error = pickle.loads(pickle.dumps(error))
-    except Exception:  # of whatever kind the error's own code raises
-        error = RuntimeError(repr(error))
-    error.add_note(f"in a worker process:\n{trace}")
-    return error
+_one_limited = threading.Lock()  # the timer of faulthandler is one for the process
 
 
-class _Watch:
-    """Is told of every simulator call before it is made: notes it, and stops a batch that nobody wants any more."""
-
-    def __init__(self, work: Work, order: Order) -> None:
-        from distributed import get_worker
-
-        self._work, self._order = work, order
-        self._dask = get_worker()
-        self._task = self._dask.get_current_task()
-        self._looked = time.monotonic()
-        self._chunk = self._number = 0
-        self._folder = _folder(order.key)
-        self._file = -1
-        if order.noting:
-            self._folder.mkdir(exist_ok=True)
-            self._file = os.open(self._folder / "call", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-
-    def begin(self, chunk: Chunk[Any]) -> None:
-        """A chunk begins. Compiled code makes its calls unseen, so the first one stands for all."""
-        self._chunk, self._number = chunk.number, 0
-        rng = streams.generator(self._work.seed, chunk.number, self._work.role)
-        self(np.asarray(self._work.state)[None], np.array([chunk.action]), rng)
-
-    def __call__(self, states: NDArray[Any], actions: Ints, rng: np.random.Generator) -> None:
-        """A batch is about to be stepped."""
-        now = time.monotonic()
-        if now - self._looked > WANTED_SECONDS:
-            self._looked = now
-            task = self._dask.state.tasks.get(self._task)
-            if task is None or task.state == "cancelled":
-                raise Stopped("interrupted")
-        if self._file >= 0:
-            self._number += 1
-            call = (self._chunk, self._number, os.getpid(), time.time(), states, actions, streams.generator_words(rng))
-            os.pwrite(self._file, _HEAD.pack(self._number, -1) + pickle.dumps(call), 0)
-
-    def row(self, row: int) -> None:
-        """A row of the batch is about to be stepped."""
-        if self._file >= 0:
-            os.pwrite(self._file, _HEAD.pack(self._number, row), 0)
+def _computed(shipped: Shipped, chunks: list[Chunk[Any]], order: Order, watch: Any, late: IO[str]) -> Done:
+    """Computes chunks in this process. It ends, with its traceback in a file, if one of them takes too long."""
 
     @contextmanager
-    def limit(self, seconds: float | None, more: float) -> Iterator[None]:
-        """Ends the process when time is up, even where a simulator holds the interpreter lock."""
-        if seconds is None:
+    def around(chunk: Chunk[Any]) -> Iterator[None]:
+        if order.chunk_seconds is None:
             yield
             return
-        with (self._folder / "late").open("w") as file:
-            faulthandler.dump_traceback_later(seconds + more, exit=True, file=file)
+        more = 0.0 if chunk.draw.__qualname__ in shipped.warm else order.warm_up
+        with _one_limited:
+            faulthandler.dump_traceback_later(order.chunk_seconds + more, exit=True, file=late)
             try:
                 yield
             finally:
                 faulthandler.cancel_dump_traceback_later()
+        shipped.warm.add(chunk.draw.__qualname__)
 
-    def close(self) -> None:
-        """The batch is over."""
-        if self._file >= 0:
-            os.close(self._file)
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _folder(key: str) -> Path:
-    return Path(tempfile.gettempdir()) / key
-
-
-def read_note(key: str, seed: int) -> Note | None:
-    """The note of a batch whose process died on this machine, if there is one. It can be read once."""
-    folder = _folder(key)
+    before = watcher.set(watch)
     try:
-        data = (folder / "call").read_bytes()
-        number, row = _HEAD.unpack_from(data)
-        chunk, counted, pid, when, states, actions, words = pickle.loads(data[_HEAD.size :])
-        late = (folder / "late").read_text() if (folder / "late").exists() else ""
-    except Exception:  # there is none, or only a part of one
-        return None
+        done = shipped.work.each(chunks, around)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    guilty = row if number == counted and 0 <= row < len(actions) else 0 if len(actions) == 1 else None
-    return Note(chunk, counted, pid, when, Call(states, actions, words, seed, chunk, guilty), late)
+        watcher.reset(before)
+    if done.error is None:
+        return done
+    trace = "".join(traceback.format_exception(done.error)).rstrip()
+    try:
+        error = pickle.loads(pickle.dumps(done.error))
+    except Exception:  # of whatever kind the error's own code raises
+        error = RuntimeError(repr(done.error))
+    error.add_note(f"in a worker process:\n{trace}")
+    return done._replace(error=error)
 
 
-def serve() -> None:
-    """A worker of Dask in this process, with its nanny, that ends when standard input is closed, with its children."""
-    from distributed.cli.dask_worker import main
+class _Wanted:
+    """Stops a batch that nobody wants any more, because its run is over or was killed."""
 
-    def wait_for_the_end() -> None:
-        sys.stdin.buffer.read()
-        os.killpg(os.getpid(), signal.SIGKILL)
+    def __init__(self) -> None:
+        from distributed import get_worker
 
-    threading.Thread(target=wait_for_the_end, daemon=True).start()
-    main(sys.argv[1:])
+        self.dask = get_worker()
+        self._task = self.dask.get_current_task()
+        self._looked = time.monotonic()
+
+    def __call__(self, *_: Any) -> None:
+        if time.monotonic() - self._looked > 0.25:
+            self._looked = time.monotonic()
+            task = self.dask.state.tasks.get(self._task)
+            if task is None or task.state == "cancelled":
+                raise Stopped("interrupted")
+
+    def row(self, row: int) -> None:
+        pass
+
+
+def _in_child(shipped: Shipped, chunks: list[Chunk[Any]], order: Order, wanted: _Wanted) -> Done:
+    """Computes chunks in a child process. If it dies, the simulator is to blame, unless the child was killed."""
+    import cloudpickle
+    import psutil
+
+    limit = wanted.dask.memory_manager.memory_limit or math.inf
+    most, used = 0.95 * limit, 0  # the share at which Dask ends a worker
+    with tempfile.TemporaryDirectory(prefix="smoothplan-") as name:
+        folder = Path(name)
+        (folder / "batch").write_bytes(cloudpickle.dumps((shipped, chunks, order)))
+        child = start_python("compute_in_child", name)
+        try:
+            while child.poll() is None and used <= most:
+                wanted()
+                time.sleep(0.02)
+                with suppress(psutil.NoSuchProcess):
+                    used = psutil.Process(child.pid).memory_info().rss
+        finally:
+            child.kill()
+            child.communicate()
+        done: Done = pickle.loads((folder / "done").read_bytes()) if (folder / "done").exists() else Done([])
+        if done.error is not None or len(done.outcomes) == len(chunks):
+            return done
+        call, late = (folder / "call").read_bytes(), (folder / "late").read_text()
+    if used > most and done.outcomes:  # it may be a leak: another child computes the rest
+        rest = _in_child(shipped, chunks[len(done.outcomes) :], order, wanted)
+        return rest._replace(outcomes=done.outcomes + rest.outcomes)
+    if late:
+        reason = f"a chunk took longer than chunk_seconds={order.chunk_seconds:g} s"
+    elif used > most:
+        reason = f"the simulator needs more memory than its process may have: {used} of {limit} bytes in use"
+    elif child.returncode == -signal.SIGKILL:
+        raise CancelledError("its process was killed")  # and it is sent again
+    else:
+        reason = "the simulator ended its process, by a crash or an exit"
+    (row,), (states, actions, words) = _ROW.unpack_from(call), pickle.loads(call[_ROW.size :])
+    guilty = row if 0 <= row < len(actions) else 0 if len(actions) == 1 else None
+    found = Call(states, actions, words, shipped.work.seed, chunks[len(done.outcomes)].number, guilty)
+    where = "somewhere in compiled code, which begins with " if shipped.work.compiled else ""
+    error = SimulatorError(f"{reason} ({where}{found.place()})", found)
+    if late:
+        error.add_note(f"in a worker process:\n{late.rstrip()}")
+    if shipped.work.compiled:
+        error.add_note("compiled code cannot be watched: engine='batched' tells the very call")
+    return done._replace(error=error)
+
+
+def compute_in_child() -> None:
+    """In the child: computes a batch, and writes down each simulator call before it is made, and outcomes so far."""
+    folder = Path(sys.argv[1])
+    _end_with_parent(lambda: os._exit(1))
+    with (folder / "late").open("w") as late, (folder / "call").open("wb") as file:
+        shipped, chunks, order = pickle.loads((folder / "batch").read_bytes())
+        work, notes, done = shipped.work, _Notes(file.fileno()), Done([])
+        for chunk in chunks:
+            # Compiled code makes its calls unseen, so a first one stands for all.
+            rng = streams.generator(work.seed, chunk.number, work.role)
+            notes(np.asarray(work.state)[None], np.array([chunk.action]), rng)
+            one = _computed(shipped, [chunk], order, notes, late)
+            done = one._replace(outcomes=done.outcomes + one.outcomes)
+            (folder / "new").write_bytes(pickle.dumps(done))
+            (folder / "new").rename(folder / "done")
+            if done.error is not None:
+                return
+
+
+_ROW = struct.Struct("<q")  # of a batch, before the call itself
+
+
+class _Notes:
+    """Writes down a simulator call before it is made."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def __call__(self, states: NDArray[Any], actions: Ints, rng: np.random.Generator) -> None:
+        call = pickle.dumps((states, actions, streams.generator_words(rng)))
+        os.pwrite(self._file, _ROW.pack(-1) + call, 0)
+
+    def row(self, row: int) -> None:
+        os.pwrite(self._file, _ROW.pack(row), 0)

@@ -19,9 +19,10 @@ from smoothplan.models.calls import SimulatorError, watcher
 from smoothplan.models.model import GenerativeModel
 from smoothplan.models.testing import Examination, ModelReport
 from smoothplan.run.checkpoint import Checkpoint
+from smoothplan.run.chunks import ClusterError
 from smoothplan.run.progress import COMPILING, Display, GapProgress, Shown
 from smoothplan.run.records import Status
-from smoothplan.run.workers import ClusterError, Workers
+from smoothplan.run.workers import Workers
 
 SLICE_CALLS = 20_000
 """Simulator calls, and rounds, after which a search looks at the clock, at most."""

@@ -19,7 +19,7 @@ from smoothplan.base import arguments
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.stopping import PATIENCE, Stopped, StopSignal, current
 from smoothplan.run.checkpoint import Checkpoint, CheckpointError, ChunkRow
-from smoothplan.run.chunks import Batch, Chunk, Done, Outcome, Sums, T, Work
+from smoothplan.run.chunks import Batch, Chunk, ClusterError, Done, Outcome, Sums, T, Work
 
 AHEAD = 2
 """Batches under way per worker: one running, one waiting."""
@@ -32,16 +32,6 @@ CHANGED = (
     "simulator does not take all its randomness from rng"
 )
 """Why a checkpoint is refused that does not reproduce."""
-
-
-class ClusterError(RuntimeError):
-    """The cluster is gone.
-
-    Attributes:
-        partial: the result of the run so far, where a run was under way.
-    """
-
-    partial: Any = None
 
 
 class Pool(Protocol):
