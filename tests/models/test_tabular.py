@@ -72,64 +72,45 @@ def chi_square(counts: Ints, probabilities: Floats, repeats: int) -> tuple[float
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_draws_have_the_distribution_of_the_table(sampler: str, seed: int) -> None:
-    """Pearson's test over all pairs at once; false-alarm rate 1e-6 for all seeds and both samplers together.
+@pytest.mark.parametrize("rewards", ["of entries", "bernoulli by pair", "bernoulli by successor"])
+def test_draws_have_the_distribution_of_the_table(sampler: str, seed: int, rewards: str) -> None:
+    """Pearson's test of successor and reward over all pairs at once; false-alarm rate 1e-6 for all runs of a parameter.
 
-    Every expected count is at least 200. The same counts, moved by one successor, are rejected.
-    """
-    probabilities, successors = random_table()
-    states, actions, _ = probabilities.shape
-    rewards = np.arange(probabilities.size, dtype=float).reshape(probabilities.shape)
-    ends = np.arange(probabilities.size).reshape(probabilities.shape) % 3 == 0
-    model = sp.TabularModel(probabilities, successors, rewards, discount=0.9, terminal=ends)
-    assert not model.terminal.any()
-
-    s, a = everywhere(states, actions, 2000)
-    next_states, drawn_rewards, terminals = sample(sampler, model, seed, s, a)
-    match = successors[s, a] == next_states[:, None]
-    assert (match.sum(axis=1) == 1).all()
-    branches = match.argmax(axis=1)
-    np.testing.assert_array_equal(drawn_rewards, rewards[s, a, branches])
-    np.testing.assert_array_equal(terminals, ends[s, a, branches])
-
-    counts = np.zeros(probabilities.shape, dtype=np.int64)
-    np.add.at(counts, (s, a, branches), 1)
-    assert (counts[probabilities == 0] == 0).all()
-    statistic, limit = chi_square(counts, probabilities, 2000)
-    assert statistic < limit
-    assert chi_square(np.roll(counts, 1, axis=-1), probabilities, 2000)[0] > limit
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize("by_successor", [False, True])
-def test_bernoulli_rewards_have_the_means_of_the_table(sampler: str, seed: int, by_successor: bool) -> None:
-    """Pearson's test of (successor, reward) jointly; false-alarm rate 1e-6 for all runs of each parameter.
-
-    Jointly, so that a reward drawn with the same number as the successor is rejected too: its mean would be right.
+    Jointly, so that a reward drawn with the same number as the successor is rejected too: its mean would be right. The
+    same counts, moved by one successor, are rejected.
     """
     probabilities, successors = random_table()
     states, actions, width = probabilities.shape
+    numbers = np.arange(probabilities.size).reshape(probabilities.shape)
     means = np.random.default_rng(1).uniform(0.2, 0.8, size=probabilities.shape)
-    means = means if by_successor else np.repeat(means[..., :1], width, axis=-1)
-    means[0] = 0.0
-    means[1] = 1.0
-    model = sp.TabularModel(
-        probabilities, successors, means if by_successor else means[..., 0], discount=0.9, reward_kind="bernoulli"
-    )
-    assert model.reward_kind == "bernoulli"
-    assert model.reward_range == (0.0, 1.0)
-    np.testing.assert_allclose(model.expected_rewards, (probabilities * means).sum(axis=-1), rtol=1e-14)
+    means[0], means[1] = 0.0, 1.0
+    table: Any = {"of entries": numbers, "bernoulli by pair": means[..., 0]}.get(rewards, means)
+    kind: Any = "deterministic" if rewards == "of entries" else "bernoulli"
+    ends = numbers % 3 == 0
+    model = sp.TabularModel(probabilities, successors, table, discount=0.9, terminal=ends, reward_kind=kind)
+    assert not model.terminal.any()
+    means = np.repeat(means[..., :1], width, axis=-1) if rewards == "bernoulli by pair" else means
+    expected = numbers if rewards == "of entries" else means
+    np.testing.assert_allclose(model.expected_rewards, (probabilities * expected).sum(axis=-1), rtol=1e-14)
 
     s, a = everywhere(states, actions, 2000)
-    next_states, rewards, _ = sample(sampler, model, seed, s, a)
-    assert np.isin(rewards, (0.0, 1.0)).all()
-    counts = np.zeros((*probabilities.shape, 2), dtype=np.int64)
-    np.add.at(counts, (s, a, (successors[s, a] == next_states[:, None]).argmax(axis=1), rewards.astype(int)), 1)
+    next_states, drawn, terminals = sample(sampler, model, seed, s, a)
+    match = successors[s, a] == next_states[:, None]
+    assert (match.sum(axis=1) == 1).all()
+    branches = match.argmax(axis=1)
+    np.testing.assert_array_equal(terminals, ends[s, a, branches])
     joint = probabilities[..., None] * np.stack([1 - means, means], axis=-1)
+    if rewards == "of entries":
+        np.testing.assert_array_equal(drawn, numbers[s, a, branches])
+        joint, drawn = probabilities[..., None], np.zeros(len(drawn))
+    assert np.isin(drawn, (0.0, 1.0)).all()
+    counts = np.zeros(joint.shape, dtype=np.int64)
+    np.add.at(counts, (s, a, branches, drawn.astype(int)), 1)
     assert (counts[joint == 0] == 0).all()
-    statistic, limit = chi_square(counts.reshape(states, actions, -1), joint.reshape(states, actions, -1), 2000)
+    counts, joint = counts.reshape(states, actions, -1), joint.reshape(states, actions, -1)
+    statistic, limit = chi_square(counts, joint, 2000)
     assert statistic < limit
+    assert chi_square(np.roll(counts, 1, axis=-1), joint, 2000)[0] > limit
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -289,26 +270,33 @@ def test_from_dense_equals_the_full_matrices(seed: int) -> None:
 # --- What a table refuses ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "place", "value", "message"),
-    [
-        ("probabilities", (1, 1, 0), 0.2, "the probabilities of state 1, action 1 sum to 0.95, not to one"),
-        ("probabilities", (1, 1, 0), -0.25, "probability -0.25 of state 1, action 1 is not a probability"),
-        ("probabilities", (1, 0, 0), np.nan, "probability nan of state 1, action 0 is not a probability"),
-        ("successors", (1, 0, 0), 2, "successor 2 of state 1, action 0 is not one of the states 0..1"),
-        ("rewards", (0, 1), np.nan, "the reward of state 0, action 1 is nan"),
-    ],
-)
-def test_a_wrong_entry_is_named(name: str, place: tuple[int, ...], value: float, message: str) -> None:
+def changed(name: str, place: tuple[int, ...], value: float) -> dict[str, Any]:
+    """A table of `PAIR` with one other entry."""
     table = np.array(PAIR[name])
     table[place] = value
-    with pytest.raises(sp.ModelError, match=re.escape(message)):
-        sp.TabularModel(**{**PAIR, name: table})
+    return {name: table}
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
+        (changed("probabilities", (1, 1, 0), 0.2), sp.ModelError, "of state 1, action 1 sum to 0.95, not to one"),
+        (
+            changed("probabilities", (1, 1, 0), -0.25),
+            sp.ModelError,
+            "probability -0.25 of state 1, action 1 is not a pro",
+        ),
+        (
+            changed("probabilities", (1, 0, 0), np.nan),
+            sp.ModelError,
+            "probability nan of state 1, action 0 is not a pro",
+        ),
+        (
+            changed("successors", (1, 0, 0), 2),
+            sp.ModelError,
+            "successor 2 of state 1, action 0 is not one of the states",
+        ),
+        (changed("rewards", (0, 1), np.nan), sp.ModelError, "the reward of state 0, action 1 is nan"),
         ({"probabilities": [[1.0]]}, ValueError, "probabilities must have shape [S, K, B], got (1, 1)"),
         ({"probabilities": [[[1.0], [0.5, 0.5]]]}, TypeError, "probabilities must be an array of numbers, got [[[1.0]"),
         ({"successors": [[[0]]]}, ValueError, "successors must have the shape of probabilities, (2, 2, 2), got (1, 1"),

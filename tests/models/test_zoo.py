@@ -59,17 +59,6 @@ def test_a_wrong_argument_is_named(build: Callable[[], Any], error: type[Excepti
         build()
 
 
-def row(model: sp.TabularModel, state: int, action: int) -> dict[int, tuple[float, float]]:
-    """The possible next states of a pair: {next state: (probability, expected reward there)}."""
-    probabilities, rewards, _ = dense(model)
-    possible = np.flatnonzero(probabilities[state, action])
-    weights = probabilities[state, action, possible]
-    means = rewards[state, action, possible] / weights
-    return {
-        int(s): (round(float(p), 12), round(float(r), 12)) for s, p, r in zip(possible, weights, means, strict=True)
-    }
-
-
 # --- Garnet ---------------------------------------------------------------------------------------------------------
 
 
@@ -106,43 +95,47 @@ def test_garnet_rewards_and_probabilities_have_their_distributions(seed: int) ->
 
 # --- Chains and grids -----------------------------------------------------------------------------------------------
 
-
-def test_chain_rows_by_hand() -> None:
-    model = zoo.chain(states=3, slip=0.2)
-    assert row(model, 0, 0) == {0: (0.2, 2.0), 1: (0.8, 0.0)}
-    assert row(model, 1, 0) == {0: (0.2, 2.0), 2: (0.8, 0.0)}
-    assert row(model, 2, 0) == {0: (0.2, 2.0), 2: (0.8, 10.0)}
-    assert row(model, 0, 1) == {0: (0.8, 2.0), 1: (0.2, 0.0)}
-    assert row(model, 2, 1) == {0: (0.8, 2.0), 2: (0.2, 10.0)}
-    assert (model.reward_kind, model.reward_range, model.terminates) == ("transition", (0.0, 10.0), False)
-    assert zoo.chain(slip=0.0).reward_kind == "deterministic"
-
-
-def test_river_swim_rows_by_hand() -> None:
-    model = zoo.river_swim(states=4)
-    assert row(model, 0, 0) == {0: (1.0, 0.005)}
-    assert row(model, 3, 0) == {2: (1.0, 0.0)}
-    assert row(model, 0, 1) == {0: (0.4, 0.0), 1: (0.6, 0.0)}
-    for place in (1, 2):
-        assert row(model, place, 1) == {place - 1: (0.05, 0.0), place: (0.6, 0.0), place + 1: (0.35, 0.0)}
-    assert row(model, 3, 1) == {2: (0.4, 1.0), 3: (0.6, 1.0)}
-    assert (model.reward_kind, model.reward_range) == ("deterministic", (0.0, 1.0))
-
-
 LEFT, DOWN, RIGHT, UP = range(4)
+CHAIN, RIVER = zoo.chain(states=3, slip=0.2), zoo.river_swim(states=4)
+ROOMS = zoo.two_room(size=2, slip=0.2)
+"""The map  S.#..  over  ....G : states 0 1 # 2 3 over 4 5 6 7 8, the door being 6."""
 
 
-def test_two_room_rows_by_hand() -> None:
-    """Of the map  S.#..  over  ....G : states 0 1 # 2 3 over 4 5 6 7 8, the door being 6."""
-    model = zoo.two_room(size=2, slip=0.2)
-    assert model.states == 9
-    assert model.initial_state == 0
-    assert np.flatnonzero(model.terminal).tolist() == [8]
-    assert row(model, 1, RIGHT) == {1: (0.9, 0.0), 5: (0.1, 0.0)}
-    assert row(model, 6, UP) == {5: (0.1, 0.0), 6: (0.8, 0.0), 7: (0.1, 0.0)}
-    assert row(model, 7, RIGHT) == {2: (0.1, 0.0), 7: (0.1, 0.0), 8: (0.8, 1.0)}
-    assert row(model, 3, DOWN) == {2: (0.1, 0.0), 3: (0.1, 0.0), 8: (0.8, 1.0)}
-    assert row(model, 0, LEFT) == {0: (0.9, 0.0), 4: (0.1, 0.0)}
+@pytest.mark.parametrize(
+    ("model", "state", "action", "outcomes"),
+    [
+        (CHAIN, 0, 0, {0: (0.2, 2.0), 1: (0.8, 0.0)}),
+        (CHAIN, 1, 0, {0: (0.2, 2.0), 2: (0.8, 0.0)}),
+        (CHAIN, 2, 0, {0: (0.2, 2.0), 2: (0.8, 10.0)}),
+        (CHAIN, 0, 1, {0: (0.8, 2.0), 1: (0.2, 0.0)}),
+        (CHAIN, 2, 1, {0: (0.8, 2.0), 2: (0.2, 10.0)}),
+        (RIVER, 0, 0, {0: (1.0, 0.005)}),
+        (RIVER, 3, 0, {2: (1.0, 0.0)}),
+        (RIVER, 0, 1, {0: (0.4, 0.0), 1: (0.6, 0.0)}),
+        (RIVER, 2, 1, {1: (0.05, 0.0), 2: (0.6, 0.0), 3: (0.35, 0.0)}),
+        (RIVER, 3, 1, {2: (0.4, 1.0), 3: (0.6, 1.0)}),
+        (ROOMS, 1, RIGHT, {1: (0.9, 0.0), 5: (0.1, 0.0)}),
+        (ROOMS, 6, UP, {5: (0.1, 0.0), 6: (0.8, 0.0), 7: (0.1, 0.0)}),
+        (ROOMS, 7, RIGHT, {2: (0.1, 0.0), 7: (0.1, 0.0), 8: (0.8, 1.0)}),
+        (ROOMS, 3, DOWN, {2: (0.1, 0.0), 3: (0.1, 0.0), 8: (0.8, 1.0)}),
+        (ROOMS, 0, LEFT, {0: (0.9, 0.0), 4: (0.1, 0.0)}),
+    ],
+)
+def test_rows_by_hand(
+    model: sp.TabularModel, state: int, action: int, outcomes: dict[int, tuple[float, float]]
+) -> None:
+    """The possible next states: {next state: (probability, expected reward there)}."""
+    probabilities, rewards, _ = (table[state, action] for table in dense(model))
+    possible = np.flatnonzero(probabilities).tolist()
+    found = {s: (round(float(probabilities[s]), 12), round(float(rewards[s] / probabilities[s]), 12)) for s in possible}
+    assert found == outcomes
+
+
+def test_declarations_of_chains_and_grids() -> None:
+    assert (CHAIN.reward_kind, CHAIN.reward_range, CHAIN.terminates) == ("transition", (0.0, 10.0), False)
+    assert zoo.chain(slip=0.0).reward_kind == "deterministic"
+    assert (RIVER.reward_kind, RIVER.reward_range) == ("deterministic", (0.0, 1.0))
+    assert (ROOMS.states, ROOMS.initial_state, np.flatnonzero(ROOMS.terminal).tolist()) == (9, 0, [8])
 
 
 @pytest.mark.parametrize("map_name", ["4x4", "8x8"])
@@ -216,43 +209,25 @@ def test_inventory_equals_the_sum_over_demands(
 # --- Sysadmin -------------------------------------------------------------------------------------------------------
 
 
-def survival(state: list[int], action: int) -> list[float]:
-    """The chance of each machine to be running next, from the definition in words."""
-    chances = []
-    for machine, running in enumerate(state):
-        neighbours = state[machine - 1] + state[(machine + 1) % len(state)]
-        chance = 0.45 + 0.5 * (1 + neighbours) / 3 if running else 0.05 * (1 + neighbours) / 3
-        chances.append(1.0 if action == machine + 1 else chance)
-    return chances
-
-
 @pytest.mark.parametrize("seed", SEEDS)
-def test_sysadmin_marginals(seed: int) -> None:
-    """Sum of squared standard scores over machines; false-alarm rate 1e-6 for all seeds and 16·5 pairs together."""
+def test_sysadmin_has_the_distribution_of_its_definition(seed: int) -> None:
+    """Pearson's test over the joint outcomes of four machines; rate 1e-6 for all seeds and 16·5 pairs together."""
     repeats, machines = 20_000, 4
     model = zoo.sysadmin(machines)
-    for state, action in product(product((0, 1), repeat=machines), range(machines + 1)):
+    outcomes = np.array(list(product((0, 1), repeat=machines)))
+    for state, action in product(outcomes.tolist(), range(machines + 1)):
         states = np.repeat(np.array([state], dtype=np.int8), repeats, axis=0)
-        transition = sp.Oracle(model, seed).sample(states, np.full(repeats, action))
-        chances = np.array(survival(list(state), action))
-        certain = chances == 1.0
-        running = transition.next_states.sum(axis=0, dtype=np.int64)
-        assert (running[certain] == repeats).all()
-        scores = (running - repeats * chances)[~certain] / np.sqrt(repeats * chances * (1 - chances))[~certain]
-        assert (scores**2).sum() < stats.chi2.isf(FALSE_ALARM / 80, len(scores))
-        np.testing.assert_allclose(transition.rewards, np.mean(state) - (action > 0) * 0.75 / machines, atol=1e-15)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_sysadmin_machines_are_independent(seed: int) -> None:
-    """Pearson's test over the eight outcomes of three machines; false-alarm rate 1e-6 for all seeds together."""
-    repeats = 400_000
-    states = np.ones((repeats, 3), dtype=np.int8)
-    next_states = sp.Oracle(zoo.sysadmin(3), seed).sample(states, np.zeros(repeats, dtype=np.int64)).next_states
-    counts = np.bincount(next_states @ np.array([4, 2, 1]), minlength=8)
-    one = 0.95  # each machine and both its neighbours are running
-    expected = [repeats * one ** bin(k).count("1") * (1 - one) ** (3 - bin(k).count("1")) for k in range(8)]
-    assert stats.chisquare(counts, expected).pvalue > FALSE_ALARM
+        found = sp.Oracle(model, seed).sample(states, np.full(repeats, action))
+        neighbours = np.array([1 + state[machine - 1] + state[(machine + 1) % machines] for machine in range(machines)])
+        chances = np.where(state, 0.45 + 0.5 * neighbours / 3, 0.05 * neighbours / 3)
+        chances[action - 1 : action] = 1.0
+        expected = repeats * np.where(outcomes, chances, 1.0 - chances).prod(axis=1)
+        counts = np.bincount(found.next_states @ (1 << np.arange(machines)[::-1]), minlength=len(outcomes))
+        likely = expected > 50.0  # the others count as one outcome
+        counts, expected = (np.append(each[likely], each[~likely].sum()) for each in (counts, expected))
+        statistic = ((counts - expected) ** 2 / np.maximum(expected, 1.0)).sum()
+        assert statistic < stats.chi2.isf(FALSE_ALARM / 80, likely.sum())
+        np.testing.assert_allclose(found.rewards, np.mean(state) - (action > 0) * 0.75 / machines, atol=1e-15)
 
 
 # --- Classic control ------------------------------------------------------------------------------------------------
