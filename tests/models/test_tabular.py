@@ -104,7 +104,7 @@ def test_draws_have_the_distribution_of_the_table(sampler: str, seed: int, rewar
         np.testing.assert_array_equal(drawn, numbers[s, a, branches])
         joint, drawn = probabilities[..., None], np.zeros(len(drawn))
     assert np.isin(drawn, (0.0, 1.0)).all()
-    counts = np.zeros(joint.shape, dtype=np.int64)
+    counts: Any = np.zeros(joint.shape, dtype=np.int64)
     np.add.at(counts, (s, a, branches, drawn.astype(int)), 1)
     assert (counts[joint == 0] == 0).all()
     counts, joint = counts.reshape(states, actions, -1), joint.reshape(states, actions, -1)

@@ -71,8 +71,8 @@ def library() -> Any:
 def layers(environment: Any) -> list[Any]:
     """An environment and its wrappers, from outside to inside, without those that do not affect rewards and ends.
 
-    A time limit is left out: the value is that of the endless problem. A wrapper that changes observations matters to
-    one outside of it, which may compute rewards from them.
+    A time limit is left out, because the model is of the endless problem. A wrapper that changes observations matters
+    to one outside of it, which may compute rewards from them.
     """
     irrelevant = {"HumanRendering", "OrderEnforcing", "PassiveEnvChecker", "TimeLimit"}
     irrelevant |= {"RecordEpisodeStatistics", "RecordVideo", "RenderCollection"}
@@ -132,7 +132,7 @@ def _classes(generator: Any) -> tuple[type, ...]:
 
 
 def _space_generator() -> None:
-    """Stands for the generator that a space draws from: the one of the call."""
+    """A placeholder of the generator that a space draws from: the one of the call."""
 
 
 _new = copyreg.__newobj__  # type: ignore[attr-defined]
@@ -352,10 +352,9 @@ class Copies:
         """The state of an environment of this kind, [bytes]. It is not changed."""
         return self._padded(self.content(environment))
 
-    def settle(self, size: int | None) -> None:
-        """Ends the learning, and chooses the bytes of a state: by default twice those of the largest content so far."""
-        self.learning = False
-        self.size = 64 * math.ceil(2 * self._longest / 64) if size is None else arguments.whole("state_bytes", size)
+    def settle(self, size: int) -> None:
+        """Ends the learning with the bytes of a state; of size 0, twice those of the largest content so far."""
+        self.learning, self.size = False, size or 64 * math.ceil(2 * self._longest / 64)
 
     def _padded(self, content: bytes) -> NDArray[np.uint8]:
         self._longest = max(self._longest, len(content))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from smoothplan.base import arguments
 from smoothplan.base.arguments import Ints, frozen
 from smoothplan.models.calls import ModelError, RowError
 from smoothplan.models.copies import CannotCopyError, ChangedError, Copies, Place, layers, library
@@ -24,9 +25,6 @@ from smoothplan.models.zoo import acrobot, cart_pole, mountain_car
 
 if TYPE_CHECKING:
     import gymnasium
-
-TWIN_ERROR = 1e-12
-"""The most by which a compiled twin's next state may differ: its operations are in another order."""
 
 Rewards = tuple[tuple[float, float], RewardKind]
 """The range and the kind of an environment's rewards."""
@@ -67,8 +65,8 @@ def from_gymnasium(
     Another whose whole state is `env.unwrapped.state` becomes a `VectorModel` that assigns the state and steps; its
     states are that attribute, not the observation. CartPole, MountainCar and Acrobot with their default parameters
     become compiled models of the same states, which differ from the environment in the last digits only. Any other is
-    simulated by copies: a state is the content of the environment, as text in bytes (see `copies`), and
-    `model.step.note` says what copying costs. `state_of` gives the state of a real environment for all of them.
+    simulated by copies: a state is the content of the environment, in bytes, and `model.step.note` states the cost of
+    copying. `state_of` gives the state of a real environment for all of them.
 
     Wrappers that only change observations do not matter. One that translates actions or rewards goes with an assignable
     state; with any other, and with a table, the environment is copied as a whole. Time limits are dropped. The
@@ -79,8 +77,8 @@ def from_gymnasium(
         discount: γ.
         reward_range: smallest and largest reward. Required if they are not known: for every environment without a table
             except CartPole, MountainCar, Acrobot and Blackjack, and those with an attribute of this name.
-        value_range: bounds of the ordinary optimal values, see `Declarations`: (0, 1) for FrozenLake, which pays 1 at
-            its end.
+        value_range: bounds of the unregularised optimal values, see `Declarations`: (0, 1) for FrozenLake, which pays
+            1 at its end.
         state_bytes: bytes of a state of an environment that is copied; by default twice as many as random play needs.
         **options: passed to `gymnasium.make` with an id, such as map_name="8x8".
 
@@ -145,7 +143,7 @@ def _without_copies(
     """A model by the table or the assignable state of an environment; None if neither is all there is to it."""
     try:
         chain = layers(copy.deepcopy(given))
-    except Exception:  # whatever an environment does; `copies` may know how to copy it, or says what is wrong
+    except Exception:  # whatever an environment does; `Copies` may know how to copy it, or names the reason
         return None
     for outer, inner in pairwise(chain):
         outer.env = inner
@@ -171,19 +169,19 @@ def _without_copies(
         **declarations,
     )
     twin = _twin(real, model)
-    if twin is not None and _agrees(twin, real, TWIN_ERROR):
-        return twin
-    return model if _agrees(model, real) else None
+    return next((each for each in (twin, model) if each is not None and _agrees(each, real)), None)
 
 
 def _copied(given: Any, name: str, state_bytes: int | None, **declarations: Any) -> VectorModel:
     """A model that steps copies of an environment, wrappers included."""
+    size = 0 if state_bytes is None else arguments.whole("state_bytes", state_bytes)
     changing: set[Place] = set()
     first = Copies(given, name, changing)
     real = first.rebuilt(first.content(given), np.random.default_rng(0))
     while True:
         real.reset(seed=0)
         copies = Copies(real, name, changing)
+        copies.size = max(copies.size, size)
         real = copies.rebuilt(copies.content(real), np.random.default_rng(0))
         declarations |= {"actions": int(real.action_space.n), "initial_state": copies.state_of(real)}
         try:
@@ -203,7 +201,7 @@ def _copied(given: Any, name: str, state_bytes: int | None, **declarations: Any)
                 "a copy does not repeat its steps: it keeps state outside of the object, in a global or an attribute "
                 "of its class, or draws from another generator than its own self.np_random"
             )
-        copies.settle(state_bytes)
+        copies.settle(size)
         real.reset(seed=0)
         return VectorModel(copies, **declarations | {"initial_state": copies.state_of(real)})
 
@@ -329,12 +327,13 @@ def _twin(real: Any, model: VectorModel) -> JitModel | None:
     return replace(twin, **{name: getattr(model, name) for name in shared})
 
 
-def _agrees(model: GenerativeModel, real: Any, error: float = 0.0) -> bool:
+def _agrees(model: GenerativeModel, real: Any) -> bool:
     """Steps the real environment and the model side by side, from the same states with the same draws.
 
-    Returns whether 300 steps, in at most 50 episodes of at most 100, show no difference: in the reward, in the end, or
-    in the next state by more than `error`.
+    Returns whether 300 steps, in at most 50 episodes of at most 100, show no difference in the reward, the end, or the
+    next state. The operations of a compiled twin are in another order, so its next state may differ by 1e-12.
     """
+    error = 1e-12 if isinstance(model, JitModel) else 0.0
     start, choices, steps = int(real.action_space.start), np.random.default_rng(0), 0
     for episode in range(50):
         real.reset(seed=episode)
@@ -435,16 +434,16 @@ class Player:
 
     def _try_to_draw(self) -> None:
         """Draws a first picture: a library may be missing."""
-        what = f"record needs pictures of {self.name}"
+        needed = f"record needs pictures of {self.name}"
         if self._environment.render_mode != "rgb_array":
-            raise ValueError(f"{what}: make it with render_mode='rgb_array', got {self._environment.render_mode!r}")
+            raise ValueError(f"{needed}: make it with render_mode='rgb_array', got {self._environment.render_mode!r}")
         try:
             self._environment.reset(seed=0)
             picture = self._draw()
         except Exception as error:  # whatever an environment does
-            raise ValueError(f"{what}, and it cannot draw them: {error}") from error
+            raise ValueError(f"{needed}, and it cannot draw them: {error}") from error
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
-            raise ValueError(f"{what}, [height, width, 3] of uint8, got {picture.dtype} of shape {picture.shape}")
+            raise ValueError(f"{needed}, [height, width, 3] of uint8, got {picture.dtype} of shape {picture.shape}")
 
     def _look(self) -> None:
         if self.look is not None:

@@ -110,9 +110,9 @@ class Declarations:
         reward_range: smallest and largest reward.
         reward_kind: "deterministic" given (s, a), "bernoulli" (0 or 1), "transition" (fixed by (s, a), the next state
             and whether the episode ends there), or "bounded" (only the range is known).
-        value_range: bounds of the ordinary optimal value, the largest expected discounted return, of every state that
-            is not terminal, if they are narrower than the rewards allow. Single returns may lie outside, and so may
-            the values of poor policies. For a smooth backup the library adds the bounds of the regulariser.
+        value_range: bounds of the unregularised optimal value, the largest expected discounted return, of every state
+            that is not terminal, if they are narrower than the rewards allow. Single returns and the values of poor
+            policies may lie outside. For a smooth backup the library adds the bounds of the regulariser.
         max_successors: a bound on the number of different next states of one (s, a), if there is one. A next state
             that sometimes ends the episode and sometimes does not counts twice.
         terminates: whether any state may be terminal. True is always sound; False makes value intervals narrower.
@@ -213,7 +213,7 @@ class Oracle:
         model: the simulator.
         seed: the seed of the run.
         chunk: the number of the chunk.
-        role: what the draws are for: different roles are independent of each other.
+        role: the purpose of the draws: different roles are independent of each other.
     """
 
     def __init__(self, model: GenerativeModel, seed: int, chunk: int = 0, role: streams.Role = "samples") -> None:
@@ -256,7 +256,7 @@ class Oracle:
         Args:
             batches: states [n, ...] and actions [n] each.
             start: the state of the generator that each begins with; by default the present one. In the end the
-                generator is where the last batch has left it.
+                generator is in the state after the last batch.
         """
         bits, answers = self.rng.bit_generator, []
         start = bits.state if start is None else start
@@ -266,11 +266,11 @@ class Oracle:
         return answers
 
     def saved(self) -> Arrays:
-        """What it draws next, and the number of its calls, for `restore`."""
+        """The state of its generators and the number of its calls, for `restore`."""
         return {"generator": streams.generator_words(self.rng), "stream": self.stream.copy()}
 
     def restore(self, arrays: Readable) -> None:
-        """Goes on from where a saved oracle was. ValueError if the arrays do not fit; the oracle is then as it was."""
+        """Continues a saved oracle. ValueError if the arrays do not fit; the oracle is then unchanged."""
         generator = streams.generator_from(piece(arrays, "generator", np.uint64, 6))
         self.stream[:] = piece(arrays, "stream", np.uint64, streams.CALLS + 1)
         self.rng.bit_generator.state = generator.bit_generator.state

@@ -26,9 +26,6 @@ LAST = np.uint64(2**64 - 1)
 UNROLLED = 4
 """Outcomes per pair are padded to a multiple of this number, which `select` compares without a branch."""
 
-SKIPPED = 16
-"""Outcomes that `select` skips at once, if a pair has more; a multiple of `UNROLLED`."""
-
 Outcome = tuple[float, int, float, bool]
 """(probability, next state, reward, whether the episode ends)."""
 
@@ -49,11 +46,12 @@ def select(outcomes: NDArray[np.void], start: Any, width: int, word: Any) -> Any
     random number costs more than a few comparisons. Unsigned numbers spare Numba the test for negative indices.
     """
     end = start + np.uint64(width)
-    if width > SKIPPED:
+    block = 16  # outcomes that are skipped at once, a multiple of `UNROLLED`
+    if width > block:
         # Skip whole blocks of outcomes that the word passes.
-        while start + np.uint64(SKIPPED) < end and word > outcomes[start + np.uint64(SKIPPED - 1)].threshold:
-            start += np.uint64(SKIPPED)
-        end = min(end, start + np.uint64(SKIPPED))
+        while start + np.uint64(block) < end and word > outcomes[start + np.uint64(block - 1)].threshold:
+            start += np.uint64(block)
+        end = min(end, start + np.uint64(block))
     # Count the thresholds passed in the remaining block, `UNROLLED` at a time.
     entry = start
     while start < end:
@@ -111,7 +109,7 @@ class TabularModel:
             Rewards that depend on the next state are random given (s, a): such a model declares "transition"; or
             "bounded" if a pair has a successor twice, with different rewards.
         reward_range: smallest and largest reward; read from the table by default.
-        value_range: bounds of the ordinary optimal values, see `Declarations`.
+        value_range: bounds of the unregularised optimal values, see `Declarations`.
         terminal: [S], which states are terminal: worth 0 and never stepped from, so their rows have no effect. Or
             [S, K, B], which transitions end the episode; states that are entered in no other way are terminal.
         initial_state: the state in which an episode starts.
@@ -268,7 +266,7 @@ class TabularModel:
 
     @cached_property
     def continuation(self) -> Floats:
-        """The probabilities of going on, [S, K, B]: 0 where the episode ends."""
+        """The probabilities of transitions that do not end the episode, [S, K, B]."""
         return arguments.frozen(self.probabilities * ~self.ends) if self.terminates else self.probabilities
 
     @cached_property
@@ -461,9 +459,9 @@ def _range(
     wrong = counts & ~((rewards >= low) & (rewards <= high))
     if wrong.any():
         where = np.argwhere(wrong)[0]
-        what = "mean reward" if kind == "bernoulli" else "reward"
+        name = "mean reward" if kind == "bernoulli" else "reward"
         raise ModelError(
-            f"the {what} {rewards[tuple(where)]} of state {where[0]}, action {where[1]} is outside the range "
+            f"the {name} {rewards[tuple(where)]} of state {where[0]}, action {where[1]} is outside the range "
             f"[{low:g}, {high:g}]"
         )
     return low, high

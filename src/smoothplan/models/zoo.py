@@ -54,7 +54,7 @@ def garnet(
         seed: the same seed gives the same model.
         sparsity: the probability that a reward is 0; the others are uniform on [0, 1].
         reward_kind: "deterministic", or "bernoulli" to draw rewards 0 or 1 with these means.
-        value_range: bounds of the ordinary optimal values, if they are known.
+        value_range: bounds of the unregularised optimal values, if they are known.
     """
     states, actions = arguments.whole("states", states), arguments.whole("actions", actions)
     branching = arguments.whole("branching", branching)
