@@ -19,7 +19,6 @@ from smoothplan.theory.backups import Backup, line_cost
 from studies import multilevel
 from studies.multilevel import (
     HIGHEST,
-    MOST_NESTED,
     Estimate,
     LevelLaw,
     MultilevelEngine,
@@ -32,12 +31,6 @@ FALSE_ALARM = 1e-6
 
 LSE = sp.LogSumExp(0.2)
 BATCHES = 64
-
-
-def estimated(result: sp.PlanResult) -> Estimate:
-    """What is particular to this planner."""
-    assert isinstance(result.details, Estimate)
-    return result.details
 
 
 def bernoulli(actions: int = 2, discount: float = 0.5, seed: int = 3) -> sp.TabularModel:
@@ -109,13 +102,6 @@ def test_there_is_no_bias_at_a_finite_depth(name: str, depth: int, samples: int)
     model, engine = case(name, depth)
     assert abs(distance(engine, model, samples)) < T_LIMIT
     assert abs(distance(replace(engine, law=Uncorrected(2.0)), model, samples)) > T_LIMIT
-
-
-def test_returns_that_do_not_fit_into_memory_make_the_same_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample that is drawn in slices is a sample all the same: the test above, with slices of 16 calls."""
-    monkeypatch.setattr(multilevel, "CALLS_AT_ONCE", 16)
-    model = bernoulli()
-    assert abs(distance(engine_of(model, LSE, 1, decay=1.5), model, 1_280)) < T_LIMIT
 
 
 @pytest.mark.parametrize("limit", [8, 32, 1 << 15])
@@ -220,8 +206,9 @@ def test_a_run_ends_when_noise_and_bias_are_within_epsilon() -> None:
     model = bernoulli(discount=0.2)
     planner = RandomizedMultilevel(LSE, 0.1)
     result = sp.plan(planner, model, 0, seed=1)
-    found, error = estimated(result), estimated(result).standard_error
-    assert error is not None
+    found = result.details
+    assert isinstance(found, Estimate)
+    assert (error := found.standard_error) is not None
     width = np.ptp(sp.curvature.value_interval(model, LSE))
     assert found.depth == planner.depth_for(model) == 2
     assert found.bias == pytest.approx(0.2**2 * width / 2.0)
@@ -243,8 +230,8 @@ def test_a_limit_on_calls_lowers_a_depth_that_nobody_asked_for() -> None:
     with pytest.raises(TooExpensiveError, match=r"depth \d+ needs .*e\d\d simulator calls on average"):
         sp.plan(RandomizedMultilevel(LSE, 0.1), model, 0)
     result = sp.plan(RandomizedMultilevel(LSE, 0.1), model, 0, max_calls=30_000)
-    assert estimated(result).depth == 2
-    assert result.status == "max_calls"
+    assert isinstance(result.details, Estimate)
+    assert (result.details.depth, result.status) == (2, "max_calls")
     assert result.samples > 0
     deep = sp.plan(RandomizedMultilevel(LSE, 0.1, depth=8), model, 0, max_calls=30_000)
     assert (deep.calls, deep.samples, deep.status) == (0, 0, "max_calls")
@@ -262,45 +249,17 @@ def test_what_cannot_be_planned_is_refused() -> None:
     assert sp.plan(RandomizedMultilevel(LSE, 0.1), ending(2, 0.5, 4), 3).status == "terminal"
 
 
-def test_a_price_that_takes_long_to_count_does_not_outlive_the_run() -> None:
-    """Levels are drawn to know what a chunk costs, here of 10¹² simulator calls: the brake ends that, too."""
-    looks: list[int] = []
-
-    def check() -> None:
-        looks.append(1)
-        if len(looks) > 3:
-            raise TimeoutError
-
-    with pytest.raises(TimeoutError):
-        engine_of(bernoulli(), LSE, 11).planned_calls(0, 0, 1, 10**18, check)
-    result = sp.plan(RandomizedMultilevel(LSE, 0.1, depth=11), bernoulli(), 0, max_calls=10**18, max_seconds=0.0)
-    assert (result.status, result.calls) == ("max_seconds", 0)
-
-
-def test_depths_that_nobody_can_nest() -> None:
-    """One action that leads to one state makes deep samples cheap; Python's stack ends before the money does."""
-    chain = sp.models.garnet(states=8, actions=1, branching=1, discount=0.99, seed=3)
-    planner = RandomizedMultilevel(LSE, 0.1)
-    assert planner.depth_for(chain) == MOST_NESTED
-    with pytest.raises(
-        TooExpensiveError, match=r"epsilon must be larger, got 0\.1: it needs a depth of \d+, and 200 is"
-    ):
-        sp.plan(planner, chain, 0)
-    engine = engine_of(chain, LSE, MOST_NESTED)
-    sums = engine.roots(Oracle(chain, 0), 0, 2)
-    assert engine.problem.middle + sums.total / 2 == pytest.approx(truncated_value(chain, LSE, MOST_NESTED, 0))
-    limited = sp.plan(planner, chain, 0, max_calls=640)
-    assert (estimated(limited).depth, limited.status) == (10, "max_calls")
+def law_of_means(returns: int) -> tuple[Floats, Floats]:
+    """Of means of coins with heads at 0.4: their chances, and F there beside an action worth 0.5."""
+    means = np.arange(returns + 1) / returns
+    chances = stats.binom.pmf(np.arange(returns + 1), returns, 0.4)
+    return chances, LSE.value(np.stack([means, np.full_like(means, 0.5)], axis=-1))
 
 
 def test_antithetic_differences_are_negative_and_fall_like_the_number_of_returns() -> None:
     """F at a mean, less the average of F at the means of its halves; one action varies, so that sums are exact."""
     rng = np.random.default_rng(4)
-    backups: list[Backup] = [
-        sp.LogSumExp(0.2),
-        sp.Tsallis(0.2),
-        sp.OptimalTransport(cost=line_cost(3), tau=1.0, lam=0.2),
-    ]
+    backups: list[Backup] = [LSE, sp.Tsallis(0.2), transport(3)]
     for backup in backups:
         middle, half = rng.normal(size=(2, 1000, 3))
         difference = backup.value(middle) - (backup.value(middle + half) + backup.value(middle - half)) / 2.0
@@ -308,38 +267,26 @@ def test_antithetic_differences_are_negative_and_fall_like_the_number_of_returns
         assert (difference <= 1e-12).all()
         assert (difference >= -bound - 1e-12).all()
     norms = []
-    for level in (6, 7):
-        returns = 2 ** (level - 1)
-        chances = stats.binom.pmf(np.arange(returns + 1), returns, 0.4)
-        means = np.arange(returns + 1) / returns
-        one, two = np.meshgrid(means, means)
-
-        def at(mean: Floats) -> Floats:
-            return sp.LogSumExp(0.2).value(np.stack([mean, np.full_like(mean, 0.5)], axis=-1))
-
-        differences = at((one + two) / 2.0) - (at(one) + at(two)) / 2.0
+    for returns in (32, 64):
+        chances, halves = law_of_means(returns)
+        whole = law_of_means(2 * returns)[1][np.add.outer(np.arange(returns + 1), np.arange(returns + 1))]
+        differences = whole - np.add.outer(halves, halves) / 2.0
         norms.append((np.outer(chances, chances) * differences**4).sum() ** 0.25)
     assert norms[1] / norms[0] == pytest.approx(0.5, abs=0.03)
 
 
 def test_differences_of_levels_fall_no_faster_than_the_number_of_returns() -> None:
     """Exact sums: n(E F(mean of n returns) − F(q)) → ½F″(q)·Var X, so that b_{l−1} − b_l is of the order 2^−l."""
-    backup, chance, other = sp.LogSumExp(0.2), 0.4, 0.5
-
-    def level(returns: int) -> float:
-        means = np.arange(returns + 1) / returns
-        values = backup.value(np.stack([means, np.full(returns + 1, other)], axis=-1))
-        return float(stats.binom.pmf(np.arange(returns + 1), returns, chance) @ values)
-
-    limit = 0.5 * float(backup.hessian([chance, other])[0, 0]) * chance * (1.0 - chance)
+    limit = 0.5 * float(LSE.hessian([0.4, 0.5])[0, 0]) * 0.4 * 0.6
     for returns in (512, 2048):
-        assert returns * (level(returns // 2) - level(returns)) == pytest.approx(limit, rel=0.03)
+        (chances, values), (its_chances, its_values) = law_of_means(returns // 2), law_of_means(returns)
+        assert returns * (chances @ values - its_chances @ its_values) == pytest.approx(limit, rel=0.03)
 
 
 def test_a_limit_on_calls_leaves_the_mean_of_the_samples_that_it_can_pay() -> None:
     """E[Ȳ; N ≥ 1] = E[Y; T ≤ M] for Y = 2^L, where a limit can pay levels 0 to 2: at 5 standard errors (6e-7)."""
-    model = sp.models.garnet(8, 2, branching=3, discount=0.5, seed=3, reward_kind="bernoulli")
-    planner, limit, means = RandomizedMultilevel(sp.LogSumExp(0.2), 0.1, depth=1, base=1), 12, []
+    model, limit, means = bernoulli(), 12, []
+    planner = RandomizedMultilevel(LSE, 0.1, depth=1, base=1)
     engine = planner.engine(model, 1)
 
     def size(seed: int, chunk: int) -> float:
