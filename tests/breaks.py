@@ -25,7 +25,7 @@ class Break(NamedTuple):
     name: str
     old: str
     new: str
-    tests: list[str]  # names of functions, one of which must fail
+    tests: list[str]  # names of functions, with or without the [id] of a case; one must fail
 
 
 def read(path: Path, instead: Path | None = None) -> list[Break]:
@@ -33,7 +33,7 @@ def read(path: Path, instead: Path | None = None) -> list[Break]:
     found = tomllib.loads(path.read_text(encoding="utf-8"))
     other = {} if instead is None else tomllib.loads(instead.read_text(encoding="utf-8"))
     fields = {name: given | other.get(name, {}) for name, given in found.items() if other.get(name) != {}}
-    return [Break(name, given["old"], given["new"], given["tests"].split()) for name, given in fields.items()]
+    return [Break(name, given["old"], given["new"], given["tests"]) for name, given in fields.items()]
 
 
 class Copy:
@@ -53,9 +53,13 @@ class Copy:
             self._texts[path] = text.replace('in sorted(root.rglob("*.py")):', "in list[Path]():")
             path.write_text(self._texts[path], "utf-8")
 
+    def _found(self, test: str) -> list[str]:
+        name, bracket, case = test.partition("[")
+        return [f"{node}{bracket}{case}" for node in self._nodes.get(name, ())]
+
     def failing(self, tests: list[str], seconds: float, cache: str, *options: str) -> tuple[int, list[str]]:
         """Runs tests: the exit status of pytest, and the names of those that fail."""
-        nodes = sorted({node for name in tests for node in self._nodes.get(name, ())})
+        nodes = sorted({node for name in tests for node in self._found(name)})
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE", *options, *nodes]
         paths = {"PYTHONPATH": f"{self._tree / 'src'}:{self._tree}", "NUMBA_CACHE_DIR": str(self._folder / cache)}
         try:
@@ -72,7 +76,7 @@ class Copy:
         if len(places) != 1:
             return f"UNCLEAR: its text occurs {len(places)} times"
         for name in broken.tests:
-            if name not in self._nodes:
+            if not self._found(name):
                 return f"UNCLEAR: there is no {name}"
         path, text = places[0], self._texts[places[0]]
         # Code that is compiled from broken text must not come from a cache, nor stay in one.
@@ -94,7 +98,7 @@ def verdicts(breaks: list[Break], root: Path) -> Iterator[tuple[Break, str]]:
         copy = Copy(root, Path(folder))
         _, failing = copy.failing([name for each in breaks for name in each.tests], 7200.0, "whole")
         for each in breaks:
-            useless = [name for name in each.tests if name in failing]
+            useless = [name for name in each.tests if name.partition("[")[0] in failing]
             yield each, f"UNCLEAR: {useless[0]} fails without it" if useless else copy.verdict(each)
 
 

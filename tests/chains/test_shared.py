@@ -101,9 +101,10 @@ def test_bounds_on_the_error_hold(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hope_for_what_may_follow_leads_upstream() -> None:
     """The prize of the river is behind successors that are rare: a few samples without them must not be the last."""
     model = sp.models.river_swim()
-    reference = SharedReference(model, HardMax(), seed=1)
-    reference.improve(3_000)
-    assert reference.states == model.states
+    for seed in range(3):  # without hope, all states are found with the first only
+        reference = SharedReference(model, HardMax(), seed=seed)
+        reference.improve(600)
+        assert reference.states == model.states
 
 
 @pytest.mark.parametrize("with_table", [True, False])

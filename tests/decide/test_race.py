@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from functools import partial
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -130,4 +131,7 @@ def test_equal_actions_cannot_be_told_apart() -> None:
     (warning,) = [text for text in found.warnings if "told apart" in text]
     assert re.search(r"actions [01] and [01] cannot be told apart.* by .* ± .* \(estimate\)", warning)
     assert found.action in (0, 1)
-    assert found.regret > 0.0
+    # One-sided at level δ for both rivals together: Student's quantile is a little above the normal one.
+    rival = 1 - found.action
+    margin = (found.regret - found.differences[rival]) / found.difference_errors[rival]
+    assert margin == pytest.approx(NormalDist().inv_cdf(1.0 - found.delta / 2.0), rel=0.05)

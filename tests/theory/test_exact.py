@@ -3,6 +3,7 @@
 import math
 import tracemalloc
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -132,6 +133,10 @@ def test_rounding_is_part_of_the_error(discount: float) -> None:
             axis=1
         )
     assert float(np.abs(values - solution.values).max()) <= solution.error
+    # One state, whose value is right at once but for rounding.
+    single = exact.solve(TabularModel([[[1.0]]], [[[0]]], [[0.1]], discount=discount), HardMax())
+    truth = Fraction(0.1) / (1 - Fraction(discount))
+    assert abs(Fraction(float(single.values[0])) - truth) <= single.error
 
 
 def attempt(model: TabularModel, tolerance: float) -> exact.Solution | None:
