@@ -20,8 +20,7 @@ import numpy as np
 import smoothplan as sp
 from smoothplan.base.arguments import Floats
 from smoothplan.chains.batched import BatchedChains, Chains
-from smoothplan.chains.grid import Grid, grid_nodes, make_grid
-from smoothplan.chains.jitted import JittedChains
+from smoothplan.chains.jitted import Grid, JittedChains, grid_nodes, make_grid
 from smoothplan.chains.table import TableChains
 from smoothplan.models.model import GenerativeModel, Oracle
 from smoothplan.run.chunks import Sums

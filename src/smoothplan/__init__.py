@@ -12,10 +12,10 @@
 
 from importlib.metadata import version
 
+from smoothplan import chains as references
 from smoothplan import models
 from smoothplan.bounds.gape import MDPGapE, OTGapE
 from smoothplan.bounds.uct import UCT
-from smoothplan.chains import references
 from smoothplan.chains.cruiser import ReferenceCruiser
 from smoothplan.chains.fitted import FittedReference
 from smoothplan.chains.grid import GridReference

@@ -12,8 +12,7 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.chains.batched import LIMIT, BatchedChains, Chains
-from smoothplan.chains.grid import Grid, make_grid
-from smoothplan.chains.jitted import TOGETHER, JittedChains
+from smoothplan.chains.jitted import TOGETHER, Grid, JittedChains, make_grid
 from smoothplan.chains.table import LANES, TableChains
 from smoothplan.models.model import GenerativeModel, Oracle
 from smoothplan.run.chunks import Sums

@@ -22,14 +22,15 @@ import smoothplan as sp
 from smoothplan.base import streams
 from smoothplan.base.arguments import Floats
 from smoothplan.base.records import plain
-from smoothplan.chains import sampling
-from smoothplan.chains.cruiser import IMPROVEMENTS, Proof, Prover, ReferenceCruiser
+from smoothplan.chains import cruiser, sampling
+from smoothplan.chains.cruiser import IMPROVEMENTS, Proof, ReferenceCruiser, proof
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.jitted import JittedChains
 from smoothplan.chains.reference import CriticReference, TabularReference
-from smoothplan.chains.sampling import Truncation
+from smoothplan.chains.sampling import Setting, Truncation
 from smoothplan.chains.shared import SharedReference
 from smoothplan.models.model import GenerativeModel, Oracle, States
+from smoothplan.run.plan import outward
 from smoothplan.run.progress import Display
 from smoothplan.run.records import EngineName, Root
 from smoothplan.run.workers import Workers
@@ -224,7 +225,8 @@ def test_chains_that_refute_an_error_range_take_its_place() -> None:
         result = sp.plan(planner, model, state, max_calls=30_000_000)
         assert not diagnosed(result).certified
         low, high = result.interval
-        assert low <= backup.value(q[state]) <= high == sp.curvature.value_interval(model, backup)[1]
+        most = outward(np.array(sp.curvature.value_interval(model, backup)))[1]
+        assert low <= backup.value(q[state]) <= high == most
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -255,13 +257,14 @@ def proved(
     def known(mean: float) -> Any:
         return SimpleNamespace(sequence=SimpleNamespace(interval=(mean - 1e-9, mean + 1e-9)))
 
+    root = Root(model, state, 0, None, None, "auto", 0.0)
     samples: Any = SimpleNamespace(
+        setting=planner.setting(root, problem),
         value=known(first[state]),
         actions=[known(mean) for mean in returns[state]],
         correction=known(corrections[state]) if order == 2 else None,
     )
-    root = Root(model, state, 0, None, None, "auto", 0.0)
-    return Prover(planner.setting(root, problem)).proof(samples)
+    return proof(samples)
 
 
 Proved = Iterator[tuple[Proof, float, Floats]]
@@ -293,11 +296,11 @@ def test_what_exact_means_prove_is_true(monkeypatch: pytest.MonkeyPatch) -> None
     """With a horizon that matters and without. If no bias, or half of it, were booked, values would be missed."""
     for horizon in (1, 3, 300):
         assert sum(missed_by(walk_proofs(horizon)).values()) == 0
-    bias = Prover._bias
-    monkeypatch.setattr(Prover, "_bias", lambda prover, order: (0.0, 0.0) if order == 2 else bias(prover, order))
+    bias = cruiser._bias
+    monkeypatch.setattr(cruiser, "_bias", lambda setting, order: (0.0, 0.0) if order == 2 else bias(setting, order))
     found = missed_by(walk_proofs(300))
     assert min(found["low"], found["high"]) > 0
-    monkeypatch.setattr(Prover, "_bias", lambda prover, order: tuple(end / 2.0 for end in bias(prover, order)))
+    monkeypatch.setattr(cruiser, "_bias", lambda setting, order: tuple(end / 2.0 for end in bias(setting, order)))
     found = missed_by(walk_proofs(300))
     assert min(found["high"], found["q high"]) > 0
 
@@ -340,12 +343,11 @@ def test_what_exact_means_of_short_chains_prove_is_true(monkeypatch: pytest.Monk
         assert missed_by(cut_proofs())["low"] > 0
     for share, enough in ((1.0, True), (0.5, False)):
 
-        def booked(prover: Prover, order: int, share: float = share) -> tuple[float, float]:
-            return sampling.bias(
-                order, 0.0, prover._problem, share * (prover._truncation.below + prover._truncation.above)
-            )
+        def booked(setting: Setting, order: int, share: float = share) -> tuple[float, float]:
+            tail = setting.truncation.below + setting.truncation.above
+            return sampling.bias(order, 0.0, setting.problem, share * tail)
 
-        monkeypatch.setattr(Prover, "_bias", booked)
+        monkeypatch.setattr(cruiser, "_bias", booked)
         assert (sum(missed_by(cut_proofs()).values()) == 0) == enough
 
 
@@ -384,7 +386,7 @@ def test_limits_on_calls_are_kept_and_threads_change_nothing(
             oracles.append(self)
 
     monkeypatch.setattr("smoothplan.run.chunks.Oracle", Counted)
-    values = sp.curvature.value_interval(model, planner.backup)
+    values = outward(np.array(sp.curvature.value_interval(model, planner.backup)))
     for limit in (0, 1, 40, 300, 2_000, 7_500, 60_000, 400_000):
         oracles.clear()
         one = sp.plan(planner, model, seed=3, max_calls=limit, engine=engine)
@@ -551,7 +553,7 @@ def test_a_reference_that_is_not_made_is_missed_aloud() -> None:
     found = diagnosed(sp.plan(planner, model, max_calls=1))
     (warning,) = found.warnings
     reason = "max_calls=1 leaves no calls for it"
-    assert warning == f"no reference was made, so that this is about a uniformly random policy: {reason}"
+    assert warning == f"no reference was made, so this is about a uniformly random policy: {reason}"
     assert found.summary().startswith(warning)
     assert plain(found)["warnings"] == [warning]
     assert diagnosed(sp.plan(planner, garnet(), 0, max_calls=40)).warnings == ()

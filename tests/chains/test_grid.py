@@ -10,7 +10,8 @@ from scipy.interpolate import RegularGridInterpolator
 
 import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
-from smoothplan.chains.grid import GridReference, grid_nodes, make_grid
+from smoothplan.chains.grid import GridReference
+from smoothplan.chains.jitted import grid_nodes, make_grid
 from smoothplan.chains.reference import Reference
 from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.theory import exact
@@ -200,7 +201,7 @@ BOX: dict[str, Any] = {"low": [-1.0], "high": [1.0], "cells": 4}
         (lambda: on_grid(cells=[2, 2]), "cells must be a whole number or 1 of them"),
         (lambda: on_grid(samples=0), "samples must be at least 1"),
         (lambda: on_grid(cells=50, max_calls=100), "may take 268 simulator calls, more than the 100 that are allowed"),
-        (lambda: on_grid(periodic=[0]), "low and high must be given where axes are periodic"),
+        (lambda: on_grid(periodic=[0]), "low and high must be given if axes are periodic"),
         (lambda: on_grid(**BOX, periodic=[1]), "periodic must be at most 0"),
         (lambda: on_grid(np.zeros((2, 2)), **BOX), r"states must have shape \[n, 1\], got \(2, 2\)"),
         (lambda: on_grid([[np.nan]], **BOX), "nan at index"),

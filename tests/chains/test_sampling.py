@@ -185,8 +185,9 @@ def furthest_below(worlds: Sequence[World]) -> float:
         cut = Truncation.at(problem, horizon)
         best = solved(model, backup).values
         for table in hostile(model, backup, 0):
-            at = conditioned(TabularReference(table), largest_gap(backup, problem, None), model.actions)
-            exact = ChainMeans(model, backup, at(np.arange(model.states)).shifted)
+            gap = largest_gap(backup, problem, None)
+            shifted, _ = conditioned(TabularReference(table), np.arange(model.states), gap, model.actions)
+            exact = ChainMeans(model, backup, shifted)
             means = exact.orders(horizon, problem.middle)[0]
             missing = np.where(model.terminal, 0.0, exact.orders()[0] - means)
             assert -cut.below - 1e-9 <= missing.min() <= missing.max() <= cut.above + 1e-9
@@ -242,7 +243,7 @@ def test_references_are_clamped_as_far_as_is_safe_and_no_further() -> None:
         q = rng.uniform(0.0, 2.0, size=(1, 3))
         reference = q + 0.1 * rng.normal(size=q.shape)
         for share in wider:
-            after = conditioned(TabularReference(reference), share * float(np.ptp(q)), 3)(np.array([0])).shifted
+            after, _ = conditioned(TabularReference(reference), np.array([0]), share * float(np.ptp(q)), 3)
             wider[share] += int(np.ptp(after - q) > np.ptp(reference - q) + 1e-12)
     assert wider[1.0] == 0
     assert wider[0.9] > 0
@@ -267,7 +268,7 @@ def test_unlikely_actions_are_told_apart_as_far_as_it_matters(backup: SoftmaxMix
     gap = largest_gap(backup, problem, None)
     assert gap < problem.action_gap
     table = np.array([[0.0, -0.5, -15.0], [-15.0, 0.0, -15.0]])
-    after = conditioned(TabularReference(table), gap, 3)(np.arange(2)).shifted
+    after, _ = conditioned(TabularReference(table), np.arange(2), gap, 3)
     np.testing.assert_allclose(backup.policy(after), backup.policy(table), atol=1e-12)
     assert after.min() == -gap
 

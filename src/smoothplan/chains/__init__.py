@@ -1,1 +1,27 @@
-"""Chains around a reference Q̂: references, engines and `ReferenceCruiser`."""
+"""References Q̂, estimates of action values that do not come from recursion: critic, table, grid, fit, shared memory."""
+
+from smoothplan.chains.fitted import FittedReference
+from smoothplan.chains.grid import GridReference
+from smoothplan.chains.maker import default_reference
+from smoothplan.chains.reference import (
+    CriticReference,
+    Improvable,
+    Reference,
+    Savable,
+    TabularReference,
+    TooFewCallsError,
+)
+from smoothplan.chains.shared import SharedReference
+
+__all__ = [
+    "CriticReference",
+    "FittedReference",
+    "GridReference",
+    "Improvable",
+    "Reference",
+    "Savable",
+    "SharedReference",
+    "TabularReference",
+    "TooFewCallsError",
+    "default_reference",
+]

@@ -27,6 +27,9 @@ from smoothplan.run.chunks import Sums, added, categorical, pieces, repeated
 from smoothplan.theory.backups import Backup, NoCurvatureError, SoftmaxMixture, is_mixture, required_mixture
 from smoothplan.theory.softmaxes import Softmaxes, choose, choose_pairs, draw_stops, paired_sums, stop_weight
 
+NO_ACTION = -1
+"""In place of a first action: chains begin with an action of the policy."""
+
 QFunction = Callable[[States], ArrayLike]
 """Q̂: states [n, ...] to action values [n, K]."""
 

@@ -1,16 +1,18 @@
-"""What a reference is, and the two that need no simulator: a function, and a table."""
+"""References Q̂: their interface, functions and tables as references, and value iteration for references that learn."""
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from smoothplan.base import arguments
-from smoothplan.base.arguments import Floats
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.base.compiling import compiled
 from smoothplan.base.records import Arrays, Readable
-from smoothplan.models.model import States
+from smoothplan.models.model import GenerativeModel, States
 from smoothplan.theory.exact import Solution
+from smoothplan.theory.softmaxes import Softmaxes, fill_frame, frame_value
 
 
 class TooFewCallsError(ValueError):
@@ -18,9 +20,9 @@ class TooFewCallsError(ValueError):
 
 
 class Reference(Protocol):
-    """Estimates Q̂ of the action values, at any state. This is all that a planner needs and all that a user must write.
+    """Estimates Q̂ of the action values at any state: all that a planner needs, and all that a user must write.
 
-    Nothing is promised of their quality: a planner may be told of it, and must not take it for granted.
+    Planners assume nothing about the quality of the estimates.
     """
 
     def q(self, states: States) -> Floats:
@@ -29,19 +31,19 @@ class Reference(Protocol):
 
 @runtime_checkable
 class Improvable(Reference, Protocol):
-    """A reference that more simulator calls make better."""
+    """A reference that more simulator calls improve."""
 
     @property
     def calls(self) -> int:
         """Simulator calls made for it so far."""
 
     def improve(self, calls: int) -> None:
-        """Makes better what it can by at most that many more."""
+        """Improves the estimates by at most that many more calls."""
 
 
 @runtime_checkable
 class Savable(Reference, Protocol):
-    """A reference whose state can be kept in a file. One that is restored goes on with the same bits."""
+    """A reference whose state can be kept in a file. A restored one continues with the same bits."""
 
     def saved(self) -> Arrays:
         """Its state as named arrays."""
@@ -67,7 +69,7 @@ class CriticReference:
         self._function = function
 
     def q(self, states: States) -> Floats:
-        """What the function says, [n, K]. Planners check its shape and that it is finite."""
+        """The function's answer, [n, K]. Planners check its shape and that it is finite."""
         return arguments.numbers("the critic's answer", self._function(np.asarray(states)))
 
     def __repr__(self) -> str:
@@ -100,6 +102,9 @@ class TabularReference:
         return f"TabularReference(states={self.table.shape[0]}, actions={self.table.shape[1]})"
 
 
+# For references that are learnt
+
+
 def numbered(states: States, count: int) -> States:
     """States [n] that are numbers below a count, or an error."""
     states = np.asarray(states)
@@ -111,6 +116,79 @@ def numbered(states: States, count: int) -> States:
     return states
 
 
+def start_of(model: GenerativeModel, state: Any, name: str = "root") -> States:
+    """The state from which a reference is made: the model's initial state unless one is given."""
+    if state is None and model.initial_state is None:
+        raise ValueError(f"{name} must be given, because this model declares no initial_state")
+    return np.asarray(model.initial_state if state is None else state)
+
+
 def reason(why: str) -> str:
     """The part of a reference's `repr` that says why it was chosen."""
     return f", why={why!r}" if why else ""
+
+
+class FiniteModel(NamedTuple):
+    """A model with S states, K actions and at most B successors: Q(s, a) = rewards + γ Σ chances·V(successors).
+
+    Transitions that end the episode have no entry, or chance 0.
+    """
+
+    rewards: Floats  # [S·K], means
+    chances: Floats  # [S·K, B]
+    successors: Ints  # [S·K, B]
+    rows: Ints  # [S], the row of a state's weights in `soft.weights`
+    discount: float
+    soft: Softmaxes
+
+
+def iterate(
+    model: FiniteModel, q: Floats, values: Floats, tolerance: float, backup: Callable[[Floats], Floats] | None = None
+) -> int:
+    """Value iteration on q [S, K] and values [S], in place, until every value is within the tolerance.
+
+    Args:
+        model: the finite model.
+        q: overwritten.
+        values: the start of the iteration; overwritten.
+        tolerance: of a value.
+        backup: F at all states, from [S, K] to [S], if it is not a mixture of softmaxes.
+
+    Returns:
+        The number of sweeps, at most 100,000: more than any discount below 0.9999 needs.
+    """
+    columns, actions = model.soft.shifts.shape
+    # If a sweep changes values by at most d, they are within dγ/(1−γ) of the fixed point.
+    enough, most = tolerance * (1.0 - model.discount) / max(model.discount, tolerance), 100_000
+    if backup is None:
+        return _iterate(model, q.reshape(-1), values, enough, most, np.zeros((1, 1 + columns, actions + 1)))
+    for sweeps in range(1, most + 1):
+        future = (model.chances * values[model.successors]).sum(axis=1)
+        q[:] = (model.rewards + model.discount * future).reshape(q.shape)
+        before, values[:] = values.copy(), backup(q)
+        if np.abs(values - before).max(initial=0.0) <= enough:
+            return sweeps
+    return most
+
+
+@compiled
+def _iterate(model: FiniteModel, q: Floats, values: Floats, enough: float, most: int, frames: Floats) -> int:
+    """Sweeps over all states, in descending and ascending order in turn, until no value changes by more than enough."""
+    count, actions = len(values), model.soft.shifts.shape[1]
+    for sweeps in range(1, most + 1):
+        change = 0.0
+        for place in range(count):
+            state = count - 1 - place if sweeps % 2 == 1 else place
+            for action in range(actions):
+                pair = state * actions + action
+                future = 0.0
+                for branch in range(model.chances.shape[1]):
+                    future += model.chances[pair, branch] * values[model.successors[pair, branch]]
+                q[pair] = frames[0, 0, action] = model.rewards[pair] + model.discount * future
+            fill_frame(frames, 0, model.soft)
+            value = frame_value(frames, 0, model.rows[state], model.soft)
+            change = max(change, abs(value - values[state]))
+            values[state] = value
+        if change <= enough:
+            return sweeps
+    return most

@@ -1,36 +1,36 @@
 """Sampling around a reference: chains of the value, their quadratic corrections, and returns of the root's actions.
 
-A pilot of each measures what a sample costs and how much it varies. Then every round adds a fraction of the calls made
-so far, each part catching up with the share of the calls at which cost × variance is smallest.
+A pilot of each measures the cost and the variance of a sample. Then every round adds a fraction of the calls made so
+far, each part catching up with the share of the calls at which cost × variance is smallest.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeGuard
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.chains.batched import BatchedChains, Chains, values_of
-from smoothplan.chains.grid import GridReference
-from smoothplan.chains.jitted import JittedChains, compiles
-from smoothplan.chains.reference import Reference
+from smoothplan.chains.grid import GridReference, compiles
+from smoothplan.chains.jitted import JittedChains
+from smoothplan.chains.reference import CriticReference, Reference
 from smoothplan.chains.table import TableChains
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.models.model import States
 from smoothplan.models.tabular import TabularModel
-from smoothplan.run.chunks import Chunk, Outcome, Sums, Work, chunk_size
+from smoothplan.run.chunks import Chunk, Outcome, Sums, Work
 from smoothplan.run.records import Budget, Root, refuse_compiled
 from smoothplan.theory import curvature
-from smoothplan.theory.backups import Backup, SoftmaxMixture, depends_on_state, is_mixture
+from smoothplan.theory.backups import Backup, depends_on_state, is_mixture
 from smoothplan.theory.curvature import Problem
 
 Part = Literal["values", "returns", "corrections"]
 """Chains of the value, returns of the root's actions, and quadratic corrections."""
 
-# How a run divides what it may spend
-TRUNCATION_SHARE = 0.05  # of ε, for what lies beyond the default horizon
+# How a run divides its budget
+TRUNCATION_SHARE = 0.05  # of ε, for the part of the value beyond the default horizon
 VALUE_SHARE, CORRECTION_SHARE, ACTION_SHARE = 0.6, 0.3, 0.1  # of δ
 PILOT_SHARE = 0.25  # of the corrections' δ, for those of the pilot if others with another number of pairs follow
 DECISION_SHARE = 0.3  # of the simulator calls, for returns of the root's actions
@@ -38,30 +38,31 @@ PILOT, PILOT_PAIRS = 64, 32  # samples of each part, and pairs in each correctio
 
 
 class Truncation(NamedTuple):
-    """What is left out if chains end at a horizon, and go on with the middle of the optimal values."""
+    """The effect of cutting chains off at a horizon, where they continue with the middle of the optimal values."""
 
     horizon: int
-    below: float  # by how much the value of any policy may be lower,
-    above: float  # by how much it may be higher,
-    optimal: float  # and how far the optimal value may be, either way
+    below: float  # the value of any policy may be lower by this much,
+    above: float  # or higher by this much,
+    optimal: float  # and the optimal value may differ by this much, either way
 
     @classmethod
     def at(cls, problem: Problem, horizon: int) -> "Truncation":
         """The truncation at a horizon."""
-        (worst, best), left = problem.policy_values, problem.discount**horizon
-        return cls(horizon, left * (problem.middle - worst), left * (best - problem.middle), left * problem.width / 2.0)
+        (worst, best), middle, left = problem.policy_values, problem.middle, problem.discount**horizon
+        return cls(horizon, left * (middle - worst), left * (best - middle), left * problem.width / 2.0)
 
     @classmethod
     def for_accuracy(cls, problem: Problem, epsilon: float, order: int, error_range: float | None) -> "Truncation":
         """The earliest one, about, that costs only a small part of ε."""
-        found, tolerated = cls.at(problem, 1), TRUNCATION_SHARE * epsilon
-        if problem.discount == 0.0:
-            return found
-        octave = -math.log(2.0) / math.log(problem.discount)  # steps that halve what is left
-        while (costs := found._costs(problem, order, error_range)) > tolerated:
-            excess = min(math.log2(costs / tolerated), 1.0)
-            found = cls.at(problem, found.horizon + max(1, math.floor(octave * excess)))
-        return found
+        whole, horizon, tolerated = cls.at(problem, 0), 1, TRUNCATION_SHARE * epsilon
+        while True:
+            left = problem.discount**horizon
+            found = cls(horizon, left * whole.below, left * whole.above, left * whole.optimal)
+            costs = found._costs(problem, order, error_range)
+            if costs <= tolerated or problem.discount == 0.0:
+                return found
+            octave = -math.log(2.0) / math.log(problem.discount)  # steps that halve what is left
+            horizon += max(1, math.floor(octave * min(math.log2(costs / tolerated), 1.0)))
 
     def _costs(self, problem: Problem, order: int, error_range: float | None) -> float:
         """By how much it widens the result."""
@@ -69,7 +70,7 @@ class Truncation(NamedTuple):
             return self.optimal if order == 2 else max(self.below, self.above)
         if order == 1:
             return self.optimal
-        # What the tail does to pairs is multiplied by the error range.
+        # The effect of the tail on pairs is multiplied by the error range.
         with_tail, without = (bias(2, error_range, problem, tail) for tail in (self.below + self.above, 0.0))
         return self.optimal + (with_tail[1] - with_tail[0] - without[1] + without[0]) / 2.0
 
@@ -90,7 +91,7 @@ class Setting:
 
 
 def bias(order: int, error_range: float, problem: Problem, tail: float) -> tuple[float, float]:
-    """Bounds of what an order leaves out, if the chains of a pair may differ by a tail."""
+    """Bounds of the error that an order leaves, if the chains of a pair may differ by a tail."""
     # A backup of one action has no curvature at all.
     temperature = problem.temperature if problem.pairs else 1.0 / max(4.0 * problem.derivatives[0], curvature.SMALLEST)
     return curvature.reference_bias(order, error_range, temperature, problem.discount, tail)
@@ -110,9 +111,6 @@ def weight(discount: float, horizon: int) -> float:
     return (1.0 - discount**horizon) / (1.0 - discount)
 
 
-# Which engine runs chains, around which form of the reference
-
-
 def chains_for(
     root: Root, backup: Backup, reference: Reference, problem: Problem, error_range: float | None = None
 ) -> tuple[Chains, tuple[float, float]]:
@@ -120,28 +118,28 @@ def chains_for(
 
     An action of the reference that is further than `largest_gap` below the best is raised to that.
     """
-    model, tail = root.model, problem.middle
+    model, tail, actions = root.model, problem.middle, problem.actions
     gap = largest_gap(backup, problem, error_range)
-    at = conditioned(reference, gap, problem.actions)
     if isinstance(model, TabularModel) and root.engine != "batched":
         states = np.flatnonzero(~model.terminal)
-        table = np.zeros((model.states, problem.actions))
-        table[states] = at(states).shifted
+        table = np.zeros((len(model.terminal), actions))
+        table[states], _ = conditioned(reference, states, gap, actions)
         advantages = backup.value(table[states], states)[:, None] - table[states]
-        bounds = min(float(advantages.min(initial=0.0)), 0.0), max(float(advantages.max(initial=0.0)), 0.0)
-        return TableChains(model, backup, table, tail), bounds
-    lowest = min(curvature.gap_to_hard_max(backup, problem.actions)[0], 0.0)  # F(Q̂) − Q̂(a) ≥ F(Q̂) − max Q̂
+        return TableChains(model, backup, table, tail), (
+            min(float(advantages.min(initial=0.0)), 0.0),
+            max(float(advantages.max(initial=0.0)), 0.0),
+        )
+    lowest = min(curvature.gap_to_hard_max(backup, actions)[0], 0.0)  # F(Q̂) − Q̂(a) ≥ F(Q̂) − max Q̂
     if (
-        root.engine != "batched"
-        and isinstance(reference, GridReference)
-        and compiles(model, reference)
-        and _is_fixed(backup)
+        (root.engine != "batched" and isinstance(reference, GridReference) and compiles(model, reference))
+        and is_mixture(backup)
+        and not depends_on_state(backup)
     ):
         nodes = reference.grid.table
         table = nodes - nodes.max(axis=1, keepdims=True)
         # Interpolation does not widen a range.
-        bounds = lowest, max(problem.at_zero[1] + min(gap, -float(table.min())), 0.0)
-        return JittedChains(model, backup, reference.grid._replace(table=table), tail, gap), bounds
+        highest = max(problem.at_zero[1] + min(gap, -float(table.min())), 0.0)
+        return JittedChains(model, backup, reference.grid._replace(table=table), tail, gap), (lowest, highest)
     refuse_compiled(
         root.engine,
         "a TabularModel, or a JitModel with vectors of float64 for states, a GridReference without periodic axes and "
@@ -150,12 +148,12 @@ def chains_for(
         reference,
         backup,
     )
-    engine = BatchedChains(model, backup, lambda states: at(states).shifted, tail)
+    engine = BatchedChains(model, backup, lambda states: conditioned(reference, states, gap, actions)[0], tail)
     return engine, (lowest, max(problem.at_zero[1] + gap, 0.0))
 
 
 def largest_gap(backup: Backup, problem: Problem, error_range: float | None) -> float:
-    """How far below the best action of a reference another one is, at most; the support of chains grows with it.
+    """A bound on the distance of an action of a reference from the best; the support of chains grows with it.
 
     Actions that are together less likely than 1e-12 need not be told apart: the policy is as good as the one given.
     This is known of mixtures of softmaxes. An error range does not grow if no action is raised that could be right,
@@ -167,44 +165,14 @@ def largest_gap(backup: Backup, problem: Problem, error_range: float | None) -> 
     return likely if error_range is None else max(possible, min(likely, possible + error_range))
 
 
-class Conditioned(NamedTuple):
-    """A reference at n states, reduced to what a policy depends on."""
+def conditioned(reference: Reference, states: States, gap: float, actions: int) -> tuple[Floats, Floats]:
+    """A reference at n states: action values less the best one [n, K], none below −gap, and the best one [n].
 
-    shifted: Floats  # action values less that of the best action, and none too far below, [n, K]
-    top: Floats  # the value of the best action, [n]
-
-
-def conditioned(reference: Reference, gap: float, actions: int) -> Callable[[States], Conditioned]:
-    """A reference of which only differences are left, for a policy depends on nothing else, and they are not rounded.
-
-    No action is further than `gap` below the best: that does not enlarge range(Q̂ − Q) if range(Q) ≤ gap.
+    A policy depends on the differences alone, which are not rounded. If range(Q) ≤ gap, range(Q̂ − Q) does not grow.
     """
-
-    def at(states: States) -> Conditioned:
-        values = values_of(reference.q, states, actions)
-        top = values.max(axis=1)
-        return Conditioned(np.maximum(values - top[:, None], -gap), top)
-
-    return at
-
-
-def _is_fixed(backup: Backup) -> TypeGuard[SoftmaxMixture]:
-    """Whether a backup is a mixture of softmaxes that is the same at every state."""
-    return is_mixture(backup) and not depends_on_state(backup)
-
-
-# Samples
-
-
-class ZeroReference:
-    """The reference if nothing is known: all actions are worth the same."""
-
-    def __init__(self, actions: int) -> None:
-        self._actions = actions
-
-    def q(self, states: States) -> Floats:
-        """Zeros, [n, K]."""
-        return np.zeros((len(states), self._actions))
+    values = values_of(reference.q, states, actions)
+    top = values.max(axis=1)
+    return np.maximum(values - top[:, None], -gap), top
 
 
 @dataclass
@@ -223,11 +191,11 @@ class Mean:
     @property
     def estimate(self) -> float:
         """The mean of the samples."""
-        return self.sequence.mean if self.count else self.guess
+        return self.sequence.total / self.count if self.count else self.guess
 
     @property
     def variance(self) -> float:
-        """The variance of the samples, or the largest that there can be."""
+        """The variance of the samples, or the largest possible one."""
         count, total, squares = self.count, self.sequence.total, self.sequence.squares
         if count < 2:
             return (self.sequence.high - self.sequence.low) ** 2 / 4.0
@@ -249,55 +217,70 @@ class Mean:
         low, high = self.sequence.interval
         return max(0.0, high - low) / 2.0
 
+    def add(self, sums: Sums, calls: int) -> None:
+        """Adds samples and their simulator calls."""
+        self.sequence.update(sums.samples, sums.total, sums.squares)
+        self.calls += calls
+
 
 class Sampling:
     """Samples around one reference. It keeps the run's limit on calls.
 
     Args:
         setting: of the run.
-        reference: Q̂, which does not change any more.
+        reference: Q̂, which does not change any more; None if nothing is known, so that all actions are worth the same.
         first: the number of the first chunk: no two chunks of a run draw from the same stream.
+
+    Attributes:
+        claim: F(Q̂) at the root.
+        value: the mean of chains.
+        actions: the mean of the returns of each action, [K].
+        correction: the mean of corrections; None at order 1.
+        pairs: of each correction.
+        budgets: of the parts; empty until the pilot is done.
     """
 
-    def __init__(self, setting: Setting, reference: Reference, first: int) -> None:
-        self._setting, self._root, self._problem = setting, setting.root, setting.problem
-        self.horizon, self.next_chunk = setting.truncation.horizon, first
+    def __init__(self, setting: Setting, reference: Reference | None, first: int) -> None:
+        self.setting, self._root, self._problem = setting, setting.root, setting.problem
+        self._discount, self.horizon, self.next_chunk = setting.problem.discount, setting.truncation.horizon, first
+        actions, possible = self._problem.actions, self._problem.action_values
+        known = reference or CriticReference(lambda states: np.zeros((len(states), actions)))
         # Asked once before all threads, a reference may bring itself up to date; and its mistakes are found.
-        here = conditioned(reference, math.inf, self._problem.actions)(np.asarray(self._root.state)[None])
-        self.claim = float(self._root.backed_up(setting.backup, here.shifted)[0]) + float(here.top[0])
+        shifted, top = conditioned(known, np.asarray(self._root.state)[None], math.inf, actions)
+        self.claim = float(self._root.backed_up(setting.backup, shifted)[0]) + float(top[0])
+        guesses = np.clip(shifted[0] + top[0], *possible)
+        if reference is None:
+            guesses = np.full(actions, sum(possible) / 2.0)
         self.engine, self._advantages = chains_for(
-            self._root, setting.backup, reference, self._problem, setting.error_range
+            self._root, setting.backup, known, self._problem, setting.error_range
         )
-        # How far a reference was improved may depend on time, so a checkpoint tells chains around one from another.
+        # The improvement of a reference may depend on time, so a checkpoint tells chains around one from another.
         about = f"reference of {getattr(reference, 'calls', 0)} calls"
         self.work = Work(self.engine, self._root.model, self._root.state, self._root.seed, about)
         self._dropped = 0  # simulator calls of pilot corrections that count no more
         self.samples = 0
         self.budgets: dict[Part, Budget] = {}
-        self._corrected = Sums(more=(0, 0.0))  # of corrections; more: how many pairs of actions differ, their noise
+        self._corrected = Sums(more=(0, 0.0))  # of corrections; more: the pairs of actions that differ, their noise
+        self._support = support(self._problem, self._advantages, self.horizon)
         self.pairs, self.correction = 0, None
         if setting.order == 2:
             share = CORRECTION_SHARE * (PILOT_SHARE if setting.pairs is None else 1.0)
             self.pairs, self.correction = self._corrections(setting.pairs or PILOT_PAIRS, share)
-        possible = self._problem.action_values
-        guesses = np.clip(here.shifted[0] + here.top[0], *possible)
-        if isinstance(reference, ZeroReference):
-            guesses = np.full(self._problem.actions, sum(possible) / 2.0)
         self.value = self._mean(VALUE_SHARE + (CORRECTION_SHARE if setting.order == 1 else 0.0), self._problem.middle)
-        self.actions = [self._mean(ACTION_SHARE / self._problem.actions, guess) for guess in guesses]
+        self.actions = [self._mean(ACTION_SHARE / actions, guess) for guess in guesses]
 
     def _mean(self, share: float, guess: float) -> Mean:
-        """A mean of chains, for which there is a share of δ."""
-        ends = support(self._problem, self._advantages, self.horizon)
-        return Mean(ConfidenceSequence(*ends, share * self._setting.delta, self._setting.epsilon / 2.0), guess)
+        """A mean of chains, with a share of δ."""
+        delta, target = share * self.setting.delta, self.setting.epsilon / 2.0
+        return Mean(ConfidenceSequence(*self._support, delta, target), guess)
 
     def _corrections(self, pairs: int, share: float) -> tuple[int, Mean | None]:
         """A mean of corrections that have this many pairs each."""
-        low, high = support(self._problem, self._advantages, self.horizon)
+        low, high = self._support
         # Q̂ varies over actions by no more than F(Q̂) − Q̂(a) does.
         reach = high - low + self._advantages[1] - self._advantages[0]
-        most = weight(self._problem.discount, self.horizon) * reach**2 / (4.0 * self._problem.temperature)
-        delta, target = share * self._setting.delta, self._setting.epsilon / 2.0
+        most = weight(self._discount, self.horizon) * reach**2 / (4.0 * self._problem.temperature)
+        delta, target = share * self.setting.delta, self.setting.epsilon / 2.0
         return pairs, Mean(ConfidenceSequence(-most / (pairs - 1), most, delta, target), 0.0)
 
     @property
@@ -351,19 +334,18 @@ class Sampling:
 
     def _chunks(self, part: Part, action: int, count: int, left: float) -> Iterator[Chunk[Sums]]:
         """Samples in chunks, as many as the calls that are left are sure to allow."""
-        each = self._most_calls(part)
+        each, engine = self._most_calls(part), type(self.engine)
         count = count if left == math.inf else min(count, int(left) // each)
-        size, engine = chunk_size(self.engine.chunk_calls, each), type(self.engine)
+        size = max(1, self.engine.chunk_calls // each)
         for start in range(0, count, size):
             samples = min(size, count - start)
-            if part == "values":
-                yield Chunk(self.next_chunk, engine.values, (samples, self.horizon), samples, part=part)
-            elif part == "returns":
-                yield Chunk(self.next_chunk, engine.returns, (action, samples, self.horizon), samples, action, part)
-            else:
-                yield Chunk(
-                    self.next_chunk, engine.corrections, (samples, self.pairs, self.horizon), samples, part=part
-                )
+            draw: Callable[..., Sums] = engine.values
+            asked: tuple[int, ...] = (samples, self.horizon)
+            if part == "returns":
+                draw, asked = engine.returns, (action, *asked)
+            elif part == "corrections":
+                draw, asked = engine.corrections, (samples, self.pairs, self.horizon)
+            yield Chunk(self.next_chunk, draw, asked, samples, action, part)
             self.next_chunk += 1
 
     def _most_calls(self, part: Part) -> int:
@@ -380,39 +362,36 @@ class Sampling:
 
     def add(self, chunk: Chunk[Sums], outcome: Outcome[Sums]) -> None:
         """Adds the outcome of a chunk."""
-        sums, mean = outcome.sums, self._part(chunk.part, chunk.action)
-        mean.sequence.update(*sums.moments)
-        mean.calls += outcome.calls
-        self.samples += sums.samples
+        self._part(chunk.part, chunk.action).add(outcome.sums, outcome.calls)
+        self.samples += outcome.sums.samples
         if chunk.part == "corrections":
-            self._corrected += sums
+            self._corrected += outcome.sums
 
     def allocate(self, spent: int) -> None:
         """Chooses the number of pairs and each part's share of the calls: cost × variance is smallest, by the pilot."""
         each = max(self.value.calls / max(self.value.count, 1), 1.0)
         returns = sum(mean.calls for mean in self.actions) / max(sum(mean.count for mean in self.actions), 1)
         parts: dict[Part, tuple[float, float]] = {"values": (each, self.value.variance)}
+        rest = 1.0 - DECISION_SHARE
         if self.correction is not None:
             tried = np.unique(np.round(2.0 ** np.arange(1.0, 12.01, 0.5)).astype(np.int64))
             pairs = np.append(tried, self.pairs)
             costs, variances = self._correction_prices(pairs, each)
             chosen, best = -1, int(np.argmin(costs * variances))
             # The pilot must have seen enough to judge by, and the limit must allow as many calls once more.
-            limit, rest = self._root.max_calls, 1.0 - DECISION_SHARE
+            limit = self._root.max_calls
             enough = self.correction.count >= PILOT and (
                 limit is None or rest * (limit - spent - self.calls) >= 2.0 * self.correction.calls
             )
-            if self._setting.pairs is None and pairs[best] != self.pairs and enough:
+            if self.setting.pairs is None and pairs[best] != self.pairs and enough:
                 # The pilot's corrections have another variance.
                 chosen = best
                 self._dropped += self.correction.calls
                 share = CORRECTION_SHARE * (1.0 - PILOT_SHARE)
                 self.pairs, self.correction = self._corrections(int(pairs[best]), share)
             parts["corrections"] = float(costs[chosen]), float(variances[chosen])
-        weights = {
-            part: math.sqrt(calls * self._effective(part, variance)) for part, (calls, variance) in parts.items()
-        }
-        total, rest = sum(weights.values()), 1.0 - DECISION_SHARE
+        weights = {part: math.sqrt(calls * self._effective(part, spread)) for part, (calls, spread) in parts.items()}
+        total = sum(weights.values())
         least = 0.05  # the part of the rest that each gets at least, however little it varies in the pilot
         for part, (calls, variance) in parts.items():
             relative = weights[part] / total if total > 0.0 else 1.0 / len(parts)
@@ -422,8 +401,8 @@ class Sampling:
         self.budgets["returns"] = Budget(max(returns, 1.0), most, DECISION_SHARE)
 
     def _effective(self, part: Part, variance: float) -> float:
-        """A variance and, where the interval must shrink, what the width of the support adds to it (Bernstein)."""
-        if self._setting.error_range is None:
+        """A variance plus, if the interval must shrink, the contribution of the width of the support (Bernstein)."""
+        if self.setting.error_range is None:
             return variance
         sequence = self._part(part).sequence
         return variance + (sequence.high - sequence.low) * sequence.target / 3.0
@@ -435,7 +414,7 @@ class Sampling:
         4D²σ²/n + 2σ⁴/(n(n−1)), beside the variance of D² itself over states and actions.
         """
         assert self.correction is not None
-        sums, steps = self._corrected, weight(self._problem.discount, self.horizon)
+        sums, steps = self._corrected, weight(self._discount, self.horizon)
         differed, spread = sums.more
         scale = steps / (4.0 * self._problem.temperature)
         # If no two actions differed, the next ones may: with the variance of two chains.

@@ -1,4 +1,4 @@
-"""A reference that remembers: estimates of every state that was discovered, wherever it was reached from."""
+"""A reference with a memory: estimates of every state that was discovered, shared by all paths that lead to it."""
 
 from typing import Any, NamedTuple
 
@@ -8,8 +8,7 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats
 from smoothplan.base.records import Arrays, Readable, finite, piece, require
 from smoothplan.base.streams import CALLS
-from smoothplan.chains.iteration import Chances, iterate
-from smoothplan.chains.reference import numbered, reason
+from smoothplan.chains.reference import FiniteModel, iterate, numbered, reason, start_of
 from smoothplan.graph.explorer import Explorer, Key
 from smoothplan.graph.graph import BY_OUTCOME, NUMBERS, STATES, VARYING, outcomes_of, rules_of
 from smoothplan.models.model import GenerativeModel, Oracle, States
@@ -19,7 +18,7 @@ from smoothplan.theory.backups import Backup, is_mixture
 
 
 class _Values(NamedTuple):
-    """Values to begin the next iteration with."""
+    """The start of the next value iteration, for the first n discovered states."""
 
     values: Floats  # [n]
     q: Floats  # [n, K]
@@ -28,19 +27,19 @@ class _Values(NamedTuple):
 class SharedReference:
     """Memoised estimates for states that can be told apart, refined on demand.
 
-    Walks on the empirical model, by optimistic estimates, lead to the pair that was sampled least, and what follows
-    every pair is counted. The estimates are the action values of the empirical model (a pair that was never sampled is
-    taken for an average one), brought into their confidence intervals. The intervals also bound the error:
-    `error_range`. It is a state: `improve` changes it.
+    Walks on the empirical model, by optimistic estimates, lead to the pair that was sampled least, and the outcomes of
+    every pair are counted. The estimates are the action values of the empirical model, in which a pair that was never
+    sampled counts as an average one, clipped to their confidence intervals. The intervals also bound the error:
+    `error_range`. The reference is mutable: `improve` changes it.
 
     Args:
         model: a tabular model, or any simulator.
         backup: F.
-        root: where walks start; the model's initial state by default.
+        root: the start of walks; the model's initial state by default.
         delta: the probability that any bound on the error fails, ever, at any state.
         seed: of the simulator calls.
         successors: a bound on the different next states of one (s, a); the model's own by default.
-        key: what identifies a state, a function from a state to something hashable; by default the state itself. States
+        key: identifies a state, a function from a state to something hashable; by default the state itself. States
             with the same key must behave alike, or no bound holds.
         oracle: makes the simulator calls, and so counts them even if an error ends them; by default one of `seed`.
 
@@ -67,15 +66,13 @@ class SharedReference:
         key: Key | None = None,
         oracle: Oracle | None = None,
     ) -> None:
-        self.model, self._backup = model, backup
-        self._span = curvature.value_interval(model, backup)
+        self.model, self._backup, self._actions = model, backup, model.actions
+        self._scale, self._compiled = curvature.value_scale(model, backup), is_mixture(backup)
         if successors is not None:
             successors = arguments.whole("successors", successors)
         self.delta = arguments.fraction("delta", delta)
         rules = rules_of(model, backup, self.delta, successors)
-        if root is None and model.initial_state is None:
-            raise ValueError("root must be given, for this model declares no initial_state")
-        start = np.asarray(model.initial_state if root is None else root)
+        start = start_of(model, root)
         self._dtype = start.dtype  # without an initial state, the root says what states are made of
         if model.initial_state is not None and start.dtype.kind == np.asarray(model.initial_state).dtype.kind:
             self._dtype = np.asarray(model.initial_state).dtype
@@ -83,18 +80,17 @@ class SharedReference:
         oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
         table = model if isinstance(model, TabularModel) and key is None else None
         self.explorer = Explorer(rules, oracle, backup, start, table, key)
-        self._low, self._high = rules.reward_low, rules.reward_low + rules.reward_width
-        self._low += model.discount * self._span[0]  # the interval of any action value
-        self._high += model.discount * self._span[1]
-        self._optimistic = _Values(np.zeros(0), np.zeros((0, model.actions)))
+        low, high = curvature.value_interval(model, backup)  # of the values, and here of the action values
+        self._low = rules.reward_low + model.discount * low
+        self._high = rules.reward_low + rules.reward_width + model.discount * high
         self._guess = (self._low + self._high) / 2.0
-        self._estimates = _Values(np.zeros(0), np.zeros((0, model.actions)))
-        self._estimated, self._tightened = -1, -1  # after how many calls; −1 for never
+        self._optimistic = self._estimates = _Values(np.zeros(0), np.zeros((0, self._actions)))
+        self._estimated, self._tightened = -1, -1  # the calls made by then; −1 for never
 
     @property
     def calls(self) -> int:
         """Simulator calls made."""
-        return self.explorer.oracle.calls
+        return int(self.explorer.oracle.stream[CALLS])
 
     @property
     def states(self) -> int:
@@ -106,15 +102,14 @@ class SharedReference:
 
         Args:
             calls: how many.
-            state: where walks start; the root by default.
+            state: the start of walks; the root by default.
         """
         until = self.calls + arguments.whole("calls", calls)
         start = 0
         if state is not None:
             start = self.explorer.number(self._known(np.asarray(state)[None], may_end=False)[0])
-        while self.calls < until:
-            before = self.calls
-            # What walks follow need not be accurate. It is computed anew when the calls have grown by a tenth.
+        while (before := self.calls) < until:
+            # The estimates that walks follow need not be accurate: they are renewed when the calls grow by a tenth.
             self._optimistic = self._iterated(self._optimistic, self._high, 1e-3, optimistic=True)
             self.explorer.survey(self._optimistic.q, start, min(until, int(1.1 * before) + 20))
             if self.calls == before:
@@ -124,9 +119,8 @@ class SharedReference:
         """Estimates, [n, K]; the same guess for every action of a state that was never discovered."""
         numbers = self.explorer.numbers(self._known(states))
         self._estimate()
-        intervals = self._intervals()
-        table = np.clip(self._estimates.q, intervals[..., 0], intervals[..., 1])
-        unknown = np.full((1, self.model.actions), self._guess)
+        table = np.clip(self._estimates.q, *self._intervals())
+        unknown = np.full((1, self._actions), self._guess)
         return np.asarray(np.concatenate([table, unknown])[numbers])  # −1 is the last row
 
     def error_range(self, states: States) -> Floats:
@@ -135,8 +129,8 @@ class SharedReference:
             self._tightened = self.calls
             self._tighten()
         numbers = self.explorer.numbers(self._known(states))
-        anything = np.full((1, self.model.actions, 2), [self._low, self._high])
-        low, high = np.moveaxis(np.concatenate([self._intervals(), anything])[numbers], -1, 0)
+        anything = np.repeat([[[self._low]], [[self._high]]], self._actions, axis=2)  # [2, 1, K]
+        low, high = np.concatenate([self._intervals(), anything], axis=1)[:, numbers]
         return _largest_range(self.q(states), low, high)
 
     def saved(self) -> Arrays:
@@ -166,11 +160,10 @@ class SharedReference:
         self._estimated, self._tightened = up_to_date.tolist()
 
     def _remembered(self, arrays: Readable, name: str) -> _Values:
-        """Values of the first states, as many as there were when they were computed."""
         states = int(piece(arrays, "totals", np.int64, NUMBERS)[STATES])
         values = finite(arrays, name, None)
         require(len(values) <= states, f"{name!r} must be values of {states} states at most")
-        return _Values(values.copy(), finite(arrays, f"{name}_q", len(values), self.model.actions).copy())
+        return _Values(values.copy(), finite(arrays, f"{name}_q", len(values), self._actions).copy())
 
     def _known(self, states: States, may_end: bool = True) -> States:
         """States that the model may know, or an error."""
@@ -183,21 +176,20 @@ class SharedReference:
         return states
 
     def _intervals(self) -> Floats:
-        """The intervals of the action values of all discovered states, [N, K, 2]."""
-        graph, count = self.explorer.graph, self.states * self.model.actions
-        return np.stack([graph.q_low[:count], graph.q_high[:count]], axis=-1).reshape(-1, self.model.actions, 2)
+        """The lower and upper ends of the action values of all discovered states, [2, N, K]."""
+        graph, count = self.explorer.graph, self.states * self._actions
+        return np.stack([graph.q_low[:count], graph.q_high[:count]]).reshape(2, -1, self._actions)
 
     def _tighten(self) -> None:
         """Propagates bounds until no interval narrows by more than 1e-4 of the widest possible.
 
         They are valid after any number of sweeps; 1000 bound the time.
         """
-        enough = 1e-4 * (self._high - self._low)
         before = self._intervals()
         for _ in range(1000):
             self.explorer.sweep()
             after = self._intervals()
-            if np.abs(after - before).max() <= enough:
+            if np.abs(after - before).max() <= 1e-4 * (self._high - self._low):
                 return
             before = after
 
@@ -207,8 +199,9 @@ class SharedReference:
             return
         self._estimated = self.calls
         accuracy = 1e-5  # as a fraction of the width of the value interval
-        sampled = self.explorer.graph.pairs["count"][: self.states * self.model.actions].reshape(-1, self.model.actions)
-        # The guess for what is unknown is brought into line with what is known; 100 times bound the time.
+        sampled = self.explorer.graph.pairs["count"][: self.states * self._actions].reshape(-1, self._actions)
+        # The guess for unsampled pairs is the average of the sampled ones, to which it contributes; 100 rounds bound
+        # the time.
         for _ in range(100 if sampled.any() else 0):
             self._estimates = self._iterated(self._estimates, self._guess, accuracy)
             before, self._guess = self._guess, float(self._estimates.q[sampled > 0].mean())
@@ -217,25 +210,21 @@ class SharedReference:
         self._estimates = self._iterated(self._estimates, self._guess, accuracy)
 
     def _iterated(self, memory: _Values, unsampled: float, accuracy: float, optimistic: bool = False) -> _Values:
-        """The empirical model solved, where pairs that were never sampled have the given value."""
+        """The solution of the empirical model, in which pairs that were never sampled have the given value."""
         model = _empirical(self.explorer, unsampled, optimistic)
-        values = np.full(self.states, unsampled)
+        values, q = np.full(self.states, unsampled), np.empty((self.states, self._actions))
         values[: len(memory.values)] = memory.values
-        q = np.empty((self.states, self.model.actions))
-        tolerance = accuracy * curvature.value_scale(self.model, self._backup)
-        if is_mixture(self._backup):
-            iterate(model, q, values, tolerance)
-        else:
-            states = np.asarray(self.explorer.states)
-            iterate(model, q, values, tolerance, lambda q: self._backup.value(q, states))
+        states = None if self._compiled else np.asarray(self.explorer.states)
+        backup = None if self._compiled else lambda q: self._backup.value(q, states)
+        iterate(model, q, values, accuracy * self._scale, backup)
         return _Values(values, q)
 
     def __repr__(self) -> str:
         return f"SharedReference(states={self.states}, calls={self.calls}{reason(self.why)})"
 
 
-def _empirical(explorer: Explorer, unsampled: float, optimistic: bool) -> Chances:
-    """What was seen, as a model. To the optimistic, what else may follow a pair seen n times weighs 1/(1 + n²)."""
+def _empirical(explorer: Explorer, unsampled: float, optimistic: bool) -> FiniteModel:
+    """The empirical model. If optimistic, outcomes that a pair with n samples may still have weigh 1/(1 + n²)."""
     graph, rules = explorer.graph, explorer.rules
     states = int(graph.totals[STATES])
     count = states * rules.actions
@@ -253,9 +242,9 @@ def _empirical(explorer: Explorer, unsampled: float, optimistic: bool) -> Chance
     places = np.arange(shape[1]) < seen[:, None]  # outcomes fill the first places of a row
     successors, hits = np.full(shape, -1, dtype=np.int64), np.zeros(shape)
     successors[places], hits[places] = graph.successors[outcomes], graph.hits[outcomes]
-    return Chances(
+    return FiniteModel(
         rewards=np.where(pairs["count"] > 0, (1.0 - doubt) * means + doubt * unsampled, unsampled),
-        # What ended, or is not there, has a negative number.
+        # The end of an episode, or an empty place, has a negative number.
         chances=np.where(successors >= 0, hits * ((1.0 - doubt) / samples)[:, None], 0.0),
         successors=np.maximum(successors, 0),
         rows=graph.keys[:states].copy(),
@@ -268,8 +257,7 @@ def _largest_range(q: Floats, low: Floats, high: Floats) -> Floats:
     """The largest max_a e − min_a e of errors e = Q̂ − Q with Q in [low, high], for arrays [n, K]: [n]."""
     if q.shape[1] == 1:
         return np.zeros(len(q))
-    most, least = q - low, q - high
     # Of two different actions: one with the largest error, another with the smallest.
-    apart = most[:, :, None] - least[:, None, :]
+    apart = (q - low)[:, :, None] - (q - high)[:, None, :]
     apart[:, np.arange(q.shape[1]), np.arange(q.shape[1])] = 0.0
     return np.asarray(apart.max(axis=(1, 2)))

@@ -1,8 +1,8 @@
 """Chains on tables of transitions, compiled.
 
-Under a fixed policy one step of a chain is one draw: of an action, an outcome, and what both add to the chain. All that
-may come of a state is in one row of Walker's aliases, so that a step takes one random word and one read from memory.
-What is left is waiting for that read. So chains advance together in lanes, with the random state in registers.
+Under a fixed policy one step of a chain is one draw: of an action, an outcome, and the gain of both. All possible steps
+of a state are in one row of Walker's aliases, so that a step takes one random word and one read from memory. What is
+left is waiting for that read. So chains advance together in lanes, with the random state in registers.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints, frozen
 from smoothplan.base.compiling import compiled
 from smoothplan.base.streams import CALLS, Stream, advance
-from smoothplan.chains.batched import checked_references, require_curvature
+from smoothplan.chains.batched import NO_ACTION, checked_references, require_curvature
 from smoothplan.models.calls import ModelError
 from smoothplan.models.model import Oracle
 from smoothplan.models.tabular import LAST, Tables, TabularModel, draw
@@ -41,7 +41,7 @@ ENTRY = np.dtype(
         ("limit", np.float64),  # column + the probability of keeping it
         ("gain", np.float64),  # R + F(Q̂) − Q̂(A), of the column itself
         ("other_gain", np.float64),  # and of its alias
-        ("row", np.uint32),  # where the row of the next state begins
+        ("row", np.uint32),  # the first entry of the next state
         ("other_row", np.uint32),
     ],
     align=True,
@@ -50,13 +50,26 @@ ENTRY = np.dtype(
 
 
 class PolicyTable(NamedTuple):
-    """A tabular model under the policy ∇F(Q̂), as compiled code walks it. The last row is where ended chains stay."""
+    """A tabular model under the policy ∇F(Q̂), as compiled code walks it. Ended chains stay in the last row."""
 
     entries: NDArray[np.void]  # [(S + 1)·width] of ENTRY, read-only
     width: int
-    end: int  # where the last row begins
+    end: int  # the first entry of the last row
     discount: float
     tail: float
+
+
+class Sampler(NamedTuple):
+    """What samples are drawn from, and the lanes: chains that advance together, [LANES] each, ended ones last."""
+
+    policy: PolicyTable
+    tables: Tables
+    q: Floats  # [S, K]
+    soft: Softmaxes
+    rows: NDArray[np.uint64]  # the first entry of each chain's state
+    owners: Ints  # of the chains
+    sums: Floats  # of the chains, and before that the rewards of first steps, by owner
+    stream: Stream
 
 
 @compiled
@@ -79,8 +92,7 @@ def _fill_row(chances: Floats, gains: Floats, rows: Any, size: int, row: Any, en
         else:
             rich -= 1
             stack[rich] = column
-    # Every column keeps itself, until it is told otherwise.
-    for column in range(width):
+        # Every column keeps itself, until it is told otherwise.
         entry = entries[row + column]
         entry.limit, entry.gain, entry.row = column + 1.0, gains[column], rows[column]
         entry.other_gain, entry.other_row = gains[column], rows[column]
@@ -104,7 +116,6 @@ def _fill(policy: Floats, advantages: Floats, tables: Tables, terminal: Any, wid
     chances, gains, rows = np.empty(width), np.empty(width), np.empty(width, dtype=np.uint32)
     stack = np.empty(width, dtype=np.int64)
     for state in range(states + 1):
-        # All that may come of the state, over actions and their outcomes.
         size = 0
         if state < states and not terminal[state]:
             for action in range(actions):
@@ -118,7 +129,7 @@ def _fill(policy: Floats, advantages: Floats, tables: Tables, terminal: Any, wid
                         gains[size] = outcome.reward + advantages[state, action]
                         rows[size] = (outcome.successor if outcome.successor >= 0 else states) * width
                         size += 1
-        # Where nothing can be drawn, the chain has ended: it stays and gains nothing.
+        # If nothing can be drawn, the chain has ended: it stays and gains nothing.
         for column in range(size, width):
             gains[column], rows[column] = 0.0, states * width
         if size == 0:
@@ -128,40 +139,21 @@ def _fill(policy: Floats, advantages: Floats, tables: Tables, terminal: Any, wid
 
 @partial(compiled, inlined=True)
 def _moved(entries: NDArray[np.void], row: Any, width: float, word: Any) -> tuple[Any, float]:
-    """One step under the policy: where the row of the next state begins, and what the step adds."""
+    """One step under the policy: the first entry of the next state, and the gain."""
     place = float(np.int64(word >> np.uint64(11))) * width  # `width` is in units of 2⁻⁵³
     entry = entries[row + np.uint64(np.int64(place))]
     keeps = place < entry.limit
     return np.uint64(entry.row if keeps else entry.other_row), entry.gain if keeps else entry.other_gain
 
 
-class Lanes(NamedTuple):
-    """Chains that advance together, [LANES] each. Those that have ended are moved behind the others."""
-
-    rows: NDArray[np.uint64]  # where the row of each chain's state begins
-    owners: Ints  # whose chain it is
-    sums: Floats  # what the chains have added up to, and before that the rewards of first steps, by owner
-
-
-class Sampler(NamedTuple):
-    """What samples are drawn from, and the arrays that are written to."""
-
-    policy: PolicyTable
-    tables: Tables
-    q: Floats  # [S, K]
-    soft: Softmaxes
-    lanes: Lanes
-    stream: Stream
-
-
 @compiled
-def _advance(policy: PolicyTable, lanes: Lanes, count: int, scale: float, horizon: int, stream: Stream) -> None:
-    """Adds chains of order 1 with the weight `scale`, of which `count` are under way, to their owners' sums.
+def _advance(count: int, scale: float, horizon: int, run: Sampler) -> None:
+    """Adds chains of order 1 with the weight `scale`, in the first `count` lanes, to their owners' sums.
 
     Unsigned numbers spare Numba the test for negative indices.
     """
+    policy, stream, rows, owners, sums = run.policy, run.stream, run.rows, run.owners, run.sums
     entries, end, width = policy.entries, np.uint64(policy.end), policy.width * 2.0**-53
-    rows, owners, sums = lanes.rows, lanes.owners, lanes.sums
     s0, s1, s2, s3 = stream[0], stream[1], stream[2], stream[3]
     one = np.uint64(1)
     left, calls = np.uint64(count), np.uint64(0)
@@ -189,40 +181,30 @@ def _advance(policy: PolicyTable, lanes: Lanes, count: int, scale: float, horizo
 
 
 @compiled
-def _sum_values(state: int, count: int, horizon: int, run: Sampler) -> tuple[float, float]:
-    """Sum and sum of squares of chains from a state."""
-    policy, lanes = run.policy, run.lanes
-    total, squares = 0.0, 0.0
-    for start in range(0, count, LANES):
-        size = min(LANES, count - start)
+def _sample(state: int, even: int, odd: int, size: int, horizon: int, run: Sampler) -> None:
+    """Returns of two actions in turn, `size` in all, into the sums of the lanes; chains for the action `NO_ACTION`."""
+    going_on, scale = size, 1.0
+    if even == NO_ACTION:
         for lane in range(size):
-            lanes.rows[lane], lanes.owners[lane], lanes.sums[lane] = state * policy.width, lane, 0.0
-        _advance(policy, lanes, size, 1.0, horizon, run.stream)
-        added, added_squares = sums_of(lanes.sums, size)
-        total, squares = total + added, squares + added_squares
-    return total, squares
+            run.rows[lane], run.owners[lane], run.sums[lane] = state * run.policy.width, lane, 0.0
+    else:
+        going_on, scale, horizon = 0, run.policy.discount, horizon - 1
+        for lane in range(size):
+            successor, run.sums[lane], end = draw(run.tables, state, odd if lane & 1 else even, run.stream)
+            if not end:
+                run.rows[going_on], run.owners[going_on] = successor * run.policy.width, lane
+                going_on += 1
+    _advance(going_on, scale, horizon, run)
 
 
 @compiled
-def _fill_returns(state: int, even: int, odd: int, size: int, horizon: int, run: Sampler) -> None:
-    """Returns of two actions in turn, `size` in all, into the sums of the lanes."""
-    lanes, going_on = run.lanes, 0
-    for lane in range(size):
-        successor, lanes.sums[lane], end = draw(run.tables, state, odd if lane & 1 else even, run.stream)
-        if not end:
-            lanes.rows[going_on], lanes.owners[going_on] = successor * run.policy.width, lane
-            going_on += 1
-    _advance(run.policy, lanes, going_on, run.policy.discount, horizon - 1, run.stream)
-
-
-@compiled
-def _sum_returns(state: int, action: int, count: int, horizon: int, run: Sampler) -> tuple[float, float]:
-    """Sum and sum of squares of returns of an action."""
+def _sum_chains(state: int, action: int, count: int, horizon: int, run: Sampler) -> tuple[float, float]:
+    """Sum and sum of squares of returns of an action at a state, or of chains for the action `NO_ACTION`."""
     total, squares = 0.0, 0.0
     for start in range(0, count, LANES):
         size = min(LANES, count - start)
-        _fill_returns(state, action, action, size, horizon, run)
-        added, added_squares = sums_of(run.lanes.sums, size)
+        _sample(state, action, action, size, horizon, run)
+        added, added_squares = sums_of(run.sums, size)
         total, squares = total + added, squares + added_squares
     return total, squares
 
@@ -246,7 +228,6 @@ def walked(state: int, steps: int, run: Sampler) -> int:
 @compiled
 def quadratic(state: int, pairs: int, horizon: int, frames: Floats, run: Sampler) -> tuple[bool, float, float]:
     """At one state: whether the two actions differ, the U-statistic over 4η, and the variance of a difference."""
-    # Two actions of one column.
     framed(run.q, state, run.soft, frames)
     column = draw_column(state, run.soft, run.stream)
     first, second = draw_action(frames, 0, column, run.stream), draw_action(frames, 0, column, run.stream)
@@ -254,12 +235,12 @@ def quadratic(state: int, pairs: int, horizon: int, frames: Floats, run: Sampler
         return False, 0.0, 0.0
     # Paired returns, and the differences of their errors.
     gap = run.q[state, first] - run.q[state, second]
-    total, squares, sums = 0.0, 0.0, run.lanes.sums
+    total, squares = 0.0, 0.0
     for start in range(0, 2 * pairs, LANES):
         size = min(LANES, 2 * pairs - start)
-        _fill_returns(state, first, second, size, horizon, run)
+        _sample(state, first, second, size, horizon, run)
         for lane in range(0, size, 2):
-            difference = sums[lane] - sums[lane + 1] - gap
+            difference = run.sums[lane] - run.sums[lane + 1] - gap
             total += difference
             squares += difference * difference
     square, noise = paired(total, squares, pairs)
@@ -293,7 +274,7 @@ class TableChains:
         model: a tabular model.
         backup: F.
         table: Q̂, [S, K]; the rows of terminal states do not matter.
-        tail: what stands for the value behind the horizon.
+        tail: stands for the value behind the horizon.
     """
 
     model: TabularModel
@@ -313,12 +294,12 @@ class TableChains:
 
     def values(self, oracle: Oracle, state: Any, count: int, horizon: int) -> Sums:
         """Chains of order 1 from a state."""
-        return Sums(count, *_sum_values(self._known(state), count, horizon, self.sampler(oracle)))
+        return Sums(count, *_sum_chains(self._known(state), NO_ACTION, count, horizon, self.sampler(oracle)))
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int, horizon: int) -> Sums:
         """Returns of an action."""
-        action = arguments.whole("action", action, least=0, most=self.model.actions - 1)
-        return Sums(count, *_sum_returns(self._known(state), action, count, horizon, self.sampler(oracle)))
+        action = arguments.whole("action", action, least=0, most=self.table.shape[1] - 1)
+        return Sums(count, *_sum_chains(self._known(state), action, count, horizon, self.sampler(oracle)))
 
     def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> Sums:
         """Corrections of second order from a state."""
@@ -328,31 +309,30 @@ class TableChains:
 
     def sampler(self, oracle: Oracle) -> Sampler:
         """What compiled code draws samples from, for one call of an engine."""
-        lanes = Lanes(np.zeros(LANES, dtype=np.uint64), np.zeros(LANES, dtype=np.int64), np.zeros(LANES))
-        return Sampler(self.policy, self.model.tables, self.table, self.soft, lanes, oracle.stream)
+        lanes = np.zeros(LANES, dtype=np.uint64), np.zeros(LANES, dtype=np.int64), np.zeros(LANES)
+        return Sampler(self._policy, self.model.tables, self.table, self._soft, *lanes, oracle.stream)
 
     def _known(self, state: Any) -> int:
-        number = arguments.whole("state", state, least=0, most=self.model.states - 1)
+        number = arguments.whole("state", state, least=0, most=len(self.table) - 1)
         if self.model.terminal[number]:
             raise ModelError(f"state {number} is terminal and cannot be stepped from")
         return number
 
     @cached_property
-    def soft(self) -> Softmaxes:
-        """The backup as compiled code reads it for corrections; that of the maximum where there are none."""
+    def _soft(self) -> Softmaxes:
+        """The backup as compiled code reads it for corrections; the hard maximum if there are none."""
         backup = self.backup if is_mixture(self.backup) else HardMax()
         return softmaxes(backup, self.model.actions, self.model.states)
 
     @cached_property
-    def policy(self) -> PolicyTable:
-        """The model under ∇F(Q̂)."""
+    def _policy(self) -> PolicyTable:
         model, states = self.model, np.arange(self.model.states)
         policy = self.backup.policy(self.table, states)
         advantages = self.backup.value(self.table, states)[:, None] - self.table
         possible = np.argmax(model.tables.outcomes["threshold"].reshape(*policy.shape, -1) == LAST, axis=-1) + 1
         width = int((possible * (policy > 0.0)).sum(axis=1).max())
         size = (model.states + 1) * width
-        if size > 2**32:  # where a row begins is a number of 32 bits
+        if size > 2**32:  # the first entry of a row is a number of 32 bits
             raise MemoryError(f"{size:,} possible steps under the policy are more than {2**32:,}")
         entries = np.zeros(size, dtype=ENTRY)
         _fill(frozen(policy), frozen(advantages), model.tables, model.terminal, width, entries)

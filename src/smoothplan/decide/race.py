@@ -22,8 +22,8 @@ import numpy as np
 from smoothplan.base.arguments import Floats, Ints, frozen
 from smoothplan.base.compiling import working_time
 from smoothplan.chains.batched import QFunction, values_of
-from smoothplan.chains.grid import GridReference
-from smoothplan.chains.jitted import JittedChains, compiles
+from smoothplan.chains.grid import GridReference, compiles
+from smoothplan.chains.jitted import JittedChains
 from smoothplan.chains.reference import Reference
 from smoothplan.chains.shared import SharedReference
 from smoothplan.models.model import GenerativeModel, Oracle, States, Transition, is_deterministic
