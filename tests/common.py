@@ -18,6 +18,7 @@ from smoothplan.graph.sampling import Batch, Draw, PairSampler, Sampled
 from smoothplan.models.model import States
 from smoothplan.run.records import EngineName, GapDetails, ReferenceDetails, Root
 from smoothplan.theory.backups import line_cost
+from studies.recurrent import redeclared
 
 
 def ending(actions: int, discount: float, seed: int, rewards: tuple[float, float] = (-1.0, 2.0)) -> sp.TabularModel:
@@ -35,26 +36,10 @@ def ending(actions: int, discount: float, seed: int, rewards: tuple[float, float
     )
 
 
-def ending_garnet() -> sp.TabularModel:
-    """Rewards on (s, a, s′) of either sign, and transitions that end the episode."""
-    rng = np.random.default_rng(0)
-    shape = (12, 3, 4)
-    successors = np.argsort(rng.random((12, 3, 12)), axis=-1)[..., :4]
-    return sp.TabularModel(
-        rng.dirichlet(np.ones(4), size=shape[:2]),
-        successors,
-        rng.normal(size=shape),
-        discount=0.95,
-        terminal=rng.random(shape) < 0.05,
-    )
-
-
 def declaring(model: sp.TabularModel, **declarations: Any) -> sp.TabularModel:
     """The same table with other declarations."""
-    kept = ("probabilities", "successors", "rewards", "discount", "reward_kind", "reward_range", "initial_state")
     by_state = (model.ends == model.terminal[model.successors]).all()
-    terminal = model.terminal if by_state else model.ends
-    return sp.TabularModel(**{name: getattr(model, name) for name in kept}, terminal=terminal, **declarations)
+    return redeclared(model, terminal=model.terminal if by_state else model.ends, **declarations)
 
 
 def ordinary_values(model: sp.TabularModel) -> tuple[float, float]:
@@ -68,7 +53,7 @@ TABLES: dict[str, Callable[[], sp.TabularModel]] = {
     "garnet, 0.9": lambda: sp.models.garnet(states=40, actions=2, branching=5, discount=0.9, seed=2),
     "garnet, 0.999": lambda: sp.models.garnet(states=15, actions=4, branching=2, discount=0.999, seed=3),
     "bernoulli garnet": lambda: sp.models.garnet(states=15, actions=2, branching=2, seed=4, reward_kind="bernoulli"),
-    "ending garnet": ending_garnet,
+    "ending garnet": lambda: recurrent(0, "transition", states=12, actions=3, branching=4, discount=0.95),
     "chain": lambda: sp.models.chain(),
     "river, 0.999": lambda: sp.models.river_swim(discount=0.999),
     "rooms": lambda: sp.models.two_room(size=3),
@@ -115,10 +100,7 @@ def alone(search: Explorer) -> Draw:
 
     def draw(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Sampled]]:
         for batch in batches:
-            yield (
-                batch,
-                PairSampler().pairs(search.oracle.of_chunk(batch[0]), None, *batch[1:]),
-            )
+            yield batch, PairSampler().pairs(search.oracle.of_chunk(batch[0]), None, *batch[1:])
 
     return draw
 
@@ -202,13 +184,13 @@ def intervals_of(result: sp.PlanResult) -> Floats:
 
 
 def identified(result: sp.PlanResult) -> GapDetails:
-    """How the best action was found, where one was looked for."""
+    """The details of a gap planner's result."""
     assert isinstance(result.details, GapDetails)
     return result.details
 
 
 def diagnosed(result: sp.PlanResult) -> ReferenceDetails:
-    """What chains say of a reference, where there is one."""
+    """The details of a result of `ReferenceCruiser`."""
     assert isinstance(result.details, ReferenceDetails)
     return result.details
 
@@ -236,5 +218,5 @@ def ball_maximum(shares: Any, values: Any, unseen: float, level: float) -> float
 
 
 def ball_minimum(shares: Any, values: Any, unseen: float, level: float) -> float:
-    """The smallest one; `unseen` is +inf where nothing else can exist."""
+    """The smallest one; `unseen` is +inf if nothing else can exist."""
     return -ball_maximum(shares, -np.array(values, dtype=float), -unseen, level)

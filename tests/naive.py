@@ -29,7 +29,6 @@ DIGITS = 9
 
 
 def randomly(seed: int) -> Choose:
-    """Choices at random."""
     rng = np.random.default_rng(seed)
 
     def choose(probabilities: Sequence[float]) -> int:
@@ -68,7 +67,6 @@ class Mixture:
         return max(q[i] - self.shifts[i][j] for i in range(len(q)))
 
     def value(self, q: Sequence[float]) -> float:
-        """F(q)."""
         if self.temperature == 0.0:
             return max(q)
         return sum(
@@ -82,7 +80,6 @@ class Mixture:
         return [entry / sum(odds) for entry in odds]
 
     def policy(self, q: Sequence[float]) -> list[float]:
-        """∇F(q)."""
         columns = [self.local(q, j) for j in range(len(self.weights))]
         return [sum(w * column[i] for w, column in zip(self.weights, columns, strict=True)) for i in range(len(q))]
 
@@ -104,7 +101,6 @@ class Naive:
         self.calls = [0] * len(self.levels)
 
     def sample(self, row: int, state: int) -> float:
-        """A sample of a level at a state."""
         level = self.levels[row]
         if level.kind == "constant":
             return self.problem.middle + level.shift
@@ -151,7 +147,6 @@ class Naive:
         return q if clip is None else [min(max(mean, clip[0]), clip[1]) for mean in q]
 
     def softmax(self, state: int) -> Mixture:
-        """The backup at a state."""
         if state not in self.softmaxes:
             self.softmaxes[state] = Mixture.at(self.backup, state, self.model.actions)
         return self.softmaxes[state]
@@ -389,13 +384,8 @@ def random_model(
 ) -> TabularModel:
     """A random model with an entrance: through it, a return R + γ·Y(a) is a sample at state a.
 
-    Args:
-        seed: of the tables.
-        actions, discount, branching: K, γ and B.
-        states: without the entrance.
-        kind: of the rewards: "deterministic", "bernoulli", or "successor" where they depend on the next state.
-        low, high: the reward range, both ends of which occur.
-        terminal: the probability that a transition ends the episode.
+    `states` does not count the entrance. The `kind` of rewards is "deterministic", "bernoulli", or "successor" if they
+    depend on the next state; both `low` and `high` occur. Transitions end with probability `terminal`.
     """
     rng = np.random.default_rng(seed)
     shape = (states + 1, actions, branching)
@@ -446,11 +436,10 @@ def rooted(problem: Problem, levels: Sequence[Level], row: int) -> Schedule:
 
 
 def with_own_shifts(problem: Problem, levels: Sequence[Level]) -> tuple[Level, ...]:
-    """The levels with the shifts that their arithmetic asks for, where they have none of their own."""
+    """The levels with the shifts that their arithmetic asks for, unless they have shifts of their own."""
     result: list[Level] = []
     for level in levels:
-        own = level.shift or _own_shift(problem, result, level)
-        result.append(replace(level, shift=own))
+        result.append(replace(level, shift=level.shift or _own_shift(problem, result, level)))
     return tuple(result)
 
 
@@ -470,8 +459,3 @@ def _own_shift(problem: Problem, above: Sequence[Level], level: Level) -> float:
         assert level.linear is not None
         return float(arithmetic.first_order(problem, around, returns[level.linear], level.debias).shift)
     return 0.0
-
-
-def without_stopping(schedule: Schedule) -> Schedule:
-    """The schedule run to its end."""
-    return replace(schedule, early_stopping=False)

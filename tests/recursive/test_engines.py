@@ -33,7 +33,6 @@ from tests.naive import (
     random_model,
     randomly,
     rooted,
-    without_stopping,
 )
 
 ENGINES = ("batched", "compiled")
@@ -369,7 +368,8 @@ def to_the_end(monkeypatch: pytest.MonkeyPatch) -> Callable[..., sp.PlanResult]:
     """Runs a planner with a given schedule in place of its own, without stopping early."""
 
     def run(planner: Any, schedule: Schedule, model: sp.TabularModel, engine: EngineName) -> sp.PlanResult:
-        monkeypatch.setattr(type(planner), "schedule", lambda self, model: without_stopping(schedule))
+        whole = replace(schedule, early_stopping=False)
+        monkeypatch.setattr(type(planner), "schedule", lambda self, model: whole)
         return sp.plan(planner, model, 0, seed=1, engine=engine)
 
     return run
