@@ -2,8 +2,8 @@
 
 A level maps a batch of states [n, ...] to samples [n]. A batch that would need more than `CALLS_AT_ONCE` simulator
 calls is cut into pieces, at every level anew: memory is bounded by the depth of the schedule, not by its cost.
-Actions come first and states last in every array, [K, n], for NumPy is slow along a short last axis. A reference that
-is the same for the whole batch is [K, 1], and so are its softmaxes.
+Actions come first and states last in every array, [K, n], because NumPy is slow along a short last axis. A reference
+that is the same for the whole batch is [K, 1], and so are its softmaxes.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """OT-GapCruiser: the best action at the root, by UGapE over returns through certified levels.
 
-A return X = R + γ·Y(Z) through a level of bias b has a mean within γ·b of the action's value. So an interval for the
-mean, widened by that, is one for the value. It cannot become narrower than the bias, so as it shrinks the level is
-refined. A ladder of levels is made in advance; a rung is a level with the number of returns through it that leads to
-one radius at the least price.
+A return X = R + γ·Y(Z) through a level of bias b has a mean within γ·b of the action's value. An interval for the mean,
+widened by that, is an interval for the value. It cannot become narrower than the bias, so the level is refined as the
+interval shrinks. A ladder of levels is made in advance: a rung is the cheapest level for one radius, and the number of
+returns through it.
 """
 
 import math
@@ -34,12 +34,12 @@ from smoothplan.theory.curvature import Problem
 class OTGapCruiser:
     """The best action at the root: UGapE over returns through levels that are refined as the intervals shrink.
 
-    A run ends when no other action's upper bound exceeds the best lower bound by more than ε: the larger the gaps
-    between the actions, the sooner.
+    A run ends when no other action's upper bound exceeds the best lower bound by more than ε. The larger the gaps
+    between the actions, the sooner it ends.
 
     Args:
         backup: F.
-        epsilon: how far from optimal the action may be; 0 for a run until the best action is proved or a limit reached.
+        epsilon: how far from optimal the action may be; 0 to run until the best action is proved or a limit is reached.
         delta: the probability that any interval fails.
         order: the highest order of levels that is allowed; for a hard maximum only order 0 exists, and order 2 only for
             mixtures of softmaxes.
@@ -78,13 +78,13 @@ class OTGapCruiser:
         budget = root.max_calls if problem.actions > 1 else 0
         if budget is None and root.max_seconds is None:
             self._require_end(problem)
-        # A limit on time does not shape the ladder, which is part of the proof: a run that is resumed may have
-        # another one. Without a limit on calls it ends at a price that no run pays in a week.
+        # The ladder is part of the proof, and a resumed run may have another limit on time: only the limit on calls
+        # shapes it. Otherwise it ends at a price that no run pays in a week.
         levels, rungs = self._ladder(problem, 1e14 if budget is None else HEADROOM * budget)
         return GapCruiserRun(self, root, problem, [RungSampler.of(rung, self, root, problem, levels) for rung in rungs])
 
     def _require_end(self, problem: Problem) -> None:
-        """Refuses a run without limits that might go on for ever, or nearly so."""
+        """Refuses a run without limits that might not end in reasonable time."""
         if self.epsilon == 0.0:
             raise ValueError("epsilon must be greater than 0 unless max_calls or max_seconds is given, got 0")
         _, rungs = self._ladder(problem, REFUSED_CALLS / (2.0 * problem.actions))
@@ -108,7 +108,7 @@ class RungSampler(NamedTuple):
 
     @classmethod
     def of(cls, rung: Rung, planner: OTGapCruiser, root: Root, problem: Problem, levels: list[Level]) -> "RungSampler":
-        """The rung of a ladder over these levels, as a schedule whose root draws returns through the rung's level."""
+        """A rung over these levels, as a schedule whose root draws returns through the rung's level."""
         top = Level("plug-in", samples=1, reference=rung.level)
         schedule = Schedule(problem, trimmed([*levels[: rung.level + 1], top]), 1, planner.epsilon, planner.delta)
         engine = engine_for(root.engine, schedule, planner.backup, root.model)
@@ -121,7 +121,7 @@ class RootAction:
     """Knowledge of the value of a root action."""
 
     interval: tuple[float, float]
-    rung: int = 0  # its present one
+    rung: int = 0  # the present one
     calls: int = 0
     means: dict[int, ConfidenceSequence] = field(default_factory=dict)  # of returns, at each rung that was reached
 
@@ -145,7 +145,7 @@ class GapCruiserRun:
         self._planner, self._root, self._problem, self.samplers = planner, root, problem, samplers
         self.actions = [RootAction(problem.action_values) for _ in range(problem.actions)]
         self._rounds = self._samples = 0
-        self._chunks = 0  # made, which is the number of the next
+        self._chunks = 0  # drawn so far, and so the number of the next
         self._history = History()
 
     def run(self, workers: Workers, display: Display) -> Status:
@@ -200,7 +200,7 @@ class GapCruiserRun:
         return np.array([action.interval for action in self.actions])
 
     def _interval(self) -> tuple[float, float]:
-        """F of the lower and of the upper bounds, for F is monotone."""
+        """F of the lower and of the upper bounds: F is monotone."""
         low, high = self._root.backed_up(self._planner.backup, self._intervals().T)
         return max(float(low), self._problem.values[0]), min(float(high), self._problem.values[1])
 
@@ -211,7 +211,7 @@ class GapCruiserRun:
             action.rung += 1
         sampler = self.samplers[action.rung]
         have = action.means[action.rung].count if action.rung in action.means else 0
-        # Large enough that looking at the intervals takes no time, small enough that little is drawn in vain.
+        # Large enough that updating the intervals takes no time, small enough that few samples are wasted.
         count = math.ceil(max(sampler.rung.samples / 64, have / 16))
         if self._root.max_calls is not None:
             count = min(count, (self._root.max_calls - self._calls()) // sampler.calls)
@@ -222,7 +222,7 @@ class GapCruiserRun:
             self._chunks += 1
 
     def _worth_refining(self, action: RootAction) -> bool:
-        """Whether an action has reached the radius of its rung, and the limit on calls pays for the next."""
+        """Whether an action has reached the radius of its rung, and the limit on calls allows the next."""
         if action.rung == len(self.samplers) - 1:
             return False
         here, finer = self.samplers[action.rung].rung, self.samplers[action.rung + 1].rung
@@ -231,7 +231,7 @@ class GapCruiserRun:
         return action.radius <= here.radius and finer.price <= HEADROOM * remaining
 
     def _book(self, chunk: Chunk[Sums], outcome: Outcome[Sums]) -> None:
-        """Adds a chunk: the interval of its action shrinks, and never widens."""
+        """Adds a chunk. The interval of its action never widens."""
         action = self.actions[chunk.action]
         rung, through, *_ = self.samplers[action.rung]
         if action.rung not in action.means:
@@ -240,7 +240,7 @@ class GapCruiserRun:
             action.means[action.rung] = ConfidenceSequence(float(through.low), float(through.high), delta, target)
         mean = action.means[action.rung]
         mean.update(*outcome.sums.moments)
-        # Returns without variance are all alike.
+        # Returns without variance are all equal.
         low, high = (mean.mean, mean.mean) if through.variance == 0.0 else mean.interval
         bias = float(through.bias)
         action.interval = max(action.interval[0], low - bias), min(action.interval[1], high + bias)

@@ -2,9 +2,8 @@
 
 The search walks down a geometric grid of bias targets. At each it evaluates every level of every kind that reaches the
 target with the levels found so far as children, and keeps the best for a few exchange rates between cost and variance:
-a parent that averages pays for both. Then it chooses the root. As the walk is greedy, more kinds of levels may mislead
-it: so it is done again with fewer kinds, and the cheapest schedule is taken. It takes about a second and no simulator
-call.
+a parent that averages pays for both. Then it chooses the root. More kinds of levels may mislead a greedy walk, so it is
+repeated with fewer kinds, and the cheapest schedule wins. It takes about a second and no simulator call.
 """
 
 import math

@@ -173,8 +173,8 @@ class SecondOrderSmoothCruiser(_Published):
 class DebiasedCruiser(_Recursive):
     """The cheapest certified schedule of all kinds of levels: for values at short horizons, the one to use.
 
-    Its levels cancel the first terms of the bias that the noise of a reference causes, with the reference's own
-    returns: see `smoothplan.recursive.debias`. They are not in the paper, and we have not found them elsewhere.
+    Its levels use a reference's own returns to cancel the first terms of the bias that its noise causes: see
+    `smoothplan.recursive.debias`. They are not in the paper, and we have not found them elsewhere.
 
     Args:
         backup: F, smooth.
@@ -201,11 +201,11 @@ class ScheduleRun:
     """A run of a schedule: its samples at the root and the interval that they prove.
 
     Args:
-        schedule: maybe a coarser one than ε asks for, by a limit on calls.
+        schedule: coarser than ε asks for, if a limit on calls demands it.
         backup: F.
         root: the model, the state and the limits.
         engine: interprets the schedule.
-        epsilon: the accuracy that was asked for.
+        epsilon: the accuracy requested.
     """
 
     def __init__(self, schedule: Schedule, backup: Backup, root: Root, engine: Engine, epsilon: float) -> None:

@@ -1,8 +1,8 @@
-"""A schedule: a table of levels, and the sampling at the root. Its forecast tells the price before anything is run.
+"""A schedule: a table of levels, and the sampling at the root. Its forecast tells the price before a run.
 
 At the root, order-1 and order-2 levels draw one reference Q̂, shared by all samples, and then m samples of the value
-around it. The error of the shared reference is bounded with high probability; that, and the noise of the mean, is all
-that the failure probability δ is spent on. A plug-in root is F(Q̂) itself, with an interval for every action.
+around it. The failure probability δ is spent on two things: the error of the shared reference, and the noise of the
+mean. A plug-in root is F(Q̂) itself, with an interval for every action.
 """
 
 import math
