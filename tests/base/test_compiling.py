@@ -2,26 +2,25 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numba
+import numpy as np
 import pytest
 
 import smoothplan as sp
-from smoothplan.base import compiling
-from smoothplan.base.compiling import Compiled, announcing, compiled, load_numba, paused_clock, working_time
+from smoothplan.base import compiling, streams
+from smoothplan.base.compiling import Compiled, announcing, compiled, load_numba, paused_clock, pointer_to, working_time
 from smoothplan.base.stopping import StopSignal
-from smoothplan.chains import grid as grids
-from smoothplan.chains import jitted as jitted_chains
-from smoothplan.recursive import compiled as recursion
-from smoothplan.run.progress import COMPILING, Display
 from smoothplan.run.records import Root
-from smoothplan.theory import softmaxes
 
 
 class FakeTime:
@@ -39,36 +38,31 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     """A clock that the test sets, with nothing left out yet."""
     clock = FakeTime()
     monkeypatch.setattr(compiling, "time", clock)
-    monkeypatch.setattr(compiling, "_standstills", compiling._Standstills())
+    monkeypatch.setattr(compiling, "_clock", compiling._Clock())
     return clock
-
-
-def _elsewhere(function: Callable[[], object]) -> None:
-    """Calls a function in another thread."""
-    thread = threading.Thread(target=function)
-    thread.start()
-    thread.join()
 
 
 # The clock
 
 
 def test_working_time_stands_still(fake: FakeTime) -> None:
-    """Within nested standstills, which count once; seen from another thread, as while one compiles."""
+    """Within nested pauses, which count once; seen from another thread, as while one compiles."""
     seen: list[float] = []
     fake.now += 1.0
     with paused_clock():
         fake.now += 10.0
         with paused_clock():
             fake.now += 10.0
-        _elsewhere(lambda: seen.append(working_time()))
+        thread = threading.Thread(target=lambda: seen.append(working_time()))
+        thread.start()
+        thread.join()
         fake.now += 10.0
     fake.now += 1.0
     assert seen == [1001.0]
     assert working_time() == 1002.0
 
 
-def test_standstills_of_threads_count_once(fake: FakeTime) -> None:
+def test_pauses_of_threads_count_once(fake: FakeTime) -> None:
     first, second = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -88,61 +82,45 @@ def test_standstills_of_threads_count_once(fake: FakeTime) -> None:
     assert working_time() == 1000.0
 
 
-def test_a_standstill_without_an_end_is_over_when_its_thread_goes_on(fake: FakeTime) -> None:
+def test_a_pause_without_an_end_is_over_when_its_thread_goes_on(fake: FakeTime) -> None:
     """An interrupt may keep Numba from reporting the end."""
-    compiling._standstills.begin()
+    compiling._clock.pause(+1)
     fake.now += 3.0
     assert working_time() == 1000.0
     fake.now += 2.0
     assert working_time() == 1002.0
-    compiling._standstills.end()  # too late, and without effect
+    compiling._clock.pause(-1)  # too late, and without effect
     assert working_time() == 1002.0
 
 
 def test_limits_on_time_do_not_count_compiling(fake: FakeTime) -> None:
     model = sp.models.garnet(states=5, actions=2, discount=0.2, seed=1)
-    root, brake = Root(model, 0, 0, None, 10.0, "auto", 0.0), StopSignal(working_time() + 10.0)
+    root, stop = Root(model, 0, 0, None, 10.0, "auto", 0.0), StopSignal(working_time() + 10.0)
     with paused_clock():
         fake.now += 100.0
     fake.now += 9.0
-    assert not brake.is_pulled
+    assert not stop.is_pulled
     assert root.late(0.8)
     assert not root.late(1.0)
     fake.now += 2.0
-    assert brake.is_pulled
+    assert stop.is_pulled
     assert root.late(1.0)
 
 
-def test_numba_makes_the_clock_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a simulator's function is compiled by Numba directly, and where a plan has started already."""
-    began: list[None] = []
-    monkeypatch.setattr(compiling._standstills, "begin", lambda: began.append(None))
-    load_numba().njit(lambda number: number + 1)(1)
-    assert began
-
-
-# What is told
-
-
-def test_a_display_says_that_code_is_compiled(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
-    """Once, however much is compiled, and not for what is compiled afterwards."""
-    monkeypatch.setattr(compiling, "NOTICEABLE", 0.0)
-    display = Display("json")
-    with display, announcing(partial(display.note, COMPILING)):
+def test_compiling_pauses_the_clock_and_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if Numba compiles a simulator's function directly, but not after the announcement is over."""
+    pauses: list[int] = []
+    told: list[None] = []
+    monkeypatch.setattr(compiling._clock, "pause", pauses.append)
+    with announcing(lambda: told.append(None)):
         for shift in range(2):
             load_numba().njit(lambda number, shift=shift: number + shift)(1)
-    load_numba().njit(lambda number: number - 1)(1)
-    notes = [line for line in map(json.loads, capsys.readouterr().err.splitlines()) if "note" in line]
-    assert notes == [{"note": COMPILING}]
-
-
-def test_nothing_is_told_of_what_is_compiled_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "NOTICEABLE", 1e9)
-    told: list[None] = []
     with announcing(lambda: told.append(None)):
-        load_numba().njit(lambda number: number + 2)(1)
-    assert not told
+        pass
+    load_numba().njit(lambda number: number - 1)(1)
+    assert told == [None]
     assert not compiling._listeners
+    assert sum(pauses) == 0 < len(pauses)
 
 
 # What is compiled
@@ -182,51 +160,103 @@ def test_python_may_call_an_inner_function() -> None:
     assert _shifted(1, 2) == 3
 
 
-def _as_compiled(function: Any) -> Compiled:
-    assert isinstance(function, Compiled)
-    return function
+@compiled
+def _through_a_pointer(number: float, numbers: Any) -> float:
+    pointer = pointer_to((number, numbers))
+    numbers[0] = 3.0
+    return float(pointer[0][0] + pointer[0][1][0])
 
 
-def _versions(*modules: Any) -> dict[str, int]:
-    """How many versions there are of the compiled functions of modules."""
-    functions = {thing for module in modules for thing in vars(module).values() if isinstance(thing, Compiled)}
-    return {f.py_func.__qualname__: len(f.dispatcher.signatures) for f in functions if f._ready}
+def test_a_pointer_leads_to_its_value() -> None:
+    """To numbers as they were, and to arrays as they are."""
+    assert _through_a_pointer(0.5, np.zeros(1)) == 3.5
+    with pytest.raises(NotImplementedError, match="compiled code"):
+        pointer_to(1)
+
+
+def test_a_compiled_function_is_pickled_by_name() -> None:
+    assert pickle.loads(pickle.dumps(streams.uniform)) is streams.uniform
+
+
+def test_threads_compile_a_function_once() -> None:
+    """It calls itself, so that a second version would be compiled if it were used before it is ready."""
+    made: list[object] = []
+
+    def signature() -> Any:
+        made.append(None)
+        return numba.int64(numba.int64)
+
+    function = Compiled(_fibonacci, lambda: numba.njit, signature)
+    globals()["_fibonacci"] = function
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(function, [20] * 8)) == [6765] * 8
+    assert len(made) == len(function.dispatcher.signatures) == 1
+    with pytest.raises(TypeError, match="No matching definition"):
+        function("twenty")
+
+
+def _fibonacci(number: int) -> int:
+    return number if number < 2 else _fibonacci(number - 1) + _fibonacci(number - 2)
+
+
+# Other processes, and the cache
+
+
+def in_another_process(code: str, **environment: str) -> str:
+    """The output of a fresh interpreter."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, env=os.environ | environment
+    )
+    return done.stdout
+
+
+def test_an_import_loads_neither_numba_nor_what_only_some_need() -> None:
+    heavy = ["numba", "rich", "plotly", "gymnasium", "distributed"]
+    code = f"import sys, smoothplan; print([name for name in {heavy} if name in sys.modules])"
+    assert in_another_process(code) == "[]\n"
 
 
 @pytest.mark.full
 def test_every_kernel_has_one_version(tmp_path: Path) -> None:
     """After plans on a table and with a compiled simulator; from a cache, inner functions would not be seen."""
     code = "import json; from tests.base.test_compiling import several_plans; print(json.dumps(several_plans()))"
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    versions = json.loads(done.stdout)
+    versions = json.loads(in_another_process(code, NUMBA_CACHE_DIR=str(tmp_path)))
     for name in ("_sample", "_sum_samples", "_advance", "_sum_chains", "_sum_corrections", "interpolate"):
         assert versions[name] == 1
     assert {name: count for name, count in versions.items() if count > 1} == {}  # merged functions have none
 
 
 def several_plans() -> dict[str, int]:
-    """Plans that use the engines' kernels, and how many versions of these there are afterwards."""
+    """Plans that use the engines' kernels, and the number of versions of every compiled function afterwards."""
     backup = sp.LogSumExp(0.5)
     table = sp.models.garnet(states=5, actions=2, discount=0.2, seed=1)
     sp.plan(sp.DebiasedCruiser(backup, epsilon=0.1), table, 0)
     sp.plan(sp.ReferenceCruiser(backup, order=2, epsilon=0.1), sp.models.cart_pole(), max_calls=500_000)
-    return _versions(recursion, grids, jitted_chains, softmaxes)
+    modules = [module for name, module in sys.modules.items() if name.startswith("smoothplan.")]
+    functions = {thing for module in modules for thing in vars(module).values() if isinstance(thing, Compiled)}
+    return {f.py_func.__qualname__: len(f.dispatcher.signatures) for f in functions if f._ready}
 
 
-# The cache
+def test_cached_code_loads_in_another_process(tmp_path: Path) -> None:
+    """A second process loads what the first compiled; a recursion compiled wrongly would crash there."""
+    code = (
+        "import smoothplan as sp; model = sp.models.garnet(states=5, actions=2, branching=2, discount=0.2, seed=1);"
+        "print(sp.plan(sp.SmoothCruiser(sp.LogSumExp(1.0), 0.05), model, engine='compiled').status)"
+    )
+    for _ in range(2):
+        assert in_another_process(code, NUMBA_CACHE_DIR=str(tmp_path)) == "converged\n"
 
 
 def test_the_cache_depends_on_all_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numba's own stamp is that of one file, so that a change of a function called from another file goes unnoticed."""
 
-    def cache_of(sources: str) -> Any:
+    def hits(sources: str) -> int:
         monkeypatch.setattr(compiling, "_sources", lambda: sources)
-        function = _as_compiled(compiled(_calling.__wrapped__))  # type: ignore[attr-defined]
+        function: Any = compiled(_calling.__wrapped__)  # type: ignore[attr-defined]
         function(1)
-        return function.dispatcher.stats
+        return sum(function.dispatcher.stats.cache_hits.values())
 
     assert len(compiling._sources()) == 32
-    cache_of("some")
-    assert sum(cache_of("some").cache_hits.values()) == 1
-    assert sum(cache_of("others").cache_hits.values()) == 0
+    hits("some")
+    assert hits("some") == 1
+    assert hits("others") == 0

@@ -14,16 +14,16 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Numbers = Any
-"""A float, or an array of floats where a formula is evaluated for many candidates at once."""
+"""A float, or an array of floats if a formula is evaluated for many candidates at once."""
 
 SUM_TOLERANCE = 1e-9
-"""The most by which the sum of a probability vector may differ from one through rounding."""
+"""Largest distance from one of the sum of a probability vector, through rounding."""
 
 LARGEST = 1e30
-"""Values and accuracies are smaller, so that fourth powers of them over cubes of a temperature are finite."""
+"""Values and accuracies are smaller, so that their fourth powers over cubes of a temperature are finite."""
 
 LEAST_DELTA = 1e-100
-"""The least probability of failure a planner accepts: it is split repeatedly, and the parts must not underflow."""
+"""Smallest probability of failure that a planner accepts: it is split repeatedly, and the parts must not underflow."""
 
 
 def shown(value: Any) -> str:
@@ -167,8 +167,8 @@ def array(name: str, values: ArrayLike) -> Floats:
     """A float64 array of finite numbers."""
     result = numbers(name, values)
     if not np.isfinite(result).all():
-        where = tuple(int(i) for i in np.argwhere(~np.isfinite(result))[0])
-        raise ValueError(f"{name} must be finite, got {result[where]} at index {where}")
+        index = _first(~np.isfinite(result))
+        raise ValueError(f"{name} must be finite, got {result[index]} at index {index}")
     return result
 
 
@@ -178,20 +178,25 @@ def distributions(name: str, values: ArrayLike, size: int) -> Floats:
     if result.shape[-1:] != (size,):
         raise ValueError(f"{name} must have {size} entries along its last axis, got shape {result.shape}")
     if (result < 0).any():
-        where = tuple(int(i) for i in np.argwhere(result < 0)[0])
-        raise ValueError(f"{name} must not be negative, got {result[where]} at index {where}")
+        index = _first(result < 0)
+        raise ValueError(f"{name} must not be negative, got {result[index]} at index {index}")
     with np.errstate(over="ignore"):
         sums = result.sum(axis=-1)
     wrong = np.abs(sums - 1.0) > SUM_TOLERANCE
     if wrong.any():
-        where = tuple(int(i) for i in np.argwhere(wrong)[0])
-        place = f" at index {where}" if where else ""
-        raise ValueError(f"{name} must sum to one, got a sum of {sums[where]:.12g}{place}")
+        index = _first(wrong)
+        place = f" at index {index}" if index else ""
+        raise ValueError(f"{name} must sum to one, got a sum of {sums[index]:.12g}{place}")
     return result
 
 
+def _first(mask: NDArray[np.bool_]) -> tuple[int, ...]:
+    """The index of the first entry that is true."""
+    return tuple(int(i) for i in np.argwhere(mask)[0])
+
+
 def frozen(values: NDArray[Any]) -> Any:
-    """A read-only, contiguous view or copy: what a frozen object may hand out."""
+    """A read-only, contiguous view or copy, for a frozen object to hand out."""
     result = np.asarray(values, order="C").view()
     result.flags.writeable = False
     return result

@@ -7,6 +7,7 @@ Compiling takes seconds the first time and loading from the cache tenths of a se
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial, update_wrapper
@@ -16,76 +17,63 @@ from typing import Any, TypeVar, cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-PARTS_KNOWN = 0, 68
-"""The version of Numba whose compiler `_part_compiler` changes. With any other one, compiling takes twice as long."""
 
-NOTICEABLE = 0.5
-"""Seconds of compiling after which those who wait are told."""
-
-
-class _Standstills:
-    """The times that `working_time` leaves out: when any thread compiles, however many do, and however nested."""
+class _Clock:
+    """A clock that stands still while any thread has paused it, however nested."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[int, int] = {}  # how many are under way in each thread
-        self._since = self._total = 0.0  # when the present one began, and the seconds of those before
+        self._pauses: Counter[int] = Counter()  # by thread
+        self._time = self._seen = time.perf_counter()
 
-    def begin(self) -> None:
+    def pause(self, change: int) -> None:
         with self._lock:
-            if not self._open:
-                self._since = time.perf_counter()
-            self._open[threading.get_ident()] = self._open.get(threading.get_ident(), 0) + 1
-
-    def end(self) -> None:
-        with self._lock:
-            self._close(self._open.get(threading.get_ident(), 0) - 1)
+            self._advance()
+            self._pauses[threading.get_ident()] += change
+            self._pauses = +self._pauses  # those that are not over
 
     def now(self) -> float:
         with self._lock:
-            self._close(0)  # a thread that asks for the time is not compiling, even if an interrupt hid the end of it
-            return (self._since if self._open else time.perf_counter()) - self._total
+            self._advance()
+            # A thread that asks for the time is not compiling, even if an interrupt kept Numba from reporting the end.
+            del self._pauses[threading.get_ident()]
+            return self._time
 
-    def _close(self, left: int) -> None:
-        if threading.get_ident() not in self._open:
-            return
-        if left > 0:
-            self._open[threading.get_ident()] = left
-            return
-        del self._open[threading.get_ident()]
-        if not self._open:
-            self._total += time.perf_counter() - self._since
+    def _advance(self) -> None:
+        now = time.perf_counter()
+        self._time += 0.0 if self._pauses else now - self._seen
+        self._seen = now
 
 
-_standstills = _Standstills()
-_listeners: list[Callable[[], None]] = []  # who is still to be told that something is compiled
+_clock = _Clock()
+_listeners: list[Callable[[], None]] = []  # to be called when something is compiled
 
 
 def working_time() -> float:
     """Seconds on a clock that stands still while this process compiles, or loads compiled code or libraries."""
-    return _standstills.now()
+    return _clock.now()
 
 
 @contextmanager
 def paused_clock() -> Iterator[None]:
     """A time that `working_time` leaves out."""
-    _standstills.begin()
+    _clock.pause(+1)
     try:
         yield
     finally:
-        _standstills.end()
+        _clock.pause(-1)
 
 
 @contextmanager
 def announcing(tell: Callable[[], None]) -> Iterator[None]:
-    """Calls a function once, in any thread, if compiling takes longer than `NOTICEABLE`; loading is not compiling."""
+    """Calls a function once, in any thread, if Numba compiles something; loading from the cache is not compiling."""
     if "numba" in sys.modules:  # a simulator may use it without us
         _listen()
     _listeners.append(tell)
     try:
         yield
     finally:
-        with suppress(ValueError):  # it was told
+        with suppress(ValueError):  # it was called
             _listeners.remove(tell)
 
 
@@ -94,46 +82,25 @@ def _listen() -> None:
     """Watches Numba from here on."""
     from numba.core import event
 
-    under_way = threading.local()
-
     class Locked(event.Listener):
         """Numba holds this lock while it compiles, and while it loads from the cache."""
 
         def on_start(self, _: Any) -> None:
-            _standstills.begin()
+            _clock.pause(+1)
 
         def on_end(self, _: Any) -> None:
-            _standstills.end()
+            _clock.pause(-1)
 
     class Compiling(event.Listener):
-        """One function, within which others may be compiled: on the way, we see how long the outermost takes."""
-
         def on_start(self, _: Any) -> None:
-            if getattr(under_way, "depth", 0) == 0:
-                under_way.depth, under_way.since = 0, time.perf_counter()
-            under_way.depth += 1
-            self._tell()
+            while _listeners:
+                _listeners.pop()()
 
         def on_end(self, _: Any) -> None:
-            under_way.depth -= 1
-            self._tell()
-
-        def _tell(self) -> None:
-            while _listeners and time.perf_counter() - under_way.since >= NOTICEABLE:
-                _listeners.pop()()
+            pass
 
     event.register("numba:compiler_lock", Locked())
     event.register("numba:compile", Compiling())
-
-
-@cache
-def _sources() -> str:
-    """A digest of this package's source code."""
-    digest = blake2b(digest_size=16)
-    root = Path(__file__).parents[1]
-    for path in sorted(root.rglob("*.py")):
-        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 def load_numba() -> Any:
@@ -153,7 +120,7 @@ class Compiled:
         decorator: makes the decorator that compiles it; called once.
         signature: makes the types of a function that is compiled for these only.
         merged: whether Numba makes it a part of its callers' code before it compiles them.
-        from_python: makes the decorator for calls from Python, where what the first one makes would crash.
+        from_python: makes the decorator for calls from Python, if the result of the first one would crash.
     """
 
     def __init__(
@@ -170,12 +137,11 @@ class Compiled:
         self._from_python = None if from_python is None else Compiled(function, from_python)
         self._decorator, self._signature = decorator, signature
         self._made: Any = None
-        self._declared: Any = None
         self._ready = False
 
     @property
     def dispatcher(self) -> Any:
-        """What Numba made of the function."""
+        """The function as Numba has made it."""
         if not self._ready:
             self._make()
         return self._made
@@ -191,10 +157,10 @@ class Compiled:
             try:
                 self._made = self._decorator()(self.py_func)
                 _without_literals(self._made)
-                _stamp(self._made)
+                with suppress(AttributeError):  # it has no cache; Numba's own stamp forgets callees in other files
+                    self._made._cache._cache_file._source_stamp = _sources()
                 if self._signature is not None:
-                    self._declared = self._signature()
-                    self._made.compile(self._declared)
+                    self._made.compile(self._signature())
                     self._made.disable_compile()
                 self._ready = True
             finally:
@@ -204,20 +170,26 @@ class Compiled:
     @property
     def _numba_type_(self) -> Any:
         """How Numba types a global that it does not know: as the dispatcher."""
-        numba = load_numba()
-        found = numba.typeof(self.dispatcher)
-        if self._declared is not None and not self._ready:
-            _declare(self.py_func, self._declared.return_type)
-        return found
+        return load_numba().typeof(self.dispatcher)
 
     def __call__(self, *args: Any) -> Any:
-        """What the compiled function returns."""
+        """Calls the compiled function."""
         if self._from_python is not None:
             return self._from_python(*args)
         return self._made(*args) if self._ready else self.dispatcher(*args)
 
     def __reduce__(self) -> str:
         return self.__qualname__  # type: ignore[no-any-return, attr-defined]
+
+
+@cache
+def _sources() -> str:
+    """A digest of this package's source code."""
+    digest = blake2b(digest_size=16)
+    root = Path(__file__).parents[1]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _without_literals(dispatcher: Any) -> None:
@@ -228,27 +200,6 @@ def _without_literals(dispatcher: Any) -> None:
     dispatcher.get_call_template = lambda args, kws: template(
         [unliteral(kind) for kind in args], {name: unliteral(kind) for name, kind in kws.items()}
     )
-
-
-def _declare(function: Callable[..., Any], result: Any) -> None:
-    """Tells Numba, which is compiling a function that calls itself, what it returns.
-
-    It would find out by typing the function as a whole again, several times for every such call.
-    """
-    from numba.core.registry import cpu_target
-
-    with suppress(AttributeError, TypeError):  # of a Numba that works otherwise
-        frame = cpu_target.typing_context.callstack.findfirst(function)
-        frame.typeinfer.return_types_from_partial = lambda: result
-
-
-def _stamp(dispatcher: Any) -> None:
-    """Has the cache hold for this state of the package. Numba's own stamp forgets what is called in other files."""
-    with suppress(AttributeError):  # no cache, or one of a Numba that keeps it otherwise
-        file = dispatcher._cache._cache_file
-        file._source_stamp = _sources()
-        # Compared before Numba reads the rest of the file, which fails if it refers to a module that no longer exists.
-        file._version = f"{load_numba().__version__} {_sources()}"
 
 
 def compiled(
@@ -265,17 +216,15 @@ def compiled(
     unless they are `inner` or `merged`.
 
     Args:
-        function: what to compile.
+        function: the function to compile.
         signature: makes its types. It is then compiled for these only, as a function that calls itself must be.
-        allocates: whether it makes arrays, as simulators do, which compiled code gets as arguments. Unless it does,
-            Numba keeps no count of references to arrays, which took up to a fifth of the time of a recursion; one that
-            makes an array all the same does not compile.
-        inlined: whether it becomes a part of its caller, where the compiler would not think so.
-        inner: whether compiled code is all that calls it. It then has no wrapper for Python, and no machine code of its
-            own, which take most of the time to compile; Python may call it all the same, but that compiles it anew in
-            every process.
-        merged: whether it becomes a part of its caller before that is compiled: for what is short, or called in one
-            place, but not for a part of a large function, whose types take longer to find the larger it is. Its other
+        allocates: whether it makes arrays, as simulators do. Otherwise Numba counts no references to arrays, which took
+            up to a fifth of the time of a recursion, and a function that makes an array does not compile.
+        inlined: whether LLVM must make it a part of its caller.
+        inner: whether only compiled code calls it. It then has no wrapper for Python and no machine code of its own,
+            which take most of the time to compile. A call from Python compiles it anew in every process.
+        merged: whether it becomes a part of its caller before that is compiled: for a short function, or one called in
+            one place, unless the caller is large, because types take longer to find the larger a function is. Its other
             options are for calls from Python.
     """
 
@@ -285,7 +234,7 @@ def compiled(
         options: dict[str, Any] = {"_nrt": allocates, "forceinline": inlined, "no_cfunc_wrapper": not allocates}
         if inner and not python:
             options |= {"no_cpython_wrapper": True}
-            if numba.version_info.short == PARTS_KNOWN:
+            if numba.version_info.short == (0, 68):  # any other version compiles as usual, for half as long again
                 options |= {"pipeline_class": _part_compiler()}
         return numba.njit(cache=not inner, nogil=True, error_model="numpy", **options)
 
@@ -297,8 +246,8 @@ def compiled(
 def _part_compiler() -> Any:
     """Numba's compiler for functions that are parts of others: it leaves them to be optimised there, with the rest.
 
-    Otherwise LLVM optimises a function once for each function that it is a part of, and again makes machine code of it
-    that nobody runs: half of the time that a search takes to compile.
+    Otherwise LLVM optimises a function once for each caller, and makes machine code of it that nobody runs: a third of
+    the time that engines take to compile.
     """
     from numba.core.codegen import JITCodeLibrary
     from numba.core.compiler import Compiler
@@ -309,7 +258,7 @@ def _part_compiler() -> Any:
             return self
 
         def set_env(self, name: str, environment: Any) -> None:
-            """Nothing: there is no machine code that refers to Python objects."""
+            pass  # no machine code refers to Python objects
 
         def _optimize_final_module(self) -> None:
             pass
@@ -328,7 +277,7 @@ def _part_compiler() -> Any:
 
 
 def pointer_to(value: Any) -> Any:
-    """In compiled code: where the caller keeps the value; `pointer[0]` is the value, until the caller returns.
+    """In compiled code: a pointer to a value of the caller; `pointer[0]` is the value, until the caller returns.
 
     Numba passes a tuple of arrays as dozens of numbers, which took a recursion a fifth of its time; a pointer is one.
     """

@@ -1,7 +1,7 @@
 """What stops a run before its end: a limit on time, Ctrl-C or SIGTERM. Simulator calls and waits look at it.
 
-A run must never be torn apart in the middle of its bookkeeping. So a signal is only noted, and raised where nothing is
-half done: inside a simulator call, before the next one, or while waiting for others.
+A run must never be torn apart in the middle of its bookkeeping. So a signal only sets a flag, and is raised when
+nothing is half done: inside a simulator call, before the next one, or while waiting for others.
 """
 
 import signal
@@ -17,19 +17,16 @@ from smoothplan.base.compiling import working_time
 Reason = Literal["max_seconds", "interrupted"]
 
 ALARM = getattr(signal, "SIGALRM", 0)
-"""The signal of the interval timer, where there is one."""
+"""The signal of the interval timer; 0 on a system without one."""
 
 USUAL: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL} | (
     {ALARM: signal.SIG_DFL} if ALARM else {}
 )
-"""What signals do where nobody has said otherwise."""
-
-PATIENCE = 0.05
-"""Seconds that a wait goes on without looking."""
+"""Signals that stop a run, with their usual handlers."""
 
 
 class Stopped(BaseException):
-    """The run is over, and what it has is valid. No simulator that catches every `Exception` swallows it."""
+    """The run is over, and its result so far is valid. A simulator that catches every `Exception` lets it pass."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
@@ -41,15 +38,15 @@ class StopSignal:
 
     Args:
         deadline: when, on the clock of `working_time`, which compiling does not advance; None for never.
-        call_seconds: seconds that one simulator call in this thread may take, within `on_signals`. It is then
-            interrupted by a `TimeoutError`, unless it holds the interpreter lock.
+        call_seconds: seconds that one simulator call in this thread may take, within `on_signals`. A `TimeoutError`
+            then interrupts it, unless it holds the interpreter lock.
     """
 
     def __init__(self, deadline: float | None = None, call_seconds: float | None = None) -> None:
         self.deadline, self.call_seconds = deadline, call_seconds
         self._timed = False  # whether calls can be interrupted
         self._pulled = False  # a plain flag: a lock could deadlock with a signal handler that interrupts its holder
-        self._in_simulator = False  # whether the main thread may be stopped right where it is
+        self._in_simulator = False  # whether a signal may raise at once in the main thread
 
     def pull(self) -> None:
         """Stops the run, wherever it looks next. Any thread may call this."""
@@ -78,8 +75,7 @@ class StopSignal:
             yield
             return
         self._in_simulator = True
-        if self.call_seconds is not None:
-            # Again and again, for a simulator may catch the first one.
+        if self.call_seconds is not None:  # again and again, because a simulator may catch the first one
             signal.setitimer(signal.ITIMER_REAL, self.call_seconds, self.call_seconds)
         try:
             yield
@@ -92,8 +88,8 @@ class StopSignal:
     def on_signals(self) -> Iterator["StopSignal"]:
         """Signals stop the run, and simulator calls of this thread look at this stop signal.
 
-        Handlers that the user has set stay as they are, and so do those of a program that plans in another thread. A
-        second signal does what it would have done without us.
+        Handlers that the user has set stay, and so do those of a program that plans in another thread. A second signal
+        does what it usually does.
         """
         ours = []
         if threading.current_thread() is threading.main_thread():
@@ -113,9 +109,6 @@ class StopSignal:
         if self._in_simulator:
             raise TimeoutError(f"a call took longer than chunk_seconds={self.call_seconds:g} s")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return StopSignal, ()  # in another process it stops nothing
-
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._pulled:
             signal.signal(number, USUAL[number])
@@ -123,6 +116,9 @@ class StopSignal:
         self.pull()
         if self._in_simulator:
             raise Stopped("interrupted")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StopSignal, ()  # in another process it stops nothing
 
 
 current: ContextVar[StopSignal | None] = ContextVar("stop_signal", default=None)

@@ -9,7 +9,7 @@ the disk and moved into the file once a second. SQLite checks its log but not it
 row is an error, never a wrong result.
 """
 
-import ctypes
+import gc
 import io
 import json
 import os
@@ -75,7 +75,7 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
                 self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
                 self._database.execute("BEGIN EXCLUSIVE")  # locks the file, and writes nothing
                 self._database.execute("COMMIT")
-                if self._is_new():
+                if self._is_empty():
                     self._create(identity)
                 else:
                     self._load(identity)
@@ -101,9 +101,7 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
         """
         row = self._found.get(number)
         if row is not None and row.asked != asked:
-            raise CheckpointError(
-                f"checkpoint {self._shown} is of another run: chunk {number} was asked {row.asked} there, {asked} here"
-            )
+            raise self.refuse(f"is of another run: chunk {number} was asked {row.asked} there, {asked} here")
         return row
 
     def add(self, rows: Iterable[tuple[int, ChunkRow]]) -> None:
@@ -159,7 +157,7 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
                 raise CheckpointError(f"{self._shown} is not a checkpoint of smoothplan; it is left as it is")
             return sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
 
-    def _is_new(self) -> bool:
+    def _is_empty(self) -> bool:
         """Whether there is no table yet; raises if the file is somebody else's."""
         (application,), (version,) = self._rows("PRAGMA application_id"), self._rows("PRAGMA user_version")
         if not self._rows("SELECT 1 FROM sqlite_master LIMIT 1") and application == version == (0,):
@@ -180,7 +178,7 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
         self._sync()
 
     def _load(self, identity: Mapping[str, str]) -> None:
-        """Checks the whole file, and takes in the chunks."""
+        """Checks the whole file, and reads the chunks."""
         problems = [text for (text,) in self._rows("PRAGMA quick_check(1)") if text != "ok"]
         if problems:
             raise self._damaged(problems[0])
@@ -241,7 +239,7 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
             yield
         except (sqlite3.ProgrammingError, CheckpointError):
             raise  # it is closed, or the error names the file already
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError, ValueError, MemoryError) as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise self.refuse("is in use by another run") from error
@@ -252,17 +250,17 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
             if code == sqlite3.SQLITE_CORRUPT:
                 raise self._damaged(str(error)) from error
             raise self.refuse(f"cannot be {action}: {error}") from error
-        except (OSError, ValueError, MemoryError) as error:
-            raise self.refuse(f"cannot be {action}: {error}") from error
 
 
 _OPEN: "weakref.WeakSet[Checkpoint]" = weakref.WeakSet()
 
 
 def _leave_to_the_parent() -> None:
-    """In a forked child: keeps the connection for ever, because closing it would remove the log of the parent."""
-    for found in list(_OPEN):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(found._database))
+    """In a forked child: keeps connections for ever, because closing one would remove the log of the parent."""
+    kept: list[Any] = [found._database for found in _OPEN]
+    kept.append(kept)  # a cycle,
+    gc.freeze()  # which is never collected
+    for found in _OPEN:
         found._database = sqlite3.connect(":memory:")
         found._database.close()
 

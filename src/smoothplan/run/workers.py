@@ -17,7 +17,7 @@ import numpy as np
 
 from smoothplan.base import arguments
 from smoothplan.base.records import Arrays, Readable
-from smoothplan.base.stopping import PATIENCE, Stopped, StopSignal, current
+from smoothplan.base.stopping import Stopped, StopSignal, current
 from smoothplan.run.checkpoint import Checkpoint, CheckpointError, ChunkRow
 from smoothplan.run.chunks import Batch, Chunk, ClusterError, Done, Outcome, Sums, T, Work
 
@@ -207,7 +207,7 @@ class Workers(AbstractContextManager["Workers"]):
             first = waiting.popleft()
             while first.done is None:
                 self.stop_signal.check()
-                self._receive(PATIENCE)
+                self._receive(0.05)
             yield from zip(first.chunks, first.done.outcomes, strict=False)
             self._raise(first.done)
 
