@@ -43,7 +43,6 @@ def test_fields_have_their_shapes_and_the_seed_decides(name: str) -> None:
     assert found.returns.min() >= (1 if name == "compiled" else 8)  # which has no noise
     assert found.regret >= 0.0
     assert (found.epsilon, found.delta, found.seed) == (0.3, 0.2, 5)
-    assert len(found.names) == model.actions
     assert found.certified == (found.gap <= 0.3)
     assert (found.q_intervals is None) == math.isinf(found.gap)
     if found.q_intervals is not None:
@@ -51,12 +50,9 @@ def test_fields_have_their_shapes_and_the_seed_decides(name: str) -> None:
     assert found.reference is not None
     assert type(found.reference).__name__ in found.method
     assert f"{found.calls:,} simulator calls" in found.summary()
-    assert repr(found).startswith(f"Decision(action={found.action}")
-    assert len(repr(found)) < 200
-    runs = [content(sp.decide(MODELS[name](), calls=1_000, seed=seed)) for seed in (7, 7, 7, 8)]
-    assert runs[0] == runs[1] == runs[2]
-    if name != "compiled":  # where nothing is random
-        assert runs[3] != runs[0] | {"seed": 8}
+    first, again, other = (content(sp.decide(MODELS[name](), calls=1_000, seed=seed)) for seed in (7, 7, 8))
+    assert first == again
+    assert name == "compiled" or other != first | {"seed": 8}  # nothing is random in the compiled one
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -77,15 +73,11 @@ def test_without_a_limit_there_is_the_usual_one(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_json_has_null_for_what_is_infinite() -> None:
-    def refuse(word: str) -> float:
-        raise AssertionError(f"{word} is no JSON")
-
     for decision in (sp.decide(plane(), calls=1), sp.decide(TABLE, 0, calls=2_000)):
-        fields = json.loads(decision.to_json(), parse_constant=refuse)
+        fields = json.loads(decision.to_json(), parse_constant=pytest.fail)
         assert (fields["gap"] is None) == math.isinf(decision.gap)
         for name in ("q_errors", "difference_errors"):
-            values = getattr(decision, name)
-            assert fields[name] == [value if math.isfinite(value) else None for value in values.tolist()]
+            assert fields[name] == [x if math.isfinite(x) else None for x in getattr(decision, name).tolist()]
         assert (fields["action"], fields["warnings"]) == (decision.action, list(decision.warnings))
 
 
@@ -124,15 +116,12 @@ def test_a_slow_simulator_stops_in_time() -> None:
 # Warnings
 
 
-def test_a_terminal_state_has_nothing_to_decide() -> None:
+def test_a_terminal_state_and_a_single_action_leave_nothing_to_decide() -> None:
     found = sp.decide(sp.models.frozen_lake(), 15)
     assert (found.action, found.calls, found.status, found.certified, found.gap) == (None, 0, "terminal", True, 0.0)
     assert found.summary() == "the state is terminal: there is nothing to decide"
-
-
-def test_a_single_action_needs_no_warning() -> None:
-    model = sp.models.garnet(states=6, actions=1, branching=3, seed=6)
-    for given in (model, vectorised(model)):
+    single = sp.models.garnet(states=6, actions=1, branching=3, seed=6)
+    for given in (single, vectorised(single)):
         found = sp.decide(given, 0, calls=500)
         assert (found.action, found.warnings, found.regret) == (0, (), 0.0)
 
@@ -142,9 +131,7 @@ def test_a_tiny_budget_says_so_first(name: str) -> None:
     found = sp.decide(MODELS[name](), calls=1)
     assert re.match(r"1 call did not suffice", found.warnings[0])
     assert found.summary().splitlines()[0] == f"warning: {found.warnings[0]}"
-    assert math.isinf(found.gap)
-    assert math.isinf(found.regret)
-    assert not found.certified
+    assert (found.gap, found.regret, found.certified) == (math.inf, math.inf, False)
 
 
 def test_a_reference_that_lies_is_found_out() -> None:

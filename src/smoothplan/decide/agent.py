@@ -14,13 +14,12 @@ from smoothplan.base.compiling import working_time
 from smoothplan.base.stopping import Stopped, StopSignal, current
 from smoothplan.chains.maker import ReferenceMaker
 from smoothplan.chains.reference import Reference
-from smoothplan.decide.decide import DECIDING, Decision, DecisionRun
+from smoothplan.decide.decide import Decision, DecisionRun, either_limit, usual_epsilon
 from smoothplan.models.gymnasium import Move
 from smoothplan.models.model import GenerativeModel, Oracle, States, required_model
 from smoothplan.run.plan import root_state
 from smoothplan.run.records import Root
 from smoothplan.run.workers import Workers
-from smoothplan.theory import curvature
 from smoothplan.theory.backups import HardMax
 
 
@@ -116,23 +115,16 @@ class Agent(AbstractContextManager["Agent"]):
         workers: Any = 1,
         stop_signal: StopSignal | None = None,
     ) -> None:
-        if calls is not None and seconds is not None:
-            raise ValueError(f"calls and seconds cannot both be given, got {calls!r} and {seconds!r}")
         self.model = required_model(model)
-        self._seconds = None if seconds is None else arguments.positive("seconds", seconds)
-        self._limit: int | None = None
-        self._first: int | None = None
-        if seconds is None:
-            usual = ACTING.calls_one_at_a_time if getattr(model.step, "one_at_a_time", False) else ACTING.calls
-            self._limit = usual if calls is None else arguments.whole("calls", calls, least=0)
-            self._first = ACTING.first_steps * (self._limit or usual)
+        usual = ACTING.calls_one_at_a_time if getattr(model.step, "one_at_a_time", False) else ACTING.calls
+        self._limit, self._seconds = either_limit(calls, seconds, usual=usual, least=0)
+        self._first = None if self._limit is None else ACTING.first_steps * (self._limit or usual)
         if reference_calls is not None:
             self._first = arguments.whole("reference_calls", reference_calls)
         self._delta, self._seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)
         self._stop_signal = stop_signal or StopSignal()
         self._workers = Workers(workers, stop_signal=self._stop_signal)
-        low, high = curvature.value_interval(model, HardMax())
-        self._epsilon = DECIDING.epsilon * (high - low)
+        self._epsilon = usual_epsilon(model)
         self._maker = ReferenceMaker(model, HardMax(), reference, self._seed)
         self._raced = 0  # simulator calls of races
         self.reference_calls, self.steps, self.deviations = 0, 0, 0

@@ -134,18 +134,15 @@ def decide(
     (1, True)
     """
     started = time.perf_counter()
-    if calls is not None and seconds is not None:
-        raise ValueError(f"calls and seconds cannot both be given, got {calls!r} and {seconds!r}")
-    seconds = None if seconds is None else arguments.positive("seconds", seconds)
-    limit = None if seconds is not None else DECIDING.calls if calls is None else arguments.whole("calls", calls)
+    required_model(model)
+    calls, seconds = either_limit(calls, seconds, usual=DECIDING.calls, least=1)
+    epsilon = usual_epsilon(model) if epsilon is None else arguments.bounded("epsilon", epsilon)
     delta, seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)
-    span = curvature.value_interval(required_model(model), HardMax())
-    epsilon = DECIDING.epsilon * (span[1] - span[0]) if epsilon is None else arguments.bounded("epsilon", epsilon)
-    root = Root(model, root_state(model, state), seed, limit, seconds, "auto", started)
+    root = Root(model, root_state(model, state), seed, calls, seconds, "auto", started)
     deciding = DecisionRun(root, epsilon, delta, reference)
     if deciding.is_over:
         return deciding.decision("terminal")
-    limits: dict[str, Any] = {"max_calls": limit, "max_seconds": seconds, "begun": root.begun}
+    limits: dict[str, Any] = {"max_calls": calls, "max_seconds": seconds, "begun": root.begun}
     with session(title="deciding", progress=progress, workers=workers, **limits) as opened:
         display = opened.display
 
@@ -161,6 +158,23 @@ def decide(
     return deciding.decision(status)
 
 
+def either_limit(
+    calls: int | None, seconds: float | None, *, usual: int, least: int
+) -> tuple[int | None, float | None]:
+    """A limit on calls or on seconds, of which at most one is given; on the usual number of calls by default."""
+    if seconds is None:
+        return usual if calls is None else arguments.whole("calls", calls, least=least), None
+    if calls is not None:
+        raise ValueError(f"calls and seconds cannot both be given, got {calls!r} and {seconds!r}")
+    return None, arguments.positive("seconds", seconds)
+
+
+def usual_epsilon(model: GenerativeModel) -> float:
+    """The gap that counts as certified by default."""
+    low, high = curvature.value_interval(model, HardMax())
+    return DECIDING.epsilon * (high - low)
+
+
 class DecisionRun:
     """A decision in the making, valid whatever ends it.
 
@@ -168,11 +182,13 @@ class DecisionRun:
         root: where to decide, with its limits.
         epsilon, delta: as for `decide`.
         reference: Q̂; None for one that is made.
-        first: the number of the race's first chunk.
+        first_chunk: of the race.
     """
 
-    def __init__(self, root: Root, epsilon: float, delta: float, reference: Reference | None, first: int = 0) -> None:
-        self._root, self._epsilon, self._delta, self._first = root, epsilon, delta, first
+    def __init__(
+        self, root: Root, epsilon: float, delta: float, reference: Reference | None, first_chunk: int = 0
+    ) -> None:
+        self._root, self._epsilon, self._delta, self._first_chunk = root, epsilon, delta, first_chunk
         self._maker = ReferenceMaker(root.model, HardMax(), reference, root.seed)
         self._walker = Oracle(root.model, root.seed, role="walk")  # of walks before that
         self._search: SearchRun | None = None
@@ -202,7 +218,7 @@ class DecisionRun:
         return curvature.value_interval(self._root.model, HardMax())
 
     def limit_calls(self, calls: int | None) -> None:
-        """Sets the limit on calls."""
+        """Changes the limit on calls."""
         self._root = replace(self._root, max_calls=calls)
 
     # The reference
@@ -274,7 +290,7 @@ class DecisionRun:
         root = self._root
         if self.reference is None:
             return
-        self.race = Race(root, self.reference, self._first)
+        self.race = Race(root, self.reference, self._first_chunk)
         if root.max_calls is None:
             assert root.max_seconds is not None
             self.race.run_for(root.begun + root.max_seconds, workers)
@@ -288,19 +304,19 @@ class DecisionRun:
     def decision(self, status: Status) -> Decision:
         """The decision by everything found so far."""
         root, model, race = self._root, self._root.model, self.race
-        found = None if self._search is None else self._search.result()
         q, errors, returns = np.zeros(model.actions), np.full(model.actions, np.inf), np.zeros(model.actions, np.int64)
         action, regret, gap = 0, math.inf, math.inf
+        apart = [Difference(0.0, math.inf, 0)] * model.actions
         if race is not None:
             q, errors, returns = race.estimates()
             action = race.choice()
+        found = None if self._search is None else self._search.result()
         if found is not None:
             action, gap = self._proved_gap(found, action)
-        certified = within(gap, self._epsilon)
-        apart = [Difference(0.0, math.inf, 0)] * model.actions
         if race is not None:
             apart = [race.difference(other, action) for other in range(model.actions)]
             regret = self._regret(apart, action)
+        certified = within(gap, self._epsilon)
         if status == "completed" and certified:
             status = "converged"
         if status == "completed" and (race is None or len(race.active) > 1):

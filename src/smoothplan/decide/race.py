@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -94,29 +94,25 @@ class Difference(NamedTuple):
 
 
 class Race:
-    """A race at a state. Its estimates are available at any time, even if it is stopped.
-
-    Args:
-        root: where it takes place, with the seed of its chunks.
-        reference: Q̂.
-        first: the number of its first chunk.
+    """A race at a state between returns that follow a reference. Its estimates are valid whenever it is stopped.
 
     Attributes:
         claim: the value of the state by the reference.
         best: the reference's best action.
         active: the actions that are not eliminated.
         enough: rows that make an estimate: one suffices if nothing is random.
+        next_chunk: the number of the next chunk of samples.
     """
 
-    def __init__(self, root: Root, reference: Reference, first: int = 0) -> None:
+    def __init__(self, root: Root, reference: Reference, first_chunk: int = 0) -> None:
         self._root, model = root, root.model
         here = values_of(reference.q, frozen(np.asarray(root.state)[None]), model.actions)[0]
         self.claim, self.best = float(here.max()), int(here.argmax())
         self._lead = RACING.lead_of_counts if isinstance(reference, SharedReference) else RACING.lead
-        self._engine = returns_for(model, reference, self.claim)
+        self._engine = PairedReturns.around(model, reference, self.claim)
         self._work = Work(self._engine, model, root.state, root.seed, kept=False, role="race")
         self.active = np.arange(model.actions)
-        self.next_chunk, self.calls = first, 0
+        self.next_chunk, self.calls = first_chunk, 0
         self.horizons = Horizons.of(model, math.inf)
         self._exact = is_deterministic(model)
         self.enough = 1 if self._exact else RACING.least
@@ -176,7 +172,7 @@ class Race:
             for start in range(0, rows, size):
                 count = min(size, rows - start)
                 shape = self.active, count, self.horizons.early, horizon
-                yield Chunk(self.next_chunk, type(self._engine).paired, shape, count)
+                yield Chunk(self.next_chunk, PairedReturns.paired, shape, count)
                 self.next_chunk += 1
 
         before = workers.abandoned
@@ -199,7 +195,7 @@ class Race:
             self.active = self.active[kept]
 
     def _behind(self) -> list[Difference]:
-        """How far the active actions are behind the best of them."""
+        """The lead of the best active action over each."""
         leader = int(self.active[self.estimates()[0][self.active].argmax()])
         return [self.difference(leader, int(action)) for action in self.active]
 
@@ -313,16 +309,21 @@ class PairedReturns:
     Row i of every action draws the same random numbers, as far as the simulator draws in the same way at different
     states, so differences between actions are less noisy than their values. After the first episode has ended, the
     remaining rows are simulated together, each with its own random numbers: rows stay independent of each other.
-
-    Args:
-        model: the simulator; calls go through the oracle.
-        reference: Q̂, a function of states [n, ...] to [n, K].
-        values: bounds of the values of states, to which the reference's values are clipped.
     """
 
     model: GenerativeModel
-    reference: QFunction
-    values: tuple[float, float]
+    reference: QFunction  # Q̂: states [n, ...] to [n, K]
+    values: tuple[float, float]  # bounds of the values of states, to which the reference's values are clipped
+    chains: JittedChains | None  # if nothing is random: one return tells everything, and compiled chains are fastest
+
+    @classmethod
+    def around(cls, model: GenerativeModel, reference: Reference, beyond: float) -> "PairedReturns":
+        """Returns that follow a reference; `beyond` approximates the value at the horizon for compiled chains."""
+        low, high = curvature.value_interval(model, HardMax())
+        chains = None
+        if is_deterministic(model) and isinstance(reference, GridReference) and compiles(model, reference):
+            chains = JittedChains(model, HardMax(), reference.grid, min(max(beyond, low), high))
+        return cls(model, reference.q, (low, high), chains)
 
     @property
     def compiled(self) -> bool:
@@ -332,11 +333,16 @@ class PairedReturns:
     @property
     def chunk_calls(self) -> int:
         """Simulator calls of a chunk: fewer if the simulator steps one state at a time."""
+        if self.chains is not None:
+            return self.chains.chunk_calls
         return 1 << 12 if getattr(self.model.step, "one_at_a_time", False) else 1 << 17
 
     def paired(self, oracle: Oracle, state: States, actions: Ints, count: int, early: int, horizon: int) -> Paired:
         """Returns of some actions [A] at a state, valued after an early step and at the horizon."""
-        actions = np.asarray(actions)
+        if self.chains is not None:
+            sums = [self.chains.returns(oracle, state, int(action), 1, horizon).total for action in actions]
+            alike = np.repeat(np.array([sums]), count, axis=0)
+            return Paired(alike, alike)
         totals = np.zeros(len(actions) * count)  # the rows of an action are together
         soon = totals
         going_on, scale = np.arange(len(totals)), 1.0
@@ -367,41 +373,3 @@ def _sampled(oracle: Oracle, states: States, actions: Ints, groups: int) -> Tran
         return oracle.sample(states, actions)
     answers = oracle.sample_alike(zip(np.split(states, groups), np.split(actions, groups), strict=True))
     return Transition(*(np.concatenate(column) for column in zip(*answers, strict=True)))
-
-
-@dataclass(frozen=True, eq=False)
-class CompiledReturns:
-    """Returns if nothing is random: one return of an action tells everything, and compiled chains are fastest.
-
-    Args:
-        chains: around a reference on a grid, for the hard maximum. Their tail values the state at the horizon.
-    """
-
-    chains: JittedChains
-
-    compiled: ClassVar[bool] = True
-
-    @property
-    def chunk_calls(self) -> int:
-        """Simulator calls of a chunk."""
-        return self.chains.chunk_calls
-
-    def paired(self, oracle: Oracle, state: States, actions: Ints, count: int, early: int, horizon: int) -> Paired:
-        """As `PairedReturns.paired`; all rows are alike, and early returns are the late ones."""
-        totals = [self.chains.returns(oracle, state, int(action), 1, horizon).total for action in actions]
-        returns = np.repeat(np.array([totals]), count, axis=0)
-        return Paired(returns, returns)
-
-
-def returns_for(model: GenerativeModel, reference: Reference, beyond: float) -> PairedReturns | CompiledReturns:
-    """The engine for returns that follow the best actions of a reference.
-
-    Args:
-        model: the simulator.
-        reference: Q̂.
-        beyond: the approximate value of a state at the horizon, for an engine that does not ask the reference there.
-    """
-    values = curvature.value_interval(model, HardMax())
-    if is_deterministic(model) and isinstance(reference, GridReference) and compiles(model, reference):
-        return CompiledReturns(JittedChains(model, HardMax(), reference.grid, min(max(beyond, values[0]), values[1])))
-    return PairedReturns(model, reference.q, values)
