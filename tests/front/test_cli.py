@@ -134,9 +134,9 @@ def test_every_example_of_the_guide_works(command: Command, tmp_path: Path, monk
 # Solutions
 
 
-@pytest.mark.parametrize("model", ["river-swim", "garnet:states=12,seed=3", "two-room:size=2", "gym:FrozenLake-v1"])
+@pytest.mark.parametrize("model", ["two-room:size=2", "gym:FrozenLake-v1"])
 def test_a_table_shows_the_exact_values(command: Command, model: str) -> None:
-    backups = ["hard-max", "lse:temperature=0.5", "ot:tau=1,lam=0.2,cost=line"]
+    backups = ["hard-max", "ot:tau=1,lam=0.2,cost=line"]
     arguments = ["solve", "--model", model, *(word for backup in backups for word in ("--backup", backup))]
     out, found, table = command.text(*arguments), command.json(*arguments), _tabular(model)
     assert (found["model"], found["discount"], found["states"]) == (model, table.discount, list(range(table.states)))
@@ -160,10 +160,9 @@ def test_a_table_shows_the_exact_values(command: Command, model: str) -> None:
 def test_states_and_tolerance_are_chosen(command: Command) -> None:
     arguments = ["solve", "--model", "river-swim", "--state", "4", "--state", "0", "--tolerance", "1e-2"]
     found = command.json(*arguments)
-    assert found["states"] == [4, 0]
     (solution,) = found["solutions"]
-    assert solution["backup"] == "hard-max"
-    finest = exact.solve(_tabular("river-swim"), specs.build_backup("hard-max", 2), 1e-11)
+    assert (found["states"], solution["backup"]) == ([4, 0], "hard-max")
+    finest = exact.solve(_tabular("river-swim"), smoothplan.HardMax(), 1e-11)
     assert 1e-10 < np.abs(solution["values"] - finest.values[[4, 0]]).max() <= 1e-2 + finest.error
     out = command.text(*arguments)
     assert re.findall(r"^\d: place \d", out, re.MULTILINE) == ["4: place 4", "0: place 0"]
@@ -181,15 +180,10 @@ ERRORS = [
     ("solve", "--model"),
     ("solve --model nowhere", "unknown model 'nowhere': choose from"),
     ("solve --model chain --state 5", "--state must be in 0..4, got 5"),
-    ("solve --model chain --tolerance 1e-30", "tolerance 1e-30 is finer than double precision"),
     ("solve --model cart-pole", "model cart-pole is not a table"),
-    ("solve --model gym:Nowhere-v1", "gymnasium cannot make 'Nowhere-v1'"),
     ("plan --model river-swim --planner second-order:epsilon=0.1", "simulator calls, more than"),
-    ("plan --model river-swim --backup hard-max", "smooth backup"),
     ("plan --model chain --backup lse --bias 0.1", "--bias chooses the backup"),
-    ("plan --model chain --state here", "state must be a whole number, got 'here'"),
     ("plan --model chain --state 1,x", "--state: must be a number or numbers between commas, got '1,x'"),
-    ("plan --model chain --max-calls -1", "max_calls must be"),
     ("plan --model cart-pole:discount=0.2 --exact", "model cart-pole:discount=0.2 is not a table"),
     ("plan --model cart-pole:discount=0.2 --state 1,2", "shape"),
     ("plan --model chain --planner mdp-gape:epsilon=0.1 --graph seen.svg", "--graph must end in .json or .dot"),
@@ -198,12 +192,9 @@ ERRORS = [
     ("forecast --model chain --planner ot-gap-cruiser:epsilon=0.1", "OTGapCruiser has no forecast"),
     ("decide --model chain --calls 5 --seconds 1", "calls and seconds cannot both be given"),
     ("compare --model chain --planner uct", "--calls"),
-    ("compare --model chain --planner uct --calls 1.5", "calls must be a whole number"),
     ("compare --model chain --planner uct --calls 9 --backup lse --backup ot", "got 1 planners and 2 backups"),
     ("act", "--env"),
     ("act --env map_name=8x8", "an environment is Id-v1,key=value"),
-    ("act --env Pendulum-v1", "cannot be made a generative model"),
-    ("act --env FrozenLake-v1 --calls 5 --seconds 1", "calls and seconds cannot both be given"),
 ]
 
 
@@ -269,9 +260,8 @@ def test_a_best_action_comes_with_an_interval_for_each(command: Command) -> None
     found = command.json(*arguments)
     assert "forecast" not in found
     *lines, heading, first, second = command.text(*arguments).splitlines()
-    texts = _lines("\n".join(lines))
+    texts, gap = _lines("\n".join(lines)), found["details"]["gap"]
     assert list(texts) == ["value", "bonus", "exact", "action", "gap", "calls", "status"]
-    gap = found["details"]["gap"]
     assert texts["gap"] == f"action {found['action']} is within {gap:.4g} of the best with probability at least 0.95"
     assert texts["action"].startswith(f"{found['action']}; estimated policy ")
     assert heading.split() == ["root", "action", "at", "least", "at", "most", "calls", "exact"]
@@ -279,8 +269,8 @@ def test_a_best_action_comes_with_an_interval_for_each(command: Command) -> None
     for action, row in enumerate((first, second)):
         name, low, high, calls, value = row.split()
         assert (name, int(calls.replace(",", ""))) == (str(action), found["details"]["action_calls"][action])
-        assert [float(low), float(high)] == pytest.approx(found["q_intervals"][action], rel=1e-5)
-        assert float(value) == pytest.approx(truth[action], rel=1e-5)
+        numbers = [*found["q_intervals"][action], truth[action]]
+        assert [float(low), float(high), float(value)] == pytest.approx(numbers, rel=1e-5)
 
 
 def test_a_forecast_tells_the_price_and_every_level(command: Command) -> None:
@@ -301,20 +291,14 @@ def test_limits_and_vector_states(command: Command) -> None:
     assert "terminal" in command.text("plan", "--model", "frozen-lake:discount=0.2", "--state", "5")
 
 
-ENVIRONMENTS = [
-    ("gym:FrozenLake-v1,map_name=8x8,discount=0.99", 0.4168),
-    ("gym:Taxi-v4,discount=0.99", 4.2495),
-    ("gym:CartPole-v1,discount=0.99", None),
-]
-
-
-@pytest.mark.parametrize(("model", "truth"), ENVIRONMENTS, ids=[name for name, _ in ENVIRONMENTS])
+@pytest.mark.parametrize(
+    ("model", "truth"), [("gym:FrozenLake-v1,map_name=8x8,discount=0.99", 0.4168), ("gym:CartPole-v1", None)]
+)
 def test_an_environment_is_planned_in_one_line(command: Command, model: str, truth: float | None) -> None:
     lines = _lines(command.text("plan", "--model", model, *([] if truth is None else ["--exact"])))
     assert [name for name in lines if "(chosen)" in lines[name]] == ["backup", "planner", "limit"]
     assert lines["backup"].startswith("lse:temperature=")
     assert lines["planner"].startswith("reference-cruiser:order=1")
-    assert "estimate" in lines["value"]
     for name in ("value", "policy"):
         assert "with probability at least 0.9" in lines[name]
     value, low, _, high = map(float, re.findall(r"-?\d[\d.]*(?:e-?\d+)?", lines["value"]))
@@ -342,12 +326,10 @@ def test_a_planner_is_chosen_for_a_long_horizon_only(command: Command) -> None:
 
 @pytest.mark.parametrize("planner", [[], ["--planner", "reference-cruiser:epsilon=0.05"]])
 def test_a_bias_gives_an_interval_of_the_unregularised_value(command: Command, planner: list[str]) -> None:
-    arguments = ["plan", "--model", "chain", "--bias", "0.5", *planner, "--max-calls", "1000000", "--exact"]
+    arguments = ["plan", "--model", "chain", "--bias", "0.5", *planner, "--max-calls", "100000", "--exact"]
     found = command.json(*arguments)
-    (low, high), (least, most) = found["interval"], found["bonus"]
-    assert low <= found["exact"] <= high
-    assert (least, most) == (0.0, pytest.approx(0.5))
-    assert low == pytest.approx(max(found["regularised_interval"][0] - most, 0.0))
+    assert found["interval"][0] <= found["exact"] <= found["interval"][1]
+    assert found["bonus"] == [0.0, pytest.approx(0.5)]
     out = command.text(*arguments)
     assert re.search(r"^value .* the unregularised optimal value$", out, re.MULTILINE)
     assert re.search(r"^exact .* inside the interval$", out, re.MULTILINE)
@@ -451,7 +433,6 @@ def test_an_episode_is_played(command: Command) -> None:
     assert [(episode["score"], episode["end"]) for episode in found["episodes"]] == [(1.0, "terminated")] * 2
     assert (found["mean"], found["error"], found["seed"]) == (1.0, 0.0, 3)
     out = command.text(*arguments)
-    assert re.search(r"^return +1 ± 0 \(standard error\), of 2 episodes of FrozenLake-v1$", out, re.MULTILINE)
-    assert re.search(r"^0 +1 .* terminated$", out, re.MULTILINE)
+    assert re.search(r"^0 +1 .* terminated$\n(.*\n)*return +1 ± 0 \(standard error\), of 2 episodes", out, re.MULTILINE)
     few = command.json("act", "--env", "gym:CliffWalking-v1,discount=0.9", "--max-steps", "3")
     assert (few["mean"], few["discount"]) == (-3.0, 0.9)

@@ -42,17 +42,12 @@ def test_values(text: str, value: Any) -> None:
     assert type(found) is type(value)
 
 
-@pytest.mark.parametrize(
-    ("text", "spec"),
-    [
-        ("chain", Spec("chain", (), {})),
-        ("two-room:size=3", Spec("two-room", (), {"size": 3})),
-        ("gym:Taxi-v4,discount=0.9", Spec("gym", ("Taxi-v4",), {"discount": 0.9})),
-        ("a:1,[2,3],c=[4,5],d=6", Spec("a", (1, [2, 3]), {"c": [4, 5], "d": 6})),
-    ],
-)
-def test_specs(text: str, spec: Spec) -> None:
-    assert parse(text) == spec
+def test_specs() -> None:
+    assert parse("chain") == Spec("chain", (), {})
+    assert parse("a:1,[2,3],c=[4,5],d=6") == Spec("a", (1, [2, 3]), {"c": [4, 5], "d": 6})
+    lake = ("FrozenLake-v1", {"map_name": "8x8", "is_slippery": False})
+    for prefix in ("", "gym:"):
+        assert specs.parse_environment(f"{prefix}FrozenLake-v1,map_name=8x8,is_slippery=false") == lake
 
 
 # Names
@@ -102,13 +97,11 @@ def test_every_model_builds_with_its_defaults(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", specs.BACKUPS)
-@pytest.mark.parametrize("actions", [1, 2, 5])
-def test_every_backup_builds_with_its_defaults(name: str, actions: int) -> None:
-    backup = build_backup(name, actions)
-    policy = backup.policy(np.arange(actions))
-    assert policy.shape == (actions,)
-    assert policy.argmax() == actions - 1
-    assert backup.temperature in (0.0, 1.0)
+def test_every_backup_builds_with_its_defaults(name: str) -> None:
+    for actions in (1, 2, 5):
+        backup = build_backup(name, actions)
+        assert backup.policy(np.arange(actions)).argmax() == actions - 1
+        assert backup.temperature in (0.0, 1.0)
 
 
 def test_planners_for_the_maximum_need_no_backup() -> None:
@@ -144,29 +137,15 @@ def test_costs() -> None:
         np.testing.assert_allclose(backup.cost, matrix, atol=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("FrozenLake-v1", ("FrozenLake-v1", {})),
-        ("gym:FrozenLake-v1", ("FrozenLake-v1", {})),
-        ("FrozenLake-v1,map_name=8x8,is_slippery=false", ("FrozenLake-v1", {"map_name": "8x8", "is_slippery": False})),
-    ],
-)
-def test_an_environment_is_an_id_and_options(text: str, found: Any) -> None:
-    assert specs.parse_environment(text) == found
-
-
 # Errors
 
 ERRORS: list[tuple[Callable[[str], Any], str, str]] = [
     (parse, "", "a spec is name:key=value"),
-    (parse, "a b", "a spec is name:key=value"),
     (parse, "chain:,", "expected key=value, got ''"),
     (parse, "chain:states=5,slip", "expected key=value, got 'slip'"),
     (parse, "chain:states=5,states=6", "states is given twice"),
     (parse, "chain:=5", "'' is not a name of an option"),
     (parse, "chain: states=5", "' states' is not a name of an option"),
-    (parse, "ot:cost=[[0,1],[1,0]", "is not a list of numbers"),
     (parse, "ot:cost=[a,b]", "is not a list of numbers"),
     (build_model, "nowhere", "unknown model 'nowhere': choose from gym, "),
     (build_model, "river-swin", "unknown model 'river-swin': did you mean river-swim? choose from"),
@@ -179,10 +158,7 @@ ERRORS: list[tuple[Callable[[str], Any], str, str]] = [
     (build_model, "chain:5,0.9,0.1,7", "model chain has 3 options, got 4 values"),
     (build_model, "gym", "model gym needs environment: write gym:environment=..."),
     (build_model, "gym:7", "environment must be an id"),
-    (build_model, "chain:states=five", "states must be a whole number, got 'five'"),
-    (build_model, "frozen-lake:slippery=2", "slippery must be true or false, got 2"),
     (lambda text: build_backup(text, 2), "max", "unknown backup 'max': choose from hard-max, lse, ot, tsallis"),
-    (lambda text: build_backup(text, 2), "tsalis", "did you mean tsallis? choose from"),
     (lambda text: build_backup(text, 2), "ot:eta=1", "backup ot has no option 'eta': choose from cost, tau, lam"),
     (lambda text: build_backup(text, 2), "ot:cost=square", "cost must be a matrix or one of line, ring, discrete"),
     (lambda text: build_backup(text, 2), "ot:cost=[[0,1],[1]]", "cost must be an array of numbers"),
@@ -190,10 +166,7 @@ ERRORS: list[tuple[Callable[[str], Any], str, str]] = [
     (lambda text: build_planner(text, None, 2), "ot-gap", "did you mean ot-gape? choose from"),
     (lambda text: build_planner(text, None, 2), "uct:explorations=2", "did you mean exploration? choose from"),
     (lambda text: build_planner(text, None, 2), "debiased", "needs epsilon: write debiased:epsilon=..."),
-    *(
-        (specs.parse_environment, text, "an environment is Id-v1")
-        for text in ("", "gym:", "a=8x8", "gym:3", "A-v1,B-v1")
-    ),
+    *((specs.parse_environment, text, "an environment is Id-v1") for text in ("", "gym:", "a=8x8", "gym:3", "A,B")),
 ]
 
 
