@@ -135,6 +135,7 @@ MISFITS: list[Damage] = [
     ("'rounds' must be those of this search", put("rounds", 1, 0)),
     ("'proved' must have one row at most", remade("proved", lambda _: np.zeros((2, 3)))),
     ("'visits' must be those of known pairs", remade("visits", lambda _: np.zeros((2, 10**6)))),
+    ("'bottlenecks' must be known pairs", remade("bottlenecks", lambda _: np.array([[10.0**6, 0.5]]))),
     ("'relative_visits' must be finite", remade("relative_visits", lambda _: np.full((2, 1), np.nan))),
 ]
 

@@ -169,7 +169,7 @@ def test_a_search_is_found_done(tmp_path: Path) -> None:
     for _ in range(2):
         result = sp.plan(sp.OTGapE(SMOOTH, 0.3), model(counting), max_calls=300, checkpoint=tmp_path / "run.ckpt")
         calls.append(counting.calls)
-        found.append((result.calls, result.interval, result.action, result.status))
+        found.append(content(result))
     assert found[0] == found[1]
     assert calls[1] - calls[0] < 10 < 300 <= calls[0]
 

@@ -256,11 +256,12 @@ class Rounds:
     # Checkpoints
 
     def saved(self) -> Arrays:
-        """What the next rounds depend on."""
+        """What the next rounds and the progress of the search depend on."""
         proved = [] if self.proved is None else [self.proved]
         return {
             "rounds": np.array([self._on, *self._mark, self.anchor, self._anchored, self._relative], dtype=np.int64),
-            "growth": np.array([self._growth]),
+            "growth": np.array([self._growth, self.exponent]),
+            "bottlenecks": np.array(self.bottlenecks, dtype=np.float64).reshape(-1, 2),
             "proved": np.array(proved, dtype=np.float64).reshape(-1, 3),
             "differences": self.differences,
             "visits": self._visits.get(False, np.zeros((2, 0))),
@@ -270,7 +271,8 @@ class Rounds:
     def restored(self, arrays: Readable) -> "Rounds":
         """What was saved, of a graph that is restored too. ValueError if it does not fit."""
         numbers = piece(arrays, "rounds", np.int64, 6)
-        growth, proved = finite(arrays, "growth", 1), finite(arrays, "proved", None, 3)
+        growth, proved = finite(arrays, "growth", 2), finite(arrays, "proved", None, 3)
+        bottlenecks = finite(arrays, "bottlenecks", None, 2)
         differences = finite(arrays, "differences", None)
         visits = {
             relative: finite(arrays, name, 2, None).copy()
@@ -282,10 +284,14 @@ class Rounds:
         require(len(differences) in (0, actions), "'differences' must be those of the actions")
         widest = max(each.shape[1] for each in visits.values())
         require(widest <= states * actions, "'visits' must be those of known pairs")
+        entries = bottlenecks[:, 0]
+        known = (entries >= 0.0) & (entries < states * actions) & (entries == np.floor(entries))
+        require(known.all(), "'bottlenecks' must be known pairs")
         result = Rounds(self._explorer)
         on, calls, pairs, result.anchor, result._anchored, relative = numbers.tolist()
         result._on, result._mark, result._relative = bool(on), (calls, pairs), bool(relative)
-        result._growth, result.differences = float(growth[0]), differences.copy()
+        (result._growth, result.exponent), result.differences = growth.tolist(), differences.copy()
+        result.bottlenecks = tuple((int(entry), share) for entry, share in bottlenecks.tolist())
         for best, challenger, gap in proved.tolist():
             result.proved = BestAction(int(best), int(challenger), gap)
         result._visits = {relative: each for relative, each in visits.items() if each.shape[1] > 0}
