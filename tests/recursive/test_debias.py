@@ -10,9 +10,11 @@ import pytest
 
 from smoothplan.base.arguments import Floats
 from smoothplan.recursive import debias as debiasing
+from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.debias import DEBIASING, Debiased, central_moments, left_over
 from smoothplan.theory.backups import LogSumExp
 from tests.attack.levels import Laws, Outcomes, in_place_of_value
+from tests.recursive.common import entropy_problem
 
 
 @dataclass(frozen=True)
@@ -226,26 +228,46 @@ def test_what_noise_leaves_of_the_bias(actions: int, written: Written) -> None:
 
 
 @each_debiased
-def test_splits_swing_no_further_than_is_proved(written: Written) -> None:
-    """Of single samples, with any means over blocks: how far the weighted sum is above and below F(Q̂)."""
-    rng, largest = np.random.default_rng(written.debias), np.zeros(2)
-    for actions, scale in itertools.product((2, 3), (0.1, 1.0, 10.0)):
-        backup = LogSumExp(1.0)
-        blocks = scale * rng.normal(size=(2_000, 2**written.debias, actions))
-        swings = in_place_of_value(backup, blocks, DEBIASING[written.kind, written.debias])
-        swings -= backup.value(blocks.mean(axis=1))
-        ends = np.zeros((2, len(blocks)))
-        for split, (above, below) in enumerate(zip(written.above, written.below, strict=True)):
-            halves = blocks.reshape(len(blocks), 2**split, 2, -1, actions).mean(axis=3)
-            ranges = np.ptp(halves[:, :, 0] - halves[:, :, 1], axis=2) / 2.0
-            most = np.minimum(ranges, backup.derivatives(actions)[0] / 2.0 * ranges**2).mean(axis=1)
-            ends += np.array([above, below])[:, None] * most
-        assert (swings <= ends[0] + 1e-12).all()
-        assert (-swings <= ends[1] + 1e-12).all()
-        ratios = np.stack([swings, -swings]) / np.maximum(ends, 1e-9)
-        largest = np.maximum(largest, ratios.max(axis=1))
-    # Some swing nearly as far.
-    assert (largest >= 0.99 * np.array([any(written.above), any(written.below)])).all()
+@pytest.mark.parametrize(("actions", "eta", "n"), [*itertools.product((2, 4), (0.05, 0.5, 5.0), (4, 40))])
+def test_certificates_are_those_of_the_proofs(actions: int, eta: float, n: int, written: Written) -> None:
+    """Written out from Propositions 3.3 and 3.4: their parts hide each other in any one case."""
+    setting = replace(entropy_problem(0.5, eta), actions=actions, at_zero=(-0.2, 0.4), above_max=-0.6)
+    derivatives = LogSumExp(eta).derivatives(actions)
+    d2, d3 = derivatives[:2]
+    t, variance, low, high = 0.03, 0.2, -0.7, 0.6
+    own, own_variance, least, most = 0.02, 0.3, -1.1, 0.9
+    width = high - low
+    through = arithmetic.Bounds(t, variance, low, high, 1.0)
+    around = arithmetic.reference(setting, through, n)
+
+    def rho(x: float) -> float:
+        return min(x, d2 / 2.0 * x**2)
+
+    norms = [debiasing.noise(actions, variance, width, n / 2**k) for k in range(written.debias)]
+    splits = [float(min(norm.second, d2 / 2.0 * norm.fourth**2)) for norm in norms]
+    above, below = np.dot(written.above, splits), np.dot(written.below, splits)
+    up, down = sum(written.above) * rho(width), sum(written.below) * rho(width)
+    left = written.left(actions, derivatives, variance, width, n)
+    if written.kind == "plug-in":
+        proved = arithmetic.plug_in(setting, through, around, written.debias)
+        swing = math.hypot(splits[0] + above, below)
+        expected = (t + left, (math.sqrt(variance / n) + swing) ** 2, low - 0.2 - down, high + 0.4 + up, 0.0)
+    else:
+        linear = arithmetic.Bounds(own, own_variance, least, most, 1.0)
+        proved = arithmetic.first_order(setting, around, linear, written.debias)
+        swing = math.hypot(splits[0] + below, above)
+        h, second = rho(2.0 * t) / 2.0, math.sqrt(2.0 * (actions - 1) * variance / n)
+        drift = swing + min(2.0, 2.0 * d2 * second) * (t + own)
+        excess = sum(-v for v in written.v.values() if v < 0.0) + sum(y for m, y in written.y.items() if m > 1)
+        expected = (
+            h + d3 * second**2 * (t + own) + left + own,
+            own_variance + (second + 2.0 * t + 2.0 * own) ** 2 / 4.0 + drift**2,
+            max(-0.2 - width, -0.6) - down + least + h,
+            0.4 + width + min(up, width * excess) + most + h,
+            h,
+        )
+    found = proved.bias, proved.variance, proved.low, proved.high, proved.shift
+    assert [float(number) for number in found] == pytest.approx(expected, rel=1e-12)
 
 
 def test_noise_in_the_policy_is_real() -> None:
