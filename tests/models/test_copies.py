@@ -4,6 +4,7 @@ import pickle
 import random
 import re
 import threading
+import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
@@ -127,7 +128,7 @@ def test_a_copy_is_all_of_the_environment(dungeon: sp.GenerativeModel) -> None:
         assert copied.first.map is copied.map
         assert copied.colour is Colour.RED
         assert copied.first.random is copied.np_random
-    assert b"door" not in states[1].tobytes()  # what never changed is no part of a state
+    assert len(states[0]) < 500  # large attributes that never changed are not part of a state, others hardly count
     again = Dungeon()
     again.reset(seed=7)
     real.reset(seed=8)
@@ -147,7 +148,7 @@ def test_a_shared_attribute_that_changes_after_all_is_an_error(dungeon: sp.Gener
     real.count, real.opens = np.int64(59), 60
     outcome = sp.Oracle(seen, 0).sample(state_of(seen, real)[None], [0])
     outcome = sp.Oracle(seen, 0).sample(outcome.next_states, [0])
-    assert b"door" in outcome.next_states.tobytes()
+    assert rebuilt(seen, outcome.next_states[0]).doors["door 7"][1]["open"]
 
 
 def test_equal_content_has_equal_bytes(dungeon: sp.GenerativeModel) -> None:
@@ -177,7 +178,7 @@ class Hostile:
 @pytest.mark.parametrize("thing", [Hostile(exec, ("raise SystemExit",)), Hostile(getattr, (1, "real"))])
 def test_a_state_can_only_name_what_the_environment_is_made_of(thing: Any, dungeon: sp.GenerativeModel) -> None:
     """States are pickles, and may come from a file: reading one imports nothing."""
-    text = pickle.dumps(thing).ljust(len(dungeon.initial_state), b"\0")
+    text = zlib.compress(pickle.dumps(thing), wbits=-15).ljust(len(dungeon.initial_state), b"\0")
     message = f"a state of an environment cannot refer to builtins.{thing.call[0].__name__}"
     with pytest.raises(sp.ModelError, match=message):
         sp.Oracle(dungeon, 0).sample(np.frombuffer(text, dtype=np.uint8)[None], [0])
@@ -318,7 +319,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (Outside(held=MEMORY[:2]), {}, "its attribute second shares its memory with"),
     (Outside(remembers=True), {}, "which refers to the environment it was made f"),
     ("Blackjack-v1", {}, "must contain all rewards: action 1 paid -1, got (0"),
-    ("Blackjack-v1", {"reward_range": None, "state_bytes": 40}, "the 40 of this model: give from_gymnasium a larger"),
+    ("Blackjack-v1", {"reward_range": None, "state_bytes": 8}, "the 8 of this model: give from_gymnasium a larger"),
 ]
 
 

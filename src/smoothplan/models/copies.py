@@ -1,10 +1,10 @@
 """Gymnasium environments as generative models by copies: for those without a table and without an assignable state.
 
 A state must be a value that planners batch, compare, hash and save, in any process. So it holds the content of an
-environment, not the number of a live copy: the attributes of the environment and its wrappers, pickled, as
-`uint8 [bytes]` padded with zeros. Equal content has equal bytes: immutable values are written at every mention, and
-sets are sorted. Lists, arrays and objects that are shared stay shared. Large attributes that never change are not part
-of a state: all copies hold the same ones.
+environment, not the number of a live copy: the attributes of the environment and its wrappers, pickled, and compressed
+by reference to those after a reset, as `uint8 [bytes]` padded with zeros. Equal content has equal bytes: immutable
+values are written at every mention, and sets are sorted. Lists, arrays and objects that are shared stay shared. Large
+attributes that never change are not part of a state: all copies hold the same ones.
 
 Random generators are not part of a state: a copy draws from the generator of the call. Classes and functions are
 constants, which a pickle refers to by number. So reading a state imports nothing, and calls only the constituents of
@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 import types
+import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable
 from functools import partial
@@ -321,11 +322,12 @@ class Copies:
                 if is_large and not alone.private and (number, attribute) not in changing:
                     self._shared[number, attribute] = shared.write(value)
         self._prepare()
+        self._start = self._written(environment)[0]
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the objects that all copies share: they are built again."""
-        kept = ("name", "learning", "size", "_longest", "_seconds", "_constants", "_kinds", "_spec", "_shared")
-        return {name: vars(self)[name] for name in kept}
+        built = {"_lock", "_objects", "numbers", "_held", "_left", "_last", "_walk", "_spaces"}
+        return {name: value for name, value in vars(self).items() if name not in built}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -337,7 +339,7 @@ class Copies:
     @property
     def note(self) -> str:
         """Sentences that a user must read."""
-        call, own = (f"{1e6 * median(seconds):.0f} µs" for seconds in zip(*self._seconds, strict=True))
+        call, own = (f"{1e6 * seconds:.0f} µs" for seconds in self._seconds[0])
         return (
             f"{self.name} is simulated by copies of the environment: {call} per simulator call, {own} of them its own "
             "step. A copy knows all that the environment holds, even if observations hide it"
@@ -353,8 +355,10 @@ class Copies:
         return self._padded(self.content(environment))
 
     def settle(self, size: int) -> None:
-        """Ends the learning with the bytes of a state; of size 0, twice those of the largest content so far."""
-        self.learning, self.size = False, size or 64 * math.ceil(2 * self._longest / 64)
+        """Ends the learning. A size of 0 stands for twice the bytes of the largest content so far, and at least 256."""
+        self.learning, self.size = False, size or max(256, 64 * math.ceil(2 * self._longest / 64))
+        calls, own = zip(*self._seconds, strict=True)
+        self._seconds = [(median(calls), median(own))]
 
     def _padded(self, content: bytes) -> NDArray[np.uint8]:
         self._longest = max(self._longest, len(content))
@@ -366,7 +370,7 @@ class Copies:
         return np.frombuffer(content.ljust(self.size, b"\0"), dtype=np.uint8)
 
     def step(self, content: Any, action: int, rng: np.random.Generator) -> Outcome:
-        """Steps a copy that has this content, as bytes or as a state. It draws from `rng`."""
+        """Steps a copy that has a content, see `rebuilt`."""
         with self._lock:  # copies share their spaces, which draw from the generator of one of them
             started = time.perf_counter()
             environment = self.rebuilt(content, rng)
@@ -386,15 +390,19 @@ class Copies:
     def content(self, environment: Any) -> bytes:
         """The content of an environment, without its shared attributes. It is not changed."""
         with self._lock:
-            return self._written(environment)[0]
+            text, _ = self._written(environment)
+        packer = zlib.compressobj(wbits=-zlib.MAX_WBITS, zdict=self._start)
+        return packer.compress(text) + packer.flush()
 
     def rebuilt(self, content: Any, rng: np.random.Generator) -> Any:
-        """A new environment with a content. It draws from `rng`."""
+        """A new environment with a content, as bytes or as a state. It draws from `rng`."""
+        longest = 1 << 26  # bytes: a state from a file may be hostile
+        text = zlib.decompressobj(-zlib.MAX_WBITS, self._start).decompress(content, longest)
         for space in self._spaces:
             space._np_random = rng
         chain: list[Any] = [object.__new__(kind) for kind in self._kinds]
         own = [None, rng, partial(_fresh, rng), *chain]  # see `_own`
-        for layer, attributes in zip(chain, _Reader(content, self._objects, own).load(), strict=True):
+        for layer, attributes in zip(chain, _Reader(text, self._objects, own).load(), strict=True):
             vars(layer).update(attributes)
         for (number, name), value in zip(self._shared, self._held, strict=True):
             vars(chain[number])[name] = value

@@ -79,7 +79,8 @@ def from_gymnasium(
             except CartPole, MountainCar, Acrobot and Blackjack, and those with an attribute of this name.
         value_range: bounds of the unregularised optimal values, see `Declarations`: (0, 1) for FrozenLake, which pays
             1 at its end.
-        state_bytes: bytes of a state of an environment that is copied; by default twice as many as random play needs.
+        state_bytes: bytes of a state of an environment that is copied; by default twice as many as random play needs,
+            and at least 256.
         **options: passed to `gymnasium.make` with an id, such as map_name="8x8".
 
     Raises:
