@@ -357,6 +357,7 @@ class Copies:
     def settle(self, size: int) -> None:
         """Ends the learning. A size of 0 stands for twice the bytes of the largest content so far, and at least 256."""
         self.learning, self.size = False, size or max(256, 64 * math.ceil(2 * self._longest / 64))
+        self._padded(bytes(self._longest))  # refuses a size that random play has exceeded
         calls, own = zip(*self._seconds, strict=True)
         self._seconds = [(median(calls), median(own))]
 
