@@ -198,10 +198,13 @@ def supports(draw: Draw) -> tuple[ChainMeans, SimpleNamespace, Floats, Floats]:
     problem, horizon = Problem.of(means.model, means.backup), draw.pick([1, 2, 5, 30], "H")
     own = means.backup.value(means.table)[:, None] - means.table
     alive = ~means.model.terminal
+    advantages = min(float(own[alive].min()), 0.0), max(float(own[alive].max()), 0.0)
     known = SimpleNamespace(
         _problem=problem,
-        _advantages=(min(float(own[alive].min()), 0.0), max(float(own[alive].max()), 0.0)),
-        _setting=SimpleNamespace(delta=0.1, epsilon=0.1),
+        _discount=problem.discount,
+        _advantages=advantages,
+        _support=sampling.support(problem, advantages, horizon),
+        setting=SimpleNamespace(delta=0.1, epsilon=0.1),
         horizon=horizon,
     )
     ends = []
@@ -218,7 +221,7 @@ def supports(draw: Draw) -> tuple[ChainMeans, SimpleNamespace, Floats, Floats]:
 def chain_support(draw: Draw) -> float:
     """The farthest that chains and returns come from the middle of their support."""
     means, known, lows, highs = supports(draw)
-    low, high = sampling.support(known._problem, known._advantages, known.horizon)
+    low, high = known._support
     table = means.table[~means.model.terminal]
     at = means.backup.value(table)[:, None]
     middle = (low + high) / 2.0

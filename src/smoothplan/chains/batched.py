@@ -4,9 +4,9 @@ With π(s) = ∇F_s(Q̂(s)), a chain of order 1 from s with horizon H is a sampl
 
     Y(s) = Σ_{t<H} γ^t [R_t + F(Q̂(s_t)) − Q̂(s_t, A_t)] + γ^H·tail,    A_t ~ π(s_t),
 
-cut short where the episode ends. The return of an action is X_a(s) = R + γY(Z), H simulator calls in all. A correction
-of second order at s stands for Σ_{t<H} γ^t ½ D²F[e, e](s_t), e = E X − Q̂, along the chain: one step T is drawn with
-P(T = t) ∝ γ^t, and at s_T the U-statistic of n pairs of returns.
+cut short at the end of the episode. The return of an action is X_a(s) = R + γY(Z), H simulator calls in all. A
+correction of second order at s stands for Σ_{t<H} γ^t ½ D²F[e, e](s_t), e = E X − Q̂, along the chain: one step T is
+drawn with P(T = t) ∝ γ^t, and at s_T the U-statistic of n pairs of returns.
 
 `BatchedChains` is for any simulator and any reference, `TableChains` for tables, `JittedChains` for compiled simulators
 with a reference on a grid.
@@ -38,18 +38,15 @@ LIMIT = 1 << 13
 
 
 class Chains(Protocol):
-    """Samples around one reference for one model and one backup. Nothing is kept between calls.
-
-    Horizons are 1 or more, and a correction has at least two pairs.
-    """
+    """Samples around one reference for one model and one backup, with horizons of at least 1. Nothing is kept."""
 
     @property
     def compiled(self) -> bool:
-        """Whether it runs beside others in threads; a simulator in Python does not."""
+        """Whether threads can run it in parallel; a simulator in Python needs processes."""
 
     @property
     def chunk_calls(self) -> int:
-        """Simulator calls that take it a fraction of a second: a good size of a chunk."""
+        """Simulator calls of a good chunk: they take a fraction of a second."""
 
     def values(self, oracle: Oracle, state: Any, count: int, horizon: int) -> Sums:
         """Chains of order 1 from a state, Y."""
@@ -58,7 +55,7 @@ class Chains(Protocol):
         """Returns of an action, X."""
 
     def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> Sums:
-        """Corrections of second order from a state, of n = `pairs` pairs each, for a smooth mixture of softmaxes."""
+        """Corrections of second order, of n = `pairs` ≥ 2 pairs each, for a smooth mixture of softmaxes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +68,7 @@ class BatchedChains:
         model: the simulator; calls go through the oracle.
         backup: F.
         reference: Q̂, a function of states [n, ...] to [n, K].
-        tail: what stands for the value behind the horizon.
+        tail: stands for the value behind the horizon.
     """
 
     model: GenerativeModel
@@ -88,10 +85,9 @@ class BatchedChains:
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int, horizon: int) -> Sums:
         """Returns of an action."""
-        batches = pieces(count, LIMIT)
-        return added(
-            count, (self._returns(oracle, repeated(state, size), np.full(size, action), horizon) for size in batches)
-        )
+        sizes = pieces(count, LIMIT)
+        batches = (self._returns(oracle, repeated(state, size), np.full(size, action), horizon) for size in sizes)
+        return added(count, batches)
 
     def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> Sums:
         """Corrections of second order from a state."""
@@ -186,13 +182,11 @@ class BatchedChains:
     @cached_property
     def _shifts(self) -> Floats:
         assert self._mixture is not None
-        shifts: Floats = frozen(self._mixture.shifts(self.model.actions).T)
-        return shifts
+        return np.asarray(frozen(self._mixture.shifts(self.model.actions).T))
 
     def _softmaxes(self, backup: SoftmaxMixture, states: States) -> Softmaxes:
         """The backup at states [n, ...], with weights [n, J] or [1, J]."""
-        weights = frozen(np.atleast_2d(backup.weights(states)))
-        return Softmaxes(backup.temperature, self._shifts, weights)
+        return Softmaxes(backup.temperature, self._shifts, frozen(np.atleast_2d(backup.weights(states))))
 
     def _references(self, states: States) -> Floats:
         """Q̂ at states [n, ...], [n, K]."""
@@ -200,7 +194,7 @@ class BatchedChains:
 
 
 def require_curvature(backup: Backup) -> SoftmaxMixture:
-    """The backup, if it is a mixture of softmaxes that has a curvature to correct for; an error otherwise."""
+    """The backup, if it is a smooth mixture of softmaxes; an error otherwise."""
     if backup.temperature == 0.0:
         raise NoCurvatureError(
             f"{type(backup).__name__} has no curvature, and so no correction of second order: sample values or "
@@ -210,7 +204,7 @@ def require_curvature(backup: Backup) -> SoftmaxMixture:
 
 
 def values_of(reference: QFunction, states: States, actions: int, name: str = "reference.q(states)") -> Floats:
-    """Q̂ at states [n, ...], [n, K], read-only, or an error that says what is wrong with them."""
+    """Q̂ at states [n, ...], [n, K], read-only, or an error that says what is wrong."""
     return checked_references(arguments.numbers(name, reference(states)), states, actions)
 
 

@@ -1,9 +1,10 @@
-"""A reference fitted to what was simulated at visited states: for vectors that are too long for a grid."""
+"""A reference fitted to transitions at visited states: for vectors that are too long for a grid."""
 
 import copy
-from collections.abc import Callable, Sequence
-from functools import cache, wraps
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from threadpoolctl import ThreadpoolController
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable, finite, piece, require
-from smoothplan.chains.reference import reason
+from smoothplan.chains.reference import reason, start_of
 from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup
@@ -38,18 +39,11 @@ class FitTuning(NamedTuple):
 
 FITTING = FitTuning()
 
-EXPLORE_RATES = np.geomspace(0.02, 0.5, 8)
-"""Chances of a random action, in one walk of eight each: some stay near the policy, some leave it."""
-
-
 # Regression
 
 
 Features = NDArray[np.float32]
 """[n, p]; single precision halves the time, and its rounding is far below the noise of simulated targets."""
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @cache
@@ -58,34 +52,30 @@ def _libraries() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def in_one_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """The function with linear algebra in one thread.
+@contextmanager
+def _in_one_thread() -> Iterator[None]:
+    """Linear algebra in one thread.
 
-    How many there are, by default one for each core, would decide how sums are rounded. And on a busy machine threads
-    wait for each other: two took up to ten times as long as one.
+    The number of threads, by default one for each core, would decide how sums are rounded. And on a busy machine
+    threads wait for each other: two took up to ten times as long as one.
     """
-
-    @wraps(function)
-    def alone(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _libraries().limit(limits=1, user_api="blas"):
-            return function(*args, **kwargs)
-
-    return alone
+    with _libraries().limit(limits=1, user_api="blas"):
+        yield
 
 
 class HingeRidge:
     """Functions that are linear but for hinges max(0, ⟨u, x⟩ − t), fitted by least squares with a ridge penalty.
 
-    Points are standardised, and brought into the box of those it is fitted on: it never extrapolates. A third of the
+    Points are standardised, and clipped to the box of those of the fit: it never extrapolates. A third of the
     directions u are axes, a third lie in planes of two axes, the others are arbitrary; a hinge passes through one of
-    the points. A hinge that few points reach has a small norm, so that the penalty keeps its weight small.
+    the points. A hinge that few points reach has a small norm, so the penalty keeps its weight small.
 
     Args:
-        points: what it is fitted on, [n, d].
+        points: the points of the fit, [n, d].
         seed: of the hinges.
     """
 
-    @in_one_thread
+    @_in_one_thread()
     def __init__(self, points: Floats, seed: int) -> None:
         rng, (count, dimensions) = np.random.default_rng(seed), points.shape
         spread = points.std(axis=0)
@@ -110,7 +100,7 @@ class HingeRidge:
     def _standardised(self, points: Floats) -> Features:
         return np.asarray((np.clip(points, self._low, self._high) - self._mean) / self._scale, dtype=np.float32)
 
-    @in_one_thread
+    @_in_one_thread()
     def features(self, points: Floats) -> Features:
         """One, the standardised coordinates, and the hinges, [n, 1 + d + p]."""
         count, dimensions = points.shape
@@ -123,7 +113,7 @@ class HingeRidge:
         np.maximum(hinges, 0.0, out=hinges)
         return features
 
-    @in_one_thread
+    @_in_one_thread()
     def fit(self, targets: Floats) -> Features:
         """The weights [1 + d + p, k] that fit targets [n, k] at the points."""
         mean = targets.mean(axis=0)
@@ -131,7 +121,7 @@ class HingeRidge:
         weights[0] += mean
         return np.asarray(weights, dtype=np.float32)
 
-    @in_one_thread
+    @_in_one_thread()
     def predict(self, features: Features, weights: Features) -> Floats:
         """The fitted functions at the features of other points, [n, k]."""
         return (features @ weights).astype(np.float64)
@@ -148,7 +138,7 @@ class Regressor(Protocol):
 
 
 class _Copies:
-    """A regressor of the user's, with the methods of `HingeRidge`: one fresh copy for every column of targets."""
+    """A user's regressor with the methods of `HingeRidge`: one fresh copy for every column of targets."""
 
     def __init__(self, regressor: Regressor, points: Floats) -> None:
         self._regressor, self._points = regressor, points
@@ -178,7 +168,7 @@ class _Copies:
 
 
 class _Data(NamedTuple):
-    """What was simulated: every action at n states, all of which the simulator had reached."""
+    """Transitions of every action at n states, all of which the simulator had reached."""
 
     states: States  # [n, ...]
     next_states: States  # [n, K, ...]
@@ -189,11 +179,11 @@ class _Data(NamedTuple):
 class FittedReference:
     """Q̂ by fitted policy iteration, for vectors of any length; it asks only for states that the simulator reached.
 
-    Walks follow the policy of Q̂, with random actions in between. Where they come by, every action is simulated once,
-    with the same random numbers for all of them where the simulator draws alike: differences between actions then have
-    far less noise than their values. When the states have grown by half, values V of the policy and then Q̂ = r + γV
-    are fitted to the newest three quarters, twice. Q̂ is an estimate, without a bound on its error. It is a state:
-    `improve` changes it, and the constructor makes no call.
+    Walks follow the policy of Q̂, with random actions in between. At every visited state each action is simulated once,
+    with the same random numbers for all of them: differences between actions then have far less noise than their
+    values. When the states have grown by half, values V of the policy and then Q̂ = r + γV are fitted to the newest
+    three quarters, twice. Q̂ is an estimate, without a bound on its error. The reference is mutable: `improve` changes
+    it. The constructor makes no call.
 
     Args:
         model: a simulator of numbers, whole or not, in any shape.
@@ -225,9 +215,7 @@ class FittedReference:
             or not all(callable(getattr(regressor, name, None)) for name in ("fit", "predict"))
         ):
             raise TypeError(f"regressor must be an object with the methods fit and predict, got {regressor!r}")
-        if root is None and model.initial_state is None:
-            raise ValueError("root must be given, for this model declares no initial_state")
-        self._root = np.asarray(model.initial_state if root is None else root)
+        self._root = start_of(model, root)
         if self._root.dtype.kind not in "iuf" or self._root.size == 0:
             raise ValueError(
                 f"a fit needs states of numbers, got dtype {self._root.dtype} and shape {self._root.shape}"
@@ -235,17 +223,13 @@ class FittedReference:
         self._model, self._backup, self._regressor = model, backup, copy.deepcopy(regressor)
         self._span = curvature.value_interval(model, backup)
         self._oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
-        actions, shape, dtype = model.actions, self._root.shape, self._root.dtype
-        self._data = _Data(
-            np.zeros((0, *shape), dtype),
-            np.zeros((0, actions, *shape), dtype),
-            np.zeros((0, actions)),
-            np.zeros((0, actions), np.bool_),
-        )
+        actions, none = model.actions, self._root[None][:0]
+        blank = np.zeros((0, actions))
+        self._data = _Data(none, np.repeat(none[:, None], actions, axis=1), blank, blank.astype(np.bool_))
         self._walkers = np.repeat(self._root[None], FITTING.walkers, axis=0)
         self._last = np.arange(FITTING.walkers) % actions  # the walkers' last actions
         self._visited = self._fitted_at = 0  # states, also those that are no longer kept
-        self._targets, self._hinges = np.zeros((0, actions)), 0  # of the last fit, and the seed of its hinges
+        self._targets, self._hinges = blank, 0  # of the last fit, and the seed of its hinges
         self._regression: Any = None
         self._solution: Any = None
 
@@ -261,7 +245,7 @@ class FittedReference:
 
     @property
     def is_blank(self) -> bool:
-        """Whether there was no fit yet: too few states were visited, or all rewards there were alike."""
+        """Whether there was no fit yet: too few states were visited, or all rewards were alike."""
         return self._regression is None
 
     def q(self, states: States) -> Floats:
@@ -272,13 +256,13 @@ class FittedReference:
         return self._predicted(self._regression, points, self._solution)
 
     def improve(self, calls: int, state: Any = None) -> None:
-        """Makes at most that many more simulator calls, as many as are a multiple of K.
+        """Makes at most that many more simulator calls, a multiple of K.
 
-        What they tell is fitted at once if there is a quarter more of it than at the last fit, else later.
+        There is a fit at once if the states have grown by a quarter since the last one, else later.
 
         Args:
             calls: how many.
-            state: where walks start; by default they go on, and start again at the root.
+            state: the start of walks; by default they continue, and start again at the root.
         """
         until = self._visited + arguments.whole("calls", calls) // self._model.actions
         start = self._root if state is None else np.asarray(state)
@@ -296,12 +280,12 @@ class FittedReference:
             self._visit(goal, walkers, start)
             if self._visited >= 1.25 * self._fitted_at:
                 self._forget()
-                # Where all rewards were alike and nothing ended, there is nothing to fit: walks go on at random.
+                # If all rewards were alike and nothing ended, there is nothing to fit: walks continue at random.
                 if self._data.terminals.any() or np.ptp(self._data.rewards) > 0.0:
                     self._fit()
 
     def _forget(self) -> None:
-        """Keeps the newest of what is known."""
+        """Keeps the newest transitions."""
         kept = min(
             max(int(FITTING.kept * self._visited), FITTING.least_kept),
             FITTING.most_transitions // self._model.actions + 1,
@@ -310,14 +294,15 @@ class FittedReference:
 
     def _visit(self, goal: int, walkers: int, start: States) -> None:
         """Walks on, until that many states were visited."""
-        parts, rng = [self._data], self._oracle.rng
+        parts, rng, actions = [self._data], self._oracle.rng, self._model.actions
+        rates = np.geomspace(0.02, 0.5, 8)  # of random actions, in one walk of eight each: some stay near the policy
         try:
             while self._visited < goal:
                 count = min(walkers, goal - self._visited)
                 states = self._walkers[:count].copy()
                 usual = self._last[:count] if self._regression is None else self.q(states).argmax(axis=1)
-                explores = rng.random(count) < EXPLORE_RATES[np.arange(count) % len(EXPLORE_RATES)]
-                chosen = np.where(explores, rng.integers(self._model.actions, size=count), usual)
+                explores = rng.random(count) < np.resize(rates, count)
+                chosen = np.where(explores, rng.integers(actions, size=count), usual)
                 restarts = rng.random(count) < (1.0 - self._model.discount) / 3.0
                 parts.append(self._simulated(states))
                 rows = np.arange(count)
@@ -326,7 +311,7 @@ class FittedReference:
                 self._walkers[:count][restarts] = start
                 self._last[:count] = chosen
                 self._visited += count
-        finally:  # what was simulated is kept even if an error or a stop ends the walks
+        finally:  # transitions are kept even if an error or a stop ends the walks
             self._data = _Data._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
 
     def _simulated(self, states: States) -> _Data:
@@ -339,7 +324,7 @@ class FittedReference:
         return _Data._make([states, *(np.stack(column, axis=1) for column in zip(*answers, strict=True))])
 
     def _fit(self) -> None:
-        """Fits Q̂ to what is known."""
+        """Fits Q̂ to the transitions."""
         data, discount, actions = self._data, self._model.discount, self._model.actions
         points = _points(data.states, self._root.ndim)
         self._hinges = int(self._oracle.rng.integers(1 << 62))
@@ -376,7 +361,7 @@ class FittedReference:
         return np.concatenate(parts)
 
     def _policy(self, q: Floats | None, states: States) -> tuple[Ints, Floats]:
-        """Actions [n] drawn from ∇F at action values, and what the regulariser takes, [n]; uniform ones without."""
+        """Actions [n] drawn from ∇F at action values, uniformly without any, and the regulariser's charges, [n]."""
         rng, actions = self._oracle.rng, self._model.actions
         if q is None:
             return rng.integers(actions, size=len(states)), np.zeros(len(states))
@@ -401,17 +386,11 @@ class FittedReference:
         return solution
 
     def saved(self) -> Arrays:
-        """Its state as named arrays, for `restore`. Regressors are not saved, but what they were fitted to."""
-        return self._oracle.saved() | {
-            "states": self._data.states.copy(),
-            "next_states": self._data.next_states.copy(),
-            "rewards": self._data.rewards.copy(),
-            "terminals": self._data.terminals.copy(),
-            "walkers": self._walkers.copy(),
-            "last": self._last.copy(),
-            "targets": self._targets.copy(),
-            "numbers": np.array([self._visited, self._fitted_at, self._hinges]),
-        }
+        """Its state as named arrays, for `restore`. Regressors are not saved, but the targets of their fit."""
+        own = {"walkers": self._walkers, "last": self._last, "targets": self._targets}
+        numbers = np.array([self._visited, self._fitted_at, self._hinges])
+        kept = {name: array.copy() for name, array in (self._data._asdict() | own).items()}
+        return self._oracle.saved() | kept | {"numbers": numbers}
 
     def restore(self, arrays: Readable) -> None:
         """Takes on the state of a reference that was made with the same arguments, by a fit to the same targets.
@@ -427,10 +406,8 @@ class FittedReference:
             finite(arrays, "rewards", len(states), actions),
             piece(arrays, "terminals", np.bool_, len(states), actions),
         )
-        walkers, last = (
-            piece(arrays, "walkers", dtype, FITTING.walkers, *shape),
-            piece(arrays, "last", np.int64, FITTING.walkers),
-        )
+        walkers = piece(arrays, "walkers", dtype, FITTING.walkers, *shape)
+        last = piece(arrays, "last", np.int64, FITTING.walkers)
         require(((last >= 0) & (last < actions)).all(), f"'last' must be actions below {actions}")
         targets = finite(arrays, "targets", None, actions)
         visited, fitted_at, hinges = piece(arrays, "numbers", np.int64, 3).tolist()

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
@@ -10,10 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints, frozen
-from smoothplan.base.compiling import compiled
 from smoothplan.base.records import Arrays, Readable, finite, piece, require
 from smoothplan.base.streams import CALLS
-from smoothplan.chains.jitted import Grid, grid_nodes, make_grid
+from smoothplan.chains.jitted import Grid, grid_nodes, make_grid, spread
 from smoothplan.chains.reference import FiniteModel, TooFewCallsError, iterate, reason
 from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.models.vector import JitModel
@@ -26,46 +24,6 @@ MOST_DIMENSIONS = 6
 
 WALKS = 32
 """Walks that advance together: simulator calls of one step."""
-
-
-@partial(compiled, allocates=True)
-def spread(grid: Grid, points: Floats, ends: NDArray[np.bool_], samples: int) -> tuple[Floats, Ints, int]:
-    """Spreads next states [n·m, d] over the corners of their cells: chances and nodes [n, m·2^d], and columns used."""
-    dimensions = points.shape[1]
-    bases, fractions = np.empty(dimensions, dtype=np.int64), np.empty(dimensions)
-    pairs = len(points) // samples
-    chances = np.zeros((pairs, samples << dimensions))
-    nodes = np.zeros((pairs, samples << dimensions), dtype=np.int64)
-    widest = 1
-    for pair in range(pairs):
-        width = 0
-        for row in range(pair * samples, (pair + 1) * samples):
-            if ends[row]:
-                continue
-            # The cell of the point, brought into the box: its lowest corner, and where in the cell the point is.
-            for axis in range(dimensions):
-                cells = grid.shape[axis] - 1
-                place = (points[row, axis] - grid.low[axis]) / (grid.high[axis] - grid.low[axis]) * cells
-                place = min(max(place, 0.0), float(cells))
-                bases[axis] = min(int(place), cells - 1)
-                fractions[axis] = place - bases[axis]
-            # Its corners, numbered by bits: a node, and the weight of multilinear interpolation.
-            for corner in range(1 << dimensions):
-                node, weight = 0, 1.0
-                for axis in range(dimensions):
-                    upper = (corner >> axis) & 1
-                    node = node * grid.shape[axis] + bases[axis] + upper
-                    weight *= fractions[axis] if upper else 1.0 - fractions[axis]
-                # The weight goes to the column of that node, or to the next free one.
-                if weight > 0.0:
-                    column = 0
-                    while column < width and nodes[pair, column] != node:
-                        column += 1
-                    width = max(width, column + 1)
-                    nodes[pair, column] = node
-                    chances[pair, column] += weight / samples
-        widest = max(widest, width)
-    return chances, nodes, widest
 
 
 class Box(NamedTuple):

@@ -1,6 +1,6 @@
 """Makes a reference from the simulator if none is given, and improves it, within a hard budget of calls or seconds.
 
-`plan`, `decide` and `Agent` all spend what they have for a reference through a `ReferenceMaker`.
+`plan`, `decide` and `Agent` all spend their budget for a reference through a `ReferenceMaker`.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from smoothplan.base.compiling import working_time
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.chains.fitted import FittedReference
 from smoothplan.chains.grid import MOST_DIMENSIONS, GridReference
-from smoothplan.chains.reference import Improvable, Reference, Savable, TooFewCallsError
+from smoothplan.chains.reference import Improvable, Reference, Savable, TooFewCallsError, start_of
 from smoothplan.chains.shared import SharedReference
 from smoothplan.models.calls import SimulatorError
 from smoothplan.models.model import GenerativeModel, Oracle
@@ -25,8 +25,11 @@ from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel
 from smoothplan.theory.backups import Backup
 
+Learnt = SharedReference | GridReference | FittedReference
+"""A reference that is made from simulator calls."""
+
 RECURRENCE = 4.0
-"""Simulator calls per discovered state from which on states are said to recur."""
+"""States recur if there are at least so many simulator calls per discovered state."""
 
 
 def usual_calls(model: GenerativeModel) -> int:
@@ -40,7 +43,7 @@ def spend(
     """Works within a budget: with all of the calls at once, or until a time in portions that double.
 
     Args:
-        work: takes a number of simulator calls and makes at most that many; it returns True if nothing is left to do.
+        work: makes at most the given number of simulator calls; it returns True if nothing is left to do.
         made: the number of simulator calls made so far.
         calls: simulator calls, at most. Either this or a time is given, or both.
         until: a time on the clock of `working_time`. No portion starts that would end later, judged by the last one.
@@ -61,12 +64,12 @@ def spend(
 
 
 class ReferenceMaker:
-    """A reference, how it is made and improved, and what that costs.
+    """A reference that is given, or made from the simulator, and the count of its calls.
 
     Args:
         model: a simulator.
         backup: F.
-        reference: Q̂; None for one that is made from the simulator.
+        reference: Q̂; None for one that is made.
         seed: of the simulator calls of a reference that is made.
 
     Attributes:
@@ -83,7 +86,7 @@ class ReferenceMaker:
 
     @property
     def calls(self) -> int:
-        """Simulator calls made here for the reference. They are exact even if an error or a stop has ended them."""
+        """Simulator calls made here for the reference, exact even if an error or a stop has ended them."""
         return self.oracle.calls + self._given_calls
 
     def make(self, state: Any, *, calls: int | None = None, until: float | None = None) -> None:
@@ -109,7 +112,7 @@ class ReferenceMaker:
         Args:
             calls: simulator calls, at most.
             until: a time on the clock of `working_time`.
-            state: where to, if the reference can be improved at a state.
+            state: the state to improve it at, if it can be.
 
         Raises:
             ValueError: the reference made more calls than it was asked for.
@@ -136,15 +139,11 @@ class ReferenceMaker:
                 self._given_calls += getattr(self.reference, "calls", 0) - before
 
     def saved(self) -> Arrays:
-        """The state of the reference as named arrays, for `restore`; none if it cannot be saved."""
+        """The state of the reference as named arrays, for `restore`; no arrays if it cannot be saved."""
         return self.reference.saved() if isinstance(self.reference, Savable) else {}
 
     def restore(self, state: Any, arrays: Readable) -> None:
-        """Takes on a reference that was saved, without any simulator call.
-
-        Args:
-            state: from which it was made.
-            arrays: of `saved`.
+        """Takes on a reference that was made from a state and saved, without any simulator call.
 
         Raises:
             ValueError: the arrays are not those of such a reference.
@@ -165,7 +164,7 @@ def default_reference(
     seed: int = 0,
     saved: Readable | None = None,
     oracle: Oracle | None = None,
-) -> SharedReference | GridReference | FittedReference:
+) -> Learnt:
     """A reference that suits the model, by at most `calls` simulator calls.
 
     States that are whole numbers, in any shape, get a `SharedReference` if they recur. Vectors of up to six floats get
@@ -175,7 +174,7 @@ def default_reference(
     Args:
         model: a simulator.
         backup: F.
-        state: where it starts from; the initial state by default.
+        state: the start of its walks; the initial state by default.
         calls: simulator calls, at most.
         seed: of the simulator calls.
         saved: the arrays that a reference's method `saved` returned, if it was made with the same arguments. They
@@ -187,31 +186,34 @@ def default_reference(
     """
     calls = arguments.whole("calls", calls)
     oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
-    if state is None and model.initial_state is None:
-        raise ValueError("state must be given, for this model declares no initial_state")
-    start = np.asarray(model.initial_state if state is None else state)
+    start = start_of(model, state, "state")
     until, doubt = oracle.calls + calls, ""
+
+    def finished(reference: Learnt, why: str) -> Learnt:
+        """The reference, restored or improved by the calls that are left."""
+        if saved is not None:
+            reference.restore(saved)
+        elif oracle.calls < until:
+            reference.improve(until - oracle.calls)
+        reference.why = why
+        return reference
+
     if start.dtype.kind in "iub" and (saved is None or "optimistic" in saved):
         shared = SharedReference(model, backup, root=start, oracle=oracle)
-        if saved is not None:
-            shared.restore(saved)
-        else:
+        if saved is None:
             shared.improve(trial_calls(calls))
-            if not recurs(shared):
-                doubt = f"{shared.states} of {shared.calls} calls discovered a new state, and "
-            elif oracle.calls < until:
-                shared.improve(until - oracle.calls)
-        if not doubt:
-            shared.why = "states of whole numbers recur"
-            return shared
-    elif _suits_grid(model, start) and (saved is None or "table" in saved):
-        centred: Any = replace(model, initial_state=start) if isinstance(model, JitModel) else model
+        if saved is not None or recurs(shared):
+            return finished(shared, "states of whole numbers recur")
+        doubt = f"{shared.states} of {shared.calls} calls discovered a new state, and "
+    elif (
+        (isinstance(model, JitModel) and start.dtype.kind == "f" and start.ndim == 1)
+        and len(start) <= MOST_DIMENSIONS
+        and (saved is None or "table" in saved)
+    ):
+        centred = replace(model, initial_state=start)
         try:
             grid = GridReference.build(centred, backup, max_calls=calls, oracle=oracle, saved=saved)
-            if saved is None and oracle.calls < until:
-                grid.improve(until - oracle.calls)
-            grid.why = "the simulator is compiled"
-            return grid
+            return finished(grid, "the simulator is compiled")
         except TooFewCallsError:
             doubt = f"{calls} calls are too few for a grid, and "
         except SimulatorError as error:
@@ -222,16 +224,7 @@ def default_reference(
             "numbers, a fit numbers. Give a critic: CriticReference(function)"
         )
     fitted = FittedReference(model, backup, root=start, oracle=oracle)
-    fitted.why = f"{doubt}states are vectors of {start.size} numbers"
-    if saved is not None:
-        fitted.restore(saved)
-    elif oracle.calls < until:
-        fitted.improve(until - oracle.calls)
-    return fitted
-
-
-def _suits_grid(model: GenerativeModel, start: Any) -> bool:
-    return isinstance(model, JitModel) and start.dtype.kind == "f" and start.ndim == 1 and len(start) <= MOST_DIMENSIONS
+    return finished(fitted, f"{doubt}states are vectors of {start.size} numbers")
 
 
 def trial_calls(calls: int) -> int:
