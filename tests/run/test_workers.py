@@ -1,0 +1,228 @@
+"""Workers: outcomes in the order of the chunks, chunks pulled lazily, discarded on closing, stopped by a signal."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+import smoothplan as sp
+from smoothplan.base.compiling import working_time
+from smoothplan.base.stopping import Stopped, StopSignal
+from smoothplan.run.chunks import Batch, Chunk, Outcome, Sums, Work, chunk_size
+from smoothplan.run.workers import AHEAD, BEHIND, ThreadPool, Workers
+
+MODEL = sp.models.chain(states=3)
+
+any_number = pytest.mark.parametrize("count", [1, 2, 8])
+
+
+class Engine:
+    """Does to a number what it is told to."""
+
+    compiled = True
+
+    def __init__(self, run: Callable[[int], Any]) -> None:
+        self._run = run
+
+    def values(self, oracle: Any, state: Any, number: int) -> Sums:
+        """The square of a number, after something."""
+        self._run(number)
+        return Sums(number, float(number * number), 0.0)
+
+
+def work(run: Callable[[int], Any] = lambda number: None) -> Work:
+    return Work(Engine(run), MODEL, 0, 0)
+
+
+def chunks(numbers: Iterable[int]) -> Iterator[Chunk[Sums]]:
+    return (Chunk(number, Engine.values, (number,), 1) for number in numbers)
+
+
+def numbers(outcomes: Iterable[tuple[Chunk[Sums], Outcome[Sums]]]) -> list[int]:
+    """The numbers in the order in which they came, each checked against its square."""
+    found = []
+    for chunk, outcome in outcomes:
+        assert outcome.sums == Sums(chunk.number, float(chunk.number**2))
+        found.append(chunk.number)
+    return found
+
+
+@any_number
+@pytest.mark.parametrize("length", [0, 1, 2, 50])
+def test_outcomes_come_in_the_order_of_the_chunks(count: int, length: int) -> None:
+    with Workers(count) as workers:
+        assert numbers(workers.in_order(work(), chunks(range(length)))) == list(range(length))
+        assert numbers(workers.in_order(work(), chunks(range(length)))) == list(range(length))
+
+
+def test_a_late_chunk_is_not_overtaken() -> None:
+    """The first chunk waits for the second to be done; still it is handed back first."""
+    done = threading.Event()
+
+    def run(number: int) -> None:
+        if number == 0:
+            assert done.wait(60)
+        if number == 1:
+            done.set()
+
+    with Workers(2) as workers:
+        assert numbers(workers.in_order(work(run), chunks(range(5)))) == [0, 1, 2, 3, 4]
+
+
+def counted(pulled: list[int]) -> Iterator[int]:
+    """Whole numbers for ever, with a note of each that was asked for."""
+    number = 0
+    while True:
+        pulled.append(number)
+        yield number
+        number += 1
+
+
+class OneByOne(ThreadPool):
+    """Batches of one chunk each, however fast they are."""
+
+    batch_seconds = 0.0
+
+
+def served_by(pool: ThreadPool) -> Workers:
+    workers = Workers(2)
+    workers._pool, workers._started = pool, True
+    return workers
+
+
+@any_number
+def test_chunks_are_pulled_no_further_ahead_than_needed(count: int) -> None:
+    """Also while the first chunks are held up."""
+    pulled: list[int] = []
+    with served_by(OneByOne(count)) as workers:
+        for received, _ in enumerate(workers.in_order(work(), chunks(counted(pulled)))):
+            assert len(pulled) - received <= BEHIND * count + 1
+            if received == 30:
+                break
+    release, begun = threading.Event(), []
+
+    def run(number: int) -> None:
+        begun.append(number)
+        if number < count:
+            assert release.wait(60)
+
+    pulled.clear()
+    threading.Timer(0.2, release.set).start()
+    with served_by(OneByOne(count)) as workers:
+        next(iter(workers.in_order(work(run), chunks(counted(pulled)))))
+        assert len(begun) <= len(pulled) <= BEHIND * count + AHEAD * count + 1
+
+
+@pytest.mark.parametrize(("seconds", "length", "together"), [(0.0, 3_000, True), (0.15, 5, False)])
+def test_fast_chunks_are_sent_together_and_slow_ones_alone(seconds: float, length: int, together: bool) -> None:
+    sizes: list[int] = []
+
+    class Noting(ThreadPool):
+        batch_seconds = 0.1
+
+        def send(self, batch: Batch) -> None:
+            sizes.append(len(batch.chunks))
+            super().send(batch)
+
+    with served_by(Noting(1)) as workers:
+        found = workers.in_order(work(lambda _: time.sleep(seconds)), chunks(range(length)))
+        assert len(numbers(found)) == length
+    assert sizes[0] == 1
+    assert (max(sizes) > 10) == together
+
+
+def test_closing_leaves_no_thread_and_starts_nothing_more() -> None:
+    ran: list[int] = []
+    before = threading.active_count()
+    with served_by(OneByOne(3)) as workers:
+        outcomes = workers.in_order(work(ran.append), chunks(counted([])))
+        for _ in range(3):
+            next(outcomes)
+    finished = len(ran)
+    assert threading.active_count() == before
+    time.sleep(0.05)
+    assert len(ran) == finished
+
+
+@any_number
+@pytest.mark.parametrize(
+    ("error", "arrives"), [(ValueError("chunk 5"), ValueError), (KeyboardInterrupt(), Stopped)], ids=["error", "Ctrl-C"]
+)
+def test_an_error_arrives_at_its_turn(count: int, error: BaseException, arrives: type[BaseException]) -> None:
+    """An interrupt within a simulator stops the run."""
+
+    def run(number: int) -> None:
+        if number == 5:
+            raise error
+
+    with Workers(count) as workers:
+        outcomes = workers.in_order(work(run), chunks(range(1000)))
+        assert [next(outcomes)[0].number for _ in range(5)] == [0, 1, 2, 3, 4]
+        with pytest.raises(arrives, match=r"chunk 5|interrupted"):
+            next(outcomes)
+
+
+@any_number
+def test_an_error_in_making_chunks_arrives(count: int) -> None:
+    def some() -> Iterator[Chunk[Sums]]:
+        yield from chunks([0])
+        raise RuntimeError("no more chunks")
+
+    with Workers(count) as workers, pytest.raises(RuntimeError, match="no more chunks"):
+        numbers(workers.in_order(work(), some()))
+
+
+@any_number
+def test_a_stop_signal_stops_between_chunks(count: int) -> None:
+    stop = StopSignal()
+    with Workers(count, stop_signal=stop) as workers:
+        outcomes = workers.in_order(work(), chunks(counted([])))
+        assert [next(outcomes)[0].number for _ in range(8)] == list(range(8))
+        stop.pull()
+        with pytest.raises(Stopped):
+            next(outcomes)
+
+
+def test_time_is_up_while_everyone_waits() -> None:
+    release = threading.Event()
+
+    def run(number: int) -> None:
+        assert release.wait(60)
+
+    late = StopSignal(working_time() + 0.1)
+    with Workers(2, stop_signal=late) as workers:
+        with pytest.raises(Stopped, match="max_seconds"):
+            numbers(workers.in_order(work(run), chunks(range(10))))
+        release.set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"workers": 0}, "workers must be at least 1, got 0"),
+        ({"workers": 1.5}, "workers must be a whole number, got 1.5"),
+        ({"chunk_seconds": 0}, "chunk_seconds must be"),
+        ({"worker_memory": 0}, "worker_memory must be"),
+        ({"workers": "tcp://127.0.0.1:1", "worker_memory": 10**9}, "give `dask worker` its --memory-limit"),
+    ],
+)
+def test_arguments_are_checked(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        Workers(**arguments)
+
+
+@pytest.mark.parametrize("each", [1.0, 7.0, 1e6, math.inf])
+def test_chunks_are_neither_too_large_nor_too_many(each: float) -> None:
+    full, samples = 1 << 16, 10_000
+    most = max(1.0, full // each)
+    assert chunk_size(full, each) == most
+    assert chunk_size(full, each, max_calls=640) == max(1.0, 10 // each)
+    size = chunk_size(full, each, samples=samples, pieces=(4, 16))
+    assert 1 <= size <= min(most, samples / 4)
+    assert size == most or math.ceil(samples / size) <= 16 or size >= (full >> 5) // each
+    # A run starts with small chunks, and grows by an eighth at a time.
+    assert chunk_size(full, each, planned=0) == max(1.0, (full >> 9) // each)
+    assert chunk_size(full, each, planned=8_000) == max(1.0, 1_000 // each)
