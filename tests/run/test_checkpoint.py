@@ -3,14 +3,11 @@
 import os
 import random
 import re
-import shutil
-import signal
 import sqlite3
 import struct
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -127,26 +124,20 @@ def test_any_finite_number_survives(path: Path, facts: dict[int, ChunkRow]) -> N
         }
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, 1j])
-def test_a_wrong_number_is_refused_and_nothing_is_written(path: Path, wrong: Any) -> None:
-    with Checkpoint(path, IDENTITY) as found, pytest.raises((ValueError, TypeError)):
-        found.add([(0, FACTS[0]), (1, ChunkRow("a", [wrong], 1))])
-    check(path, {})
-
-
-def test_a_chunk_brings_one_thing_only(path: Path) -> None:
+def test_wrong_rows_are_refused_and_nothing_is_written(path: Path) -> None:
+    """Numbers that JSON does not have, a chunk that is there already, and Python objects."""
     write(path)
-    with Checkpoint(path, IDENTITY) as found, pytest.raises(CheckpointError, match="UNIQUE"):
-        found.add([(5, FACTS[0]), (7, FACTS[0])])
-    check(path)
-
-
-def test_objects_are_refused(path: Path) -> None:
     with Checkpoint(path, IDENTITY) as found:
+        for wrong in (np.nan, np.inf, 1j):
+            with pytest.raises((ValueError, TypeError)):
+                found.add([(5, FACTS[0]), (6, ChunkRow("a", [wrong], 1))])
+        with pytest.raises(CheckpointError, match="UNIQUE"):
+            found.add([(5, FACTS[0]), (7, FACTS[0])])
         for array in (np.array([{}]), np.array([(None,)], dtype=[("a", object)])):
             with pytest.raises(TypeError, match="array 'a' must be of numbers, got dtype"):
                 found.keep("q", {"a": array})
-        assert found.is_new
+        assert not found.has("q")
+    check(path)
 
 
 # Files of others
@@ -176,7 +167,6 @@ def database(*statements: str) -> bytes:
     [
         (b"x", "is not a checkpoint of smoothplan"),
         (b"my diary\n" * 1000, "is not a checkpoint of smoothplan"),
-        (b'0123456789abcdef {"smoothplan checkpoint":1}\n', "is not a checkpoint of smoothplan"),
         (b"\0" * 5000, "is not a checkpoint of smoothplan"),
         (database("CREATE TABLE mine (a)"), "is not a checkpoint of smoothplan; it is left as it is"),
         (database("CREATE TABLE chunks (a)", "PRAGMA user_version = 2"), "is not a checkpoint of smoothplan"),
@@ -360,11 +350,8 @@ def test_a_killed_run_loses_nothing_that_it_announced(path: Path, kills: int) ->
     rng, count = random.Random(0), 0
     for _ in range(kills):
         with child(code, str(path)) as process:
-            said(process)
-            time.sleep(rng.uniform(0.0, 0.2))
-            process.send_signal(signal.SIGKILL)
-            whole = process.communicate()[0].rpartition("\n")[0].split()
-        announced = int(whole[-1]) if whole else count
+            announced = [int(said(process)) for _ in range(rng.randrange(1, 20))][-1]
+            process.kill()
         with Checkpoint(path, IDENTITY) as found:
             assert found.chunks >= announced >= count
             for chunk in range(found.chunks):
@@ -413,13 +400,6 @@ def test_the_disk_is_waited_for_once_a_second(path: Path, monkeypatch: pytest.Mo
         data = subprocess.check_output(["cat", path])  # reading it in this process would unlock it
         copy.write_bytes(data)
     check(copy, {0: FACTS[0]})
-
-
-def test_a_closed_checkpoint_says_so(path: Path) -> None:
-    found = Checkpoint(path, IDENTITY)
-    found.close()
-    found.close()
+    found.close()  # again
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         found.add([(0, FACTS[0])])
-    shutil.copy(path, path.with_name("copy.ckpt"))
-    check(path.with_name("copy.ckpt"), {})

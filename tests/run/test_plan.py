@@ -15,10 +15,8 @@ from scipy.stats import binom
 
 import smoothplan as sp
 from smoothplan.base import streams
-from smoothplan.models.model import States
 from smoothplan.recursive.compiled import CompiledEngine
 from smoothplan.recursive.planners import HEADROOM
-from smoothplan.run.chunks import chunk_size
 from smoothplan.run.records import REFUSED_CALLS, History, Planner
 from smoothplan.theory.backups import Backup, line_cost
 from tests.common import by_state, content, declaring, ending, holds, identified, ordinary_values, vectorised
@@ -207,18 +205,6 @@ def test_declared_values_lower_the_price() -> None:
     assert 3 * prices[1] < prices[0]
 
 
-@pytest.mark.parametrize("reward", [1.5, np.nan])
-def test_a_reward_out_of_range_is_named(reward: float) -> None:
-    def step(states: States, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
-        return states, np.full(len(states), reward)
-
-    model = sp.VectorModel(step, actions=2, discount=0.2, reward_range=(0, 1), initial_state=7)
-    with pytest.raises(
-        sp.ModelError, match=rf"reward {reward} is outside the declared range \[0, 1\] \(state 7, action 0"
-    ):
-        sp.plan(second_order(0.05), model)
-
-
 POINT = sp.VectorModel(
     lambda states, actions, rng: (states, np.zeros(len(states))),
     actions=2,
@@ -244,8 +230,6 @@ NOWHERE = replace(POINT, initial_state=None)
         (NOWHERE, {}, ValueError, "state must be given, for this model declares no initial_state"),
         (garnet(), {"seed": -1}, ValueError, "seed must be at least 0, got -1"),
         (garnet(), {"seed": 1.5}, TypeError, "seed must be a whole number, got 1.5"),
-        (garnet(), {"workers": 0}, ValueError, "workers must be at least 1, got 0"),
-        (garnet(), {"workers": 1.5}, TypeError, "workers must be a whole number, got 1.5"),
         (garnet(), {"engine": "x"}, ValueError, "engine must be auto, compiled or batched, got 'x'"),
         (garnet(), {"max_calls": -1}, ValueError, "max_calls must be at least 0, got -1"),
         (garnet(), {"max_calls": 10.5}, TypeError, "max_calls must be a whole number, got 10.5"),
@@ -398,20 +382,6 @@ def test_a_history_stays_short_and_ends_in_the_present() -> None:
     assert all(earlier.calls < later.calls for earlier, later in pairwise(snapshots))
     assert snapshots[0].intervals[0, 0] == 0.0
     assert snapshots[-1].intervals[0, 0] == intervals[0, 0] > 1000.0
-
-
-@pytest.mark.parametrize("each", [1.0, 7.0, 1e6, math.inf])
-def test_chunks_are_neither_too_large_nor_too_many(each: float) -> None:
-    full, samples = 1 << 16, 10_000
-    most = max(1.0, full // each)
-    assert chunk_size(full, each) == most
-    assert chunk_size(full, each, max_calls=640) == max(1.0, 10 // each)
-    size = chunk_size(full, each, samples=samples, pieces=(4, 16))
-    assert 1 <= size <= min(most, samples / 4)
-    assert size == most or math.ceil(samples / size) <= 16 or size >= (full >> 5) // each
-    # A run starts with small chunks, and grows by an eighth at a time.
-    assert chunk_size(full, each, planned=0) == max(1.0, (full >> 9) // each)
-    assert chunk_size(full, each, planned=8_000) == max(1.0, 1_000 // each)
 
 
 # Early stopping

@@ -118,17 +118,6 @@ def test_calls_in_this_process_are_limited_too(kind: str) -> None:
     assert caught.value.call.states.shape == (1,)
 
 
-def test_a_simulator_cannot_change_a_state() -> None:
-    def step(state: Any, action: int, rng: np.random.Generator) -> Any:
-        state += 1.0
-        return state, 0.5, False
-
-    with pytest.raises(
-        sp.SimulatorError, match=r"changes a state in place.*\(state \[0\.2\], action 0, seed 0, chunk 0"
-    ):
-        sp.plan(PLANNER, model(step))
-
-
 class Counting:
     """A simulator that counts its calls, and fails now and then until it is repaired."""
 
