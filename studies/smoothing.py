@@ -158,7 +158,7 @@ def sailor(costs: str, tau: float) -> dict[str, Any]:
     local = backup.local_policies(best.q[alive], alive)
     moved = np.where(turn > 0, local, 0.0).sum(axis=1)
     near = np.where(turn == 1, local, 0.0).sum(axis=1)
-    share = float((backup.reference_at(alive) * near / moved).sum(axis=1).mean())
+    share = float((backup.weights(alive) * near / moved).sum(axis=1).mean())
     followed = exact.evaluate(model, exact.solve(model, backup, TOLERANCE).policy, tolerance=TOLERANCE)
     return {"turns": masses, "near_share": share, "loss": float((best.values - followed.values)[alive].mean())}
 

@@ -53,7 +53,7 @@ class Mixture:
     @classmethod
     def at(cls, backup: SoftmaxMixture, state: int, actions: int) -> "Mixture":
         if isinstance(backup, OptimalTransport):
-            weights = np.broadcast_to(backup.reference_at(np.array([state])), (1, actions))[0].tolist()
+            weights = np.broadcast_to(backup.weights(np.array([state])), (1, actions))[0].tolist()
             shifts = [[backup.tau * float(cost) for cost in row] for row in backup.cost]
             return cls(backup.tau * backup.lam, weights, shifts)
         return cls(backup.temperature, [1.0], [[0.0] for _ in range(actions)])

@@ -76,7 +76,7 @@ BY_PLACE = OptimalTransport(cost=[[0, 1], [1, 0]], tau=0.5, lam=0.2, reference=p
     [
         (HardMax(), HardMax()),
         (LogSumExp(0.2), LogSumExp(0.2)),
-        (BY_PLACE, replace(BY_PLACE, reference=prior(PLACES[:, None]))),
+        (BY_PLACE, replace(BY_PLACE, prior=prior(PLACES[:, None]))),
     ],
 )
 def test_a_grid_is_exact_where_states_stay_on_its_nodes(backup: SoftmaxMixture, at_places: SoftmaxMixture) -> None:

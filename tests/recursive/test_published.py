@@ -3,10 +3,12 @@
 import math
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
+import smoothplan as sp
 from smoothplan.recursive import published
 from smoothplan.recursive.optimise import Kinds
 from smoothplan.recursive.schedule import Schedule
@@ -82,3 +84,16 @@ def test_certificates_of_printed_levels_are_finite_beyond_the_largest_float(disc
         schedule = published.second_order_smooth_cruiser(problem, 0.003, 0.1)
         assert np.isfinite([(proved.bias, proved.variance) for proved in schedule.certificates]).all()
         assert math.isfinite(schedule.bias + schedule.noise)
+
+
+def test_the_constants_of_smooth_cruiser_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K = 2, γ = 1/4, λ = 1/2, so that √γ = 1/2, L = 2 and M_λ = log(2)/2."""
+    monkeypatch.setattr(published, "_printed", lambda *given: given)
+    model = sp.models.garnet(states=5, actions=2, discount=0.25, seed=0)
+    found: Any = published.smooth_cruiser(Problem.of(model, sp.LogSumExp(0.5)), 0.1, 0.1)
+    bound, threshold, samples, tolerance = found[-4:]
+    assert threshold == 0.125
+    assert bound == pytest.approx(1.795431454)
+    assert tolerance(0.02) == pytest.approx(0.05)
+    # 18·1.346573590²/((3/4)⁴·(1/2)²) · log(2·2/0.1)/0.1² = 18·1.8132604/0.0791015625 · 3.6888795/0.01
+    assert samples(0.1, 0.1) == 152210

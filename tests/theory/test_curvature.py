@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.special import softmax
-from scipy.stats import binom
 
 from smoothplan import models
 from smoothplan.base.arguments import Floats
@@ -17,19 +16,20 @@ from smoothplan.theory import curvature, exact
 from smoothplan.theory.backups import Backup, HardMax, LogSumExp, OptimalTransport, Tsallis, discrete_cost, line_cost
 from smoothplan.theory.curvature import Problem
 from tests.common import TABLES, declaring, ordinary_values
+from tests.own_backups import Called, TwoTemperatures
 
 MODELS = {name: build for name, build in TABLES.items() if build().actions > 1}
 
 
 def transports(actions: int, states: int) -> list[OptimalTransport]:
-    """With a uniform reference, a skewed one and costs of either sign, and one reference per state."""
+    """With a uniform prior, a skewed one and costs of either sign, and one prior per state."""
     rng = np.random.default_rng([actions, states])
     signed = rng.normal(size=(actions, actions))
     table = rng.dirichlet(np.ones(actions), size=states)
     return [
         OptimalTransport(cost=line_cost(actions), tau=1.0, lam=0.25),
-        OptimalTransport(cost=signed, tau=0.5, lam=2.0, reference=rng.dirichlet(np.ones(actions))),
-        OptimalTransport(cost=signed, tau=0.7, lam=0.1, reference=table),
+        OptimalTransport(cost=signed, tau=0.5, lam=2.0, prior=rng.dirichlet(np.ones(actions))),
+        OptimalTransport(cost=signed, tau=0.7, lam=0.1, prior=table),
     ]
 
 
@@ -38,7 +38,7 @@ def backups(model: TabularModel) -> list[Backup]:
         cost=discrete_cost(model.actions),
         tau=0.5,
         lam=0.5,
-        reference=lambda states: np.eye(model.actions)[np.asarray(states) % model.actions],
+        prior=lambda states: np.eye(model.actions)[np.asarray(states) % model.actions],
     )
     return [
         HardMax(),
@@ -55,11 +55,9 @@ def backups(model: TabularModel) -> list[Backup]:
 
 def test_exponents() -> None:
     assert [curvature.total_exponent(beta) for beta in (2, 3, 5)] == [4.0, 3.0, 2.5]
-    assert [curvature.cascade_exponent(beta) for beta in (2, 3, 5)] == [2.0, 1.0, 0.5]
 
 
 def test_constants_by_hand() -> None:
-    assert curvature.smoothness(0.25) == 4.0
     assert curvature.hessian_lipschitz(0.5) == 6.0
     assert curvature.remainder_constant(2, 0.25) == 0.5
     assert curvature.remainder_constant(3, 0.5) == pytest.approx(math.sqrt(3) / 27)
@@ -151,8 +149,8 @@ class Adversary:
         delta = reach * direction / max(float(np.ptp(direction)), 1e-9)
         if not self.transport:
             return LogSumExp(eta), around, delta
-        reference, cost = softmax(x[2 * k + 1 : 3 * k + 1]), x[3 * k + 1 :].reshape(k, k)
-        return OptimalTransport(cost=cost, tau=eta, lam=1.0, reference=reference), around, delta
+        prior, cost = softmax(x[2 * k + 1 : 3 * k + 1]), x[3 * k + 1 :].reshape(k, k)
+        return OptimalTransport(cost=cost, tau=eta, lam=1.0, prior=prior), around, delta
 
     def remainder(self, x: Floats) -> tuple[float, Floats]:
         """The remainder, and Δ."""
@@ -194,30 +192,6 @@ def test_sharp_remainders_hold_and_are_nearly_attained(
         found = minimize(lambda y: -abs(adversary.ratio(y)), x, method="L-BFGS-B", options={"eps": 1e-5}).x
         best = max(best, abs(adversary.ratio(found)))
     assert 0.99 < best <= 1.0 + slack
-
-
-# Samples
-
-
-@pytest.mark.parametrize("actions", [1, 2, 5])
-@pytest.mark.parametrize("delta", [0.2, 0.01])
-@pytest.mark.parametrize(("tolerance", "spread"), [(0.3, 1.0), (1.0, 5.0)])
-def test_samples_per_action_keep_their_promise(tolerance: float, spread: float, delta: float, actions: int) -> None:
-    count = curvature.samples_per_action(tolerance, delta, actions, spread)
-    assert count == math.ceil(spread**2 * actions * math.log(2 * actions / delta) / (2 * tolerance**2))
-    share = tolerance / math.sqrt(actions)
-
-    def failure(samples: int) -> float:
-        """The probability that some action is off by more than its share, for the worst of some two-valued returns."""
-        worst = 0.0
-        for p in (0.02, 0.1, 0.3, 0.5):
-            hits = np.arange(samples + 1)
-            good = np.abs(hits / samples - p) * spread <= share
-            worst = max(worst, 1.0 - float(binom.pmf(hits, samples, p)[good].sum()) ** actions)
-        return worst
-
-    assert failure(count) <= delta
-    assert failure(max(1, count // 20)) > delta
 
 
 # Value intervals
@@ -351,7 +325,8 @@ def test_transfer_at_the_backup_level(which: int, actions: int) -> None:
 @pytest.mark.parametrize("actions", [1, 2, 5])
 def test_gap_to_hard_max_is_sharp(actions: int) -> None:
     table = transports(actions, 30)
-    alike: list[Backup] = [HardMax(), LogSumExp(0.3), Tsallis(0.3), *table[:2]]  # at all states
+    called = Called(OptimalTransport(cost=np.diag(np.arange(1.0, actions + 1.0)), tau=0.5, lam=0.2))
+    alike: list[Backup] = [HardMax(), LogSumExp(0.3), Tsallis(0.3), *table[:2], TwoTemperatures(), called]
     for backup, states in (*((each, 1) for each in alike), (table[2], 30)):
         low, high = curvature.gap_to_hard_max(backup, actions)
         peaks = 1e3 * np.eye(actions)
@@ -364,9 +339,9 @@ def test_gap_to_hard_max_is_sharp(actions: int) -> None:
         assert max(gaps) == pytest.approx(high, abs=1e-6)
 
 
-def test_gaps_of_a_reference_function_cover_every_reference() -> None:
+def test_gaps_of_a_prior_that_is_a_function_cover_every_prior() -> None:
     cost = np.random.default_rng(4).normal(size=(3, 3))
-    backup = OptimalTransport(cost=cost, tau=0.5, lam=0.2, reference=lambda states: np.eye(3)[np.asarray(states)])
+    backup = OptimalTransport(cost=cost, tau=0.5, lam=0.2, prior=lambda states: np.eye(3)[np.asarray(states)])
     low, high = curvature.gap_to_hard_max(backup, 3)
     points = np.concatenate([np.zeros((1, 3)), 1e3 * np.eye(3)])
     gaps = [backup.value(points, np.full(4, state)) - points.max(axis=-1) for state in range(3)]
@@ -393,21 +368,6 @@ def test_smoothing_keeps_its_promise(name: str, bias: float, geometry: float) ->
     assert np.abs(smooth - hard).max() <= bias + 1e-8
 
 
-# The published constants of SmoothCruiser
-
-
-def test_smooth_cruiser_constants_by_hand() -> None:
-    """K = 2, γ = 1/4, λ = 1/2, so that √γ = 1/2, L = 2 and M_λ = log(2)/2."""
-    constants = curvature.SmoothCruiserConstants(actions=2, discount=0.25, temperature=0.5)
-    assert constants.smoothness == 2.0
-    assert constants.at_zero == pytest.approx(0.346573590)
-    assert constants.threshold == 0.125
-    assert constants.value_bound == pytest.approx(1.795431454)
-    assert constants.tolerance(0.02) == pytest.approx(0.05)
-    # 18·1.346573590²/((3/4)⁴·(1/2)²) · log(2·2/0.1)/0.1² = 18·1.8132604/0.0791015625 · 3.6888795/0.01
-    assert constants.samples(0.1, 0.1) == 152210
-
-
 # Errors
 
 OT = OptimalTransport(cost=line_cost(2), tau=1.0, lam=0.5)
@@ -416,21 +376,19 @@ OT = OptimalTransport(cost=line_cost(2), tau=1.0, lam=0.5)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: curvature.cascade_exponent(1.5), r"beta, .* must be at least 2, got 1\.5"),
+        (lambda: curvature.total_exponent(1.5), r"beta, .* must be at least 2, got 1\.5"),
         (lambda: curvature.remainder_constant(4, 1.0), "beta must be 2 or 3 .* got 4 and 'range'"),
         (lambda: curvature.remainder(-1.0, 2, 1.0), r"error must be at least 0, got -1\.0"),
         (lambda: curvature.tolerance(0.0, 2, 1.0), r"epsilon must be greater than 0, got 0\.0"),
         (lambda: curvature.taylor(OT, [0, 0], [0, 0], 3), "order must be 0, 1 or 2, got 3"),
         (lambda: curvature.taylor(OT, [0, math.inf], [0, 0], 1), r"q must be finite, got inf at index \(1,\)"),
         (lambda: curvature.taylor(OT, [0], [0, 0], 1), r"q and around .* got shapes \(1,\) and \(2,\)"),
-        (lambda: curvature.samples_per_action(1, 0.0, 2, 1), r"delta must be strictly between 0 and 1, got 0\.0"),
         (lambda: curvature.value_interval(models.chain(), transports(3, 1)[0]), "actions is 2 but .* has 3 actions"),
         (lambda: curvature.gap_to_hard_max(OT, 3), "actions is 3 but .* has 2 actions"),
         (lambda: curvature.at_value_level(1.0, 1.0), r"discount must be at least 0 and below 1, got 1\.0"),
         (lambda: curvature.smoothing_for_bias(0, 0.9, 2), "bias must be greater than 0, got 0"),
         (lambda: curvature.smoothing_for_bias(1, 0.9, 1), "actions must be at least 2, got 1"),
         (lambda: curvature.smoothing_for_bias(1, 0.9, 2, geometry=1), "geometry must be strictly between .* got 1"),
-        (lambda: curvature.SmoothCruiserConstants(2, 0.0, 1.0), r"discount must be greater than 0, got 0\.0"),
         (lambda: curvature.reference_bias(3, 0.1, 0.3, 0.9), "order must be at most 2, got 3"),
         (lambda: curvature.reference_bias(2, -0.1, 0.3, 0.9), r"error_range must be at least 0, got -0\.1"),
         (lambda: curvature.reference_bias(2, 0.1, 0.0, 0.9), r"temperature must be greater than 0, got 0\.0"),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from smoothplan.recursive.level import Level
 from smoothplan.recursive.schedule import Schedule, require_depth
 from smoothplan.theory import curvature
-from smoothplan.theory.curvature import Problem, SmoothCruiserConstants
+from smoothplan.theory.curvature import Problem
 
 
 def sparse_sampling(problem: Problem, epsilon: float, delta: float) -> Schedule:
@@ -33,11 +33,20 @@ def sparse_sampling(problem: Problem, epsilon: float, delta: float) -> Schedule:
 
 
 def smooth_cruiser(problem: Problem, epsilon: float, delta: float) -> Schedule:
-    """SmoothCruiser with the constants of Grill et al. (2019)."""
+    """SmoothCruiser with the constants of Grill et al. (2019): κ, N(ε), and M_λ = λ log K, their bound on |F(0)|."""
     _require_covered(problem, epsilon)
-    constants = SmoothCruiserConstants(problem.actions, problem.discount, problem.temperature)
-    bound, threshold = constants.value_bound, constants.threshold
-    return _printed(problem, epsilon, delta, 1, bound, threshold, constants.samples, constants.tolerance)
+    gamma, actions, smoothness = problem.discount, problem.actions, 1.0 / problem.temperature
+    at_zero = problem.temperature * math.log(actions)
+    threshold = (1.0 - math.sqrt(gamma)) / (actions * smoothness)
+    scale = (1.0 + at_zero) / ((1.0 - gamma) ** 2 * (1.0 - math.sqrt(gamma)))
+
+    def samples(accuracy: float, share: float) -> int:
+        return math.ceil(18.0 * scale**2 * math.log(2.0 * actions / share) / accuracy**2)
+
+    def tolerance(accuracy: float) -> float:
+        return math.sqrt(threshold * accuracy)
+
+    return _printed(problem, epsilon, delta, 1, (1.0 + at_zero) / (1.0 - gamma), threshold, samples, tolerance)
 
 
 def second_order_smooth_cruiser(problem: Problem, epsilon: float, delta: float) -> Schedule:

@@ -1,6 +1,6 @@
 """The curvature–complexity theory as formulas: exponents, remainders, tolerances, intervals, transfer bounds.
 
-Nothing here samples. Where a constant of the paper is loose, the sharp one is given too.
+Nothing here samples. If a constant of the paper is loose, the sharp one is given too. docs/proofs has the proofs.
 """
 
 import math
@@ -20,8 +20,8 @@ from smoothplan.theory.backups import (
     LogSumExp,
     OptimalTransport,
     is_mixture,
+    required_backup,
     required_mixture,
-    what_lacks,
 )
 from smoothplan.theory.softmaxes import CUMULANTS
 
@@ -37,24 +37,17 @@ SMALLEST = 1e-30
 """The largest value is 0 or at least this: the fourth power of a smaller one would underflow and prove nonsense."""
 
 
-def cascade_exponent(beta: float) -> float:
-    """α_β = 2/(β−1), by the paper (Theorem 4.3): a value sample of accuracy ε costs ε^−α_β calls."""
-    if arguments.number("beta", beta) < 2.0:
-        raise ValueError(f"beta, the order of the Taylor remainder, must be at least 2, got {beta!r}")
-    return 2.0 / (beta - 1.0)
+# Taylor models
 
 
 def total_exponent(beta: float) -> float:
-    """2 + α_β, by the paper (Theorem 4.3): planning to accuracy ε costs ε^−(2+α_β) calls.
+    """2 + α_β with α_β = 2/(β−1), by the paper (Theorem 4.3): planning to accuracy ε costs ε^−(2+α_β) calls.
 
-    It is 4 at first order and 3 at second. What is proved here, and for which schedule, is in docs/proofs/prices.md.
+    It is 4 at first order (β = 2) and 3 at second. docs/proofs/prices.md says which schedules have a proved price.
     """
-    return 2.0 + cascade_exponent(beta)
-
-
-def smoothness(temperature: float) -> float:
-    """L = 1/η, the paper's Lipschitz constant of the gradient (section 3)."""
-    return 1.0 / arguments.positive("temperature", temperature)
+    if arguments.number("beta", beta) < 2.0:
+        raise ValueError(f"beta, the order of the Taylor remainder, must be at least 2, got {beta!r}")
+    return 2.0 + 2.0 / (beta - 1.0)
 
 
 def hessian_lipschitz(temperature: float) -> float:
@@ -66,14 +59,14 @@ def remainder_constant(beta: int, temperature: float, norm: Norm = "range") -> f
     """c_β with |F(Q) − T_{β−1}(Q; Q̂)| ≤ c_β·‖Q − Q̂‖^β for a mixture of softmaxes F, β = 2 or 3.
 
     In the range norm these are sharp, 1/(8η) and √3/(108η²): the largest variance, and the largest third cumulant, of
-    a variable of range 1 are 1/4 and √3/18. In the Euclidean norm they are the paper's L/2 and M/6.
+    a variable of range 1 are 1/4 and √3/18. In the Euclidean norm they are the paper's L/2 = 1/(2η) and M/6.
     """
     eta = arguments.positive("temperature", temperature)
     match (beta, norm):
         case (2 | 3, "range"):
             return CUMULANTS[beta] / (math.factorial(beta) * eta ** (beta - 1))
         case (2, "euclidean"):
-            return smoothness(eta) / 2.0
+            return 1.0 / eta / 2.0
         case (3, "euclidean"):
             return hessian_lipschitz(eta) / 6.0
     raise ValueError(f"beta must be 2 or 3 and norm 'range' or 'euclidean', got {beta!r} and {norm!r}")
@@ -118,18 +111,38 @@ def taylor(backup: Backup, q: ArrayLike, around: ArrayLike, order: int, states: 
     return result
 
 
-def samples_per_action(tolerance: float, delta: float, actions: int, spread: float) -> int:
-    """Returns per action that bring ‖Q̂ − Q‖₂ below a tolerance with probability 1 − δ (the paper: Proposition 4.2).
+def reference_bias(order: int, error_range: float, temperature: float, discount: float, tail: float = 0.0) -> Interval:
+    """Bounds of V − E[Y] for chains around a reference with range(Q̂_s − Q_s) ≤ `error_range` at every state s.
+
+    A chain around a reference Q̂ is a trajectory whose samples correct Q̂. Order 1 evaluates the policy ∇F(Q̂), so its
+    error has one sign: at most r²/(8η) per step, b = r²/(8η(1−γ)) in total. Order 2 leaves a cubic error, and an error
+    that the quadratic term inherits from the pairs' own chains of order 1 (Theorem 6.13, docs/proofs/references.md).
 
     Args:
-        tolerance: the Euclidean error wanted.
-        delta: the probability of missing it.
-        actions: K.
-        spread: B, the width of an interval that contains every return.
+        order: 1, or 2 for a mixture of softmaxes.
+        error_range: r.
+        temperature: η > 0; 1/(4d₂) for another backup, whose second derivatives d₂ bounds.
+        discount: γ.
+        tail: the most by which truncation may change the difference of a pair's chains. Truncation of the chain itself
+            is not included.
     """
-    tolerance, spread = arguments.positive("tolerance", tolerance), arguments.positive("spread", spread)
-    actions, delta = arguments.whole("actions", actions), arguments.fraction("delta", delta)
-    return math.ceil(spread**2 * actions * math.log(2.0 * actions / delta) / (2.0 * tolerance**2))
+    error_range = arguments.number("error_range", error_range, least=0.0)
+    eta, gamma = arguments.positive("temperature", temperature), arguments.discount_factor(discount)
+    first = error_range**2 / (8.0 * eta * (1.0 - gamma))
+    if arguments.whole("order", order, least=1, most=2) == 1:
+        return 0.0, first
+    tail = arguments.number("tail", tail, least=0.0)
+    # Square roots of discounted sums of variances: of the reference's error, and of the loss of its policy.
+    own = error_range / 2.0 / math.sqrt(1.0 - gamma)
+    missed = first / 2.0 * math.sqrt(min(gamma, gamma**2 / (1.0 - gamma))) + tail / 2.0 / math.sqrt(1.0 - gamma)
+    cubic = remainder_constant(3, eta) * error_range**3 / (1.0 - gamma)
+    below = cubic + missed * (2.0 * own + missed) / (2.0 * eta)
+    useful = min(own, missed)
+    above = cubic + useful * (2.0 * own - useful) / (2.0 * eta)
+    return -below, min(above, first)  # the quadratic term is never negative
+
+
+# Intervals of values
 
 
 def value_interval(model: GenerativeModel, backup: Backup) -> Interval:
@@ -154,7 +167,7 @@ def value_interval(model: GenerativeModel, backup: Backup) -> Interval:
     if declared is None:
         return low, high
     least, most = (min(declared[0], 0.0), max(declared[1], 0.0)) if model.terminates else declared
-    # Where rounding puts a declared range just beside what the rewards allow, one end of that is left.
+    # If rounding puts a declared range just outside the values that rewards allow, one end of those is left.
     values = min(max(least, low), high), min(max(most, low), high)
     _require_size("value_range", declared_values(model), values, model, backup)
     return values
@@ -179,10 +192,10 @@ def _require_size(name: str, given: Interval | None, values: Interval, model: Ge
 
 
 def declared_interval(model: GenerativeModel, backup: Backup) -> Interval | None:
-    """What a declared `value_range` says of the regularised optimal value of any state that is not terminal.
+    """The regularised optimal values that a declared `value_range` allows for states that are not terminal, or None.
 
-    By `gap_of_values` it differs from the ordinary one, which is in [lo, hi], by a number in [g_lo, g_hi]: so it is in
-    [lo + g_lo, hi + g_hi]. None where nothing is declared.
+    By `gap_of_values` they differ from the unregularised ones, which are in [lo, hi], by a number in [g_lo, g_hi]: so
+    they are in [lo + g_lo, hi + g_hi].
     """
     declared = declared_values(model)
     if declared is None:
@@ -216,56 +229,18 @@ def value_scale(model: GenerativeModel, backup: Backup) -> float:
     return max(high - low, model.reward_range[1] - model.reward_range[0], float(np.finfo(np.float64).tiny))
 
 
-def resolution(values: Interval) -> float:
-    """The smallest difference that floating point can certify of numbers in an interval."""
-    return RESOLUTION * max(abs(values[0]), abs(values[1]), SMALLEST)
-
-
-def resolvable(epsilon: float, values: Interval) -> float:
-    """ε, if this accuracy can be certified of values in an interval; ValueError otherwise."""
-    if epsilon < resolution(values):
+def resolvable(epsilon: float, *intervals: Interval) -> float:
+    """ε, if floating point can certify this accuracy of numbers in these intervals; ValueError otherwise."""
+    least = RESOLUTION * max(SMALLEST, *(abs(end) for interval in intervals for end in interval))
+    if epsilon < least:
         raise ValueError(
-            f"epsilon must be at least {resolution(values):.3g}, {RESOLUTION:g} of the largest possible value, below "
+            f"epsilon must be at least {least:.3g}, {RESOLUTION:g} of the largest possible value, below "
             f"which floating point certifies nothing, got {epsilon:g}"
         )
     return epsilon
 
 
-def reference_bias(order: int, error_range: float, temperature: float, discount: float, tail: float = 0.0) -> Interval:
-    """Bounds of V − E[Y] for chains around a reference with range(Q̂_s − Q_s) ≤ `error_range` at every state s.
-
-    A chain around a reference Q̂ is a trajectory whose samples correct Q̂. Order 1 evaluates the policy ∇F(Q̂), so its
-    error has one sign: at most r²/(8η) per step, b = r²/(8η(1−γ)) in total. For a backup that is no mixture of
-    softmaxes, η is 1/(4d₂) here, where d₂ bounds its second derivatives.
-
-    Order 2 is for such mixtures. What remains is cubic, (√3/108)·r³/η² per step, plus what the quadratic term
-    inherits from the pairs' own chains of order 1, which are too low by γ·U(Z) with 0 ≤ U ≤ b. As U(s) = r₁(s) + γ·E
-    U(Z), the discounted variances of γ·U(Z) along a chain telescope into those of Σ γ^t·r₁(s_t): they add up to at most
-    γ·U(b − U) ≤ γb²/4, not to 1/(1−γ) times their largest, (γb)²/4. By Cauchy and Schwarz they are multiplied by the
-    variances of Q̂ − Q, at most r²/4.
-
-    Args:
-        order: 1 or 2.
-        error_range: r.
-        temperature: η > 0.
-        discount: γ.
-        tail: the most by which truncation may change the difference of a pair's chains. Truncation of the chain itself
-            is not included.
-    """
-    error_range = arguments.number("error_range", error_range, least=0.0)
-    eta, gamma = arguments.positive("temperature", temperature), arguments.discount_factor(discount)
-    first = error_range**2 / (8.0 * eta * (1.0 - gamma))
-    if arguments.whole("order", order, least=1, most=2) == 1:
-        return 0.0, first
-    tail = arguments.number("tail", tail, least=0.0)
-    # Square roots of discounted sums of variances: of the reference's error, and of the loss of its policy.
-    own = error_range / 2.0 / math.sqrt(1.0 - gamma)
-    missed = first / 2.0 * math.sqrt(min(gamma, gamma**2 / (1.0 - gamma))) + tail / 2.0 / math.sqrt(1.0 - gamma)
-    cubic = remainder_constant(3, eta) * error_range**3 / (1.0 - gamma)
-    below = cubic + missed * (2.0 * own + missed) / (2.0 * eta)
-    useful = min(own, missed)
-    above = cubic + useful * (2.0 * own - useful) / (2.0 * eta)
-    return -below, min(above, first)  # the quadratic term is never negative
+# Transfer between backups
 
 
 def transfer_to_entropy(backup: OptimalTransport) -> float:
@@ -276,22 +251,25 @@ def transfer_to_entropy(backup: OptimalTransport) -> float:
 def transfer_to_hard_max(backup: HardMax | LogSumExp | OptimalTransport, actions: int) -> float:
     """The paper's bound on |F(Q) − max Q| over all Q: τ·max|C| + η log K (Proposition 5.5)."""
     geometry = transfer_to_entropy(backup) if isinstance(backup, OptimalTransport) else 0.0
-    return geometry + backup.temperature * math.log(arguments.whole("actions", actions))
+    return geometry + float(backup.temperature) * math.log(arguments.whole("actions", actions))
 
 
 def gap_to_entropy(backup: OptimalTransport) -> Interval:
-    """An interval that contains F_s(Q) − LogSumExp_η(Q) for all Q and s: −τ times averaged costs."""
-    worst, best = _averaged_costs(backup)
-    return -backup.tau * worst, -backup.tau * best
+    """An interval that contains F_s(Q) − LogSumExp_η(Q) for all Q and s: −τ times costs averaged over the prior.
+
+    They are max over s, i of Σ_j μ_s(j)·C_ij and min over s of Σ_j μ_s(j)·min_i C_ij; over all μ if μ_s is a function.
+    """
+    worst, best = backup.cost.max(), backup.cost.min()
+    if not callable(backup.prior):
+        worst, best = (backup.prior @ backup.cost.T).max(), (backup.prior @ backup.cost.min(axis=0)).min()
+    return -backup.tau * float(worst), -backup.tau * float(best)
 
 
 def gap_to_hard_max(backup: Backup, actions: int) -> Interval:
     """The smallest interval that contains F_s(Q) − max Q for all Q and s: [−max_a regulariser_s(a), F_s(0)].
 
-    F is monotone, so F(Q) ≤ F(0) + max Q, with equality where all actions are equal. And it is a maximum over policies,
-    so F(Q) ≥ Q_a − regulariser(a) for the policy that always takes the action a; that is attained in the limit where a
-    is far better than all others. For an `OptimalTransport` the lower end is −τ·max_i (Cμ_s)_i. Where μ_s is a
-    function of the state, the interval is for all distributions μ, and so may be wider.
+    The upper end is attained if all actions are equal, the lower one in the limit of an action that is far better than
+    all others. If the prior of an `OptimalTransport` is a function, the interval is for all priors.
     """
     high = backup.at_zero_range(actions)[1]
     if isinstance(backup, OptimalTransport):
@@ -299,21 +277,10 @@ def gap_to_hard_max(backup: Backup, actions: int) -> Interval:
     return 0.0 - float(np.max(backup.regulariser(np.eye(actions)))), high
 
 
-def _averaged_costs(backup: OptimalTransport) -> Interval:
-    """max over s, i of Σ_j μ_s(j)·C_ij, and min over s of Σ_j μ_s(j)·min_i C_ij; over all μ where μ_s is a function."""
-    if callable(backup.reference):
-        return float(backup.cost.max()), float(backup.cost.min())
-    worst = (backup.reference @ backup.cost.T).max()
-    best = (backup.reference @ backup.cost.min(axis=0)).min()
-    return float(worst), float(best)
-
-
 def gap_of_values(model: GenerativeModel, backup: Backup) -> Interval:
     """Bounds of V_F − V_max at every state: [low, high]/(1−γ) from the gap of the backups at one step.
 
-    F − max lies in [low, high] for all action values, and both operators are monotone γ-contractions that commute with
-    constants. So the largest difference d over all states is at most high + γ·d, and hence high/(1−γ); likewise from
-    below. Episodes may be over after any number of steps: then 0 is between the bounds.
+    Episodes may end after any number of steps if the model has terminal states: then 0 is between the bounds.
     """
     low, high = (at_value_level(end, model.discount) for end in gap_to_hard_max(backup, model.actions))
     return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
@@ -353,67 +320,17 @@ def smoothing_for_bias(
 
 
 @dataclass(frozen=True)
-class SmoothCruiserConstants:
-    """The constants that Grill et al. (2019) publish for SmoothCruiser, with rewards in [0, 1].
-
-    Args:
-        actions: K.
-        discount: γ in (0, 1).
-        temperature: λ of their entropy regularisation.
-    """
-
-    actions: int
-    discount: float
-    temperature: float
-
-    def __post_init__(self) -> None:
-        arguments.whole("actions", self.actions)
-        arguments.positive("discount", arguments.discount_factor(self.discount))
-        arguments.positive("temperature", self.temperature)
-
-    @property
-    def smoothness(self) -> float:
-        """L = 1/λ."""
-        return smoothness(self.temperature)
-
-    @property
-    def at_zero(self) -> float:
-        """M_λ = λ log K, their bound on |F(0)|."""
-        return self.temperature * math.log(self.actions)
-
-    @property
-    def threshold(self) -> float:
-        """κ = (1−√γ)/(KL): above it a sample is F(Q̂), below it a first-order sample."""
-        return (1.0 - math.sqrt(self.discount)) / (self.actions * self.smoothness)
-
-    @property
-    def value_bound(self) -> float:
-        """(1+M_λ)/(1−γ): at this accuracy the answer 0 is good enough."""
-        return (1.0 + self.at_zero) / (1.0 - self.discount)
-
-    def tolerance(self, epsilon: float) -> float:
-        """√(κε), the accuracy of the reference of a first-order sample."""
-        return math.sqrt(self.threshold * arguments.positive("epsilon", epsilon))
-
-    def samples(self, epsilon: float, delta: float) -> int:
-        """N(ε) = 18(1+M_λ)²/((1−γ)⁴(1−√γ)²) · log(2K/δ′)/ε², the returns averaged per action."""
-        scale = (1.0 + self.at_zero) / ((1.0 - self.discount) ** 2 * (1.0 - math.sqrt(self.discount)))
-        epsilon, delta = arguments.positive("epsilon", epsilon), arguments.fraction("delta", delta)
-        return math.ceil(18.0 * scale**2 * math.log(2.0 * self.actions / delta) / epsilon**2)
-
-
-@dataclass(frozen=True)
 class Problem:
-    """What the arithmetic knows of a model and a backup."""
+    """The facts about a model and a backup that certificates use."""
 
     actions: int  # K
     discount: float  # γ
     temperature: float  # η; 0 for the hard maximum
-    reward_range: tuple[float, float]
-    reward_noise: float  # width of the rewards possible at one (s, a): 0 where they are known
+    reward_range: Interval
+    reward_noise: float  # width of the rewards possible at one (s, a): 0 if they are known
     single_successor: bool  # whether the next state is known given (s, a)
-    at_zero: tuple[float, float]  # infimum and supremum of F_s(0)
-    values: tuple[float, float]  # an interval that contains every optimal value: not every return, see `policy_values`
+    at_zero: Interval  # infimum and supremum of F_s(0)
+    values: Interval  # contains every optimal value, but not every return: see `policy_values`
     terminates: bool
     derivatives: tuple[float, ...]  # bounds of the second, third, … derivatives of F, see `Backup.derivatives`
     above_max: float  # the infimum of F_s(Q) − max Q
@@ -424,16 +341,13 @@ class Problem:
         """The problem of planning on a model with a backup.
 
         Raises:
-            TypeError: the backup lacks something that `Backup` asks for.
+            TypeError: the backup lacks a method of `Backup`.
         """
-        lacking = what_lacks(backup)
-        if lacking is not None:
-            raise TypeError(lacking)
         low, high = model.reward_range
         return cls(
             actions=model.actions,
             discount=model.discount,
-            temperature=backup.temperature,
+            temperature=required_backup(backup).temperature,
             reward_range=(low, high),
             reward_noise=0.0 if rewards_are_known(model) else high - low,
             single_successor=model.max_successors == 1,
@@ -456,21 +370,18 @@ class Problem:
         return self.values[1] - self.values[0]
 
     @property
-    def policy_values(self) -> tuple[float, float]:
+    def policy_values(self) -> Interval:
         """An interval that contains the value of every policy, regulariser included.
 
-        None is worth more than the optimal one. But one may be worth less than `values` allow: there may be better ones
-        at every state, and it need not have the regulariser's bonus. So only the rewards bound it from below.
+        A policy may be worth less than `values` allow, because there are better ones at every state, and need not have
+        the regulariser's bonus. So only the rewards bound it from below.
         """
         worst = (self.reward_range[0] + min(self.above_max, self.at_zero[0])) / (1.0 - self.discount)
         return min(worst, 0.0) if self.terminates else worst, self.values[1]
 
     @property
-    def action_values(self) -> tuple[float, float]:
-        """An interval that contains every optimal action value.
-
-        As F(Q) − max Q ≥ `above_max`, no action is worth more than an optimal value less that.
-        """
+    def action_values(self) -> Interval:
+        """An interval that contains every optimal action value, as no F(Q) − max Q is below `above_max`."""
         (low, high), (least, most) = self.reward_range, self.values
         return low + self.discount * least, min(high + self.discount * most, most - self.above_max)
 
@@ -487,4 +398,4 @@ class Problem:
 
     def resolvable(self, epsilon: float) -> float:
         """ε, if this accuracy can be certified of values that are sums of such rewards; ValueError otherwise."""
-        return resolvable(epsilon, max(self.values, self.reward_range, key=resolution))
+        return resolvable(epsilon, self.values, self.reward_range)

@@ -14,13 +14,10 @@ from numpy.typing import ArrayLike
 
 from smoothplan.base import arguments, streams
 from smoothplan.base.arguments import Floats
-from smoothplan.theory.backups import Backup, OptimalTransport, what_lacks
+from smoothplan.theory.backups import Backup, OptimalTransport, required_backup
 
 ROUNDING = 1e-9
-"""What rounding may do to a value, relative to the largest number it is computed from."""
-
-SLOPE_ROUNDING = 1e-11
-"""What rounding may do to a slope ⟨π, e⟩ within a few temperatures of 0."""
+"""The rounding error of a value, relative to the largest number it is computed from."""
 
 
 class BackupError(ValueError):
@@ -38,7 +35,7 @@ class BackupReport(NamedTuple):
 def check_backup(
     backup: Backup, actions: int, states: ArrayLike | None = None, *, seed: int = 0, points: int = 400
 ) -> BackupReport:
-    """Tests what a backup declares, and raises `BackupError` at the first thing that is not true.
+    """Tests what a backup declares. A pass is evidence, not proof.
 
     Args:
         backup: F.
@@ -47,28 +44,33 @@ def check_backup(
         seed: of the action values and directions that are tried.
         points: how many.
 
-    Returns:
-        What was seen. A pass is evidence, not proof.
+    Raises:
+        BackupError: a declaration is not true.
+        TypeError: a method is missing.
 
     >>> from smoothplan import LogSumExp
     >>> check_backup(LogSumExp(0.5), actions=3).at_zero == LogSumExp(0.5).at_zero_range(3)
     True
     """
-    lacking = what_lacks(backup)
-    if lacking is not None:
-        raise BackupError(lacking)
-    rng, actions = streams.generator(seed), arguments.whole("actions", actions)
     rows = None if states is None else np.asarray(states)
     if rows is not None and (rows.ndim == 0 or len(rows) == 0):
         raise ValueError(f"states must be a batch [n, ...] of at least one state, got shape {rows.shape}")
-    count = arguments.whole("points", points)
+    actions, count = arguments.whole("actions", actions), arguments.whole("points", points)
     at = None if rows is None else rows[np.arange(count) % len(rows)]
-    return _Examination(backup, actions, at, count, rng).run()
-
-
-def _rows(wrong: Any) -> list[int]:
-    """The rows where something is wrong."""
-    return [int(row) for row in np.flatnonzero(wrong)]
+    test = _Examination(required_backup(backup), actions, at, count, streams.generator(seed))
+    temperature, declared = backup.temperature, backup.derivatives(actions)
+    if temperature < 0.0 or (temperature > 0.0) != bool(declared) or not all(0 <= d < math.inf for d in declared):
+        raise BackupError(
+            f"{backup!r}: temperature is {temperature!r} and derivatives({actions}) is {declared!r}: a smooth backup "
+            "has a temperature above 0 and finite bounds of its derivatives, any other has temperature 0 and none"
+        )
+    test.laws()
+    at_zero = test.at_zero()
+    if actions > 1:
+        test.gradient()
+    test.conjugacy()
+    orders = enumerate(declared, start=2) if actions > 1 else ()
+    return BackupReport(count, at_zero, tuple(test.derivative(*each) for each in orders))
 
 
 @dataclass
@@ -81,36 +83,18 @@ class _Examination:
     count: int  # n
     rng: np.random.Generator
 
-    def run(self) -> BackupReport:
-        temperature, declared = self.backup.temperature, self.backup.derivatives(self.actions)
-        if temperature < 0.0 or (temperature > 0.0) != bool(declared) or not all(0 <= d < math.inf for d in declared):
-            raise self._wrong(
-                f"temperature is {temperature!r} and derivatives({self.actions}) is {declared!r}: a smooth backup has "
-                "a temperature above 0 and finite bounds of its derivatives, any other has temperature 0 and none"
-            )
-        self._laws()
-        at_zero = self._at_zero()
-        if self.actions > 1:
-            self._gradient()
-        self._conjugacy()
-        orders = enumerate(declared, start=2) if self.actions > 1 else ()
-        return BackupReport(self.count, at_zero, tuple(self._derivative(*each) for each in orders))
+    def __post_init__(self) -> None:
+        self.scale = self.backup.temperature or 1.0
 
-    # What is tried
-
-    @property
-    def _scale(self) -> float:
-        return self.backup.temperature or 1.0
-
-    def _points(self, largest: float) -> Floats:
+    def points(self, largest: float) -> Floats:
         """Action values [n, K] up to a number of temperatures: random ones, ties, all alike."""
         q = self.rng.normal(size=(self.count, self.actions))
-        q *= self._scale * np.geomspace(0.1, largest, self.count)[:, None]
-        q[::3] = self._scale * np.round(q[::3] / self._scale)
+        q *= self.scale * np.geomspace(0.1, largest, self.count)[:, None]
+        q[::3] = self.scale * np.round(q[::3] / self.scale)
         q[::10] = q[::10, :1]
         return np.asarray(q)
 
-    def _directions(self) -> Floats:
+    def directions(self) -> Floats:
         """Directions [n, K] of range 1: between two sets of actions, and random ones."""
         e = self.rng.random((self.count, self.actions))
         e[::2] = e[::2] < 0.5
@@ -119,139 +103,118 @@ class _Examination:
         e[rows, first], e[rows, second] = 0.0, 1.0
         return e
 
-    # What it answers
+    def require(self, good: Any, q: Floats, what: str, *numbers: Floats) -> None:
+        """Raises an error about the first row that is not good; its numbers fill the gaps in `what`."""
+        for row in np.flatnonzero(~np.asarray(good)):
+            said = what.format(*(array[row].tolist() for array in numbers))
+            state = "" if self.states is None else f" and state {np.asarray(self.states[row]).tolist()}"
+            raise BackupError(f"{self.backup!r}: {said}, at q = {q[row].tolist()}{state}")
 
-    def _answer(self, name: str, given: Floats, *shape: int) -> Floats:
+    def answer(self, name: str, given: Floats, *shape: int) -> Floats:
         try:
             found = arguments.numbers(name, getattr(self.backup, name)(given, self.states))
         except TypeError as error:
-            raise self._wrong(str(error)) from error
-        wanted = [self.count, *shape]
-        if list(found.shape) != wanted:
-            raise self._wrong(f"{name} of {list(given.shape)} must have shape {wanted}, got {list(found.shape)}")
+            raise BackupError(f"{self.backup!r}: {error}") from error
+        wanted, got = [self.count, *shape], list(found.shape)
+        if got != wanted:
+            raise BackupError(f"{self.backup!r}: {name} of {list(given.shape)} must have shape {wanted}, got {got}")
         return found
 
-    def _value(self, q: Floats) -> Floats:
-        found = self._answer("value", q)
-        for row in _rows(~np.isfinite(found)):
-            raise self._wrong(f"value is {found[row]}", q, row)
+    def value(self, q: Floats) -> Floats:
+        found = self.answer("value", q)
+        self.require(np.isfinite(found), q, "value is {}", found)
         return found
 
-    def _policy(self, q: Floats) -> Floats:
-        found = self._answer("policy", q, self.actions)
+    def policy(self, q: Floats) -> Floats:
+        found = self.answer("policy", q, self.actions)
         good = (found >= 0.0).all(axis=1) & (np.abs(found.sum(axis=1) - 1.0) <= ROUNDING)
-        for row in _rows(~good):
-            raise self._wrong(f"policy is no distribution, {found[row].tolist()}", q, row)
+        self.require(good, q, "policy is no distribution, {}", found)
         return found
 
-    def _slope(self, q: Floats, e: Floats) -> Floats:
-        return np.asarray((self._policy(q) * e).sum(axis=1))
+    def slope(self, q: Floats, e: Floats) -> Floats:
+        return np.asarray((self.policy(q) * e).sum(axis=1))
 
-    def _slack(self, *arrays: Floats) -> Floats:
-        """What rounding may do to values at points [n, K], [n]."""
-        largest = np.max([np.abs(array).max(axis=1) for array in arrays], axis=0)
-        return np.asarray(ROUNDING * (self._scale + largest))
+    def slack(self, *arrays: Floats) -> Floats:
+        """The rounding error of values at points [n, K], [n]."""
+        return np.asarray(ROUNDING * (self.scale + np.max([np.abs(array).max(axis=1) for array in arrays], axis=0)))
 
-    def _wrong(self, what: str, q: Floats | None = None, row: int = 0) -> BackupError:
-        where = "" if q is None else f", at q = {q[row].tolist()}"
-        if q is not None and self.states is not None:
-            where += f" and state {np.asarray(self.states[row]).tolist()}"
-        return BackupError(f"{self.backup!r}: {what}{where}")
-
-    # What is tested
-
-    def _laws(self) -> None:
-        """Equivariant under translations, monotone, convex."""
-        q, other = self._points(100.0), self.rng.permutation(self._points(100.0))
-        shift = self._scale * self.rng.normal(size=(self.count, 1)) * np.geomspace(0.1, 100.0, self.count)[:, None]
-        value, slack = self._value(q), self._slack(q, other, shift)
-
-        moved = self._value(q + shift) - value
-        for row in _rows(np.abs(moved - shift[:, 0]) > slack):
-            what = f"value rises by {moved[row]}, not by {shift[row, 0]}, if all of q does: not translation-equivariant"
-            raise self._wrong(what, q, row)
+    def laws(self) -> None:
+        q, other = self.points(100.0), self.rng.permutation(self.points(100.0))
+        shift = self.scale * self.rng.normal(size=(self.count, 1)) * np.geomspace(0.1, 100.0, self.count)[:, None]
+        value, slack = self.value(q), self.slack(q, other, shift)
+        moved = self.value(q + shift) - value
+        what = "not translation-equivariant, value rises by {} if all of q does by {}"
+        self.require(np.abs(moved - shift[:, 0]) <= slack, q, what, moved, shift[:, 0])
 
         larger = q + np.abs(other) * (self.rng.random(q.shape) < 0.5)
-        risen = self._value(larger) - value
-        for row in _rows(risen < -slack):
-            what = f"not monotone, value changes by {risen[row]} from there to {larger[row].tolist()}"
-            raise self._wrong(what, q, row)
+        risen = self.value(larger) - value
+        self.require(risen >= -slack, q, "not monotone, value changes by {} from there to {}", risen, larger)
 
-        middle, mean = self._value((q + other) / 2.0), (value + self._value(other)) / 2.0
-        for row in _rows(middle > mean + slack):
-            what = f"not convex, value halfway to {other[row].tolist()} is {middle[row]}, the mean of both {mean[row]}"
-            raise self._wrong(what, q, row)
+        middle, mean = self.value((q + other) / 2.0), (value + self.value(other)) / 2.0
+        what = "not convex, value halfway to {} is {}, the mean of both {}"
+        self.require(middle <= mean + slack, q, what, other, middle, mean)
 
-    def _at_zero(self) -> tuple[float, float]:
-        zero, slack = np.zeros((self.count, self.actions)), ROUNDING * self._scale
-        value, (low, high) = self._value(zero), self.backup.at_zero_range(self.actions)
-        for row in _rows(~((low - slack <= value) & (value <= high + slack))):
-            raise self._wrong(f"value is {value[row]}, outside of at_zero_range, {(low, high)}", zero, row)
+    def at_zero(self) -> tuple[float, float]:
+        zero, slack = np.zeros((self.count, self.actions)), ROUNDING * self.scale
+        value, (low, high) = self.value(zero), self.backup.at_zero_range(self.actions)
+        good = (low - slack <= value) & (value <= high + slack)
+        self.require(good, zero, f"value is {{}}, outside of at_zero_range, {(low, high)}", value)
         return float(value.min()), float(value.max())
 
-    def _conjugacy(self) -> None:
+    def conjugacy(self) -> None:
         """F(q) = max over π of ⟨π, q⟩ − regulariser(π), attained at the policy."""
-        q = self._points(3.0)
-        value, slack = self._value(q), 100.0 * self._slack(q)  # a regulariser may be the result of an iteration
-        own, vertices = self._policy(q), np.eye(self.actions)[self.rng.integers(self.actions, size=self.count)]
+        q = self.points(3.0)
+        value, slack = self.value(q), 100.0 * self.slack(q)  # a regulariser may be the result of an iteration
+        own, vertices = self.policy(q), np.eye(self.actions)[self.rng.integers(self.actions, size=self.count)]
         others = self.rng.dirichlet(np.ones(self.actions), size=self.count)
-        for policy, attained in ((own, True), (vertices, False), (others, False)):
-            gain = (policy * q).sum(axis=1) - self._answer("regulariser", policy)
-            for row in _rows(~((gain <= value + slack) & ((gain >= value - slack) | (not attained)))):
-                where = "policy(q)" if attained else str(policy[row].tolist())
-                what = f"value is {value[row]}, but ⟨π, q⟩ − regulariser(π) is {gain[row]} at π = {where}"
-                raise self._wrong(what, q, row)
+        what = "value is {}, but ⟨π, q⟩ − regulariser(π) is {} at π = {}"
+        for policy in (own, vertices, others):
+            gain = (policy * q).sum(axis=1) - self.answer("regulariser", policy)
+            good = (gain <= value + slack) & ((gain >= value - slack) | (policy is not own))
+            self.require(good, q, what + " = policy(q)" * (policy is own), value, gain, policy)
         if self.states is None or isinstance(self.backup, OptimalTransport):
             return
-        charged, most = self._answer("regulariser", vertices), np.asarray(self.backup.regulariser(vertices))
-        for row in _rows(~(charged <= most + slack)):
-            what = f"regulariser({vertices[row].tolist()}) is {charged[row]}, and without states less, {most[row]}"
-            raise self._wrong(what, q, row)
+        charged, most = self.answer("regulariser", vertices), np.asarray(self.backup.regulariser(vertices))
+        what = "regulariser({}) is {}, and without states less, {}"
+        self.require(charged <= most + slack, q, what, vertices, charged, most)
 
-    def _gradient(self) -> None:
+    def gradient(self) -> None:
         """The policy against slopes of the value, on both sides."""
-        q, e = self._points(10.0), self._directions()
-        for step in (0.01 * self._scale, self._scale):
+        q, e = self.points(10.0), self.directions()
+        what = "policy is not the gradient of value, which rises by {} per unit in the direction {}, not by {} to {}"
+        for step in (0.01 * self.scale, self.scale):
             after, before = q + step * e, q - step * e
-            slope, slack = (self._value(after) - self._value(before)) / (2.0 * step), self._slack(q, after) / step
-            low, high = self._slope(before, e), self._slope(after, e)
-            for row in _rows((slope < low - slack) | (slope > high + slack)):
-                raise self._wrong(
-                    f"policy is not the gradient of value, which rises by {slope[row]} per unit in the direction "
-                    f"{e[row].tolist()}, not by {low[row]} to {high[row]}",
-                    q,
-                    row,
-                )
+            slope, slack = (self.value(after) - self.value(before)) / (2.0 * step), self.slack(q, after) / step
+            low, high = self.slope(before, e), self.slope(after, e)
+            good = (slope >= low - slack) & (slope <= high + slack)
+            self.require(good, q, what, slope, e, low, high)
 
-    def _derivative(self, order: int, bound: float) -> float:
+    def derivative(self, order: int, bound: float) -> float:
         """The largest k-th derivative seen. Points are moved a little, and stay where it is larger."""
-        q, e, best = self._points(3.0), self._directions(), np.zeros(self.count)
+        q, e, best = self.points(3.0), self.directions(), np.zeros(self.count)
+        rounding = 1e-11  # of a slope ⟨π, e⟩ within a few temperatures of 0
         # The shortest step is where rounding makes up a thousandth of the bound: a jump is found by short ones.
-        size = max(bound, self._scale ** (1 - order))
-        shortest = 2.0 * (1e3 * SLOPE_ROUNDING / size) ** (1.0 / (order - 1))
+        shortest = 2.0 * (1e3 * rounding / max(bound, self.scale ** (1 - order))) ** (1.0 / (order - 1))
+        what = (
+            f"derivatives({self.actions}) declares {bound} for the derivative of order {order}, but around there it is "
+            "{} on average in the direction {}"
+        )
         for radius in (0.0, 0.3, 0.3, 0.1, 0.1, 0.03):
-            for step in (shortest, 0.1 * self._scale, 0.5 * self._scale):
-                tried = q + radius * self._scale * self.rng.normal(size=q.shape)
-                found = np.abs(self._difference(order, tried, e, step))
-                slack = 2.0 ** (order - 1) * SLOPE_ROUNDING / step ** (order - 1)
-                for row in _rows(found > bound * (1.0 + ROUNDING) + slack):
-                    raise self._wrong(
-                        f"derivatives({self.actions}) declares {bound} for the derivative of order {order}, but around "
-                        f"there it is {found[row]} on average in the direction {e[row].tolist()}",
-                        tried,
-                        row,
-                    )
-                better = found > best
-                q, best = np.where(better[:, None], tried, q), np.maximum(found, best)
+            for step in (shortest, 0.1 * self.scale, 0.5 * self.scale):
+                tried = q + radius * self.scale * self.rng.normal(size=q.shape)
+                found = np.abs(self.difference(order, tried, e, step))
+                slack = 2.0 ** (order - 1) * rounding / step ** (order - 1)
+                self.require(found <= bound * (1.0 + ROUNDING) + slack, tried, what, found, e)
+                q, best = np.where((found > best)[:, None], tried, q), np.maximum(found, best)
             if self.states is None:  # the worse half begins again where the better half is
                 kept = np.argsort(-best)[np.arange(self.count) // 2]
                 q, e, best = q[kept], e[kept], best[kept]
         return float(best.max())
 
-    def _difference(self, order: int, q: Floats, e: Floats, step: float) -> Floats:
+    def difference(self, order: int, q: Floats, e: Floats, step: float) -> Floats:
         """A mean of D^k F[e, ..., e] around q, by slopes at k places that are a step apart, [n]."""
         total = np.zeros(self.count)
         for place in range(order):
-            slope = self._slope(q + (place - (order - 1) / 2.0) * step * e, e)
+            slope = self.slope(q + (place - (order - 1) / 2.0) * step * e, e)
             total += (-1) ** (order - 1 - place) * math.comb(order - 1, place) * slope
         return np.asarray(total / step ** (order - 1))

@@ -50,7 +50,7 @@ def test_any_number_of_actions(actions: int) -> None:
 
 
 def test_backups_that_depend_on_the_state() -> None:
-    backup = sp.OptimalTransport(cost=line_cost(3), tau=1.0, lam=0.3, reference=TABLE)
+    backup = sp.OptimalTransport(cost=line_cost(3), tau=1.0, lam=0.3, prior=TABLE)
     found = sp.check_backup(backup, 3, np.arange(4))
     assert found.at_zero == pytest.approx(backup.at_zero_range(3))
     with pytest.raises(ValueError, match="pass states="):
@@ -156,7 +156,7 @@ def test_missing_methods_are_named() -> None:
     class Half:
         temperature = 1.0
 
-    with pytest.raises(sp.BackupError, match=r"a backup must have .*, and this one has no at_zero_range"):
+    with pytest.raises(TypeError, match=r"backup must be one, such as .*, which has no at_zero_range"):
         sp.check_backup(Half(), 2)  # type: ignore[arg-type]
 
 
