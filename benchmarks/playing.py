@@ -95,7 +95,8 @@ def player_of(game: Game, seed: int) -> Callable[..., sp.ActResult]:
 
 def random_scores(game: Game, episodes: int, seed: int) -> Any:
     """Returns of random actions, [E]."""
-    player, rng = Player(game.name, **game.options), np.random.default_rng(seed)
+    model = sp.models.from_gymnasium(game.name, **game.options)
+    player, rng = Player(game.name, model, **game.options), np.random.default_rng(seed)
     scores = np.zeros(episodes)
     for number in range(episodes):
         player.reset(episode_seed(seed, number))

@@ -122,8 +122,6 @@ def test_a_value_range_is_declared_by_any_model() -> None:
     table = sp.models.garnet(value_range=(1, 9))
     assert table.value_range == pickle.loads(pickle.dumps(table)).value_range == (1.0, 9.0)
     assert "rewards=deterministic in [0, 1], values in [1, 9])" in repr(table)
-    with pytest.raises(ValueError, match=re.escape("value_range must overlap [0, 10], the values that reward_range=")):
-        sp.models.garnet(value_range=(11, 12))
     # The end of what is possible is not refused because 1/(1 − 0.95) is a little less than 20.
     always = {**DECLARED, "discount": 0.95, "reward_range": (1, 1), "terminates": False, "value_range": (20, 20)}
     assert curvature.value_interval(sp.VectorModel(step, **always), sp.HardMax()) == pytest.approx((20.0, 20.0))

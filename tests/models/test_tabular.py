@@ -168,25 +168,11 @@ def test_facts_of_a_table() -> None:
     assert repr(model) == (
         "TabularModel(states=2, actions=2, successors=2, discount=0.5, rewards=deterministic in [0, 1])"
     )
+    for change, range_ in (((0, 1, 1, 9.0), (0.0, 1.0)), ((0, 0, 1, 7.0), (0.0, 7.0))):  # the first has probability 0
+        assert sp.TabularModel(**{**PAIR, "rewards": by_successor(change)}).reward_range == range_
     declared = sp.TabularModel(**PAIR, reward_range=(-1, 2), initial_state=1, state_names="ab", action_names=["x", "y"])
     assert (declared.reward_range, declared.initial_state) == ((-1.0, 2.0), 1)
     assert (declared.state_names, declared.action_names) == (("a", "b"), ("x", "y"))
-
-
-@pytest.mark.parametrize(
-    ("changes", "kind", "range_"),
-    [
-        (((0, 1, 1, 9.0), (1, 0, 1, -9.0)), "deterministic", (0.0, 1.0)),  # at probability zero
-        (((0, 0, 1, 7.0),), "transition", (0.0, 7.0)),
-    ],
-)
-def test_rewards_that_vary_over_possible_successors_are_random(
-    changes: tuple[tuple[int, int, int, float], ...], kind: str, range_: tuple[float, float]
-) -> None:
-    model = sp.TabularModel(**{**PAIR, "rewards": by_successor(*changes)})
-    assert (model.reward_kind, model.reward_range) == (kind, range_)
-    expected = (np.array(PAIR["probabilities"]) * model.rewards).sum(axis=-1)
-    np.testing.assert_allclose(model.expected_rewards, expected, rtol=1e-15)
 
 
 def test_a_reward_is_fixed_by_the_transition_where_no_successor_has_two() -> None:

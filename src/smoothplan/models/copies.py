@@ -493,10 +493,9 @@ class Copies:
             for name, value in (item for attributes in content for item in attributes.items()):
                 try:
                     writer.write(value)
-                except CannotCopyError as error:
-                    raise CannotCopyError(f"its attribute {name} {error}") from None
                 except Exception as error:  # as above
-                    raise CannotCopyError(f"its attribute {name} cannot be copied: {error}") from None
+                    reason = error if isinstance(error, CannotCopyError) else f"cannot be copied: {error}"
+                    raise CannotCopyError(f"its attribute {name} {reason}") from None
             raise
         writer.spaces += walk.spaces
         return text, writer
