@@ -11,10 +11,10 @@ import numpy as np
 
 import smoothplan as sp
 from smoothplan.base.arguments import Floats
-from smoothplan.bounds.search import SearchRun
+from smoothplan.bounds.gape import SearchRun
+from smoothplan.bounds.sampling import Batch, Draw, PairSampler, Sampled
 from smoothplan.confidence.kl import ball_extreme
 from smoothplan.graph.explorer import Explorer
-from smoothplan.graph.sampling import Batch, Draw, PairSampler, Sampled
 from smoothplan.models.model import States
 from smoothplan.run.records import EngineName, GapDetails, ReferenceDetails, Root
 from smoothplan.theory.backups import line_cost

@@ -47,9 +47,9 @@ def search(draw: Draw) -> tuple[Explorer, Floats, Floats]:
     model = means.model
     explorer = begun(sp.OTGapE(means.backup, 0.0, successors=draw.pick([None, model.states + 1])), model)
     alive = np.flatnonzero(~model.terminal)
-    numbers = np.full(model.states, ENDED)
-    numbers[alive] = explorer._numbered(alive)
-    (least, most), bound = explorer.span, explorer.rules.bound
+    keys, numbers = np.full((2, model.states), ENDED)
+    keys[alive], numbers[alive] = alive, [explorer.number(state) for state in alive]
+    least, most, bound = explorer.rules.span_low[0], explorer.rules.span_high[0], explorer.rules.bound
     for state, action in np.ndindex(len(alive), model.actions):
         chances = model.probabilities[state, action]
         times = np.floor(COUNT * draw.law(len(chances)) * (chances > 0.0)).astype(np.int64)
@@ -58,7 +58,7 @@ def search(draw: Draw) -> tuple[Explorer, Floats, Floats]:
         reward = float(model.expected_rewards[state, action])
         entry = numbers[state] * model.actions + action
         rewards, entries = np.full(len(seen), reward), np.full(len(seen), entry)
-        explorer.record(entries, numbers[seen], rewards, times[seen])
+        explorer.record(entries, keys[seen], rewards, times[seen])
         pair, shares, mean = explorer.graph.pairs[entry], times[seen] / COUNT, float(chances @ values)
         if bound == 1:
             continue

@@ -12,7 +12,7 @@ from smoothplan.base.arguments import Floats
 from smoothplan.bounds.converge import converge, new_side
 from smoothplan.bounds.gape import OTGapE
 from smoothplan.graph.explorer import Explorer
-from smoothplan.graph.graph import BY_OUTCOME, ENDED, FIXED, STATES, VARYING
+from smoothplan.graph.graph import BY_OUTCOME, ENDED, FIXED, VARYING
 from smoothplan.theory.backups import Backup
 from tests.common import ball_maximum, ball_minimum, begun, by_state, recurrent
 
@@ -29,7 +29,7 @@ def naive_bounds(search: Explorer, backup: Backup, side: int, anchor: int, value
     Less `value`, which is the anchor's, where there is an anchor.
     """
     graph, rules = search.graph, search.rules
-    count, discount = int(graph.totals[STATES]), rules.discount
+    count, discount = search.count, rules.discount
     base = value if anchor >= 0 else 0.0
     edge = float((rules.span_high if side > 0 else rules.span_low)[0]) - base
     reward_edge = rules.reward_low + (rules.reward_width if side > 0 else 0.0)
@@ -90,7 +90,7 @@ def test_converged_bounds_are_those_of_plain_sweeps(which: int, kind: str, rewar
         search.explore(0.0, calls, MANY)
         assert search.rules.kind == expected
         graph, rules = search.graph, search.rules
-        others = [-1, 0, int(graph.totals[STATES]) - 1]
+        others = [-1, 0, search.count - 1]
         for side, anchor in product((1, -1), others):
             value = float((graph.low if side > 0 else graph.high)[anchor])
             bounds = new_side(graph, rules, side, anchor, value)

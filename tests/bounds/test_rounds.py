@@ -9,10 +9,8 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.bounds.converge import converge, new_side
-from smoothplan.bounds.gape import OTGapE
-from smoothplan.bounds.rounds import TUNING, Rounds
-from smoothplan.bounds.search import SearchRun
-from smoothplan.graph.sets import BestAction
+from smoothplan.bounds.gape import OTGapE, SearchRun
+from smoothplan.bounds.rounds import TUNING, BestAction, Rounds
 from smoothplan.theory.backups import Backup
 from tests.adversarial import ADVERSARIAL
 from tests.bounds.test_converge import naive_bounds

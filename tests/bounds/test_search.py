@@ -11,10 +11,9 @@ import pytest
 import smoothplan as sp
 from smoothplan.base import streams
 from smoothplan.base.arguments import Floats, Ints
-from smoothplan.bounds.gape import OTGapE
-from smoothplan.bounds.search import SearchRun
+from smoothplan.bounds.gape import OTGapE, SearchRun
+from smoothplan.bounds.rounds import root_intervals
 from smoothplan.chains.shared import SharedReference
-from smoothplan.graph.graph import CHUNKS
 from smoothplan.models.model import States
 from smoothplan.run.records import Root
 from studies.recurrent import mixed
@@ -37,7 +36,7 @@ def searched(model: Any, epsilon: float, seed: int, rounds: bool | None = None) 
     while not over:
         until = search.calls + 1 + search.calls // 10
         over = search.explore(until, until, alone(search.explorer))
-    return search.calls, int(search.explorer.graph.totals[CHUNKS])
+    return search.calls, int(search.explorer.graph.totals[0]["chunks"])
 
 
 WALKED_OR_ROUNDS: dict[str, tuple[list[sp.TabularModel], float]] = {
@@ -76,8 +75,8 @@ def test_a_search_goes_on_with_the_graph_of_a_reference() -> None:
         assert not search.explore(1000, 1000, alone(shared.explorer))
     assert shared.calls == 1000
     q = sp.exact.solve(model, HARD).q[:1]
-    assert contain(search.explorer.intervals[:, 0], q[0], search.explorer.intervals[:, 1])
-    assert (shared.error_range(np.array([0])) < np.ptp(search.explorer.span)).all()
+    assert contain(root_intervals(search.explorer)[:, 0], q[0], root_intervals(search.explorer)[:, 1])
+    assert (shared.error_range(np.array([0])) < np.ptp(sp.curvature.value_interval(model, HARD))).all()
     for planner, other in ((OTGapE(HARD, 0.0, delta=0.2), model), (OTGapE(HARD, 0.0), recurrent(4))):
         with pytest.raises(ValueError, match=f"explorer must be .* delta={planner.delta:g}"):
             planner.start(replace(root, model=other), shared.explorer)
@@ -192,7 +191,7 @@ def test_a_restored_search_goes_on_with_the_same_rounds(kind: str, simulator: bo
     rng = np.random.default_rng(0)
     undisturbed = started(planner, model)
     stepped(undisturbed, 3000)
-    assert undisturbed.explorer.graph.totals[CHUNKS] > 5
+    assert undisturbed.explorer.graph.totals[0]["chunks"] > 5
     expected = undisturbed.saved()
     for pause in rng.integers(1, 2500, size=4):
         search = started(planner, model)

@@ -15,7 +15,7 @@ import pytest
 import smoothplan as sp
 from smoothplan import specs
 from smoothplan.base.stopping import Stopped
-from smoothplan.bounds.rounds import Rounds
+from smoothplan.bounds.rounds import Rounds, root_intervals
 from smoothplan.chains.batched import BatchedChains
 from smoothplan.chains.sampling import bias, largest_gap
 from smoothplan.models.model import Oracle
@@ -225,14 +225,14 @@ def test_an_error_of_a_backup_ends_a_search_and_proves_nothing(engine: Any, erro
     with pytest.raises(type(error)):
         search.explore(0.01, 100_000, 10**6)
     assert backup.calls[0] == 501
-    low, high = search.interval
+    low, high = search.graph.low[0], search.graph.high[0]
     assert low <= sp.exact.solve(model, inner).values[0] <= high
     # It goes on where the backup does.
     backup.calls[0] = 0
     before, calls = high - low, search.oracle.calls
     search.explore(0.01, calls + 50, 50)
     assert search.oracle.calls > calls
-    assert search.interval[1] - search.interval[0] <= before
+    assert search.graph.high[0] - search.graph.low[0] <= before
 
 
 def test_a_value_that_is_no_number_is_named() -> None:
@@ -260,7 +260,7 @@ def test_a_search_is_saved_and_restored() -> None:
     two.restore(one.saved())
     for search in (one, two):
         search.explore(0.01, 1_000, 10**6)
-    np.testing.assert_array_equal(one.intervals, two.intervals)
+    np.testing.assert_array_equal(root_intervals(one), root_intervals(two))
     assert one.oracle.calls == two.oracle.calls
 
 

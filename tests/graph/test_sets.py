@@ -14,10 +14,11 @@ from scipy.stats import binom
 import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.bounds.gape import OTGapE
+from smoothplan.bounds.rounds import best_action, root_intervals
 from smoothplan.confidence.kl import bernoulli_lower, bernoulli_upper, wager_regret
 from smoothplan.graph import sets
 from smoothplan.graph.explorer import FIRST_ROOM, Explorer
-from smoothplan.graph.graph import BY_OUTCOME, ENDED, PAIRS, STATES, spans
+from smoothplan.graph.graph import BY_OUTCOME, ENDED, spans
 from smoothplan.run.records import EngineName
 from smoothplan.theory.backups import Backup, discrete_cost
 from tests.common import ball_maximum, ball_minimum, begun, by_state, contain, tied
@@ -88,7 +89,7 @@ class Look(NamedTuple):
 
 
 def look(search: Explorer) -> Look:
-    number, stages, actions = int(search.graph.totals[STATES]), search.rules.stages, search.rules.actions
+    number, stages, actions = search.count, search.rules.stages, search.rules.actions
     shapes = [(number, stages)] * 2 + [(number, stages, actions)] * 2
     names = ("low", "high", "q_low", "q_high")
     arrays = [
@@ -202,7 +203,7 @@ def test_a_keyed_search_with_references_by_state_grows_too() -> None:
     for calls in (100, 400, 1000):
         search.explore(0.0, calls, MANY)
         assert holds(look(search), truth)
-    assert search.graph.totals[STATES] > 2 * FIRST_ROOM
+    assert search.count > 2 * FIRST_ROOM
 
 
 # Coverage
@@ -239,7 +240,7 @@ def test_what_pairs_spend_adds_up_to_delta(kind: Any, rewards: Any, branching: i
     pairs = search.graph.pairs[search.graph.pairs["count"] > 0]
     several = branching > 1 or (kind == "bernoulli" and rewards == "declared")
     sets = (rewards == "bounded") + several
-    assert len(pairs) == search.graph.totals[PAIRS] > 10
+    assert len(pairs) == search.graph.totals[0]["pairs"] > 10
     spent = np.sort(np.exp(-pairs["log_odds"]))[::-1] * max(sets, 1)
     i = np.arange(len(pairs))
     np.testing.assert_allclose(spent, 0.2 * (1.0 / np.log2(i + 2) - 1.0 / np.log2(i + 3)), rtol=1e-9)
@@ -460,7 +461,7 @@ def test_an_interval_covers_what_has_not_been_seen(bound: int) -> None:
     search = begun(OTGapE(sp.HardMax(), 0.0, 0.1), model)
     search.explore(0.0, 1, MANY)
     entry = int(np.flatnonzero(search.graph.pairs["count"])[0])
-    low, high = search.intervals[entry]
+    low, high = root_intervals(search)[entry]
     reward = float(model.rewards[0, entry])
     span = np.array(sp.curvature.value_interval(model, sp.HardMax()))
     assert (low, high) == pytest.approx(tuple(reward + 0.6 * span))
@@ -533,7 +534,7 @@ def test_a_certificate_holds_in_whichever_case_is_true() -> None:
         for (low, high), best in product(np.moveaxis(cases, -1, 1), range(shape[1])):
             worst = np.where(np.arange(shape[1]) == best, low, high)  # the action values that contradict it most
             gaps[best] = max(gaps[best], np.delete(worst, best).max() - worst[best])
-        best, _, gap = sets.best_action(cases)
+        best, _, gap = best_action(cases)
         assert gap == gaps[best] == gaps.min()
 
 

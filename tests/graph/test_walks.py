@@ -9,11 +9,12 @@ import smoothplan as sp
 from smoothplan.bounds.gape import OTGapE
 from smoothplan.graph import walks
 from smoothplan.graph.explorer import FIRST_ROOM
-from smoothplan.graph.graph import ROUNDS, STATES, grown
+from smoothplan.graph.graph import resized
 from smoothplan.run.records import EngineName
 from smoothplan.theory.backups import Backup
 from tests.common import begun, by_state, tied
 from tests.graph.test_sets import MANY, ending, garnet
+from tests.saving import equal
 
 
 @pytest.mark.parametrize(
@@ -52,13 +53,13 @@ def test_an_episode_has_as_many_steps_as_stages(engine: EngineName, counts: Any)
     for calls in range(10, 2000, 11):
         search.explore(0.0, calls, MANY, 10**6)
         assert calls <= search.oracle.calls < calls + 7
-        assert search.oracle.calls == 7 * search.graph.totals[ROUNDS]
-    assert search.graph.totals[STATES] > 3 * FIRST_ROOM
+        assert search.oracle.calls == 7 * search.graph.totals[0]["rounds"]
+    assert search.count > 3 * FIRST_ROOM
     # The last one is cut short by the limit, and only that one.
-    rounds, calls = int(search.graph.totals[ROUNDS]), search.oracle.calls
+    rounds, calls = int(search.graph.totals[0]["rounds"]), search.oracle.calls
     search.explore(0.0, 10**6, MANY, calls + 15)
     assert search.oracle.calls == calls + 15
-    assert search.graph.totals[ROUNDS] == rounds + 3
+    assert search.graph.totals[0]["rounds"] == rounds + 3
 
 
 def test_room_does_not_matter() -> None:
@@ -66,10 +67,10 @@ def test_room_does_not_matter() -> None:
     model = garnet(0, states=3000, actions=3, kind="deterministic")
     for planner in (OTGapE(sp.LogSumExp(0.2), 0.0), OTGapE(sp.HardMax(), 0.0, horizon=5, sampling="trajectories")):
         growing, roomy = begun(planner, model), begun(planner, model)
-        roomy.graph = grown(roomy.graph, roomy.rules, 5000, 20_000)
+        roomy.graph = resized(roomy.graph, roomy.rules, 5000, 20_000)
         for search in (growing, roomy):
             search.explore(0.0, 3000, MANY)
-        assert growing.graph.totals[STATES] > 5 * FIRST_ROOM
+        assert growing.count > 5 * FIRST_ROOM
         found, expected = growing.saved(), roomy.saved()
-        assert all((found[name] == expected[name]).all() for name in expected if name != "room")
+        assert equal(found, expected)
         assert FIRST_ROOM < len(growing.graph.keys) < len(roomy.graph.keys)

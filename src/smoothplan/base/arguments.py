@@ -149,6 +149,12 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def one_of(name: str, value: Any, *choices: str) -> None:
+    """Refuses a value that is none of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
+
+
 def numbers(name: str, values: ArrayLike) -> Floats:
     """A float64 array, which may hold infinities and NaNs. Strings and None are refused."""
     try:

@@ -2,13 +2,13 @@
 
 Both sides are one computation: from below, everything changes its sign. Values may be taken relative to that of one
 state, the *anchor*. With h(s) = V(s) − V(anchor), the Bellman equation becomes h(s) = F(r + γ·E h) − (1−γ)·V(anchor),
-h(anchor) = 0. So bounds on h add up what is not known until the anchor is reached, and not for ever. What two actions
-are worth differs by what they are worth until then: the rest is common to both.
+h(anchor) = 0. So bounds on h add up uncertainty until the anchor is reached, and not for ever. The values of two
+actions differ only by rewards before the anchor: the rest is common to both.
 
 Policy iteration finds the bounds: it alternates between the extreme transition probabilities of every pair, and the
-values that follow if they stay as they are. It ends near the fixed point, on either side of it. What one more step
-would add to any value, divided by 1 − γ, moves the result to the safe side, for a step adds at most γ times what is
-added to the values: so the result is a bound wherever the iteration ends.
+values that follow if they stay as they are. It ends near the fixed point, on either side of it. The most that one more
+step would add to any value, divided by 1 − γ, moves the result to the safe side, because a step adds at most γ times
+the amount added to the values. So the result is a bound wherever the iteration ends.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
 from smoothplan.confidence.kl import ball_extreme
-from smoothplan.graph.graph import BY_OUTCOME, ENDED, OUTCOMES, STATES, VARYING, Graph, Rules
+from smoothplan.graph.graph import BY_OUTCOME, ENDED, VARYING, Graph, Rules
 from smoothplan.theory.softmaxes import fill_frame, frame_value
 
 
@@ -29,12 +29,12 @@ class Side(NamedTuple):
 
     side: int  # 1 from above, −1 from below
     anchor: int  # the number of a state, −1 for none
-    base: float  # the value of the anchor, with the sign of the side; 0 where there is none
+    base: float  # the value of the anchor, with the sign of the side; 0 if there is none
     values: Floats  # [n]
     q: Floats  # [n·K]
-    bonus: Floats  # [n·K], how far q is from the estimate with these values: what samples of the pair can reduce
+    bonus: Floats  # [n·K], how far q is from the estimate with these values: samples of the pair reduce it
     exponent: Floats  # [n·K], how fast: the bonus falls like count^(−exponent)
-    own: Floats  # [n·K], q less what the seen successors contribute
+    own: Floats  # [n·K], q less the contribution of the seen successors
     ahead: Floats  # [n·K], how far the ν of `ball_extreme` was above the best value
     worst_case: Floats  # [M], the probabilities of outcomes that attain the bound; 0 for the end
     moves: Floats  # [n], how the last sweep changed values
@@ -42,16 +42,16 @@ class Side(NamedTuple):
 
 
 def new_side(graph: Graph, rules: Rules, side: int, anchor: int = -1, value: float = 0.0) -> Side:
-    """What is known without an iteration.
+    """The bounds before any iteration.
 
     `value` is that of the anchor: the smallest that is possible from above, the largest from below.
     """
-    states, actions = int(graph.totals[STATES]), rules.actions
+    states, outcomes = (int(graph.totals[0][name]) for name in ("states", "outcomes"))
     base = side * value if anchor >= 0 else 0.0
     values = (graph.high[:states] if side > 0 else -graph.low[:states]) - base
     if anchor >= 0:
         values[anchor] = 0.0
-    pairs = states * actions
+    pairs = states * rules.actions
     return Side(
         side,
         anchor,
@@ -62,7 +62,7 @@ def new_side(graph: Graph, rules: Rules, side: int, anchor: int = -1, value: flo
         exponent=np.ones(pairs),
         own=np.zeros(pairs),
         ahead=np.zeros(pairs),
-        worst_case=np.zeros(int(graph.totals[OUTCOMES])),
+        worst_case=np.zeros(outcomes),
         moves=np.zeros(states),
         best=np.zeros(states, dtype=np.int64),
     )
@@ -73,7 +73,7 @@ def converge(graph: Graph, rules: Rules, bounds: Side, frames: Floats, room: Flo
     """Tightens the bounds; returns by how much each q, which is that of one step, must be enlarged to hold.
 
     Args:
-        graph: what was discovered.
+        graph: the discovered states.
         rules: of an endless search with pooled counts.
         bounds: overwritten.
         frames: [1, 1 + J, K + 1], overwritten.
@@ -142,7 +142,7 @@ def _extreme(graph: Graph, rules: Rules, bounds: Side, entry: int, reward_top: f
     bound, pole = ball_extreme(room[0, : pair.seen], room[1, : pair.seen], unseen, level, bounds.ahead[entry])
     bounds.ahead[entry] = pole - max(most, unseen)
     reach, bonus = pole - bound, max(bound - mean, 0.0)
-    # The probabilities that attain it; what is left goes to what was not seen.
+    # The probabilities that attain it; the remainder goes to unseen outcomes.
     seen, own = 0.0, 0.0
     for place in range(pair.seen):
         outcome = pair.start + place
@@ -174,7 +174,7 @@ def _extreme(graph: Graph, rules: Rules, bounds: Side, entry: int, reward_top: f
 
 @partial(compiled, inner=True)
 def _value(graph: Graph, rules: Rules, bounds: Side, state: int, frames: Floats) -> float:
-    """What the backup makes of the action values of a state; notes the best action."""
+    """The backup of the action values of a state; notes the best action."""
     first = state * rules.actions
     best = 0
     for action in range(1, rules.actions):

@@ -12,7 +12,7 @@ import numpy as np
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints, frozen
 from smoothplan.graph.explorer import Explorer
-from smoothplan.graph.graph import ENDED, PAIRS, Graph, Rules, records_of
+from smoothplan.graph.graph import ENDED, Graph, Rules
 
 Node = tuple[int, int]
 """The number under which a state was discovered, and a stage, which is 0 in an endless problem."""
@@ -25,7 +25,7 @@ class Pair(NamedTuple):
     samples: int
     reward: list[float]  # the interval of the mean reward
     q: list[float]  # the interval of the action value
-    successors: dict[Node | None, int]  # the number of times that each was seen; None for the end
+    successors: dict[Node | None, int]  # the count of each; None for the end
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,14 +41,14 @@ class Explored:
     action_names: tuple[str, ...] | None
 
     def __repr__(self) -> str:
-        return f"Explored({len(self.states)} states, {self.graph.totals[PAIRS]} pairs, {self.calls} calls)"
+        return f"Explored({len(self.states)} states, {self.graph.totals[0]['pairs']} pairs, {self.calls} calls)"
 
-    @property
+    @cached_property
     def intervals(self) -> Floats:
         """Intervals of the values of N states at H stages, [N, H, 2]."""
         return self._stacked(self.graph.low, self.graph.high)
 
-    @property
+    @cached_property
     def q(self) -> Floats:
         """Intervals of the action values, [N, H, K, 2]."""
         return self._stacked(self.graph.q_low, self.graph.q_high, self.rules.actions)
@@ -64,10 +64,10 @@ class Explored:
         Nodes at the same depth are in the order of discovery.
         """
         depths, latest = {(0, 0): 0}, [(0, 0)]
-        for depth in range(1, len(self.states) + self.rules.stages + 1):
+        while latest:
             found = {node for before in latest for pair in self.pairs(before) for node in pair.successors}
             latest = sorted(node for node in found if node is not None and node not in depths)
-            depths |= dict.fromkeys(latest, depth)
+            depths |= dict.fromkeys(latest, 1 + max(depths.values()))
         return depths
 
     def interval(self, node: Node) -> list[float]:
@@ -75,26 +75,22 @@ class Explored:
         number, stage = node
         if stage == self.rules.stages:  # after the last stage of a finite horizon
             return [float(self.rules.span_low[stage]), float(self.rules.span_high[stage])]
-        place = number * self.rules.stages + stage
-        return [float(self.graph.low[place]), float(self.graph.high[place])]
+        return self.intervals[number, stage].tolist()  # type: ignore[no-any-return]
 
     def pairs(self, node: Node) -> Iterator[Pair]:
         """The actions that were sampled at a node."""
         (number, stage), graph, rules = node, self.graph, self.rules
-        if stage == rules.stages:
-            return
-        record = number * records_of(rules) + (stage if rules.stage_wise else 0)
-        for action in range(rules.actions):
+        for action in range(rules.actions if stage < rules.stages else 0):
+            record = number * rules.records + min(stage, rules.records - 1)
             pair = graph.pairs[record * rules.actions + action]
             if pair["count"] > 0:
-                place = (number * rules.stages + stage) * rules.actions + action
                 successors: dict[Node | None, int] = {}
                 for outcome in range(pair["start"], pair["start"] + pair["seen"]):  # some differ in rewards only
                     successor = int(graph.successors[outcome])
                     after = None if successor == ENDED else (successor, 0 if rules.endless else stage + 1)
                     successors[after] = successors.get(after, 0) + int(graph.hits[outcome])
-                reward, q = [pair["reward_low"], pair["reward_high"]], [graph.q_low[place], graph.q_high[place]]
-                yield Pair(action, int(pair["count"]), list(map(float, reward)), list(map(float, q)), successors)
+                reward, q = [float(pair["reward_low"]), float(pair["reward_high"])], self.q[number, stage, action]
+                yield Pair(action, int(pair["count"]), reward, q.tolist(), successors)
 
     def to_json(self) -> str:
         """One JSON object: the states that were reached, and the pairs that were sampled there.
@@ -123,7 +119,7 @@ class Explored:
             "gap": self.gap,
             "q_intervals": self.q[0, 0].tolist(),
             "states_discovered": len(self.states),
-            "pairs_sampled": int(self.graph.totals[PAIRS]),
+            "pairs_sampled": int(self.graph.totals[0]["pairs"]),
             "states": states,
             "pairs": pairs,
         }
@@ -137,9 +133,8 @@ class Explored:
         shown = list(self.depths)[: arguments.whole("limit", limit)]
         names = {node: f"s{place}" for place, node in enumerate(shown)}
         left, most = len(self.depths) - len(shown), max(int(self.graph.pairs["count"].max()), 2)
-        title = (
-            f"{self!r}: gap {self.gap:.4g}, {f'the {len(shown)} nearest nodes; {left} more' if left else 'all nodes'}"
-        )
+        extent = f"the {len(shown)} nearest nodes; {left} more" if left else "all nodes"
+        title = f"{self!r}: gap {self.gap:.4g}, {extent}"
         lines = [
             "digraph explored {",
             f"  graph [rankdir=LR, labelloc=t, label={_quoted(title)}];",
@@ -148,12 +143,12 @@ class Explored:
             "  end [shape=doublecircle, style=solid];",
             '  others [shape=plaintext, style=solid, label="not shown"];',
         ]
-        span = float(self.rules.span_high[0] - self.rules.span_low[0])
+        span = max(float(self.rules.span_high[0] - self.rules.span_low[0]), 1e-300)
         for node, name in names.items():
             low, high = self.interval(node)
             step = f"{'step' if self.rules.endless else 'stage'} {self.depths[node]}"
             state = self._name(node[0]) or str(np.asarray(self.states[node[0]]).tolist())
-            hue = 0.6 - 0.6 * min((high - low) / span if span > 0.0 else 0.0, 1.0) ** 0.25  # from blue to red
+            hue = 0.6 - 0.6 * min((high - low) / span, 1.0) ** 0.25  # from blue to red
             label = _quoted(state[:60], step, f"[{low:.3g}, {high:.3g}]")
             lines.append(f'  {name} [label={label}, fillcolor="{hue:.3f} 0.35 1.0"];')
             for pair in self.pairs(node):
@@ -172,7 +167,7 @@ class Explored:
         state = np.asarray(self.states[number])
         if self.state_names is None or state.shape or state.dtype.kind not in "iu":
             return None
-        return self.state_names[state] if 0 <= state < len(self.state_names) else None
+        return self.state_names[int(state)] if 0 <= state < len(self.state_names) else None
 
 
 def _quoted(*lines: str) -> str:

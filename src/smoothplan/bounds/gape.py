@@ -1,19 +1,31 @@
 """OT-GapE (the paper, section 8) and MDP-GapE (Jonsson et al., 2020): the best action by confidence bounds.
 
 They keep an interval for the value of every discovered state, and look for the root action that is ε-optimal with
-probability 1 − δ. `SearchRun` is such a search at work.
+probability 1 − δ: by walks while these discover much, by rounds of samples once states recur.
 """
 
 import math
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+import numpy as np
+
 from smoothplan.base import arguments
-from smoothplan.bounds.search import SearchRun
-from smoothplan.graph.explorer import Explorer, Key, searched_table
-from smoothplan.graph.graph import MOST_SUCCESSORS, Rules, rules_of, spans
-from smoothplan.models.model import GenerativeModel, Oracle
-from smoothplan.run.records import Root
+from smoothplan.base.records import Arrays, Readable
+from smoothplan.base.streams import CALLS
+from smoothplan.bounds.explored import explored
+from smoothplan.bounds.rounds import BestAction, Rounds, best_action, root_intervals
+from smoothplan.bounds.sampling import Batch, Draw, PairSampler, Sampled, sample_pairs
+from smoothplan.graph.explorer import Explorer, Key, required_key, searched_table
+from smoothplan.graph.graph import Rules, rules_of, spans, successor_bound
+from smoothplan.models.model import GenerativeModel, Oracle, declared_values
+from smoothplan.run.chunks import Chunk, Work
+from smoothplan.run.progress import Bottleneck, Display, GapProgress
+from smoothplan.run.records import GapDetails, History, Root, Snapshot, Status
+from smoothplan.run.session import SLICE_CALLS, in_slices
+from smoothplan.run.workers import Workers
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, HardMax, is_mixture, required_backup
 
@@ -23,9 +35,10 @@ class OTGapE:
     """Best-action identification by bounds that are propagated through a monotone backup.
 
     Every state that is discovered keeps an interval for its value. While many pairs are new, UGapE chooses a root
-    action, and a walk by ∇F of the upper bounds leads from there to where a sample helps most. Where states recur, a
-    round samples many pairs at once. Whenever the run stops, all intervals are valid at once, and so is the gap of the
-    result's details, which may be smaller than that between the intervals: differences may be known better than values.
+    action, and a walk by ∇F of the upper bounds leads from there to the pair whose sample helps most. Once states
+    recur, a round samples many pairs at once. Whenever the run stops, all intervals are valid at once, and so is the
+    gap of the result's details, which may be smaller than that between the intervals: differences may be known better
+    than values.
 
     Args:
         backup: F.
@@ -33,18 +46,18 @@ class OTGapE:
             is reached.
         delta: the probability that any interval fails.
         sampling: "focused" walks on the empirical model and samples the pair whose own uncertainty matters most, with
-            some trajectories in between, and samples many pairs in rounds where states recur; "trajectories" samples
+            some trajectories in between, and samples many pairs in rounds if states recur; "trajectories" samples
             along the way only, as printed.
         walk: "soft" by ∇F(U), "greedy" by argmax U, or ζ in [0, 1]: soft with probability ζ.
         horizon: None for the discounted value of the model; a number of stages, which are then told apart as printed.
-        tail: what follows the last stage: "honest", anything that the discounted value may be, or "zero", as printed:
-            the value is then that of the finite problem.
+        tail: the values after the last stage: "honest", anything that the discounted value may be, or "zero", as
+            printed: the value is then that of the finite problem.
         counts: "pooled" over stages, or "stage-wise", as printed.
         thresholds: "valid" cover δ; "published" are those of MDP-GapE's public implementation, which do not.
-        rewards: "declared" uses what the model declares of its rewards, "bounded" nothing but their range.
+        rewards: "declared" uses the model's declaration of its rewards, "bounded" nothing but their range.
         successors: a bound on the different next states of one (s, a); the model's own by default. None is needed: it
-            helps where it is 1 or 2, and once all next states of a pair were seen.
-        key: what identifies a state, a function from a state to something hashable; by default the state itself. States
+            helps if it is 1 or 2, and once all next states of a pair were seen.
+        key: identifies a state, a function from a state to something hashable; by default the state itself. States
             with the same key must behave alike, or nothing is proved.
     """
 
@@ -67,38 +80,30 @@ class OTGapE:
         required_backup(self.backup)
         object.__setattr__(self, "epsilon", arguments.bounded("epsilon", self.epsilon))
         object.__setattr__(self, "delta", arguments.failure(self.delta))
-        for name, choices in (
-            ("sampling", ("focused", "trajectories")),
-            ("tail", ("honest", "zero")),
-            ("counts", ("pooled", "stage-wise")),
-            ("thresholds", ("valid", "published")),
-            ("rewards", ("declared", "bounded")),
-        ):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be {choices[0]!r} or {choices[1]!r}, got {getattr(self, name)!r}")
-        if isinstance(self.walk, str):
-            if self.walk not in ("soft", "greedy"):
-                raise ValueError(f"walk must be 'soft', 'greedy' or a number in [0, 1], got {self.walk!r}")
-        else:
+        arguments.one_of("sampling", self.sampling, "focused", "trajectories")
+        arguments.one_of("tail", self.tail, "honest", "zero")
+        arguments.one_of("counts", self.counts, "pooled", "stage-wise")
+        arguments.one_of("thresholds", self.thresholds, "valid", "published")
+        arguments.one_of("rewards", self.rewards, "declared", "bounded")
+        if not isinstance(self.walk, str):
             arguments.probability("walk", self.walk)
+        elif self.walk not in ("soft", "greedy"):
+            raise ValueError(f"walk must be 'soft', 'greedy' or a number in [0, 1], got {self.walk!r}")
         if self.horizon is not None:
-            object.__setattr__(
-                self, "horizon", arguments.whole("horizon", self.horizon, most=100_000)
-            )  # every state has bounds at each stage
+            most = 100_000  # every state has bounds at each stage
+            object.__setattr__(self, "horizon", arguments.whole("horizon", self.horizon, most=most))
         elif self.tail == "zero" or self.counts == "stage-wise":
             name = "tail" if self.tail == "zero" else "counts"
             raise ValueError(f"{name}={getattr(self, name)!r} needs a horizon, got horizon=None")
         if self.successors is not None:
-            successors = arguments.whole("successors", self.successors, most=MOST_SUCCESSORS)
-            object.__setattr__(self, "successors", successors)
-        if self.key is not None and not callable(self.key):
-            raise TypeError(f"key must be a function from a state to something hashable, got {self.key!r}")
+            object.__setattr__(self, "successors", successor_bound("successors", self.successors))
+        required_key(self.key)
 
-    def start(self, root: Root, explorer: Explorer | None = None) -> SearchRun:
+    def start(self, root: Root, explorer: Explorer | None = None) -> "SearchRun":
         """A search that knows nothing but the root; or one that goes on with a graph.
 
         Args:
-            root: where it starts, and its limits.
+            root: the state, and the limits of the run.
             explorer: owns the graph to go on with, such as that of a `SharedReference` of the same model, backup and δ.
         """
         if root.max_calls is None and root.max_seconds is None:
@@ -113,15 +118,15 @@ class OTGapE:
     def _require_end(self, model: GenerativeModel) -> None:
         """Refuses a run without limits that might go on for ever."""
         if self.epsilon == 0.0:
-            raise ValueError("epsilon must be greater than 0 where neither max_calls nor max_seconds is given, got 0")
+            raise ValueError("epsilon must be greater than 0 unless max_calls or max_seconds is given, got 0")
         curvature.resolvable(self.epsilon, curvature.value_interval(model, self.backup))
         if self.horizon is not None:
             low, high = spans(model, self.backup, self.horizon, self.tail)[-1]
             beyond = model.discount**self.horizon * (high - low)
             if beyond >= self.epsilon:
                 raise ValueError(
-                    f"horizon must be longer where neither max_calls nor max_seconds is given, got {self.horizon}: "
-                    f"what lies beyond may be worth {beyond:.2g}, and epsilon={self.epsilon:g} may never be reached"
+                    f"horizon must be longer unless max_calls or max_seconds is given, got {self.horizon}: values "
+                    f"beyond it may differ by {beyond:.2g}, and epsilon={self.epsilon:g} may never be reached"
                 )
 
     def _rules(self, model: GenerativeModel) -> Rules:
@@ -130,7 +135,7 @@ class OTGapE:
         if self.thresholds == "published":
             published = math.log(model.actions) * (self.horizon or published_horizon(self.epsilon, model.discount))
         return rules._replace(
-            stage_wise=self.counts == "stage-wise",
+            records=rules.stages if self.counts == "stage-wise" else 1,
             published=published,
             soft_share={"soft": 1.0, "greedy": 0.0}[self.walk] if isinstance(self.walk, str) else float(self.walk),
             focused=self.sampling == "focused",
@@ -175,3 +180,185 @@ def published_horizon(epsilon: float, discount: float) -> int:
     if arguments.positive("epsilon", epsilon) * (1.0 - discount) / 2.0 >= 1.0 or discount == 0.0:
         return 1
     return max(1, math.ceil(math.log(epsilon * (1.0 - discount) / 2.0) / math.log(discount)))
+
+
+class SearchRun:
+    """A search for an action that is ε-optimal with probability 1 − δ. Its proofs hold whenever it stops.
+
+    Args:
+        explorer: owns the graph, which may have been explored before.
+        root: the limits of the run.
+        epsilon, delta: ε and δ; δ is that of the explorer's rules.
+        certified: whether its thresholds cover δ.
+    """
+
+    def __init__(self, explorer: Explorer, root: Root, epsilon: float, delta: float, certified: bool = True) -> None:
+        self.explorer, self._root = explorer, root
+        self.epsilon, self.delta, self._certified = epsilon, delta, certified
+        self._history = History()
+        rules = explorer.rules
+        recurs = rules.endless and rules.focused and rules.published < 0.0 and is_mixture(explorer.backup)
+        self.rounds = Rounds(explorer) if recurs else None
+        self._declares_values = declared_values(root.model) is not None
+
+    def run(self, workers: Workers, display: Display) -> Status:
+        """Searches until the gap is within ε or a limit is reached."""
+        return "converged" if self.search(self._root.max_calls, workers, display) else "max_calls"
+
+    def search(self, max_calls: int | None, workers: Workers, display: Display) -> bool:
+        """Searches until the gap is within ε or a number of calls is made; returns whether it is.
+
+        Walks build on each other, so one worker makes them. The chunks of a round are drawn by all workers, and threads
+        of this process sweep its bounds.
+        """
+        root, role, threads = self._root, self.explorer.oracle.role, workers.threads
+        work = Work(PairSampler(), root.model, root.state, root.seed, kept=False, role=role)
+
+        def draw(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Sampled]]:
+            chunks = (Chunk(number, PairSampler.pairs, (*pairs,), int(pairs[2].sum())) for number, *pairs in batches)
+            for chunk, outcome in workers.in_order(work, chunks):
+                yield (chunk.number, *chunk.arguments), outcome.sums
+                show()
+
+        def explore(until: int, limit: int) -> bool:
+            converged = self.explore(until, limit, draw, threads)
+            show()
+            return converged
+
+        def show() -> None:
+            if display.shown:
+                display.update(self.calls, self.interval, self.progress)
+
+        return in_slices(self, explore, max_calls, workers)
+
+    def explore(self, until: int, limit: int, draw: Draw, threads: int = 1) -> bool:
+        """Makes walks until a number of calls is made, or one round; returns whether the gap is within ε.
+
+        Args:
+            until: no walk begins after this many calls in all.
+            limit: no call is made after this many in all; a round may use them all.
+            draw: calls the simulator for a round.
+            threads: sweep the bounds.
+        """
+        converged = self._round(limit, draw, threads)
+        if converged is None:
+            converged = self.explorer.explore(self.epsilon, until, SLICE_CALLS, limit)
+        self._history.add(self.calls, root_intervals(self.explorer))
+        return converged
+
+    def _round(self, limit: int, draw: Draw, threads: int) -> bool | None:
+        """A round of samples; None if walks are better."""
+        rounds = self.rounds
+        if rounds is None:
+            return None
+        if not rounds.take_over(self.calls):
+            if self._declares_values and rounds.compare_now(self.calls):
+                rounds.sweep(self.epsilon, threads)
+                self._require_possible(rounds)
+            return None
+        brackets = rounds.tighten(self.epsilon, threads)
+        self._require_possible(rounds)
+        best, challenger, gap = self.proved
+        if gap <= self.epsilon:
+            return True
+        if self.calls >= limit:
+            return False
+        counts = rounds.counts(brackets, gap, self.epsilon, limit - self.calls)
+        if not counts.any():  # no sample helps: the actions are tied for certain
+            return None
+        sample_pairs(self.explorer, np.flatnonzero(counts), counts[counts > 0], (best, challenger), draw)
+        self.explorer.graph.totals[0]["rounds"] += 1
+        return False
+
+    def _require_possible(self, rounds: Rounds) -> None:
+        """Compares the bounds of every value with the range that the model declares, if it does."""
+        explorer, (low, high) = self.explorer, rounds.values
+        for number in (int(np.argmax(low)), int(np.argmin(high))) if self._declares_values else ():
+            proved = float(low[number]), float(high[number])
+            curvature.require_possible(self._root.model, explorer.backup, proved, explorer.state(number))
+
+    # What is known
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made."""
+        return int(self.explorer.oracle.stream[CALLS])
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval of the root's value."""
+        return float(self.explorer.graph.low[0]), float(self.explorer.graph.high[0])
+
+    @property
+    def proved(self) -> BestAction:
+        """The best proof: by the intervals of the action values, or by relative bounds."""
+        found = best_action(root_intervals(self.explorer)[None])
+        relative = None if self.rounds is None else self.rounds.proved
+        return found if relative is None or found.gap <= relative.gap else relative
+
+    @property
+    def progress(self) -> GapProgress:
+        """How far the identification of the best action is."""
+        explorer, rounds, proved = self.explorer, self.rounds, self.proved
+        width, price = float(explorer.rules.span_high[0] - explorer.rules.span_low[0]), None
+        if self.calls > 0 and 0.0 < self.epsilon < proved.gap:
+            exponent = 0.5 if rounds is None else rounds.exponent
+            with suppress(OverflowError):  # more than a float can count: no estimate
+                price = math.exp(math.log(self.calls) + (math.log(proved.gap) - math.log(self.epsilon)) / exponent)
+        bottlenecks = tuple(
+            Bottleneck(explorer.state(entry // explorer.rules.actions), entry % explorer.rules.actions, share)
+            for entry, share in (() if rounds is None else rounds.bottlenecks)
+        )
+        relative = rounds is not None and proved is rounds.proved
+        return GapProgress(proved.gap, proved.gap / width if width > 0.0 else 0.0, price, relative, bottlenecks)
+
+    def result(self) -> Snapshot:
+        """The middles of the intervals, and the action that is proved to be the closest to optimal."""
+        explorer, totals, intervals = self.explorer, self.explorer.graph.totals[0], root_intervals(self.explorer)
+        best, challenger, gap = self.proved
+        q = intervals.mean(axis=1)
+        if self.rounds is not None and len(self.rounds.differences):
+            q = q.mean() + self.rounds.differences
+        return Snapshot(
+            value=sum(self.interval) / 2.0,
+            interval=self.interval,
+            action=best,
+            q=np.clip(q, intervals[:, 0], intervals[:, 1]),
+            q_intervals=intervals,
+            calls=self.calls,
+            samples=int(explorer.graph.pairs["count"][: self._root.model.actions].sum()),  # of the root's own pairs
+            epsilon=self.epsilon,
+            delta=self.delta,
+            details=GapDetails(
+                gap=gap,
+                challenger=challenger if len(intervals) > 1 else None,
+                action_calls=explorer.graph.spent.copy(),
+                rounds=int(totals["rounds"]),
+                history=self._history.until(self.calls, intervals),
+                certified=self._certified,
+                states=int(totals["states"]),
+                pairs=int(totals["pairs"]),
+                bytes=explorer.bytes,
+                graph=explored(explorer, gap),
+                progress=self.progress,
+            ),
+        )
+
+    # Checkpoints
+
+    def saved(self) -> Arrays:
+        """The search as arrays, between two calls of `explore`."""
+        rounds = {} if self.rounds is None else self.rounds.saved()
+        return self.explorer.saved() | rounds | self._history.saved()
+
+    def restore(self, arrays: Readable) -> None:
+        """Takes on the search that was saved.
+
+        Raises:
+            ValueError: the arrays are not those of such a search, which is then as it was.
+        """
+        rounds = None if self.rounds is None else self.rounds.restored(arrays)
+        history = History()
+        history.restore(arrays, self._root.model.actions)
+        self.explorer.restore(arrays)
+        self.rounds, self._history = rounds, history

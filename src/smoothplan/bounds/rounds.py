@@ -1,13 +1,13 @@
-"""Rounds of samples where states recur: how many of each pair, decided for all pairs at once.
+"""Rounds of samples for states that recur: the counts of all pairs are decided at once.
 
 The gap at the root is about Σ visits·bonus over pairs: the discounted visits of the optimistic policy after the
-challenger, with what the upper bound of each pair has in excess of its estimate, and those of the likely best policy
-after the best action, with what the lower bound lacks. A bonus falls like count^(−ξ), so that the fewest calls for a
-gap are those where one more sample of any pair would reduce it by the same: n ∝ (visits·ξ·bonus·n^ξ)^(1/(1+ξ)).
+challenger, times the excess of each pair's upper bound over its estimate, and those of the likely best policy after the
+best action, times the deficit of the lower bound. A bonus falls like count^(−ξ), so the fewest calls for a gap are
+those at which one more sample of any pair would reduce it equally: n ∝ (visits·ξ·bonus·n^ξ)^(1/(1+ξ)).
 
 The optimistic policy is the best of many that are nearly as optimistic, and changes as soon as its pairs are known
 better. So visits are averaged over rounds. That is fictitious play: an adversary answers every round with the most
-optimistic policy, and the samples are the best response to how it has answered so far.
+optimistic policy, and the samples are the best response to its answers so far.
 """
 
 import math
@@ -19,10 +19,10 @@ import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable, finite, piece, require
+from smoothplan.base.streams import CALLS
 from smoothplan.bounds.converge import Side, converge, flow, new_side
 from smoothplan.graph.explorer import Explorer
-from smoothplan.graph.graph import PAIRS, Graph
-from smoothplan.graph.sets import BestAction, best_action
+from smoothplan.graph.graph import Graph
 from smoothplan.theory.backups import depends_on_state
 
 
@@ -52,6 +52,36 @@ class Tuning(NamedTuple):
 TUNING = Tuning()
 
 
+class BestAction(NamedTuple):
+    """No action is better than the best one by more than the gap."""
+
+    best: int
+    challenger: int
+    gap: float
+
+
+def best_action(cases: Floats) -> BestAction:
+    """The action with the smallest gap, if one of several cases holds: intervals [m, K, 2], of all actions in each.
+
+    Only differences within a case matter: its intervals may be those of action values less a number common to all.
+    """
+    actions = cases.shape[1]
+    if actions == 1:
+        return BestAction(0, 0, 0.0)
+    excess = cases[:, None, :, 1] - cases[:, :, None, 0]  # [m, best, challenger]
+    excess[:, np.arange(actions), np.arange(actions)] = -np.inf
+    worst = excess.max(axis=0)
+    gaps = worst.max(axis=1)
+    best = int(np.argmin(gaps))
+    return BestAction(best, int(np.argmax(worst[best])), float(gaps[best]))
+
+
+def root_intervals(explorer: Explorer) -> Floats:
+    """The intervals of the root's action values, [K, 2]."""
+    graph, actions = explorer.graph, explorer.rules.actions
+    return np.stack([graph.q_low[:actions], graph.q_high[:actions]], axis=1)
+
+
 class Bracket(NamedTuple):
     """Bounds from above and from below, and the intervals of the root's action values that they prove, [K, 2].
 
@@ -64,22 +94,22 @@ class Bracket(NamedTuple):
 
 
 class Rounds:
-    """Decides between walks and rounds, and what a round samples.
+    """Decides between walks and rounds, and chooses the samples of a round.
 
     Args:
         explorer: owns the graph.
 
     Attributes:
         anchor: the number of the state that relative bounds refer to.
-        proved: the best that relative bounds have proved so far.
+        proved: the best proof by relative bounds so far.
         differences: estimates of the root's action values by relative bounds, less their mean, [K]; empty before.
-        values: what the last sweeps have proved of all values, from below and from above, [2, n].
+        values: bounds of all values by the last sweeps, from below and from above, [2, n].
         exponent: ξ, if the gap falls about like calls^(−ξ).
         bottlenecks: the pairs that hold up the gap, and the estimated share of each.
     """
 
     def __init__(self, explorer: Explorer) -> None:
-        self._explorer = explorer
+        self._explorer, self._by_state = explorer, depends_on_state(explorer.backup)
         self.proved: BestAction | None = None
         self.differences = np.zeros(0)
         self.values = np.zeros((2, 0))
@@ -87,6 +117,7 @@ class Rounds:
         self.bottlenecks: tuple[tuple[int, float], ...] = ()
         self._on = False
         self._mark = 1, 1  # calls and pairs when the epoch began
+        self._compared = 1  # calls at the last `compare_now`
         self.anchor = 0
         self._anchored = 0  # calls when it was chosen
         self._relative = False  # whether relative bounds were better then
@@ -96,18 +127,25 @@ class Rounds:
     def take_over(self, calls: int) -> bool:
         """Whether the next samples are those of a round: few pairs are new."""
         if calls >= TUNING.epoch * self._mark[0]:
-            pairs = max(int(self._explorer.graph.totals[PAIRS]), 1)
+            pairs = max(int(self._explorer.graph.totals[0]["pairs"]), 1)
             discovery = math.log(pairs / self._mark[1]) / math.log(calls / self._mark[0])
             fresh, stale = TUNING.discovery
             self._on = discovery <= (fresh if self._on else stale) or calls >= TUNING.calls_per_pair[0] * pairs
             self._mark = calls, pairs
         return self._on
 
+    def compare_now(self, calls: int) -> bool:
+        """Whether walks have doubled the calls since declared values were compared with the proved ones."""
+        if calls < 2 * self._compared:
+            return False
+        self._compared = calls
+        return True
+
     # Bounds
 
     def tighten(self, epsilon: float, threads: int = 1) -> list[Bracket]:
-        """Converges all bounds, and proves what they prove; returns those to allocate by, the best ones first."""
-        calls = self._explorer.oracle.calls
+        """Converges all bounds and keeps their proof; returns those to allocate by, the best ones first."""
+        calls = self._calls
         absolute = self.sweep(epsilon, threads)
         gap = best_action(absolute.root[None]).gap
         if gap <= epsilon:
@@ -139,13 +177,17 @@ class Rounds:
 
     def _tolerance(self, epsilon: float) -> float:
         """The accuracy that converged values need."""
-        return TUNING.accuracy * max(epsilon, best_action(self._explorer.intervals[None]).gap, 1e-9 * self._width)
+        return TUNING.accuracy * max(epsilon, best_action(root_intervals(self._explorer)[None]).gap, 1e-9 * self._width)
+
+    @property
+    def _calls(self) -> int:
+        return int(self._explorer.oracle.stream[CALLS])
 
     @property
     def _width(self) -> float:
         """Of the interval of all values."""
-        low, high = self._explorer.span
-        return high - low
+        rules = self._explorer.rules
+        return float(rules.span_high[0] - rules.span_low[0])
 
     def _ends(self, number: int) -> tuple[float, float]:
         """The interval of a state's value."""
@@ -188,20 +230,18 @@ class Rounds:
 
     def counts(self, brackets: list[Bracket], gap: float, epsilon: float, most: int) -> Ints:
         """Samples of each pair in the next round, [n·K], at most `most` in all."""
-        graph, calls = self._explorer.graph, self._explorer.oracle.calls
+        graph, calls = self._explorer.graph, self._calls
         counts = graph.pairs["count"][: len(brackets[0].upper.q)]
         visits = [self._averaged(bracket) for bracket in brackets]
         gains = [self._gains(bracket, each) for bracket, each in zip(brackets, visits, strict=True)]
-        # As if the gap fell like calls^(−ξ), with the mean ξ of what it consists of.
+        # As if the gap fell like calls^(−ξ), with the mean ξ of its parts.
         gain, exponents = gains[0]
         self.exponent = float(gain @ exponents / gain.sum()) if gain.any() else 0.5
         self.bottlenecks = self._largest_parts(brackets[0], visits[0])
         small, large = TUNING.growth
-        pairs = int(graph.totals[PAIRS])
+        pairs = int(graph.totals[0]["pairs"])
         largest = np.interp(math.log(calls / pairs), np.log(TUNING.calls_per_pair), TUNING.growth)
-        self._growth = float(np.interp(self.exponent, [0.5, 1.0], [largest, small]))
-        if pairs > TUNING.large:
-            self._growth = large
+        self._growth = large if pairs > TUNING.large else float(np.interp(self.exponent, [0.5, 1.0], [largest, small]))
         growth = self._growth
         if gap < epsilon * (1.0 + growth) ** self.exponent:  # less is enough
             growth = max((gap / epsilon) ** (1.0 / self.exponent) - 1.0, small / 2.0)
@@ -230,7 +270,7 @@ class Rounds:
         best = int(np.argmax(likely[:actions]))
         challenger = int(np.argmax(np.where(np.arange(actions) == best, -np.inf, upper[:actions])))
         result, waiting = np.zeros((2, len(upper))), np.zeros(len(upper) // actions)
-        states = np.asarray(self._explorer.states)[: len(waiting)] if depends_on_state(backup) else None
+        states = np.asarray(self._explorer.states)[: len(waiting)] if self._by_state else None
         for row, (q, first) in enumerate(((upper, challenger), (likely, best))):
             policy = np.ascontiguousarray(backup.policy(q.reshape(-1, actions), states)).reshape(-1)
             seen = graph.pairs, graph.successors, graph.hits
@@ -238,7 +278,7 @@ class Rounds:
         return result
 
     def _gains(self, bracket: Bracket, visits: Floats) -> tuple[Floats, Floats]:
-        """What samples of a pair reduce, visits·ξ·bonus, and its ξ; [n·K] each."""
+        """The gain of samples of a pair, visits·ξ·bonus, and its ξ; [n·K] each."""
         gain, weighted = np.zeros(visits.shape[1]), np.zeros(visits.shape[1])
         for each, side in zip(visits, (bracket.upper, bracket.lower), strict=True):
             part = each * side.exponent * np.minimum(side.bonus, self._width)
@@ -256,21 +296,21 @@ class Rounds:
     # Checkpoints
 
     def saved(self) -> Arrays:
-        """What the next rounds and the progress of the search depend on."""
-        proved = [] if self.proved is None else [self.proved]
+        """The state that the next rounds and the progress of the search depend on."""
+        numbers = [self._on, *self._mark, self.anchor, self._anchored, self._relative, self._compared]
         return {
-            "rounds": np.array([self._on, *self._mark, self.anchor, self._anchored, self._relative], dtype=np.int64),
+            "rounds": np.array(numbers, dtype=np.int64),
             "growth": np.array([self._growth, self.exponent]),
             "bottlenecks": np.array(self.bottlenecks, dtype=np.float64).reshape(-1, 2),
-            "proved": np.array(proved, dtype=np.float64).reshape(-1, 3),
+            "proved": np.array([] if self.proved is None else [self.proved], dtype=np.float64).reshape(-1, 3),
             "differences": self.differences,
             "visits": self._visits.get(False, np.zeros((2, 0))),
             "relative_visits": self._visits.get(True, np.zeros((2, 0))),
         }
 
     def restored(self, arrays: Readable) -> "Rounds":
-        """What was saved, of a graph that is restored too. ValueError if it does not fit."""
-        numbers = piece(arrays, "rounds", np.int64, 6)
+        """The saved state, of a graph that is restored too. ValueError if it does not fit."""
+        numbers = piece(arrays, "rounds", np.int64, 7)
         growth, proved = finite(arrays, "growth", 2), finite(arrays, "proved", None, 3)
         bottlenecks = finite(arrays, "bottlenecks", None, 2)
         differences = finite(arrays, "differences", None)
@@ -288,7 +328,7 @@ class Rounds:
         known = (entries >= 0.0) & (entries < states * actions) & (entries == np.floor(entries))
         require(known.all(), "'bottlenecks' must be known pairs")
         result = Rounds(self._explorer)
-        on, calls, pairs, result.anchor, result._anchored, relative = numbers.tolist()
+        on, calls, pairs, result.anchor, result._anchored, relative, result._compared = numbers.tolist()
         result._on, result._mark, result._relative = bool(on), (calls, pairs), bool(relative)
         (result._growth, result.exponent), result.differences = growth.tolist(), differences.copy()
         result.bottlenecks = tuple((int(entry), share) for entry, share in bottlenecks.tolist())
@@ -310,7 +350,7 @@ def _narrow(graph: Graph, found: Bracket) -> None:
 
 
 def _shared_out(counts: Ints, gain: Floats, exponent: Floats, budget: float) -> Floats:
-    """New samples of pairs, [n·K], `budget` in all: where one more of any would reduce the gap by the same."""
+    """New samples of pairs, [n·K], `budget` in all, such that one more of any would reduce the gap equally."""
     have = np.maximum(counts, 1.0)
     ratios, powers = gain / have, 1.0 / (1.0 + exponent)
 
@@ -330,7 +370,7 @@ def _shared_out(counts: Ints, gain: Floats, exponent: Floats, budget: float) -> 
 
 
 def _whole(wanted: Floats, most: int) -> Ints:
-    """Whole numbers near these, at most `most` in all: what rounding leaves over is carried on to the next."""
+    """Whole numbers near these, at most `most` in all: the remainder of rounding is carried on to the next."""
     total = float(wanted.sum())
     if total > most:
         wanted = wanted * (most / total)

@@ -20,9 +20,10 @@ from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
 from smoothplan.base.records import Arrays, Readable, finite, piece, require
 from smoothplan.base.streams import CALLS, Stream, uniform
-from smoothplan.graph.explorer import NO_TABLE, Key, StateIndex, searched_table
-from smoothplan.graph.graph import NOWHERE, empty_slots, enter_all, slot_of, spans
-from smoothplan.graph.walks import FULL, PAUSED, SAMPLE
+from smoothplan.graph.explorer import NO_TABLE, Key, StateIndex, required_key, searched_table
+from smoothplan.graph.graph import empty_slots, enter_all, slot_of, spans
+from smoothplan.graph.sets import FULL
+from smoothplan.graph.walks import PAUSED, SAMPLE
 from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.models.tabular import Tables, draw
 from smoothplan.run.progress import Display
@@ -40,31 +41,31 @@ FIRST_NODES, MOST_DEPTH = 256, 10_000
 class UCT:
     """Upper confidence bounds applied to trees (Kocsis and Szepesvári, 2006): a baseline, without a guarantee.
 
-    Every round goes down a tree of what was seen, by the action with the largest Q + c·w·√(log N / n), untried ones
-    first and in random order; adds a node where it leaves the tree; finds out what that is worth; and puts its
-    discounted return into the mean Q of every pair on its way. The scale w is the range of the returns that were seen
-    from that node on: what a model declares is often many times wider than what happens (by its rewards, a lake that
-    pays 1 at its end may have values in [0, 20]), and a range that is seen needs no tuning for rewards of another size.
+    Every round goes down the tree by the action with the largest Q + c·w·√(log N / n), untried ones first and in random
+    order; adds a node where it leaves the tree; evaluates that node; and puts its discounted return into the mean Q of
+    every pair on its way. The scale w is the range of the returns seen from that node on. A declared range is often
+    many times wider (by its rewards, a lake that pays 1 at its end may have values in [0, 20]), and the range seen
+    needs no tuning for rewards of another size.
 
-    It has no end of its own, so that `plan` needs `max_calls` or `max_seconds`. A round that is cut short by the limit
-    counts for nothing. Values and action are estimates. The interval of the result is what the model declares.
+    It has no end of its own, so `plan` needs `max_calls` or `max_seconds`. A round that is cut short by the limit
+    counts for nothing. Values and action are estimates. The interval of the result is that of the declared values.
 
     Args:
         backup: the hard maximum.
-        epsilon: how deep the tree is where no depth is given: what lies beyond is worth ε at most. It then counts as 0.
+        epsilon: the depth of the tree if no depth is given: rewards beyond it are worth ε at most. They count as 0.
         depth: D, steps of a round, at most.
         loop: "closed": a node is a state at a depth, and equal states share their statistics; "open": a node is a
             sequence of actions, for simulators whose states never repeat. An open loop converges to the best such
-            sequence, which may be worse than reacting to what happens.
+            sequence, which may be worse than reacting to the state.
         exploration: c. UCB1 has √2 for returns whose range is 1 (Auer, Cesa-Bianchi and Fischer, 2002), and so has UCT:
             2·C_p with C_p = 1/√2. Regrets on nine models hardly differed between 0.5 and √2; below, a search may
             settle on a wrong action.
-        rollout: what a new node is worth: "random", the return of random actions to the depth; "none", the middle of
-            what is possible from there on. A rollout takes calls, but the middle may be far off: "none" is better
-            where calls are few for the depth, and bad where an episode ends at its goal.
+        rollout: the value of a new node: "random", the return of random actions to the depth; "none", the middle of the
+            possible values. A rollout takes calls, but the middle may be far off: "none" is better if calls are few for
+            the depth, and bad if an episode ends at its goal.
         recommendation: "value", the action with the best mean; "visits", the one that was tried most.
-        key: what identifies a state of a closed loop, a function from a state to something hashable; by default the
-            state itself.
+        key: identifies a state of a closed loop, a function from a state to something hashable; by default the state
+            itself.
     """
 
     backup: Backup = field(default_factory=HardMax)
@@ -87,28 +88,22 @@ class UCT:
         if self.depth is not None:
             object.__setattr__(self, "depth", arguments.whole("depth", self.depth, most=MOST_DEPTH))
         object.__setattr__(self, "exploration", arguments.bounded("exploration", self.exploration))
-        if self.rollout is None:  # as a spec says it
-            object.__setattr__(self, "rollout", "none")
-        for name, choices in (
-            ("loop", ("closed", "open")),
-            ("rollout", ("random", "none")),
-            ("recommendation", ("value", "visits")),
-        ):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be {choices[0]!r} or {choices[1]!r}, got {getattr(self, name)!r}")
-        if self.key is not None and not callable(self.key):
-            raise TypeError(f"key must be a function from a state to something hashable, got {self.key!r}")
+        object.__setattr__(self, "rollout", "none" if self.rollout is None else self.rollout)  # None is a spec's word
+        arguments.one_of("loop", self.loop, "closed", "open")
+        arguments.one_of("rollout", self.rollout, "random", "none")
+        arguments.one_of("recommendation", self.recommendation, "value", "visits")
+        required_key(self.key)
         if self.key is not None and self.loop == "open":
             raise ValueError(f"key is for loop='closed': an open loop tells no states apart, got {self.key!r}")
 
     def start(self, root: Root) -> "UCTRun":
         """A search that knows nothing but the root."""
         if root.max_calls is None and root.max_seconds is None:
-            raise ValueError("UCT needs a limit, max_calls or max_seconds, for it has no end of its own: got neither")
+            raise ValueError("UCT needs a limit, max_calls or max_seconds, because it has no end of its own")
         return UCTRun(self, root)
 
     def depth_for(self, model: GenerativeModel) -> int:
-        """The depth of the tree: as given, or such that what lies beyond is worth ε at most, either way."""
+        """The depth of the tree: as given, or such that rewards beyond it are worth ε at most, either way."""
         if self.depth is not None:
             return self.depth
         largest = max(map(abs, curvature.value_interval(model, self.backup)))
@@ -117,24 +112,10 @@ class UCT:
         depth = math.ceil((math.log(self.epsilon) - math.log(largest)) / math.log(model.discount))
         if depth > MOST_DEPTH:
             raise ValueError(
-                f"epsilon must be larger, got {self.epsilon:g}: beyond a depth of {MOST_DEPTH:,}, the most there is, "
-                f"may lie {model.discount**MOST_DEPTH * largest:.2g}; or give the depth that you want"
+                f"epsilon must be larger, got {self.epsilon:g}: rewards beyond the largest depth, {MOST_DEPTH:,}, may "
+                f"be worth {model.discount**MOST_DEPTH * largest:.2g}; or give the depth that you want"
             )
         return depth
-
-    def rules(self, model: GenerativeModel) -> "TreeRules":
-        """What does not change during a search of the model."""
-        depth = self.depth_for(model)
-        possible = spans(model, self.backup, depth, "zero")
-        return TreeRules(
-            actions=model.actions,
-            depth=depth,
-            discount=model.discount,
-            open_loop=self.loop == "open",
-            exploration=self.exploration,
-            rollout=self.rollout == "random",
-            middle=arguments.frozen(possible.mean(axis=1)),
-        )
 
 
 # The tree
@@ -144,60 +125,59 @@ TREE_STATE = np.dtype(
         # The round.
         ("action", np.int64),  # to sample next
         ("depth", np.int64),  # of the path in the tree
-        ("rolled", np.int64),  # the depth of a rollout below the tree; 0 where there is none
+        ("rolled", np.int64),  # the depth of a rollout below the tree; 0 if there is none
         ("node", np.int64),
-        ("total", np.float64),  # what the rollout has returned
+        ("total", np.float64),  # the return of the rollout so far
         ("weight", np.float64),  # the discount of its next reward
         ("waiting", np.bool_),  # whether an outcome is still to be absorbed
-        # What the caller asks for.
+        # The request.
         ("until", np.int64),  # no round begins after this many calls in all
         ("limit", np.int64),  # and no call is made after this many
     ],
     align=True,
 )
-"""Where a tree search stands between two samples."""
+"""The state of a tree search between two samples."""
 
 
 class Tree(NamedTuple):
     """The arrays. There is room for N nodes."""
 
-    keys: Ints  # [N], state · D + depth of a node of a closed loop
+    keys: Ints  # [N], state·D + depth of a node of a closed loop; parent·K + action + 1 of an open loop
     counts: Ints  # [N, K], rounds that passed a pair
     means: Floats  # [N, K], of their returns from there on
     least: Floats  # [N], the smallest return from there on that was seen
     most: Floats  # [N]
-    children: NDArray[np.int32]  # [N, K], of an open loop; [1, K] otherwise
     slots: NDArray[np.int32]  # hash table of nodes by key
-    size: Ints  # [1], how many nodes there are
+    size: Ints  # [1], the number of nodes
 
 
 class TreeRules(NamedTuple):
-    """What does not change during a tree search."""
+    """The constants of a tree search."""
 
     actions: int  # K
     depth: int  # D
     discount: float
     open_loop: bool
     exploration: float  # c
-    rollout: bool  # whether a new node is worth what a random rollout finds there
-    middle: Floats  # [D + 1], what it is worth otherwise, at each depth
+    rollout: bool  # whether a random rollout gives the value of a new node
+    middle: Floats  # [D + 1], its value otherwise, at each depth
 
 
-def new_tree(rules: TreeRules, room: int, root: int) -> Tree:
-    """A tree of a root, with room for `room` nodes."""
-    tree = Tree(
+def resized(tree: Readable, room: int, actions: int) -> Tree:
+    """A tree of these arrays with room for `room` nodes; missing arrays are those of nodes that were never passed."""
+    result = Tree(
         keys=np.zeros(room, dtype=np.int64),
-        counts=np.zeros((room, rules.actions), dtype=np.int64),
-        means=np.zeros((room, rules.actions)),
+        counts=np.zeros((room, actions), dtype=np.int64),
+        means=np.zeros((room, actions)),
         least=np.full(room, np.inf),
         most=np.full(room, -np.inf),
-        children=np.full((room if rules.open_loop else 1, rules.actions), NOWHERE, dtype=np.int32),
-        slots=empty_slots(1 if rules.open_loop else room),
-        size=np.ones(1, dtype=np.int64),
+        slots=empty_slots(room),
+        size=np.zeros(1, dtype=np.int64),
     )
-    tree.keys[0] = root * rules.depth
-    enter_all(tree.slots, tree.keys, 1)
-    return tree
+    for name in set(Tree._fields) & set(tree) - {"slots"}:
+        getattr(result, name)[: len(tree[name])] = tree[name]
+    enter_all(result.slots, result.keys, int(result.size[0]))
+    return result
 
 
 @compiled
@@ -205,7 +185,7 @@ def ucb_action(tree: Tree, rules: TreeRules, node: int, stream: Stream) -> int:
     """An untried action at random, or else the one with the largest Q + c·w·√(log N / n).
 
     w is the range of the returns that were seen from the node on. Of equal bounds the one that was tried less often
-    wins: where all returns were the same, all actions are tried equally often.
+    wins: if all returns were the same, all actions are tried equally often.
     """
     visits, untried = 0, 0
     for action in range(rules.actions):
@@ -232,11 +212,11 @@ def ucb_action(tree: Tree, rules: TreeRules, node: int, stream: Stream) -> int:
 def proceed(
     tree: Tree,
     rules: TreeRules,
-    outcomes: NDArray[np.void],
-    width: int,
+    tables: Tables,
     loop: NDArray[np.void],
     path: Ints,
     rewards: Floats,
+    root: int,
     state: int,
     reward: float,
     end: bool,
@@ -245,13 +225,14 @@ def proceed(
     """Goes on with a tree search until it is `PAUSED`, is `FULL`, or waits for a `SAMPLE` of `loop.action`.
 
     Args:
-        tree: what is known.
-        rules: what is fixed.
-        outcomes, width: of the `Tables` to sample from; without any outcomes, `SAMPLE` is returned.
-        loop: [1] of `TREE_STATE`, what is asked for and where the search stands.
+        tree: the nodes.
+        rules: the constants.
+        tables: the table to sample from; if it is empty, `SAMPLE` is returned.
+        loop: [1] of `TREE_STATE`, the request and the state of the search.
         path: [D, 2], the nodes and the actions of the round.
         rewards: [D], of these steps.
-        state: the number of the state that the sample has led to, where it was asked for.
+        root: the number of the root's state.
+        state: the number of the state that the sample has led to, if it was asked for.
         reward: of that sample.
         end: whether it ended the episode.
         stream: of the oracle.
@@ -259,8 +240,6 @@ def proceed(
     now = loop[0]
     node, depth, rolled = now.node, now.depth, now.rolled
     action, total, weight, waiting = now.action, now.total, now.weight, now.waiting
-    tables = Tables(outcomes, rules.actions, width)
-    root = tree.keys[0] // rules.depth
     while True:
         if waiting:  # absorb the outcome
             over = end
@@ -274,21 +253,13 @@ def proceed(
                 depth += 1
                 total = 0.0
                 over = over or depth == rules.depth
-                if not over:
-                    # The node that the step leads to: a known one, or a new one.
+                if not over:  # the node that the step leads to: a known one, or a new one
                     size = int(tree.size[0])
-                    if rules.open_loop:
-                        child = int(tree.children[node, action])
-                        if child < 0:
-                            tree.children[node, action] = size
-                    else:
-                        key = state * rules.depth + depth
-                        slot = slot_of(tree.slots, tree.keys, key)
-                        child = int(tree.slots[slot])
-                        if child < 0:
-                            tree.slots[slot], tree.keys[size] = size, key
-                    node = child
-                    if child < 0:
+                    key = node * rules.actions + action + 1 if rules.open_loop else state * rules.depth + depth
+                    slot = slot_of(tree.slots, tree.keys, key)
+                    node = int(tree.slots[slot])
+                    if node < 0:
+                        tree.slots[slot], tree.keys[size] = size, key
                         tree.size[0] += 1
                         if rules.rollout:
                             rolled, weight = depth, 1.0
@@ -313,7 +284,7 @@ def proceed(
                 now.depth, now.rolled, now.waiting = 0, 0, False
                 return PAUSED if calls >= now.until else FULL
         if calls >= now.limit:
-            return PAUSED  # what was begun counts for nothing
+            return PAUSED  # an unfinished round counts for nothing
         if rolled > 0:
             action = int(uniform(stream) * rules.actions)
         else:
@@ -322,7 +293,7 @@ def proceed(
         waiting = True
 
         # Sample it.
-        if len(outcomes) == 0:
+        if len(tables.outcomes) == 0:
             now.node, now.depth, now.rolled = node, depth, rolled
             now.action, now.total, now.weight, now.waiting = action, total, weight, True
             return SAMPLE
@@ -332,26 +303,40 @@ def proceed(
 class UCTRun:
     """A tree search at work."""
 
-    progress: None = None  # it proves nothing of an action
-
     def __init__(self, planner: UCT, root: Root) -> None:
-        table = searched_table(root, planner.key, planner.backup)
+        table, model = searched_table(root, planner.key, planner.backup), root.model
         self._planner, self._limit = planner, root.max_calls
-        self.interval = curvature.value_interval(root.model, planner.backup)
-        self.rules = rules = planner.rules(root.model)
-        self.oracle = Oracle(root.model, root.seed)
+        self.interval = curvature.value_interval(model, planner.backup)
+        self.rules = TreeRules(
+            actions=model.actions,
+            depth=planner.depth_for(model),
+            discount=model.discount,
+            open_loop=planner.loop == "open",
+            exploration=planner.exploration,
+            rollout=planner.rollout == "random",
+            middle=arguments.frozen(spans(model, planner.backup, planner.depth_for(model), "zero").mean(axis=1)),
+        )
+        self.oracle = Oracle(model, root.seed)
         self._tables = NO_TABLE if table is None else table.tables
         self._root = np.asarray(root.state)[None]
-        self._known = StateIndex(root.state, planner.key) if table is None and not rules.open_loop else None
+        self._index = StateIndex(root.state, planner.key) if table is None and not self.rules.open_loop else None
         self._first = 0 if table is None else int(root.state)  # the number of the root
-        self.tree = new_tree(rules, FIRST_NODES, self._first)
+        key = 0 if self.rules.open_loop else self._first * self.rules.depth
+        self.tree = resized({"keys": np.array([key]), "size": np.array([1])}, FIRST_NODES, model.actions)
         self._loop = np.zeros(1, dtype=TREE_STATE)
-        self._path = np.zeros((rules.depth, 2), dtype=np.int64)
-        self._rewards = np.zeros(rules.depth)
+        self._path = np.zeros((self.rules.depth, 2), dtype=np.int64)
+        self._rewards = np.zeros(self.rules.depth)
 
     def run(self, workers: Workers, display: Display) -> Status:
         """Searches until a limit is reached. Rounds build on each other, so one worker makes them."""
-        in_slices(self, self.explore, self._limit, workers, display)
+
+        def explore(until: int, limit: int) -> bool:
+            self.explore(until, limit)
+            if display.shown:
+                display.update(self.calls, self.interval)
+            return False  # it has no end of its own
+
+        in_slices(self, explore, self._limit, workers)
         return "max_calls"
 
     @property
@@ -359,8 +344,8 @@ class UCTRun:
         """Simulator calls made."""
         return self.oracle.calls
 
-    def explore(self, until: int, limit: int) -> bool:
-        """Rounds of the search, which has no end of its own: always False.
+    def explore(self, until: int, limit: int) -> None:
+        """Rounds of the search.
 
         Args:
             until: no round begins after this many simulator calls in all.
@@ -369,49 +354,41 @@ class UCTRun:
         self._loop[:] = np.zeros(1, dtype=TREE_STATE)
         self._loop["until"], self._loop["limit"] = min(until, limit), limit
         states, number, reward, end = self._root, 0, 0.0, False
-        work = self._tables.outcomes, self._tables.width, self._loop, self._path, self._rewards
-        stream = self.oracle.stream
-        known, last = self._known, self.rules.depth - 1
+        work = self._tables, self._loop, self._path, self._rewards, self._first
+        last = self.rules.depth - 1
         while True:
-            verdict = proceed(self.tree, self.rules, *work, number, reward, end, stream)
+            verdict = proceed(self.tree, self.rules, *work, number, reward, end, self.oracle.stream)
             if verdict == FULL:
-                self.tree = self._copied(int(1.5 * len(self.tree.keys)), self.tree._asdict())
+                self.tree = resized(self.tree._asdict(), int(1.5 * len(self.tree.keys)), self.rules.actions)
             elif verdict != SAMPLE:
-                return False
+                return
             else:
                 action, depth, rolled = self._loop[0].item()[:3]
                 states, reward, end = self._step(states if depth else self._root, action)
-                if known is not None and not (rolled or end or depth == last):
-                    number = known.find(states[0])
-                    number = known.add(states[0]) if number < 0 else number
+                if self._index is not None and not (rolled or end or depth == last):
+                    number = self._index.number(states[0])
 
     def _step(self, states: States, action: int) -> tuple[States, float, bool]:
         """One simulator call, at states [1, ...]."""
         answer = self.oracle.sample(states, np.array([action]))
         return answer.next_states, float(answer.rewards[0]), bool(answer.terminals[0])
 
-    @property
-    def counts(self) -> Ints:
-        """Rounds through each of the root's actions, [K]."""
-        return np.array(self.tree.counts[0])
-
-    @property
-    def q(self) -> Floats:
-        """The mean returns of the root's actions, [K]; the middle of all that is possible where one is untried."""
-        return np.asarray(np.where(self.counts > 0, self.tree.means[0], self.rules.middle[0]))
-
     def result(self) -> Snapshot:
-        """The recommended action, of those that were tried, and its mean return, clipped to the declared interval."""
-        counts, means = self.counts, self.q
-        candidates = np.where(counts > 0, means, -np.inf)
+        """The recommended action, of those that were tried, and its mean return, clipped to the declared interval.
+
+        Without a try, the estimate of an action value is the middle of the possible ones.
+        """
+        counts = self.tree.counts[0]
+        q = np.where(counts > 0, self.tree.means[0], self.rules.middle[0])
+        candidates = np.where(counts > 0, q, -np.inf)
         if self._planner.recommendation == "visits":
             candidates = np.where(counts == counts.max(), candidates, -np.inf)
         action = int(np.argmax(candidates))
         return Snapshot(
-            value=float(np.clip(means[action], *self.interval)),
+            value=float(np.clip(q[action], *self.interval)),
             interval=self.interval,
             action=action,
-            q=means,
+            q=q,
             calls=self.calls,
             samples=int(counts.sum()),  # rounds that were finished
             epsilon=self._planner.epsilon,
@@ -419,41 +396,26 @@ class UCTRun:
         )
 
     def saved(self) -> Arrays:
-        """Everything that the search depends on from here, between two rounds of it: n nodes."""
+        """The search between two rounds, as arrays with a row for each node."""
         size = int(self.tree.size[0])
-        names = ("counts", "means", "least", "most", "children" if self.rules.open_loop else "keys")
-        arrays = {name: getattr(self.tree, name)[:size].copy() for name in names}
-        states = {} if self._known is None else self._known.saved()
+        arrays = {name: array[:size].copy() for name, array in self.tree._asdict().items() if name != "slots"}
+        states = {} if self._index is None else self._index.saved()
         return self.oracle.saved() | arrays | states
 
     def restore(self, arrays: Readable) -> None:
-        """Takes on what `saved` gave, of a search that was made with the same arguments.
+        """Takes on the arrays that `saved` gave, of a search that was made with the same arguments.
 
         Raises:
             ValueError: they are not such arrays. The search is then as it was.
         """
-        actions = self.rules.actions
-        counts = piece(arrays, "counts", np.int64, None, actions)
-        size = len(counts)
-        found = {"counts": counts, "means": finite(arrays, "means", size, actions), "size": np.array([size])}
-        found |= {name: piece(arrays, name, np.float64, size) for name in ("least", "most")}
-        known = self._known
-        if self.rules.open_loop:
-            children = found["children"] = piece(arrays, "children", np.int32, size, actions)
-            require(size > 0 and (children < size).all(), "'children' must be nodes")
-        else:
-            keys = found["keys"] = piece(arrays, "keys", np.int64, size)
-            require(size > 0 and keys[0] == self.tree.keys[0], "'keys' must begin with the root")
-            known = None if known is None else known.restored(arrays)
+        keys, actions = piece(arrays, "keys", np.int64, None), self.rules.actions
+        size = len(keys)
+        require(size > 0 and keys[0] == self.tree.keys[0], "'keys' must begin with the root")
+        require(piece(arrays, "size", np.int64, 1)[0] == size, "'size' must be the number of nodes")
+        piece(arrays, "counts", np.int64, size, actions)
+        finite(arrays, "means", size, actions)
+        for name in ("least", "most"):
+            piece(arrays, name, np.float64, size)
+        index = None if self._index is None else self._index.restored(arrays)
         self.oracle.restore(arrays)
-        self.tree, self._known = self._copied(max(FIRST_NODES, size), found), known
-
-    def _copied(self, room: int, arrays: Readable) -> Tree:
-        """The tree of these arrays, with room for `room` nodes."""
-        result = new_tree(self.rules, room, self._first)
-        for name in set(arrays) - {"slots"}:
-            getattr(result, name)[: len(arrays[name])] = arrays[name]
-        if not self.rules.open_loop:
-            result.slots[:] = NOWHERE
-            enter_all(result.slots, result.keys, int(result.size[0]))
-        return result
+        self.tree, self._index = resized(arrays, max(FIRST_NODES, size), actions), index

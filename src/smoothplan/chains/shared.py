@@ -10,7 +10,7 @@ from smoothplan.base.records import Arrays, Readable, finite, piece, require
 from smoothplan.base.streams import CALLS
 from smoothplan.chains.reference import FiniteModel, iterate, numbered, reason, start_of
 from smoothplan.graph.explorer import Explorer, Key
-from smoothplan.graph.graph import BY_OUTCOME, NUMBERS, STATES, VARYING, outcomes_of, rules_of
+from smoothplan.graph.graph import BY_OUTCOME, VARYING, outcomes_of, rules_of
 from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.models.tabular import TabularModel
 from smoothplan.theory import curvature
@@ -95,7 +95,7 @@ class SharedReference:
     @property
     def states(self) -> int:
         """States discovered."""
-        return int(self.explorer.graph.totals[STATES])
+        return self.explorer.count
 
     def improve(self, calls: int, state: Any = None) -> None:
         """Makes that many more simulator calls; fewer if all that can be learnt for certain is known.
@@ -160,7 +160,7 @@ class SharedReference:
         self._estimated, self._tightened = up_to_date.tolist()
 
     def _remembered(self, arrays: Readable, name: str) -> _Values:
-        states = int(piece(arrays, "totals", np.int64, NUMBERS)[STATES])
+        states = len(piece(arrays, "keys", np.int64, None))
         values = finite(arrays, name, None)
         require(len(values) <= states, f"{name!r} must be values of {states} states at most")
         return _Values(values.copy(), finite(arrays, f"{name}_q", len(values), self._actions).copy())
@@ -226,7 +226,7 @@ class SharedReference:
 def _empirical(explorer: Explorer, unsampled: float, optimistic: bool) -> FiniteModel:
     """The empirical model. If optimistic, outcomes that a pair with n samples may still have weigh 1/(1 + n²)."""
     graph, rules = explorer.graph, explorer.rules
-    states = int(graph.totals[STATES])
+    states = explorer.count
     count = states * rules.actions
     pairs, outcomes = graph.pairs[:count], outcomes_of(graph.pairs[:count])
     samples, seen = np.maximum(pairs["count"], 1), pairs["seen"]

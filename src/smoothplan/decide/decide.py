@@ -15,8 +15,7 @@ import numpy as np
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints, amount
 from smoothplan.base.records import Record
-from smoothplan.bounds.gape import OTGapE
-from smoothplan.bounds.search import SearchRun
+from smoothplan.bounds.gape import OTGapE, SearchRun
 from smoothplan.chains.maker import ReferenceMaker, recurs, spend, trial_calls, walks_recur
 from smoothplan.chains.reference import Reference
 from smoothplan.chains.shared import SharedReference

@@ -1,12 +1,12 @@
-"""What a search has discovered, as arrays that compiled code reads and fills: states, pairs, successors, intervals.
+"""Discovered states, pairs, successors and their intervals, as arrays that compiled code reads and fills.
 
 A state is known by the number under which it was discovered; the root is number 0. With a finite horizon every state
 has an interval for each stage, and with stage-wise counts also statistics for each stage. So the interval of state i at
 stage h is entry i·H + h, and the statistics of its pair with action a entry (i·R + h)·K + a, where H is the number of
 stages and R is H or 1. An endless problem has one stage, which follows itself.
 
-The outcomes of a pair, its different successors with how often each was seen, are consecutive entries of arrays that
-all pairs share. A pair whose place is full gets a larger one: memory is used for what was seen, not for what may be.
+The outcomes of a pair, its different successors and the count of each, are consecutive entries of arrays that all pairs
+share. A pair whose entries are all in use moves to a larger place, so memory follows the outcomes that were seen.
 """
 
 import math
@@ -28,7 +28,7 @@ from smoothplan.theory.softmaxes import Softmaxes
 PAIR = np.dtype(
     [
         ("count", np.int64),
-        ("total", np.float64),  # of the rewards, scaled to [0, 1], and so on to `most`
+        ("total", np.float64),  # of the rewards, scaled to [0, 1]; so are the next three
         ("squares", np.float64),
         ("least", np.float64),
         ("most", np.float64),
@@ -36,29 +36,36 @@ PAIR = np.dtype(
         ("reward_high", np.float64),
         ("log_odds", np.float64),  # log(1/δ) for each of the pair's confidence sets
         ("level", np.float64),  # the radius of the ball of transition probabilities, in KL
-        ("first_low", np.float64),  # the interval of the first outcome's probability; of the most frequent one's
-        ("first_high", np.float64),  # where there may be more than two
-        ("start", np.int64),  # where its outcomes are
-        ("seen", np.int64),  # how many there are
-        ("room", np.int64),  # and could be
+        ("first_low", np.float64),  # the interval of the first outcome's probability, or of the most frequent one's
+        ("first_high", np.float64),  # if there may be more than two
+        ("start", np.int64),  # the first entry of its outcomes
+        ("seen", np.int64),  # the number of its outcomes
+        ("room", np.int64),  # the number of its entries
     ],
     align=True,
 )
 """What is known of a state and an action."""
 
+TOTALS = np.dtype(
+    [
+        ("states", np.int64),  # discovered
+        ("pairs", np.int64),  # sampled
+        ("outcomes", np.int64),  # entries in use
+        ("rounds", np.int64),
+        ("chunks", np.int64),  # of samples drawn
+        ("swept", np.int64),  # calls at the last sweep
+        ("debt", np.int64),  # calls that focused rounds owe to trajectories
+        ("stake", np.float64),  # the largest of recent focused walks, fading
+    ],
+    align=True,
+)
+"""Numbers of a whole graph."""
+
 NOWHERE, ENDED = -1, -2
 """In place of a successor: none yet, and the end of the episode, worth 0."""
 
-STATES, PAIRS, ROUNDS, SWEPT, DEBT, BAD_PAIR, VIOLATION, OUTCOMES, CHUNKS, COMPARED, NUMBERS = range(11)
-"""Places in `Graph.totals`, and their number: states discovered, pairs sampled, rounds, calls at the last sweep, calls
-that focused rounds owe to trajectories, the pair whose outcome contradicts the model's declaration, and how, places for
-outcomes in use, chunks of samples drawn, calls when what is proved was compared with what the model declares."""
-
 FIXED, BY_OUTCOME, VARYING = range(3)
 """Kinds of rewards: one number for each pair; one for each outcome, which successor and reward tell apart; any."""
-
-UNLIMITED, MOST_SUCCESSORS = 2**31 - 1, 10**9
-"""The bound on the outcomes of a pair if none is declared, and the largest that may be declared."""
 
 
 class Graph(NamedTuple):
@@ -71,24 +78,23 @@ class Graph(NamedTuple):
     q_high: Floats
     pairs: NDArray[np.void]  # [N·R·K] of PAIR
     successors: NDArray[np.int32]  # [M], of outcomes
-    hits: Ints  # [M], how often each outcome was seen
-    rewards: Floats  # [M] where they go with outcomes, else [1]
+    hits: Ints  # [M], the count of each outcome
+    rewards: Floats  # [M] if they go with outcomes, else [1]
     slots: NDArray[np.int32]  # hash table of states by key
-    totals: Ints  # [NUMBERS]
+    totals: NDArray[np.void]  # [1] of TOTALS
     spent: Ints  # [K], simulator calls for each root action
-    stake: Floats  # [1], the largest stake of recent focused walks, fading
 
 
 class Rules(NamedTuple):
-    """What does not change during a search by bounds."""
+    """The constants of a search by bounds."""
 
     actions: int  # K
     bound: int  # B, the largest number of outcomes of a pair
     discount: float
     stages: int  # H
     endless: bool  # one stage that follows itself
-    stage_wise: bool  # whether statistics are kept for each stage
-    span_low: Floats  # [H + 1], bounds of any value at a stage, of one after the last stage too
+    records: int  # R, stages that have statistics of their own: H, or 1 for pooled counts
+    span_low: Floats  # [H + 1], bounds of any value at a stage; the last is after the last stage
     span_high: Floats
     reward_low: float
     reward_width: float
@@ -96,7 +102,7 @@ class Rules(NamedTuple):
     one_successor: bool  # whether outcomes with the same successor and another reward break a promise
     log_odds: float  # log(1/δ)
     union: float  # logarithm of the number of statements about the transitions of a pair
-    published: float  # horizon·log K, where the thresholds of the public implementation are wanted; else negative
+    published: float  # horizon·log K for the thresholds of the public implementation; else negative
     soft: Softmaxes
     soft_share: float  # the probability of a soft step; others are greedy
     focused: bool
@@ -119,7 +125,7 @@ def rules_of(
         delta: the probability that any interval fails.
         successors: a bound on the different next states of one (s, a); the model's own by default, if it has one.
         horizon: stages; None for the discounted value.
-        tail: what follows the last stage, "honest" or "zero".
+        tail: the values after the last stage, "honest" or "zero".
         rewards: "declared", or "bounded" to use nothing but their range.
     """
     successors = model.max_successors if successors is None else successors
@@ -128,9 +134,9 @@ def rules_of(
         kind = FIXED
     elif rewards == "declared" and model.reward_kind in ("bernoulli", "transition"):
         kind = BY_OUTCOME
-    bound = UNLIMITED
+    bound = 2**31 - 1  # no bound: the numbers of successors have 32 bits
     if successors is not None:
-        bound = arguments.whole("max_successors", successors, most=MOST_SUCCESSORS)
+        bound = successor_bound("max_successors", successors)
         bound *= 2 if kind == BY_OUTCOME and model.reward_kind == "bernoulli" else 1
     bounds = spans(model, backup, horizon, tail)
     low, high = model.reward_range
@@ -143,7 +149,7 @@ def rules_of(
         discount=model.discount,
         stages=horizon or 1,
         endless=horizon is None,
-        stage_wise=False,
+        records=1,
         span_low=frozen(bounds[:, 0].copy()),
         span_high=frozen(bounds[:, 1].copy()),
         reward_low=low,
@@ -151,8 +157,8 @@ def rules_of(
         kind=kind if high > low else FIXED,
         one_successor=model.reward_kind == "transition",
         log_odds=-math.log(delta),
-        # The sets of transitions hold for the values that are looked for: from below and from above, at every stage.
-        # Two outcomes have one probability, and its interval holds for all values at once.
+        # The sets of transitions hold for the unknown values: from below and from above, at every stage. Two outcomes
+        # have one probability, and its interval holds for all values at once.
         union=math.log(2.0 * (horizon or 1)),
         published=-1.0,
         soft=Softmaxes(temperature, shifts, frozen(np.ones((1, len(shifts))))),
@@ -161,8 +167,13 @@ def rules_of(
     )
 
 
+def successor_bound(name: str, value: int) -> int:
+    """A bound on successors that fits into the numbers of compiled code, also if it is doubled."""
+    return arguments.whole(name, value, most=10**9)
+
+
 def spans(model: GenerativeModel, backup: Backup, horizon: int | None, tail: str) -> Floats:
-    """Bounds of any value at each stage, [H + 1, 2]: the last row is for what follows the last stage."""
+    """Bounds of any value at each stage, [H + 1, 2]: the last row is after the last stage."""
     low, high = curvature.value_interval(model, backup)
     if horizon is None:
         return np.array(2 * [(low, high)])
@@ -180,11 +191,6 @@ def spans(model: GenerativeModel, backup: Backup, horizon: int | None, tail: str
 # Arrays that grow
 
 
-def records_of(rules: Rules) -> int:
-    """R, the number of stages that have statistics of their own."""
-    return rules.stages if rules.stage_wise else 1
-
-
 def empty_slots(room: int) -> NDArray[np.int32]:
     """An empty hash table for `room` keys: a power of 2, and at most half full."""
     return np.full(1 << (2 * room - 1).bit_length(), NOWHERE, dtype=np.int32)
@@ -192,32 +198,31 @@ def empty_slots(room: int) -> NDArray[np.int32]:
 
 def new_graph(rules: Rules, room: int, outcomes: int) -> Graph:
     """An empty graph with room for `room` states and `outcomes` outcomes."""
-    stages, records, actions = rules.stages, records_of(rules), rules.actions
+    stages, actions = rules.stages, rules.actions
     return Graph(
         keys=np.zeros(room, dtype=np.int64),
         low=np.zeros(room * stages),
         high=np.zeros(room * stages),
         q_low=np.zeros(room * stages * actions),
         q_high=np.zeros(room * stages * actions),
-        pairs=np.zeros(room * records * actions, dtype=PAIR),
+        pairs=np.zeros(room * rules.records * actions, dtype=PAIR),
         successors=np.full(outcomes, NOWHERE, dtype=np.int32),
         hits=np.zeros(outcomes, dtype=np.int64),
         rewards=np.zeros(outcomes if rules.kind == BY_OUTCOME else 1),
         slots=empty_slots(room),
-        totals=np.zeros(NUMBERS, dtype=np.int64),
+        totals=np.zeros(1, dtype=TOTALS),
         spent=np.zeros(actions, dtype=np.int64),
-        stake=np.zeros(1),
     )
 
 
-def grown(graph: Graph, rules: Rules, room: int, outcomes: int) -> Graph:
-    """The same graph with room for more states and outcomes."""
+def resized(graph: Graph, rules: Rules, room: int, outcomes: int) -> Graph:
+    """The same graph with another room for states and outcomes."""
     result = new_graph(rules, room, outcomes)
-    for name in graph._fields:
+    for name, array in result._asdict().items():
         if name != "slots":
-            old = getattr(graph, name)
-            getattr(result, name)[: len(old)] = old
-    enter_all(result.slots, result.keys, result.totals[STATES])
+            used = getattr(graph, name)[: len(array)]
+            array[: len(used)] = used
+    enter_all(result.slots, result.keys, result.totals[0]["states"])
     return result
 
 
@@ -230,7 +235,7 @@ def enter_all(slots: NDArray[np.int32], keys: Ints, count: int) -> None:
 
 @partial(compiled, inner=True)
 def slot_of(slots: NDArray[np.int32], keys: Ints, key: int) -> int:
-    """Where a key is, or belongs, in a hash table, which holds numbers of keys, or −1; its size is a power of 2."""
+    """The place of a key in a hash table, which holds numbers of keys, or −1; its size is a power of 2."""
     mask = len(slots) - 1
     word = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)  # the golden ratio: neighbours end up far apart
     slot = int(word >> np.uint64(32)) & mask
@@ -241,12 +246,12 @@ def slot_of(slots: NDArray[np.int32], keys: Ints, key: int) -> int:
 
 @partial(compiled, inner=True)
 def discovered(graph: Graph, rules: Rules, key: int) -> int:
-    """The number of the state with that key, which is new or known."""
+    """The number of the state with that key, which is new or known; there must be room for it."""
     slot = slot_of(graph.slots, graph.keys, key)
     if graph.slots[slot] >= 0:
         return int(graph.slots[slot])
-    state = int(graph.totals[STATES])
-    graph.totals[STATES] += 1
+    state = int(graph.totals[0].states)
+    graph.totals[0].states += 1
     graph.slots[slot] = state
     graph.keys[state] = key
     for stage in range(rules.stages):
@@ -257,7 +262,7 @@ def discovered(graph: Graph, rules: Rules, key: int) -> int:
             entry = node * rules.actions + action
             graph.q_low[entry] = rules.reward_low + rules.discount * rules.span_low[later]
             graph.q_high[entry] = rules.reward_low + rules.reward_width + rules.discount * rules.span_high[later]
-    records = rules.actions * (rules.stages if rules.stage_wise else 1)
+    records = rules.actions * rules.records
     for entry in range(state * records, (state + 1) * records):
         pair = graph.pairs[entry]
         pair.reward_low, pair.reward_high = rules.reward_low, rules.reward_low + rules.reward_width
@@ -267,16 +272,9 @@ def discovered(graph: Graph, rules: Rules, key: int) -> int:
 
 
 @compiled
-def discover_all(graph: Graph, rules: Rules, keys: Ints, numbers: Ints, start: int) -> int:
-    """Fills in the numbers of states, from `start` on; negative keys are those of `ENDED`. Returns where room ends."""
-    for i in range(start, len(keys)):
-        if keys[i] < 0:
-            numbers[i] = ENDED
-        elif graph.totals[STATES] == len(graph.keys):
-            return i
-        else:
-            numbers[i] = discovered(graph, rules, keys[i])
-    return len(keys)
+def discover(graph: Graph, rules: Rules, key: int) -> int:
+    """`discovered` from Python."""
+    return discovered(graph, rules, key)
 
 
 @partial(compiled, inner=True)
@@ -286,10 +284,10 @@ def make_room(graph: Graph, rules: Rules, entry: int, more: int, room: Floats) -
     wanted = min(pair.seen + more, rules.bound)
     if wanted <= pair.room:
         return True
-    start, places = graph.totals[OUTCOMES], min(max(wanted, 2 * pair.room, 2), rules.bound)
+    start, places = graph.totals[0].outcomes, min(max(wanted, 2 * pair.room, 2), rules.bound)
     if start + places > len(graph.hits) or places > room.shape[1]:
         return False
-    graph.totals[OUTCOMES] += places
+    graph.totals[0].outcomes += places
     for place in range(pair.seen):
         graph.successors[start + place] = graph.successors[pair.start + place]
         graph.hits[start + place] = graph.hits[pair.start + place]
@@ -302,12 +300,11 @@ def make_room(graph: Graph, rules: Rules, entry: int, more: int, room: Floats) -
 @partial(compiled, merged=True)
 def pair_at(rules: Rules, state: int, stage: int, action: int) -> int:
     """The entry of the statistics of a pair."""
-    record = state * rules.stages + stage if rules.stage_wise else state
-    return record * rules.actions + action
+    return (state * rules.records + min(stage, rules.records - 1)) * rules.actions + action
 
 
 def outcomes_of(pairs: NDArray[np.void]) -> Ints:
-    """Where the outcomes of pairs [m] are, pair by pair."""
+    """The entries of the outcomes of pairs [m], pair by pair."""
     seen = pairs["seen"]
     behind = np.cumsum(seen)
     return np.asarray(np.arange(int(seen.sum())) + np.repeat(pairs["start"] - (behind - seen), seen))
@@ -316,36 +313,29 @@ def outcomes_of(pairs: NDArray[np.void]) -> Ints:
 # Checkpoints
 
 
-def _lengths(rules: Rules, totals: Ints) -> dict[str, int]:
-    """How much of each array is in use. The hash table is not saved, but made anew."""
-    states, outcomes = int(totals[STATES]), int(totals[OUTCOMES])
-    nodes, pairs = states * rules.stages, states * records_of(rules) * rules.actions
-    lengths = {"keys": states, "low": nodes, "high": nodes, "q_low": nodes * rules.actions, "pairs": pairs}
-    lengths |= {"q_high": nodes * rules.actions, "successors": outcomes, "hits": outcomes}
-    return lengths | {"rewards": outcomes if rules.kind == BY_OUTCOME else 1, "spent": rules.actions, "stake": 1}
-
-
 def graph_arrays(graph: Graph, rules: Rules) -> Arrays:
-    """The used part of each array, and the room for states and outcomes."""
-    used = {name: getattr(graph, name)[:length].copy() for name, length in _lengths(rules, graph.totals).items()}
-    return used | {"totals": graph.totals.copy(), "room": np.array([len(graph.keys), len(graph.hits)])}
+    """The used part of each array. The hash table is not saved, but made anew."""
+    totals = graph.totals[0]
+    arrays = resized(graph, rules, int(totals["states"]), int(totals["outcomes"]))._asdict()
+    del arrays["slots"]
+    return arrays
 
 
 def read_graph(arrays: Readable, rules: Rules) -> Graph:
-    """The graph that was saved. A checkpoint returns the bytes that were written: they only have to fit the search."""
-    totals, room = piece(arrays, "totals", np.int64, NUMBERS), piece(arrays, "room", np.int64, 2)
-    states, outcomes = int(totals[STATES]), int(totals[OUTCOMES])
-    require(0 < states <= room[0] and 0 <= outcomes <= room[1], "'totals' must be those of a graph with that 'room'")
-    graph = new_graph(rules, int(room[0]), int(room[1]))
-    graph.totals[:] = totals
-    for name, length in _lengths(rules, totals).items():
-        array = getattr(graph, name)
-        read = finite(arrays, name, length) if array.dtype == np.float64 else piece(arrays, name, array.dtype, length)
-        array[:length] = read
+    """The saved graph. A checkpoint returns the bytes that were written: they only have to fit the search."""
+    states, outcomes = (len(piece(arrays, name, np.int64, None)) for name in ("keys", "hits"))
+    totals = piece(arrays, "totals", TOTALS, 1)[0]
+    fit = 0 < states == totals["states"] and outcomes == totals["outcomes"]
+    require(fit, "'totals' must be those of a graph with these 'keys' and 'hits'")
+    graph = new_graph(rules, states, outcomes)
+    for name, array in graph._asdict().items():
+        if name != "slots":
+            floats, size = array.dtype == np.float64, len(array)
+            array[:] = finite(arrays, name, size) if floats else piece(arrays, name, array.dtype, size)
     pairs = graph.pairs
     start, seen, places = pairs["start"], pairs["seen"], pairs["room"]
-    fit = (start >= 0) & (seen >= 0) & (seen <= places) & (places <= rules.bound) & (start + places <= outcomes)
-    require((fit & ((seen > 0) == (pairs["count"] > 0))).all(), "'pairs' must have outcomes, no more than there can be")
+    inside = (start >= 0) & (seen >= 0) & (seen <= places) & (places <= rules.bound) & (start + places <= outcomes)
+    require((inside & ((seen > 0) == (pairs["count"] > 0))).all(), "'pairs' must have outcomes, within their bound")
     successors = graph.successors[outcomes_of(pairs)]
     known = (successors == ENDED) | ((successors >= 0) & (successors < states))
     require(known.all(), "'successors' must be known states")

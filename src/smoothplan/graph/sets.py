@@ -1,13 +1,13 @@
 """Intervals: of a pair's reward and transitions from its outcomes, of values from those of the successors.
 
-At the root, intervals of action values say which action leads, which one challenges it, and the gap between them.
+At the root, the intervals of action values determine the leading action, its challenger and the gap between them.
 """
 
 import ctypes
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,66 +23,43 @@ from smoothplan.confidence.kl import (
     wager_regret,
 )
 from smoothplan.confidence.means import mean_interval
-from smoothplan.graph.graph import (
-    BAD_PAIR,
-    BY_OUTCOME,
-    ENDED,
-    FIXED,
-    PAIRS,
-    ROUNDS,
-    STATES,
-    VARYING,
-    VIOLATION,
-    Graph,
-    Rules,
-    make_room,
-    pair_at,
-)
+from smoothplan.graph.graph import BY_OUTCOME, ENDED, FIXED, VARYING, Graph, Rules, discovered, make_room, pair_at
 from smoothplan.theory.backups import Backup
 from smoothplan.theory.softmaxes import fill_frame, frame_value
 
-RECORDED, NO_ROOM, REFUSED = range(3)
-"""What becomes of an outcome, see `record`."""
-
-TOO_MANY, VARIES = range(2)
-"""What `Graph.totals[VIOLATION]` says: more successors than declared; a reward declared fixed that varies."""
+RECORDED, FULL, TOO_MANY, VARIES = range(4)
+"""Verdicts on an outcome: counted; there is no room for it; the pair has more successors than declared; a reward that
+is declared fixed varies."""
 
 
 @partial(compiled, inner=True, inlined=True)
 def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float, times: int, room: Floats) -> int:
-    """Counts an outcome of a pair, so many times; `refresh` updates intervals.
-
-    Returns `RECORDED`; `NO_ROOM` where there is no room for it, see `make_room`; `REFUSED` where it contradicts what
-    the model declares.
-    """
+    """Counts an outcome of a pair, `times` times, and returns a verdict; `refresh` updates intervals."""
     pair = graph.pairs[entry]
     if pair.seen == 0 and not make_room(graph, rules, entry, 1, room):
-        return NO_ROOM
+        return FULL
     if pair.count == 0:
-        # Pairs spend δ in the order of their first sample; reward and transitions share what a pair may spend.
+        # Pairs spend δ in the order of their first sample; reward and transitions share the part of the pair.
         parts = int(rules.kind == VARYING) + int(rules.bound > 1)
-        pair.log_odds = rules.log_odds - math.log(share(graph.totals[PAIRS])) + math.log(max(parts, 1))
-        graph.totals[PAIRS] += 1
+        pair.log_odds = rules.log_odds - math.log(share(graph.totals[0].pairs)) + math.log(max(parts, 1))
+        graph.totals[0].pairs += 1
         if rules.kind == FIXED:
             pair.reward_low = pair.reward_high = reward
     elif rules.kind == FIXED and reward != pair.reward_low:
-        graph.totals[BAD_PAIR], graph.totals[VIOLATION] = entry, VARIES
-        return REFUSED
+        return VARIES
     place, end = pair.start, pair.start + pair.seen
     while place < end:
         if graph.successors[place] == successor:
             if rules.kind != BY_OUTCOME or graph.rewards[place] == reward:
                 break
             if rules.one_successor and successor != ENDED:
-                graph.totals[BAD_PAIR], graph.totals[VIOLATION] = entry, VARIES
-                return REFUSED
+                return VARIES
         place += 1
     if place == end:
         if pair.seen == rules.bound:
-            graph.totals[BAD_PAIR], graph.totals[VIOLATION] = entry, TOO_MANY
-            return REFUSED
+            return TOO_MANY
         if not make_room(graph, rules, entry, 1, room):
-            return NO_ROOM
+            return FULL
         place = pair.start + pair.seen
         pair.seen += 1
         graph.successors[place], graph.hits[place] = successor, 0
@@ -100,19 +77,23 @@ def record(graph: Graph, rules: Rules, entry: int, successor: int, reward: float
 
 @compiled
 def record_all(
-    graph: Graph, rules: Rules, entries: Ints, successors: Ints, rewards: Floats, times: Ints, room: Floats, start: int
-) -> int:
+    graph: Graph, rules: Rules, entries: Ints, keys: Ints, rewards: Floats, times: Ints, room: Floats, start: int
+) -> tuple[int, int]:
     """Counts outcomes [n] of pairs from `start` on, those of a pair together, and updates confidence sets.
 
-    Returns where it stops: at n, for want of room at some i, or at −1 − i where an outcome contradicts the declaration.
+    Next states are given by their keys, negative at the end of an episode. Returns the number of outcomes that were
+    counted, from the first on, and the verdict on the last one that was tried.
     """
     for i in range(start, len(entries)):
-        verdict = record(graph, rules, entries[i], successors[i], rewards[i], times[i], room)
+        if graph.totals[0].states == len(graph.keys):
+            return i, FULL
+        successor = ENDED if keys[i] < 0 else discovered(graph, rules, keys[i])
+        verdict = record(graph, rules, entries[i], successor, rewards[i], times[i], room)
         if verdict != RECORDED:
-            return i if verdict == NO_ROOM else -1 - i
+            return i, verdict
         if i == len(entries) - 1 or entries[i + 1] != entries[i]:
             refresh(graph, rules, entries[i])
-    return len(entries)
+    return len(entries), RECORDED
 
 
 @partial(compiled, inner=True)
@@ -135,7 +116,7 @@ def refresh(graph: Graph, rules: Rules, entry: int) -> None:
         return
     hits = graph.hits[pair.start : pair.start + pair.seen]
     if rules.published >= 0.0:
-        pair.level = 0.1 * math.log(graph.totals[ROUNDS] + 1.0) / pair.count
+        pair.level = 0.1 * math.log(graph.totals[0].rounds + 1.0) / pair.count
     elif rules.bound == 2:
         pair.level = categorical_threshold(hits, 2, pair.log_odds) / pair.count
     else:
@@ -151,9 +132,9 @@ def refresh(graph: Graph, rules: Rules, entry: int) -> None:
 
 @partial(compiled, inner=True)
 def _worth(graph: Graph, rules: Rules, entry: int, place: int, later: int) -> tuple[float, float]:
-    """What an outcome of a pair is worth, less the reward of the pair; `later` is the stage of the successor.
+    """The value of an outcome of a pair, less the reward of the pair; `later` is the stage of the successor.
 
-    The outcome after the last one that was seen stands for all others, which may be worth anything.
+    The outcome after the last one that was seen stands for all others, which may have any value.
     """
     pair = graph.pairs[entry]
     if place == pair.seen:
@@ -208,21 +189,20 @@ LOWER, POLICY, UPPER = -1, 0, 1
 
 
 class Callback:
-    """A backup at the action values in a frame, see `kernels.fill_frame`: F, or its policy as running sums.
+    """A backup at the action values in a frame, see `softmaxes.fill_frame`: F, or its policy as running sums.
 
-    An error cannot pass through compiled code. It is kept until `check`; meanwhile calls leave the frame as it is, with
-    what compiled code has written there, which proves nothing.
+    An error cannot pass through compiled code. It is kept until `check`; until then calls leave the frame as it is,
+    with defaults that prove nothing.
 
     Args:
         backup: F.
-        frames: [1, 2, K + 1], where compiled code leaves the action values and finds what it asks for.
+        frames: [1, 2, K + 1], the action values from compiled code and the answer to it.
         state: from the key of a state in the graph to the state.
         stop: called after an error, to have compiled code return soon.
     """
 
     def __init__(self, backup: Backup, frames: Floats, state: Callable[[int], Any], stop: Callable[[], None]) -> None:
         self._backup, self._frame, self._state, self._stop = backup, frames[0], state, stop
-        self._actions = frames.shape[2] - 1
         self._error: BaseException | None = None
         self.function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(self._call)
 
@@ -236,16 +216,16 @@ class Callback:
         if self._error is not None:
             return
         try:
-            actions, answer, name = self._actions, self._frame[1], type(self._backup).__name__
+            (q, answer), name = self._frame, type(self._backup).__name__
             running = stopping.current.get()
             if running is not None:
                 running.check()
-            q, states = self._frame[:1, :actions].copy(), np.asarray(self._state(key))[None]
+            q, states = q[None, :-1].copy(), np.asarray(self._state(key))[None]
             if wanted == POLICY:
-                policy = arguments.distributions(f"policy of {name}", self._backup.policy(q, states), actions)
-                answer[:actions] = np.cumsum(policy[0])
+                policy = arguments.distributions(f"policy of {name}", self._backup.policy(q, states), q.shape[1])
+                answer[:-1] = np.cumsum(policy[0])
             else:
-                answer[actions] = arguments.array(f"value of {name}", self._backup.value(q, states))[0]
+                answer[-1] = arguments.array(f"value of {name}", self._backup.value(q, states))[0]
         except BaseException as error:
             self._error = error
             self._stop()
@@ -253,11 +233,11 @@ class Callback:
 
 @partial(compiled, inner=True)
 def fill(frames: Floats, rules: Rules, key: int, wanted: int, backup: Any) -> None:
-    """What the backup makes of the action values in the frame, see `fill_frame` and `Callback`."""
+    """Applies the backup to the action values in the frame, see `fill_frame` and `Callback`."""
     if backup is None:
         fill_frame(frames, 0, rules.soft)
     else:
-        # What proves nothing, a uniform policy and an infinite bound: it stays there if the call fails.
+        # Defaults that prove nothing, a uniform policy and an infinite bound: they stay if the call fails.
         for action in range(rules.actions):
             frames[0, 1, action] = action + 1.0
         frames[0, 1, rules.actions] = wanted * np.inf
@@ -297,7 +277,7 @@ def back_up(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, 
 def sweep(graph: Graph, rules: Rules, frames: Floats, room: Floats, backup: Any) -> None:
     """Backs up everything, the latest discoveries first: they are mostly successors of earlier ones."""
     for stage in range(rules.stages - 1, -1, -1):
-        for state in range(graph.totals[STATES] - 1, -1, -1):
+        for state in range(graph.totals[0].states - 1, -1, -1):
             back_up(graph, rules, state, stage, frames, room, backup)
 
 
@@ -309,10 +289,10 @@ def sweep_once(graph: Graph, rules: Rules, frames: Floats, room: Floats, backup:
 
 @partial(compiled, inner=True, merged=True)
 def slack(graph: Graph, rules: Rules, entry: int, later: int) -> float:
-    """How far what is not known of a pair itself could move its value; samples of it reduce this and nothing else.
+    """How far the uncertainty of a pair itself could move its value; samples of it reduce this and nothing else.
 
-    That is the width of its reward, and what its transitions may still shift times the range of what they lead to, at
-    the stage `later`.
+    That is the width of its reward, and the width of its transition probability times the range of the values that
+    follow, at the stage `later`.
     """
     pair = graph.pairs[entry]
     low, high = np.inf, -np.inf
@@ -324,14 +304,6 @@ def slack(graph: Graph, rules: Rules, entry: int, later: int) -> float:
 
 
 # The best action at the root
-
-
-class BestAction(NamedTuple):
-    """No action is better than the best one by more than the gap."""
-
-    best: int
-    challenger: int
-    gap: float
 
 
 def leaders(low: Floats, high: Floats) -> tuple[int, int, float]:
@@ -360,19 +332,3 @@ def ugape(intervals: Floats) -> tuple[int, int | None, float]:
     """
     best, challenger, gap = leaders(intervals[:, 0], intervals[:, 1])
     return best, challenger if len(intervals) > 1 else None, float(gap)
-
-
-def best_action(cases: Floats) -> BestAction:
-    """The action with the smallest gap, where one of several cases holds: intervals [m, K, 2], of all actions in each.
-
-    Only differences within a case matter: its intervals may be those of action values less something common to all.
-    """
-    actions = cases.shape[1]
-    if actions == 1:
-        return BestAction(0, 0, 0.0)
-    excess = cases[:, None, :, 1] - cases[:, :, None, 0]  # [m, best, challenger]
-    excess[:, np.arange(actions), np.arange(actions)] = -np.inf
-    worst = excess.max(axis=0)
-    gaps = worst.max(axis=1)
-    best = int(np.argmin(gaps))
-    return BestAction(best, int(np.argmax(worst[best])), float(gaps[best]))

@@ -2,13 +2,13 @@
 
 *Select*: UGapE at the root chooses an action; a walk along optimistic actions leads from there to the pair to sample.
 A focused walk follows the empirical model, which costs nothing, and chooses the pair on its way whose own uncertainty
-matters most. A trajectory follows the simulator and samples every pair on its way. Where states recur, a focused walk
-may prefer a pair that is expensive to sample again; so repeated samples are insured by trajectories. A survey samples
-for estimates instead of proofs: its walk follows estimates of the action values, with some random actions.
+matters most. A trajectory follows the simulator and samples every pair on its way. If states recur, a focused walk may
+prefer a pair that is expensive to sample again; so repeated samples are insured by trajectories. A survey samples for
+estimates instead of proofs: its walk follows estimates of the action values, with some random actions.
 
-*Sample*: a table is drawn from here; otherwise `proceed` returns, and its caller asks the simulator.
+*Sample*: compiled code draws from a table; otherwise `proceed` returns, and its caller asks the simulator.
 
-*Absorb*: the confidence sets of the pair, then the bounds of the states on the way to it.
+*Absorb*: the outcomes, the confidence sets of the pair, then the bounds of the states on the way to it.
 """
 
 from functools import partial
@@ -20,26 +20,25 @@ from numpy.typing import NDArray
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
 from smoothplan.base.streams import CALLS, Stream, uniform
-from smoothplan.graph.graph import (
-    DEBT,
-    ENDED,
-    ROUNDS,
-    STATES,
-    SWEPT,
-    VARYING,
-    Graph,
-    Rules,
-    discovered,
-    make_room,
-    pair_at,
+from smoothplan.graph.graph import ENDED, VARYING, Graph, Rules, discovered, make_room, pair_at
+from smoothplan.graph.sets import (
+    FULL,
+    POLICY,
+    RECORDED,
+    back_up,
+    compiled_leaders,
+    fill,
+    record,
+    refresh,
+    slack,
+    sweep,
 )
-from smoothplan.graph.sets import POLICY, RECORDED, back_up, compiled_leaders, fill, record, refresh, slack, sweep
 from smoothplan.models.tabular import Tables, draw
 from smoothplan.theory.softmaxes import draw_action, draw_column
 
-SAMPLE, PAUSED, CONVERGED, FULL, BROKEN = range(5)
-"""Why `proceed` returned: the simulator is to be called; all that was asked for is done; the gap is within ε; more room
-is needed; an outcome contradicts what the model declares."""
+SAMPLE, PAUSED, CONVERGED = range(4, 7)
+"""Verdicts of `proceed`, beside those of `sets.record`: the simulator is to be called; the request is complete; the gap
+is within ε."""
 
 
 class Tuning(NamedTuple):
@@ -63,7 +62,7 @@ TUNING = Tuning()
 
 LOOP_STATE = np.dtype(
     [
-        # What the caller asks for.
+        # The request.
         ("epsilon", np.float64),
         ("until", np.int64),  # no round begins after this many calls in all
         ("limit", np.int64),  # and no call is made after this many
@@ -82,12 +81,12 @@ LOOP_STATE = np.dtype(
         ("sampled", np.int64),  # its action
         ("entry", np.int64),
         ("count", np.int64),  # samples to make
-        ("selected", np.bool_),  # whether it waits for room
-        ("waiting", np.bool_),  # whether its outcomes are still to be absorbed
+        ("selected", np.bool_),  # whether it waits for outcomes, or for room for them
+        ("absorbed", np.int64),  # outcomes that are recorded already
     ],
     align=True,
 )
-"""Where a search stands between two samples."""
+"""The state of a search between two samples."""
 
 
 class Workspace(NamedTuple):
@@ -160,8 +159,8 @@ def _focused_walk(
             break
         action = next_action(graph, rules, state, stage, work.frames, backup, stream)
     # Ignores negligible stakes: a walk that ends early may meet only pairs that are known well.
-    graph.stake[0] = max(stake, TUNING.fading * graph.stake[0])
-    if stake > 0.0 and stake >= TUNING.negligible * graph.stake[0]:
+    graph.totals[0].stake = max(stake, TUNING.fading * graph.totals[0].stake)
+    if stake > 0.0 and stake >= TUNING.negligible * graph.totals[0].stake:
         now.steps = place + 1
         return True
     now.steps = steps
@@ -241,7 +240,7 @@ def select(
         # The best or the challenger, whichever has the wider interval.
         wider = graph.q_high[best] - graph.q_low[best] >= graph.q_high[challenger] - graph.q_low[challenger]
         now.action, now.gap, now.rounds = best if wider else challenger, gap, now.rounds - 1
-        now.focused = rules.focused and graph.totals[DEBT] <= 0
+        now.focused = rules.focused and graph.totals[0].debt <= 0
         now.state, now.stage, now.sampled, now.weight, now.count = 0, 0, now.action, 1.0, 1
         if now.focused:
             found = _focused_walk(graph, rules, loop, work, backup, stream)
@@ -258,20 +257,6 @@ def select(
     now.entry = pair_at(rules, now.state, now.stage, now.sampled)
     now.steps += 1
     return SAMPLE
-
-
-def account(graph: Graph, loop: NDArray[np.void], calls: int) -> None:
-    """Charges calls to the round's action and to the debt to trajectories; the first of a focused round is free.
-
-    It is called from Python where a simulator is, and compiled as `_account`.
-    """
-    now = loop[0]
-    if now["start"] < 0:
-        graph.spent[now["action"]] += calls
-        graph.totals[DEBT] += max(calls - 1, 0) if now["focused"] else -TUNING.repeats_per_step * calls
-
-
-_account = compiled(account, merged=True)
 
 
 @partial(compiled, inner=True)
@@ -291,6 +276,9 @@ def absorb(
         refresh(graph, rules, now.entry)
     if now.start >= 0:
         return
+    # Charges the calls to the round's action and to the debt to trajectories; the first of a focused round is free.
+    graph.spent[now.action] += now.count
+    graph.totals[0].debt += max(now.count - 1, 0) if now.focused else -TUNING.repeats_per_step * now.count
     calls = int(stream[CALLS])
     if not now.focused:  # a trajectory may go on
         now.stage = now.stage if rules.endless else now.stage + 1
@@ -300,12 +288,12 @@ def absorb(
             now.sampled = next_action(graph, rules, successor, now.stage, work.frames, backup, stream)
             return
     # The round is over: back up its path, the deepest state first, and now and then everything.
-    graph.totals[ROUNDS] += 1
+    graph.totals[0].rounds += 1
     for step in range(now.steps - 1, -1, -1):
         back_up(graph, rules, work.path[step, 0], work.path[step, 1], work.frames, work.room, backup)
     now.steps = 0
-    if calls > TUNING.sweep * graph.totals[SWEPT] + 10:
-        graph.totals[SWEPT] = calls
+    if calls > TUNING.sweep * graph.totals[0].swept + 10:
+        graph.totals[0].swept = calls
         sweep(graph, rules, work.frames, work.room, backup)
 
 
@@ -317,44 +305,52 @@ def proceed(
     loop: NDArray[np.void],
     work: Workspace,
     q: Floats | None,
-    successor: int,
+    keys: Ints,
+    rewards: Floats,
     backup: Any,
     stream: Stream,
 ) -> int:
-    """Goes on with a search until one of the verdicts above.
+    """Goes on with a search until one of the verdicts above, or until an outcome cannot be recorded.
 
     Args:
-        graph: what was discovered.
-        rules: what is fixed.
-        tables: where to sample; an empty table has `SAMPLE` returned, and the caller records `loop.count` outcomes of
-            the pair `loop.entry` before the next call.
-        loop: [1] of `LOOP_STATE`, what is asked for and where the search stands.
+        graph: the discovered states.
+        rules: the constants.
+        tables: the table to sample from; if it is empty, `SAMPLE` asks the caller for `loop.count` outcomes of the
+            action `loop.sampled` at the state `loop.state`.
+        loop: [1] of `LOOP_STATE`, the request and the state of the search.
         work: overwritten.
         q: the estimates that a survey follows, [n, K], of the first n discovered states; None for a search.
-        successor: the last of the outcomes that the caller has recorded.
+        keys, rewards: the outcomes that were asked for, [count]; keys are negative at the end of an episode.
         backup: None for a mixture of softmaxes, else the function of a `Callback`.
         stream: of the oracle.
     """
     now = loop[0]
+    simulated = len(tables.outcomes) == 0
+    successor = ENDED
     while True:
-        if now.waiting:
-            now.waiting = False
-            absorb(graph, rules, loop, work, successor, backup, stream)
         if not now.selected:
             verdict = select(graph, rules, loop, work, q, backup, stream)
             if verdict != SAMPLE:
                 return verdict
-        if len(tables.outcomes) > 0:
-            # Room for all that the samples may bring: whoever provides it calls again.
-            now.selected, more = True, min(now.count, tables.width)
-            if graph.totals[STATES] + more > len(graph.keys) or not make_room(graph, rules, now.entry, more, work.room):
+            now.selected, now.absorbed = True, 0
+            if simulated and now.count > 0:
+                return SAMPLE
+        if not simulated:  # room for all that the samples may bring
+            more = min(now.count, tables.width)
+            full = graph.totals[0].states + more > len(graph.keys)
+            if full or not make_room(graph, rules, now.entry, more, work.room):
                 return FULL
-        now.selected, now.waiting = False, True
-        if now.count > 0 and len(tables.outcomes) == 0:
-            return SAMPLE
-        for _ in range(now.count):
-            key, reward, end = draw(tables, graph.keys[now.state], now.sampled, stream)
+        for i in range(now.absorbed, now.count):
+            if simulated:
+                now.absorbed = i
+                if graph.totals[0].states == len(graph.keys):
+                    return FULL
+                key, reward, end = keys[i], rewards[i], keys[i] < 0
+            else:
+                key, reward, end = draw(tables, graph.keys[now.state], now.sampled, stream)
             successor = ENDED if end else discovered(graph, rules, key)
-            if record(graph, rules, now.entry, successor, reward, 1, work.room) != RECORDED:
-                return BROKEN
-        _account(graph, loop, now.count)
+            verdict = record(graph, rules, now.entry, successor, reward, 1, work.room)
+            if verdict != RECORDED:
+                return verdict
+        absorb(graph, rules, loop, work, successor, backup, stream)
+        now.selected = False

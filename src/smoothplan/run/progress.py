@@ -85,6 +85,7 @@ class Display(AbstractContextManager["Display"]):
         if not isinstance(progress, bool) and not (isinstance(progress, str) and progress == "json"):
             raise ValueError(f'progress must be True, False or "json", got {progress!r}')
         self._mode, self._unit, self._epsilon, self._clock = progress, unit, epsilon, clock
+        self.shown = progress is not False  # without a display, updates have no effect
         self._limit, self._max_seconds = max_calls, max_seconds
         self._calls, self._next, self._detail, self._status = 0, -math.inf, "", ""
         self._interval: tuple[float, float] | None = None

@@ -20,7 +20,7 @@ from smoothplan.models.model import GenerativeModel
 from smoothplan.models.testing import Examination, ModelReport
 from smoothplan.run.checkpoint import Checkpoint
 from smoothplan.run.chunks import ClusterError
-from smoothplan.run.progress import COMPILING, Display, GapProgress, Shown
+from smoothplan.run.progress import COMPILING, Display, Shown
 from smoothplan.run.records import Status
 from smoothplan.run.workers import Workers
 
@@ -120,14 +120,6 @@ class Sliced(Protocol):
     def calls(self) -> int:
         """Simulator calls made."""
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Of the root's value."""
-
-    @property
-    def progress(self) -> GapProgress | None:
-        """Progress towards an ε-optimal action; None for searches that prove none."""
-
     def saved(self) -> Arrays:
         """The search as arrays, for a checkpoint."""
 
@@ -135,18 +127,16 @@ class Sliced(Protocol):
         """Takes on the search that was saved."""
 
 
-def in_slices(
-    search: Sliced, explore: Callable[[int, int], bool], max_calls: int | None, workers: Workers, display: Display
-) -> bool:
+def in_slices(search: Sliced, explore: Callable[[int, int], bool], max_calls: int | None, workers: Workers) -> bool:
     """Searches until the search is over or has made all the calls that it may; whether it is over.
 
     Between slices the checkpoint is written, if there is one, and the stop signal is checked.
 
     Args:
-        search: has the state to show and to save.
+        search: has the state to save.
         explore: searches until a number of calls is made, without exceeding a limit; whether the search is over.
         max_calls: the limit of the run.
-        workers, display: of the session.
+        workers: of the session.
     """
     limit = 2**62 if max_calls is None else min(max_calls, 2**62)  # more calls than any run makes
     over = False
@@ -163,22 +153,24 @@ def in_slices(
         keep()  # a search that cannot be saved is refused before the work, not after
     elif over or search.calls >= limit:
         return over  # one more slice would tighten its bounds: another result than that of the run that was saved
-    next_keep = time.perf_counter() + 1.0
+    calls, next_keep = search.calls, time.perf_counter() + 1.0
     while True:
         # A slice is a tenth of the calls made, so that the clock is soon looked at with a slow simulator.
-        size = min(SLICE_CALLS, 1 + int(0.1 * search.calls))
-        over = explore(min(search.calls + size, limit), limit)
-        display.update(search.calls, search.interval, search.progress)
-        ended = over or search.calls >= limit
+        size = min(SLICE_CALLS, 1 + int(0.1 * calls))
+        over = explore(min(calls + size, limit), limit)
+        calls = search.calls
+        ended = over or calls >= limit
         # Only between slices can a search be saved and resumed with the same result.
-        if ended or workers.stop_signal.is_pulled or time.perf_counter() >= next_keep:
+        stopped = workers.stop_signal.is_pulled
+        if ended or stopped or time.perf_counter() >= next_keep:
             started = time.perf_counter()
             keep()
             # At most once per second, and a twentieth of the time.
             next_keep = started + max(1.0, (time.perf_counter() - started) / 0.05)
         if ended:
             return over
-        workers.stop_signal.check()
+        if stopped:
+            workers.stop_signal.check()
 
 
 def check_model(

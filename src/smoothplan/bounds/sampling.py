@@ -9,31 +9,33 @@ from numpy.typing import NDArray
 
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
+from smoothplan.base.streams import CALLS
+from smoothplan.graph.explorer import Explorer
 from smoothplan.models.model import Oracle, States
 from smoothplan.models.tabular import Tables
 
 
 class Sampled(NamedTuple):
-    """Next states and rewards of n simulator calls, with m different next states of the same pair and end."""
+    """The outcomes of n simulator calls: m different ones, which differ in pair, next state or end."""
 
     states: States  # [m, ...]
-    groups: Ints  # [n], which of these
+    groups: Ints  # [n], the outcome of each call
     rewards: Floats  # [n]
     terminals: NDArray[np.bool_]  # [m]
 
-    def outcomes(self, entries: Ints, numbers: Ints) -> tuple[Ints, Ints, Floats, Ints]:
-        """Entries of pairs, successors, rewards, and how often each was met: equal ones together, if they can.
+    def outcomes(self, entries: Ints, keys: Ints) -> tuple[Ints, Ints, Floats, Ints]:
+        """Entries of pairs, keys of next states, rewards, and counts: equal outcomes together if rewards agree.
 
         Args:
             entries: of the pairs that were sampled, [n].
-            numbers: of the next states, [m].
+            keys: of the next states, [m].
         """
-        first = np.zeros(len(numbers), dtype=np.int64)
+        first = np.zeros(len(keys), dtype=np.int64)
         first[self.groups[::-1]] = np.arange(len(self.groups))[::-1]
         rewards = self.rewards[first]
         if np.array_equal(rewards[self.groups], self.rewards):
-            return entries[first], numbers, rewards, np.bincount(self.groups, minlength=len(numbers))
-        return entries, numbers[self.groups], self.rewards, np.ones(len(entries), dtype=np.int64)
+            return entries[first], keys, rewards, np.bincount(self.groups, minlength=len(keys))
+        return entries, keys[self.groups], self.rewards, np.ones(len(entries), dtype=np.int64)
 
 
 Batch = tuple[int, States, Ints, Ints]
@@ -49,18 +51,64 @@ class PairSampler:
     compiled: ClassVar[bool] = False
 
     def pairs(self, oracle: Oracle, _: Any, states: States, actions: Ints, counts: Ints) -> Sampled:
-        """So many calls at each of the pairs, given by states [p, ...], actions [p] and counts [p]."""
+        """Calls the simulator `counts` [p] times at the pairs of states [p, ...] and actions [p]."""
         rows = np.repeat(np.arange(len(counts)), counts)
         found = oracle.sample(states[rows], actions[rows])
         groups, first = _grouped(_words(found.next_states), rows, found.terminals)
         return Sampled(found.next_states[first], groups, found.rewards, found.terminals[first])
 
 
-def chunked(counts: Ints, calls: int) -> Iterator[tuple[slice, Ints]]:
-    """Cuts a round into chunks: consecutive pairs, and how often each is sampled.
+def sample_pairs(explorer: Explorer, entries: Ints, counts: Ints, compared: tuple[int, int], draw: Draw) -> None:
+    """Samples pairs [p] and updates their confidence sets. A table is drawn from here, a simulator by `draw`.
 
-    Sizes depend on the calls made before and nothing else, so that the samples do not depend on who draws them. The
-    first chunks of a slow simulator are small; no chunk returns more outcomes than fit into memory easily.
+    Args:
+        explorer: owns the graph.
+        entries: the pairs, in ascending order.
+        counts: the number of samples of each.
+        compared: two actions of the root, each of which is charged half of the calls.
+        draw: calls the simulator.
+
+    Raises:
+        ModelError: as `Explorer.explore`.
+    """
+    oracle, actions = explorer.oracle, explorer.rules.actions
+    states, chosen, calls = entries // actions, entries % actions, int(oracle.stream[CALLS])
+
+    def next_chunk() -> int:
+        explorer.graph.totals[0]["chunks"] += 1
+        return int(explorer.graph.totals[0]["chunks"])  # walks draw from chunk 0
+
+    def charge(calls: int) -> None:
+        """Counts calls that the oracle did not make itself."""
+        oracle.stream[CALLS] += np.uint64(calls)
+        explorer.graph.spent[compared[0]] += calls - calls // 2
+        explorer.graph.spent[compared[1]] += calls // 2
+
+    if explorer.table is not None:
+        rows = explorer.graph.keys[states] * actions + chosen
+        keys, rewards, times = drawn(explorer.table.tables, rows, counts, oracle.of_chunk(next_chunk()).rng)
+        charge(int(counts.sum()))
+        seen = np.nonzero(times)
+        explorer.record(entries[seen[0]], keys[seen], rewards[seen], times[seen])
+        return
+    known, pieces = np.asarray(explorer.states), list[slice]()
+
+    def batches() -> Iterator[Batch]:
+        for rows, part in chunked(counts, calls):
+            pieces.append(rows)
+            yield next_chunk(), known[states[rows]], chosen[rows], part
+
+    for number, ((*_, part), sampled) in enumerate(draw(batches())):
+        charge(int(part.sum()))
+        keys = explorer.keys(sampled.states, sampled.terminals)
+        explorer.record(*sampled.outcomes(np.repeat(entries[pieces[number]], part), keys))
+
+
+def chunked(counts: Ints, calls: int) -> Iterator[tuple[slice, Ints]]:
+    """Cuts a round into chunks: consecutive pairs, and the number of samples of each.
+
+    Sizes depend on the calls made before and nothing else, so the samples do not depend on who draws them. The first
+    chunks of a slow simulator are small; no chunk returns more outcomes than fit into memory easily.
     """
     most = min(max(64, calls // 16), 1 << 17)
     ends = np.cumsum(counts)
@@ -75,19 +123,19 @@ def chunked(counts: Ints, calls: int) -> Iterator[tuple[slice, Ints]]:
 
 
 def drawn(tables: Tables, rows: Ints, counts: Ints, rng: np.random.Generator) -> tuple[Ints, Floats, Ints]:
-    """Draws from a table: successors [p, B′], negative where the episode ends, rewards, and how often each was drawn.
+    """Draws from a table: successors [p, B′], negative at the end of an episode, rewards, and the count of each.
 
     Args:
         tables: the table.
         rows: pairs, by state·K + action, [p].
-        counts: how often each is sampled, [p].
-        rng: draws how often each successor is met.
+        counts: the number of samples of each, [p].
+        rng: draws the counts.
     """
     outcomes = tables.outcomes.reshape(-1, tables.width)[rows]
     levels = (outcomes["threshold"].astype(np.float64) + 1.0) / 2.0**64
     chances = np.diff(levels, axis=1, prepend=0.0)
     times = rng.multinomial(counts, chances)
-    # What rounding leaves over goes to the last place. Where that only pads, it belongs to the last possible outcome.
+    # Rounding leaves a remainder to the last place. If that only pads, the last possible outcome gets it.
     last, end = np.argmax(levels == 1.0, axis=1), tables.width - 1
     left = np.where(last < end, times[:, end], 0)
     times[:, end] -= left
@@ -102,14 +150,12 @@ def _words(states: States) -> NDArray[np.uint64]:
         flat = flat + 0.0
     data = flat.view(np.uint8).reshape(len(flat), -1)
     short = -data.shape[1] % 8
-    if short:
-        data = np.concatenate([data, np.zeros((len(data), short), dtype=np.uint8)], axis=1)
-    return np.ascontiguousarray(data).view(np.uint64)
+    return np.ascontiguousarray(np.pad(data, ((0, 0), (0, short)))).view(np.uint64)
 
 
 @partial(compiled, allocates=True)
 def _grouped(words: NDArray[np.uint64], pairs: Ints, ends: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Which rows are alike in words [n, w], pair and end: numbers of groups [n], and the first row of each group."""
+    """Groups rows that agree in words [n, w], pair and end: numbers of groups [n], and the first row of each group."""
     count, width = words.shape
     size = 16
     while size < 2 * count:

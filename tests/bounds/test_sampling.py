@@ -9,9 +9,9 @@ from scipy.stats import chi2
 
 import smoothplan as sp
 from smoothplan.base import streams
+from smoothplan.bounds import sampling
 from smoothplan.bounds.gape import OTGapE
 from smoothplan.confidence.kl import share
-from smoothplan.graph import sampling
 from tests.common import alone, begun, recurrent, vectorised
 
 HARD = sp.HardMax()
@@ -92,7 +92,7 @@ def test_the_order_in_which_pairs_spend_is_fixed_before_their_outcomes(kind: Any
             search.number(state)
         order = np.array([1, 4, 6, 7, 0, 2, 3, 5, 8, 9, 10, 11])
         for entries in (order[:4], np.arange(12)):
-            search.sample(entries, counts[entries], (0, 1), alone(search))
+            sampling.sample_pairs(search, entries, counts[entries], (0, 1), alone(search))
         spent = [0.2 * share(index) / sets for index in range(12)]
         np.testing.assert_allclose(np.exp(-search.graph.pairs["log_odds"][order]), spent, rtol=1e-12)
 
