@@ -47,10 +47,10 @@ def sample(sampler: str, model: sp.TabularModel, seed: int, states: Ints, action
     return drawn
 
 
-def random_table(states: int = 7, actions: int = 3, branches: int = 4) -> tuple[Floats, Ints]:
-    """Probabilities of at least 0.1 on different successors, and one of zero at a random place of each pair."""
+def random_table(branches: int, states: int = 40, actions: int = 3) -> tuple[Floats, Ints]:
+    """Probabilities of at least 0.4/B on B different successors, and one of zero at a random place of each pair."""
     rng = np.random.default_rng(0)
-    probabilities = 0.1 + (1 - 0.1 * branches) * rng.dirichlet(np.ones(branches), size=(states, actions))
+    probabilities = 0.4 / branches + 0.6 * rng.dirichlet(np.ones(branches), size=(states, actions))
     padded = np.concatenate([probabilities, np.zeros((states, actions, 1))], axis=-1)
     successors = rng.permuted(np.broadcast_to(np.arange(states), (states, actions, states)), axis=-1)
     return rng.permuted(padded, axis=-1), successors[..., : branches + 1].astype(np.int64)
@@ -73,13 +73,14 @@ def chi_square(counts: Ints, probabilities: Floats, repeats: int) -> tuple[float
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("rewards", ["of entries", "bernoulli by pair", "bernoulli by successor"])
-def test_draws_have_the_distribution_of_the_table(sampler: str, seed: int, rewards: str) -> None:
+@pytest.mark.parametrize("branches", [4, 30])  # the compiled draw skips blocks of 16 outcomes
+def test_draws_have_the_distribution_of_the_table(sampler: str, seed: int, rewards: str, branches: int) -> None:
     """Pearson's test of successor and reward over all pairs at once; false-alarm rate 1e-6 for all runs of a parameter.
 
     Jointly, so that a reward drawn with the same number as the successor is rejected too: its mean would be right. The
     same counts, moved by one successor, are rejected.
     """
-    probabilities, successors = random_table()
+    probabilities, successors = random_table(branches)
     states, actions, width = probabilities.shape
     numbers = np.arange(probabilities.size).reshape(probabilities.shape)
     means = np.random.default_rng(1).uniform(0.2, 0.8, size=probabilities.shape)
@@ -97,15 +98,15 @@ def test_draws_have_the_distribution_of_the_table(sampler: str, seed: int, rewar
     next_states, drawn, terminals = sample(sampler, model, seed, s, a)
     match = successors[s, a] == next_states[:, None]
     assert (match.sum(axis=1) == 1).all()
-    branches = match.argmax(axis=1)
-    np.testing.assert_array_equal(terminals, ends[s, a, branches])
+    entries = match.argmax(axis=1)
+    np.testing.assert_array_equal(terminals, ends[s, a, entries])
     joint = probabilities[..., None] * np.stack([1 - means, means], axis=-1)
     if rewards == "of entries":
-        np.testing.assert_array_equal(drawn, numbers[s, a, branches])
+        np.testing.assert_array_equal(drawn, numbers[s, a, entries])
         joint, drawn = probabilities[..., None], np.zeros(len(drawn))
     assert np.isin(drawn, (0.0, 1.0)).all()
     counts: Any = np.zeros(joint.shape, dtype=np.int64)
-    np.add.at(counts, (s, a, branches, drawn.astype(int)), 1)
+    np.add.at(counts, (s, a, entries, drawn.astype(int)), 1)
     assert (counts[joint == 0] == 0).all()
     counts, joint = counts.reshape(states, actions, -1), joint.reshape(states, actions, -1)
     statistic, limit = chi_square(counts, joint, 2000)
