@@ -310,21 +310,6 @@ def test_sums_of_a_large_chunk_are_rounded_by_less_than_confidence_sequences_all
         assert sums.squares == pytest.approx(count * reward**2, rel=1e-12)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_engines_are_deterministic_and_keep_nothing(engine: str) -> None:
-    """The same seed and chunk give the same sums to the bit, others give others, and the reference is left alone."""
-    table = case("table")
-    schedule = Schedule(table.problem, table.levels[:7], 1, 1.0, 0.1)
-    interpreter = engine_of(engine, schedule, table.backup, table.model)
-    reference = np.array([1.0, 0.2])
-    first = interpreter.values(Oracle(table.model, 3, 1), 0, reference, 100)
-    interpreter.returns(Oracle(table.model, 9, 9), 1, 1, 10)
-    assert interpreter.values(Oracle(table.model, 3, 1), 0, reference, 100) == first
-    assert interpreter.values(Oracle(table.model, 3, 2), 0, reference, 100) != first
-    assert interpreter.values(Oracle(table.model, 4, 1), 0, reference, 100) != first
-    assert reference.tolist() == [1.0, 0.2]
-
-
 # --- A vectorised simulator and its tabular twin --------------------------------------------------------------------
 
 

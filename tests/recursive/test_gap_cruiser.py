@@ -153,16 +153,6 @@ def test_the_price_of_a_radius_has_the_exponent_of_its_levels(
         assert rung.through.bias / rung.radius == pytest.approx((slope - 2.0) / slope, abs=0.1)
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
-def test_the_price_of_a_run_is_below_what_its_ladder_says(order: int) -> None:
-    """The levels' variances are smaller than their bounds by more than the anytime intervals cost."""
-    planner, model = sp.OTGapCruiser(SMOOTH, 0.04, order=order), twins(0.0)
-    rungs = [sampler.rung for sampler in started(planner, model).samplers]
-    price = model.actions * sum(rung.price for rung in rungs)
-    for seed in range(3):
-        assert 0.1 * price < sp.plan(planner, model, 0, seed=seed).calls < price
-
-
 # Ladders
 
 
