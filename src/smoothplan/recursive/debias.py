@@ -24,7 +24,7 @@ class Debiasing:
     """Weights of averages over the 2^k blocks of the returns, k = 0, 1, 2, of N/2^k returns each.
 
     `values[k]` weighs the mean of F(Q̂_b) over those blocks b. `slopes[k]` weighs the mean of ⟨∇F(Q̂_b), Q̂_b − Q̂_b′⟩,
-    where b′ is the other half of the block that contains b: it has the mean of ⟨∇F(Q̂_b), e_b⟩, for e_b′ is independent.
+    where b′ is the other half of the block that contains b: it has the mean of ⟨∇F(Q̂_b), e_b⟩: e_b′ is independent.
     """
 
     values: tuple[float, ...]

@@ -212,7 +212,7 @@ def plug_in(problem: Problem, through: Bounds, around: ReferenceMoments, debias:
     deviation, shift = around.deviation, 0.0
     spread = np.sqrt(actions) * deviation  # Efron and Stein
     if debias == 0:
-        # E max e ≤ (K−1)s/√K, for the largest of e_a − ē is at most √((K−1)/K) of their norm.
+        # E max e ≤ (K−1)s/√K: the largest of e_a − ē is at most √((K−1)/K) of their norm.
         noise = _first_remainder(problem, others / math.sqrt(actions) * deviation, around.noise_second) / 2.0
         shift = -noise
     else:

@@ -42,7 +42,7 @@ from smoothplan.theory.backups import Backup, is_mixture, required_backup, requi
 from smoothplan.theory.curvature import Problem
 
 HEADROOM = 4
-"""A schedule may cost this much more than the limit on calls and still be tried, for most runs stop early."""
+"""How many times the limit on calls a schedule may cost and still be tried: most runs stop early."""
 
 
 @dataclass(frozen=True)
