@@ -28,11 +28,8 @@ def test_it_runs_to_the_end(tmp_path: Path) -> None:
 def test_sysadmin_is_the_one_of_the_zoo() -> None:
     """A χ² test for each of some pairs; together they raise a false alarm with probability 1e-6."""
     table, simulator = regret.sysadmin(MACHINES), sp.models.sysadmin(MACHINES)
-    assert (table.actions, table.discount, table.reward_range) == (
-        simulator.actions,
-        simulator.discount,
-        simulator.reward_range,
-    )
+    for name in ("actions", "discount", "reward_range"):
+        assert getattr(table, name) == getattr(simulator, name)
     rng, samples, pairs = np.random.default_rng(0), 10_000, 8
     for state, action in zip(
         rng.integers(2**MACHINES, size=pairs), rng.integers(MACHINES + 1, size=pairs), strict=True
@@ -86,20 +83,11 @@ def test_recursion_gets_the_finest_accuracy_that_it_can_pay_for() -> None:
 def planted(share: dict[str, float], bound: float) -> list[bool]:
     """Verdicts where planners are left with such a share of a random choice's regret, 1, at their largest budget."""
     settings = replace(regret.QUICK, pairs=3)
-    rows = [
-        Row(
-            cell.settings,
-            cell.seed,
-            {
-                "random": 1.0,
-                "regret": share.get(cell.settings["planner"], 0.0),
-                "informed": True,
-                "bound": bound if cell.settings["planner"] == "MDPGapE" else None,
-            },
-            1.0,
-        )
-        for cell in regret.cells(settings)
-    ]
+    rows = []
+    for cell in regret.cells(settings):
+        planner = cell.settings["planner"]
+        found = {"random": 1.0, "regret": share.get(planner, 0.0), "informed": True}
+        rows.append(Row(cell.settings, cell.seed, found | {"bound": bound if planner == "MDPGapE" else None}, 1.0))
     return [claim.holds for claim in regret.evidence(settings, rows).claims]
 
 

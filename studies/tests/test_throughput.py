@@ -29,9 +29,14 @@ TINY = Settings(
 )
 
 
-def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of every kind, and means that agree; nothing is asked of times. The twin has no need to be fast here."""
+@pytest.fixture(autouse=True)
+def small_contests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contest, "own_twin", partial(compile_program, "twin.cpp", "-O0"))
+    monkeypatch.setattr(contest, "LARGE_CHUNK", 1 << 18)
+
+
+def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of every kind, and means that agree; nothing is asked of times."""
     monkeypatch.setattr(throughput, "planned", planned_here)
     rows, _ = small_run(STUDY, TINY, tmp_path)
     assert [r.settings["kind"] for r in rows] == ["contest", "workers", "size", "size", "size", "memory"]
@@ -49,10 +54,8 @@ def test_processes_are_compared() -> None:
 
 
 @pytest.mark.parametrize("name", ["plug-in", "order 2"])
-def test_contestants_estimate_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contestants_estimate_the_same(name: str) -> None:
     """Means are within 5.5 standard errors of the compiled engine's: a false alarm in a million seeds."""
-    monkeypatch.setattr(contest, "own_twin", partial(compile_program, "twin.cpp", "-O0"))
-    monkeypatch.setattr(contest, "LARGE_CHUNK", 1 << 18)
     case = plug_in_case("small", 5, 2, 2, 2, 2) if name == "plug-in" else second_order_case(name, LogSumExp(1.0), 2)
     found = {}
     for who, contestant in contestants(case).items():
@@ -68,10 +71,8 @@ def test_contestants_estimate_the_same(name: str, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no compiler")
 @pytest.mark.parametrize("name", [name for name in contest.CASES if "debiased" in name])
-def test_the_twin_debiases_as_the_engine_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_twin_debiases_as_the_engine_does(name: str) -> None:
     """The same calls, and means within 5.5 standard errors: a false alarm in a million seeds."""
-    monkeypatch.setattr(contest, "own_twin", partial(compile_program, "twin.cpp", "-O0"))
-    monkeypatch.setattr(contest, "LARGE_CHUNK", 1 << 18)
     case = contest.CASES[name](name)
     field = contestants(case)
     found = [field[who](4, 0) for who in ("compiled", "C++ twin")]
