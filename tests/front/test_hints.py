@@ -55,22 +55,13 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: loose.plan(sp.UCT, TABLE), "planner must be an object, such as UCT(...), got the class UCT itself"),
     (lambda: loose.forecast(sp.DebiasedCruiser, TABLE), "such as DebiasedCruiser(...), got the class"),
     (lambda: loose.plan("uct", TABLE), "planner must be one, such as OTGapE(HardMax(), epsilon=0.1), got 'uct'"),
-    (
-        lambda: loose.plan(sp.UCT(), sp.VectorModel),
-        "model must be an object, such as VectorModel(...), got the class",
-    ),
-    (
-        lambda: loose.plan_unregularised(sp.VectorModel, bias=0.1),
-        "model must be an object, such as VectorModel(...)",
-    ),
+    (lambda: loose.plan(sp.UCT(), sp.VectorModel), "model must be an object, such as VectorModel(...), got the class"),
+    (lambda: loose.plan_unregularised(sp.VectorModel, bias=0.1), "model must be an object, such as VectorModel(...)"),
     (lambda: loose.check_model(sp.VectorModel), "model must be an object, such as VectorModel(...)"),
     (lambda: loose.plan(sp.UCT(), "CartPole-v1"), "use sp.models.from_gymnasium('CartPole-v1')"),
     (lambda: loose.check_model("CartPole-v1"), "use sp.models.from_gymnasium('CartPole-v1')"),
     (lambda: loose.plan(sp.UCT(), gymnasium.make("CartPole-v1")), "use sp.models.from_gymnasium(env)"),
-    (
-        lambda: loose.plan(sp.UCT(), one_state),
-        "got the function one_state: wrap a step, VectorModel(one_state, ...)",
-    ),
+    (lambda: loose.plan(sp.UCT(), one_state), "got the function one_state: wrap a step, VectorModel(one_state, ...)"),
     (lambda: loose.plan(sp.UCT(), 7), "model must have actions, discount, reward_range"),
     (lambda: loose.exact.solve(sp.models.cart_pole(), sp.HardMax()), "model must be a table of states"),
     (lambda: loose.exact.solve(TABLE, sp.HardMax), "such as HardMax(), got the class itself"),
@@ -86,10 +77,7 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: sampled(vector(flat)), f"next_states must have the shape of states, (4, 1), got (1, 1); {FROM_SCALAR}"),
     (lambda: sampled(vector(lambda s, a, rng: (s, 0.0))), f"rewards must have shape (4,), got (); {FROM_SCALAR}"),
     (lambda: sampled(sp.VectorModel.from_scalar(lambda s, a, rng: s, **DECLARED)), "step must return (next_state, rew"),
-    (
-        lambda: sp.plan(sp.DebiasedCruiser(sp.LogSumExp(1), 0.1), FAR),
-        "use decide, which finds an action; Ref",
-    ),
+    (lambda: sp.plan(sp.DebiasedCruiser(sp.LogSumExp(1), 0.1), FAR), "use decide, which finds an action; Ref"),
 ]
 
 

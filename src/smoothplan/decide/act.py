@@ -142,8 +142,8 @@ def act(
                 opened.display.note(agent.preparation())
             agent.prepare()
             while len(played) < episodes and end == "completed":
-                seed_of_this = episode_seed(seed, len(played))
-                played.append(agent.play(player, max_steps=max_steps, seed=seed_of_this, on_step=on_step))
+                drawn = episode_seed(seed, len(played))
+                played.append(agent.play(player, max_steps=max_steps, seed=drawn, on_step=on_step))
                 player.look = None  # only the first episode is recorded
                 end = "interrupted" if played[-1].end == "interrupted" else end
                 opened.display.update(len(played))

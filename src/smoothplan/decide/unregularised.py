@@ -137,10 +137,7 @@ class Choice(NamedTuple):
 
 
 def choose(
-    model: GenerativeModel,
-    backup: Backup | None = None,
-    max_calls: int | None = None,
-    max_seconds: float | None = None,
+    model: GenerativeModel, backup: Backup | None = None, max_calls: int | None = None, max_seconds: float | None = None
 ) -> Choice:
     """A planner for a long horizon that ends in seconds: chains of order 1 around a reference from the simulator.
 
