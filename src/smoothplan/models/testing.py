@@ -3,7 +3,7 @@
 import math
 import random
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,9 +21,6 @@ from smoothplan.models.model import (
     possible_returns,
     required_model,
 )
-
-WALKERS, REPEATS = 16, 32
-"""States in each round of the walk, and calls at one of them for its different outcomes."""
 
 
 class ModelReport(NamedTuple):
@@ -45,6 +42,8 @@ class Examination:
     seed: int
     rounds: int
     calls: int = 0
+    walkers: ClassVar[int] = 16  # states in each round of the walk
+    repeats: ClassVar[int] = 32  # calls at one of them, for its different outcomes
 
     def __post_init__(self) -> None:
         required_model(self.model)
@@ -60,7 +59,7 @@ class Examination:
     def most_calls(self) -> int:
         """An upper bound on its simulator calls."""
         played = 0 if declared_values(self.model) is None else math.prod(_plays(self.model.discount))
-        return self.rounds * (4 * WALKERS + REPEATS) + played
+        return self.rounds * (4 * self.walkers + self.repeats) + played
 
     def run(self) -> ModelReport:
         """Raises `ModelError` at the first broken promise."""
@@ -70,7 +69,7 @@ class Examination:
         states = self.first
         previous: States | None = None
         for round_number in range(self.rounds):
-            batch = states[walk.integers(len(states), size=min(WALKERS, len(states) * self.model.actions))]
+            batch = states[walk.integers(len(states), size=min(self.walkers, len(states) * self.model.actions))]
             actions = (np.arange(len(batch)) + round_number) % self.model.actions
             transition = self._examine(batch, actions, round_number, previous)
             most = max(most, self._repeat(batch[:1], actions[:1], round_number))
@@ -118,7 +117,7 @@ class Examination:
 
     def _repeat(self, state: States, action: Ints, draw: int) -> int:
         """Steps one (s, a) many times; the number of different next states, after checking declarations against it."""
-        states, actions = np.repeat(state, REPEATS, axis=0), np.repeat(action, REPEATS)
+        states, actions = np.repeat(state, self.repeats, axis=0), np.repeat(action, self.repeats)
         transition = self._step(states, actions, draw)
         where = f"state {state[0].tolist()}, action {action[0]}"
         rewards = np.unique(transition.rewards)
