@@ -28,29 +28,13 @@ class Room(NamedTuple):
     imports: set[str]  # names of the rooms below that it imports from
 
 
-ROOMS = [
+ROOMS = [  # from top to bottom
     Room(name, set(re.findall(r"\w+", contents)), set(re.findall(r"\w+", imports)))
     for name, contents, imports in re.findall(r"^\| (\w+) \| (`[^|]+`) \|[^|]*\| ([\w, –]+) \|$", MAP, re.MULTILINE)
 ]
-"""From top to bottom."""
-
-FLOOR = {content: number for number, room in enumerate(ROOMS) for content in room.contents}
-"""The index of a module's or a package's room."""
-
-FAMILIES = {"recursive", "bounds", "chains"}
-"""Rooms side by side, which do not import each other."""
-
-DOOR = ("base.records", "report")
-"""The one import that leads upwards: records ask for their report when they are shown."""
-
-
-class Import(NamedTuple):
-    """An import of this package, wherever the statement stands: under TYPE_CHECKING and inside functions, too."""
-
-    path: str
-    line: int
-    importer: str  # modules by their names below smoothplan; "__init__" is the public namespace
-    imported: str
+FLOOR = {content: number for number, room in enumerate(ROOMS) for content in room.contents}  # of modules and packages
+FAMILIES = {"recursive", "bounds", "chains"}  # side by side: they do not import each other
+DOOR = ("base.records", "report")  # the one import that leads upwards: records ask for their report when they are shown
 
 
 def _module(path: str) -> str:
@@ -74,7 +58,11 @@ def _named(name: str) -> str:
     return next((start for start in beginnings if start in MODULES - {"__init__"}), "__init__")
 
 
-def _imports(sources: Mapping[str, str]) -> Iterator[Import]:
+def _imports(sources: Mapping[str, str]) -> Iterator[tuple[str, int, str, str]]:
+    """Imports of this package, also under TYPE_CHECKING and inside functions: path, line, importer and imported.
+
+    Modules have their names below smoothplan; "__init__" is the public namespace.
+    """
     for path, source in sources.items():
         for node in ast.walk(ast.parse(source)):
             if not isinstance(node, ast.Import | ast.ImportFrom):
@@ -84,7 +72,7 @@ def _imports(sources: Mapping[str, str]) -> Iterator[Import]:
             for alias in node.names:
                 top, _, rest = f"{origin}{alias.name}".partition(".")
                 if top == PACKAGE and _module(path) != _named(rest):
-                    yield Import(path, node.lineno, _module(path), _named(rest))
+                    yield path, node.lineno, _module(path), _named(rest)
 
 
 def _top(module: str) -> str:
