@@ -128,6 +128,7 @@ def test_wrong_rows_are_refused_and_nothing_is_written(path: Path) -> None:
     """Numbers that JSON does not have, a chunk that is there already, and Python objects."""
     write(path)
     with Checkpoint(path, IDENTITY) as found:
+        wrong: Any
         for wrong in (np.nan, np.inf, 1j):
             with pytest.raises((ValueError, TypeError)):
                 found.add([(5, FACTS[0]), (6, ChunkRow("a", [wrong], 1))])

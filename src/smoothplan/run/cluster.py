@@ -38,9 +38,6 @@ FETCH_SECONDS = 2.0
 WARM_UP = 10.0
 """Seconds beyond `chunk_seconds` for the first chunk of a kind in a process, which may load something."""
 
-ATTEMPTS = 20
-"""Times that a batch is sent."""
-
 
 @dataclass(eq=False)
 class _Ticket:
@@ -215,9 +212,11 @@ class DaskPool:
             ticket.future = None
             ticket.attempts += 1
             ticket.careful |= isinstance(lost, self._distributed.KilledWorker)
-            if ticket.attempts >= ATTEMPTS:
+            if ticket.attempts >= 20:
                 chunk = f"chunk {batch.chunks[0].number} (seed {batch.work.seed})"
-                batch.done = Done([], ClusterError(f"{chunk} was lost {ATTEMPTS} times at {self._where}: {lost}"))
+                batch.done = Done(
+                    [], ClusterError(f"{chunk} was lost {ticket.attempts} times at {self._where}: {lost}")
+                )
         except Exception as failed:
             if isinstance(failed, OSError) and ticket.future.status != "error":
                 return  # the worker that has it does not answer; Dask may know of another, or compute it again

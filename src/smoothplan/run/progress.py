@@ -18,15 +18,13 @@ from smoothplan.base.records import plain
 Shown = bool | Literal["json"]
 """How progress is shown: not at all, as a live line, or as JSON lines."""
 
-LINE_SECONDS = 1.0
-"""The least time between two JSON lines."""
 
-COMPILING = "compiling (once)"
-"""The notice while code is compiled: the next run finds it in the cache."""
+LINE_SECONDS = 1.0
+"""Seconds between two JSON lines, at least."""
 
 
 class Bottleneck(NamedTuple):
-    """A pair whose own uncertainty holds up the gap at the root."""
+    """A pair whose own uncertainty keeps the gap at the root wide."""
 
     state: Any
     action: int
@@ -37,13 +35,13 @@ class Bottleneck(NamedTuple):
 
 
 class GapProgress(NamedTuple):
-    """How far the identification of an action is."""
+    """Progress of the identification of an action."""
 
     gap: float
     fraction: float  # the gap, as a fraction of the width of the interval of all values
-    price: float | None  # calls in all that ε will take, estimated; None where ε is reached, or nothing can be said
+    price: float | None  # calls in all that ε will take, estimated; None if ε is reached, or there is no estimate
     relative: bool = False  # whether relative bounds prove the gap, and not the intervals of the action values
-    bottlenecks: tuple[Bottleneck, ...] = ()  # where that is known
+    bottlenecks: tuple[Bottleneck, ...] = ()  # if known
 
     def sentences(self) -> list[str]:
         """The same in words."""
@@ -258,22 +256,18 @@ def duration(seconds: float) -> str:
 
 
 class _StandardError:
-    """Standard error as it is now. If it is missing, or closed later, output is dropped."""
+    """Standard error as it is now. If it is missing, closed, or a pipe without a reader, output is dropped."""
 
     def __init__(self) -> None:
         self._file = sys.stderr
         self.encoding = getattr(self._file, "encoding", None) or "utf-8"
 
-    def isatty(self) -> bool:
-        with suppress(ValueError, AttributeError):
-            return self._file.isatty()
-        return False
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in ("isatty", "write", "flush"):
+            raise AttributeError(name)
 
-    def write(self, text: str) -> int:
-        with suppress(OSError, ValueError, AttributeError):  # closed, a pipe without a reader, or None
-            self._file.write(text)
-        return len(text)
+        def call(*arguments: Any) -> Any:
+            with suppress(OSError, ValueError, AttributeError):
+                return getattr(self._file, name)(*arguments)
 
-    def flush(self) -> None:
-        with suppress(OSError, ValueError, AttributeError):
-            self._file.flush()
+        return call

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +19,7 @@ from smoothplan.models.model import GenerativeModel
 from smoothplan.models.testing import Examination, ModelReport
 from smoothplan.run.checkpoint import Checkpoint
 from smoothplan.run.chunks import ClusterError
-from smoothplan.run.progress import COMPILING, Display, Shown
+from smoothplan.run.progress import Display, Shown
 from smoothplan.run.records import Status
 from smoothplan.run.workers import Workers
 
@@ -105,7 +104,7 @@ def session(
         stop_signal.on_signals() if signals else nullcontext(),
         work_force,
         display,
-        announcing(partial(display.note, COMPILING)),
+        announcing(lambda: display.note("compiling (once)")),  # the next run finds the code in the cache
     ):
         if work_force.checkpoint is not None and not work_force.checkpoint.is_new:
             done = work_force.checkpoint.chunks

@@ -1,9 +1,8 @@
 """Computes the chunks of a run, in any order, and returns the outcomes in the order of the chunks.
 
-A run decides by outcomes, one after the other. Chunk c draws from stream c, and chunks are made before their outcomes
-are known, so what a run finds does not depend on where or when a chunk was computed; an outcome may also come from a
-checkpoint. Other threads and processes get chunks in batches that take long enough to be worth sending, by the measured
-seconds per chunk.
+Chunk c draws from stream c, and chunks are made before their outcomes are known. So the result of a run does not depend
+on where or when a chunk was computed, and an outcome may also come from a checkpoint. Other threads and processes get
+chunks in batches that take long enough to be worth sending, by the measured seconds per chunk.
 """
 
 from collections import deque
@@ -25,13 +24,7 @@ AHEAD = 2
 """Batches under way per worker: one running, one waiting."""
 
 BEHIND = 16
-"""Batches per worker that may be done before their turn, while a slow one holds them up."""
-
-CHANGED = (
-    "that is made again has another outcome. The simulator, its data, a library or the processor has changed, or the "
-    "simulator does not take all its randomness from rng"
-)
-"""Why a checkpoint is refused that does not reproduce."""
+"""Batches per worker that may be done before their turn, while they wait for a slow one."""
 
 
 class Pool(Protocol):
@@ -39,7 +32,7 @@ class Pool(Protocol):
 
     @property
     def note(self) -> str | None:
-        """What the user may want to know of it."""
+        """A note for the user, if any."""
 
     @property
     def workers(self) -> int:
@@ -50,13 +43,13 @@ class Pool(Protocol):
         """How long a batch should take: much longer than it takes to send it."""
 
     def send(self, batch: Batch) -> None:
-        """Starts a batch, some time."""
+        """Queues a batch."""
 
     def wait(self, batches: Sequence[Batch], seconds: float) -> None:
         """Waits until one of these batches is done, but no longer than that."""
 
     def close(self) -> None:
-        """Abandons what is not done. No thread and no process is left behind."""
+        """Discards work in progress. No thread and no process is left behind."""
 
 
 class ThreadPool:
@@ -94,14 +87,14 @@ class Workers(AbstractContextManager["Workers"]):
     """Computes the chunks of a run.
 
     Args:
-        workers: a number of threads or processes on this machine, where 1 is this thread; the address of a Dask
-            scheduler; or a Dask client.
+        workers: a number of threads or processes on this machine, 1 for this thread; the address of a Dask scheduler;
+            or a Dask client.
         chunk_seconds: seconds that one chunk may take. Chunks are then computed in processes, which can be ended.
         worker_memory: bytes that a process on this machine may use; a fair share of the machine's memory by default.
-        checkpoint: where outcomes are written before they count, and looked up.
+        checkpoint: outcomes are written there before they count, and looked up.
         probe: makes a few simulator calls, which a run that continues from snapshots makes again and compares.
         stop_signal: stops the run.
-        announce: shows what the user may want to know.
+        announce: shows a note to the user.
 
     Attributes:
         abandoned: simulator calls of the chunk that failed or, in this thread, was stopped. No outcome includes them.
@@ -118,7 +111,7 @@ class Workers(AbstractContextManager["Workers"]):
         stop_signal: StopSignal | None = None,
         announce: Callable[[str], None] = lambda text: None,
     ) -> None:
-        # A client is told by its own library, when work begins.
+        # Dask tells a client from other objects, when work begins.
         self._wanted = arguments.whole("workers", workers) if isinstance(workers, int | float) else workers
         self._seconds = None if chunk_seconds is None else arguments.positive("chunk_seconds", chunk_seconds)
         self._memory = None if worker_memory is None else arguments.whole("worker_memory", worker_memory)
@@ -138,7 +131,7 @@ class Workers(AbstractContextManager["Workers"]):
         self.close()
 
     def close(self) -> None:
-        """Abandons what is under way; what is done by now is written to the checkpoint."""
+        """Discards work in progress; outcomes that have arrived are written to the checkpoint."""
         try:
             if self._pool is not None:
                 try:
@@ -168,7 +161,7 @@ class Workers(AbstractContextManager["Workers"]):
             self.stop_signal.check()
 
     def _pool_for(self, work: Work) -> Pool | None:
-        """Threads or processes for this work, and all that comes after it; None for this thread alone."""
+        """Threads or processes for this work and all later work; None for this thread alone."""
         limited = self._seconds is not None or self._memory is not None
         if isinstance(self._wanted, int) and not limited:
             if self._wanted == 1:
@@ -212,7 +205,7 @@ class Workers(AbstractContextManager["Workers"]):
             self._raise(first.done)
 
     def _raise(self, done: Done) -> None:
-        """Raises what ended a batch, if it failed."""
+        """Raises the error that ended a batch, if any."""
         self.abandoned += done.abandoned
         if isinstance(done.error, KeyboardInterrupt):
             raise Stopped("interrupted")
@@ -220,7 +213,7 @@ class Workers(AbstractContextManager["Workers"]):
             raise done.error
 
     def _batches(self, pool: Pool, work: Work, chunks: Iterable[Chunk[Any]]) -> Iterator[Batch]:
-        """Chunks in batches; one whose outcome is known makes a batch of its own, which is done."""
+        """Chunks in batches; a chunk with a known outcome makes a batch of its own, which is done."""
         batch: list[Chunk[Any]] = []
         expected = 0.0
         for chunk in chunks:
@@ -238,7 +231,7 @@ class Workers(AbstractContextManager["Workers"]):
             yield Batch(work, batch)
 
     def _receive(self, patience: float) -> None:
-        """Waits a little, and takes in the batches that are done, whichever's turn it is."""
+        """Waits a little, and receives the batches that are done, in any order."""
         if self._pool is None or not self._under_way:
             return
         self._pool.wait(self._under_way, patience)
@@ -281,7 +274,7 @@ class Workers(AbstractContextManager["Workers"]):
             if before is None:
                 new.append((chunk.number, row))
             elif before != row:
-                raise self.checkpoint.refuse(f"is of another simulator: chunk {chunk.number} {CHANGED}")
+                raise _other_simulator(self.checkpoint, f"chunk {chunk.number}")
         if new:
             self.checkpoint.add(new)
 
@@ -291,7 +284,7 @@ class Workers(AbstractContextManager["Workers"]):
         return self._wanted if isinstance(self._wanted, int) else 1
 
     def has(self, name: str) -> bool:
-        """Whether something of that name was kept."""
+        """Whether there is a snapshot of that name."""
         return self.checkpoint is not None and self.checkpoint.has(name)
 
     def recall(self, name: str, restore: Callable[[Readable], object]) -> bool:
@@ -313,7 +306,7 @@ class Workers(AbstractContextManager["Workers"]):
             self.checkpoint.keep(name, saved())
 
     def _compare_probe(self, checkpoint: Checkpoint) -> None:
-        """Once: makes the calls of the probe, and compares them with earlier ones or keeps them."""
+        """Once: makes the calls of the probe, and compares them with those of an earlier run or keeps them."""
         probe, self._probe = self._probe, None
         if probe is None:
             return
@@ -321,4 +314,11 @@ class Workers(AbstractContextManager["Workers"]):
         if before is None:
             checkpoint.keep("probe", found)
         elif found.keys() != before.keys() or not all(np.array_equal(found[name], before[name]) for name in found):
-            raise checkpoint.refuse(f"is of another simulator: a call {CHANGED}")
+            raise _other_simulator(checkpoint, "a call")
+
+
+def _other_simulator(checkpoint: Checkpoint, repeated: str) -> CheckpointError:
+    return checkpoint.refuse(
+        f"is of another simulator: {repeated} that is made again has another outcome. The simulator, its data, a "
+        "library or the processor has changed, or the simulator does not take all its randomness from rng"
+    )
