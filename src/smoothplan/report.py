@@ -157,7 +157,10 @@ def _details(result: PlanResult) -> Iterator[tuple[str, str]]:
     elif details is not None:
         if isinstance(details, ReferenceDetails):
             worst, best = details.policy_interval
-            yield "policy", f"of the reference: worth between {worst:.6g} and {best:.6g} {_sure(result)}"
+            yield (
+                "policy",
+                f"of the reference: worth between {worst:.6g} and {best:.6g}, regulariser included, {_sure(result)}",
+            )
         yield "means", details.summary()
 
 

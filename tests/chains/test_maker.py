@@ -73,13 +73,6 @@ def test_calls_are_known_where_the_making_is_interrupted(fail_at: int) -> None:
     assert oracle.calls == sum(made) > fail_at
 
 
-def test_an_oracle_from_outside_changes_nothing() -> None:
-    model, _ = counted(2, single=False)
-    given = default_reference(model, HardMax(), calls=500, oracle=Oracle(model, 5, role="reference"))
-    own = default_reference(model, HardMax(), calls=500, seed=5)
-    np.testing.assert_array_equal(given.q(np.zeros((1, 2))), own.q(np.zeros((1, 2))))
-
-
 def test_a_budget_is_calls_or_time_or_both(monkeypatch: pytest.MonkeyPatch) -> None:
     """A portion takes a second for each 64 calls, on a clock of the test's own."""
     now, made = 0.0, list[int]()

@@ -1,7 +1,6 @@
 """Inequalities behind samples around a reference, against exact numbers: biases, horizons, supports, clamping."""
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -17,24 +16,19 @@ from smoothplan.chains.cruiser import ReferenceCruiser
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.jitted import JittedChains
 from smoothplan.chains.reference import CriticReference, Reference, TabularReference
-from smoothplan.chains.sampling import TRUNCATION_SHARE, Truncation, chains_for, conditioned, largest_gap, support
+from smoothplan.chains.sampling import TRUNCATION_SHARE, chains_for, conditioned, largest_gap, support
 from smoothplan.chains.table import TableChains
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.theory.backups import SoftmaxMixture, line_cost
 from smoothplan.theory.curvature import Problem, reference_bias
-from tests import common
 from tests.chains.worlds import (
     CORNER,
     SLACK,
     TRANSPORT,
-    WORLDS,
-    World,
     begun,
-    declared_worlds,
     ending,
     garnet,
-    hostile,
     line,
     ranged,
     root_of,
@@ -126,85 +120,6 @@ def test_each_part_of_the_bias_of_order_2_is_needed() -> None:
 # Horizons
 
 
-def worlds() -> Iterator[sp.TabularModel]:
-    """Without an end, with ends and rewards of either sign, and the same with the values that they have declared."""
-    for seed in range(3):
-        garnet = sp.models.garnet(10, 3, branching=3, discount=0.8, seed=seed, reward_kind="bernoulli")
-        for model in (garnet, common.ending(3, 0.7, seed, (-3.0, 1.0))):
-            yield model
-            yield common.declaring(model, value_range=common.ordinary_values(model))
-
-
-def cut_errors(
-    model: sp.TabularModel, backup: SoftmaxMixture, size: float, horizon: int, seed: int
-) -> tuple[Floats, Floats, Floats]:
-    """What chains of orders 1 and 2 that are cut off miss of V, and returns of Q, around Q̂ with range(Q̂ − Q) = size."""
-    solution = sp.exact.solve(model, backup, 1e-10)
-    noise = np.random.default_rng(seed).normal(size=solution.q.shape)
-    noise *= size / np.ptp(noise, axis=1, keepdims=True)
-    exact = ChainMeans(model, backup, solution.q + noise)
-    first, returns, corrections = exact.at_horizon(horizon, Problem.of(model, backup).middle)
-    missed = solution.values - first, solution.q - returns, solution.values - first - corrections
-    values, actions, corrected = (errors[~model.terminal] for errors in missed)
-    return values, actions, corrected
-
-
-def test_chains_that_are_cut_off_keep_to_the_bounds_of_both_orders() -> None:
-    """Exact means. Without what is booked for the cut the bounds of order 2 break, and those of order 1."""
-    broken = {"cut": 0, "tail": 0}
-    for model in worlds():
-        backups: tuple[SoftmaxMixture, ...] = (sp.LogSumExp(0.3), TRANSPORT)
-        for backup in backups:
-            problem = Problem.of(model, backup)
-            for horizon in (1, 2, 6):
-                cut = Truncation.at(problem, horizon)
-                for size in (0.001, 0.1, 1.0):
-                    first, actions, second = cut_errors(model, backup, size, horizon, seed=horizon)
-                    loss = reference_bias(1, size, backup.temperature, model.discount)[1]
-                    assert -cut.optimal - SLACK <= first.min() <= first.max() <= cut.optimal + loss + SLACK
-                    above = model.discount * loss + cut.optimal
-                    assert -cut.optimal - SLACK <= actions.min() <= actions.max() <= above + SLACK
-                    tail = cut.below + cut.above
-                    low, high = reference_bias(2, size, backup.temperature, model.discount, tail)
-                    assert low - cut.optimal - SLACK <= second.min()
-                    assert second.max() <= high + cut.optimal + SLACK
-                    broken["cut"] += first.max() > loss + SLACK
-                    low = reference_bias(2, size, backup.temperature, model.discount)[0]
-                    broken["tail"] += second.min() < low - cut.optimal - SLACK
-    assert min(broken.values()) > 0
-
-
-def furthest_below(worlds: Sequence[World]) -> float:
-    """By how much exact means of chains that are cut off exceed the values of hostile policies, at most.
-
-    The unit is what is booked for the optimal value. What is booked for policies is checked to be enough.
-    """
-    furthest = 0.0
-    for (model, backup), horizon in product(worlds, (1, 2, 5)):
-        problem = Problem.of(model, backup)
-        cut = Truncation.at(problem, horizon)
-        best = solved(model, backup).values
-        for table in hostile(model, backup, 0):
-            gap = largest_gap(backup, problem, None)
-            shifted, _ = conditioned(TabularReference(table), np.arange(model.states), gap, model.actions)
-            exact = ChainMeans(model, backup, shifted)
-            means = exact.orders(horizon, problem.middle)[0]
-            missing = np.where(model.terminal, 0.0, exact.orders()[0] - means)
-            assert -cut.below - 1e-9 <= missing.min() <= missing.max() <= cut.above + 1e-9
-            assert ((best - means)[~model.terminal] >= -cut.optimal - 1e-9).all()
-            furthest = max(furthest, -missing.min() / cut.optimal)
-    return furthest
-
-
-def test_what_is_booked_for_a_cut_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A policy may be worth less than any optimal value, and than the declared range of those allows."""
-    for worlds in (WORLDS, declared_worlds()):
-        assert furthest_below(worlds) > 1.2
-    monkeypatch.setattr(Problem, "policy_values", property(lambda problem: problem.values))
-    with pytest.raises(AssertionError):
-        furthest_below(declared_worlds())
-
-
 @pytest.mark.parametrize("discount", [0.0, 0.5, 0.99, 0.9999])
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("error_range", [None, 0.1])
@@ -264,13 +179,10 @@ def test_a_reference_of_known_error_is_not_clamped_where_actions_may_be_that_far
 
 @pytest.mark.parametrize("backup", [sp.LogSumExp(0.05), replace(TRANSPORT, lam=0.05)])
 def test_unlikely_actions_are_told_apart_as_far_as_it_matters(backup: SoftmaxMixture) -> None:
-    problem = Problem.of(garnet(discount=0.95), backup)
-    gap = largest_gap(backup, problem, None)
-    assert gap < problem.action_gap
-    table = np.array([[0.0, -0.5, -15.0], [-15.0, 0.0, -15.0]])
-    after, _ = conditioned(TabularReference(table), np.arange(2), gap, 3)
+    table, gap = np.array([[0.0, -0.5, -15.0]]), largest_gap(backup, Problem.of(garnet(discount=0.95), backup), None)
+    after, _ = conditioned(TabularReference(table), np.arange(1), gap, 3)
     np.testing.assert_allclose(backup.policy(after), backup.policy(table), atol=1e-12)
-    assert after.min() == -gap
+    assert after.min() == -gap > -15.0
 
 
 def test_what_is_common_to_all_actions_does_not_matter() -> None:

@@ -157,18 +157,6 @@ def test_keys_join_states() -> None:
     np.testing.assert_allclose(reference.q(np.array([[0, 7], [1, 9]])).max(axis=1), [2 / 3, 4 / 3], atol=1e-3)
 
 
-def test_a_shared_reference_depends_on_its_seed_and_its_calls() -> None:
-    table = sp.models.frozen_lake()
-    found = []
-    for seed in (1, 1, 2):
-        reference = SharedReference(table, LogSumExp(0.01), seed=seed)
-        reference.improve(700)
-        assert reference.calls == 700
-        found.append(reference.q(np.arange(table.states)))
-    np.testing.assert_array_equal(found[0], found[1])
-    assert not np.array_equal(found[0], found[2])
-
-
 def in_common(improve: int = 5, at: Any = None, table: Any = None, **options: Any) -> None:
     """A shared reference that is improved."""
     SharedReference(table or small(), HardMax(), **options).improve(improve, **({} if at is None else {"state": at}))

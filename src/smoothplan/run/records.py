@@ -201,7 +201,7 @@ class ReferenceDetails:
         lines = [
             *self.warnings,
             f"the reference claims {self.reference:.4g}",
-            f"its policy is worth {self.order_1:.4g} ± {self.order_1_error:.2g}",
+            f"its policy is worth {self.order_1:.4g} ± {self.order_1_error:.2g}, regulariser included",
         ]
         if self.order_2 is not None:
             lines.append(f"with the quadratic correction {self.order_2:.4g} ± {self.order_2_error:.2g}")
