@@ -16,7 +16,6 @@ from scipy.stats import binom
 
 import smoothplan as sp
 from docs.statements import HEADING, MENTION, linked
-from smoothplan import confidence
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.confidence import ConfidenceSequence, bernstein_count, bernstein_radius
 from smoothplan.models.model import States
@@ -196,38 +195,6 @@ def test_samples_around_a_good_reference_have_their_certificate(name: str, sampl
             assert low - 1e-9 <= found.values[0] <= found.values[-1] <= high + 1e-9
             ratios.append(abs(found.mean - value) / float(schedule.sample.bias))
     assert max(ratios) > 0.3 or name == "lottery"
-
-
-@pytest.mark.parametrize("order", [0, 1])
-def test_all_of_delta_is_spent_and_no_more(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What confidence sequences and Bernstein bounds of one run may fail with adds up: Theorem 4.6."""
-    model, delta = sp.models.garnet(states=20, actions=2, discount=0.1, seed=1, reward_kind="bernoulli"), 0.1
-    planner = (sp.SparseSampling if order == 0 else sp.SmoothCruiser)(LogSumExp(1.0), epsilon=0.05, delta=delta)
-    schedule = planner.schedule(model)
-    assert schedule.root.kind == ("plug-in" if order == 0 else "order-1")
-    sequences, bounds = [], []
-
-    class Noted(ConfidenceSequence):
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            sequences.append(self.delta)
-
-    def noted(variance: float, width: float, count: float, share: float) -> object:
-        bounds.append(share)
-        return radius(variance, width, count, share)
-
-    radius = confidence.bernstein_radius
-    monkeypatch.setattr(recursive, "ConfidenceSequence", Noted)
-    sp.plan(planner, model, 0)
-    monkeypatch.setattr(confidence, "bernstein_radius", noted)
-    assert replace(schedule).noise > 0.0  # a copy, which has not computed anything yet
-    actions = model.actions
-    if order == 0:
-        assert len(sequences) == actions
-        assert sum(sequences) + actions * bounds[0] == pytest.approx(0.9 * delta)
-    else:
-        assert len(sequences) == actions + 1
-        assert sum(sequences) + actions * bounds[0] + bounds[1] == pytest.approx(delta)
 
 
 Look = tuple[Chunk[Sums], Sums, Snapshot]

@@ -1,12 +1,14 @@
-"""Kullback–Leibler bounds: the probabilities, and the expectations, that are compatible with what was seen.
+"""Kullback–Leibler bounds on probabilities and expectations, and thresholds that hold at all times at once.
 
-All of them take a `level`: the largest divergence from the empirical distribution that is still believed, usually a
+Bounds take a `level`: the largest divergence from the empirical distribution that is still believed, usually a
 threshold divided by the number of observations. Rounding is towards the safe side: bounds are met from outside.
-
 Divergences are sums of x − log(1+x), which is never negative, so that nothing cancels. With p and q summing to one,
 KL(p, q) = Σ p·(x − log(1+x)) at x = q/p − 1.
 
-These are scalar kernels for compiled code, which check nothing.
+A threshold is the logarithm of a mixture of likelihood ratios or wagers. A mixture is a martingale that starts at 1, so
+by Ville's inequality it ever exceeds 1/δ with probability at most δ.
+
+All of these are scalar kernels for compiled code, which check nothing.
 """
 
 import math
@@ -21,10 +23,6 @@ STEPS = 100
 ACCURATE = 1e-14
 """Relative change at which Newton's method has reached double precision."""
 
-NEAR = 3e-4
-"""The last step in log(ν): the error that it leaves is of the order of its square, and that of the bound, which is
-stationary in ν, the square of this."""
-
 INFLATION = 4e-14
 """Upper bound on the relative error of a computed divergence: levels are inflated by it."""
 
@@ -33,6 +31,8 @@ ULP = 2.0**-52
 
 TINY = 1e-300
 """Probabilities below it count as zero."""
+
+LOG_2 = math.log(2.0)
 
 
 @partial(compiled, inner=True)
@@ -115,14 +115,14 @@ def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float, gu
     minimum over ν, a convex problem in one variable, attains it; whatever ν the search ends with, the bound holds.
 
     Args:
-        shares: the empirical distribution, [m]. Where one is zero, q may be more.
+        shares: the empirical distribution, [m]. If one is zero, q may be more.
         values: [m].
-        unseen: the value of what is not among them but may exist; −inf where nothing else can exist.
+        unseen: the value of an outcome that was not seen but may exist; −inf if no other can exist.
         level: the radius of the ball.
-        guess: how far ν is above the best value, where that is nearly known; else 0.
+        guess: how far ν is above the best value, if that is nearly known; else 0.
 
-    The distribution q that attains it has share·(ν − bound)/(ν − value) of each value, and the rest at the best one.
-    The derivative of the bound with respect to the level is ν − bound.
+    It is attained by share·(ν − bound)/(ν − value) of each value, and the rest at the best one. The derivative of the
+    bound with respect to the level is ν − bound.
     """
     mean, size, highest, best = 0.0, 0.0, -math.inf, unseen
     for i in range(len(values)):
@@ -197,9 +197,9 @@ def _multiplier(shares: Floats, values: Floats, mean: float, best: float, level:
         following = x + step
         if not low < following < high:
             following = 0.5 * (low + high)
-        done = abs(following - x) <= NEAR
-        x = following
-        if done:
+        step, x = following - x, following
+        # The error left is of the order of its square; that of the bound, stationary in ν, of its fourth power.
+        if abs(step) <= 3e-4:
             break
     return reach * math.exp(x)
 
@@ -207,17 +207,9 @@ def _multiplier(shares: Floats, values: Floats, mean: float, best: float, level:
 # Thresholds
 
 
-LOG_2 = math.log(2.0)
-HALF_LOG_PI = 0.5 * math.log(math.pi)
-HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
-
-
 @partial(compiled, inner=True, merged=True)
 def share(index: int) -> float:
-    """The part of δ for the thing that was discovered as number `index`, from 0: 1/log₂(i+2) − 1/log₂(i+3).
-
-    The parts sum to one, however many there will be, and fall hardly faster than 1/i.
-    """
+    """The part of δ for discovery number `index`, from 0: 1/log₂(i+2) − 1/log₂(i+3). All parts sum to one."""
     here, there = math.log(index + 2.0), math.log(index + 3.0)
     return LOG_2 * math.log1p(1.0 / (index + 2.0)) / (here * there)
 
@@ -234,9 +226,7 @@ def categorical_threshold(counts: Ints, bound: int, log_odds: float) -> float:
         bound: the largest number of different outcomes there can be.
         log_odds: log(1/δ).
     """
-    weight = 1.0 / bound
-    total = 0
-    result = log_odds
+    weight, total, result = 1.0 / bound, 0, log_odds
     for i in range(len(counts)):
         if counts[i] > 0:
             total += counts[i]
@@ -250,16 +240,22 @@ def wager_regret(count: int) -> float:
 
     Its two assets are mixed with the Dirichlet(½, ½) distribution (Cover and Ordentlich, 1996).
     """
-    return HALF_LOG_PI + _log_gamma(count, 1.0) - _log_gamma(count, 0.5)
+    return 0.5 * math.log(math.pi) + _log_gamma(count, 1.0) - _log_gamma(count, 0.5)
 
 
 @partial(compiled, inner=True)
 def _log_gamma(count: float, weight: float) -> float:
-    """logΓ(n + w) − n·log(n) + n: of the order of log(n), and as accurate, where logΓ alone is of that of n·log(n)."""
+    """logΓ(n + w) − n·log(n) + n, of the order of log(n) and as accurate; logΓ alone is of the order of n·log(n)."""
     if count <= 0.0:
         return math.lgamma(weight)
     if count < 1000.0:  # above, three terms of Stirling's series are exact in double precision
         return math.lgamma(count + weight) - count * math.log(count) + count
     x = count + weight
     tail = 1.0 / (12.0 * x) - 1.0 / (360.0 * x * x * x)
-    return count * math.log1p(weight / count) + (weight - 0.5) * math.log(x) - weight + HALF_LOG_2_PI + tail
+    return (
+        count * math.log1p(weight / count)
+        + (weight - 0.5) * math.log(x)
+        - weight
+        + 0.5 * math.log(2.0 * math.pi)
+        + tail
+    )

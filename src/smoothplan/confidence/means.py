@@ -90,22 +90,18 @@ class ConfidenceSequence:
         self.interval = (max(self.interval[0], low), min(self.interval[1], high))
 
     def _deviation(self, count: int, total: float, squares: float, centre: float) -> float:
-        """Σ(X − c)², from above: where the support is far from 0, rounding must not make it too small."""
+        """Σ(X − c)², from above: if the support is far from 0, rounding must not make it too small."""
         rounding = 1e-12  # relative error of a sum of squares of a million terms in double precision
         largest = max(abs(self.low), abs(self.high))
         return max(0.0, squares - 2.0 * centre * total + count * centre**2) + rounding * count * largest**2
 
     def _tilt(self) -> float:
-        """The best tilt for stopping at the target radius r: λ = x/(1 + x) with x = r·w/v.
-
-        The radius is r after log(2/δ)/(λr/w − ψ(λ)v/w²) variables, which are fewest where r·w = ψ′(λ)·v.
-        """
+        """λ = x/(1 + x), x = r·w/v: for the radius r it needs the fewest variables, log(2/δ)/(λr/w − ψ(λ)v/w²)."""
         odds = self.target * (self.high - self.low) / self.variance
         return min(odds / (1.0 + odds), 1.0 - 2.0**-52)
 
 
-# From wagers
-
+# Betting, as scalar kernels for compiled code, which check nothing
 
 HALF_ULP = 2.0**-53
 """Relative error of one addition: that of a sum of n positive terms added up one by one is at most n times as large."""
@@ -118,7 +114,13 @@ OUTWARDS = 1e-13
 def mean_interval(
     count: int, total: float, squares: float, least: float, most: float, log_odds: float
 ) -> tuple[float, float]:
-    """An interval that contains the mean at all times at once with probability 1 − δ.
+    """An interval that contains the mean at all times at once with probability 1 − δ, and adapts to the variance.
+
+    A bettor who stakes a fraction b of a fortune on variables in [0, 1] having a mean above m multiplies it by
+    1 + b(X/m − 1) each time. If the mean is m, the fortune is a martingale. Half of the first fortune is staked whole
+    (b = 1), the other half spread over all b as in Cover's universal portfolio; an m against which either grows large
+    is not the mean. The history is not kept: given their number, mean, variance and least value a, the fortune is
+    smallest if the variables take two values only, a and one above the mean (Lemma 5.12, docs/proofs/bounds.md).
 
     Args:
         count: n, the number of variables in [0, 1].

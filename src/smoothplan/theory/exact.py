@@ -47,9 +47,9 @@ def solve(model: TabularModel, backup: Backup, tolerance: float = 1e-8) -> Solut
     if not isinstance(required_model(model), TabularModel):
         raise TypeError(f"model must be a table of states, a TabularModel, got {arguments.shown(model)}")
     states = np.arange(model.states)
-    values, error, iterations = _fixed_point(
-        model, lambda q: backup.value(q, states), _largest_gain(model, backup), tolerance
-    )
+    low, high = backup.at_zero_range(model.actions)
+    gain = max(abs(model.reward_range[0] + low), abs(model.reward_range[1] + high))  # the most that one step can add
+    values, error, iterations = _fixed_point(model, lambda q: backup.value(q, states), gain, tolerance)
     running = states[~model.terminal]
     for state in (running[np.argmin(values[running])], running[np.argmax(values[running])]) if len(running) else ():
         curvature.require_possible(model, backup, (values[state] - error, values[state] + error), state)
@@ -71,10 +71,8 @@ def evaluate(model: TabularModel, policy: ArrayLike, backup: Backup | None = Non
         raise ValueError(f"policy must have shape {(model.states, model.actions)}, got {weights.shape}")
     charge = (backup or HardMax()).regulariser(weights, np.arange(model.states))
     gain = max(abs(bound) for bound in model.reward_range) + float(np.abs(charge).max())
-    values, error, iterations = _fixed_point(
-        model, lambda q: np.einsum("sk,sk->s", weights, q) - charge, gain, tolerance
-    )
-    return Solution(values, action_values(model, values), weights, error, iterations)
+    found = _fixed_point(model, lambda q: np.einsum("sk,sk->s", weights, q) - charge, gain, tolerance)
+    return Solution(found[0], action_values(model, found[0]), weights, *found[1:])
 
 
 def action_values(model: TabularModel, values: Floats) -> Floats:
@@ -83,12 +81,6 @@ def action_values(model: TabularModel, values: Floats) -> Floats:
     q: Floats = model.expected_rewards + model.discount * future
     q[model.terminal] = 0.0
     return q
-
-
-def _largest_gain(model: TabularModel, backup: Backup) -> float:
-    """A bound on |F_s(R)|, the most that one step can add to a value."""
-    low, high = backup.at_zero_range(model.actions)
-    return max(abs(model.reward_range[0] + low), abs(model.reward_range[1] + high))
 
 
 def _fixed_point(
@@ -121,6 +113,6 @@ def _fixed_point(
             break
         values = updated
     raise ArithmeticError(
-        f"tolerance {tolerance:g} is finer than double precision can reach here, where rounding may cost "
+        f"tolerance {tolerance:g} is finer than double precision can reach here: rounding may cost "
         f"{unit * gain * (1.0 + 1.0 / (1.0 - model.discount)) / (1.0 - model.discount):.1g}"
     )
