@@ -162,8 +162,14 @@ def is_backup(thing: Any) -> bool:
 
 MODELS = registry(smoothplan.models, _makes_a_model, from_gymnasium="gym")
 BACKUPS = registry(smoothplan.backups, is_backup, LogSumExp="lse", OptimalTransport="ot")
-_SHORT = {"SecondOrderSmoothCruiser": "second-order", "DebiasedCruiser": "debiased"}
-PLANNERS = registry(smoothplan, lambda thing: hasattr(thing, "start"), **_SHORT, OTGapE="ot-gape", MDPGapE="mdp-gape")
+PLANNERS = registry(
+    smoothplan,
+    lambda thing: hasattr(thing, "start"),
+    SecondOrderSmoothCruiser="second-order",
+    DebiasedCruiser="debiased",
+    OTGapE="ot-gape",
+    MDPGapE="mdp-gape",
+)
 REGISTRIES = {"model": MODELS, "backup": BACKUPS, "planner": PLANNERS}
 
 DEFAULT_BACKUP, DEFAULT_PLANNER = "lse:temperature=1", "debiased:epsilon=0.1"
