@@ -227,7 +227,7 @@ NOWHERE = replace(POINT, initial_state=None)
         (POINT, {"state": ["a", "b"]}, TypeError, r"state must be of dtype float64, got \['a', 'b'\]"),
         (POINT, {"state": [0.5, math.nan]}, ValueError, r"state must be finite, got \[0\.5, nan\]"),
         (NUMBERED, {"state": 1.5}, TypeError, r"state must be of dtype int64, got 1\.5"),
-        (NOWHERE, {}, ValueError, "state must be given, for this model declares no initial_state"),
+        (NOWHERE, {}, ValueError, "state must be given: this model declares no initial_state"),
         (garnet(), {"seed": -1}, ValueError, "seed must be at least 0, got -1"),
         (garnet(), {"seed": 1.5}, TypeError, "seed must be a whole number, got 1.5"),
         (garnet(), {"engine": "x"}, ValueError, "engine must be auto, compiled or batched, got 'x'"),

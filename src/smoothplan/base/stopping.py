@@ -1,4 +1,4 @@
-"""What stops a run before its end: a limit on time, Ctrl-C or SIGTERM. Simulator calls and waits look at it.
+"""Stopping a run before its end: a limit on time, Ctrl-C or SIGTERM. Simulator calls and waits look at it.
 
 A run must never be torn apart in the middle of its bookkeeping. So a signal only sets a flag, and is raised when
 nothing is half done: inside a simulator call, before the next one, or while waiting for others.
@@ -89,7 +89,7 @@ class StopSignal:
         """Signals stop the run, and simulator calls of this thread look at this stop signal.
 
         Handlers that the user has set stay, and so do those of a program that plans in another thread. A second signal
-        does what it usually does.
+        has its usual effect.
         """
         ours = []
         if threading.current_thread() is threading.main_thread():

@@ -20,7 +20,7 @@ CALLS = 4
 
 
 Role = Literal["samples", "reference", "race", "walk", "world", "probe"]
-"""What draws are for: the samples of a planner; making and improving a reference; a race between actions; walks that
+"""The purpose of draws: the samples of a planner; making and improving a reference; a race between actions; walks that
 see whether states recur; episodes of a simulated world; and calls that tell whether a checkpoint is of this simulator.
 A reference made with the seed of a planner must not depend on the samples of that planner."""
 
@@ -39,7 +39,7 @@ def generator(seed: int, chunk: int = 0, role: Role = "samples") -> np.random.Ge
 
 
 def generator_words(rng: np.random.Generator) -> Stream:
-    """The state of such a generator, [6]: what `generator_from` makes another from that draws the same."""
+    """The state of such a generator, [6]: `generator_from` makes another from it that draws the same numbers."""
     state = cast(dict[str, Any], rng.bit_generator.state)
     if state["bit_generator"] != "SFC64":
         raise TypeError(f"rng must be a generator of a stream, with SFC64, got {state['bit_generator']}")

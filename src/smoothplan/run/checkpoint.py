@@ -1,8 +1,8 @@
 """Checkpoints: one SQLite file with the outcomes of a run's chunks, so that a killed run continues from there.
 
 An outcome depends on nothing but the run and the chunk's number, so a file is a set of rows, and a missing row is
-computed again. One table holds all of them: (name, value, checksum). Names are "identity model" for what the run is,
-"chunk 7" for the outcome of a chunk, in JSON, and "snapshot search" for named arrays.
+computed again. One table holds all of them: (name, value, checksum). Names are "identity model" for the model of the
+run, "chunk 7" for the outcome of a chunk, in JSON, and "snapshot search" for named arrays.
 
 Every addition is committed to the write-ahead log at once, so killing the process loses nothing. The log is synced to
 the disk and moved into the file once a second. SQLite checks its log but not its pages, hence the checksums: a damaged

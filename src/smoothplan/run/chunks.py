@@ -31,7 +31,7 @@ class ClusterError(RuntimeError):
     """The cluster is gone.
 
     Attributes:
-        partial: the result of the run so far, if a run was under way.
+        partial: the result of the run so far, if there was one.
     """
 
     partial: Any = None
@@ -106,7 +106,7 @@ class Chunk(NamedTuple, Generic[T]):
 class Outcome(NamedTuple, Generic[T]):
     """The result of a chunk."""
 
-    sums: T  # what `draw` returned: `Sums` if the outcome is kept in checkpoints
+    sums: T  # from `draw`: `Sums` if the outcome is kept in checkpoints
     calls: int  # simulator calls
     seconds: float  # without compiling
 

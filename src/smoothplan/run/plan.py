@@ -35,7 +35,7 @@ from smoothplan.theory.backups import depends_on_state
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PlanResult(Record, Snapshot):
-    """What a run found.
+    """The result of a run.
 
     The interval contains the value with probability at least 1 − δ, whatever stopped the run, unless thresholds that do
     not cover δ were asked for.
@@ -89,25 +89,25 @@ def plan(
     progress: Shown = False,
     engine: EngineName = "auto",
 ) -> PlanResult:
-    """Runs a planner at a state. Ctrl-C and SIGTERM end the run and return what it has.
+    """Runs a planner at a state. Ctrl-C and SIGTERM end the run and return the result so far.
 
     Args:
-        planner: what to run.
+        planner: the planner.
         model: the simulator.
-        state: where to plan; the model's initial state by default.
-        seed: the same seed gives the same result, for any number of workers, and however often it was resumed, where no
-            limit on time is given and no signal or error ends it; docs/long-runs.md says what else must be the same.
+        state: the state to plan at; the model's initial state by default.
+        seed: the same seed gives the same result, for any number of workers, and however often the run was resumed,
+            unless a limit on time, a signal or an error ends it. docs/long-runs.md lists the other conditions.
         max_calls: a limit on the simulator calls that the result rests on. Giving one also allows a run whose forecast
             is hopeless.
-        max_seconds: a limit on time. What is under way then is abandoned. Compiling code, which happens once, and
+        max_seconds: a limit on time. Work in progress is then discarded. Compiling code, which happens once, and
             loading it do not count, except in processes of Dask. With a limit the result may depend on the machine,
-            even where the run ends before: making a reference takes a part of the time.
+            even if the run ends before: making a reference takes a share of the time.
         workers: a number: threads for compiled engines, processes of Dask for simulators in Python; 1 is this thread.
             Or the address of a Dask scheduler ("tcp://..."), or a Dask client.
-        checkpoint: a file. What is done is written there, and a run that finds its own file goes on where that ends.
+        checkpoint: a file. Finished work is written there, and a run that finds its own file continues from it.
         chunk_seconds: seconds that one chunk of samples may take; a longer one is an error that names the call. Chunks
-            are then computed in processes of Dask, even with one worker. What calls the simulator in this process, one
-            call after the other, such as the walks of a search, has each call limited instead.
+            are then computed in processes of Dask, even with one worker. Simulator calls that this process makes one
+            after the other, such as those of the walks of a search, are limited each instead.
         worker_memory: bytes that a process on this machine may use; a fair share of the machine's memory by default.
             Giving it also has chunks computed in processes. It does not limit simulator calls in this process: those of
             searches, and of a reference that is made first.
@@ -116,8 +116,8 @@ def plan(
 
     Raises:
         TooExpensiveError: the run may need too many simulator calls, and no `max_calls` is given.
-        ModelError: what the run proves, with probability 1 − δ, contradicts the declared `value_range`.
-        SimulatorError: the simulator failed or broke what it declares. It names the call, which `reproduce` makes
+        ModelError: the interval that the run proves with probability 1 − δ contradicts the declared `value_range`.
+        SimulatorError: the simulator failed or contradicts its declarations. It names the call, which `reproduce` makes
             again, and has the result so far as `partial`.
         CheckpointError: the file is in use, of another run, damaged, or cannot be written.
         ClusterError: the cluster is gone. Finished work is in the checkpoint, if there is one.
@@ -166,13 +166,13 @@ def plan(
 
 
 def _identity(planner: Planner, root: Root) -> dict[str, str]:
-    """What distinguishes a run from others, for its checkpoint; calls made again compare the simulators."""
+    """The identity of a run, for its checkpoint; calls made again compare the simulators."""
     limits = {"seed": str(root.seed), "max_calls": str(root.max_calls), "engine": root.engine}
     return {"planner": described(planner)} | model_identity(root.model, root.state) | limits
 
 
 def model_identity(model: GenerativeModel, state: Any) -> dict[str, str]:
-    """What distinguishes a model and a state from others, for a checkpoint: what it declares, and its table if any."""
+    """The identity of a model and a state, for a checkpoint: all declarations, and the table if there is one."""
     names = [name for name in dir(GenerativeModel) if not name.startswith("_") and name != "step"]
     declared = {name: getattr(model, name, None) for name in names}
     table = f"{crc32(model.tables.outcomes.tobytes()):x}" if isinstance(model, TabularModel) else "none"
@@ -216,7 +216,7 @@ def outward(intervals: Floats) -> Floats:
 
 
 def _bonus(planner: Planner, root: Root, status: Status) -> tuple[float, float] | None:
-    """What regularisation adds to a value, at least and at most; None where that differs from state to state."""
+    """The least and the most that regularisation adds to a value; None if that differs from state to state."""
     ordinary = planner.backup.temperature == 0.0 or status == "terminal"
     unknown = ordinary or depends_on_state(planner.backup)
     return None if unknown else curvature.gap_of_values(root.model, planner.backup)
@@ -238,11 +238,11 @@ def _worth_nothing(planner: Planner, root: Root) -> PlanResult:
 
 
 def root_state(model: GenerativeModel, state: Any) -> Any:
-    """A state to plan at, the model's initial one by default, or an error that says what is wrong with it."""
+    """A state to plan at, the model's initial one by default, or an error that says why it is none."""
     if state is None:
         state = model.initial_state
     if state is None:
-        raise ValueError("state must be given, for this model declares no initial_state")
+        raise ValueError("state must be given: this model declares no initial_state")
     if isinstance(model, TabularModel):
         state = arguments.whole("state", state, least=0)
         if state >= model.states:

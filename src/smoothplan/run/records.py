@@ -1,4 +1,4 @@
-"""The one shape of a run: where it starts, what drives it, and the record of what it found."""
+"""The one shape of a run: its root, its planner, and the record of its result."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -27,15 +27,14 @@ declarations; both follow from the declarations; or the thresholds do not cover 
 """
 
 REFUSED_CALLS = 10**11
-"""A run that may need more simulator calls than this is not started unless the user limits calls; for some planners,
-a limit on time will do."""
+"""A run that may need more simulator calls is refused unless the user limits calls or, for some planners, time."""
 
 
 LONG_HORIZONS = (
     "for a long horizon use decide, which finds an action; ReferenceCruiser, for a value from below; or OTGapE with "
-    "HardMax, where states recur"
+    "HardMax, if states recur"
 )
-"""What to do where recursion would take too many simulator calls."""
+"""Advice if recursion would take too many simulator calls."""
 
 
 class TooExpensiveError(ValueError):
@@ -49,7 +48,7 @@ def within(error: float, epsilon: float) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Root:
-    """Where a run starts, and its limits. All arguments have been checked."""
+    """The root of a run, and its limits. All arguments have been checked."""
 
     model: GenerativeModel
     state: Any
@@ -65,7 +64,7 @@ class Root:
         return self.max_seconds is not None and working_time() - self.begun > share * self.max_seconds
 
     def require_possible(self, backup: Backup, proved: tuple[float, float]) -> None:
-        """Raises `ModelError` where an interval that is proved of the root's value contradicts the declared values."""
+        """Raises `ModelError` if a proved interval of the root's value contradicts the declared values."""
         curvature.require_possible(self.model, backup, proved, self.state)
 
     def backed_up(self, backup: Backup, q: Floats, method: Literal["value", "policy"] = "value") -> Floats:
@@ -76,7 +75,7 @@ class Root:
 
 
 class HistoryPoint(NamedTuple):
-    """What was known after a number of simulator calls."""
+    """The intervals after a number of simulator calls."""
 
     calls: int
     intervals: Floats  # of the action values, [K, 2]
@@ -128,19 +127,19 @@ class Details(Protocol):
 class GapDetails:
     """Details of a gap planner: how the best action was identified.
 
-    The gap is U(challenger) − L(best), or less where the difference is known better than the values themselves.
+    The gap is U(challenger) − L(best), or less if the difference is known better than the values themselves.
     """
 
     gap: float  # the action is this close to optimal with probability at least 1 − δ
-    challenger: int | None  # None where there is only one action
+    challenger: int | None  # None if there is only one action
     action_calls: Ints  # simulator calls for each root action, [K]
     rounds: int  # or episodes
     history: tuple[HistoryPoint, ...]
-    certified: bool = True  # False where the thresholds do not cover δ: the intervals are then estimates
+    certified: bool = True  # False if the thresholds do not cover δ: the intervals are then estimates
     states: int = 0  # discovered and kept
     pairs: int = 0
     bytes: int = 0  # of memory for them
-    graph: Any = field(default=None, repr=False)  # what was discovered, if anything: see `bounds.explored.Explored`
+    graph: Any = field(default=None, repr=False)  # the discovered graph, if any: see `bounds.explored.Explored`
     progress: GapProgress | None = None
 
     @property
@@ -149,7 +148,7 @@ class GapDetails:
         return "proved" if self.certified else "estimate"
 
     def summary(self) -> str:
-        """How good the action is, and what it would take to prove more, in words."""
+        """The quality of the action, and the effort of proving more, in words."""
         sure = "with probability 1 − δ" if self.certified else "by thresholds that do not cover δ"
         lines = [f"no action is better by more than {max(self.gap, 0.0):.4g} {sure}"]
         return "; ".join(lines if self.progress is None else [*lines, *self.progress.sentences()])
@@ -173,7 +172,7 @@ class LearningPoint(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ReferenceDetails:
-    """Details of `ReferenceCruiser`: what the chains say of the reference. Errors are standard errors."""
+    """Details of `ReferenceCruiser`: the reference, judged by chains. Errors are standard errors."""
 
     reference: float  # F(Q̂) at the root
     order_1: float  # the value of the policy ∇F(Q̂), regulariser included
@@ -183,13 +182,13 @@ class ReferenceDetails:
     order_2_error: float | None
     certified: bool  # whether the value is certified, or an estimate
     horizon: int
-    truncation: float  # the largest loss where chains are cut off
+    truncation: float  # the largest loss through cutting off chains
     pairs: int | None
     budgets: dict[str, Budget]
     learning: tuple[LearningPoint, ...]  # how the reference was improved
     least_error_range: float | None  # estimate: the reference has an error range of at least this at some state
     reference_delta: float  # part of the result's δ: the probability that the error range of the reference fails
-    warnings: tuple[str, ...]  # what the user must know, such as that no reference could be made
+    warnings: tuple[str, ...]  # sentences that a user must read
 
     @property
     def support(self) -> Support:
@@ -213,7 +212,7 @@ class ReferenceDetails:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Snapshot:
-    """What a run has found so far.
+    """The result of a run so far.
 
     The interval contains the value with probability at least 1 − δ, at all times at once, unless thresholds that do not
     cover δ were asked for.
@@ -223,7 +222,7 @@ class Snapshot:
     interval: tuple[float, float]
     action: int | None  # the best action as far as the run knows; None at a terminal state
     q: Floats  # estimates of the action values, [K]
-    q_intervals: Floats | None = None  # [K, 2], where there are any: all hold at once, and together with the interval
+    q_intervals: Floats | None = None  # [K, 2], if any: all hold at once, and together with the interval
     calls: int  # simulator calls made
     samples: int  # root samples
     epsilon: float  # the accuracy wanted
@@ -232,7 +231,7 @@ class Snapshot:
 
 
 class Run(Protocol):
-    """A run of a planner at a root. What it has found is valid whenever it ends."""
+    """A run of a planner at a root. Its result is valid whenever it ends."""
 
     def run(self, workers: Workers, display: Display) -> Status:
         """Samples until the run is within ε or a limit on calls is reached; returns why it ended.
@@ -242,7 +241,7 @@ class Run(Protocol):
         """
 
     def result(self) -> Snapshot:
-        """What has been found so far. It may be called at any time."""
+        """The result so far. It may be called at any time."""
 
 
 class Planner(Protocol):
@@ -265,7 +264,7 @@ class Planner(Protocol):
 
 
 def required_planner(planner: Planner) -> Planner:
-    """The planner, if it is one; an error that says what to write otherwise."""
+    """The planner, if it is one; otherwise an error that shows how to write one."""
     given: Any = planner
     name = getattr(given, "__name__", type(given).__name__)
     if isinstance(given, type):
@@ -278,7 +277,7 @@ def required_planner(planner: Planner) -> Planner:
 
 
 def refuse_compiled(name: EngineName, needed: str, *given: Any) -> None:
-    """The error for a compiled engine that cannot serve; nothing where it was not asked for."""
+    """Raises if a compiled engine was asked for, which cannot serve."""
     if name == "compiled":
         kinds = ", ".join(type(thing).__name__ for thing in given)
         raise ValueError(f"engine 'compiled' needs {needed}, got {kinds}: use 'batched'")

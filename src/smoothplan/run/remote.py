@@ -1,4 +1,4 @@
-"""What runs in other processes: workers of Dask, which compute batches, and children of workers, which can be blamed.
+"""Code for other processes: workers of Dask, which compute batches, and children of workers, which can be blamed.
 
 A batch whose process died is computed again in a child of a worker. The child writes down every simulator call before
 it is made, so a simulator that ends its process is named, with the chunk and the call in flight.

@@ -29,7 +29,7 @@ SLICE_CALLS = 20_000
 
 @dataclass(frozen=True)
 class Session:
-    """What is open while a driver works."""
+    """The open parts of a session that a driver uses."""
 
     workers: Workers
     display: Display
@@ -78,14 +78,14 @@ def session(
     """Opens workers, stop signal, progress display, compile notice and checkpoint; closes them whatever happens.
 
     Args:
-        title, unit: what the display says is being done, and counted.
+        title, unit: of the display.
         progress, workers, chunk_seconds, worker_memory, checkpoint: as for `plan`.
-        epsilon, max_calls: what the display measures progress by.
+        epsilon, max_calls: the goal and the limit that the display measures progress by.
         max_seconds: stops the work; on the clock of `working_time`.
         begun: when that time began; now by default.
         identity: of the run, for its checkpoint.
         probe: see `Workers`.
-        signals: whether Ctrl-C and SIGTERM stop the work with a valid result; else they do what they always do.
+        signals: whether Ctrl-C and SIGTERM stop the work with a valid result; otherwise they have their usual effect.
     """
     begun = working_time() if begun is None else begun
     display = Display(progress, title=title, unit=unit, epsilon=epsilon, max_calls=max_calls, max_seconds=max_seconds)
@@ -195,7 +195,7 @@ def check_model(
         progress: True to show the calls made on standard error, "json" for JSON lines.
 
     Returns:
-        What was seen. A pass is evidence, not proof.
+        A report of the calls made. A pass is evidence, not proof.
     """
     examination = Examination(model, states, seed, rounds)
     with session(title="checking", progress=progress, max_calls=examination.most_calls, signals=False) as opened:

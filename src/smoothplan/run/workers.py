@@ -21,7 +21,7 @@ from smoothplan.run.checkpoint import Checkpoint, CheckpointError, ChunkRow
 from smoothplan.run.chunks import Batch, Chunk, ClusterError, Done, Outcome, Sums, T, Work
 
 AHEAD = 2
-"""Batches under way per worker: one running, one waiting."""
+"""Batches sent per worker: one running, one waiting."""
 
 BEHIND = 16
 """Batches per worker that may be done before their turn, while they wait for a slow one."""
