@@ -23,11 +23,11 @@ from smoothplan.base import streams
 from smoothplan.base.arguments import Floats
 from smoothplan.base.records import plain
 from smoothplan.chains import cruiser, sampling
-from smoothplan.chains.cruiser import IMPROVEMENTS, Proof, ReferenceCruiser, proof
+from smoothplan.chains.cruiser import Proof, ReferenceCruiser, proof
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.jitted import JittedChains
 from smoothplan.chains.reference import CriticReference, TabularReference
-from smoothplan.chains.sampling import Setting, Truncation
+from smoothplan.chains.sampling import SAMPLING, Setting, Truncation
 from smoothplan.chains.shared import SharedReference
 from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.run.plan import outward
@@ -447,7 +447,7 @@ def test_a_poor_reference_learns() -> None:
             assert solution.q[0, result.action] > 0.95 * solution.values[0]
             found = diagnosed(result)
             lessons = found.learning
-            assert len(lessons) == IMPROVEMENTS
+            assert len(lessons) == SAMPLING.improvements
             assert all(before.calls < after.calls for before, after in pairwise(lessons))
             assert lessons[-1].calls < result.calls <= 2_000_000
             assert abs(lessons[-1].value - good) < 6.0 * lessons[-1].error + found.truncation

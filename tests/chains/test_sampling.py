@@ -16,7 +16,7 @@ from smoothplan.chains.cruiser import ReferenceCruiser
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.jitted import JittedChains
 from smoothplan.chains.reference import CriticReference, Reference, TabularReference
-from smoothplan.chains.sampling import TRUNCATION_SHARE, chains_for, conditioned, largest_gap, support
+from smoothplan.chains.sampling import SAMPLING, chains_for, conditioned, largest_gap, support
 from smoothplan.chains.table import TableChains
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.models.model import GenerativeModel, Oracle, States
@@ -131,12 +131,12 @@ def test_the_default_horizon_costs_a_small_part_of_epsilon(
     problem = Problem.of(model, backup)
     planner = ReferenceCruiser(backup, epsilon=0.2, order=order, error_range=error_range)
     cut = planner.setting(root_of(model), problem).truncation
-    assert cut.optimal <= TRUNCATION_SHARE * 0.2
+    assert cut.optimal <= SAMPLING.truncation * 0.2
     assert discount == 0.0 or cut.horizon >= math.log(0.01 * 2.0 / problem.width) / math.log(discount) - 1e-9
     if order == 2 and error_range is not None:
         tail = cut.below + cut.above
         wide, narrow = (reference_bias(2, error_range, 0.3, discount, end) for end in (tail, 0.0))
-        assert max(narrow[0] - wide[0], wide[1] - narrow[1]) <= 2.0 * TRUNCATION_SHARE * 0.2
+        assert max(narrow[0] - wide[0], wide[1] - narrow[1]) <= 2.0 * SAMPLING.truncation * 0.2
 
 
 # Clamping

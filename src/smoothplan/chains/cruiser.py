@@ -18,7 +18,7 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats
 from smoothplan.chains.maker import ReferenceMaker, usual_calls
 from smoothplan.chains.reference import Improvable, Reference, Savable
-from smoothplan.chains.sampling import PILOT, Sampling, Setting, Truncation, bias
+from smoothplan.chains.sampling import SAMPLING, Sampling, Setting, Truncation, bias
 from smoothplan.chains.shared import SharedReference
 from smoothplan.run.progress import Display
 from smoothplan.run.records import LearningPoint, ReferenceDetails, Root, Run, Snapshot, Status, within
@@ -28,10 +28,6 @@ from smoothplan.theory.curvature import Problem
 
 LONGEST_CHAIN = 10**8
 """Steps of a chain, at most: they take the fastest engine seconds."""
-
-# How a run prepares its reference
-PREPARATION_SHARE = 0.5  # of the limits on calls and on time, at most
-IMPROVEMENTS = 5  # steps, each twice as long as the one before
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,12 +181,12 @@ class ReferenceRun:
     def _calls_left(self) -> int | None:
         """Simulator calls that the preparation may still make; None for no limit."""
         limit = self._root.max_calls
-        return None if limit is None else int(PREPARATION_SHARE * limit) - self._spent
+        return None if limit is None else int(SAMPLING.preparation * limit) - self._spent
 
     def _until(self) -> float | None:
         """The time at which the preparation ends; None for no limit."""
         limit = self._root.max_seconds
-        return None if limit is None else self._root.begun + PREPARATION_SHARE * limit
+        return None if limit is None else self._root.begun + SAMPLING.preparation * limit
 
     def _make(self, workers: Workers) -> None:
         """Makes the reference, or warns if there is nothing to make it from."""
@@ -214,15 +210,15 @@ class ReferenceRun:
         most, left, unspent = usual_calls(self._root.model), self._calls_left(), 0
         preview = None
         if left is not None:
-            preview = int(0.2 * left / IMPROVEMENTS)  # a fifth of the calls is for these chains
-            most = min(most, left - IMPROVEMENTS * preview)
-        for step in range(IMPROVEMENTS):
+            preview = int(0.2 * left / SAMPLING.improvements)  # a fifth of the calls is for these chains
+            most = min(most, left - SAMPLING.improvements * preview)
+        for step in range(SAMPLING.improvements):
             done, skipped = f"reference, improved {step}", f"reference, not improved {step}"
             # A resumed run repeats the decisions of the first one, whatever the time is now.
-            if workers.has(skipped) or (self._root.late(PREPARATION_SHARE) and not workers.has(done)):
+            if workers.has(skipped) or (self._root.late(SAMPLING.preparation) and not workers.has(done)):
                 workers.keep(skipped, dict)
                 return
-            unspent += most * 2**step // (2**IMPROVEMENTS - 1)
+            unspent += most * 2**step // (2**SAMPLING.improvements - 1)
             if unspent > 0 and (made := self._improve_once(unspent, workers, done)) > 0:
                 unspent = max(0, unspent - made)
                 self._start_again(display)
@@ -242,7 +238,7 @@ class ReferenceRun:
 
         They enter no interval, so that no choice is made between the intervals of several references.
         """
-        count = PILOT if calls is None else min(PILOT, calls // self.sampling.horizon)
+        count = SAMPLING.pilot if calls is None else min(SAMPLING.pilot, calls // self.sampling.horizon)
         if count < 2:
             return
         chunks, mean = self.sampling.preview(count)

@@ -29,12 +29,23 @@ from smoothplan.theory.curvature import Problem
 Part = Literal["values", "returns", "corrections"]
 """Chains of the value, returns of the root's actions, and quadratic corrections."""
 
-# How a run divides its budget
-TRUNCATION_SHARE = 0.05  # of ε, for the part of the value beyond the default horizon
-VALUE_SHARE, CORRECTION_SHARE, ACTION_SHARE = 0.6, 0.3, 0.1  # of δ
-PILOT_SHARE = 0.25  # of the corrections' δ, for those of the pilot if others with another number of pairs follow
-DECISION_SHARE = 0.3  # of the simulator calls, for returns of the root's actions
-PILOT, PILOT_PAIRS = 64, 32  # samples of each part, and pairs in each correction, before the rest is planned
+
+class SamplingTuning(NamedTuple):
+    """The numbers that tune a run."""
+
+    truncation: float = 0.05  # share of ε, for the part of the value beyond the default horizon
+    value_delta: float = 0.6  # shares of δ
+    correction_delta: float = 0.3
+    action_delta: float = 0.1
+    pilot_delta: float = 0.25  # of the corrections' δ, for the pilot's if others with another number of pairs follow
+    decision: float = 0.3  # share of the simulator calls, for returns of the root's actions
+    pilot: int = 64  # samples of each part before the rest is planned,
+    pilot_pairs: int = 32  # and pairs in each correction
+    preparation: float = 0.5  # share of the limits on calls and on time for the reference, at most
+    improvements: int = 5  # steps in which a reference is improved, each twice as long as the one before
+
+
+SAMPLING = SamplingTuning()
 
 
 class Truncation(NamedTuple):
@@ -54,7 +65,7 @@ class Truncation(NamedTuple):
     @classmethod
     def for_accuracy(cls, problem: Problem, epsilon: float, order: int, error_range: float | None) -> "Truncation":
         """The earliest one, about, that costs only a small part of ε."""
-        whole, horizon, tolerated = cls.at(problem, 0), 1, TRUNCATION_SHARE * epsilon
+        whole, horizon, tolerated = cls.at(problem, 0), 1, SAMPLING.truncation * epsilon
         while True:
             left = problem.discount**horizon
             found = cls(horizon, left * whole.below, left * whole.above, left * whole.optimal)
@@ -264,10 +275,12 @@ class Sampling:
         self._support = support(self._problem, self._advantages, self.horizon)
         self.pairs, self.correction = 0, None
         if setting.order == 2:
-            share = CORRECTION_SHARE * (PILOT_SHARE if setting.pairs is None else 1.0)
-            self.pairs, self.correction = self._corrections(setting.pairs or PILOT_PAIRS, share)
-        self.value = self._mean(VALUE_SHARE + (CORRECTION_SHARE if setting.order == 1 else 0.0), self._problem.middle)
-        self.actions = [self._mean(ACTION_SHARE / actions, guess) for guess in guesses]
+            share = SAMPLING.correction_delta * (SAMPLING.pilot_delta if setting.pairs is None else 1.0)
+            self.pairs, self.correction = self._corrections(setting.pairs or SAMPLING.pilot_pairs, share)
+        self.value = self._mean(
+            SAMPLING.value_delta + (SAMPLING.correction_delta if setting.order == 1 else 0.0), self._problem.middle
+        )
+        self.actions = [self._mean(SAMPLING.action_delta / actions, guess) for guess in guesses]
 
     def _mean(self, share: float, guess: float) -> Mean:
         """A mean of chains, with a share of δ."""
@@ -312,11 +325,11 @@ class Sampling:
 
     def _pilot(self) -> Iterator[tuple[Part, int, int]]:
         """A few samples of each part."""
-        yield "values", 0, PILOT
+        yield "values", 0, SAMPLING.pilot
         for action in range(self._problem.actions):
-            yield "returns", action, PILOT
+            yield "returns", action, SAMPLING.pilot
         if self.correction is not None:
-            yield "corrections", 0, PILOT
+            yield "corrections", 0, SAMPLING.pilot
 
     def _round(self, spent: int) -> Iterator[tuple[Part, int, int]]:
         """Each part catches up with its share of the calls.
@@ -372,7 +385,7 @@ class Sampling:
         each = max(self.value.calls / max(self.value.count, 1), 1.0)
         returns = sum(mean.calls for mean in self.actions) / max(sum(mean.count for mean in self.actions), 1)
         parts: dict[Part, tuple[float, float]] = {"values": (each, self.value.variance)}
-        rest = 1.0 - DECISION_SHARE
+        rest = 1.0 - SAMPLING.decision
         if self.correction is not None:
             tried = np.unique(np.round(2.0 ** np.arange(1.0, 12.01, 0.5)).astype(np.int64))
             pairs = np.append(tried, self.pairs)
@@ -380,14 +393,14 @@ class Sampling:
             chosen, best = -1, int(np.argmin(costs * variances))
             # The pilot must have seen enough to judge by, and the limit must allow as many calls once more.
             limit = self._root.max_calls
-            enough = self.correction.count >= PILOT and (
+            enough = self.correction.count >= SAMPLING.pilot and (
                 limit is None or rest * (limit - spent - self.calls) >= 2.0 * self.correction.calls
             )
             if self.setting.pairs is None and pairs[best] != self.pairs and enough:
                 # The pilot's corrections have another variance.
                 chosen = best
                 self._dropped += self.correction.calls
-                share = CORRECTION_SHARE * (1.0 - PILOT_SHARE)
+                share = SAMPLING.correction_delta * (1.0 - SAMPLING.pilot_delta)
                 self.pairs, self.correction = self._corrections(int(pairs[best]), share)
             parts["corrections"] = float(costs[chosen]), float(variances[chosen])
         weights = {part: math.sqrt(calls * self._effective(part, spread)) for part, (calls, spread) in parts.items()}
@@ -398,7 +411,7 @@ class Sampling:
             share = rest * (least + (1.0 - least * len(parts)) * relative)
             self.budgets[part] = Budget(calls, variance, share)
         most = max(mean.variance for mean in self.actions)
-        self.budgets["returns"] = Budget(max(returns, 1.0), most, DECISION_SHARE)
+        self.budgets["returns"] = Budget(max(returns, 1.0), most, SAMPLING.decision)
 
     def _effective(self, part: Part, variance: float) -> float:
         """A variance plus, if the interval must shrink, the contribution of the width of the support (Bernstein)."""

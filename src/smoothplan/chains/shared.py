@@ -10,7 +10,7 @@ from smoothplan.base.records import Arrays, Readable, finite, piece, require
 from smoothplan.base.streams import CALLS
 from smoothplan.chains.reference import FiniteModel, iterate, numbered, reason, start_of
 from smoothplan.graph.explorer import Explorer, Key
-from smoothplan.graph.graph import BY_OUTCOME, VARYING, outcomes_of, rules_of
+from smoothplan.graph.graph import BY_OUTCOME, VARYING, rules_of
 from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.models.tabular import TabularModel
 from smoothplan.theory import curvature
@@ -211,8 +211,9 @@ class SharedReference:
 
     def _iterated(self, memory: _Values, unsampled: float, accuracy: float, optimistic: bool = False) -> _Values:
         """The solution of the empirical model, in which pairs that were never sampled have the given value."""
-        model = _empirical(self.explorer, unsampled, optimistic)
-        values, q = np.full(self.states, unsampled), np.empty((self.states, self._actions))
+        count = self.states
+        model = _empirical(self.explorer, count, unsampled, optimistic)
+        values, q = np.full(count, unsampled), np.empty((count, self._actions))
         values[: len(memory.values)] = memory.values
         states = None if self._compiled else np.asarray(self.explorer.states)
         backup = None if self._compiled else lambda q: self._backup.value(q, states)
@@ -223,13 +224,15 @@ class SharedReference:
         return f"SharedReference(states={self.states}, calls={self.calls}{reason(self.why)})"
 
 
-def _empirical(explorer: Explorer, unsampled: float, optimistic: bool) -> FiniteModel:
+def _empirical(explorer: Explorer, states: int, unsampled: float, optimistic: bool) -> FiniteModel:
     """The empirical model. If optimistic, outcomes that a pair with n samples may still have weigh 1/(1 + n²)."""
     graph, rules = explorer.graph, explorer.rules
-    states = explorer.count
     count = states * rules.actions
-    pairs, outcomes = graph.pairs[:count], outcomes_of(graph.pairs[:count])
+    pairs = graph.pairs[:count]
     samples, seen = np.maximum(pairs["count"], 1), pairs["seen"]
+    columns = np.arange(max(int(seen.max(initial=1)), 1))
+    places = columns < seen[:, None]  # outcomes fill the first places of a row
+    outcomes = (pairs["start"][:, None] + columns)[places]
     means = pairs["reward_low"]
     if rules.kind == VARYING:
         means = rules.reward_low + rules.reward_width * pairs["total"] / samples
@@ -238,9 +241,7 @@ def _empirical(explorer: Explorer, unsampled: float, optimistic: bool) -> Finite
         means = totals / samples
     incomplete = (seen < rules.bound) & (pairs["count"] > 0) if optimistic else np.zeros(count)
     doubt = np.where(incomplete, 1.0 / (1.0 + samples**2.0), 0.0)
-    shape = count, max(int(seen.max(initial=1)), 1)
-    places = np.arange(shape[1]) < seen[:, None]  # outcomes fill the first places of a row
-    successors, hits = np.full(shape, -1, dtype=np.int64), np.zeros(shape)
+    successors, hits = np.full(places.shape, -1, dtype=np.int64), np.zeros(places.shape)
     successors[places], hits[places] = graph.successors[outcomes], graph.hits[outcomes]
     return FiniteModel(
         rewards=np.where(pairs["count"] > 0, (1.0 - doubt) * means + doubt * unsampled, unsampled),
