@@ -7,7 +7,7 @@ import ot
 import pytest
 
 from smoothplan.base.arguments import Floats
-from smoothplan.theory.backups import OptimalTransport
+from smoothplan.theory.backups import OptimalTransport, line_cost
 from smoothplan.theory.softmaxes import CUMULANTS, entropy
 
 # The transport cost
@@ -73,6 +73,16 @@ def test_couplings_that_are_known(lam: float) -> None:
         assert transport_cost(np.eye(5)[action], prior, cost, lam) == pytest.approx(expected, abs=1e-11)
     expected = -lam * (1.0 + entropy(policy) + entropy(prior))  # of the product, the best one without costs
     assert transport_cost(policy, prior, np.zeros((5, 5)), lam) == pytest.approx(float(expected), abs=1e-11)
+
+
+@pytest.mark.parametrize("lam", [0.05, 0.01, 1e-3, 1e-4])
+@pytest.mark.parametrize("actions", [2, 3, 8])
+def test_the_regulariser_converges_at_every_policy_of_the_backup(actions: int, lam: float) -> None:
+    """It is ⟨π, q⟩ − F(q) at π = ∇F(q). Couplings of small λ nearly decompose into blocks."""
+    backup = OptimalTransport(cost=line_cost(actions), tau=1.0, lam=lam)
+    q = np.random.default_rng(actions).normal(size=(200, actions))
+    policy = backup.policy(q)
+    np.testing.assert_allclose(backup.regulariser(policy), (policy * q).sum(axis=1) - backup.value(q), atol=1e-11)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (2, 3), (0,)])

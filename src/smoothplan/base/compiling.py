@@ -158,7 +158,10 @@ class Compiled:
                 self._made = self._decorator()(self.py_func)
                 _without_literals(self._made)
                 with suppress(AttributeError):  # it has no cache; Numba's own stamp forgets callees in other files
-                    self._made._cache._cache_file._source_stamp = _sources()
+                    cache = self._made._cache._cache_file
+                    cache._source_stamp = _sources()
+                    # Numba compares this one before it reads the rest, which may refer to modules that have moved.
+                    cache._version = f"{load_numba().__version__} {_sources()}"
                 if self._signature is not None:
                     self._made.compile(self._signature())
                     self._made.disable_compile()

@@ -23,7 +23,7 @@ from smoothplan.theory.backups import Backup, SoftmaxMixture, is_mixture, requir
 
 
 class Mixture(NamedTuple):
-    """A backup at references [K, n] or [K, 1], as a mixture of softmaxes over columns; see `transport.Columns`.
+    """A backup at references [K, n] or [K, 1], as a mixture of softmaxes over columns; see `backups.SoftmaxMixture`.
 
     Of another backup only the policy is known, as if it were the softmax of a single column.
     """

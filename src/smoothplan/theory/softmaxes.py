@@ -78,16 +78,21 @@ def conjugate(policy: Floats, shifts: Floats, weights: Floats, temperature: floa
     Raises:
         ArithmeticError: it does not converge.
     """
-    present = policy > 0.0
-    # Coordinates scaled by √π keep the Hessian well conditioned, however small a probability is.
-    scale = np.where(present, 1.0 / np.sqrt(np.where(present, policy, 1.0)), 0.0)
+    present, common = policy > 0.0, policy > np.finfo(float).eps
+    # Coordinates scaled by √π keep the Hessian well conditioned. Rarer actions are left to the Sinkhorn steps: their
+    # coordinates have nothing but the rounding errors of eigenvectors.
+    scale = np.where(common, 1.0 / np.sqrt(np.where(common, policy, 1.0)), 0.0)
     dampings = np.append(10.0 ** -np.arange(16), np.inf)[:, None, None]
     reach = float(np.ptp(shifts)) / temperature
     # The error of the result is at most the ℓ₁ error of the marginal π times the range of the shifts.
     tolerance = max(1e-12, 64.0 * np.finfo(float).eps * reach)
 
-    def dual(q: Floats, maxima: Floats) -> Floats:
-        return np.asarray((policy * np.where(present, q, 0.0)).sum(axis=-1) - (weights * maxima).sum(axis=-1))
+    def assessed(q: Floats, eta: float) -> tuple[Floats, Floats, Floats, Floats]:
+        """The dual and the ℓ₁ error of the marginal, [..., n], local softmaxes and couplings."""
+        odds, total, maxima = exponentials(q, shifts, eta)
+        local, coupling = odds / total, odds / total * weights[:, None, :]
+        dual = (policy * np.where(present, q, 0.0)).sum(axis=-1) - (weights * maxima).sum(axis=-1)
+        return dual, np.abs(policy - coupling.sum(axis=-1)).sum(axis=-1), local, coupling
 
     with np.errstate(divide="ignore", under="ignore"):
         log_policy, log_weights = np.log(policy), np.log(weights)
@@ -95,34 +100,34 @@ def conjugate(policy: Floats, shifts: Floats, weights: Floats, temperature: floa
         # Rough solutions at higher temperatures are good starts.
         for eta in temperature * 4.0 ** np.arange(math.ceil(math.log(max(reach, 1.0), 4.0)), -1, -1):
             for _ in range(500):  # a few are usual
-                _, _, maxima = exponentials(q, shifts, eta)
+                maxima = exponentials(q, shifts, eta)[2]
                 q = eta * log_policy - exponentials(eta * log_weights - maxima, shifts.T, eta)[2]
-                odds, total, maxima = exponentials(q, shifts, eta)
-                local, coupling = odds / total, odds / total * weights[:, None, :]
-                slope = policy - coupling.sum(axis=-1)
-                if np.abs(slope).sum(axis=-1).max(initial=0.0) <= (0.01 if eta > temperature else tolerance):
+                dual, error, local, coupling = assessed(q, eta)
+                if error.max(initial=0.0) <= (0.01 if eta > temperature else tolerance):
                     break
                 curvature = hessian(local, coupling, 1.0) * scale[:, :, None] * scale[:, None, :]
                 values, vectors = np.linalg.eigh(curvature)
-                along = ((slope * scale)[:, None, :] @ vectors)[:, 0, :]
+                along = (((policy - coupling.sum(axis=-1)) * scale)[:, None, :] @ vectors)[:, 0, :]
                 steps = (vectors @ (along / (np.maximum(values, 0.0) + dampings))[..., None])[..., 0]
                 tried = q + eta * scale * steps
-                chosen = dual(tried, exponentials(tried, shifts, eta)[2]).argmax(axis=0)
-                q = tried[chosen, np.arange(len(policy))]
+                duals, errors, _, _ = assessed(tried, eta)
+                # Relative differences of the dual below 1e-14 are rounding: the better marginal decides.
+                ties = duals >= duals.max(axis=0) - 1e-14 * (1.0 + np.abs(duals.max(axis=0)))
+                q = tried[np.where(ties, errors, np.inf).argmin(axis=0), np.arange(len(policy))]
             else:
                 raise ArithmeticError(f"the regulariser did not converge at a temperature of {temperature!r}")
-        return dual(q, maxima)
+        return np.asarray(dual)
 
 
 # Compiled code
 
 
 class Softmaxes(NamedTuple):
-    """A backup as a mixture of softmaxes over columns; see `transport.Columns`."""
+    """A mixture of softmaxes over columns, as in `backups.SoftmaxMixture`."""
 
     temperature: float  # 0 for the hard maximum
     shifts: Floats  # [J, K]
-    weights: Floats  # [S, J], or [1, J] where they do not depend on the state
+    weights: Floats  # [S, J], or [1, J] if they do not depend on the state
 
 
 @partial(compiled, inlined=True, inner=True)
@@ -328,7 +333,7 @@ def draw_stops(count: int, discount: float, horizon: int, stream: Stream) -> Int
 
 @compiled
 def stop_weight(discount: float, horizon: int) -> float:
-    """Σ_{t<H} γ^t: what a sample at one drawn step stands for."""
+    """Σ_{t<H} γ^t, the weight of a sample at one drawn step."""
     return 1.0 if discount == 0.0 else math.expm1(horizon * math.log(discount)) / (discount - 1.0)
 
 
