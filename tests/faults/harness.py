@@ -564,19 +564,10 @@ def run(found: Harness, scenario: str, kills: int) -> Row:
     return row
 
 
-HEADS = ("scenario", "kills", "late", "resumed", "refused", "again", "left", "runs", "equal", "seconds")
-
-
 def line(row: Row) -> str:
-    """A row of the table."""
-    cells = [getattr(row, head) for head in HEADS]
-    return _line([*cells[:-1], f"{row.seconds:.0f}"]) + "".join(f"\n    {text}" for text in row.trouble)
-
-
-def _line(cells: Any) -> str:
-    return f"{cells[0]:<28}" + "".join(
-        f"{cell:>{len(head) + 2}}" for cell, head in zip(cells[1:], HEADS[1:], strict=True)
-    )
+    """A row of the table, with its troubles below."""
+    counts = [f"{head} {round(value):,}" for head, value in vars(row).items() if head not in ("scenario", "trouble")]
+    return f"{row.scenario:<28}" + ", ".join(counts) + "".join(f"\n    {text}" for text in row.trouble)
 
 
 def main() -> int:
@@ -591,16 +582,15 @@ def main() -> int:
     if options.child is not None:
         return _child(**options.child)
     whole = sum(share for share, _ in SCENARIOS.values())
-    print(f"seed {options.seed}\n{_line(HEADS)}", flush=True)
+    print(f"seed {options.seed}", flush=True)
     rows = []
     with harness(options.seed, options.size) as found:
         for name, (share, _) in SCENARIOS.items():
             if options.only in name:
                 rows.append(run(found, name, max(1, math.ceil(options.kills * share / whole))))
                 print(line(rows[-1]), flush=True)
-    print(line(Row("all", *(sum(getattr(row, head) for row in rows) for head in HEADS[1:]))))
     good = all(row.good for row in rows)
-    print("all equal" if good else "DIFFERENT")
+    print(f"{sum(row.kills for row in rows)} kills: {'all equal' if good else 'DIFFERENT'}")
     return 0 if good else 1
 
 

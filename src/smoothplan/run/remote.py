@@ -175,7 +175,8 @@ def _in_child(shipped: Shipped, chunks: list[Chunk[Any]], order: Order, wanted: 
     most, used = 0.95 * limit, 0  # the share at which Dask ends a worker
     with tempfile.TemporaryDirectory(prefix="smoothplan-") as name:
         folder = Path(name)
-        (folder / "batch").write_bytes(cloudpickle.dumps((shipped, chunks, order)))
+        for kind, content in {"batch": cloudpickle.dumps((shipped, chunks, order)), "call": b"", "late": b""}.items():
+            (folder / kind).write_bytes(content)
         child = start_python("compute_in_child", name)
         try:
             while child.poll() is None and used <= most:
@@ -189,7 +190,11 @@ def _in_child(shipped: Shipped, chunks: list[Chunk[Any]], order: Order, wanted: 
         done: Done = pickle.loads((folder / "done").read_bytes()) if (folder / "done").exists() else Done([])
         if done.error is not None or len(done.outcomes) == len(chunks):
             return done
-        call, late = (folder / "call").read_bytes(), (folder / "late").read_text()
+        call, late = ((folder / kind).read_bytes() for kind in ("call", "late"))
+    if child.returncode == -signal.SIGKILL and used <= most:
+        raise CancelledError("its process was killed")  # and it is sent again
+    if not call:
+        raise RuntimeError(f"a child of a worker ended before the first simulator call, with status {child.returncode}")
     if used > most and done.outcomes:  # it may be a leak: another child computes the rest
         rest = _in_child(shipped, chunks[len(done.outcomes) :], order, wanted)
         return rest._replace(outcomes=done.outcomes + rest.outcomes)
@@ -197,8 +202,6 @@ def _in_child(shipped: Shipped, chunks: list[Chunk[Any]], order: Order, wanted: 
         reason = f"a chunk took longer than chunk_seconds={order.chunk_seconds:g} s"
     elif used > most:
         reason = f"the simulator needs more memory than its process may have: {used} of {limit} bytes in use"
-    elif child.returncode == -signal.SIGKILL:
-        raise CancelledError("its process was killed")  # and it is sent again
     else:
         reason = "the simulator ended its process, by a crash or an exit"
     (row,), (states, actions, words) = _ROW.unpack_from(call), pickle.loads(call[_ROW.size :])
@@ -207,7 +210,7 @@ def _in_child(shipped: Shipped, chunks: list[Chunk[Any]], order: Order, wanted: 
     where = "somewhere in compiled code, which begins with " if shipped.work.compiled else ""
     error = SimulatorError(f"{reason} ({where}{found.place()})", found)
     if late:
-        error.add_note(f"in a worker process:\n{late.rstrip()}")
+        error.add_note(f"in a worker process:\n{late.decode().rstrip()}")
     if shipped.work.compiled:
         error.add_note("compiled code cannot be watched: engine='batched' tells the very call")
     return done._replace(error=error)
