@@ -138,17 +138,6 @@ def test_a_finite_horizon_has_states_at_stages(counts: Any, tail: Any) -> None:
     _assert_graphviz(dot)
 
 
-def test_only_the_root() -> None:
-    result, graph = _river(calls=0)
-    data = json.loads(graph.to_json())
-    (root,) = data["states"]
-    assert (root["number"], root["depth"]) == (0, 0)
-    np.testing.assert_allclose(root["interval"], result.interval, rtol=ROUNDING)
-    assert data["pairs"] == []
-    assert "Explored(1 states, 0 pairs, 0 calls): gap" in graph.to_dot()
-    _assert_graphviz(graph.to_dot())
-
-
 def test_vector_states_and_the_end_of_an_episode() -> None:
     model = in_the_plane(ending(2, 0.8, 1))
     result, graph = _search(OTGapE(sp.LogSumExp(0.5), epsilon=0.01), model, None, max_calls=3_000)

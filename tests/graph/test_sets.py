@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from scipy.special import gammaln
-from scipy.stats import binom
 
 import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
@@ -177,23 +176,6 @@ def test_all_intervals_hold_and_never_widen(
         assert len(last.states) > 2
 
 
-@pytest.mark.parametrize(
-    ("model", "sampling"),
-    [(model, sampling) for model in (garnet(1), ending(3, branching=2)) for sampling in ("focused", "trajectories")],
-)
-def test_intervals_shrink_to_the_truth(model: sp.TabularModel, sampling: Any) -> None:
-    """The width falls nearly like 1/√n: no bound is left loose."""
-    planner = OTGapE(sp.LogSumExp(0.5), 0.0, SURE, sampling=sampling)
-    search = begun(planner, tied(model))
-    widths = []
-    for calls in (3000, 300_000):
-        search.explore(0.0, calls, MANY)
-        seen = look(search)
-        assert holds(seen, exact(tied(model), planner))
-        widths.append(float((seen.high - seen.low)[0, 0]))
-    assert widths[1] < 0.2 * widths[0]
-
-
 def test_a_keyed_search_with_references_by_state_grows_too() -> None:
     """The table of references grows with the graph."""
     model = garnet(0, states=400, actions=3, kind="deterministic")
@@ -206,22 +188,7 @@ def test_a_keyed_search_with_references_by_state_grows_too() -> None:
     assert search.count > 2 * FIRST_ROOM
 
 
-# Coverage
-
-
-@pytest.mark.parametrize("sampling", ["focused", "trajectories"])
-def test_all_intervals_hold_at_once(sampling: Any) -> None:
-    """In 200 searches each fails with probability δ = 0.3 at most; the test raises a false alarm once in 1e9."""
-    models = [garnet(seed, states=8, branching=2 + seed % 2) for seed in range(5)]
-    models += [ending(seed, states=8) for seed in range(5)]
-    planner = OTGapE(by_state(models[0]), 0.0, 0.3, sampling=sampling)
-    truths = [exact(model, planner) for model in models]
-    failures = 0
-    for seed in range(200):
-        search = begun(planner, models[seed % 10], seed=seed)
-        search.explore(0.0, 400, MANY)
-        failures += not holds(look(search), truths[seed % 10])
-    assert binom.sf(failures - 1, 200, 0.3) > 1e-9
+# Levels
 
 
 @pytest.mark.parametrize(
@@ -285,93 +252,6 @@ def test_both_ends_of_a_mean_reward_share_what_it_may_spend() -> None:
         odds = pair["log_odds"] + math.log(2.0) + math.log(2.0)  # two ends, and half of a fortune is staked whole
         ends = seen * math.exp(-odds), 1.0 - (1.0 - seen) * math.exp(-odds)
         np.testing.assert_allclose([pair["reward_low"], pair["reward_high"]], -3.0 + 10.0 * np.array(ends), rtol=1e-9)
-
-
-# The threshold for one function
-
-DELTA = 0.3
-"""A large δ: what fails too often fails visibly."""
-
-
-def leaves(p: Floats, f: Floats, level: Callable[[int], float], n: int, seed: int, top: bool) -> bool:
-    """Whether p·f is ever outside of the bounds after 1 to n draws from p.
-
-    Args:
-        p, f: probabilities and values of outcomes, [m].
-        level: the level of the ball after so many draws.
-        n: draws.
-        seed: of the draws.
-        top: whether the ends of f, beyond which nothing unseen can be worth anything, are those of its values.
-    """
-    draws = np.random.default_rng(seed).choice(len(p), size=n, p=p)
-    ends = (f.min(), f.max()) if top else (f.min() - 0.5, f.max() + 0.5)
-    mean, hits = float(p @ f), np.zeros(len(p))
-    for count, draw in enumerate(draws, start=1):
-        hits[draw] += 1.0
-        if count > 50 and count % (1 + count // 50):  # a bound changes little from one draw to the next
-            continue
-        seen = hits > 0.0
-        shares, values = hits[seen] / count, f[seen]
-        if mean > ball_maximum(shares, values, ends[1], level(count)) + 1e-12:
-            return True
-        if mean < ball_minimum(shares, values, ends[0], level(count)) - 1e-12:
-            return True
-    return False
-
-
-def functional(delta: float, share: float = 1.0) -> Callable[[int], float]:
-    """The level of a search for one function, from above and from below; or with a part of its log(2/δ)."""
-    return lambda count: (share * math.log(2.0 / delta) + wager_regret(count)) / count
-
-
-def random_function(seed: int) -> tuple[Floats, Floats]:
-    """Probabilities and values: any, or rare and large, or nearly certain."""
-    rng = np.random.default_rng(seed)
-    outcomes = int(rng.integers(2, 8))
-    if seed % 3 == 0:
-        return rng.dirichlet(np.ones(outcomes)), rng.random(outcomes)
-    rare = 10.0 ** -rng.uniform(0.5, 2.5)
-    p = np.append(rng.dirichlet(np.ones(outcomes - 1)) * (1.0 - rare), rare)
-    f = np.append(0.05 * rng.random(outcomes - 1), 1.0)
-    return p, f if seed % 3 == 1 else -f
-
-
-def test_one_function_stays_within_its_bounds_at_all_times() -> None:
-    """Random distributions and functions, whose ends are known exactly or loosely."""
-    runs = 150
-    failures = sum(leaves(*random_function(i), functional(DELTA), 600, i, top=i % 2 == 0) for i in range(runs))
-    assert binom.sf(failures - 1, runs, DELTA) > 1e-6
-
-
-def test_the_check_notices_a_threshold_that_is_too_small() -> None:
-    """With a tenth of log(2/δ), two thirds of the sequences of coins leave their bounds, where 30 % may."""
-    runs = 60
-    coin = np.array([0.5, 0.5]), np.array([0.0, 1.0])
-    failures = sum(leaves(*coin, functional(DELTA, 0.1), 600, i, top=True) for i in range(runs))
-    assert binom.sf(failures - 1, runs, DELTA) < 1e-6
-
-
-@pytest.mark.parametrize("chance", [0.5, 0.2, 0.03])
-@pytest.mark.parametrize("delta", [0.5, 0.1])
-def test_the_probability_of_ever_leaving_the_bounds_by_enumeration(chance: float, delta: float) -> None:
-    """Of two outcomes, by the exact distribution of the number of the second that has never left; n up to 300."""
-    level = functional(delta)
-    alive, left = {0: 1.0}, 0.0
-    for count in range(1, 301):
-        after: dict[int, float] = {}
-        for hits, probability in alive.items():
-            after[hits] = after.get(hits, 0.0) + probability * (1.0 - chance)
-            after[hits + 1] = after.get(hits + 1, 0.0) + probability * chance
-        alive = {}
-        for hits, probability in after.items():
-            shares, values = np.array([count - hits, hits]) / count, np.array([0.0, 1.0])
-            high = ball_maximum(shares, values, 1.0, level(count))
-            low = ball_minimum(shares, values, 0.0, level(count))
-            if low <= chance <= high:
-                alive[hits] = probability
-            else:
-                left += probability
-    assert 0.01 * delta < left <= delta
 
 
 # The bounds of one pair
