@@ -130,12 +130,6 @@ MISFITS: list[Damage] = [
     ("'pairs' must have outcomes", put_field("pairs", "seen", 1000)),
     ("'pairs' must have outcomes", put_field("pairs", "start", 10**6)),
     ("'totals' must be those of a graph", put_field("totals", "outcomes", 0)),
-    ("'rounds' must be those of this search", put("rounds", 3, 1000)),
-    ("'rounds' must be those of this search", put("rounds", 3, -1)),
-    ("'rounds' must be those of this search", put("rounds", 1, 0)),
-    ("'proved' must have one row at most", remade("proved", lambda _: np.zeros((2, 3)))),
-    ("'visits' must be those of known pairs", remade("visits", lambda _: np.zeros((2, 10**6)))),
-    ("'bottlenecks' must be known pairs", remade("bottlenecks", lambda _: np.array([[10.0**6, 0.5]]))),
     ("'relative_visits' must be finite", remade("relative_visits", lambda _: np.full((2, 1), np.nan))),
 ]
 

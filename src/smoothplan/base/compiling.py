@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial, update_wrapper
 from hashlib import blake2b
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -138,6 +139,7 @@ class Compiled:
         self._decorator, self._signature = decorator, signature
         self._made: Any = None
         self._ready = False
+        self._entry: Any = self._first_call
 
     @property
     def dispatcher(self) -> Any:
@@ -175,11 +177,11 @@ class Compiled:
         """How Numba types a global that it does not know: as the dispatcher."""
         return load_numba().typeof(self.dispatcher)
 
-    def __call__(self, *args: Any) -> Any:
-        """Calls the compiled function."""
-        if self._from_python is not None:
-            return self._from_python(*args)
-        return self._made(*args) if self._ready else self.dispatcher(*args)
+    __call__ = property(attrgetter("_entry"))  # no frame of Python is between a caller and the dispatcher
+
+    def _first_call(self, *args: Any) -> Any:
+        self._entry = self.dispatcher if self._from_python is None else self._from_python
+        return self._entry(*args)
 
     def __reduce__(self) -> str:
         return self.__qualname__  # type: ignore[no-any-return, attr-defined]

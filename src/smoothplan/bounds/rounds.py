@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints
-from smoothplan.base.records import Arrays, Readable, finite, piece, require
+from smoothplan.base.records import Arrays, Readable, finite, piece
 from smoothplan.base.streams import CALLS
 from smoothplan.bounds.converge import Side, converge, flow, new_side
 from smoothplan.graph.explorer import Explorer
@@ -270,11 +270,11 @@ class Rounds:
         best = int(np.argmax(likely[:actions]))
         challenger = int(np.argmax(np.where(np.arange(actions) == best, -np.inf, upper[:actions])))
         result, waiting = np.zeros((2, len(upper))), np.zeros(len(upper) // actions)
-        states = np.asarray(self._explorer.states)[: len(waiting)] if self._by_state else None
-        for row, (q, first) in enumerate(((upper, challenger), (likely, best))):
-            policy = np.ascontiguousarray(backup.policy(q.reshape(-1, actions), states)).reshape(-1)
-            seen = graph.pairs, graph.successors, graph.hits
-            flow(*seen, rules.discount, policy, first, bracket.upper.anchor, waiting, result[row])
+        states = np.concatenate(2 * [np.asarray(self._explorer.states)[: len(waiting)]]) if self._by_state else None
+        policies = backup.policy(np.concatenate([upper, likely]).reshape(-1, actions), states)
+        seen = graph.pairs, graph.successors, graph.hits
+        for row, (policy, first) in enumerate(zip(policies.reshape(2, -1), (challenger, best), strict=True)):
+            flow(*seen, rules.discount, np.ascontiguousarray(policy), first, bracket.upper.anchor, waiting, result[row])
         return result
 
     def _gains(self, bracket: Bracket, visits: Floats) -> tuple[Floats, Floats]:
@@ -310,31 +310,17 @@ class Rounds:
 
     def restored(self, arrays: Readable) -> "Rounds":
         """The saved state, of a graph that is restored too. ValueError if it does not fit."""
-        numbers = piece(arrays, "rounds", np.int64, 7)
-        growth, proved = finite(arrays, "growth", 2), finite(arrays, "proved", None, 3)
-        bottlenecks = finite(arrays, "bottlenecks", None, 2)
-        differences = finite(arrays, "differences", None)
-        visits = {
-            relative: finite(arrays, name, 2, None).copy()
-            for relative, name in ((False, "visits"), (True, "relative_visits"))
-        }
-        states, actions = len(piece(arrays, "low", np.float64, None)), self._explorer.rules.actions
-        require(0 <= numbers[3] < states and (numbers[1:3] > 0).all(), "'rounds' must be those of this search")
-        require(len(proved) <= 1, "'proved' must have one row at most")
-        require(len(differences) in (0, actions), "'differences' must be those of the actions")
-        widest = max(each.shape[1] for each in visits.values())
-        require(widest <= states * actions, "'visits' must be those of known pairs")
-        entries = bottlenecks[:, 0]
-        known = (entries >= 0.0) & (entries < states * actions) & (entries == np.floor(entries))
-        require(known.all(), "'bottlenecks' must be known pairs")
-        result = Rounds(self._explorer)
-        on, calls, pairs, result.anchor, result._anchored, relative, result._compared = numbers.tolist()
+        result, numbers = Rounds(self._explorer), piece(arrays, "rounds", np.int64, 7).tolist()
+        on, calls, pairs, result.anchor, result._anchored, relative, result._compared = numbers
         result._on, result._mark, result._relative = bool(on), (calls, pairs), bool(relative)
-        (result._growth, result.exponent), result.differences = growth.tolist(), differences.copy()
-        result.bottlenecks = tuple((int(entry), share) for entry, share in bottlenecks.tolist())
-        for best, challenger, gap in proved.tolist():
+        result._growth, result.exponent = finite(arrays, "growth", 2).tolist()
+        bottlenecks = finite(arrays, "bottlenecks", None, 2).tolist()
+        result.bottlenecks = tuple((int(entry), share) for entry, share in bottlenecks)
+        for best, challenger, gap in finite(arrays, "proved", None, 3).tolist():
             result.proved = BestAction(int(best), int(challenger), gap)
-        result._visits = {relative: each for relative, each in visits.items() if each.shape[1] > 0}
+        result.differences = finite(arrays, "differences", None).copy()
+        visits = {kind: finite(arrays, name, 2, None) for kind, name in ((False, "visits"), (True, "relative_visits"))}
+        result._visits = {kind: each.copy() for kind, each in visits.items() if each.size}
         return result
 
 
