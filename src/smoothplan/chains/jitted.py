@@ -272,7 +272,9 @@ def _advance(
     count, dimensions = states.shape
     columns = world.grid.table.shape[1]
     q, room, advantages = np.empty((count, columns)), np.empty(columns), np.zeros(count)
-    owners, ended = np.arange(count), np.zeros(count, dtype=np.bool_)
+    owners, ended = np.empty(count, dtype=np.int64), np.zeros(count, dtype=np.bool_)
+    for row in range(count):  # loops compile faster than functions of NumPy
+        owners[row] = row
     scale, found = 1.0, 0
     for moment in range(horizon):
         # Chains that have ended are dropped, those that stop here are set aside, the others move up.
@@ -318,8 +320,11 @@ def _sum_chains(
     no_stops, stopped = np.empty(0, dtype=np.int64), np.empty((0, len(state)))
     for start in range(0, count, TOGETHER):
         size = min(TOGETHER, count - start)
-        states, actions, sums = np.empty((size, len(state))), np.full(size, action), np.zeros(size)
-        states[:] = state
+        states, actions, sums = np.empty((size, len(state))), np.empty(size, dtype=np.int64), np.zeros(size)
+        for row in range(size):
+            actions[row] = action
+            for axis in range(len(state)):
+                states[row, axis] = state[axis]
         _advance(states, actions, action != NO_ACTION, no_stops, stopped, sums, horizon, step, world)
         added, added_squares = sums_of(sums, size)
         total, squares = total + added, squares + added_squares
@@ -339,7 +344,9 @@ def _sum_corrections(
         # Walks under the policy, each to a step drawn for it; those that end before are dropped.
         size = min(TOGETHER, count - start)
         where, stopped = np.empty((size, dimensions)), np.empty((size, dimensions))
-        where[:] = state
+        for row in range(size):
+            for axis in range(dimensions):
+                where[row, axis] = state[axis]
         stops = draw_stops(size, world.discount, horizon, world.oracle.stream)
         actions = np.empty(size, dtype=np.int64)
         found = _advance(where, actions, False, stops, stopped, np.zeros(size), horizon, step, world)
@@ -348,8 +355,11 @@ def _sum_corrections(
         q = np.empty((found, world.grid.table.shape[1]))
         interpolate(world.grid, states, world.gap, q)
         first, second = choose_pairs(q, world.soft, world.oracle.stream)
-        differ = np.flatnonzero(first != second)
-        owners = len(differ)
+        differ, owners = np.empty(found, dtype=np.int64), 0
+        for row in range(found):
+            if first[row] != second[row]:
+                differ[owners] = row
+                owners += 1
         # Paired returns of the states at which they differ, a block of pairs at a time.
         totals, squares = np.zeros(owners), np.zeros(owners)
         for begin in range(0, owners * pairs, TOGETHER // 2):
