@@ -398,22 +398,13 @@ def clipped_reference(power: int, draw: Draw) -> float:
 # --- Whole schedules --------------------------------------------------------------------------------------------------
 
 SCHEDULES: dict[str, tuple[Level, ...]] = {
-    "plug-in of plug-in": (
-        Level("plug-in", samples=1, reference=0),
-        Level("plug-in", samples=1, reference=1),
-    ),
+    "plug-in of plug-in": (Level("plug-in", samples=1, reference=0), Level("plug-in", samples=1, reference=1)),
     "order 1 of plug-in": (
         Level("plug-in", samples=2, reference=0),
         Level("order-1", samples=1, reference=0, linear=1),
     ),
-    "order 1 of order 1": (
-        Level("order-1", samples=0, linear=0),
-        Level("order-1", samples=1, reference=0, linear=1),
-    ),
-    "order 2": (
-        Level("order-1", samples=0, linear=0),
-        Level("order-2", samples=0, linear=0, quadratic=0, pairs=2),
-    ),
+    "order 1 of order 1": (Level("order-1", samples=0, linear=0), Level("order-1", samples=1, reference=0, linear=1)),
+    "order 2": (Level("order-1", samples=0, linear=0), Level("order-2", samples=0, linear=0, quadratic=0, pairs=2)),
     "debiased order 1": (
         Level("plug-in", samples=1, reference=0),
         Level("order-1", samples=2, reference=0, linear=0, debias=1),
@@ -422,10 +413,7 @@ SCHEDULES: dict[str, tuple[Level, ...]] = {
         Level("plug-in", samples=1, reference=0, rewards=2),
         Level("order-1", samples=0, linear=1),
     ),
-    "clipped plug-in": (
-        Level("plug-in", samples=1, reference=0),
-        Level("plug-in", samples=1, reference=1),
-    ),
+    "clipped plug-in": (Level("plug-in", samples=1, reference=0), Level("plug-in", samples=1, reference=1)),
 }
 """Tables of levels below the constant one, small enough to list all outcomes."""
 

@@ -251,10 +251,7 @@ WRONG: dict[str, tuple[str, Callable[[Patch], None]]] = {
         "search: values by convergence",
         in_place(searching, "smallest_radius", lambda *given: 0.5 * right_radius(*given)),
     ),
-    "the wrong end of the anchor's value": (
-        "search: relative values",
-        in_place(converging, "new_side", other_end),
-    ),
+    "the wrong end of the anchor's value": ("search: relative values", in_place(converging, "new_side", other_end)),
 }
 """What is wrong, whose bound it is, and how it comes about."""
 

@@ -32,7 +32,6 @@ from smoothplan.run.records import Root, Snapshot
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import LogSumExp
 from smoothplan.theory.curvature import Problem
-from studies.errata_measures import ladder_price
 from tests.common import identified
 from tests.naive import Exact
 from tests.recursive.common import entropy_problem
@@ -346,17 +345,6 @@ def test_what_searched_levels_pay_for(debias: int) -> None:
             assert bias - linear >= min(math.sqrt(noise), second / 2.0 * noise) / 2.0
     assert of_order_1 >= 5
     assert averaging >= 5
-
-
-@pytest.mark.parametrize("discount", [0.02, 0.2, 0.5])
-def test_the_exponent_of_the_printed_schedule(discount: float) -> None:
-    """From ε = 1e-50 to 1e-100, where logarithms still count. The 3 that is printed is off by 1 at γ = 0.2 already."""
-    coarse, fine = (
-        ladder_price(entropy_problem(discount), epsilon, 0.1, coarse_pairs=False) for epsilon in (1e-50, 1e-100)
-    )
-    slope = (fine - coarse) / (50.0 * math.log(10.0))
-    expected = 2.0 + max(1.0, 2.0 * math.log(5.0) / math.log(1.0 / discount))
-    assert expected - 0.02 < slope < expected + 0.15
 
 
 def words(discount: float, prize: int | None) -> sp.VectorModel:

@@ -48,7 +48,7 @@ def excess(x: float, ratio: float) -> float:
 
 @partial(compiled, inner=True)
 def bernoulli_divergence(p: float, q: float) -> float:
-    """KL(Bernoulli(p), Bernoulli(q)) to full relative accuracy, also where p and q are tiny or close to each other."""
+    """KL(Bernoulli(p), Bernoulli(q)) to full relative accuracy, even if p and q are tiny or close to each other."""
     if p == q:
         return 0.0
     if (q <= 0.0 and p > 0.0) or (q >= 1.0 and p < 1.0):
@@ -138,7 +138,7 @@ def ball_extreme(shares: Floats, values: Floats, unseen: float, level: float, gu
     reach = best - mean
     if reach <= 0.0:
         return best, best
-    # ν = best + t. Where the best was not seen, and the level is large enough, the smallest bound is that of t = 0.
+    # ν = best + t. If the best was not seen, and the level is large enough, the smallest bound is that of t = 0.
     t = 0.0
     divergence = math.inf
     if highest < best:

@@ -62,12 +62,12 @@ class ConfidenceSequence:
 
     @property
     def mean(self) -> float:
-        """The mean of what has arrived; the middle of the support before that."""
+        """The mean of all batches; the middle of the support before the first."""
         return self.total / self.count if self.count else (self.low + self.high) / 2.0
 
     @property
     def variance(self) -> float:
-        """The variance of what has arrived, with one prior variable at the edge of the support."""
+        """The variance of all batches, with one prior variable at the edge of the support."""
         width = self.high - self.low
         spread = self._deviation(self.count, self.total, self.squares, self.mean)
         return (spread + width**2 / 4.0) / (self.count + 1)
@@ -169,12 +169,12 @@ def _lowest_mean(count: int, mean: float, variance: float, least: float, most: f
         return least * math.exp(-level) * (1.0 - OUTWARDS)
     above = min(variance / below, most - mean)
     likely = below / (below + above)  # the share of the upper one
-    # The best constant wager in hindsight, less what the portfolio may fall behind it.
+    # The best constant wager in hindsight, less the regret of the portfolio.
     limit = least + (below + above) * bernoulli_lower(likely, level + wager_regret(count) / count)
     if least > 0.0:
         # Below the harmonic mean it is to stake everything, which the other half of the fortune has done.
         staked = mean * math.exp((1.0 - likely) * math.log(least / mean) + likely * math.log1p(above / mean) - level)
         harmonic = least * ((mean + above) / (least + above))
-        # The comparison must not be decided by rounding, as it would be where all that was seen is nearly the same.
+        # The comparison must not be decided by rounding, as it would be if all variables are nearly the same.
         limit = max(limit, staked) if limit * (1.0 - OUTWARDS) >= harmonic else staked
     return min(limit, mean) * (1.0 - OUTWARDS)

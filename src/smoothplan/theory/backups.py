@@ -32,7 +32,7 @@ Prior = Callable[[Any], ArrayLike]
 
 
 class Backup(Protocol):
-    """What every backup declares; `check_backup` tests whether it is true."""
+    """The declarations of a backup, which `check_backup` tests."""
 
     @property
     def temperature(self) -> float:
@@ -493,7 +493,7 @@ class Tsallis(_Tempered):
         return np.asarray(np.maximum(scores - np.take_along_axis(excess, support - 1, axis=-1), 0.0))
 
     def hessian(self, q: ArrayLike, states: Any = None) -> Floats:
-        """∇²F(q), [..., K, K]; where the support is about to change, the one inside of it."""
+        """∇²F(q), [..., K, K]; at the edge of a support, the one inside."""
         support = (self.policy(q) > 0.0).astype(np.float64)
         outer = support[..., :, None] * support[..., None, :] / support.sum(axis=-1)[..., None, None]
         return np.asarray((support[..., None] * np.eye(support.shape[-1]) - outer) / self.temperature)
