@@ -277,7 +277,7 @@ class SearchRun:
             proved = float(low[number]), float(high[number])
             curvature.require_possible(self._root.model, explorer.backup, proved, explorer.state(number))
 
-    # What is known
+    # Results
 
     @property
     def calls(self) -> int:

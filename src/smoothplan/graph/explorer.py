@@ -135,7 +135,7 @@ class Explorer:
         key: identifies a state of a simulator that is called, by default by all its bytes.
 
     Attributes:
-        graph: what was discovered. The key of a state is its number in the table, or that of its discovery.
+        graph: the discovered states. The key of a state is its number in the table, or that of its discovery.
         work: arrays that compiled code overwrites.
     """
 

@@ -44,7 +44,7 @@ PAIR = np.dtype(
     ],
     align=True,
 )
-"""What is known of a state and an action."""
+"""The statistics of a state and an action."""
 
 TOTALS = np.dtype(
     [

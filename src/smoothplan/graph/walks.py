@@ -67,7 +67,7 @@ LOOP_STATE = np.dtype(
         ("until", np.int64),  # no round begins after this many calls in all
         ("limit", np.int64),  # and no call is made after this many
         ("rounds", np.int64),  # rounds that may still begin
-        ("start", np.int64),  # where the walks of a survey start; −1 for a search
+        ("start", np.int64),  # the first state of the walks of a survey; −1 for a search
         # The round.
         ("action", np.int64),  # at the root
         ("gap", np.float64),  # at the root, when the round began
@@ -139,7 +139,7 @@ def seen_successor(graph: Graph, entry: int, stream: Stream) -> int:
 def _focused_walk(
     graph: Graph, rules: Rules, loop: NDArray[np.void], work: Workspace, backup: Any, stream: Stream
 ) -> bool:
-    """Fills the path; sets `steps` to end where it is to be sampled, or to all of it and returns False if nowhere."""
+    """Fills the path; sets `steps` up to the pair to sample, or to all of it and returns False if there is none."""
     now, path = loop[0], work.path
     state, stage, action, steps, weight = now.state, now.stage, now.sampled, 0, 1.0
     place, stake = 0, -1.0
@@ -169,7 +169,7 @@ def _focused_walk(
 
 @partial(compiled, inner=True)
 def _exploring_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: Stream) -> int:
-    """Where on a walk from a state to sample: the entry of a pair, or −1 if all that was met is known for certain.
+    """The pair to sample on a walk from a state: its entry, or −1 if all that was met is known for certain.
 
     It is a pair that was never sampled, or the one with the largest discount over the number of its samples. The
     statistics must be pooled over stages. The walk follows the best action by q [n, K], which may lack the latest
