@@ -72,7 +72,7 @@ def test_classic_control_steps_as_the_environment_does(
     A compiled twin computes the same in another order, so that the last digits of its states may differ.
     """
     if not compiled:
-        monkeypatch.setattr(door, "_twin", lambda *_: None)
+        monkeypatch.setattr(door, "_twin", lambda _: None)
     model = from_gymnasium(name)
     error = 1e-12 if isinstance(model, sp.JitModel) else 0.0
     assert isinstance(model, sp.JitModel) == compiled
@@ -165,7 +165,7 @@ def test_a_changed_environment_has_no_twin(
 def test_a_twin_has_the_same_declarations(monkeypatch: pytest.MonkeyPatch) -> None:
     declared: dict[str, Any] = {"discount": 0.9, "reward_range": (0, 2), "value_range": (1, 10)}
     twin = from_gymnasium("CartPole-v1", **declared)
-    monkeypatch.setattr(door, "_twin", lambda *_: None)
+    monkeypatch.setattr(door, "_twin", lambda _: None)
     model = from_gymnasium("CartPole-v1", **declared)
     for name in ("actions", "discount", "reward_range", "value_range", "reward_kind", "max_successors", "terminates"):
         assert getattr(twin, name) == getattr(model, name)

@@ -23,8 +23,7 @@ import time
 import types
 import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -43,9 +42,6 @@ PART = 1 << 32
 
 Place = tuple[int, str]
 """An attribute: the number of its layer, and its name."""
-
-Outcome = tuple[bytes, float, bool]
-"""The result of a step: the content of the environment, the reward, whether the episode ends."""
 
 
 class CannotCopyError(ModelError):
@@ -99,14 +95,10 @@ def _attributes(chain: list[Any]) -> list[dict[str, Any]]:
 # --- Content as bytes -----------------------------------------------------------------------------------------------
 
 
-def _array(dtype: str, shape: tuple[int, ...], writeable: bool, data: bytes) -> NDArray[Any]:
+def _array(dtype: Any, shape: tuple[int, ...], writeable: bool, data: bytes) -> NDArray[Any]:
     array = np.frombuffer(data, dtype=dtype).reshape(shape).copy()
     array.flags.writeable = writeable
     return array
-
-
-def _scalar(dtype: str, data: bytes) -> Any:
-    return np.frombuffer(data, dtype=dtype)[0]
 
 
 def _method(owner: Any, name: str) -> Any:
@@ -116,27 +108,27 @@ def _method(owner: Any, name: str) -> Any:
     return getattr(owner, name)
 
 
-def _fresh(rng: np.random.Generator, kind: Any, bits: Any = None) -> Any:
-    """A random generator of a class, seeded by a draw; `bits` is the class of its bit generator, if it has one."""
-    seed = int(rng.integers(2**63))
-    return kind(seed) if bits is None else kind(bits(seed))
-
-
 def _bits(generator: Any) -> Any:
     """The part of a random generator that has a state."""
     return getattr(generator, "_bit_generator", generator)
 
 
-def _classes(generator: Any) -> tuple[type, ...]:
+def _fresh(rng: np.random.Generator, *kinds: Any) -> Any:
+    """A random generator, seeded by a draw, of a class and that of its bit generator, if it has one."""
+    return reduce(lambda made, kind: kind(made), reversed(kinds), int(rng.integers(2**63)))
+
+
+def _kinds(generator: Any) -> tuple[type, ...]:
     """The arguments with which `_fresh` makes a random generator of the same kind."""
     return tuple(dict.fromkeys([type(generator), type(_bits(generator))]))
 
 
-def _space_generator() -> None:
-    """A placeholder of the generator that a space draws from: the one of the call."""
-
-
 _new = copyreg.__newobj__  # type: ignore[attr-defined]
+_space_generator = object()  # stands for the generator that a space draws from: the one of the call
+
+
+class _Members(list[Any]):
+    """The members of a set, which is written as they are."""
 
 
 class _Writer(pickle.Pickler):
@@ -144,7 +136,8 @@ class _Writer(pickle.Pickler):
 
     A persistent id is an int for a number, bytes for a string, a bytearray for bytes, a list for a tuple, and a tuple
     (function, *arguments) for any other immutable value. All but the ints are new objects at each mention: pickle
-    writes an object that it has seen as a reference, and equal values must be equal bytes, shared or not.
+    writes an object that it has seen as a reference, and equal values must be equal bytes, shared or not. A set is an
+    object, but pickle would write it in the order of its hashes: its id is the same `_Members` at each mention.
     """
 
     def __init__(self, copies: "Copies", own: dict[int, int], parts: dict[int, int]) -> None:
@@ -153,8 +146,7 @@ class _Writer(pickle.Pickler):
         self._copies = copies  # numbers constants
         self._own, self._parts = own, parts  # numbers of the copy's own objects, and of parts of shared attributes
         self.seen: dict[int, Any] = {}  # mutable objects by id, in the order of their first mention
-        self.numbers: dict[int, int] = {}  # their numbers, if they are parts of shared attributes
-        self._sets: dict[int, int] = {}  # numbers of those that are sets
+        self._sets: dict[int, _Members] = {}
         self._memory: dict[int, int] = {}  # the array that each piece of memory belongs to
         self.generators: list[Any] = []  # other than the environment's own
         self.spaces: list[Any] = []
@@ -190,39 +182,41 @@ class _Writer(pickle.Pickler):
 
     def _value(self, thing: Any, kind: type) -> Any:
         """The persistent id of a constant, an immutable value or a set; None for another object."""
-        if kind is set:
-            if id(thing) in self.seen:
-                return set, self._sets[id(thing)]
+        if kind is set and id(thing) in self._sets:
+            return self._sets[id(thing)]
+        if kind is set or kind is frozenset:  # in an order that does not depend on hashes
+            members = sorted(thing, key=lambda member: _Writer(self._copies, self._own, self._parts).write(member))
+            if kind is frozenset:
+                return frozenset, members
             self.seen[id(thing)] = thing
-            number = self._sets[id(thing)] = len(self._sets)
-            return set, number, self._sorted(thing)
-        if kind is frozenset:
-            return frozenset, self._sorted(thing)
-        if isinstance(thing, np.generic) and thing.dtype.kind in "biufcSUmM":
-            return _scalar, thing.dtype.str, thing.tobytes()
+            self._sets[id(thing)] = _Members(members)
+            return self._sets[id(thing)]
+        if isinstance(thing, np.dtype) and thing.names is None:
+            return np.dtype, thing.str
         if isinstance(thing, tuple | str | bytes | int | float | complex | range | slice | np.generic):
             found: Any = thing.__reduce_ex__(4)
             return (found[0], *found[1]) if all(part is None for part in found[2:]) else None
-        if _is_constant(thing):
+        constant = isinstance(thing, type | types.FunctionType | types.ModuleType | np.ufunc) or thing is ...
+        if isinstance(thing, types.BuiltinFunctionType):
+            constant = thing.__self__ is None or isinstance(thing.__self__, types.ModuleType)
+        if constant:
             return self._copies.number(thing)
         return () if kind.__module__.partition(".")[0] == "pygame" else None
 
-    def _sorted(self, members: Iterable[Any]) -> list[Any]:
-        """Members in an order that does not depend on hashes."""
-        return sorted(members, key=lambda member: _Writer(self._copies, self._own, self._parts).write(member))
-
     def reducer_override(self, thing: Any) -> Any:
         """How to take apart an object that pickle does not know, or would take apart in another way."""
+        if type(thing) is _Members:
+            return set, (list(thing),)
         if type(thing) is np.ndarray and thing.dtype.kind in "biufcSUmM":
             base: Any = thing
             while isinstance(base.base, np.ndarray):
                 base = base.base
             if self._memory.setdefault(id(base), id(thing)) != id(thing):
                 raise CannotCopyError("shares its memory with another array of the environment")
-            return _array, (thing.dtype.str, thing.shape, thing.flags.writeable, thing.tobytes())
+            return _array, (thing.dtype, thing.shape, thing.flags.writeable, thing.tobytes())
         if isinstance(thing, np.random.Generator | np.random.RandomState | np.random.BitGenerator | random.Random):
             self.generators.append(thing)
-            return _fresh, _classes(thing)
+            return _fresh, _kinds(thing)
         if isinstance(thing, types.MethodType | types.BuiltinMethodType):
             return _method, (thing.__self__, thing.__name__)
         if isinstance(thing, library().Space):
@@ -240,7 +234,6 @@ class _Reader(pickle.Unpickler):
     def __init__(self, text: bytes, objects: dict[int, Any], own: list[Any]) -> None:
         super().__init__(io.BytesIO(text))
         self._objects, self._own = objects, own
-        self._sets: dict[int, set[Any]] = {}
 
     def persistent_load(self, pid: Any) -> Any:
         """See `_Writer`."""
@@ -253,34 +246,13 @@ class _Reader(pickle.Unpickler):
             return tuple(pid)
         if kind is bytearray:
             return bytes(pid)
-        if not pid:
-            return None  # pictures and windows: copies draw nothing
-        function, *values = pid
-        if function is not set:
-            return function(*values)
-        number, *members = values
-        return self._sets.setdefault(number, set(*members))
+        if kind is set:
+            return pid
+        return pid[0](*pid[1:]) if pid else None  # None for pictures and windows: copies draw nothing
 
     def find_class(self, module: str, name: str) -> Any:
         """Refuses: every constituent of an environment has a number."""
         raise ModelError(f"a state of an environment cannot refer to {module}.{name}")
-
-
-def _is_constant(thing: Any) -> bool:
-    """Whether a thing is the same in all copies: a class, a function, a module."""
-    if isinstance(thing, types.BuiltinFunctionType):
-        return thing.__self__ is None or isinstance(thing.__self__, types.ModuleType)
-    compiled = type(thing).__module__.startswith("numba.") and hasattr(thing, "py_func")
-    return compiled or thing is ... or isinstance(thing, type | types.FunctionType | types.ModuleType | np.ufunc)
-
-
-def _own_classes(layer: Any) -> list[type]:
-    """The classes that a user's module defines: one that occurs late in an episode is then known."""
-    module = type(layer).__module__
-    if module.startswith("gymnasium.") or module not in sys.modules:
-        return []
-    defined = vars(sys.modules[module]).values()
-    return [kind for kind in defined if isinstance(kind, type) and kind.__module__ == module]
 
 
 # --- Copies ---------------------------------------------------------------------------------------------------------
@@ -296,28 +268,33 @@ class Copies:
         name: for messages.
         changing: large attributes that are part of a state. Other large attributes and spaces are shared by all
             copies; if one of them does change, that is an error, sooner or later.
+        size: bytes of a state; 0 to learn them.
     """
 
     one_at_a_time = True
     _last: list[Any]  # shared attributes that `_walk` went through
     _walk: _Writer
 
-    def __init__(self, environment: Any, name: str, changing: set[Place]) -> None:
-        self.name, self.learning = name, True
-        self.size, self._longest = 1 << 16, 0  # bytes of a state, and of the largest content so far
+    def __init__(self, environment: Any, name: str, changing: set[Place], size: int) -> None:
+        self.name, self._learning = name, True
+        self._given, self.size, self._longest = size, size or 1 << 16, 0  # bytes: the last of the largest state so far
         self._seconds: list[tuple[float, float]] = []  # of calls, and of the environment's own steps in them
         chain = layers(environment)
-        common = [_array, _method, _new, _scalar, np.dtype, set, frozenset, complex, range, slice, bytearray]
-        common += [deque, OrderedDict, defaultdict, Counter]
-        self._constants: list[Any] = [*common, *(kind for layer in chain for kind in _own_classes(layer))]
         self._kinds, self._spec = [type(layer) for layer in chain], vars(chain[-1]).get("spec")
+        self._constants: list[Any] = [_array, _method, _new, np.dtype, set, frozenset, complex, range, slice, bytearray]
+        self._constants += [deque, OrderedDict, defaultdict, Counter]
+        # The classes of a user's module: one may first occur late in an episode.
+        for module in dict.fromkeys(kind.__module__ for kind in self._kinds):
+            if not module.startswith("gymnasium.") and module in sys.modules:
+                found = (thing for thing in vars(sys.modules[module]).values() if isinstance(thing, type))
+                self._constants += [kind for kind in found if kind.__module__ == module]
         self._shared: dict[Place, bytes] = {}
         self._prepare()
         self._written(environment)
         shared, large = _Writer(self, {}, {}), 2_000  # bytes: copying fewer takes less than a step
         for number, attributes in enumerate(_attributes(chain)):
             for attribute, value in attributes.items():
-                alone = _Writer(self, self._own(chain), {})
+                alone = _Writer(self, _own(chain), {})
                 is_large = len(alone.write(value)) > large or isinstance(value, library().Space)
                 if is_large and not alone.private and (number, attribute) not in changing:
                     self._shared[number, attribute] = shared.write(value)
@@ -326,7 +303,7 @@ class Copies:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the objects that all copies share: they are built again."""
-        built = {"_lock", "_objects", "numbers", "_held", "_left", "_last", "_walk", "_spaces"}
+        built = {"_lock", "_objects", "numbers", "_held", "_left", "_last", "_walk", "_parts", "_spaces"}
         return {name: value for name, value in vars(self).items() if name not in built}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -339,29 +316,44 @@ class Copies:
     @property
     def note(self) -> str:
         """Sentences that a user must read."""
-        call, own = (f"{1e6 * seconds:.0f} µs" for seconds in self._seconds[0])
+        call, own = (f"{1e6 * median(seconds):.0f} µs" for seconds in zip(*self._seconds, strict=True))
         return (
             f"{self.name} is simulated by copies of the environment: {call} per simulator call, {own} of them its own "
             "step. A copy knows all that the environment holds, even if observations hide it"
         )
 
+    def settle(self) -> None:
+        """Ends the learning. By default a state has twice the bytes of the largest one so far, and at least 256."""
+        self._learning, self.size = False, self._given or max(256, 64 * math.ceil(2 * self._longest / 64))
+
     def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
         """See `GenerativeModel.step`."""
-        contents, rewards, terminals = zip(*one_by_one(self.step, states, actions, rng), strict=True)
-        return np.array([self._padded(content) for content in contents]), np.array(rewards), np.array(terminals)
+        next_states, rewards, terminals = zip(*one_by_one(self._step, states, actions, rng), strict=True)
+        return np.array(next_states), np.array(rewards), np.array(terminals)
+
+    def _step(self, state: Any, action: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], float, bool]:
+        with self._lock:  # copies share their spaces, which draw from the generator of one of them
+            started = time.perf_counter()
+            environment = self.rebuilt(state, rng)
+            rebuilt = time.perf_counter()
+            try:
+                _, reward, terminated, _, _ = environment.step(int(environment.action_space.start) + action)
+            except Exception as error:  # any error of an environment; the bytes of the state would say nothing
+                before = self.rebuilt(state, rng).unwrapped
+                error.add_note(f"{self.name} was in the state {arguments.shown(vars(before))}")
+                raise
+            own = time.perf_counter() - rebuilt
+            found = self.state_of(environment), float(reward), bool(terminated)
+            if self._learning:
+                self._seconds.append((time.perf_counter() - started, own))
+            return found
 
     def state_of(self, environment: Any) -> NDArray[np.uint8]:
-        """The state of an environment of this kind, [bytes]. It is not changed."""
-        return self._padded(self.content(environment))
-
-    def settle(self, size: int) -> None:
-        """Ends the learning. A size of 0 stands for twice the bytes of the largest content so far, and at least 256."""
-        self.learning, self.size = False, size or max(256, 64 * math.ceil(2 * self._longest / 64))
-        self._padded(bytes(self._longest))  # refuses a size that random play has exceeded
-        calls, own = zip(*self._seconds, strict=True)
-        self._seconds = [(median(calls), median(own))]
-
-    def _padded(self, content: bytes) -> NDArray[np.uint8]:
+        """The state of an environment of this kind, [bytes]: its content without shared attributes."""
+        with self._lock:
+            text, _ = self._written(environment)
+        packer = zlib.compressobj(wbits=-zlib.MAX_WBITS, zdict=self._start)
+        content = packer.compress(text) + packer.flush()
         self._longest = max(self._longest, len(content))
         if len(content) > self.size:
             raise ModelError(
@@ -370,35 +362,10 @@ class Copies:
             )
         return np.frombuffer(content.ljust(self.size, b"\0"), dtype=np.uint8)
 
-    def step(self, content: Any, action: int, rng: np.random.Generator) -> Outcome:
-        """Steps a copy that has a content, see `rebuilt`."""
-        with self._lock:  # copies share their spaces, which draw from the generator of one of them
-            started = time.perf_counter()
-            environment = self.rebuilt(content, rng)
-            rebuilt = time.perf_counter()
-            try:
-                _, reward, terminated, _, _ = environment.step(int(environment.action_space.start) + action)
-            except Exception as error:  # any error of an environment; the bytes of the state would say nothing
-                before = self.rebuilt(content, rng).unwrapped
-                error.add_note(f"{self.name} was in the state {arguments.shown(vars(before))}")
-                raise
-            own = time.perf_counter() - rebuilt
-            found = self.content(environment), float(reward), bool(terminated)
-            if self.learning:
-                self._seconds.append((time.perf_counter() - started, own))
-            return found
-
-    def content(self, environment: Any) -> bytes:
-        """The content of an environment, without its shared attributes. It is not changed."""
-        with self._lock:
-            text, _ = self._written(environment)
-        packer = zlib.compressobj(wbits=-zlib.MAX_WBITS, zdict=self._start)
-        return packer.compress(text) + packer.flush()
-
-    def rebuilt(self, content: Any, rng: np.random.Generator) -> Any:
-        """A new environment with a content, as bytes or as a state. It draws from `rng`."""
+    def rebuilt(self, state: Any, rng: np.random.Generator) -> Any:
+        """A new environment in a state. It draws from `rng`."""
         longest = 1 << 26  # bytes: a state from a file may be hostile
-        text = zlib.decompressobj(-zlib.MAX_WBITS, self._start).decompress(content, longest)
+        text = zlib.decompressobj(-zlib.MAX_WBITS, self._start).decompress(state, longest)
         for space in self._spaces:
             space._np_random = rng
         chain: list[Any] = [object.__new__(kind) for kind in self._kinds]
@@ -417,20 +384,20 @@ class Copies:
         """Gives an environment the draws of a copy that is rebuilt with `rng`. Shared generators stay shared."""
         _, writer = self._written(environment)
         for generator in writer.generators:
-            new = _fresh(rng, *_classes(generator))
+            new = _fresh(rng, *_kinds(generator))
             if isinstance(generator, random.Random):
                 generator.setstate(new.getstate())
             else:
                 _bits(generator).state = _bits(new).state
         own = environment.unwrapped.np_random
         own.bit_generator.state = rng.bit_generator.state
-        for space in writer.spaces:
+        for space in writer.spaces + self._walk.spaces:
             space._np_random = own
 
     def check_shared(self, environment: Any) -> None:
         """Raises `ChangedError` if a shared attribute has changed."""
         self._left = 0
-        self.content(environment)
+        self.state_of(environment)
 
     def number(self, constant: Any) -> int:
         """The number of a constant that is not known by its id."""
@@ -441,7 +408,7 @@ class Copies:
                     return number
             if any(isinstance(cell.cell_contents, library().Env) for cell in constant.__closure__ or ()):
                 raise CannotCopyError(f"holds {constant!r}, which refers to the environment it was made for")
-        if not self.learning:
+        if not self._learning:
             raise CannotCopyError(f"holds {constant!r}, which was not there when the environment was examined")
         number = self.numbers[id(constant)] = len(self._constants)
         self._constants.append(constant)
@@ -456,16 +423,12 @@ class Copies:
         reader = _Reader(b"".join(self._shared.values()), self._objects, [None, None])
         self._held = [reader.load() for _ in self._shared]
         self._left = 0  # calls until the next walk
-        self._spaces = self._walked(self._held).spaces
+        self._go_through(self._held)
+        self._spaces = self._walk.spaces
         self._objects |= dict(enumerate(self._walk.seen.values(), PART))
 
-    def _own(self, chain: list[Any]) -> dict[int, int]:
-        """The numbers of the objects of one copy: its generator, which spaces draw from too, others, and its layers."""
-        numbers = {id(vars(chain[-1]).get("_np_random")): -1, id(_fresh): -2}
-        return numbers | {id(layer): -3 - number for number, layer in enumerate(chain)}
-
-    def _walked(self, values: list[Any]) -> _Writer:
-        """A writer that went through shared attributes and numbered their parts. Raises `ChangedError`.
+    def _go_through(self, values: list[Any]) -> None:
+        """Numbers the parts of shared attributes. Raises `ChangedError`.
 
         A walk through large attributes takes longer than a step, so the last one is kept for a number of calls.
         """
@@ -475,21 +438,20 @@ class Copies:
                 if writer.write(value) != text:
                     self._prepare()
                     raise ChangedError(place)
-            writer.numbers = {part: number for number, part in enumerate(writer.seen, PART)}
+            self._parts = {part: number for number, part in enumerate(writer.seen, PART)}
             self._last, self._walk, self._left = values, writer, 100 + sum(map(len, self._shared.values())) // 100
         self._left -= 1
-        return self._walk
 
     def _written(self, environment: Any) -> tuple[bytes, _Writer]:
         """The content of an environment, and its writer."""
         chain = layers(environment)
         content = _attributes(chain)
-        walk = self._walked([content[number].pop(name, None) for number, name in self._shared])
-        writer = _Writer(self, self._own(chain), walk.numbers)
+        self._go_through([content[number].pop(name, None) for number, name in self._shared])
+        writer = _Writer(self, _own(chain), self._parts)
         try:
-            text = writer.write(content)
+            return writer.write(content), writer
         except Exception:  # whatever an object's own methods do
-            writer = _Writer(self, self._own(chain), walk.numbers)
+            writer = _Writer(self, _own(chain), self._parts)
             for name, value in (item for attributes in content for item in attributes.items()):
                 try:
                     writer.write(value)
@@ -497,5 +459,9 @@ class Copies:
                     reason = error if isinstance(error, CannotCopyError) else f"cannot be copied: {error}"
                     raise CannotCopyError(f"its attribute {name} {reason}") from None
             raise
-        writer.spaces += walk.spaces
-        return text, writer
+
+
+def _own(chain: list[Any]) -> dict[int, int]:
+    """The numbers of the objects of one copy: its generator, which spaces draw from too, others, and its layers."""
+    numbers = {id(vars(chain[-1]).get("_np_random")): -1, id(_fresh): -2}
+    return numbers | {id(layer): -3 - number for number, layer in enumerate(chain)}

@@ -7,7 +7,6 @@ import copy
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,39 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.base import arguments
-from smoothplan.base.arguments import Ints, frozen
+from smoothplan.base.arguments import frozen
 from smoothplan.models.calls import ModelError, RowError
 from smoothplan.models.copies import CannotCopyError, ChangedError, Copies, Place, layers, library
-from smoothplan.models.model import GenerativeModel, RewardKind, States
+from smoothplan.models.model import GenerativeModel
 from smoothplan.models.tabular import TabularModel
-from smoothplan.models.vector import JitModel, VectorModel, one_by_one
-from smoothplan.models.zoo import acrobot, cart_pole, mountain_car
+from smoothplan.models.vector import JitModel, Step, VectorModel
+from smoothplan.models.zoo import acrobot_step, cart_pole_step, mountain_car_step
 
 if TYPE_CHECKING:
     import gymnasium
-
-Rewards = tuple[tuple[float, float], RewardKind]
-"""The range and the kind of an environment's rewards."""
-
-
-def _known_rewards(environment: Any) -> Rewards | None:
-    """The rewards of environments of Gymnasium, by their sources; the steps of classic control are deterministic."""
-    declared = getattr(environment, "reward_range", None)  # as many environments of older libraries say
-    if not type(environment).__module__.startswith("gymnasium.envs."):
-        return None if declared is None or not np.isfinite(declared).all() else (tuple(declared), "bounded")
-    match type(environment).__name__:
-        case "CartPoleEnv":
-            barto = getattr(environment, "_sutton_barto_reward", False)
-            return (-1.0, 0.0) if barto else (1.0, 1.0), "deterministic"
-        case "MountainCarEnv":
-            return (-1.0, -1.0), "deterministic"
-        case "AcrobotEnv" if environment.torque_noise_max == 0.0:
-            return (-1.0, 0.0), "deterministic"
-        case "TaxiEnv":
-            return (-10.0, 20.0), "bounded"
-        case "BlackjackEnv":
-            return (-1.0, 1.5 if environment.natural and not environment.sab else 1.0), "transition"
-    return None
 
 
 def from_gymnasium(
@@ -86,26 +62,22 @@ def from_gymnasium(
     Raises:
         ValueError: the environment cannot be made a generative model; the message says why.
     """
-    if isinstance(environment, str):
-        given, name = _made(environment, options), environment
-    else:
-        given, name = environment, _name(environment)
-        if options:
-            raise TypeError(f"options {sorted(options)} go with an id, not with an environment that is already made")
-    space = given.action_space
-    if type(space).__name__ != "Discrete":
-        way = ": gymnasium.wrappers.DiscretizeAction(env, n) chooses some" if type(space).__name__ == "Box" else ""
-        raise _refusal(
-            name, f"its actions are a {type(space).__name__}, and a planner needs finitely many (Discrete){way}"
-        )
+    given, name = _opened(environment, options)
+    space = type(given.action_space).__name__
+    if space != "Discrete":
+        way = ": gymnasium.wrappers.DiscretizeAction(env, n) chooses some" if space == "Box" else ""
+        raise _refusal(name, f"its actions are a {space}, and a planner needs finitely many (Discrete){way}")
     declared: dict[str, Any] = {"discount": discount, "value_range": value_range}
-    if all(_translates(wrapper) for wrapper in layers(given)[:-1]):
+    # A wrapper that translates single actions or rewards, and nothing else, goes with an assigned state.
+    translating = (library().ActionWrapper, library().RewardWrapper)
+    wrappers = layers(given)[:-1]
+    if all(any(isinstance(each, kind) and type(each).step is kind.step for kind in translating) for each in wrappers):
         model = _without_copies(given, name, reward_range, **declared)
         if model is not None:
             return model
-    rewards, kind = _rewards(given, name, reward_range)
+    declared |= _rewards(given, name, reward_range)
     try:
-        return _copied(given, name, state_bytes, reward_range=rewards, reward_kind=kind, **declared)
+        return _copied(given, name, state_bytes, **declared)
     except CannotCopyError as error:
         raise _refusal(name, str(error)) from error
 
@@ -132,14 +104,61 @@ def notes(model: GenerativeModel) -> tuple[str, ...]:
     return (model.step.note,) if isinstance(model.step, Copies) else ()
 
 
-def _translates(wrapper: Any) -> bool:
-    """Whether all that a wrapper does is to translate single actions or rewards."""
-    kinds = (library().ActionWrapper, library().RewardWrapper)
-    return any(isinstance(wrapper, kind) and type(wrapper).step is kind.step for kind in kinds)
+def _opened(environment: Any, options: dict[str, Any]) -> tuple[Any, str]:
+    """An environment, which an id may stand for, and its name."""
+    gymnasium = library()
+    if isinstance(environment, str):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # an old version is still a version
+                return gymnasium.make(environment, **options), environment
+        except Exception as error:  # an environment may refuse its options in any way
+            raise ValueError(f"gymnasium cannot make {environment!r} with {options}: {error}") from error
+    if not isinstance(environment, gymnasium.Env):
+        raise TypeError(f"environment must be an id or a gymnasium.Env, got {environment!r}")
+    if options:
+        raise TypeError(f"options {sorted(options)} go with an id, not with an environment that is already made")
+    return environment, type(environment.unwrapped).__name__ if environment.spec is None else environment.spec.id
+
+
+def _refusal(name: str, reason: str) -> ValueError:
+    return ValueError(
+        f"{name} cannot be made a generative model: {reason}. A simulator of your own can be wrapped in VectorModel"
+    )
+
+
+def _rewards(given: Any, name: str, declared: tuple[float, float] | None) -> dict[str, Any]:
+    """The range of the rewards, as declared or as known, and their kind; an error if there is no range.
+
+    Environments of Gymnasium are known by their sources; the steps of classic control are deterministic.
+    """
+    environment = layers(given)[0]
+    own = getattr(environment, "reward_range", None)  # as many environments of older libraries say
+    known, kind = tuple(own) if own is not None and np.isfinite(own).all() else None, "bounded"
+    if type(environment).__module__.startswith("gymnasium.envs."):
+        match type(environment).__name__:
+            case "CartPoleEnv":
+                barto = getattr(environment, "_sutton_barto_reward", False)
+                known, kind = (-1.0, 0.0) if barto else (1.0, 1.0), "deterministic"
+            case "MountainCarEnv":
+                known, kind = (-1.0, -1.0), "deterministic"
+            case "AcrobotEnv" if environment.torque_noise_max == 0.0:
+                known, kind = (-1.0, 0.0), "deterministic"
+            case "TaxiEnv":
+                known = (-10.0, 20.0)
+            case "BlackjackEnv":
+                known, kind = (-1.0, 1.5 if environment.natural and not environment.sab else 1.0), "transition"
+    if declared is None and known is None:
+        registered = "" if given.spec is None else f", on the command line {name},reward_range=[low,high]"
+        raise ValueError(
+            f"reward_range must be given: the rewards of {name} are not known to smoothplan. Its smallest and largest "
+            f"reward are given by reward_range=(low, high){registered}"
+        )
+    return {"reward_range": known if declared is None else declared, "reward_kind": kind}
 
 
 def _without_copies(
-    given: Any, name: str, reward_range: tuple[float, float] | None, **declarations: Any
+    given: Any, name: str, reward_range: tuple[float, float] | None, **declared: Any
 ) -> GenerativeModel | None:
     """A model by the table or the assignable state of an environment; None if neither is all there is to it."""
     try:
@@ -152,42 +171,102 @@ def _without_copies(
     if "render_mode" in vars(chain[-1]):
         chain[-1].render_mode = None
     real.reset(seed=0)
+    actions = int(real.action_space.n)
+    models: list[GenerativeModel] = []
     if hasattr(real, "P") and hasattr(real, "s"):
-        table = _from_table(real, name, reward_range=reward_range, **declarations)
-        # A fickle passenger changes the destination by a hidden state, which the table does not have.
-        return table if not getattr(real, "fickle_passenger", False) and _agrees(table, real) else None
-    start = _numbers(real)
-    if start is None:
+        # {s: {a: [(probability, next state, reward, terminated), ...]}}, in which a fickle passenger's mood is missing.
+        if getattr(real, "fickle_passenger", False):
+            return None
+        try:
+            outcomes = [[real.P[state][action] for action in range(actions)] for state in range(len(real.P))]
+        except LookupError:  # states or actions are not numbered from 0
+            return None
+        declared |= {"reward_range": reward_range, "initial_state": int(real.s)}
+        models.append(TabularModel.from_outcomes(outcomes, **declared))
+    elif (start := _numbers(real)) is not None:
+        declared |= {"actions": actions, "initial_state": start, **_rewards(given, name, reward_range)}
+        declared["max_successors"] = 1 if declared["reward_kind"] == "deterministic" else None
+        if (compiled_step := _twin(real)) is not None:
+            models.append(JitModel(compiled_step, **declared))
+        models.append(VectorModel.from_scalar(_AssignedState(copy.deepcopy(real)), **declared))
+    return next((model for model in models if _agrees(model, real)), None)
+
+
+def _numbers(real: Any) -> NDArray[Any] | None:
+    """The state of an environment after a reset, if it is an attribute of numbers."""
+    if getattr(real.unwrapped, "state", None) is None:
         return None
-    rewards, kind = _rewards(given, name, reward_range)
-    model = VectorModel(
-        _AssignedState(copy.deepcopy(real)),
-        actions=int(real.action_space.n),
-        reward_range=rewards,
-        reward_kind=kind,
-        max_successors=1 if kind == "deterministic" else None,
-        initial_state=start,
-        **declarations,
-    )
-    twin = _twin(real, model)
-    return next((each for each in (twin, model) if each is not None and _agrees(each, real)), None)
+    # Some environments start at whole numbers and continue with fractions: the first step reveals them.
+    trial = copy.deepcopy(real)
+    trial.step(int(trial.action_space.start))
+    try:
+        start, later = (np.asarray(each.unwrapped.state) for each in (real, trial))
+    except ValueError:  # parts of several lengths
+        return None
+    return start.astype(np.result_type(start, later)) if {start.dtype.kind, later.dtype.kind} <= set("fiu") else None
 
 
-def _copied(given: Any, name: str, state_bytes: int | None, **declarations: Any) -> VectorModel:
+class _AssignedState:
+    """Steps an environment from any state, by assigning it; every other attribute is as it was after a reset.
+
+    The environment draws from the generator of the call.
+    """
+
+    def __init__(self, environment: Any) -> None:
+        self._environment, self._lock = environment, threading.Lock()
+        self._attributes = dict(vars(environment.unwrapped))
+
+    def __reduce__(self) -> Any:
+        vars(self._environment.unwrapped).clear()
+        vars(self._environment.unwrapped).update(self._attributes)
+        return type(self), (self._environment,)
+
+    def __call__(self, state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
+        environment, bare = self._environment, self._environment.unwrapped
+        with self._lock:
+            vars(bare).clear()
+            vars(bare).update(self._attributes)
+            bare.state = state.copy()
+            bare.np_random = rng
+            _, reward, terminated, _, _ = environment.step(int(environment.action_space.start) + action)
+            reached = np.asarray(bare.state)
+        if reached.shape != state.shape or not np.can_cast(reached.dtype, state.dtype, "same_kind"):
+            raise ModelError(f"the state {state} became {reached}, of another type, after action {action}")
+        return reached, float(reward), bool(terminated)
+
+
+def _twin(real: Any) -> Step | None:
+    """The step of a compiled simulator of the environment, if there is one and no parameter was changed."""
+    twins: dict[str, Step] = {
+        "CartPoleEnv": cart_pole_step,
+        "MountainCarEnv": mountain_car_step,
+        "AcrobotEnv": acrobot_step,
+    }
+    kind = type(real)
+    if not kind.__module__.startswith("gymnasium.envs.") or kind.__name__ not in twins:
+        return None
+    usual = kind()
+    for name in {*vars(kind), *vars(usual), *vars(real)} - {"render_mode", "_np_random_seed"}:
+        value = getattr(real, name)
+        if isinstance(value, int | float | str) and value != getattr(usual, name, None):
+            return None
+    return twins[kind.__name__]
+
+
+def _copied(given: Any, name: str, state_bytes: int | None, **declared: Any) -> VectorModel:
     """A model that steps copies of an environment, wrappers included."""
     size = 0 if state_bytes is None else arguments.whole("state_bytes", state_bytes)
     changing: set[Place] = set()
-    first = Copies(given, name, changing)
-    real = first.rebuilt(first.content(given), np.random.default_rng(0))
+    copies = Copies(given, name, changing, size)
+    real = copies.rebuilt(copies.state_of(given), np.random.default_rng(0))
     while True:
         real.reset(seed=0)
-        copies = Copies(real, name, changing)
-        copies.size = max(copies.size, size)
-        real = copies.rebuilt(copies.content(real), np.random.default_rng(0))
-        declarations |= {"actions": int(real.action_space.n), "initial_state": copies.state_of(real)}
+        copies = Copies(real, name, changing, size)
+        real = copies.rebuilt(copies.state_of(real), np.random.default_rng(0))
+        declared |= {"actions": int(real.action_space.n), "initial_state": copies.state_of(real)}
         try:
             try:
-                agrees = _agrees(VectorModel(copies, **declarations), real)
+                agrees = _agrees(VectorModel(copies, **declared), real)
             finally:
                 copies.check_shared(real)  # a change explains a failure, too
         except ChangedError as error:
@@ -202,130 +281,9 @@ def _copied(given: Any, name: str, state_bytes: int | None, **declarations: Any)
                 "a copy does not repeat its steps: it keeps state outside of the object, in a global or an attribute "
                 "of its class, or draws from another generator than its own self.np_random"
             )
-        copies.settle(size)
+        copies.settle()
         real.reset(seed=0)
-        return VectorModel(copies, **declarations | {"initial_state": copies.state_of(real)})
-
-
-def _rewards(environment: Any, name: str, given: tuple[float, float] | None) -> Rewards:
-    """The range that the user gives, or the known one, and the kind of the rewards; an error if there is no range."""
-    known = _known_rewards(layers(environment)[0])
-    if given is not None:
-        return given, "bounded" if known is None else known[1]
-    if known is None:
-        registered = "" if environment.spec is None else f", on the command line {name},reward_range=[low,high]"
-        raise ValueError(
-            f"reward_range must be given: the rewards of {name} are not known to smoothplan. Its smallest and largest "
-            f"reward are given by reward_range=(low, high){registered}"
-        )
-    return known
-
-
-def _name(environment: Any) -> str:
-    if not isinstance(environment, library().Env):
-        raise TypeError(f"environment must be an id or a gymnasium.Env, got {environment!r}")
-    return environment.spec.id if environment.spec is not None else type(environment.unwrapped).__name__
-
-
-def _refusal(name: str, reason: str) -> ValueError:
-    return ValueError(
-        f"{name} cannot be made a generative model: {reason}. A simulator of your own can be wrapped in VectorModel"
-    )
-
-
-def _made(name: str, options: dict[str, Any]) -> Any:
-    """The environment of an id, with its wrappers."""
-    gymnasium = library()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # an old version is still a version
-            return gymnasium.make(name, **options)
-    except Exception as error:  # an environment may refuse its options in any way
-        raise ValueError(f"gymnasium cannot make {name!r} with {options}: {error}") from error
-
-
-def _from_table(real: Any, name: str, **declarations: Any) -> TabularModel:
-    """The table {s: {a: [(probability, next state, reward, terminated), ...]}} as a model, in its own order."""
-    table, states, actions = real.P, len(real.P), int(real.action_space.n)
-    if set(table) != set(range(states)) or any(set(table[s]) != set(range(actions)) for s in table):
-        raise _refusal(name, "the states and actions of its transition table are not numbered from 0")
-    return TabularModel.from_outcomes(
-        [[table[state][action] for action in range(actions)] for state in range(states)],
-        initial_state=int(real.s),
-        **declarations,
-    )
-
-
-def _numbers(real: Any) -> NDArray[Any] | None:
-    """The state of an environment after a reset, if it is an attribute of numbers."""
-    state = getattr(real.unwrapped, "state", None)
-    if state is None:
-        return None
-    # Some environments start at whole numbers and continue with fractions: the first step reveals them.
-    trial = copy.deepcopy(real)
-    trial.step(int(trial.action_space.start))
-    try:
-        arrays = np.asarray(state), np.asarray(trial.unwrapped.state)
-    except ValueError:  # parts of several lengths
-        return None
-    if any(array.dtype.kind not in "fiu" for array in arrays):
-        return None
-    return arrays[0].astype(np.result_type(*arrays))
-
-
-class _AssignedState:
-    """Steps an environment from any state, by assigning it; every other attribute is as it was after a reset.
-
-    The environment draws from the generator of the call.
-    """
-
-    one_at_a_time = True
-
-    def __init__(self, environment: Any) -> None:
-        self._environment, self._lock = environment, threading.Lock()
-        self._attributes = dict(vars(environment.unwrapped))
-
-    def __reduce__(self) -> Any:
-        vars(self._environment.unwrapped).clear()
-        vars(self._environment.unwrapped).update(self._attributes)
-        return type(self), (self._environment,)
-
-    def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
-        with self._lock:
-            next_states, rewards, terminals = zip(*one_by_one(self._step, states, actions, rng), strict=True)
-        return np.array(next_states, dtype=states.dtype), np.array(rewards), np.array(terminals)
-
-    def _step(self, state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
-        environment, bare = self._environment, self._environment.unwrapped
-        vars(bare).clear()
-        vars(bare).update(self._attributes)
-        bare.state = state.copy()
-        bare.np_random = rng
-        _, reward, terminated, _, _ = environment.step(int(environment.action_space.start) + action)
-        reached = np.asarray(bare.state)
-        if reached.shape != state.shape or not np.can_cast(reached.dtype, state.dtype, "same_kind"):
-            raise ModelError(f"the state {state} became {reached}, of another type, after action {action}")
-        return reached, float(reward), bool(terminated)
-
-
-def _twin(real: Any, model: VectorModel) -> JitModel | None:
-    """A compiled simulator of the environment, if there is one and no parameter was changed."""
-    twins: dict[str, Callable[[float], JitModel]] = {
-        "CartPoleEnv": cart_pole,
-        "MountainCarEnv": mountain_car,
-        "AcrobotEnv": acrobot,
-    }
-    kind = type(real)
-    if not kind.__module__.startswith("gymnasium.envs.") or kind.__name__ not in twins:
-        return None
-    usual = kind()
-    for name in {*vars(kind), *vars(usual), *vars(real)} - {"render_mode", "_np_random_seed"}:
-        value = getattr(real, name)
-        if isinstance(value, int | float | str) and value != getattr(usual, name, None):
-            return None
-    twin = twins[kind.__name__](model.discount)
-    shared = ("reward_range", "value_range", "initial_state")
-    return replace(twin, **{name: getattr(model, name) for name in shared})
+        return VectorModel(copies, **declared | {"initial_state": copies.state_of(real)})
 
 
 def _agrees(model: GenerativeModel, real: Any) -> bool:
@@ -398,18 +356,23 @@ class Player:
         look: Look | None = None,
         **options: Any,
     ) -> None:
-        if isinstance(environment, str):
-            made = options | ({} if look is None else {"render_mode": "rgb_array"})
-            self._environment: Any = _made(environment, made)
-            self.name = environment
-        else:
-            self._environment, self.name = environment, _name(environment)
+        if look is not None and isinstance(environment, str):
+            options["render_mode"] = "rgb_array"
+        self._environment, self.name = _opened(environment, options)
         self._model = model
         self._drawn: dict[str, Any] = {}
-        self.look: Look | None = None
-        if look is not None:
-            self._try_to_draw()
-            self.look = look
+        self.look = look
+        if look is not None:  # a library may be missing, so a first picture is drawn
+            needed, mode = f"record needs pictures of {self.name}", self._environment.render_mode
+            if mode != "rgb_array":
+                raise ValueError(f"{needed}: make it with render_mode='rgb_array', got {mode!r}")
+            try:
+                self._environment.reset(seed=0)
+                picture = self._draw()
+            except Exception as error:  # whatever an environment does
+                raise ValueError(f"{needed}, and it cannot draw them: {error}") from error
+            if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+                raise ValueError(f"{needed}, [height, width, 3] of uint8, got {picture.dtype} of shape {picture.shape}")
 
     @property
     def actions(self) -> int:
@@ -432,19 +395,6 @@ class Player:
         _, reward, terminated, truncated, _ = self._environment.step(start + action)
         self._look()
         return Move(float(reward), bool(terminated), bool(truncated))
-
-    def _try_to_draw(self) -> None:
-        """Draws a first picture: a library may be missing."""
-        needed = f"record needs pictures of {self.name}"
-        if self._environment.render_mode != "rgb_array":
-            raise ValueError(f"{needed}: make it with render_mode='rgb_array', got {self._environment.render_mode!r}")
-        try:
-            self._environment.reset(seed=0)
-            picture = self._draw()
-        except Exception as error:  # whatever an environment does
-            raise ValueError(f"{needed}, and it cannot draw them: {error}") from error
-        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
-            raise ValueError(f"{needed}, [height, width, 3] of uint8, got {picture.dtype} of shape {picture.shape}")
 
     def _look(self) -> None:
         if self.look is not None:
