@@ -393,19 +393,6 @@ def mountain_car(discount: float = 0.99) -> JitModel:
     return _control(mountain_car_step, discount, 3, (-1.0, -1.0), [-0.5, 0.0])
 
 
-def acrobot(discount: float = 0.99) -> JitModel:
-    """Two links to swing up (Sutton, 1996), with Gymnasium's constants; compiled.
-
-    A state is (angle of the first link from straight down, angle of the second from the first, their velocities).
-    Actions turn the joint between them backwards, not at all, or forwards. Every step costs 1 until the tip is above
-    the bar by the length of a link.
-
-    Args:
-        discount: γ.
-    """
-    return _control(acrobot_step, discount, 3, (-1.0, 0.0), [0.0, 0.0, 0.0, 0.0])
-
-
 Stepped = tuple[States, Floats, NDArray[np.bool_]]
 
 
@@ -477,7 +464,12 @@ def _wrapped(angle: float) -> float:
 
 @partial(compiled, allocates=True)
 def acrobot_step(states: States, actions: Ints, rng: np.random.Generator) -> Stepped:
-    """Turns the middle joint by action − 1; a state is (two angles, their velocities)."""
+    """Two links to swing up (Sutton, 1996), with Gymnasium's constants, for `from_gymnasium`.
+
+    A state is (angle of the first link from straight down, angle of the second from the first, their velocities).
+    Actions turn the joint between them backwards (0), not at all (1), or forwards (2). Every step costs 1 until the tip
+    is above the bar by the length of a link.
+    """
     seconds, fastest_one, fastest_two = 0.2, 4.0 * math.pi, 9.0 * math.pi
     next_states = np.empty_like(states)
     rewards = np.empty(len(actions))
