@@ -46,7 +46,7 @@ class StopSignal:
         self.deadline, self.call_seconds = deadline, call_seconds
         self._timed = False  # whether calls can be interrupted
         self._pulled = False  # a plain flag: a lock could deadlock with a signal handler that interrupts its holder
-        self._in_simulator = False  # whether a signal may raise at once in the main thread
+        self.in_simulator = False  # whether a signal may raise at once in the main thread
 
     def pull(self) -> None:
         """Stops the run, wherever it looks next. Any thread may call this."""
@@ -62,9 +62,12 @@ class StopSignal:
         if self.is_pulled:
             raise Stopped("interrupted" if self._pulled else "max_seconds")
 
-    @contextmanager
-    def around_simulator(self) -> Iterator[None]:
-        """A simulator call, which a signal may end at once: nothing depends on it yet."""
+    def enter_simulator(self) -> bool:
+        """Begins a simulator call, which a signal may end at once: nothing depends on it yet.
+
+        Returns:
+            Whether the caller must reset `in_simulator` and the timer, if there is one, after the call.
+        """
         self.check()
         if self.call_seconds is not None and not self._timed:
             raise ValueError(
@@ -72,17 +75,11 @@ class StopSignal:
                 "the main one, or SIGALRM is in use"
             )
         if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        self._in_simulator = True
+            return False
+        self.in_simulator = True
         if self.call_seconds is not None:  # again and again, because a simulator may catch the first one
             signal.setitimer(signal.ITIMER_REAL, self.call_seconds, self.call_seconds)
-        try:
-            yield
-        finally:
-            self._in_simulator = False
-            if self.call_seconds is not None:
-                signal.setitimer(signal.ITIMER_REAL, 0.0)
+        return True
 
     @contextmanager
     def on_signals(self) -> Iterator["StopSignal"]:
@@ -106,7 +103,7 @@ class StopSignal:
                 signal.signal(number, USUAL[number])
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
-        if self._in_simulator:
+        if self.in_simulator:
             raise TimeoutError(f"a call took longer than chunk_seconds={self.call_seconds:g} s")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -114,7 +111,7 @@ class StopSignal:
             signal.signal(number, USUAL[number])
             signal.raise_signal(number)
         self.pull()
-        if self._in_simulator:
+        if self.in_simulator:
             raise Stopped("interrupted")
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,5 +1,6 @@
 """The interface of a model, its declarations, and the oracle: the counted and checked way to call a simulator."""
 
+import signal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
@@ -243,10 +244,17 @@ class Oracle:
         unknown = (actions < 0) | (actions >= self.model.actions)
         if unknown.any():
             raise ValueError(f"actions must be in 0..{self.model.actions - 1}, got {actions[unknown][0]}")
-        with (stopping.current.get() or stopping.StopSignal()).around_simulator():
+        running, entered = stopping.current.get(), False
+        try:
+            entered = running is not None and running.enter_simulator()
             self.stream[streams.CALLS] += np.uint64(len(actions))
             origin = self.seed, self.chunk
             return checked_step(self.model, states, actions.astype(np.int64, copy=False), self.rng, origin)
+        finally:
+            if running is not None and entered:
+                running.in_simulator = False
+                if running.call_seconds is not None:
+                    signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     def sample_alike(self, batches: Iterable[tuple[States, ArrayLike]], start: Any = None) -> list[Transition]:
         """Samples batches one after the other, all with the same random numbers: row i of each sees the same.
@@ -300,7 +308,9 @@ def checked_step(
         return found.narrowed(model)
 
     try:
-        answer = model.step(arguments.frozen(states), arguments.frozen(actions), rng)
+        given, chosen = np.asarray(states, order="C").view(), np.asarray(actions, order="C").view()
+        given.flags.writeable = chosen.flags.writeable = False
+        answer = model.step(given, chosen, rng)
     except ModelError:
         raise
     except (Exception, SystemExit) as error:
