@@ -55,7 +55,7 @@ def _after(seconds: float, *, resumed: int = 0, every: float = 0.5, **known: Any
 def test_speed_does_not_depend_on_resumed_calls_or_the_rate_of_updates(
     seconds: float, resumed: int, every: float
 ) -> None:
-    assert _after(seconds, resumed=resumed, every=every)._speed == pytest.approx(100.0, rel=0.02)
+    assert _after(seconds, resumed=resumed, every=every)._task.speed == pytest.approx(100.0, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_no_time_left_too_soon_or_without_an_interval() -> None:
     for calls in (100, 200):
         clock.now += 5.0
         display.update(calls, (-np.inf, np.inf))
-    assert display._speed == 20.0
+    assert display._task.speed == 20.0
     assert display._left is None
 
 

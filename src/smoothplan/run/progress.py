@@ -19,10 +19,6 @@ Shown = bool | Literal["json"]
 """How progress is shown: not at all, as a live line, or as JSON lines."""
 
 
-LINE_SECONDS = 1.0
-"""Seconds between two JSON lines, at least."""
-
-
 class Bottleneck(NamedTuple):
     """A pair whose own uncertainty keeps the gap at the root wide."""
 
@@ -84,7 +80,10 @@ class Display(AbstractContextManager["Display"]):
             raise ValueError(f'progress must be True, False or "json", got {progress!r}')
         self._mode, self._unit, self._epsilon, self._clock = progress, unit, epsilon, clock
         self.shown = progress is not False  # without a display, updates have no effect
-        self._limit, self._max_seconds = max_calls, max_seconds
+        self._limit: int | None = None  # also if it is more than any run makes
+        if max_calls is not None:
+            self.expect(max_calls)
+        self._max_seconds = max_seconds
         self._calls, self._next, self._detail, self._status = 0, -math.inf, "", ""
         self._interval: tuple[float, float] | None = None
         self._gap: GapProgress | None = None
@@ -119,18 +118,19 @@ class Display(AbstractContextManager["Display"]):
         if self._mode:
             self._bar.stop()
         if self._mode == "json":
-            interrupted = isinstance(error, KeyboardInterrupt)
-            self._write(self._status or ("ended" if error is None else "interrupted" if interrupted else "failed"))
+            ending = "interrupted" if isinstance(error, KeyboardInterrupt) else "ended" if error is None else "failed"
+            self._write(self._status or ending)
 
     def expect(self, calls: int) -> None:
         """Lowers the limit on calls; a higher one has no effect."""
-        self._limit = calls if self._limit is None else min(calls, self._limit)
+        if calls < 10**18:
+            self._limit = calls if self._limit is None else min(calls, self._limit)
 
     def update(self, calls: int, interval: tuple[float, float] | None = None, gap: GapProgress | None = None) -> None:
         """Shows the calls made, the interval, and the progress towards an action that is good enough, if any."""
         self._calls, self._interval, self._gap = int(calls), interval, gap
         if self._mode and self._clock() >= self._next:
-            self._next = self._clock() + (LINE_SECONDS if self._mode == "json" else 0.1)
+            self._next = self._clock() + (1.0 if self._mode == "json" else 0.1)  # seconds until the next one
             self._refresh()
             if self._mode == "json":
                 self._write("running")
@@ -138,8 +138,7 @@ class Display(AbstractContextManager["Display"]):
     def show(self, text: str) -> None:
         """Shows a text beside the count."""
         self._detail = text
-        if self._mode:
-            self._refresh()
+        self._refresh()
 
     def note(self, text: str) -> None:
         """Prints a line that stays, or an object with this text only."""
@@ -151,8 +150,7 @@ class Display(AbstractContextManager["Display"]):
     def end(self, status: str) -> None:
         """Records why the run stopped, for the last JSON line."""
         self._status = status
-        if self._mode:
-            self._refresh()
+        self._refresh()
 
     @contextmanager
     def polling(self, calls: Callable[[], int]) -> Iterator[None]:
@@ -174,11 +172,11 @@ class Display(AbstractContextManager["Display"]):
                 watcher.join()
 
     def _refresh(self) -> None:
-        """Hands everything to Rich."""
-        task, limit = self._task, self._known_limit
-        self._bar.update(task.id, completed=float(self._calls), total=limit)
-        speed, left = self._speed, self._left
-        text = amount(self._calls)
+        if not self._mode:
+            return
+        limit, text = self._limit, amount(self._calls)
+        self._bar.update(self._task.id, completed=float(self._calls), total=limit)
+        speed, left = self._task.speed, self._left
         if limit is not None and self._wide:
             text += f" of{' at most' * (self._unit == 'calls')} {amount(limit)}"
         text += f" {self._unit}" + (f", {amount(round(speed))}/s" if speed and self._unit == "calls" else "")
@@ -189,50 +187,36 @@ class Display(AbstractContextManager["Display"]):
         elif self._interval is not None:
             text += "{} [{:.4f}, {:.4f}]".format(" value in" * self._wide, *self._interval)
         text += f" {self._detail}" if self._detail else ""
-        self._bar.update(task.id, text=text, left="" if left is None else f"{duration(left)} left")
-
-    def _expected(self) -> float:
-        """Calls in all, estimated: for an action, or as if the width of the interval were proportional to 1/√calls."""
-        if self._gap is not None:
-            return math.inf if self._gap.price is None else self._gap.price
-        if self._interval is None or not self._epsilon:
-            return math.inf
-        ratio = (self._interval[1] - self._interval[0]) / (2.0 * self._epsilon)
-        return self._calls * max(ratio, 1.0) ** 2 if math.isfinite(ratio) else math.inf
-
-    @property
-    def _known_limit(self) -> int | None:
-        """The limit on calls; None if it is more than any run makes."""
-        return None if self._limit is None or self._limit >= 10**18 else self._limit
-
-    @property
-    def _speed(self) -> float | None:
-        """Recent calls per second, without those of an earlier, resumed run."""
-        return self._task.speed
+        self._bar.update(self._task.id, text=text, left="" if left is None else f"{duration(left)} left")
 
     @property
     def _left(self) -> float | None:
         """Seconds left, estimated; None in the first two seconds."""
-        elapsed = self._task.elapsed or 0.0
+        elapsed, speed = self._task.elapsed or 0.0, self._task.speed  # recent, without calls of an earlier, resumed run
         left = math.inf if self._max_seconds is None else self._max_seconds - elapsed
-        if self._speed:
-            calls = min(self._known_limit or math.inf, self._expected())
-            left = min(left, (calls - self._calls) / self._speed)
+        if speed:
+            calls = self._limit or math.inf
+            if self._gap is not None:
+                calls = min(calls, math.inf if self._gap.price is None else self._gap.price)
+            elif self._interval is not None and self._epsilon:
+                # As if the width of the interval were proportional to 1/√calls.
+                ratio = (self._interval[1] - self._interval[0]) / (2.0 * self._epsilon)
+                calls = min(calls, self._calls * max(ratio, 1.0) ** 2 if math.isfinite(ratio) else math.inf)
+            left = min(left, (calls - self._calls) / speed)
         return max(left, 0.0) if math.isfinite(left) and elapsed >= 2.0 else None
 
     def _write(self, status: str) -> None:
-        speed, left = self._speed, self._left
+        speed, left = self._task.speed, self._left
         fields: dict[str, Any] = {
             "seconds": round(self._task.elapsed or 0.0, 3),
             "calls": self._calls,
             "calls_per_second": None if speed is None else round(speed, 1),
             "interval": self._interval,
-            "at_most_calls": self._known_limit,
+            "at_most_calls": self._limit,
             "seconds_left": None if left is None else round(left, 1),
             "status": status,
         }
-        if self._gap is not None:
-            gap = self._gap
+        if (gap := self._gap) is not None:
             fields |= {"gap": gap.gap, "gap_fraction": gap.fraction, "estimated_calls": gap.price}
             fields["bottlenecks"] = gap.bottlenecks
         self._print(fields)
@@ -248,11 +232,10 @@ def duration(seconds: float) -> str:
     >>> duration(40.2), duration(600), duration(9000), duration(1e6)
     ('40 s', '10 min', '2.5 h', '12 days')
     """
-    if seconds < 2 * 60:
-        return f"{seconds:.0f} s"
-    if seconds < 2 * 3600:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:,.0f} days"
+    for limit, unit, text in ((120, 1, "{:.0f} s"), (7200, 60, "{:.0f} min"), (172_800, 3600, "{:.1f} h")):
+        if seconds < limit:
+            return text.format(seconds / unit)
+    return f"{seconds / 86400:,.0f} days"
 
 
 class _StandardError:
