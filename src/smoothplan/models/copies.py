@@ -191,6 +191,8 @@ class _Writer(pickle.Pickler):
             self.seen[id(thing)] = thing
             self._sets[id(thing)] = _Members(members)
             return self._sets[id(thing)]
+        if isinstance(thing, np.generic) and thing.dtype.kind in "biufU" and type(thing.item()) is not kind:
+            return kind, thing.item()  # the way below is slower, and serves scalars that no Python number equals
         if isinstance(thing, np.dtype) and thing.names is None:
             return np.dtype, thing.str
         if isinstance(thing, tuple | str | bytes | int | float | complex | range | slice | np.generic):
