@@ -69,16 +69,32 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
         self._shown = os.fspath(path)
         self._found: dict[int, ChunkRow] = {}  # when it was opened
         self._synced = time.monotonic()
-        self._database = self._connected()
+        file = Path(path)
+        with self._errors("opened"):
+            if not file.parent.is_dir():
+                raise self.refuse(f"cannot be opened: there is no directory {file.parent}")
+            if file.exists() and not file.is_file():
+                raise self.refuse("cannot be opened: it is not an ordinary file")
+            if file.exists() and 0 < file.stat().st_size < 512:  # SQLite would take it for an empty one
+                raise CheckpointError(f"{self._shown} is not a checkpoint of smoothplan; it is left as it is")
+            self._database = sqlite3.connect(file, timeout=0.0, isolation_level=None, check_same_thread=False)
         try:
             with self._errors("read"):
-                self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
-                self._database.execute("BEGIN EXCLUSIVE")  # locks the file, and writes nothing
-                self._database.execute("COMMIT")
-                if self._is_empty():
-                    self._create(identity)
-                else:
-                    self._load(identity)
+                self._execute("PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE", "COMMIT")  # writes nothing
+                loaded = self._load(identity)
+                # The log is synced when it is moved.
+                self._execute(
+                    "PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", "PRAGMA wal_autocheckpoint = 0"
+                )
+                if not loaded:
+                    with self._transaction():
+                        self._execute(
+                            "CREATE TABLE rows (name TEXT PRIMARY KEY, value BLOB, checksum INTEGER)",
+                            f"PRAGMA application_id = {APPLICATION}",
+                            f"PRAGMA user_version = {FORMAT}",
+                        )
+                    self._insert("INSERT", [(f"identity {name}", value.encode()) for name, value in identity.items()])
+                    self._sync()
         except BaseException:
             self._database.close()
             raise
@@ -127,7 +143,14 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
 
     def keep(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Replaces the snapshot of a name by arrays of numbers. A kill at any moment leaves the old or the new one."""
-        self._insert("INSERT OR REPLACE", [(f"snapshot {name}", _npz(arrays))])
+        stream = io.BytesIO()  # as of `numpy.savez_compressed`, at the fastest compression
+        with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for part, array in arrays.items():
+                if np.asarray(array).dtype.hasobject:
+                    raise TypeError(f"array {part!r} must be of numbers, got dtype {np.asarray(array).dtype}")
+                with archive.open(f"{part}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+        self._insert("INSERT OR REPLACE", [(f"snapshot {name}", stream.getvalue())])
 
     def sync_if_due(self) -> None:
         """Moves the log into the file and waits for the disk, once a second."""
@@ -146,39 +169,15 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
         """An error that names the file."""
         return CheckpointError(f"checkpoint {self._shown} {reason}")
 
-    def _connected(self) -> sqlite3.Connection:
-        path = Path(self._shown)
-        with self._errors("opened"):
-            if not path.parent.is_dir():
-                raise self.refuse(f"cannot be opened: there is no directory {path.parent}")
-            if path.exists() and not path.is_file():
-                raise self.refuse("cannot be opened: it is not an ordinary file")
-            if path.exists() and 0 < path.stat().st_size < 512:  # SQLite would take it for an empty one
-                raise CheckpointError(f"{self._shown} is not a checkpoint of smoothplan; it is left as it is")
-            return sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
-
-    def _is_empty(self) -> bool:
-        """Whether there is no table yet; raises if the file is somebody else's."""
+    def _load(self, identity: Mapping[str, str]) -> bool:
+        """Checks the whole file, and reads the chunks; False if it is empty."""
         (application,), (version,) = self._rows("PRAGMA application_id"), self._rows("PRAGMA user_version")
         if not self._rows("SELECT 1 FROM sqlite_master LIMIT 1") and application == version == (0,):
-            return True
+            return False
         if application != (APPLICATION,):
             raise CheckpointError(f"{self._shown} is not a checkpoint of smoothplan; it is left as it is")
         if version != (FORMAT,):
             raise self.refuse(f"has format {version[0]}, and this version reads {FORMAT}")
-        return False
-
-    def _create(self, identity: Mapping[str, str]) -> None:
-        self._log_ahead()
-        with self._transaction():
-            self._database.execute("CREATE TABLE rows (name TEXT PRIMARY KEY, value BLOB, checksum INTEGER)")
-            self._database.execute(f"PRAGMA application_id = {APPLICATION}")
-            self._database.execute(f"PRAGMA user_version = {FORMAT}")
-        self._insert("INSERT", [(f"identity {name}", value.encode()) for name, value in identity.items()])
-        self._sync()
-
-    def _load(self, identity: Mapping[str, str]) -> None:
-        """Checks the whole file, and reads the chunks."""
         problems = [text for (text,) in self._rows("PRAGMA quick_check(1)") if text != "ok"]
         if problems:
             raise self._damaged(problems[0])
@@ -195,12 +194,11 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
         if other:
             shown = [f"of another {name}: {_difference(there.get(name), identity.get(name))}" for name in other[:3]]
             raise self.refuse(f"is {'; '.join(shown)}")
-        self._log_ahead()
+        return True
 
-    def _log_ahead(self) -> None:
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = NORMAL")  # the log is synced when it is moved
-        self._database.execute("PRAGMA wal_autocheckpoint = 0")
+    def _execute(self, *statements: str) -> None:
+        for statement in statements:
+            self._database.execute(statement)
 
     def _insert(self, how: str, rows: list[tuple[str, bytes]]) -> None:
         with self._transaction():
@@ -271,18 +269,6 @@ if hasattr(os, "register_at_fork"):
 
 def _checksum(name: str, value: bytes) -> int:
     return crc32(value, crc32(name.encode()))
-
-
-def _npz(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Arrays in the format of `numpy.savez_compressed`, at the fastest compression; no Python objects."""
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, array in arrays.items():
-            if np.asarray(array).dtype.hasobject:
-                raise TypeError(f"array {name!r} must be of numbers, got dtype {np.asarray(array).dtype}")
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
-    return stream.getvalue()
 
 
 def _difference(there: str | None, here: str | None) -> str:
