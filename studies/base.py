@@ -89,10 +89,15 @@ class Study(Generic[S]):
         return [name for name in self.needs if find_spec(name) is None]
 
     def version(self) -> str:
-        """The version of smoothplan, and a digest of the module that `measure` is from and of `sources`."""
+        """The version of smoothplan, and a digest of the module that `measure` is from and of `sources`.
+
+        A function that is in no file, such as one of a notebook, stands for its module.
+        """
         texts = [files("studies").joinpath(name).read_text(encoding="utf-8") for name in self.sources]
-        module = inspect.getsource(sys.modules[self.measure.__module__])
-        return f"{version('smoothplan')}+{blake2b(chr(0).join([module, *texts]).encode(), digest_size=4).hexdigest()}"
+        module = sys.modules.get(self.measure.__module__ or "")
+        in_file = module is not None and getattr(module, "__file__", None)
+        code = inspect.getsource(module) if module and in_file else self.measure.__code__.co_code.hex()
+        return f"{version('smoothplan')}+{blake2b(chr(0).join([code, *texts]).encode(), digest_size=4).hexdigest()}"
 
 
 def run(study: Study[Any], scale: Scale, out: Path, progress: Progress | None = None) -> Findings:

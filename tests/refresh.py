@@ -9,9 +9,8 @@ import re
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from tests.docs.test_documentation import PAGES, SAMPLE, Sample, agrees, run
+from tests.docs.test_documentation import PAGES, agrees, samples
 
 SECONDS = re.compile(r"\d+\.\d+ s$", re.MULTILINE)
 """A time at the end of a line, which differs from run to run."""
@@ -27,9 +26,8 @@ def renewed(wanted: str, got: str) -> str:
 
 def refreshed(page: Path) -> str:
     """The text of a page, with the outputs that its samples have now."""
-    text, names, moved = page.read_text("utf-8"), dict[str, Any](), 0
-    for found in list(SAMPLE.finditer(text)):
-        printed = run(page.name, Sample(found["code"], found["output"], 0), names)
+    text, moved = page.read_text("utf-8"), 0
+    for found, printed in samples(page):
         if found["output"] is None or agrees(found["output"], printed):
             continue
         output, (start, end) = renewed(found["output"], printed), found.span("output")

@@ -17,7 +17,7 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.chains.reference import TabularReference
-from smoothplan.graph.sets import ugape
+from smoothplan.confidence.ugape import ugape
 from smoothplan.models.model import States
 from smoothplan.run.plan import outward
 from smoothplan.run.records import EngineName, GapDetails, Planner, Status

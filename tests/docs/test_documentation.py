@@ -46,20 +46,26 @@ def agrees(wanted: str, got: str) -> bool:
     return doctest.OutputChecker().check_output(wanted, got, flags)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_code_samples_run_and_print_what_the_page_says(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The samples of a page run in order, as one program, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
+def samples(page: Path) -> Iterator[tuple[re.Match[str], str]]:
+    """Runs the samples of a page in order, as one program: each sample, and what it prints."""
     names: dict[str, Any] = {}
     text = page.read_text("utf-8")
     for sample in SAMPLE.finditer(text):
         line, printed = text.count("\n", 0, sample.start("code")), io.StringIO()
         with contextlib.redirect_stdout(printed):  # errors show the line of the page
             exec(compile("\n" * line + sample["code"], page.name, "exec"), names)
-        wanted, got = sample["output"], printed.getvalue()
-        assert wanted is None or agrees(wanted, got), f"{page.name}, line {line + 1}, prints:\n{got}"
+        yield sample, printed.getvalue()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_code_samples_run_and_print_what_the_page_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    for sample, printed in samples(page):
+        wanted = sample["output"]
+        assert wanted is None or agrees(wanted, printed), f"{page.name} prints, after\n{sample['code']}\n{printed}"
 
 
 def test_an_output_that_is_not_what_the_page_says_is_found() -> None:

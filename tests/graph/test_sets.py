@@ -394,16 +394,6 @@ def test_rounding_errors_of_sweeps_add_up_over_the_horizon(discount: float, seen
 # The best action
 
 
-def test_leaders_are_found_by_their_definition() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(300):
-        intervals = np.sort(rng.integers(0, 4, size=(4, 2)), axis=1).astype(float)
-        low, high = intervals.T
-        best = int(np.lexsort((-high, -low))[0])
-        challenger = int(np.where(np.arange(4) == best, -np.inf, high).argmax())
-        assert sets.ugape(intervals) == (best, challenger, high[challenger] - low[best])
-
-
 def test_a_certificate_holds_in_whichever_case_is_true() -> None:
     """No action values of any case contradict it, some attain its gap, and no other action has a smaller one."""
     rng = np.random.default_rng(0)

@@ -16,7 +16,7 @@ import numpy as np
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, scientific
 from smoothplan.confidence import ConfidenceSequence
-from smoothplan.graph.sets import ugape
+from smoothplan.confidence.ugape import ugape
 from smoothplan.recursive.debias import MOST
 from smoothplan.recursive.level import Bounds, Level
 from smoothplan.recursive.optimise import Rung, ladder
