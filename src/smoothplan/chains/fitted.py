@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from smoothplan.base import arguments
-from smoothplan.base.arguments import Floats, Ints
+from smoothplan.base.arguments import Floats
 from smoothplan.base.records import Arrays, Readable, finite, piece, require
 from smoothplan.chains.reference import reason, start_of
 from smoothplan.models.model import GenerativeModel, Oracle, States
@@ -39,26 +39,17 @@ class FitTuning(NamedTuple):
 
 FITTING = FitTuning()
 
-# Regression
-
-
 Features = NDArray[np.float32]
 """[n, p]; single precision halves the time, and its rounding is far below the noise of simulated targets."""
 
 
-@cache
-def _libraries() -> ThreadpoolController:
-    """NumPy's linear algebra; looking for it takes a millisecond."""
-    return ThreadpoolController()
+_libraries = cache(ThreadpoolController)  # NumPy's linear algebra; looking for it takes a millisecond
 
 
 @contextmanager
 def _in_one_thread() -> Iterator[None]:
-    """Linear algebra in one thread.
-
-    The number of threads, by default one for each core, would decide how sums are rounded. And on a busy machine
-    threads wait for each other: two took up to ten times as long as one.
-    """
+    # The number of threads would decide how sums are rounded. And on a busy machine threads wait for each other: two
+    # took up to ten times as long as one.
     with _libraries().limit(limits=1, user_api="blas"):
         yield
 
@@ -164,9 +155,6 @@ class _Copies:
         return np.stack(columns, axis=1)
 
 
-# References
-
-
 class _Data(NamedTuple):
     """Transitions of every action at n states, all of which the simulator had reached."""
 
@@ -195,7 +183,9 @@ class FittedReference:
         seed: of the simulator calls.
         oracle: makes the simulator calls, and so counts them even if an error ends them; by default one of `seed`.
 
-    `why` says how a default reference was chosen; it is empty for any other.
+    Attributes:
+        why: how a default reference was chosen; empty for any other.
+        states: the number of states at which all actions were simulated.
     """
 
     why = ""
@@ -210,10 +200,8 @@ class FittedReference:
         seed: int = 0,
         oracle: Oracle | None = None,
     ) -> None:
-        if regressor is not None and (
-            isinstance(regressor, type)
-            or not all(callable(getattr(regressor, name, None)) for name in ("fit", "predict"))
-        ):
+        methods = [getattr(regressor, name, None) for name in ("fit", "predict")]
+        if regressor is not None and (isinstance(regressor, type) or not all(map(callable, methods))):
             raise TypeError(f"regressor must be an object with the methods fit and predict, got {regressor!r}")
         self._root = start_of(model, root)
         if self._root.dtype.kind not in "iuf" or self._root.size == 0:
@@ -228,7 +216,7 @@ class FittedReference:
         self._data = _Data(none, np.repeat(none[:, None], actions, axis=1), blank, blank.astype(np.bool_))
         self._walkers = np.repeat(self._root[None], FITTING.walkers, axis=0)
         self._last = np.arange(FITTING.walkers) % actions  # the walkers' last actions
-        self._visited = self._fitted_at = 0  # states, also those that are no longer kept
+        self.states = self._fitted_at = 0  # also those that are no longer kept
         self._targets, self._hinges = blank, 0  # of the last fit, and the seed of its hinges
         self._regression: Any = None
         self._solution: Any = None
@@ -239,18 +227,13 @@ class FittedReference:
         return self._oracle.calls
 
     @property
-    def states(self) -> int:
-        """States at which all actions were simulated."""
-        return self._visited
-
-    @property
     def is_blank(self) -> bool:
         """Whether there was no fit yet: too few states were visited, or all rewards were alike."""
         return self._regression is None
 
     def q(self, states: States) -> Floats:
         """Estimates, [n, K]; the middle of what is possible before the first fit."""
-        points = _points(np.asarray(states), self._root.ndim)
+        points = self._points(np.asarray(states))
         if self._regression is None:
             return np.full((len(points), self._model.actions), sum(self._span) / 2.0)
         return self._predicted(self._regression, points, self._solution)
@@ -264,7 +247,8 @@ class FittedReference:
             calls: how many.
             state: the start of walks; by default they continue, and start again at the root.
         """
-        until = self._visited + arguments.whole("calls", calls) // self._model.actions
+        actions = self._model.actions
+        until = self.states + arguments.whole("calls", calls) // actions
         start = self._root if state is None else np.asarray(state)
         if start.shape != self._root.shape or not np.can_cast(start.dtype, self._root.dtype, "same_kind"):
             raise ValueError(
@@ -272,61 +256,51 @@ class FittedReference:
             )
         if state is not None:
             self._walkers[:] = start
-        walkers = int(np.clip((until - self._visited) // 20, 16, FITTING.walkers))  # twenty steps each, at least
-        while self._visited < until:
-            goal = max(FITTING.first, int(FITTING.growth * (self._fitted_at or self._visited)))
+        walkers = int(np.clip((until - self.states) // 20, 16, FITTING.walkers))  # twenty steps each, at least
+        while self.states < until:
+            goal = max(FITTING.first, int(FITTING.growth * (self._fitted_at or self.states)))
             # A fit that the next one makes superfluous at once is left out.
             goal = until if until <= 1.25 * goal else goal
             self._visit(goal, walkers, start)
-            if self._visited >= 1.25 * self._fitted_at:
-                self._forget()
+            if self.states >= 1.25 * self._fitted_at:
+                most = FITTING.most_transitions // actions + 1
+                kept = min(max(int(FITTING.kept * self.states), FITTING.least_kept), most)
+                self._data = _Data._make(column[-kept:] for column in self._data)
                 # If all rewards were alike and nothing ended, there is nothing to fit: walks continue at random.
                 if self._data.terminals.any() or np.ptp(self._data.rewards) > 0.0:
                     self._fit()
-
-    def _forget(self) -> None:
-        """Keeps the newest transitions."""
-        kept = min(
-            max(int(FITTING.kept * self._visited), FITTING.least_kept),
-            FITTING.most_transitions // self._model.actions + 1,
-        )
-        self._data = _Data._make(column[-kept:] for column in self._data)
 
     def _visit(self, goal: int, walkers: int, start: States) -> None:
         """Walks on, until that many states were visited."""
         parts, rng, actions = [self._data], self._oracle.rng, self._model.actions
         rates = np.geomspace(0.02, 0.5, 8)  # of random actions, in one walk of eight each: some stay near the policy
         try:
-            while self._visited < goal:
-                count = min(walkers, goal - self._visited)
+            while self.states < goal:
+                count = min(walkers, goal - self.states)
                 states = self._walkers[:count].copy()
                 usual = self._last[:count] if self._regression is None else self.q(states).argmax(axis=1)
                 explores = rng.random(count) < np.resize(rates, count)
                 chosen = np.where(explores, rng.integers(actions, size=count), usual)
                 restarts = rng.random(count) < (1.0 - self._model.discount) / 3.0
-                parts.append(self._simulated(states))
+                # All actions with the same random numbers.
+                common, after = np.random.SFC64(int(rng.integers(1 << 62))).state, rng.bit_generator.state
+                answers = self._oracle.sample_alike(((states, np.full(count, one)) for one in range(actions)), common)
+                rng.bit_generator.state = after
+                found = _Data(states, *(np.stack(column, axis=1) for column in zip(*answers, strict=True)))
+                parts.append(found)
                 rows = np.arange(count)
-                restarts |= parts[-1].terminals[rows, chosen]
-                self._walkers[:count] = parts[-1].next_states[rows, chosen]
+                restarts |= found.terminals[rows, chosen]
+                self._walkers[:count] = found.next_states[rows, chosen]
                 self._walkers[:count][restarts] = start
                 self._last[:count] = chosen
-                self._visited += count
+                self.states += count
         finally:  # transitions are kept even if an error or a stop ends the walks
             self._data = _Data._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
-
-    def _simulated(self, states: States) -> _Data:
-        """Every action at every state, all actions with the same random numbers."""
-        rng = self._oracle.rng
-        common, after = np.random.SFC64(int(rng.integers(1 << 62))).state, rng.bit_generator.state
-        batches = ((states, np.full(len(states), action)) for action in range(self._model.actions))
-        answers = self._oracle.sample_alike(batches, common)
-        rng.bit_generator.state = after
-        return _Data._make([states, *(np.stack(column, axis=1) for column in zip(*answers, strict=True))])
 
     def _fit(self) -> None:
         """Fits Q̂ to the transitions."""
         data, discount, actions = self._data, self._model.discount, self._model.actions
-        points = _points(data.states, self._root.ndim)
+        points = self._points(data.states)
         self._hinges = int(self._oracle.rng.integers(1 << 62))
         regression = self._regression_on(points)
         step = -(-len(points) // FITTING.most_evaluated)
@@ -334,47 +308,38 @@ class FittedReference:
         evaluated = _Data._make(column[::step] for column in data)
         q = None if self._regression is None else self.q(evaluated.states)
         for _ in range(FITTING.improvements):
-            chosen, charges = self._policy(q, evaluated.states)
-            values = self._evaluated(evaluation, evaluated, chosen, charges)
+            values = self._evaluated(evaluation, evaluated, q)
             targets = np.empty((len(points), actions))
             for action in range(actions):  # one action at a time bounds the memory
-                nexts = _points(data.next_states[:, action], self._root.ndim)
+                found = self._predicted(evaluation, self._points(data.next_states[:, action]), values)[:, 0]
                 # Values are clipped, but Q̂ is not: actions that are both clipped would be alike.
-                future = np.clip(self._predicted(evaluation, nexts, values)[:, 0], *self._span)
+                future = np.clip(found, *self._span)
                 targets[:, action] = data.rewards[:, action] + discount * future * ~data.terminals[:, action]
-            solution = regression.fit(targets)
-            self._regression, self._solution, self._targets = regression, solution, targets
+            self._regression, self._solution, self._targets = regression, regression.fit(targets), targets
             q = self.q(evaluated.states)
-        self._fitted_at = self._visited
+        self._fitted_at = self.states
 
     def _regression_on(self, points: Floats) -> Any:
-        if self._regressor is None:
-            return HingeRidge(points, self._hinges)
-        return _Copies(self._regressor, points)
+        return HingeRidge(points, self._hinges) if self._regressor is None else _Copies(self._regressor, points)
 
     def _predicted(self, regression: Any, points: Floats, solution: Any) -> Floats:
         """Predictions [n, k]; 20,000 points at a time bound the memory."""
-        parts = [
-            regression.predict(regression.features(points[first : first + 20_000]), solution)
-            for first in range(0, max(len(points), 1), 20_000)
-        ]
-        return np.concatenate(parts)
+        parts = (points[first : first + 20_000] for first in range(0, max(len(points), 1), 20_000))
+        return np.concatenate([regression.predict(regression.features(part), solution) for part in parts])
 
-    def _policy(self, q: Floats | None, states: States) -> tuple[Ints, Floats]:
-        """Actions [n] drawn from ∇F at action values, uniformly without any, and the regulariser's charges, [n]."""
-        rng, actions = self._oracle.rng, self._model.actions
+    def _evaluated(self, regression: Any, data: _Data, q: Floats | None) -> Any:
+        """Values of the policy of action values, uniform without any, as a solution with one column."""
+        rng, actions, discount = self._oracle.rng, self._model.actions, self._model.discount
+        rows = np.arange(len(data.states))
         if q is None:
-            return rng.integers(actions, size=len(states)), np.zeros(len(states))
-        policy = self._backup.policy(q, states)
-        drawn = (rng.random(len(q))[:, None] > np.cumsum(policy, axis=1)).sum(axis=1)
-        return np.minimum(drawn, actions - 1), self._backup.regulariser(policy, states)
-
-    def _evaluated(self, regression: Any, data: _Data, chosen: Ints, charges: Floats) -> Any:
-        """Values of the policy that chose these actions, as a solution with one column."""
-        rows, discount = np.arange(len(chosen)), self._model.discount
+            chosen, charges = rng.integers(actions, size=len(rows)), np.zeros(len(rows))
+        else:
+            policy = self._backup.policy(q, data.states)
+            drawn = (rng.random(len(q))[:, None] > np.cumsum(policy, axis=1)).sum(axis=1)
+            chosen, charges = np.minimum(drawn, actions - 1), self._backup.regulariser(policy, data.states)
         nexts, alive = data.next_states[rows, chosen], ~data.terminals[rows, chosen]
-        gains, features = data.rewards[rows, chosen] - charges, regression.features(_points(nexts, self._root.ndim))
-        if self._regression is None:
+        gains, features = data.rewards[rows, chosen] - charges, regression.features(self._points(nexts))
+        if q is None:
             future = np.full(len(rows), data.rewards.mean() / (1.0 - discount))
         else:
             future = np.zeros(len(rows))
@@ -388,7 +353,7 @@ class FittedReference:
     def saved(self) -> Arrays:
         """Its state as named arrays, for `restore`. Regressors are not saved, but the targets of their fit."""
         own = {"walkers": self._walkers, "last": self._last, "targets": self._targets}
-        numbers = np.array([self._visited, self._fitted_at, self._hinges])
+        numbers = np.array([self.states, self._fitted_at, self._hinges])
         kept = {name: array.copy() for name, array in (self._data._asdict() | own).items()}
         return self._oracle.saved() | kept | {"numbers": numbers}
 
@@ -417,19 +382,19 @@ class FittedReference:
         self._oracle.restore(arrays)
         self._data = _Data._make(column.copy() for column in data)
         self._walkers, self._last, self._targets = walkers.copy(), last.copy(), targets.copy()
-        self._visited, self._fitted_at, self._hinges = visited, fitted_at, hinges
+        self.states, self._fitted_at, self._hinges = visited, fitted_at, hinges
         self._regression = self._solution = None
         if len(targets):
-            self._regression = self._regression_on(_points(data.states[: len(targets)], self._root.ndim))
+            self._regression = self._regression_on(self._points(data.states[: len(targets)]))
             self._solution = self._regression.fit(targets)
+
+    def _points(self, states: States) -> Floats:
+        """States [n, ...] as vectors [n, d]."""
+        axes = self._root.ndim + 1
+        if states.ndim != axes:
+            raise ValueError(f"states must have {axes} axes, the first of which counts them, got {states.shape}")
+        return states.reshape(len(states), int(np.prod(states.shape[1:]))).astype(np.float64)
 
     def __repr__(self) -> str:
         regressor = "" if self._regressor is None else f", regressor={self._regressor!r}"
         return f"FittedReference(states={self.states}, calls={self.calls}{regressor}{reason(self.why)})"
-
-
-def _points(states: States, dimensions: int) -> Floats:
-    """States [n, ...] as vectors [n, d]."""
-    if states.ndim != dimensions + 1:
-        raise ValueError(f"states must have {dimensions + 1} axes, the first of which counts them, got {states.shape}")
-    return states.reshape(len(states), int(np.prod(states.shape[1:]))).astype(np.float64)
