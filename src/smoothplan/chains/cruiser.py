@@ -75,8 +75,9 @@ class ReferenceCruiser:
 
     def __post_init__(self) -> None:
         required_backup(self.backup)
-        object.__setattr__(self, "epsilon", arguments.accuracy(self.epsilon))
-        object.__setattr__(self, "delta", arguments.failure(self.delta))
+        change = partial(object.__setattr__, self)  # people write 1e3 for a count
+        change("epsilon", arguments.accuracy(self.epsilon))
+        change("delta", arguments.failure(self.delta))
         if self.backup.temperature == 0.0:
             raise ValueError(f"ReferenceCruiser needs a smooth backup, got {self.backup!r}")
         if self.reference is not None and not callable(getattr(self.reference, "q", None)):
@@ -84,15 +85,14 @@ class ReferenceCruiser:
         if arguments.flag("improve", self.improve) and not isinstance(self.reference, Improvable | None):
             raise TypeError(f"improve=True needs a reference with a method improve(calls), got {self.reference!r}")
         if self.error_range is not None:
-            object.__setattr__(self, "error_range", arguments.bounded("error_range", self.error_range))
-        # People write 1e3 for a count.
-        object.__setattr__(self, "order", arguments.whole("order", self.order, least=1, most=2))
+            change("error_range", arguments.bounded("error_range", self.error_range))
+        change("order", arguments.whole("order", self.order, least=1, most=2))
         if self.order == 2:
             required_mixture(self.backup, "ReferenceCruiser of order 2", "use order=1")
         if self.horizon is not None:
-            object.__setattr__(self, "horizon", arguments.whole("horizon", self.horizon, most=LONGEST_CHAIN))
+            change("horizon", arguments.whole("horizon", self.horizon, most=LONGEST_CHAIN))
         if self.pairs is not None:
-            object.__setattr__(self, "pairs", arguments.whole("pairs", self.pairs, least=2, most=10**6))
+            change("pairs", arguments.whole("pairs", self.pairs, least=2, most=10**6))
 
     def start(self, root: Root) -> Run:
         """A run that has not made any simulator call yet."""
@@ -111,17 +111,8 @@ class ReferenceCruiser:
                 f"discount must be smaller if no horizon is given, got {problem.discount!r}: for epsilon="
                 f"{self.epsilon:g} chains would have {truncation.horizon:.2g} steps, more than {LONGEST_CHAIN:,}"
             )
-        return Setting(
-            root=root,
-            backup=self.backup,
-            order=self.order,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            pairs=self.pairs,
-            error_range=self.error_range,
-            problem=problem,
-            truncation=truncation,
-        )
+        accuracy = self.epsilon, self.delta
+        return Setting(root, self.backup, self.order, *accuracy, self.pairs, self.error_range, problem, truncation)
 
 
 class ReferenceRun:
@@ -131,9 +122,11 @@ class ReferenceRun:
         self._setting, self._root, self._improves = setting, setting.root, planner.improve
         self.maker = ReferenceMaker(self._root.model, planner.backup, planner.reference, self._root.seed)
         self._makes = planner.reference is None
+        limit, self._until = self._root.max_seconds, None  # the time at which the preparation ends, if any
+        if limit is not None:
+            self._until = self._root.begun + SAMPLING.preparation * limit
         self._learning: list[LearningPoint] = []
-        self._learning_calls = 0
-        self._warnings: list[str] = []
+        self._learning_calls, self._warnings = 0, list[str]()
         # References draw from another role, because a chain must not depend on the samples that made its reference.
         self.sampling = Sampling(setting, self.maker.reference, first=1)
 
@@ -169,24 +162,59 @@ class ReferenceRun:
         reference, reference_delta = self.maker.reference, 0.0
         if self._setting.error_range is not None and isinstance(reference, SharedReference):
             reference_delta = reference.delta  # its bound on its own error fails with a probability of its own
-        return _snapshot(self.sampling, self._spent, reference_delta, tuple(self._learning), tuple(self._warnings))
+        samples, setting = self.sampling, self._setting
+        interval, q_intervals, certified = proof(samples)
+        value, correction, truncation, problem = samples.value, samples.correction, setting.truncation, setting.problem
+        q = np.array([mean.estimate for mean in samples.actions])
+        low, high = value.sequence.interval
+        order_2, error = _estimate(samples)
+        estimate, (lower, upper) = order_2, interval
+        if certified:  # within ε of both ends if that is possible
+            if correction is None:
+                estimate += _bias(setting, 1)[1] / 2.0
+            room = max(setting.epsilon, (upper - lower) / 2.0)
+            estimate = min(max(estimate, upper - room), lower + room)
+        # By the difference of the two orders.
+        least = math.sqrt(8.0 * problem.temperature * (1.0 - problem.discount) * max(order_2 - value.estimate, 0.0))
+        details = ReferenceDetails(
+            reference=samples.claim,
+            order_1=value.estimate,
+            order_1_error=value.error,
+            policy_interval=(low - truncation.below, min(high + truncation.above, problem.values[1])),
+            order_2=None if correction is None else order_2,
+            order_2_error=None if correction is None else error,
+            certified=certified,
+            horizon=truncation.horizon,
+            truncation=max(truncation.below, truncation.above),
+            pairs=None if correction is None else samples.pairs,
+            budgets={str(part): budget for part, budget in samples.budgets.items()},
+            least_error_range=None if correction is None else least,
+            learning=tuple(self._learning),
+            reference_delta=reference_delta,
+            warnings=tuple(self._warnings),
+        )
+        return Snapshot(
+            value=min(max(estimate, lower), upper),
+            interval=interval,
+            action=int(q.argmax()),  # one step better than the reference's policy
+            q=q,
+            q_intervals=q_intervals,
+            calls=self._spent + samples.calls,
+            samples=samples.samples,
+            epsilon=setting.epsilon,
+            delta=min(1.0, setting.delta + reference_delta),
+            details=details,
+        )
 
     def _start_again(self, display: Display) -> None:
         """Starts to sample around a reference that has changed."""
         self.sampling = Sampling(self._setting, self.maker.reference, first=self.sampling.next_chunk)
         display.update(self._spent, proof(self.sampling).interval)
 
-    # The reference
-
     def _calls_left(self) -> int | None:
         """Simulator calls that the preparation may still make; None for no limit."""
         limit = self._root.max_calls
         return None if limit is None else int(SAMPLING.preparation * limit) - self._spent
-
-    def _until(self) -> float | None:
-        """The time at which the preparation ends; None for no limit."""
-        limit = self._root.max_seconds
-        return None if limit is None else self._root.begun + SAMPLING.preparation * limit
 
     def _make(self, workers: Workers) -> None:
         """Makes the reference, or warns if there is nothing to make it from."""
@@ -195,7 +223,7 @@ class ReferenceRun:
         missing = f"max_calls={root.max_calls} leaves no calls for it" if calls < 1 else ""
         if not missing:
             if not workers.recall("reference", partial(maker.restore, root.state)):
-                maker.make(root.state, calls=calls, until=self._until())
+                maker.make(root.state, calls=calls, until=self._until)
                 if maker.reference is not None:
                     workers.keep("reference", maker.saved)
             if maker.calls == 0:
@@ -219,25 +247,20 @@ class ReferenceRun:
                 workers.keep(skipped, dict)
                 return
             unspent += most * 2**step // (2**SAMPLING.improvements - 1)
-            if unspent > 0 and (made := self._improve_once(unspent, workers, done)) > 0:
+            if unspent < 1:
+                continue
+            before = self.maker.calls
+            restore = partial(self.maker.restore, self._root.state)
+            if not (isinstance(self.maker.reference, Savable) and workers.recall(done, restore)):
+                self.maker.improve(calls=unspent, until=self._until)
+                workers.keep(done, self.maker.saved)
+            if (made := self.maker.calls - before) > 0:
                 unspent = max(0, unspent - made)
                 self._start_again(display)
                 self._preview(preview, workers)
 
-    def _improve_once(self, calls: int, workers: Workers, name: str) -> int:
-        """Improves the reference by a number of calls, at most; the calls that it made."""
-        before = self.maker.calls
-        restore = partial(self.maker.restore, self._root.state)
-        if not (isinstance(self.maker.reference, Savable) and workers.recall(name, restore)):
-            self.maker.improve(calls=calls, until=self._until())
-            workers.keep(name, self.maker.saved)
-        return self.maker.calls - before
-
     def _preview(self, calls: int | None, workers: Workers) -> None:
-        """Samples a few chains of the present policy.
-
-        They enter no interval, so that no choice is made between the intervals of several references.
-        """
+        """Samples a few chains. They enter no interval: no choice is made between those of several references."""
         count = SAMPLING.pilot if calls is None else min(SAMPLING.pilot, calls // self.sampling.horizon)
         if count < 2:
             return
@@ -246,9 +269,6 @@ class ReferenceRun:
             self._learning_calls += outcome.calls
             mean.add(outcome.sums, outcome.calls)
         self._learning.append(LearningPoint(self._spent, mean.estimate, mean.error))
-
-
-# Proofs
 
 
 class Proof(NamedTuple):
@@ -312,12 +332,8 @@ def _estimate(samples: Sampling) -> tuple[float, float]:
 
 def _status(samples: Sampling, proved: Proof) -> Status | None:
     """Whether the accuracy is reached, or all that is possible; None if neither."""
-    setting, truncation, value, correction = (
-        samples.setting,
-        samples.setting.truncation,
-        samples.value,
-        samples.correction,
-    )
+    setting, value, correction = samples.setting, samples.value, samples.correction
+    truncation = setting.truncation
     if proved.certified:
         if within((proved.interval[1] - proved.interval[0]) / 2.0, setting.epsilon):
             return "converged"
@@ -336,61 +352,3 @@ def _status(samples: Sampling, proved: Proof) -> Status | None:
     if not proved.certified and within(noise + left, setting.epsilon):
         return "converged"
     return "completed" if within(noise, setting.epsilon) and left >= setting.epsilon else None
-
-
-def _snapshot(
-    samples: Sampling,
-    spent: int,
-    reference_delta: float,
-    learning: tuple[LearningPoint, ...],
-    warnings: tuple[str, ...],
-) -> Snapshot:
-    """The record of a run that has spent calls on its reference, whose error range fails with some probability."""
-    interval, q_intervals, certified = proof(samples)
-    setting, value, correction = samples.setting, samples.value, samples.correction
-    truncation, problem = setting.truncation, setting.problem
-    q = np.array([mean.estimate for mean in samples.actions])
-    low, high = value.sequence.interval
-    order_2, error = _estimate(samples)
-    # By the difference of the two orders.
-    least = math.sqrt(8.0 * problem.temperature * (1.0 - problem.discount) * max(order_2 - value.estimate, 0.0))
-    details = ReferenceDetails(
-        reference=samples.claim,
-        order_1=value.estimate,
-        order_1_error=value.error,
-        policy_interval=(low - truncation.below, min(high + truncation.above, problem.values[1])),
-        order_2=None if correction is None else order_2,
-        order_2_error=None if correction is None else error,
-        certified=certified,
-        horizon=truncation.horizon,
-        truncation=max(truncation.below, truncation.above),
-        pairs=None if correction is None else samples.pairs,
-        budgets={str(part): budget for part, budget in samples.budgets.items()},
-        learning=learning,
-        least_error_range=None if correction is None else least,
-        reference_delta=reference_delta,
-        warnings=warnings,
-    )
-    return Snapshot(
-        value=_value(samples, interval, certified),
-        interval=interval,
-        action=int(q.argmax()),  # one step better than the reference's policy
-        q=q,
-        q_intervals=q_intervals,
-        calls=spent + samples.calls,
-        samples=samples.samples,
-        epsilon=setting.epsilon,
-        delta=min(1.0, setting.delta + reference_delta),
-        details=details,
-    )
-
-
-def _value(samples: Sampling, interval: tuple[float, float], certified: bool) -> float:
-    """The estimate, within the interval; within ε of both ends if that is possible."""
-    (low, high), value = interval, _estimate(samples)[0]
-    if certified:
-        if samples.correction is None:
-            value += _bias(samples.setting, 1)[1] / 2.0
-        room = max(samples.setting.epsilon, (high - low) / 2.0)
-        value = min(max(value, high - room), low + room)
-    return min(max(value, low), high)
