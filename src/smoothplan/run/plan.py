@@ -18,16 +18,7 @@ from smoothplan.models.tabular import TabularModel
 from smoothplan.run.checkpoint import described
 from smoothplan.run.chunks import repeated
 from smoothplan.run.progress import Shown
-from smoothplan.run.records import (
-    EngineName,
-    GapDetails,
-    Planner,
-    Root,
-    Snapshot,
-    Status,
-    Support,
-    required_planner,
-)
+from smoothplan.run.records import EngineName, GapDetails, Planner, Root, Snapshot, Status, Support, required_planner
 from smoothplan.run.session import session
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import depends_on_state
@@ -137,7 +128,13 @@ def plan(
         started=started,
     )
     if isinstance(model, TabularModel) and bool(model.terminal[root.state]):
-        return _worth_nothing(planner, root)
+        none: dict[str, Any] = {"value": 0.0, "interval": (0.0, 0.0), "action": None, "calls": 0, "samples": 0}
+        worthless = Snapshot(**none, q=np.zeros(model.actions), epsilon=planner.epsilon, delta=planner.delta)
+        return _result(planner, root, worthless, "terminal")
+    identity = None
+    if checkpoint is not None:  # calls made again compare the simulators
+        limits = {"seed": str(root.seed), "max_calls": str(root.max_calls), "engine": root.engine}
+        identity = {"planner": described(planner)} | model_identity(model, root.state) | limits
     with session(
         progress=progress,
         epsilon=planner.epsilon,
@@ -148,7 +145,7 @@ def plan(
         chunk_seconds=chunk_seconds,
         worker_memory=worker_memory,
         checkpoint=checkpoint,
-        identity=None if checkpoint is None else _identity(planner, root),
+        identity=identity,
         probe=partial(_probe, root),
     ) as opened:
         run, display = planner.start(root), opened.display
@@ -163,12 +160,6 @@ def plan(
         display.update(found.calls, found.interval, getattr(found.details, "progress", None))
         display.end(status)
     return replace(found, seconds=time.perf_counter() - started)
-
-
-def _identity(planner: Planner, root: Root) -> dict[str, str]:
-    """The identity of a run, for its checkpoint; calls made again compare the simulators."""
-    limits = {"seed": str(root.seed), "max_calls": str(root.max_calls), "engine": root.engine}
-    return {"planner": described(planner)} | model_identity(root.model, root.state) | limits
 
 
 def model_identity(model: GenerativeModel, state: Any) -> dict[str, str]:
@@ -196,16 +187,20 @@ def _probe(root: Root) -> Arrays:
 
 
 def _result(planner: Planner, root: Root, found: Snapshot, status: Status) -> PlanResult:
+    backup = planner.backup
+    bonus = None  # without a regulariser, or if it adds more in some states than in others
+    if backup.temperature != 0.0 and status != "terminal" and not depends_on_state(backup):
+        bonus = curvature.gap_of_values(root.model, backup)
     fields = {name: getattr(found, name) for name in found.__dataclass_fields__}
     fields["interval"] = tuple(outward(np.array(found.interval)).tolist())
     fields["q_intervals"] = None if found.q_intervals is None else outward(found.q_intervals)
     return PlanResult(
         **fields,
-        policy=root.backed_up(planner.backup, found.q[None], "policy")[0],
+        policy=root.backed_up(backup, found.q[None], "policy")[0],
         seconds=time.perf_counter() - root.started,
         status=status,
         seed=root.seed,
-        bonus=_bonus(planner, root, status),
+        bonus=bonus,
         names=action_names(root.model),
     )
 
@@ -213,28 +208,6 @@ def _result(planner: Planner, root: Root, found: Snapshot, status: Status) -> Pl
 def outward(intervals: Floats) -> Floats:
     """Intervals [..., 2], wider by a few units in the last place of their ends: the result of rounded operations."""
     return np.asarray(intervals + 2.0**-50 * np.abs(intervals) * np.array([-1.0, 1.0]))
-
-
-def _bonus(planner: Planner, root: Root, status: Status) -> tuple[float, float] | None:
-    """The least and the most that regularisation adds to a value; None if that differs from state to state."""
-    ordinary = planner.backup.temperature == 0.0 or status == "terminal"
-    unknown = ordinary or depends_on_state(planner.backup)
-    return None if unknown else curvature.gap_of_values(root.model, planner.backup)
-
-
-def _worth_nothing(planner: Planner, root: Root) -> PlanResult:
-    """The result at a terminal state."""
-    nothing = Snapshot(
-        value=0.0,
-        interval=(0.0, 0.0),
-        action=None,
-        q=np.zeros(root.model.actions),
-        calls=0,
-        samples=0,
-        epsilon=planner.epsilon,
-        delta=planner.delta,
-    )
-    return _result(planner, root, nothing, "terminal")
 
 
 def root_state(model: GenerativeModel, state: Any) -> Any:

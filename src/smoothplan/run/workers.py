@@ -8,7 +8,7 @@ chunks in batches that take long enough to be worth sending, by the measured sec
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from contextvars import copy_context
 from typing import Any, Protocol
 
@@ -132,16 +132,13 @@ class Workers(AbstractContextManager["Workers"]):
 
     def close(self) -> None:
         """Discards work in progress; outcomes that have arrived are written to the checkpoint."""
-        try:
-            if self._pool is not None:
-                try:
-                    with suppress(ClusterError):  # whatever ended the run comes first
-                        self._receive(0.0)
-                finally:
-                    self._pool.close()
-        finally:
+        with ExitStack() as last:
             if self.checkpoint is not None:
-                self.checkpoint.close()
+                last.callback(self.checkpoint.close)
+            if self._pool is not None:
+                last.callback(self._pool.close)
+                with suppress(ClusterError):  # whatever ended the run comes first
+                    self._receive(0.0)
 
     def in_order(self, work: Work, chunks: Iterable[Chunk[T]]) -> Generator[tuple[Chunk[T], Outcome[T]], None, None]:
         """Computes chunks and yields each with its outcome, in their order. Chunks are asked for as they are needed.
@@ -162,8 +159,7 @@ class Workers(AbstractContextManager["Workers"]):
 
     def _pool_for(self, work: Work) -> Pool | None:
         """Threads or processes for this work and all later work; None for this thread alone."""
-        limited = self._seconds is not None or self._memory is not None
-        if isinstance(self._wanted, int) and not limited:
+        if isinstance(self._wanted, int) and self._seconds is None and self._memory is None:
             if self._wanted == 1:
                 return None
             if work.compiled:
@@ -185,16 +181,15 @@ class Workers(AbstractContextManager["Workers"]):
     def _elsewhere(self, pool: Pool, work: Work, chunks: Iterable[Chunk[T]]) -> Iterator[tuple[Chunk[T], Outcome[T]]]:
         batches = self._batches(pool, work, chunks)
         waiting: deque[Batch] = deque()  # in their order, done or not
-        more = True
         while True:
-            while more and len(self._under_way) < AHEAD * pool.workers and len(waiting) < BEHIND * pool.workers:
+            while len(self._under_way) < AHEAD * pool.workers and len(waiting) < BEHIND * pool.workers:
                 batch = next(batches, None)
-                more = batch is not None
-                if batch is not None:
-                    waiting.append(batch)
-                    if batch.done is None:
-                        pool.send(batch)
-                        self._under_way.append(batch)
+                if batch is None:
+                    break
+                waiting.append(batch)
+                if batch.done is None:
+                    pool.send(batch)
+                    self._under_way.append(batch)
             if not waiting:
                 return
             first = waiting.popleft()
@@ -248,10 +243,7 @@ class Workers(AbstractContextManager["Workers"]):
             self.checkpoint.sync_if_due()
 
     def _known(self, work: Work, chunk: Chunk[Any]) -> Outcome[Any] | None:
-        """The outcome of a chunk that was computed before the run was resumed.
-
-        The first chunk of each kind is computed again: `_write` compares.
-        """
+        """The outcome of a chunk from before the run was resumed. The first of each kind is made again, to compare."""
         row = None
         if self.checkpoint is not None and work.kept:
             row = self.checkpoint.find(chunk.number, work.asked(chunk))
