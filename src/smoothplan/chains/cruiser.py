@@ -187,7 +187,7 @@ class ReferenceRun:
             horizon=truncation.horizon,
             truncation=max(truncation.below, truncation.above),
             pairs=None if correction is None else samples.pairs,
-            budgets={str(part): budget for part, budget in samples.budgets.items()},
+            budgets=dict(samples.budgets),
             least_error_range=None if correction is None else least,
             learning=tuple(self._learning),
             reference_delta=reference_delta,

@@ -5,9 +5,9 @@ far, each part catching up with the share of the calls at which cost × variance
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from smoothplan.run.records import Budget, Root, refuse_compiled
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, depends_on_state, is_mixture
 from smoothplan.theory.curvature import Problem
-
-Part = Literal["values", "returns", "corrections"]
-"""Chains of the value, returns of the root's actions, and quadratic corrections."""
 
 
 class SamplingTuning(NamedTuple):
@@ -69,21 +66,15 @@ class Truncation(NamedTuple):
         while True:
             left = problem.discount**horizon
             found = cls(horizon, left * whole.below, left * whole.above, left * whole.optimal)
-            costs = found._costs(problem, order, error_range)
+            costs = found.optimal if order == 2 or error_range is not None else max(found.below, found.above)
+            if order == 2 and error_range is not None:
+                # The effect of the tail on pairs is multiplied by the error range.
+                wide, narrow = (bias(2, error_range, problem, tail) for tail in (found.below + found.above, 0.0))
+                costs += (wide[1] - wide[0] - narrow[1] + narrow[0]) / 2.0
             if costs <= tolerated or problem.discount == 0.0:
                 return found
             octave = -math.log(2.0) / math.log(problem.discount)  # steps that halve what is left
             horizon += max(1, math.floor(octave * min(math.log2(costs / tolerated), 1.0)))
-
-    def _costs(self, problem: Problem, order: int, error_range: float | None) -> float:
-        """By how much it widens the result."""
-        if error_range is None:
-            return self.optimal if order == 2 else max(self.below, self.above)
-        if order == 1:
-            return self.optimal
-        # The effect of the tail on pairs is multiplied by the error range.
-        with_tail, without = (bias(2, error_range, problem, tail) for tail in (self.below + self.above, 0.0))
-        return self.optimal + (with_tail[1] - with_tail[0] - without[1] + without[0]) / 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,10 +127,8 @@ def chains_for(
         table = np.zeros((len(model.terminal), actions))
         table[states], _ = conditioned(reference, states, gap, actions)
         advantages = backup.value(table[states], states)[:, None] - table[states]
-        return TableChains(model, backup, table, tail), (
-            min(float(advantages.min(initial=0.0)), 0.0),
-            max(float(advantages.max(initial=0.0)), 0.0),
-        )
+        ends = float(advantages.min(initial=0.0)), float(advantages.max(initial=0.0))
+        return TableChains(model, backup, table, tail), ends
     lowest = min(curvature.gap_to_hard_max(backup, actions)[0], 0.0)  # F(Q̂) − Q̂(a) ≥ F(Q̂) − max Q̂
     if (
         (root.engine != "batched" and isinstance(reference, GridReference) and compiles(model, reference))
@@ -248,7 +237,7 @@ class Sampling:
         actions: the mean of the returns of each action, [K].
         correction: the mean of corrections; None at order 1.
         pairs: of each correction.
-        budgets: of the parts; empty until the pilot is done.
+        budgets: of "values", "returns" and "corrections"; empty until the pilot is done.
     """
 
     def __init__(self, setting: Setting, reference: Reference | None, first: int) -> None:
@@ -262,24 +251,21 @@ class Sampling:
         guesses = np.clip(shifted[0] + top[0], *possible)
         if reference is None:
             guesses = np.full(actions, sum(possible) / 2.0)
-        self.engine, self._advantages = chains_for(
-            self._root, setting.backup, known, self._problem, setting.error_range
-        )
+        around = self._root, setting.backup, known, self._problem, setting.error_range
+        self.engine, self._advantages = chains_for(*around)
         # The improvement of a reference may depend on time, so a checkpoint tells chains around one from another.
         about = f"reference of {getattr(reference, 'calls', 0)} calls"
         self.work = Work(self.engine, self._root.model, self._root.state, self._root.seed, about)
-        self._dropped = 0  # simulator calls of pilot corrections that count no more
-        self.samples = 0
-        self.budgets: dict[Part, Budget] = {}
+        self.samples = self._dropped = 0  # dropped: simulator calls of pilot corrections that count no more
+        self.budgets: dict[str, Budget] = {}
         self._corrected = Sums(more=(0, 0.0))  # of corrections; more: the pairs of actions that differ, their noise
         self._support = support(self._problem, self._advantages, self.horizon)
         self.pairs, self.correction = 0, None
         if setting.order == 2:
             share = SAMPLING.correction_delta * (SAMPLING.pilot_delta if setting.pairs is None else 1.0)
             self.pairs, self.correction = self._corrections(setting.pairs or SAMPLING.pilot_pairs, share)
-        self.value = self._mean(
-            SAMPLING.value_delta + (SAMPLING.correction_delta if setting.order == 1 else 0.0), self._problem.middle
-        )
+        unused = SAMPLING.correction_delta if setting.order == 1 else 0.0
+        self.value = self._mean(SAMPLING.value_delta + unused, self._problem.middle)
         self.actions = [self._mean(SAMPLING.action_delta / actions, guess) for guess in guesses]
 
     def _mean(self, share: float, guess: float) -> Mean:
@@ -299,10 +285,11 @@ class Sampling:
     @property
     def calls(self) -> int:
         """Simulator calls made."""
-        return self._dropped + sum(mean.calls for mean in self._means())
+        return self._dropped + sum(mean.calls for some in self._means().values() for mean in some)
 
-    def _means(self) -> list[Mean]:
-        return [self.value, *self.actions, *([] if self.correction is None else [self.correction])]
+    def _means(self) -> dict[str, list[Mean]]:
+        means: dict[str, list[Mean]] = {"values": [self.value], "returns": self.actions}
+        return means if self.correction is None else {**means, "corrections": [self.correction]}
 
     def preview(self, count: int) -> tuple[list[Chunk[Sums]], Mean]:
         """Chains of the value that enter no interval: their chunks, and a mean for them."""
@@ -314,68 +301,44 @@ class Sampling:
         Args:
             spent: simulator calls that the run has made besides those around this reference.
         """
-        limit = self._root.max_calls
+        limit, means = self._root.max_calls, self._means()
         left = math.inf if limit is None else limit - spent - self.calls
+        # Each part catches up with its share. A round adds a quarter of the calls made, but no more than 8 chunks, or a
+        # sixteenth of the calls if that is more: so there is work for many workers, and seldom too much of it.
+        work = spent + self._dropped + sum(mean.work for some in means.values() for mean in some)
+        total = work + min(work / 4, max(8 * self.engine.chunk_calls, work / 16))
         chunks: list[Chunk[Sums]] = []
-        for part, action, count in self._round(spent) if self.budgets else self._pilot():
-            added = list(self._chunks(part, action, count, left))
-            left -= sum(chunk.samples for chunk in added) * self._most_calls(part)
-            chunks += added
+        for part in self.budgets or means:
+            for number, mean in enumerate(means[part]):
+                count = SAMPLING.pilot
+                if self.budgets:
+                    budget = self.budgets[part]
+                    count = math.ceil((budget.share * total / len(means[part]) - mean.work) / budget.calls)
+                added = list(self._chunks(part, number, count, left))
+                left -= sum(chunk.samples for chunk in added) * self._most_calls(part)
+                chunks += added
         return chunks
 
-    def _pilot(self) -> Iterator[tuple[Part, int, int]]:
-        """A few samples of each part."""
-        yield "values", 0, SAMPLING.pilot
-        for action in range(self._problem.actions):
-            yield "returns", action, SAMPLING.pilot
-        if self.correction is not None:
-            yield "corrections", 0, SAMPLING.pilot
-
-    def _round(self, spent: int) -> Iterator[tuple[Part, int, int]]:
-        """Each part catches up with its share of the calls.
-
-        A round adds a quarter of the calls made, but no more than 8 chunks, or a sixteenth of the calls if that is
-        more: so there is work for many workers, and seldom too much of it.
-        """
-        work = spent + self._dropped + sum(mean.work for mean in self._means())
-        total = work + min(work / 4, max(8 * self.engine.chunk_calls, work / 16))
-        for part, budget in self.budgets.items():
-            means = self.actions if part == "returns" else [self._part(part)]
-            for number, mean in enumerate(means):
-                behind = budget.share * total / len(means) - mean.work
-                yield part, number, math.ceil(behind / budget.calls)
-
-    def _chunks(self, part: Part, action: int, count: int, left: float) -> Iterator[Chunk[Sums]]:
+    def _chunks(self, part: str, action: int, count: int, left: float) -> Iterator[Chunk[Sums]]:
         """Samples in chunks, as many as the calls that are left are sure to allow."""
-        each, engine = self._most_calls(part), type(self.engine)
+        each = self._most_calls(part)
         count = count if left == math.inf else min(count, int(left) // each)
         size = max(1, self.engine.chunk_calls // each)
         for start in range(0, count, size):
             samples = min(size, count - start)
-            draw: Callable[..., Sums] = engine.values
-            asked: tuple[int, ...] = (samples, self.horizon)
-            if part == "returns":
-                draw, asked = engine.returns, (action, *asked)
-            elif part == "corrections":
-                draw, asked = engine.corrections, (samples, self.pairs, self.horizon)
-            yield Chunk(self.next_chunk, draw, asked, samples, action, part)
+            asked: tuple[int, ...] = (samples, self.pairs, self.horizon)
+            if part != "corrections":
+                asked = (samples, self.horizon) if part == "values" else (action, samples, self.horizon)
+            yield Chunk(self.next_chunk, getattr(type(self.engine), part), asked, samples, action, part)
             self.next_chunk += 1
 
-    def _most_calls(self, part: Part) -> int:
+    def _most_calls(self, part: str) -> int:
         """Simulator calls of one sample, at most."""
         return self.horizon * (1 + 2 * self.pairs) if part == "corrections" else self.horizon
 
-    def _part(self, part: str, action: int = 0) -> Mean:
-        if part == "returns":
-            return self.actions[action]
-        if part == "values":
-            return self.value
-        assert self.correction is not None
-        return self.correction
-
     def add(self, chunk: Chunk[Sums], outcome: Outcome[Sums]) -> None:
         """Adds the outcome of a chunk."""
-        self._part(chunk.part, chunk.action).add(outcome.sums, outcome.calls)
+        self._means()[chunk.part][chunk.action].add(outcome.sums, outcome.calls)
         self.samples += outcome.sums.samples
         if chunk.part == "corrections":
             self._corrected += outcome.sums
@@ -384,7 +347,7 @@ class Sampling:
         """Chooses the number of pairs and each part's share of the calls: cost × variance is smallest, by the pilot."""
         each = max(self.value.calls / max(self.value.count, 1), 1.0)
         returns = sum(mean.calls for mean in self.actions) / max(sum(mean.count for mean in self.actions), 1)
-        parts: dict[Part, tuple[float, float]] = {"values": (each, self.value.variance)}
+        parts: dict[str, tuple[float, float]] = {"values": (each, self.value.variance)}
         rest = 1.0 - SAMPLING.decision
         if self.correction is not None:
             tried = np.unique(np.round(2.0 ** np.arange(1.0, 12.01, 0.5)).astype(np.int64))
@@ -403,7 +366,13 @@ class Sampling:
                 share = SAMPLING.correction_delta * (1.0 - SAMPLING.pilot_delta)
                 self.pairs, self.correction = self._corrections(int(pairs[best]), share)
             parts["corrections"] = float(costs[chosen]), float(variances[chosen])
-        weights = {part: math.sqrt(calls * self._effective(part, spread)) for part, (calls, spread) in parts.items()}
+        weights = {}
+        for part, (calls, variance) in parts.items():
+            if self.setting.error_range is not None:
+                # The interval must shrink, so the width of the support contributes (Bernstein).
+                sequence = self._means()[part][0].sequence
+                variance += (sequence.high - sequence.low) * sequence.target / 3.0
+            weights[part] = math.sqrt(calls * variance)
         total = sum(weights.values())
         least = 0.05  # the part of the rest that each gets at least, however little it varies in the pilot
         for part, (calls, variance) in parts.items():
@@ -412,13 +381,6 @@ class Sampling:
             self.budgets[part] = Budget(calls, variance, share)
         most = max(mean.variance for mean in self.actions)
         self.budgets["returns"] = Budget(max(returns, 1.0), most, SAMPLING.decision)
-
-    def _effective(self, part: Part, variance: float) -> float:
-        """A variance plus, if the interval must shrink, the contribution of the width of the support (Bernstein)."""
-        if self.setting.error_range is None:
-            return variance
-        sequence = self._part(part).sequence
-        return variance + (sequence.high - sequence.low) * sequence.target / 3.0
 
     def _correction_prices(self, pairs: Ints, chain_calls: float) -> tuple[Floats, Floats]:
         """Calls and variance of a correction for numbers of pairs, extrapolated from the corrections so far.
