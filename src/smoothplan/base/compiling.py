@@ -83,9 +83,7 @@ def _listen() -> None:
     """Watches Numba from here on."""
     from numba.core import event
 
-    class Locked(event.Listener):
-        """Numba holds this lock while it compiles, and while it loads from the cache."""
-
+    class Locked(event.Listener):  # Numba holds this lock while it compiles, and while it loads from the cache
         def on_start(self, _: Any) -> None:
             _clock.pause(+1)
 
@@ -144,26 +142,28 @@ class Compiled:
     @property
     def dispatcher(self) -> Any:
         """The function as Numba has made it."""
-        if not self._ready:
-            self._make()
-        return self._made
-
-    def _make(self) -> None:
-        load_numba()
+        if self._ready:
+            return self._made
+        numba = load_numba()
         from numba.core.compiler_lock import global_compiler_lock
+        from numba.core.types import unliteral
 
         # Numba's own lock: with another one, two threads that compile functions calling each other could deadlock.
         with global_compiler_lock:
-            if self._made is not None:
-                return  # made by another thread, or by this one, which is compiling a function that calls itself
+            if self._made is not None:  # by another thread, or by this one, which compiles a function that calls itself
+                return self._made
             try:
                 self._made = self._decorator()(self.py_func)
-                _without_literals(self._made)
+                # Compiled callers ask for plain types: f(x, 0) and f(x, 1) would each get a version of their own.
+                template = self._made.get_call_template
+                self._made.get_call_template = lambda args, kws: template(
+                    [unliteral(kind) for kind in args], {name: unliteral(kind) for name, kind in kws.items()}
+                )
                 with suppress(AttributeError):  # it has no cache; Numba's own stamp forgets callees in other files
                     cache = self._made._cache._cache_file
                     cache._source_stamp = _sources()
                     # Numba compares this one before it reads the rest, which may refer to modules that have moved.
-                    cache._version = f"{load_numba().__version__} {_sources()}"
+                    cache._version = f"{numba.__version__} {_sources()}"
                 if self._signature is not None:
                     self._made.compile(self._signature())
                     self._made.disable_compile()
@@ -171,11 +171,11 @@ class Compiled:
             finally:
                 if not self._ready:  # an error or Ctrl-C: the next call begins anew
                     self._made = None
+            return self._made
 
     @property
     def _numba_type_(self) -> Any:
-        """How Numba types a global that it does not know: as the dispatcher."""
-        return load_numba().typeof(self.dispatcher)
+        return load_numba().typeof(self.dispatcher)  # how Numba types a global that it does not know
 
     __call__ = property(attrgetter("_entry"))  # no frame of Python is between a caller and the dispatcher
 
@@ -195,16 +195,6 @@ def _sources() -> str:
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-def _without_literals(dispatcher: Any) -> None:
-    """Has compiled callers ask for plain types: f(x, 0) and f(x, 1) would each get a version of their own."""
-    from numba.core.types import unliteral
-
-    template = dispatcher.get_call_template
-    dispatcher.get_call_template = lambda args, kws: template(
-        [unliteral(kind) for kind in args], {name: unliteral(kind) for name, kind in kws.items()}
-    )
 
 
 def compiled(
