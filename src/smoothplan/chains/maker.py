@@ -66,23 +66,15 @@ def spend(
 class ReferenceMaker:
     """A reference that is given, or made from the simulator, and the count of its calls.
 
-    Args:
-        model: a simulator.
-        backup: F.
-        reference: Q̂; None for one that is made.
-        seed: of the simulator calls of a reference that is made.
-
     Attributes:
         reference: Q̂; None until one is made.
         oracle: makes the simulator calls of a reference that is made.
     """
 
     def __init__(self, model: GenerativeModel, backup: Backup, reference: Reference | None = None, seed: int = 0):
-        self._model, self._backup = model, backup
-        self.reference = reference
+        self._model, self._backup, self.reference = model, backup, reference
         self.oracle = Oracle(model, seed, role="reference")
-        self._given = reference is not None
-        self._given_calls = 0
+        self._given, self._given_calls = reference is not None, 0
 
     @property
     def calls(self) -> int:
@@ -107,12 +99,7 @@ class ReferenceMaker:
         return callable(improve) and "state" in inspect.signature(improve).parameters
 
     def improve(self, *, calls: int | None = None, until: float | None = None, state: Any = None) -> None:
-        """Improves the reference, which has a method `improve`; see `spend` for the budget.
-
-        Args:
-            calls: simulator calls, at most.
-            until: a time on the clock of `working_time`.
-            state: the state to improve it at, if it can be.
+        """Improves the reference, which has a method `improve`, at a state if one is given; see `spend` for the budget.
 
         Raises:
             ValueError: the reference made more calls than it was asked for.
@@ -122,10 +109,10 @@ class ReferenceMaker:
         before = reference.calls
         with self._counted():
             spend(improve, lambda: reference.calls, calls=calls, until=until)
-        if calls is not None and reference.calls - before > calls:
+        if calls is not None and (made := reference.calls - before) > calls:
             raise ValueError(
-                f"reference.improve({calls}) must not make more than {calls} simulator calls, but {reference!r} made "
-                f"{reference.calls - before}"
+                f"reference.improve({calls}) must not make more than {calls} simulator calls, but {reference!r} "
+                f"made {made}"
             )
 
     @contextmanager
@@ -238,16 +225,14 @@ def recurs(reference: SharedReference) -> bool:
     Only vectors of numbers have neighbours that a fit can learn from: a single whole number, or bytes, may be a label.
     """
     example = np.asarray(reference.explorer.state(0))
-    kind = example.dtype.kind
-    label = isinstance(reference.model, TabularModel) or (kind != "f" and example.ndim == 0) or kind not in "if"
-    return label or reference.calls >= RECURRENCE * reference.states
+    label = example.dtype.kind != "f" and (example.dtype.kind != "i" or example.ndim == 0)
+    return isinstance(reference.model, TabularModel) or label or reference.calls >= RECURRENCE * reference.states
 
 
 def walks_recur(model: GenerativeModel, oracle: Oracle, start: Any, calls: int) -> bool:
     """Whether random walks from a state meet the same states again, by at most that many calls."""
-    walks, seen = 16, set[bytes]()
+    walks, steps, seen = 16, calls // 16, set[bytes]()
     states = np.repeat(np.asarray(start)[None], walks, axis=0)
-    steps = calls // walks
     for _ in range(steps):
         found = oracle.sample(states, oracle.rng.integers(model.actions, size=walks))
         seen.update(state.tobytes() for state in found.next_states)

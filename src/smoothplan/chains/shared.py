@@ -68,10 +68,9 @@ class SharedReference:
     ) -> None:
         self.model, self._backup, self._actions = model, backup, model.actions
         self._scale, self._compiled = curvature.value_scale(model, backup), is_mixture(backup)
-        if successors is not None:
-            successors = arguments.whole("successors", successors)
+        bound = None if successors is None else arguments.whole("successors", successors)
         self.delta = arguments.fraction("delta", delta)
-        rules = rules_of(model, backup, self.delta, successors)
+        rules = rules_of(model, backup, self.delta, bound)
         start = start_of(model, root)
         self._dtype = start.dtype  # without an initial state, the root says what states are made of
         if model.initial_state is not None and start.dtype.kind == np.asarray(model.initial_state).dtype.kind:
@@ -104,8 +103,7 @@ class SharedReference:
             calls: how many.
             state: the start of walks; the root by default.
         """
-        until = self.calls + arguments.whole("calls", calls)
-        start = 0
+        until, start = self.calls + arguments.whole("calls", calls), 0
         if state is not None:
             start = self.explorer.number(self._known(np.asarray(state)[None], may_end=False)[0])
         while (before := self.calls) < until:
@@ -126,8 +124,13 @@ class SharedReference:
     def error_range(self, states: States) -> Floats:
         """Bounds on range(Q̂ − Q) = max_a − min_a at states, [n]. All hold at once, with probability 1 − δ."""
         if self._tightened != self.calls:
-            self._tightened = self.calls
-            self._tighten()
+            self._tightened, before = self.calls, self._intervals()
+            for _ in range(1000):  # they are valid after any number of sweeps, and this many bound the time
+                self.explorer.sweep()
+                after = self._intervals()
+                narrowed, before = np.abs(after - before).max(), after
+                if narrowed <= 1e-4 * (self._high - self._low):
+                    break
         numbers = self.explorer.numbers(self._known(states))
         anything = np.repeat([[[self._low]], [[self._high]]], self._actions, axis=2)  # [2, 1, K]
         low, high = np.concatenate([self._intervals(), anything], axis=1)[:, numbers]
@@ -180,19 +183,6 @@ class SharedReference:
         graph, count = self.explorer.graph, self.states * self._actions
         return np.stack([graph.q_low[:count], graph.q_high[:count]]).reshape(2, -1, self._actions)
 
-    def _tighten(self) -> None:
-        """Propagates bounds until no interval narrows by more than 1e-4 of the widest possible.
-
-        They are valid after any number of sweeps; 1000 bound the time.
-        """
-        before = self._intervals()
-        for _ in range(1000):
-            self.explorer.sweep()
-            after = self._intervals()
-            if np.abs(after - before).max() <= 1e-4 * (self._high - self._low):
-                return
-            before = after
-
     def _estimate(self) -> None:
         """Brings the estimates up to date."""
         if self._estimated == self.calls and len(self._estimates.q) == self.states:
@@ -210,48 +200,44 @@ class SharedReference:
         self._estimates = self._iterated(self._estimates, self._guess, accuracy)
 
     def _iterated(self, memory: _Values, unsampled: float, accuracy: float, optimistic: bool = False) -> _Values:
-        """The solution of the empirical model, in which pairs that were never sampled have the given value."""
-        count = self.states
-        model = _empirical(self.explorer, count, unsampled, optimistic)
-        values, q = np.full(count, unsampled), np.empty((count, self._actions))
+        """The solution of the empirical model, in which pairs that were never sampled have the given value.
+
+        If optimistic, outcomes that a pair with n samples may still have weigh 1/(1 + n²).
+        """
+        graph, rules, states = self.explorer.graph, self.explorer.rules, self.states
+        pairs = graph.pairs[: states * self._actions]
+        samples, seen = np.maximum(pairs["count"], 1), pairs["seen"]
+        columns = np.arange(max(int(seen.max(initial=1)), 1))
+        places = columns < seen[:, None]  # outcomes fill the first places of a row
+        outcomes = (pairs["start"][:, None] + columns)[places]
+        means = pairs["reward_low"]
+        if rules.kind == VARYING:
+            means = rules.reward_low + rules.reward_width * pairs["total"] / samples
+        elif rules.kind == BY_OUTCOME:
+            rewards = graph.rewards[outcomes] * graph.hits[outcomes]
+            means = np.bincount(np.repeat(np.arange(len(pairs)), seen), rewards, len(pairs)) / samples
+        incomplete = (seen < rules.bound) & (pairs["count"] > 0) & optimistic
+        doubt = np.where(incomplete, 1.0 / (1.0 + samples**2.0), 0.0)
+        successors, hits = np.full(places.shape, -1, dtype=np.int64), np.zeros(places.shape)
+        successors[places], hits[places] = graph.successors[outcomes], graph.hits[outcomes]
+        model = FiniteModel(
+            rewards=np.where(pairs["count"] > 0, (1.0 - doubt) * means + doubt * unsampled, unsampled),
+            # The end of an episode, or an empty place, has a negative number.
+            chances=np.where(successors >= 0, hits * ((1.0 - doubt) / samples)[:, None], 0.0),
+            successors=np.maximum(successors, 0),
+            rows=graph.keys[:states].copy(),
+            discount=rules.discount,
+            soft=rules.soft,
+        )
+        values, q = np.full(states, unsampled), np.empty((states, self._actions))
         values[: len(memory.values)] = memory.values
-        states = None if self._compiled else np.asarray(self.explorer.states)
-        backup = None if self._compiled else lambda q: self._backup.value(q, states)
+        known = None if self._compiled else np.asarray(self.explorer.states)
+        backup = None if self._compiled else lambda q: self._backup.value(q, known)
         iterate(model, q, values, accuracy * self._scale, backup)
         return _Values(values, q)
 
     def __repr__(self) -> str:
         return f"SharedReference(states={self.states}, calls={self.calls}{reason(self.why)})"
-
-
-def _empirical(explorer: Explorer, states: int, unsampled: float, optimistic: bool) -> FiniteModel:
-    """The empirical model. If optimistic, outcomes that a pair with n samples may still have weigh 1/(1 + n²)."""
-    graph, rules = explorer.graph, explorer.rules
-    count = states * rules.actions
-    pairs = graph.pairs[:count]
-    samples, seen = np.maximum(pairs["count"], 1), pairs["seen"]
-    columns = np.arange(max(int(seen.max(initial=1)), 1))
-    places = columns < seen[:, None]  # outcomes fill the first places of a row
-    outcomes = (pairs["start"][:, None] + columns)[places]
-    means = pairs["reward_low"]
-    if rules.kind == VARYING:
-        means = rules.reward_low + rules.reward_width * pairs["total"] / samples
-    elif rules.kind == BY_OUTCOME:
-        totals = np.bincount(np.repeat(np.arange(count), seen), graph.rewards[outcomes] * graph.hits[outcomes], count)
-        means = totals / samples
-    incomplete = (seen < rules.bound) & (pairs["count"] > 0) if optimistic else np.zeros(count)
-    doubt = np.where(incomplete, 1.0 / (1.0 + samples**2.0), 0.0)
-    successors, hits = np.full(places.shape, -1, dtype=np.int64), np.zeros(places.shape)
-    successors[places], hits[places] = graph.successors[outcomes], graph.hits[outcomes]
-    return FiniteModel(
-        rewards=np.where(pairs["count"] > 0, (1.0 - doubt) * means + doubt * unsampled, unsampled),
-        # The end of an episode, or an empty place, has a negative number.
-        chances=np.where(successors >= 0, hits * ((1.0 - doubt) / samples)[:, None], 0.0),
-        successors=np.maximum(successors, 0),
-        rows=graph.keys[:states].copy(),
-        discount=rules.discount,
-        soft=rules.soft,
-    )
 
 
 def _largest_range(q: Floats, low: Floats, high: Floats) -> Floats:
