@@ -172,9 +172,7 @@ def numbers(name: str, values: ArrayLike) -> Floats:
 def array(name: str, values: ArrayLike) -> Floats:
     """A float64 array of finite numbers."""
     result = numbers(name, values)
-    if not np.isfinite(result).all():
-        index = _first(~np.isfinite(result))
-        raise ValueError(f"{name} must be finite, got {result[index]} at index {index}")
+    _refuse(f"{name} must be finite, got", result, ~np.isfinite(result))
     return result
 
 
@@ -183,22 +181,18 @@ def distributions(name: str, values: ArrayLike, size: int) -> Floats:
     result = array(name, values)
     if result.shape[-1:] != (size,):
         raise ValueError(f"{name} must have {size} entries along its last axis, got shape {result.shape}")
-    if (result < 0).any():
-        index = _first(result < 0)
-        raise ValueError(f"{name} must not be negative, got {result[index]} at index {index}")
+    _refuse(f"{name} must not be negative, got", result, result < 0)
     with np.errstate(over="ignore"):
         sums = result.sum(axis=-1)
-    wrong = np.abs(sums - 1.0) > SUM_TOLERANCE
-    if wrong.any():
-        index = _first(wrong)
-        place = f" at index {index}" if index else ""
-        raise ValueError(f"{name} must sum to one, got a sum of {sums[index]:.12g}{place}")
+    _refuse(f"{name} must sum to one, got a sum of", np.asarray(sums), np.abs(sums - 1.0) > SUM_TOLERANCE, ".12g")
     return result
 
 
-def _first(mask: NDArray[np.bool_]) -> tuple[int, ...]:
-    """The index of the first entry that is true."""
-    return tuple(int(i) for i in np.argwhere(mask)[0])
+def _refuse(text: str, values: Floats, wrong: Any, form: str = "") -> None:
+    """Raises if any value is wrong, naming the first one and its index."""
+    if np.any(wrong):
+        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise ValueError(f"{text} {values[index]:{form}}" + (f" at index {index}" if index else ""))
 
 
 def frozen(values: NDArray[Any]) -> Any:

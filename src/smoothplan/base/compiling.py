@@ -83,23 +83,20 @@ def _listen() -> None:
     """Watches Numba from here on."""
     from numba.core import event
 
-    class Locked(event.Listener):  # Numba holds this lock while it compiles, and while it loads from the cache
-        def on_start(self, _: Any) -> None:
-            _clock.pause(+1)
-
-        def on_end(self, _: Any) -> None:
-            _clock.pause(-1)
-
-    class Compiling(event.Listener):
-        def on_start(self, _: Any) -> None:
+    class Listener(event.Listener):
+        def on_start(self, found: Any) -> None:
+            if found.kind == "numba:compiler_lock":  # held while Numba compiles, and while it loads from the cache
+                _clock.pause(+1)
+                return
             while _listeners:
                 _listeners.pop()()
 
-        def on_end(self, _: Any) -> None:
-            pass
+        def on_end(self, found: Any) -> None:
+            if found.kind == "numba:compiler_lock":
+                _clock.pause(-1)
 
-    event.register("numba:compiler_lock", Locked())
-    event.register("numba:compile", Compiling())
+    for kind in ("numba:compiler_lock", "numba:compile"):
+        event.register(kind, Listener())
 
 
 def load_numba() -> Any:

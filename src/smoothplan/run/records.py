@@ -29,7 +29,6 @@ declarations; both follow from the declarations; or the thresholds do not cover 
 REFUSED_CALLS = 10**11
 """A run that may need more simulator calls is refused unless the user limits calls or, for some planners, time."""
 
-
 LONG_HORIZONS = (
     "for a long horizon use decide, which finds an action; ReferenceCruiser, for a value from below; or OTGapE with "
     "HardMax, if states recur"
@@ -150,8 +149,8 @@ class GapDetails:
     def summary(self) -> str:
         """The quality of the action, and the effort of proving more, in words."""
         sure = "with probability 1 − δ" if self.certified else "by thresholds that do not cover δ"
-        lines = [f"no action is better by more than {max(self.gap, 0.0):.4g} {sure}"]
-        return "; ".join(lines if self.progress is None else [*lines, *self.progress.sentences()])
+        further = [] if self.progress is None else self.progress.sentences()
+        return "; ".join([f"no action is better by more than {max(self.gap, 0.0):.4g} {sure}", *further])
 
 
 class Budget(NamedTuple):
