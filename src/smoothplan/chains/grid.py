@@ -106,14 +106,6 @@ class Box(NamedTuple):
         require((given == [low, high]).all(), "the corners of a box must be those that were given")
         return self._replace(low=low, high=high)
 
-    def exceeds(self, other: "Box") -> bool:
-        """Whether one of its sides is further out than that of another box, by more than 5 % of the width."""
-        little = 0.05 * (other.high - other.low)
-        return bool(((other.low - self.low > little) | (self.high - other.high > little)).any())
-
-
-# The reference
-
 
 class GridReference:
     """Q̂ on a regular grid, multilinear between its nodes.
@@ -177,7 +169,13 @@ class GridReference:
             return reference
         effort = _effort(model, box, cells, samples, arguments.whole("max_calls", max_calls))
         if not box.closed:
-            reference._find_box(effort)
+            # Walks at random, then by coarse grids, which take everything outside their box for good: their policies
+            # enlarge the box if they can.
+            reference._look_around(effort.steps)
+            for _ in range(effort.rounds):
+                coarse = reference._solved(effort.coarse, effort.samples, optimistic=True)
+                if not reference._look_around(effort.steps, coarse):
+                    break
         reference._solve(effort.cells, effort.samples)
         if not box.closed and reference._look_around(effort.steps, reference.grid):
             reference._solve(effort.cells, effort.samples, reference.grid)
@@ -214,22 +212,18 @@ class GridReference:
             steps = 0 if self._box.closed else int(0.1 * share / WALKS)
             if steps > 0:
                 self._look_around(steps, self.grid)
-            self._refine(share - steps * WALKS)
-
-    def _refine(self, calls: float) -> None:
-        """Solves a grid that takes at most that many calls, if that tells anything new."""
-        before, samples, actions = self.grid, self.samples, self._model.actions
-        growth = max(1.0, calls / (self.nodes * actions * samples))
-        if self._model.max_successors != 1:
-            samples = int(samples * math.sqrt(growth))
-        nodes = min(calls / (actions * samples), 200_000.0)
-        finer = max(1.0, nodes / self.nodes) ** (1.0 / len(before.shape))
-        # If the middle of the box was a node, it stays one.
-        added = ((before.shape * finer).astype(np.int64) - before.shape) // 2 * 2
-        larger = (self._box.low != before.low).any() or (self._box.high != before.high).any()
-        cells = before.shape - 1 + added
-        if _nodes(cells) * actions * samples <= calls and (larger or added.any() or samples > self.samples):
-            self._solve(cells, samples, before)
+            left, before, samples, actions = share - steps * WALKS, self.grid, self.samples, self._model.actions
+            growth = max(1.0, left / (self.nodes * actions * samples))
+            if self._model.max_successors != 1:
+                samples = int(samples * math.sqrt(growth))
+            nodes = min(left / (actions * samples), 200_000.0)
+            finer = max(1.0, nodes / self.nodes) ** (1.0 / len(before.shape))
+            # If the middle of the box was a node, it stays one.
+            added = ((before.shape * finer).astype(np.int64) - before.shape) // 2 * 2
+            larger = (self._box.low != before.low).any() or (self._box.high != before.high).any()
+            cells = before.shape - 1 + added
+            if _nodes(cells) * actions * samples <= left and (larger or added.any() or samples > self.samples):
+                self._solve(cells, samples, before)
 
     def saved(self) -> Arrays:
         """Its state as named arrays, for `restore`."""
@@ -268,19 +262,6 @@ class GridReference:
         shape = "×".join(str(nodes) for nodes in self.grid.shape)
         return f"GridReference({shape} nodes, samples={self.samples}, calls={self.calls}{reason(self.why)})"
 
-    # Building
-
-    def _find_box(self, effort: "_Effort") -> None:
-        """Enlarges the box to what walks from the initial state visit: first at random, then by coarse grids.
-
-        A coarse grid takes everything outside its box for good, so its policy enlarges the box if it can.
-        """
-        self._look_around(effort.steps)
-        for _ in range(effort.rounds):
-            coarse = self._solved(effort.coarse, effort.samples, optimistic=True)
-            if not self._look_around(effort.steps, coarse):
-                break
-
     def _look_around(self, steps: int, grid: Grid | None = None) -> bool:
         """Walks from the initial state, which may enlarge the box; whether it grew much. Ended walks start again.
 
@@ -304,7 +285,8 @@ class GridReference:
                 visited = np.array([least, most])
             states = np.where(alive[:, None], transition.next_states, start)
         before, self._box = self._box, self._box.enlarged(visited)
-        return self._box.exceeds(before)
+        grown = np.array([before.low - self._box.low, self._box.high - before.high])
+        return bool((grown > 0.05 * (before.high - before.low)).any())
 
     def _solve(self, cells: Ints, samples: int, before: Grid | None = None) -> None:
         self.grid, self.samples = self._solved(cells, samples, before), samples
@@ -369,9 +351,6 @@ def compiles(model: Any, reference: Any) -> TypeGuard[JitModel]:
     return example is not None and example.ndim == 1 and example.dtype == np.float64
 
 
-# The price of building
-
-
 class _Effort(NamedTuple):
     """The sizes of all parts of building, so that its price is known before the first call."""
 
@@ -380,14 +359,6 @@ class _Effort(NamedTuple):
     steps: int  # of the walks that look for the box: at random, by coarse grids, by the grid
     rounds: int  # coarse grids, at most
     coarse: Ints  # their cells, [d]
-
-    def calls(self, actions: int, closed: bool) -> int:
-        """Simulator calls, at most. If walks with the grid enlarge the box, the grid is solved again."""
-        each = actions * self.samples
-        if closed:
-            return _nodes(self.cells) * each
-        walks = (2 + self.rounds) * WALKS * self.steps
-        return walks + each * (2 * _nodes(self.cells) + self.rounds * _nodes(self.coarse))
 
 
 def _effort(
@@ -400,24 +371,26 @@ def _effort(
     """
     dimensions = len(box.low)
     size = None if samples is None else arguments.whole("samples", samples)
-    fixed = None if cells is None else _given_cells(cells, dimensions)
+    fixed = None
+    if cells is not None:
+        counts = np.full(dimensions, cells) if np.ndim(cells) == 0 else np.asarray(cells)
+        if counts.shape != (dimensions,):
+            raise ValueError(f"cells must be a whole number or {dimensions} of them, got {cells!r}")
+        fixed = np.array([arguments.whole("cells", count) for count in counts.tolist()])
     most_samples = 1 if model.max_successors == 1 else 8
     # Three effective horizons 1/(1−γ), but not more than 300 steps.
     steps = min(300, math.ceil(3.0 / (1.0 - model.discount)))
-    halves = [(10_000 >> halvings, halvings) for halvings in range(15)]
-    efforts = [
-        _Effort(
-            _even_cells(nodes, dimensions),
-            max(1, most_samples >> halvings // 2),
-            max(1, steps >> halvings),
-            5,
-            _even_cells(nodes // 5, dimensions),
-        )
-        for nodes, halvings in halves
-    ] + [_Effort(np.full(dimensions, least), 1, 1, 0, np.full(dimensions, least)) for least in (2, 1)]
+    efforts = []
+    for halvings in range(15):
+        fine, coarse = (_even_cells((10_000 >> halvings) // part, dimensions) for part in (1, 5))
+        efforts.append(_Effort(fine, max(1, most_samples >> halvings // 2), max(1, steps >> halvings), 5, coarse))
+    efforts += [_Effort(np.full(dimensions, least), 1, 1, 0, np.full(dimensions, least)) for least in (2, 1)]
     for effort in efforts:
         effort = effort._replace(cells=effort.cells if fixed is None else fixed, samples=size or effort.samples)
-        needed = effort.calls(model.actions, box.closed)
+        needed = _nodes(effort.cells) * model.actions * effort.samples
+        if not box.closed:  # if walks with the grid enlarge the box, it is solved again
+            rounds = effort.rounds * _nodes(effort.coarse) * model.actions * effort.samples
+            needed = 2 * needed + rounds + (2 + effort.rounds) * WALKS * effort.steps
         if needed <= limit:
             return effort
     raise TooFewCallsError(
@@ -433,10 +406,3 @@ def _nodes(cells: Ints) -> int:
 def _even_cells(nodes: int, dimensions: int) -> Ints:
     """Cells along each axis for about that many nodes, [d]: even numbers, so that the middle of the box is a node."""
     return np.full(dimensions, 2 * max(1, math.ceil((nodes ** (1.0 / dimensions) - 1.0) / 2.0)))
-
-
-def _given_cells(cells: int | Sequence[int], dimensions: int) -> Ints:
-    counts = np.broadcast_to(np.asarray(cells), (dimensions,)) if np.ndim(cells) == 0 else np.asarray(cells)
-    if counts.shape != (dimensions,):
-        raise ValueError(f"cells must be a whole number or {dimensions} of them, got {cells!r}")
-    return np.array([arguments.whole("cells", count) for count in counts.tolist()])
