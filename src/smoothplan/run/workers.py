@@ -281,8 +281,7 @@ class Workers(AbstractContextManager["Workers"]):
 
     def recall(self, name: str, restore: Callable[[Readable], object]) -> bool:
         """Restores a snapshot from before the run was resumed; whether there was any."""
-        arrays = None if self.checkpoint is None else self.checkpoint.snapshot(name)
-        if self.checkpoint is None or arrays is None:
+        if self.checkpoint is None or (arrays := self.checkpoint.snapshot(name)) is None:
             return False
         self._compare_probe(self.checkpoint)
         try:
