@@ -169,7 +169,7 @@ def test_a_plan_for_a_random_policy_says_so_first() -> None:
     declared: dict[str, Any] = {"reward_range": (-1, 0), "terminates": False, "initial_state": [0.0] * 6}
     found = sp.plan_unregularised(sp.VectorModel(costly, actions=2, discount=0.95, **declared), bias=0.5, max_calls=1)
     first, second, *_ = found.summary().splitlines()
-    assert first.startswith("warning no reference was made, so that this is about a uniformly random policy")
+    assert first.startswith("warning no reference was made, so this is about a uniformly random policy")
     assert second.startswith("value")
     assert json.loads(found.to_json())["details"]["warnings"] == list(found.warnings)
     assert not sp.plan_unregularised(sp.models.chain(), bias=0.5, max_calls=100_000).warnings
