@@ -185,6 +185,18 @@ def test_unlikely_actions_are_told_apart_as_far_as_it_matters(backup: SoftmaxMix
     assert after.min() == -gap > -15.0
 
 
+@pytest.mark.parametrize("made", [False, True])
+def test_supports_around_a_made_reference_reach_as_far_as_actions_differ(made: bool) -> None:
+    model, backup = garnet(discount=0.2), sp.LogSumExp(1.0)
+    problem = Problem.of(model, backup)
+    far = TabularReference(np.tile([0.0, -15.0, -20.0], (model.states, 1)))
+    chains, (_, highest) = chains_for(root_of(model, engine="batched"), backup, far, problem, made=made)
+    assert isinstance(chains, BatchedChains)
+    lowest = float(np.asarray(chains.reference(np.arange(1))).min())
+    assert lowest == (-problem.action_gap if made else -20.0)
+    assert highest >= -lowest
+
+
 def test_what_is_common_to_all_actions_does_not_matter() -> None:
     """Not even where rounding would swallow the rest."""
     model, backup = garnet(), sp.LogSumExp(0.3)

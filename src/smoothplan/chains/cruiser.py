@@ -46,7 +46,7 @@ class ReferenceCruiser:
         backup: F, smooth.
         reference: Q̂: an object with a method q(states [n, ...]) → [n, K]; see `smoothplan.references`. By default it is
             made from the simulator, and the calls for it count. Actions that are together less likely than 1e-12 are
-            raised to that likelihood.
+            raised to that likelihood. Impossible distances between actions are cut only if the reference is made.
         order: 1 or 2.
         epsilon: the accuracy wanted.
         delta: the probability that an interval fails.
@@ -111,8 +111,18 @@ class ReferenceCruiser:
                 f"discount must be smaller if no horizon is given, got {problem.discount!r}: for epsilon="
                 f"{self.epsilon:g} chains would have {truncation.horizon:.2g} steps, more than {LONGEST_CHAIN:,}"
             )
-        accuracy = self.epsilon, self.delta
-        return Setting(root, self.backup, self.order, *accuracy, self.pairs, self.error_range, problem, truncation)
+        return Setting(
+            root=root,
+            backup=self.backup,
+            order=self.order,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            pairs=self.pairs,
+            error_range=self.error_range,
+            made=self.reference is None,
+            problem=problem,
+            truncation=truncation,
+        )
 
 
 class ReferenceRun:

@@ -88,6 +88,7 @@ class Setting:
     delta: float
     pairs: int | None  # of a correction, if it was given
     error_range: float | None  # of the reference, if it was given
+    made: bool  # whether the run makes the reference
     problem: Problem
     truncation: Truncation
 
@@ -114,14 +115,19 @@ def weight(discount: float, horizon: int) -> float:
 
 
 def chains_for(
-    root: Root, backup: Backup, reference: Reference, problem: Problem, error_range: float | None = None
+    root: Root,
+    backup: Backup,
+    reference: Reference,
+    problem: Problem,
+    error_range: float | None = None,
+    made: bool = False,
 ) -> tuple[Chains, tuple[float, float]]:
     """The engine for chains around a reference, and bounds of F(Q̂) − Q̂(a), which contain 0.
 
     An action of the reference that is further than `largest_gap` below the best is raised to that.
     """
     model, tail, actions = root.model, problem.middle, problem.actions
-    gap = largest_gap(backup, problem, error_range)
+    gap = largest_gap(backup, problem, error_range, made)
     if isinstance(model, TabularModel) and root.engine != "batched":
         states = np.flatnonzero(~model.terminal)
         table = np.zeros((len(model.terminal), actions))
@@ -152,17 +158,20 @@ def chains_for(
     return engine, (lowest, max(problem.at_zero[1] + gap, 0.0))
 
 
-def largest_gap(backup: Backup, problem: Problem, error_range: float | None) -> float:
+def largest_gap(backup: Backup, problem: Problem, error_range: float | None, made: bool = False) -> float:
     """A bound on the distance of an action of a reference from the best; the support of chains grows with it.
 
     Actions that are together less likely than 1e-12 need not be told apart: the policy is as good as the one given.
     This is known of mixtures of softmaxes. An error range does not grow if no action is raised that could be right,
-    and a reference that keeps to it is not changed at all.
+    and a reference that keeps to it is not changed at all. In a reference that was made, and not given, no action is
+    further from the best than actions can be.
     """
     possible = problem.action_gap
     spread = float(np.ptp(backup.shifts(problem.actions), axis=0).max()) if is_mixture(backup) else possible
     likely = spread + backup.temperature * math.log(problem.actions / 1e-12)
-    return likely if error_range is None else max(possible, min(likely, possible + error_range))
+    if error_range is not None:
+        return max(possible, min(likely, possible + error_range))
+    return min(likely, possible) if made else likely
 
 
 def conditioned(reference: Reference, states: States, gap: float, actions: int) -> tuple[Floats, Floats]:
@@ -251,8 +260,9 @@ class Sampling:
         guesses = np.clip(shifted[0] + top[0], *possible)
         if reference is None:
             guesses = np.full(actions, sum(possible) / 2.0)
-        around = self._root, setting.backup, known, self._problem, setting.error_range
-        self.engine, self._advantages = chains_for(*around)
+        self.engine, self._advantages = chains_for(
+            self._root, setting.backup, known, self._problem, setting.error_range, setting.made
+        )
         # The improvement of a reference may depend on time, so a checkpoint tells chains around one from another.
         about = f"reference of {getattr(reference, 'calls', 0)} calls"
         self.work = Work(self.engine, self._root.model, self._root.state, self._root.seed, about)

@@ -18,6 +18,9 @@ from smoothplan.base.records import plain
 Shown = bool | Literal["json"]
 """How progress is shown: not at all, as a live line, or as JSON lines."""
 
+LINE_SECONDS = 1.0
+"""The least time between two JSON lines."""
+
 
 class Bottleneck(NamedTuple):
     """A pair whose own uncertainty keeps the gap at the root wide."""
@@ -130,7 +133,7 @@ class Display(AbstractContextManager["Display"]):
         """Shows the calls made, the interval, and the progress towards an action that is good enough, if any."""
         self._calls, self._interval, self._gap = int(calls), interval, gap
         if self._mode and self._clock() >= self._next:
-            self._next = self._clock() + (1.0 if self._mode == "json" else 0.1)  # seconds until the next one
+            self._next = self._clock() + (LINE_SECONDS if self._mode == "json" else 0.1)
             self._refresh()
             if self._mode == "json":
                 self._write("running")
