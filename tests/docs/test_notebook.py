@@ -12,7 +12,7 @@ from tests.browser import Watched, launched
 group = pytest.mark.xdist_group("notebook")  # one execution serves all
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def executed() -> Any:
     return notebook.executed()
 

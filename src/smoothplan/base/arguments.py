@@ -188,9 +188,9 @@ def distributions(name: str, values: ArrayLike, size: int) -> Floats:
     return result
 
 
-def _refuse(text: str, values: Floats, wrong: Any, form: str = "") -> None:
+def _refuse(text: str, values: Floats, wrong: NDArray[np.bool_], form: str = "") -> None:
     """Raises if any value is wrong, naming the first one and its index."""
-    if np.any(wrong):
+    if wrong.any():
         index = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise ValueError(f"{text} {values[index]:{form}}" + (f" at index {index}" if index else ""))
 

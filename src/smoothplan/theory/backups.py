@@ -132,7 +132,8 @@ class SoftmaxMixture(ABC):
     def _aligned(self, name: str, rows: Floats, states: Any) -> tuple[Floats, Floats, Floats]:
         """Rows [..., K], the shifts, and the weights at states that align with the rows."""
         shifts, weights = self.shifts(rows.shape[-1]), self.weights(states)
-        _action_values(rows, len(shifts), name)
+        if len(shifts) != rows.shape[-1]:
+            raise ValueError(f"{name} must have {len(shifts)} actions along its last axis, got shape {rows.shape}")
         try:
             np.broadcast_shapes(rows.shape[:-1], weights.shape[:-1])
         except ValueError:
