@@ -15,7 +15,7 @@ from smoothplan.base import streams
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.bounds.converge import converge, new_side
 from smoothplan.bounds.gape import OTGapE, SearchRun
-from smoothplan.bounds.rounds import TUNING, BestAction, Rounds, root_intervals
+from smoothplan.bounds.rounds import SHARING, BestAction, Rounds, root_intervals
 from smoothplan.chains.shared import SharedReference
 from smoothplan.models.model import States
 from smoothplan.run.records import Root
@@ -109,7 +109,7 @@ def test_the_check_notices_a_missing_union() -> None:
     assert too_many(sum(proofs_fail(model, HARD, Forgetful, seed, 4000) for seed in range(runs)), runs)
 
 
-@pytest.mark.parametrize("parts", [1, TUNING.parts])
+@pytest.mark.parametrize("parts", [1, SHARING.parts])
 def test_the_relative_gap_covers_every_part(parts: int) -> None:
     """It is that of plain sweeps, with the anchor's value at the end of its part that is worse: in the worst part."""
     for seed in (2, 3, 4):  # no action is proved to be the best within these calls

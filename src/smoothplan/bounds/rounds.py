@@ -26,7 +26,7 @@ from smoothplan.graph.graph import Graph
 from smoothplan.theory.backups import depends_on_state
 
 
-class Tuning(NamedTuple):
+class RoundTuning(NamedTuple):
     """The numbers that tune rounds. Any others are valid too: they change the price of a search, and nothing else.
 
     A round makes a fraction of the calls made before, less near the end. The fraction is small at first, or while
@@ -49,7 +49,7 @@ class Tuning(NamedTuple):
     bottlenecks: int = 3  # pairs that are reported to hold up the gap
 
 
-TUNING = Tuning()
+SHARING = RoundTuning()
 
 
 class BestAction(NamedTuple):
@@ -121,16 +121,16 @@ class Rounds:
         self.anchor = 0
         self._anchored = 0  # calls when it was chosen
         self._relative = False  # whether relative bounds were better then
-        self._growth = TUNING.growth[0]  # of the last round
+        self._growth = SHARING.growth[0]  # of the last round
         self._visits: dict[bool, Floats] = {}  # whether relative → averages from above and from below, [2, n·K]
 
     def take_over(self, calls: int) -> bool:
         """Whether the next samples are those of a round: few pairs are new."""
-        if calls >= TUNING.epoch * self._mark[0]:
+        if calls >= SHARING.epoch * self._mark[0]:
             pairs = max(int(self._explorer.graph.totals[0]["pairs"]), 1)
             discovery = math.log(pairs / self._mark[1]) / math.log(calls / self._mark[0])
-            fresh, stale = TUNING.discovery
-            self._on = discovery <= (fresh if self._on else stale) or calls >= TUNING.calls_per_pair[0] * pairs
+            fresh, stale = SHARING.discovery
+            self._on = discovery <= (fresh if self._on else stale) or calls >= SHARING.calls_per_pair[0] * pairs
             self._mark = calls, pairs
         return self._on
 
@@ -160,9 +160,9 @@ class Rounds:
         middles = relative.root.mean(axis=1)
         self.differences = middles - middles.mean()
         found = best_action(relative.root[None])
-        if epsilon < found.gap <= TUNING.parts * epsilon:
-            cuts = np.linspace(low, high, TUNING.parts + 1)
-            parts = self._brackets(tolerance, [(self.anchor, *cuts[i : i + 2]) for i in range(TUNING.parts)], threads)
+        if epsilon < found.gap <= SHARING.parts * epsilon:
+            cuts = np.linspace(low, high, SHARING.parts + 1)
+            parts = self._brackets(tolerance, [(self.anchor, *cuts[i : i + 2]) for i in range(SHARING.parts)], threads)
             found = best_action(np.stack([part.root for part in parts]))
         if self.proved is None or found.gap < self.proved.gap:
             self.proved = found
@@ -177,7 +177,9 @@ class Rounds:
 
     def _tolerance(self, epsilon: float) -> float:
         """The accuracy that converged values need."""
-        return TUNING.accuracy * max(epsilon, best_action(root_intervals(self._explorer)[None]).gap, 1e-9 * self._width)
+        return SHARING.accuracy * max(
+            epsilon, best_action(root_intervals(self._explorer)[None]).gap, 1e-9 * self._width
+        )
 
     @property
     def _calls(self) -> int:
@@ -196,7 +198,7 @@ class Rounds:
     def _choose_anchor(self, tolerance: float, absolute: Bracket, calls: int, threads: int) -> None:
         """The state that leaves the smallest gap: the root, the last anchor, or one that is visited most."""
         visits = self._new_visits(absolute)[1].reshape(-1, self._explorer.rules.actions).sum(axis=1)
-        candidates = dict.fromkeys([self.anchor, 0, *np.argsort(-visits)[: TUNING.anchors].tolist()])
+        candidates = dict.fromkeys([self.anchor, 0, *np.argsort(-visits)[: SHARING.anchors].tolist()])
         brackets = self._brackets(tolerance, [(number, *self._ends(number)) for number in candidates], threads)
         gaps = [best_action(bracket.root[None]).gap for bracket in brackets]
         self.anchor, self._anchored = list(candidates)[int(np.argmin(gaps))], calls
@@ -238,15 +240,15 @@ class Rounds:
         gain, exponents = gains[0]
         self.exponent = float(gain @ exponents / gain.sum()) if gain.any() else 0.5
         self.bottlenecks = self._largest_parts(brackets[0], visits[0])
-        small, large = TUNING.growth
+        small, large = SHARING.growth
         pairs = int(graph.totals[0]["pairs"])
-        largest = np.interp(math.log(calls / pairs), np.log(TUNING.calls_per_pair), TUNING.growth)
-        self._growth = large if pairs > TUNING.large else float(np.interp(self.exponent, [0.5, 1.0], [largest, small]))
+        largest = np.interp(math.log(calls / pairs), np.log(SHARING.calls_per_pair), SHARING.growth)
+        self._growth = large if pairs > SHARING.large else float(np.interp(self.exponent, [0.5, 1.0], [largest, small]))
         growth = self._growth
         if gap < epsilon * (1.0 + growth) ** self.exponent:  # less is enough
             growth = max((gap / epsilon) ** (1.0 / self.exponent) - 1.0, small / 2.0)
         budget = max(growth * calls, float(self._explorer.rules.actions))
-        shares = [1.0] if len(brackets) == 1 else [1.0 - TUNING.absolute_share, TUNING.absolute_share]
+        shares = [1.0] if len(brackets) == 1 else [1.0 - SHARING.absolute_share, SHARING.absolute_share]
         wanted = np.zeros(len(counts))
         for each, share in zip(gains, shares, strict=True):
             wanted = np.maximum(wanted, _shared_out(counts, *each, share * budget))
@@ -256,7 +258,7 @@ class Rounds:
         """Visits of pairs, averaged over rounds, from above and from below, [2, n·K]."""
         visits, relative = self._new_visits(bracket), bracket.upper.anchor >= 0
         if relative in self._visits:
-            before, memory = self._visits[relative], TUNING.memory ** (self._growth / TUNING.growth[0])
+            before, memory = self._visits[relative], SHARING.memory ** (self._growth / SHARING.growth[0])
             visits *= 1.0 - memory
             visits[:, : before.shape[1]] += memory * before
         self._visits[relative] = visits
@@ -290,7 +292,7 @@ class Rounds:
         """The pairs with the largest shares of the gap, by their entries."""
         bonuses = np.minimum([bracket.upper.bonus, bracket.lower.bonus], self._width)
         parts = visits[0] * bonuses[0] + visits[1] * bonuses[1]
-        largest, total = np.argsort(-parts)[: TUNING.bottlenecks], float(np.sum(parts))
+        largest, total = np.argsort(-parts)[: SHARING.bottlenecks], float(np.sum(parts))
         return tuple((int(entry), float(parts[entry] / total)) for entry in largest if parts[entry] > 0.0)
 
     # Checkpoints

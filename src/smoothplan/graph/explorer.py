@@ -157,7 +157,7 @@ class Explorer:
         self.work = walks.Workspace(
             frames=np.zeros((1, 1 + columns, actions + 1)),
             room=np.zeros((4, min(16, rules.bound))),
-            path=np.zeros((walks.TUNING.longest if rules.endless else rules.stages, 3), dtype=np.int64),
+            path=np.zeros((walks.WALKING.longest if rules.endless else rules.stages, 3), dtype=np.int64),
         )
         self._loop = np.zeros(1, dtype=walks.LOOP_STATE)
         self._weights = np.zeros((0, columns))  # [.., J], if they depend on the state of a simulator

@@ -41,7 +41,7 @@ SAMPLE, PAUSED, CONVERGED = range(4, 7)
 is within ε."""
 
 
-class Tuning(NamedTuple):
+class WalkTuning(NamedTuple):
     """The numbers that tune walks. Any others are valid too: they change the price of a search, and nothing else."""
 
     growth: float = 0.2  # a pair is sampled again by this fraction of the samples that it has
@@ -58,7 +58,7 @@ class Tuning(NamedTuple):
     far: float = 0.05  # a survey's walk ends once its discount is below this
 
 
-TUNING = Tuning()
+WALKING = WalkTuning()
 
 LOOP_STATE = np.dtype(
     [
@@ -117,10 +117,10 @@ def next_action(graph: Graph, rules: Rules, state: int, stage: int, frames: Floa
 @partial(compiled, merged=True)
 def goes_on(graph: Graph, rules: Rules, successor: int, stage: int, steps: int, weight: float, gap: float) -> bool:
     """Whether a walk that has come to a successor at a stage goes on from there."""
-    if successor == ENDED or stage == rules.stages or steps >= TUNING.longest:
+    if successor == ENDED or stage == rules.stages or steps >= WALKING.longest:
         return False
     node = successor * rules.stages + stage
-    return not rules.endless or weight * (graph.high[node] - graph.low[node]) >= TUNING.cut * gap
+    return not rules.endless or weight * (graph.high[node] - graph.low[node]) >= WALKING.cut * gap
 
 
 @partial(compiled, inner=True, merged=True)
@@ -159,12 +159,12 @@ def _focused_walk(
             break
         action = next_action(graph, rules, state, stage, work.frames, backup, stream)
     # Ignores negligible stakes: a walk that ends early may meet only pairs that are known well.
-    graph.totals[0].stake = max(stake, TUNING.fading * graph.totals[0].stake)
-    if stake > 0.0 and stake >= TUNING.negligible * graph.totals[0].stake:
+    graph.totals[0].stake = max(stake, WALKING.fading * graph.totals[0].stake)
+    if stake > 0.0 and stake >= WALKING.negligible * graph.totals[0].stake:
         now.steps = place + 1
         return True
     now.steps = steps
-    return bool(now.idle >= TUNING.idle)
+    return bool(now.idle >= WALKING.idle)
 
 
 @partial(compiled, inner=True)
@@ -178,7 +178,7 @@ def _exploring_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: S
     certain = rules.bound == 1 and rules.kind != VARYING
     state, weight = start, 1.0
     chosen, stake = -1, 0.0
-    for _ in range(TUNING.longest):
+    for _ in range(WALKING.longest):
         # The action that was sampled least is a candidate.
         first = state * rules.actions
         least = 0
@@ -192,7 +192,7 @@ def _exploring_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: S
             chosen, stake = first + least, weight / count
         # The action to follow.
         best = 0
-        if state >= len(q) or uniform(stream) < TUNING.explore_rate:
+        if state >= len(q) or uniform(stream) < WALKING.explore_rate:
             best = int(uniform(stream) * rules.actions)
         else:
             for action in range(1, rules.actions):
@@ -200,7 +200,7 @@ def _exploring_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: S
                     best = action
         state = seen_successor(graph, first + best, stream)
         weight *= rules.discount
-        if state == ENDED or weight < TUNING.far:
+        if state == ENDED or weight < WALKING.far:
             break
     return chosen
 
@@ -220,13 +220,13 @@ def select(
     calls = int(stream[CALLS])
 
     if q is not None:  # a survey
-        if calls >= now.until or now.idle >= TUNING.idle:
+        if calls >= now.until or now.idle >= WALKING.idle:
             return PAUSED
         entry = _exploring_walk(graph, rules, q, now.start, stream)
         now.count = 0
         if entry >= 0:
             now.state, now.stage, now.sampled, now.entry = entry // rules.actions, 0, entry % rules.actions, entry
-            now.count = min(max(1, int(TUNING.growth * graph.pairs[entry].count)), now.until - calls)
+            now.count = min(max(1, int(WALKING.growth * graph.pairs[entry].count)), now.until - calls)
         return SAMPLE
 
     if now.steps == 0:  # a new round
@@ -248,7 +248,7 @@ def select(
             now.state, now.stage, now.sampled = work.path[last, 0], work.path[last, 1], work.path[last, 2]
             now.entry = pair_at(rules, now.state, now.stage, now.sampled)
             now.count = (
-                min(max(1, int(TUNING.growth * graph.pairs[now.entry].count)), now.until - calls) if found else 0
+                min(max(1, int(WALKING.growth * graph.pairs[now.entry].count)), now.until - calls) if found else 0
             )
             return SAMPLE
 
@@ -278,7 +278,7 @@ def absorb(
         return
     # Charges the calls to the round's action and to the debt to trajectories; the first of a focused round is free.
     graph.spent[now.action] += now.count
-    graph.totals[0].debt += max(now.count - 1, 0) if now.focused else -TUNING.repeats_per_step * now.count
+    graph.totals[0].debt += max(now.count - 1, 0) if now.focused else -WALKING.repeats_per_step * now.count
     calls = int(stream[CALLS])
     if not now.focused:  # a trajectory may go on
         now.stage = now.stage if rules.endless else now.stage + 1
@@ -292,7 +292,7 @@ def absorb(
     for step in range(now.steps - 1, -1, -1):
         back_up(graph, rules, work.path[step, 0], work.path[step, 1], work.frames, work.room, backup)
     now.steps = 0
-    if calls > TUNING.sweep * graph.totals[0].swept + 10:
+    if calls > WALKING.sweep * graph.totals[0].swept + 10:
         graph.totals[0].swept = calls
         sweep(graph, rules, work.frames, work.room, backup)
 
