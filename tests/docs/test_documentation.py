@@ -166,7 +166,7 @@ def test_the_site_asks_for_nothing_from_elsewhere() -> None:
     assert "- javascripts/iframe-worker.js" in settings
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built without a warning."""
     folder = tmp_path_factory.mktemp("documentation") / "site"
@@ -183,7 +183,7 @@ def test_the_site_is_built_without_a_warning(site: Path) -> None:
         assert (site / page).stat().st_size > 0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with launched() as browser:
         yield browser
