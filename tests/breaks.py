@@ -48,9 +48,9 @@ class Copy:
         for path in sorted((self._tree / "tests").rglob("test_*.py")):
             for name in re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.MULTILINE):
                 self._nodes.setdefault(name, []).append(f"{path.relative_to(self._tree)}::{name}")
-        # Caches of compiled code depend on all sources. Here a break in Python code uses the cache of the whole tree.
+        # A cache of compiled code depends on all modules that a kernel imports. Here a break in Python code uses it.
         for path, text in self._texts.items():
-            self._texts[path] = text.replace('in sorted(root.rglob("*.py")):', "in list[Path]():")
+            self._texts[path] = text.replace("for path in sorted(texts):", "for path in list[Path]():")
             path.write_text(self._texts[path], "utf-8")
 
     def _found(self, test: str) -> list[str]:

@@ -247,18 +247,17 @@ def test_cached_code_loads_in_another_process(tmp_path: Path) -> None:
         assert in_another_process(code, NUMBA_CACHE_DIR=str(tmp_path)) == "converged\n"
 
 
-def test_the_cache_depends_on_all_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_depends_on_the_sources_of_all_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numba's own stamp is that of one file, so that a change of a function called from another file goes unnoticed."""
 
     def hits(sources: str) -> int:
-        monkeypatch.setattr(compiling, "_sources", lambda: sources)
+        monkeypatch.setattr(compiling, "_stamp", lambda file: sources)
         function: Any = compiled(_calling.__wrapped__)  # type: ignore[attr-defined]
         function(1)
         paths.add(Path(function.dispatcher._cache._cache_file._index_path))
         return sum(function.dispatcher.stats.cache_hits.values())
 
     paths: set[Path] = set()
-    assert len(compiling._sources()) == 32
     hits("some")
     assert hits("some") == 1
     assert hits("others") == 0
@@ -266,3 +265,23 @@ def test_the_cache_depends_on_all_sources(monkeypatch: pytest.MonkeyPatch) -> No
     (index,) = paths
     index.write_bytes(pickle.dumps(load_numba().__version__) + b"not to be read")
     assert hits("others") == 0
+
+
+def test_the_stamp_of_a_kernel_covers_the_modules_that_it_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Editing the command line keeps compiled code; editing a module that a kernel imports, however far, does not."""
+    kernel, read = str(Path(compiling.__file__).parents[1] / "recursive" / "compiled.py"), Path.read_text
+
+    def stamp(edited: str) -> str:
+        def text(path: Path, encoding: str) -> str:
+            return read(path, encoding) + "#" * path.as_posix().endswith(edited)
+
+        monkeypatch.setattr(Path, "read_text", text)
+        compiling._stamp.cache_clear()
+        return compiling._stamp(kernel)
+
+    try:
+        plain = stamp("nothing")
+        assert stamp("smoothplan/cli.py") == plain
+        assert len({plain, *map(stamp, ("recursive/compiled.py", "base/streams.py", "theory/softmaxes.py"))}) == 4
+    finally:
+        compiling._stamp.cache_clear()

@@ -4,6 +4,7 @@ Compiling takes seconds the first time and loading from the cache tenths of a se
 `working_time` is a clock that stands still meanwhile.
 """
 
+import re
 import sys
 import threading
 import time
@@ -158,9 +159,10 @@ class Compiled:
                 )
                 with suppress(AttributeError):  # it has no cache; Numba's own stamp forgets callees in other files
                     cache = self._made._cache._cache_file
-                    cache._source_stamp = _sources()
+                    stamp = _stamp(self.py_func.__code__.co_filename)
+                    cache._source_stamp = stamp
                     # Numba compares this one before it reads the rest, which may refer to modules that have moved.
-                    cache._version = f"{numba.__version__} {_sources()}"
+                    cache._version = f"{numba.__version__} {stamp}"
                 if self._signature is not None:
                     self._made.compile(self._signature())
                     self._made.disable_compile()
@@ -185,12 +187,22 @@ class Compiled:
 
 
 @cache
-def _sources() -> str:
-    """A digest of this package's source code."""
+def _stamp(file: str) -> str:
+    """A digest of a source file and of all modules of this package that it imports, directly or through others."""
+    root, texts, ahead = Path(__file__).parents[2], dict[Path, str](), [Path(file)]
+    while ahead:
+        path = ahead.pop()
+        if path in texts or not path.is_file():
+            continue
+        texts[path] = path.read_text(encoding="utf-8")
+        imports = r"(?m)(?:from|import) (smoothplan[.\w]*)(?: import ([^()]+?$|\([^)]+\)))?"
+        for module, names in re.findall(imports, texts[path]):
+            for name in (module, *(f"{module}.{part}" for part in re.findall(r"\w+", names))):
+                place = root.joinpath(*name.split("."))
+                ahead += [place.with_suffix(".py"), place / "__init__.py"]
     digest = blake2b(digest_size=16)
-    root = Path(__file__).parents[1]
-    for path in sorted(root.rglob("*.py")):
-        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    for path in sorted(texts):
+        digest.update(f"{path.name}\0{texts[path]}".encode())
     return digest.hexdigest()
 
 
