@@ -1,11 +1,11 @@
-"""The golden file: the bits of what every planner finds, from before a change that must not change them.
+"""The golden file: the bits of every planner's results, to show that a change of code keeps them.
 
-    python -m tests.golden make                      # writes tests/golden.json
-    python -m tests.golden check                     # computes everything again, and prints each difference
+    python -m tests.golden make                      # before the change: writes tests/golden.json
+    python -m tests.golden check                     # after it: computes everything again, and prints each difference
     python -m tests.golden check --only "plan/uct"   # only the cases whose name contains this
 
-Only the public namespace is used here, so modules may be moved and renamed. A file is good for one kind of processor
-and one set of versions of the libraries, which it names.
+Only the public namespace is used here, so modules may be moved and renamed. The last bits depend on the processor and
+on the versions of the libraries, so the file is made anew on each machine and is not part of the repository.
 """
 
 import argparse
