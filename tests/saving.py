@@ -1,10 +1,6 @@
 """Checks of what is saved and restored."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-import pytest
 
 from smoothplan.base.records import Arrays
 
@@ -24,37 +20,3 @@ def equal(one: Arrays, two: Arrays) -> bool:
         == (two[name].dtype, two[name].shape, two[name].tobytes())
         for name in one
     )
-
-
-def put(name: str, index: Any, value: Any) -> Callable[[Arrays], None]:
-    """Changes a number in an array."""
-
-    def change(arrays: Arrays) -> None:
-        arrays[name] = arrays[name].copy()
-        arrays[name][index] = value
-
-    return change
-
-
-def remade(name: str, function: Callable[[Any], Any]) -> Callable[[Arrays], None]:
-    """Replaces an array."""
-
-    def change(arrays: Arrays) -> None:
-        arrays[name] = function(arrays[name])
-
-    return change
-
-
-Damage = tuple[str, Callable[[Arrays], Any]]
-"""What an error says, and what was done to the arrays."""
-
-
-def refused(fresh: Any, good: Arrays, damages: list[Damage]) -> None:
-    """Each damage is an error that names it, and leaves everything as it was."""
-    before = fresh.saved()
-    for complaint, damage in damages:
-        arrays = dict(good)
-        damage(arrays)
-        with pytest.raises(ValueError, match=complaint):
-            fresh.restore(arrays)
-        assert equal(fresh.saved(), before)

@@ -20,7 +20,7 @@ from smoothplan.theory import exact
 from smoothplan.theory.backups import HardMax, SoftmaxMixture, softmaxes
 from tests.chains.worlds import BACKUPS
 from tests.common import Counter, by_state, ending, vectorised
-from tests.saving import Damage, copied, equal, put, refused, remade
+from tests.saving import copied, equal
 
 
 def test_a_critic_is_any_function_and_a_table_is_what_was_given() -> None:
@@ -139,43 +139,6 @@ def test_a_default_reference_is_restored_without_a_call() -> None:
         assert counter.calls == before > 0
         assert equal(answers(again), answers(made))
         assert repr(again) == repr(made)
-
-
-DAMAGES: dict[str, list[Damage]] = {
-    "keyed": [
-        ("'optimistic' must be values", remade("optimistic", lambda values: np.zeros(len(values) + 1000))),
-        ("'estimates_q' must be finite", put("estimates_q", (0, 0), np.nan)),
-        ("'up_to_date' must be numbers of calls", put("up_to_date", 0, 2**40)),
-    ],
-    "compiled simulator": [
-        ("'table' must have shape", put("shape", 0, 100)),
-        ("'table' must be finite", put("table", (0, 0), np.nan)),
-        ("must be below the upper", put("grid", (0, 0), 1e9)),
-        ("'grid' must be inside", put("grid", (0, 0), -1e9)),
-        ("'generator' is missing", lambda arrays: arrays.pop("generator")),
-    ],
-    "fitted": [
-        ("'next_states' must have shape", remade("states", lambda states: states[:-1])),
-        ("'rewards' must be finite", put("rewards", (0, 0), np.nan)),
-        ("'walkers' must have shape", remade("walkers", lambda walkers: walkers[:-1])),
-        ("'last' must be actions below 2", put("last", 0, 2)),
-        ("'targets' must be those of states", put("numbers", 0, 1)),
-    ],
-}
-
-
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damaged_references_are_refused(name: str) -> None:
-    reference = REFERENCES[name]()
-    reference.improve(600)
-    answers(reference)
-    refused(reference, reference.saved(), DAMAGES[name])
-
-
-def test_the_ends_of_a_box_that_were_given_stay() -> None:
-    saved = REFERENCES["open grid"]().saved()
-    with pytest.raises(ValueError, match="the corners of a box must be those that were given"):
-        GridReference.build(LINE, sp.LogSumExp(0.1), low=[-0.5], samples=2, saved=saved)
 
 
 @pytest.mark.parametrize("name", ["keyed", "open grid", "fitted"])

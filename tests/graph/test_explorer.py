@@ -1,6 +1,5 @@
-"""Explorers that are saved, restored or interrupted go on with the same bits; arrays that do not fit are refused."""
+"""Explorers that are saved, restored or interrupted go on with the same bits."""
 
-from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -14,9 +13,8 @@ from smoothplan.bounds.explored import explored
 from smoothplan.bounds.gape import OTGapE
 from smoothplan.graph.explorer import Explorer
 from smoothplan.models.model import States
-from smoothplan.run.records import EngineName
-from tests.common import begun, by_state, ending, started, vectorised
-from tests.saving import Damage, copied, equal, put, refused, remade
+from tests.common import begun, by_state, ending, vectorised
+from tests.saving import copied, equal
 
 MANY = 10**9
 """More rounds than any search makes."""
@@ -101,64 +99,6 @@ def test_states_of_any_shape_and_a_simulator_that_draws_small_numbers() -> None:
         for one in (search, fresh):
             one.explore(0.0, 200, MANY)
         assert same(search, fresh)
-
-
-# What does not fit
-
-
-def put_field(name: str, field: str, value: Any) -> Callable[[Arrays], None]:
-    """Changes a field of the first record, or of the first pair that was sampled."""
-
-    def change(arrays: Arrays) -> None:
-        arrays[name] = arrays[name].copy()
-        arrays[name][field][np.flatnonzero(arrays[name]["count"])[0] if name == "pairs" else 0] = value
-
-    return change
-
-
-MISFITS: list[Damage] = [
-    ("'hits' is missing", lambda arrays: arrays.pop("hits")),
-    ("'low' must have shape", remade("low", lambda low: low[:-1])),
-    ("'high' must have dtype float64", remade("high", lambda high: high.astype(np.float32))),
-    ("'q_low' must be finite", put("q_low", 0, np.nan)),
-    ("must be the state of a generator", put("generator", 4, 2)),
-    ("'totals' must be those of a graph", put_field("totals", "states", 2**31)),
-    ("'totals' must be those of a graph", put_field("totals", "states", 0)),
-    ("'successors' must be known states", remade("successors", lambda successors: np.full_like(successors, 2**30))),
-    ("'successors' must be known states", remade("successors", lambda successors: np.full_like(successors, -1))),
-    ("'pairs' must have outcomes", put_field("pairs", "seen", 0)),
-    ("'pairs' must have outcomes", put_field("pairs", "seen", 1000)),
-    ("'pairs' must have outcomes", put_field("pairs", "start", 10**6)),
-    ("'totals' must be those of a graph", put_field("totals", "outcomes", 0)),
-    ("'relative_visits' must be finite", remade("relative_visits", lambda _: np.full((2, 1), np.nan))),
-]
-
-
-TABLE_MISFITS: list[Damage] = [
-    ("'keys' must begin with the root", put("keys", 0, 5)),
-    ("'keys' must be states", put("keys", 1, 12)),
-]
-
-
-STATES_MISFITS: list[Damage] = [
-    ("'states' must begin with the root", put("states", 0, 5)),
-    ("'states' must differ in their keys", put("states", 1, 0)),
-    ("'keys' must be numbers", put("keys", 1, 2)),
-]
-
-
-@pytest.mark.parametrize(("engine", "more"), [("compiled", TABLE_MISFITS), ("batched", STATES_MISFITS)])
-def test_arrays_that_do_not_fit_are_refused(engine: EngineName, more: list[Damage]) -> None:
-    planner = OTGapE(by_state(MODELS["ending"]), 0.0)
-    search, fresh = (started(planner, MODELS["ending"], engine) for _ in range(2))
-    search.explorer.explore(0.0, 500, MANY)
-    good = search.saved() | {"another name": np.zeros(3)}
-    refused(fresh, good, MISFITS + more)
-    fresh.restore(good)
-    assert same(fresh.explorer, search.explorer)
-
-
-# Interruptions
 
 
 def uncharged(search: Explorer) -> Arrays:

@@ -8,9 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
-
-from smoothplan.base.arguments import Floats
+from numpy.typing import NDArray
 
 Arrays = dict[str, NDArray[Any]]
 """Arrays by name, none of them of Python objects."""
@@ -75,28 +73,3 @@ def plain(thing: Any) -> Any:
     if isinstance(thing, dict):
         return {name: plain(value) for name, value in thing.items()}
     return [plain(value) for value in thing] if isinstance(thing, list | tuple) else thing
-
-
-def require(condition: Any, expected: str) -> None:
-    """Refuses saved arrays unless a condition holds."""
-    if not condition:
-        raise ValueError(f"the saved arrays do not fit: {expected}")
-
-
-def piece(arrays: Readable, name: str, dtype: DTypeLike, *shape: int | None) -> NDArray[Any]:
-    """The array of that name, which must have this dtype and shape; None for any length."""
-    array = arrays.get(name)
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"the saved arrays do not fit: {name!r} is missing")
-    fits = array.ndim == len(shape) and all(want in (None, have) for have, want in zip(array.shape, shape, strict=True))
-    wanted = "[" + ", ".join("any" if length is None else str(length) for length in shape) + "]"
-    require(fits, f"{name!r} must have shape {wanted}, got {list(array.shape)}")
-    require(array.dtype == dtype, f"{name!r} must have dtype {np.dtype(dtype)}, got {array.dtype}")
-    return array
-
-
-def finite(arrays: Readable, name: str, *shape: int | None) -> Floats:
-    """The array of that name, of finite numbers."""
-    array = piece(arrays, name, np.float64, *shape)
-    require(np.isfinite(array).all(), f"{name!r} must be finite")
-    return array

@@ -352,13 +352,7 @@ class SearchRun:
         return self.explorer.saved() | rounds | self._history.saved()
 
     def restore(self, arrays: Readable) -> None:
-        """Takes on the search that was saved.
-
-        Raises:
-            ValueError: the arrays are not those of such a search, which is then as it was.
-        """
-        rounds = None if self.rounds is None else self.rounds.restored(arrays)
-        history = History()
-        history.restore(arrays, self._root.model.actions)
+        """Takes on the search that was saved."""
         self.explorer.restore(arrays)
-        self.rounds, self._history = rounds, history
+        self.rounds = None if self.rounds is None else self.rounds.restored(arrays)
+        self._history.restore(arrays)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints
-from smoothplan.base.records import Arrays, Readable, finite, piece
+from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.streams import CALLS
 from smoothplan.bounds.converge import Side, converge, flow, new_side
 from smoothplan.graph.explorer import Explorer
@@ -311,17 +311,16 @@ class Rounds:
         }
 
     def restored(self, arrays: Readable) -> "Rounds":
-        """The saved state, of a graph that is restored too. ValueError if it does not fit."""
-        result, numbers = Rounds(self._explorer), piece(arrays, "rounds", np.int64, 7).tolist()
+        """The saved state, of a graph that is restored too."""
+        result, numbers = Rounds(self._explorer), arrays["rounds"].tolist()
         on, calls, pairs, result.anchor, result._anchored, relative, result._compared = numbers
         result._on, result._mark, result._relative = bool(on), (calls, pairs), bool(relative)
-        result._growth, result.exponent = finite(arrays, "growth", 2).tolist()
-        bottlenecks = finite(arrays, "bottlenecks", None, 2).tolist()
-        result.bottlenecks = tuple((int(entry), share) for entry, share in bottlenecks)
-        for best, challenger, gap in finite(arrays, "proved", None, 3).tolist():
+        result._growth, result.exponent = arrays["growth"].tolist()
+        result.bottlenecks = tuple((int(entry), share) for entry, share in arrays["bottlenecks"].tolist())
+        for best, challenger, gap in arrays["proved"].tolist():
             result.proved = BestAction(int(best), int(challenger), gap)
-        result.differences = finite(arrays, "differences", None).copy()
-        visits = {kind: finite(arrays, name, 2, None) for kind, name in ((False, "visits"), (True, "relative_visits"))}
+        result.differences = arrays["differences"].copy()
+        visits = {False: arrays["visits"], True: arrays["relative_visits"]}
         result._visits = {kind: each.copy() for kind, each in visits.items() if each.size}
         return result
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
-from smoothplan.base.records import Arrays, Readable, finite, piece, require
+from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.streams import CALLS, Stream, uniform
 from smoothplan.graph.explorer import NO_TABLE, Key, StateIndex, required_key, searched_table
 from smoothplan.graph.graph import empty_slots, enter_all, slot_of, spans
@@ -403,19 +403,7 @@ class UCTRun:
         return self.oracle.saved() | arrays | states
 
     def restore(self, arrays: Readable) -> None:
-        """Takes on the arrays that `saved` gave, of a search that was made with the same arguments.
-
-        Raises:
-            ValueError: they are not such arrays. The search is then as it was.
-        """
-        keys, actions = piece(arrays, "keys", np.int64, None), self.rules.actions
-        size = len(keys)
-        require(size > 0 and keys[0] == self.tree.keys[0], "'keys' must begin with the root")
-        require(piece(arrays, "size", np.int64, 1)[0] == size, "'size' must be the number of nodes")
-        piece(arrays, "counts", np.int64, size, actions)
-        finite(arrays, "means", size, actions)
-        for name in ("least", "most"):
-            piece(arrays, name, np.float64, size)
-        index = None if self._index is None else self._index.restored(arrays)
+        """Takes on the arrays that `saved` gave, of a search that was made with the same arguments."""
+        self._index = None if self._index is None else self._index.restored(arrays)
         self.oracle.restore(arrays)
-        self.tree, self._index = resized(arrays, max(FIRST_NODES, size), actions), index
+        self.tree = resized(arrays, max(FIRST_NODES, len(arrays["keys"])), self.rules.actions)

@@ -12,7 +12,7 @@ from threadpoolctl import ThreadpoolController
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats
-from smoothplan.base.records import Arrays, Readable, finite, piece, require
+from smoothplan.base.records import Arrays, Readable
 from smoothplan.chains.reference import reason, start_of
 from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.theory import curvature
@@ -358,35 +358,15 @@ class FittedReference:
         return self._oracle.saved() | kept | {"numbers": numbers}
 
     def restore(self, arrays: Readable) -> None:
-        """Takes on the state of a reference that was made with the same arguments, by a fit to the same targets.
-
-        Raises:
-            ValueError: the arrays are not those of such a reference, which is then as it was.
-        """
-        actions, shape, dtype = self._model.actions, self._root.shape, self._root.dtype
-        states = piece(arrays, "states", dtype, None, *shape)
-        data = _Data(
-            states,
-            piece(arrays, "next_states", dtype, len(states), actions, *shape),
-            finite(arrays, "rewards", len(states), actions),
-            piece(arrays, "terminals", np.bool_, len(states), actions),
-        )
-        walkers = piece(arrays, "walkers", dtype, FITTING.walkers, *shape)
-        last = piece(arrays, "last", np.int64, FITTING.walkers)
-        require(((last >= 0) & (last < actions)).all(), f"'last' must be actions below {actions}")
-        targets = finite(arrays, "targets", None, actions)
-        visited, fitted_at, hinges = piece(arrays, "numbers", np.int64, 3).tolist()
-        require(len(targets) <= len(states) <= visited, "'targets' must be those of states that were visited")
-        require(0 <= fitted_at <= visited and hinges >= 0, "'numbers' must be of visited states")
-        require((fitted_at > 0) == (len(targets) > 0), "'targets' must be those of the last fit")
+        """Takes on the state of a reference that was made with the same arguments, by a fit to the same targets."""
         self._oracle.restore(arrays)
-        self._data = _Data._make(column.copy() for column in data)
-        self._walkers, self._last, self._targets = walkers.copy(), last.copy(), targets.copy()
-        self.states, self._fitted_at, self._hinges = visited, fitted_at, hinges
+        self._data = _Data._make(arrays[name].copy() for name in _Data._fields)
+        self._walkers, self._last, self._targets = (arrays[name].copy() for name in ("walkers", "last", "targets"))
+        self.states, self._fitted_at, self._hinges = arrays["numbers"].tolist()
         self._regression = self._solution = None
-        if len(targets):
-            self._regression = self._regression_on(self._points(data.states[: len(targets)]))
-            self._solution = self._regression.fit(targets)
+        if len(self._targets):
+            self._regression = self._regression_on(self._points(self._data.states[: len(self._targets)]))
+            self._solution = self._regression.fit(self._targets)
 
     def _points(self, states: States) -> Floats:
         """States [n, ...] as vectors [n, d]."""

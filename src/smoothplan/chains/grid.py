@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints, frozen
-from smoothplan.base.records import Arrays, Readable, finite, piece, require
-from smoothplan.base.streams import CALLS
+from smoothplan.base.records import Arrays, Readable
 from smoothplan.chains.jitted import Grid, grid_nodes, make_grid, spread
 from smoothplan.chains.reference import FiniteModel, TooFewCallsError, iterate, reason
 from smoothplan.models.model import GenerativeModel, Oracle, States
@@ -94,17 +93,6 @@ class Box(NamedTuple):
         return self._replace(
             low=np.where(self.fixed[0], low, low - flat), high=np.where(self.fixed[1], high, high + flat)
         )
-
-    def moved(self, low: Floats, high: Floats) -> "Box":
-        """The box with the ends of a saved one; those that are given must be the same."""
-        require((low < high).all(), "the lower corner of a box must be below the upper one")
-        with np.errstate(over="ignore"):
-            width = high - low
-            usual = np.isfinite(width) & np.isfinite(np.iinfo(np.int64).max / width)  # for any number of cells
-        require(usual.all(), "the width of a box must not be out of all proportion")
-        given = np.where(self.fixed, [self.low, self.high], [low, high])
-        require((given == [low, high]).all(), "the corners of a box must be those that were given")
-        return self._replace(low=low, high=high)
 
 
 class GridReference:
@@ -237,26 +225,11 @@ class GridReference:
         }
 
     def restore(self, arrays: Readable) -> None:
-        """Takes on the state of a reference that was built with the same arguments, whatever it was before.
-
-        Raises:
-            ValueError: the arrays are not those of such a reference, which is then as it was.
-        """
-        box, actions, dimensions = self._box, self._model.actions, len(self._box.low)
-        corners, ends = (finite(arrays, name, 2, dimensions).copy() for name in ("box", "grid"))
-        shape = piece(arrays, "shape", np.int64, dimensions)
-        require((shape >= 2).all(), "'shape' must be 2 at least")
-        nodes = math.prod(shape.tolist())
-        table = finite(arrays, "table", nodes, actions)
-        samples = int(piece(arrays, "samples", np.int64, 1)[0])
-        made = int(piece(arrays, "stream", np.uint64, CALLS + 1)[CALLS])
-        require(1 <= samples <= made // (nodes * actions), f"'samples' must be those of {made} calls, got {samples}")
-        box.moved(ends[0], ends[1])
-        inside = (corners[0] <= ends[0]) & (ends[1] <= corners[1])
-        require(inside.all(), "'grid' must be inside the box")
-        moved = box.moved(corners[0], corners[1])
+        """Takes on the state of a reference that was built with the same arguments, whatever it was before."""
+        (low, high), ends = arrays["box"], arrays["grid"]
         self._oracle.restore(arrays)
-        self._box, self.samples, self.grid = moved, samples, make_grid(ends[0], ends[1], shape, table)
+        self._box, self.samples = self._box._replace(low=low, high=high), int(arrays["samples"][0])
+        self.grid = make_grid(ends[0], ends[1], arrays["shape"], arrays["table"])
 
     def __repr__(self) -> str:
         shape = "×".join(str(nodes) for nodes in self.grid.shape)

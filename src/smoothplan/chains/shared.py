@@ -6,7 +6,7 @@ import numpy as np
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats
-from smoothplan.base.records import Arrays, Readable, finite, piece, require
+from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.streams import CALLS
 from smoothplan.chains.reference import FiniteModel, iterate, numbered, reason, start_of
 from smoothplan.graph.explorer import Explorer, Key
@@ -148,25 +148,12 @@ class SharedReference:
         }
 
     def restore(self, arrays: Readable) -> None:
-        """Takes on the state of a reference that was made with the same arguments, whatever it knew before.
-
-        Raises:
-            ValueError: the arrays are not those of such a reference, which is then as it was.
-        """
-        optimistic, estimates = self._remembered(arrays, "optimistic"), self._remembered(arrays, "estimates")
-        guess = finite(arrays, "guess", 1)
-        up_to_date = piece(arrays, "up_to_date", np.int64, 2)
-        calls = int(piece(arrays, "stream", np.uint64, CALLS + 1)[CALLS])
-        require(((up_to_date >= -1) & (up_to_date <= calls)).all(), "'up_to_date' must be numbers of calls")
+        """Takes on the state of a reference that was made with the same arguments, whatever it knew before."""
         self.explorer.restore(arrays)
-        self._optimistic, self._estimates, self._guess = optimistic, estimates, float(guess[0])
-        self._estimated, self._tightened = up_to_date.tolist()
-
-    def _remembered(self, arrays: Readable, name: str) -> _Values:
-        states = len(piece(arrays, "keys", np.int64, None))
-        values = finite(arrays, name, None)
-        require(len(values) <= states, f"{name!r} must be values of {states} states at most")
-        return _Values(values.copy(), finite(arrays, f"{name}_q", len(values), self._actions).copy())
+        self._optimistic = _Values(arrays["optimistic"].copy(), arrays["optimistic_q"].copy())
+        self._estimates = _Values(arrays["estimates"].copy(), arrays["estimates_q"].copy())
+        self._guess = float(arrays["guess"][0])
+        self._estimated, self._tightened = arrays["up_to_date"].tolist()
 
     def _known(self, states: States, may_end: bool = True) -> States:
         """States that the model may know, or an error."""

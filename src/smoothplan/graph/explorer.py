@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints, frozen
-from smoothplan.base.records import Arrays, Readable, piece, require
+from smoothplan.base.records import Arrays, Readable
 from smoothplan.graph import sets, walks
 from smoothplan.graph.graph import (
     BY_OUTCOME,
@@ -96,12 +96,9 @@ class StateIndex:
 
     def restored(self, arrays: Readable) -> "StateIndex":
         """The index that was saved, with the same root and the same key."""
-        root = np.asarray(self.states[0])
-        states = piece(arrays, "states", root.dtype, None, *root.shape)
-        require(len(states) > 0 and states[0].tobytes() == root.tobytes(), "'states' must begin with the root")
-        result = StateIndex(root, self._key)
-        numbers = [result.number(state) for state in states]
-        require(numbers == list(range(len(states))), "'states' must differ in their keys")
+        result = StateIndex(self.states[0], self._key)
+        for state in arrays["states"]:
+            result.number(state)
         return result
 
 
@@ -363,21 +360,9 @@ class Explorer:
         return self.oracle.saved() | graph_arrays(self.graph, self.rules) | states
 
     def restore(self, arrays: Readable) -> None:
-        """Takes on the arrays that `saved` gave, of an explorer that was made with the same arguments.
-
-        Raises:
-            ValueError: the arrays are not those of such an explorer, which is then as it was.
-        """
-        graph, index = read_graph(arrays, self.rules), self._index
-        if index is None:
-            assert self.table is not None
-            require(graph.keys[0] == self.graph.keys[0], "'keys' must begin with the root")
-            known = (graph.keys >= 0) & (graph.keys < self.table.states)
-            require(known.all(), "'keys' must be states of the model")
-        else:
-            index = index.restored(arrays)
-            require(np.array_equal(graph.keys, np.arange(len(index.states))), "'keys' must be numbers of the 'states'")
+        """Takes on the arrays that `saved` gave, of an explorer that was made with the same arguments."""
+        self.graph = read_graph(arrays, self.rules)
+        self._index = None if self._index is None else self._index.restored(arrays)
         self.oracle.restore(arrays)
-        self.graph, self._index = graph, index
-        self._widen(int(graph.pairs["seen"].max()))
+        self._widen(int(self.graph.pairs["seen"].max()))
         self._weigh(0)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from smoothplan.base import arguments, stopping, streams
 from smoothplan.base.arguments import Floats, Ints
-from smoothplan.base.records import Arrays, Readable, piece
+from smoothplan.base.records import Arrays, Readable
 from smoothplan.models.calls import Call, ModelError, RowError, SimulatorError, watcher
 
 States = NDArray[Any]
@@ -278,10 +278,9 @@ class Oracle:
         return {"generator": streams.generator_words(self.rng), "stream": self.stream.copy()}
 
     def restore(self, arrays: Readable) -> None:
-        """Continues a saved oracle. ValueError if the arrays do not fit; the oracle is then unchanged."""
-        generator = streams.generator_from(piece(arrays, "generator", np.uint64, 6))
-        self.stream[:] = piece(arrays, "stream", np.uint64, streams.CALLS + 1)
-        self.rng.bit_generator.state = generator.bit_generator.state
+        """Continues a saved oracle."""
+        self.stream[:] = arrays["stream"]
+        self.rng.bit_generator.state = streams.generator_from(arrays["generator"]).bit_generator.state
 
 
 def checked_step(

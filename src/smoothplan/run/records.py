@@ -7,7 +7,7 @@ import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints, shown
 from smoothplan.base.compiling import working_time
-from smoothplan.base.records import Arrays, Readable, finite, piece
+from smoothplan.base.records import Arrays, Readable
 from smoothplan.models.model import GenerativeModel
 from smoothplan.run.progress import Display, GapProgress
 from smoothplan.run.workers import Workers
@@ -98,12 +98,10 @@ class History:
             "history_intervals": np.array([snapshot.intervals for snapshot in self.snapshots]),
         }
 
-    def restore(self, arrays: Readable, actions: int) -> None:
-        """Takes on saved snapshots; ValueError if the arrays are not a history."""
-        calls = piece(arrays, "history", np.dtype(np.int64), None)
-        # An empty list of intervals has lost its shape.
-        intervals = finite(arrays, "history_intervals", len(calls), actions, 2) if len(calls) else ()
-        self.snapshots = [HistoryPoint(int(count), ends.copy()) for count, ends in zip(calls, intervals, strict=True)]
+    def restore(self, arrays: Readable) -> None:
+        """Takes on saved snapshots."""
+        points = zip(arrays["history"].tolist(), arrays["history_intervals"], strict=True)
+        self.snapshots = [HistoryPoint(calls, intervals.copy()) for calls, intervals in points]
 
     def until(self, calls: int, intervals: Floats) -> tuple[HistoryPoint, ...]:
         """The snapshots, of which the last is the present state."""

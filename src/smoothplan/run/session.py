@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from smoothplan.base.arguments import Ints
 from smoothplan.base.compiling import announcing, working_time
-from smoothplan.base.records import Arrays, Readable, piece
+from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.stopping import Stopped, StopSignal
 from smoothplan.models.calls import SimulatorError, watcher
 from smoothplan.models.model import GenerativeModel
@@ -146,7 +146,7 @@ def in_slices(search: Sliced, explore: Callable[[int, int], bool], max_calls: in
     def restore(arrays: Readable) -> None:
         nonlocal over
         search.restore(arrays)
-        over = bool(piece(arrays, "over", np.bool_, 1)[0])
+        over = bool(arrays["over"][0])
 
     if not workers.recall("search", restore):
         keep()  # a search that cannot be saved is refused before the work, not after
