@@ -1,4 +1,4 @@
-"""The settings of UCT on nine models: which exploration constant, rollout and recommendation have the least regret.
+"""The settings of UCT on nine models: which exploration constant and rollout have the least regret.
 
 A regret is that of the recommended action, in parts of the mean regret of a random action, in the discounted problem.
 All depths are those of ε = 0.1. Planning is at random states, of a new model for each seed where there are many.
@@ -35,7 +35,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "c = 0.25": {"exploration": 0.25},
     "c = 0.5": {"exploration": 0.5},
     "c = √2": {"exploration": 2**0.5},
-    "visits": {"recommendation": "visits"},
     "no rollout": {"rollout": "none"},
     "open loop": {"loop": "open"},
 }

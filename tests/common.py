@@ -42,6 +42,22 @@ def declaring(model: sp.TabularModel, **declarations: Any) -> sp.TabularModel:
     return redeclared(model, terminal=model.terminal if by_state else model.ends, **declarations)
 
 
+def bounded(model: sp.TabularModel) -> sp.TabularModel:
+    """The same model, which declares no more of its rewards than their range."""
+    if model.reward_kind != "bernoulli":
+        return declaring(model, reward_kind="bounded")
+    wins = model.rewards[..., None] * model.probabilities  # of 1; otherwise the reward is 0
+    return sp.TabularModel(
+        np.concatenate([model.probabilities - wins, wins], axis=-1),
+        np.tile(model.successors, 2),
+        np.repeat([0.0, 1.0], wins.shape[-1]) + np.zeros((*model.rewards.shape, 1)),
+        discount=model.discount,
+        reward_kind="bounded",
+        reward_range=(0.0, 1.0),
+        terminal=np.tile(model.ends, 2),
+    )
+
+
 def ordinary_values(model: sp.TabularModel) -> tuple[float, float]:
     """The smallest and the largest ordinary optimal value of the states that are not terminal."""
     values = sp.exact.solve(model, sp.HardMax(), 1e-10).values[~model.terminal]

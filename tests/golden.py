@@ -228,7 +228,7 @@ SEARCHES: Makers = {
     "gap cruiser": lambda _: sp.OTGapCruiser(SOFT, 0.05),
     "gap cruiser, first": lambda _: sp.OTGapCruiser(SOFT, 0.05, order=1),
     "uct": lambda _: sp.UCT(depth=6),
-    "uct, open": lambda _: sp.UCT(depth=6, loop="open", recommendation="visits"),
+    "uct, open": lambda _: sp.UCT(depth=6, loop="open"),
 }
 CHAINS: Makers = {
     "around, first": partial(around, order=1, epsilon=0.05),

@@ -103,8 +103,7 @@ def _plan_lines(result: PlanResult, price: int | None, truth: float | None) -> I
         yield "action", "none, the state is terminal"
     else:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in zip(result.names, result.policy, strict=True))
-        certified = isinstance(result.details, GapDetails) and result.details.certified
-        estimate = "" if certified else " (estimate)"
+        estimate = "" if isinstance(result.details, GapDetails) else " (estimate)"
         yield "action", f"{result.names[result.action]}{estimate}; estimated policy {shares}"
     yield from _details(result)
     promised = "" if price is None else f", forecast {price:,} at most"
@@ -129,8 +128,6 @@ def _bounds(interval: Interval, support: Support, sure: str) -> str:
 
 
 def _sure(result: PlanResult) -> str:
-    if result.support == "estimate":
-        return "(estimate: thresholds do not cover delta)"
     return f"with probability at least {1 - result.delta:g}"
 
 
@@ -396,8 +393,7 @@ class Row(NamedTuple):
             noise = f" ± {self.error:.2g} (one standard error)" if self.whisker else ""
             said.append(f"estimate {self.point:.6g}{noise}")
         if self.interval is not None:
-            sure = "(estimate)" if self.support == "estimate" else "(proved)"
-            said.append(_bounds(self.interval, self.support, sure))
+            said.append(_bounds(self.interval, self.support, "(proved)"))
         return escape(clean("; ".join([*said, *([self.note] if self.note else [])])))
 
 
@@ -460,7 +456,6 @@ def bars(rows: Sequence[Row], delta: float) -> Any:
     blue, orange, grey = COLOURS[0], COLOURS[1], COLOURS[-1]
     looks: dict[Support, tuple[str, dict[str, Any]]] = {
         "proved": ("proved", {"color": blue, "opacity": 0.75}),
-        "estimate": ("estimate", {"color": orange, "opacity": 0.3, "pattern": {"shape": "/"}}),
         "lower": ("proved from below", {"color": grey, "opacity": 0.3, "line": {"color": blue, "width": 2}}),
         "declared": ("declared", {"color": grey, "opacity": 0.3}),
     }

@@ -155,7 +155,7 @@ def test_vector_states_and_the_end_of_an_episode() -> None:
 
 def test_hostile_names_are_escaped() -> None:
     model = _named([HOSTILE, "the other\nstate"], [HOSTILE, "a" * 500])
-    _, graph = _search(OTGapE(sp.LogSumExp(0.5), epsilon=0.01, rewards="bounded"), model, 0, max_calls=500)
+    _, graph = _search(OTGapE(sp.LogSumExp(0.5), epsilon=0.01), model, 0, max_calls=500)
     data = json.loads(graph.to_json())
     assert data["states"][0]["name"] == data["pairs"][0]["name"] == HOSTILE
     dot = graph.to_dot()

@@ -4,14 +4,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from scipy.stats import binom
 
 import smoothplan as sp
-from smoothplan.bounds.gape import MDPGapE, OTGapE, SearchRun, published_horizon
+from smoothplan.bounds.gape import MDPGapE, OTGapE, SearchRun
 from smoothplan.bounds.sampling import Draw
 from smoothplan.graph import sets
 from smoothplan.graph.explorer import Explorer
@@ -19,7 +19,7 @@ from smoothplan.models.model import States
 from smoothplan.run.records import EngineName, Root
 from smoothplan.theory.backups import Backup, discrete_cost
 from tests.adversarial import ADVERSARIAL, all_hold, tight
-from tests.common import by_state, content, ending, holds, identified, intervals_of, vectorised
+from tests.common import bounded, by_state, content, ending, holds, identified, intervals_of, vectorised
 
 SURE = 1e-7
 """A δ at which no interval of a few hundred fails."""
@@ -165,11 +165,7 @@ def test_hostile_models_do_not_break_the_intervals(name: str) -> None:
     assert not covered([Case(Forgetful(HARD, 0.0, DELTA), model, calls)] * 40)
 
 
-Rewards = Literal["declared", "bounded"]
-EITHER: tuple[Rewards, ...] = ("declared", "bounded")
-
-
-def misses_on(name: str, search: type[OTGapE], runs: int, calls: int, rewards: tuple[Rewards, ...] = EITHER) -> int:
+def misses_on(name: str, search: type[OTGapE], runs: int, calls: int) -> int:
     """Runs on random models of a family in which a bound of any discovered state misses the truth.
 
     They take turns in what they know of rewards; every other one of each declares the narrowest value range.
@@ -178,10 +174,11 @@ def misses_on(name: str, search: type[OTGapE], runs: int, calls: int, rewards: t
     for seed in range(runs):
         model = ADVERSARIAL[name](seed)
         solution = sp.exact.solve(model, HARD, 1e-10)
-        turn, kind = divmod(seed, len(rewards))
-        known = model if turn % 2 == 0 else tight(model, solution)
+        turn, kind = divmod(seed, 2)
+        known = model if kind == 0 else bounded(model)
+        known = known if turn % 2 == 0 else tight(known, solution)
         try:
-            result = sp.plan(search(HARD, 0.0, DELTA, rewards=rewards[kind]), known, 0, seed=seed, max_calls=calls)
+            result = sp.plan(search(HARD, 0.0, DELTA), known, 0, seed=seed, max_calls=calls)
         except sp.ModelError:  # bounds that miss the truth refute a value range that is right
             count += 1
         else:
@@ -199,16 +196,6 @@ def too_many(misses: int, runs: int) -> bool:
 def test_coverage_on_recurrent_models(name: str, full: bool) -> None:
     runs, calls = (200, 5_000) if full else (40, 2_500) if name == "lotteries" else (30, 1_500)
     assert not too_many(misses_on(name, OTGapE, runs, calls), runs)
-
-
-def test_the_check_notices_that_the_published_thresholds_do_not_cover() -> None:
-    model, calls = HOSTILE["rare transitions"]
-    planner = OTGapE(HARD, 0.0, DELTA, horizon=2, tail="zero", thresholds="published")
-    assert not identified(sp.plan(planner, model, 0, max_calls=10)).certified
-    assert not covered([Case(planner, model, calls)] * 40)
-    honest = replace(planner, thresholds="valid")
-    assert identified(sp.plan(honest, model, 0, max_calls=10)).certified
-    assert covered([Case(honest, model, calls)] * 40)
 
 
 @pytest.mark.parametrize("sampling", ["focused", "trajectories"])
@@ -238,7 +225,6 @@ def test_mdp_gape_is_the_hard_maximum(engine: EngineName, sampling: Any) -> None
     mdp = fields(MDPGapE(epsilon=0.05, sampling=sampling), engine, calls)
     assert mdp == fields(OTGapE(HARD, 0.05, sampling=sampling, walk="greedy"), engine, calls)
     assert mdp == fields(OTGapE(HARD, 0.05, sampling=sampling, walk="soft"), engine, calls)  # ∇max is greedy
-    assert mdp["details"]["certified"] is True
 
 
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
@@ -248,19 +234,6 @@ def test_a_mixed_walk_has_both_ends(engine: EngineName) -> None:
     assert walks[0.0] == walks["greedy"] != walks[0.5]
     assert walks[1.0] == walks["soft"] != walks[0.5]
     assert walks["soft"] != walks["greedy"]
-
-
-def test_the_published_algorithm() -> None:
-    model = garnet(3, states=200, actions=3, discount=0.7, kind="deterministic")
-    planner = MDPGapE.as_published(model, epsilon=0.5)
-    assert planner.horizon == published_horizon(0.5, 0.7) == math.ceil(math.log(0.5 * 0.3 / 2) / math.log(0.7)) == 8
-    assert published_horizon(0.5, 0.0) == published_horizon(100.0, 0.7) == 1
-    result = sp.plan(planner, model)
-    assert result.status == "converged"
-    assert not identified(result).certified
-    assert result.calls == 8 * identified(result).rounds
-    with pytest.raises(ValueError, match="epsilon must be greater than 0, got 0"):
-        MDPGapE.as_published(model, epsilon=0.0)
 
 
 # Extreme models
@@ -397,7 +370,8 @@ def test_a_deterministic_reward_that_varies(successors: int) -> None:
         sp.ModelError, match=r"a reward declared deterministic was 0\.\d+, .* at state [01], action [01]"
     ):
         sp.plan(planner, model, max_calls=1000)
-    assert sp.plan(replace(planner, rewards="bounded"), model, max_calls=100).calls == 100
+    honest = noisy_model(step, max_successors=successors, initial_state=0, reward_kind="bounded")
+    assert sp.plan(planner, honest, max_calls=100).calls == 100
 
 
 BAD: dict[str, list[Any]] = {
@@ -408,8 +382,6 @@ BAD: dict[str, list[Any]] = {
     "horizon": [0, 2.5, "3", True],
     "tail": ["nothing", None],
     "counts": ["pool", None],
-    "thresholds": ["none", None],
-    "rewards": ["deterministic", None],
     "successors": [0, 1.5],
     "key": [3],
 }
@@ -505,7 +477,8 @@ def large() -> list[sp.TabularModel]:
 )
 def test_prices(large: list[sp.TabularModel], backup: Backup, rewards: Any, epsilon: float, most: float) -> None:
     """The median over five models of 100,000 states; also what is kept of a pair with two successors."""
-    results = [sp.plan(OTGapE(backup, epsilon, rewards=rewards), model) for model in large]
+    models = large if rewards == "declared" else map(bounded, large)
+    results = [sp.plan(OTGapE(backup, epsilon), model) for model in models]
     assert all(result.status == "converged" for result in results)
     assert np.median([result.calls for result in results]) <= most
     for found in map(identified, results):

@@ -151,20 +151,6 @@ def test_misuse_is_named() -> None:
     assert found.interval[0] <= exact.solve(model, sp.HardMax()).values[model.initial_state] <= found.interval[1]
 
 
-@pytest.mark.parametrize("thresholds", ["valid", "published"])
-def test_what_rests_on_published_thresholds_is_an_estimate(thresholds: Any) -> None:
-    found = sp.plan_unregularised(
-        sp.models.river_swim(),
-        bias=0.1,
-        planner=lambda F: sp.OTGapE(F, 0.0, thresholds=thresholds, horizon=9),
-        max_calls=1_000,
-    )
-    assert (found.support == "proved") == (thresholds == "valid")
-    line = found.summary().splitlines()[0]
-    assert ("with probability at least 0.9: the unregularised optimal value" in line) == (thresholds == "valid")
-    assert ("(estimate: thresholds do not cover delta)" in line) == (thresholds == "published")
-
-
 def test_a_plan_for_a_random_policy_says_so_first() -> None:
     declared: dict[str, Any] = {"reward_range": (-1, 0), "terminates": False, "initial_state": [0.0] * 6}
     found = sp.plan_unregularised(sp.VectorModel(costly, actions=2, discount=0.95, **declared), bias=0.5, max_calls=1)

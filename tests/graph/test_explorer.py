@@ -31,8 +31,7 @@ PLANNERS: dict[str, dict[str, Any]] = {
     "trajectories": {"sampling": "trajectories", "walk": 0.5},
     "pooled": {"horizon": 4, "tail": "zero"},
     "stage-wise": {"horizon": 3, "counts": "stage-wise"},
-    "stage-wise trajectories": {"horizon": 3, "counts": "stage-wise", "sampling": "trajectories", "rewards": "bounded"},
-    "published": {"horizon": 3, "tail": "zero", "thresholds": "published"},
+    "stage-wise trajectories": {"horizon": 3, "counts": "stage-wise", "sampling": "trajectories"},
 }
 
 

@@ -20,7 +20,7 @@ from smoothplan.graph.explorer import FIRST_ROOM, Explorer
 from smoothplan.graph.graph import BY_OUTCOME, ENDED, spans
 from smoothplan.run.records import EngineName
 from smoothplan.theory.backups import Backup, discrete_cost
-from tests.common import ball_maximum, ball_minimum, begun, by_state, contain, tied
+from tests.common import ball_maximum, ball_minimum, begun, bounded, by_state, contain, tied
 
 SURE = 1e-6
 """A δ at which no interval of the few hundred searches of this file fails: they raise a false alarm with probability
@@ -138,7 +138,7 @@ PLANNERS: dict[str, Callable[[Backup], OTGapE]] = {
         backup, 0.0, SURE, horizon=4, tail="zero", counts="stage-wise", sampling="trajectories", walk=0.5
     ),
     "stage-wise, honest tail": lambda backup: OTGapE(backup, 0.0, SURE, horizon=3, counts="stage-wise"),
-    "only the range of rewards": lambda backup: OTGapE(backup, 0.0, SURE, rewards="bounded", walk="greedy"),
+    "endless greedy": lambda backup: OTGapE(backup, 0.0, SURE, walk="greedy"),
     "one successor too many": lambda backup: OTGapE(backup, 0.0, SURE, successors=4),
 }
 
@@ -191,22 +191,19 @@ def test_a_keyed_search_with_references_by_state_grows_too() -> None:
 # Levels
 
 
-@pytest.mark.parametrize(
-    ("kind", "rewards"), [("deterministic", "declared"), ("bernoulli", "declared"), ("bernoulli", "bounded")]
-)
+@pytest.mark.parametrize("kind", ["deterministic", "bernoulli", "bounded"])
 @pytest.mark.parametrize("branching", [1, 2, 3])
-def test_what_pairs_spend_adds_up_to_delta(kind: Any, rewards: Any, branching: int) -> None:
+def test_what_pairs_spend_adds_up_to_delta(kind: Any, branching: int) -> None:
     """Each pair spends a part of δ at its first sample, for each of the sets that it needs; all parts differ.
 
     A reward of one of two sizes is a part of the outcome, and needs no set of its own.
     """
-    planner = OTGapE(sp.HardMax(), 0.0, 0.2, sampling="trajectories", rewards=rewards)
-    model = garnet(1, states=40, actions=3, branching=branching, kind=kind)
-    search = begun(planner, model)
+    model = garnet(1, states=40, actions=3, branching=branching, kind="bernoulli" if kind == "bounded" else kind)
+    planner = OTGapE(sp.HardMax(), 0.0, 0.2, sampling="trajectories", successors=branching)
+    search = begun(planner, bounded(model) if kind == "bounded" else model)
     search.explore(0.0, 20_000, MANY)
     pairs = search.graph.pairs[search.graph.pairs["count"] > 0]
-    several = branching > 1 or (kind == "bernoulli" and rewards == "declared")
-    sets = (rewards == "bounded") + several
+    sets = (kind == "bounded") + (branching > 1 or kind == "bernoulli")
     assert len(pairs) == search.graph.totals[0]["pairs"] > 10
     spent = np.sort(np.exp(-pairs["log_odds"]))[::-1] * max(sets, 1)
     i = np.arange(len(pairs))

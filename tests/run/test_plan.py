@@ -358,7 +358,6 @@ def test_what_the_intervals_imply(name: str) -> None:
     """Where they hold, the action is as close to optimal as the gap says: within ε if the run converged."""
     for outcome in outcomes(GAPS[name], 45):
         found = identified(outcome.result)
-        assert found.certified
         assert (outcome.result.status == "converged") == (found.gap <= outcome.result.epsilon * (1 + 1e-8))
         if holds(*outcome):
             q = sp.exact.solve(outcome.model, outcome.backup, 1e-10).q[outcome.state]

@@ -53,8 +53,6 @@ class OTGapE:
         tail: the values after the last stage: "honest", anything that the discounted value may be, or "zero", as
             printed: the value is then that of the finite problem.
         counts: "pooled" over stages, or "stage-wise", as printed.
-        thresholds: "valid" cover δ; "published" are those of MDP-GapE's public implementation, which do not.
-        rewards: "declared" uses the model's declaration of its rewards, "bounded" nothing but their range.
         successors: a bound on the different next states of one (s, a); the model's own by default. None is needed: it
             helps if it is 1 or 2, and once all next states of a pair were seen.
         key: identifies a state, a function from a state to something hashable; by default the state itself. States
@@ -69,8 +67,6 @@ class OTGapE:
     horizon: int | None = None
     tail: Literal["honest", "zero"] = "honest"
     counts: Literal["pooled", "stage-wise"] = "pooled"
-    thresholds: Literal["valid", "published"] = "valid"
-    rewards: Literal["declared", "bounded"] = "declared"
     successors: int | None = None
     key: Key | None = None
 
@@ -83,8 +79,6 @@ class OTGapE:
         arguments.one_of("sampling", self.sampling, "focused", "trajectories")
         arguments.one_of("tail", self.tail, "honest", "zero")
         arguments.one_of("counts", self.counts, "pooled", "stage-wise")
-        arguments.one_of("thresholds", self.thresholds, "valid", "published")
-        arguments.one_of("rewards", self.rewards, "declared", "bounded")
         if not isinstance(self.walk, str):
             arguments.probability("walk", self.walk)
         elif self.walk not in ("soft", "greedy"):
@@ -113,7 +107,7 @@ class OTGapE:
             explorer = Explorer(self._rules(root.model), oracle, self.backup, root.state, table, self.key)
         elif explorer.oracle.model is not root.model or explorer.rules.log_odds != -math.log(self.delta):
             raise ValueError(f"explorer must be of the model of the root, and of delta={self.delta:g}")
-        return SearchRun(explorer, root, self.epsilon, self.delta, self.thresholds == "valid")
+        return SearchRun(explorer, root, self.epsilon, self.delta)
 
     def _require_end(self, model: GenerativeModel) -> None:
         """Refuses a run without limits that might go on for ever."""
@@ -130,13 +124,9 @@ class OTGapE:
                 )
 
     def _rules(self, model: GenerativeModel) -> Rules:
-        rules = rules_of(model, self.backup, self.delta, self.successors, self.horizon, self.tail, self.rewards)
-        published = -1.0
-        if self.thresholds == "published":
-            published = math.log(model.actions) * (self.horizon or published_horizon(self.epsilon, model.discount))
+        rules = rules_of(model, self.backup, self.delta, self.successors, self.horizon, self.tail)
         return rules._replace(
             records=rules.stages if self.counts == "stage-wise" else 1,
-            published=published,
             soft_share={"soft": 1.0, "greedy": 0.0}[self.walk] if isinstance(self.walk, str) else float(self.walk),
             focused=self.sampling == "focused",
         )
@@ -148,7 +138,7 @@ class MDPGapE(OTGapE):
 
     Args:
         backup: the hard maximum.
-        epsilon, delta, sampling, horizon, tail, counts, thresholds, rewards, successors, key: as for `OTGapE`.
+        epsilon, delta, sampling, horizon, tail, counts, successors, key: as for `OTGapE`.
     """
 
     backup: Backup = field(default_factory=HardMax)
@@ -160,27 +150,6 @@ class MDPGapE(OTGapE):
         if not is_mixture(self.backup) or self.backup.temperature != 0.0:
             raise ValueError(f"MDPGapE is for the hard maximum, got {self.backup!r}: use OTGapE")
 
-    @classmethod
-    def as_published(cls, model: GenerativeModel, *, epsilon: float, delta: float = 0.1) -> "MDPGapE":
-        """The algorithm as its public implementation runs it, for comparison: its intervals do not cover δ."""
-        return cls(
-            epsilon=epsilon,
-            delta=delta,
-            sampling="trajectories",
-            horizon=published_horizon(epsilon, model.discount),
-            tail="zero",
-            counts="stage-wise",
-            thresholds="published",
-            rewards="bounded",
-        )
-
-
-def published_horizon(epsilon: float, discount: float) -> int:
-    """Beyond it lies less than ε/2: the horizon of MDP-GapE's public implementation, for rewards in [0, 1]."""
-    if arguments.positive("epsilon", epsilon) * (1.0 - discount) / 2.0 >= 1.0 or discount == 0.0:
-        return 1
-    return max(1, math.ceil(math.log(epsilon * (1.0 - discount) / 2.0) / math.log(discount)))
-
 
 class SearchRun:
     """A search for an action that is ε-optimal with probability 1 − δ. Its proofs hold whenever it stops.
@@ -189,15 +158,14 @@ class SearchRun:
         explorer: owns the graph, which may have been explored before.
         root: the limits of the run.
         epsilon, delta: ε and δ; δ is that of the explorer's rules.
-        certified: whether its thresholds cover δ.
     """
 
-    def __init__(self, explorer: Explorer, root: Root, epsilon: float, delta: float, certified: bool = True) -> None:
+    def __init__(self, explorer: Explorer, root: Root, epsilon: float, delta: float) -> None:
         self.explorer, self._root = explorer, root
-        self.epsilon, self.delta, self._certified = epsilon, delta, certified
+        self.epsilon, self.delta = epsilon, delta
         self._history = History()
         rules = explorer.rules
-        recurs = rules.endless and rules.focused and rules.published < 0.0 and is_mixture(explorer.backup)
+        recurs = rules.endless and rules.focused and is_mixture(explorer.backup)
         self.rounds = Rounds(explorer) if recurs else None
         self._declares_values = declared_values(root.model) is not None
 
@@ -335,7 +303,6 @@ class SearchRun:
                 action_calls=explorer.graph.spent.copy(),
                 rounds=int(totals["rounds"]),
                 history=self._history.until(self.calls, intervals),
-                certified=self._certified,
                 states=int(totals["states"]),
                 pairs=int(totals["pairs"]),
                 bytes=explorer.bytes,

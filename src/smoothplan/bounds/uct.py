@@ -63,7 +63,6 @@ class UCT:
         rollout: the value of a new node: "random", the return of random actions to the depth; "none", the middle of the
             possible values. A rollout takes calls, but the middle may be far off: "none" is better if calls are few for
             the depth, and bad if an episode ends at its goal.
-        recommendation: "value", the action with the best mean; "visits", the one that was tried most.
         key: identifies a state of a closed loop, a function from a state to something hashable; by default the state
             itself.
     """
@@ -74,7 +73,6 @@ class UCT:
     loop: Literal["closed", "open"] = "closed"
     exploration: float = 1.0
     rollout: Literal["random", "none"] | None = "random"
-    recommendation: Literal["value", "visits"] = "value"
     key: Key | None = None
 
     delta: ClassVar[float] = 0.0
@@ -91,7 +89,6 @@ class UCT:
         object.__setattr__(self, "rollout", "none" if self.rollout is None else self.rollout)  # None is a spec's word
         arguments.one_of("loop", self.loop, "closed", "open")
         arguments.one_of("rollout", self.rollout, "random", "none")
-        arguments.one_of("recommendation", self.recommendation, "value", "visits")
         required_key(self.key)
         if self.key is not None and self.loop == "open":
             raise ValueError(f"key is for loop='closed': an open loop tells no states apart, got {self.key!r}")
@@ -381,8 +378,6 @@ class UCTRun:
         counts = self.tree.counts[0]
         q = np.where(counts > 0, self.tree.means[0], self.rules.middle[0])
         candidates = np.where(counts > 0, q, -np.inf)
-        if self._planner.recommendation == "visits":
-            candidates = np.where(counts == counts.max(), candidates, -np.inf)
         action = int(np.argmax(candidates))
         return Snapshot(
             value=float(np.clip(q[action], *self.interval)),

@@ -277,7 +277,7 @@ def _findings(result: Any) -> dict[str, Any]:
         row |= {"low": float(interval[0]), "high": float(interval[1]), "width": float(interval[1] - interval[0])}
         row["support"] = result.support if isinstance(result, PlanResult) else "estimate"
     details = getattr(result, "details", None)
-    gap = details.gap if isinstance(details, GapDetails) and details.certified else getattr(result, "gap", None)
+    gap = details.gap if isinstance(details, GapDetails) else getattr(result, "gap", None)
     row |= {"value": None if value is None else float(value), "gap": None if gap is None else max(float(gap), 0.0)}
     seconds = getattr(result, "seconds", None)
     found: dict[str, Any] = plain(row | ({} if seconds is None else {"seconds": float(seconds)}))

@@ -333,7 +333,7 @@ class Explorer:
         if not by_outcome:
             before = self.graph.pairs[entry]["reward_low"]
             found = f"a reward declared deterministic was {before:g}, then another, at {where}"
-        raise ModelError(f"{found}: declare reward_kind='bounded', or give the planner rewards='bounded'")
+        raise ModelError(f"{found}: declare reward_kind='bounded'")
 
     def _grow(self, more: int = 1, entry: int | None = None) -> None:
         """Makes room for more states, and for as many more outcomes of a pair."""

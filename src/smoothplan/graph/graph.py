@@ -102,7 +102,6 @@ class Rules(NamedTuple):
     one_successor: bool  # whether outcomes with the same successor and another reward break a promise
     log_odds: float  # log(1/δ)
     union: float  # logarithm of the number of statements about the transitions of a pair
-    published: float  # horizon·log K for the thresholds of the public implementation; else negative
     soft: Softmaxes
     soft_share: float  # the probability of a soft step; others are greedy
     focused: bool
@@ -115,9 +114,8 @@ def rules_of(
     successors: int | None = None,
     horizon: int | None = None,
     tail: str = "honest",
-    rewards: str = "declared",
 ) -> Rules:
-    """The rules of a focused search with valid thresholds, pooled counts and soft walks; see `OTGapE`.
+    """The rules of a focused search with pooled counts and soft walks; see `OTGapE`.
 
     Args:
         model: the simulator.
@@ -126,13 +124,12 @@ def rules_of(
         successors: a bound on the different next states of one (s, a); the model's own by default, if it has one.
         horizon: stages; None for the discounted value.
         tail: the values after the last stage, "honest" or "zero".
-        rewards: "declared", or "bounded" to use nothing but their range.
     """
     successors = model.max_successors if successors is None else successors
     kind = VARYING
-    if rewards == "declared" and rewards_are_known(model):
+    if rewards_are_known(model):
         kind = FIXED
-    elif rewards == "declared" and model.reward_kind in ("bernoulli", "transition"):
+    elif model.reward_kind in ("bernoulli", "transition"):
         kind = BY_OUTCOME
     bound = 2**31 - 1  # no bound: the numbers of successors have 32 bits
     if successors is not None:
@@ -160,7 +157,6 @@ def rules_of(
         # The sets of transitions hold for the unknown values: from below and from above, at every stage. Two outcomes
         # have one probability, and its interval holds for all values at once.
         union=math.log(2.0 * (horizon or 1)),
-        published=-1.0,
         soft=Softmaxes(temperature, shifts, frozen(np.ones((1, len(shifts))))),
         soft_share=1.0,
         focused=True,

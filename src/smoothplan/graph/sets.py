@@ -102,12 +102,7 @@ def refresh(graph: Graph, rules: Rules, entry: int) -> None:
     pair = graph.pairs[entry]
     # The mean reward.
     if rules.kind == VARYING:
-        if rules.published < 0.0:
-            low, high = mean_interval(pair.count, pair.total, pair.squares, pair.least, pair.most, pair.log_odds)
-        else:
-            level = (3.0 * math.log1p(math.log(pair.count)) + rules.published + rules.log_odds) / pair.count
-            mean = min(pair.total / pair.count, 1.0)
-            low, high = bernoulli_lower(mean, level), bernoulli_upper(mean, level)
+        low, high = mean_interval(pair.count, pair.total, pair.squares, pair.least, pair.most, pair.log_odds)
         pair.reward_low = max(pair.reward_low, rules.reward_low + rules.reward_width * low)
         pair.reward_high = max(pair.reward_low, min(pair.reward_high, rules.reward_low + rules.reward_width * high))
     # The transitions: the radius of their ball, and the interval of the most frequent one's probability.
@@ -115,9 +110,7 @@ def refresh(graph: Graph, rules: Rules, entry: int) -> None:
         pair.first_low = pair.first_high = 1.0
         return
     hits = graph.hits[pair.start : pair.start + pair.seen]
-    if rules.published >= 0.0:
-        pair.level = 0.1 * math.log(graph.totals[0].rounds + 1.0) / pair.count
-    elif rules.bound == 2:
+    if rules.bound == 2:
         pair.level = categorical_threshold(hits, 2, pair.log_odds) / pair.count
     else:
         pair.level = (pair.log_odds + rules.union + wager_regret(pair.count)) / pair.count

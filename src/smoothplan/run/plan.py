@@ -28,8 +28,7 @@ from smoothplan.theory.backups import depends_on_state
 class PlanResult(Record, Snapshot):
     """The result of a run.
 
-    The interval contains the value with probability at least 1 − δ, whatever stopped the run, unless thresholds that do
-    not cover δ were asked for.
+    The interval contains the value with probability at least 1 − δ, whatever stopped the run.
     """
 
     policy: Floats  # ∇F(q), [K]
@@ -61,7 +60,7 @@ class PlanResult(Record, Snapshot):
         words = [f"value {self.value:.6g}{estimate} in [{low:.6g}, {high:.6g}]"]
         words.append("terminal" if self.action is None else f"action {self.names[self.action]}")
         if isinstance(details, GapDetails):
-            words.append(f"gap {max(details.gap, 0.0):.4g}{'' if details.certified else ' (estimate)'}")
+            words.append(f"gap {max(details.gap, 0.0):.4g}")
         return f"PlanResult({', '.join([*words, f'{self.calls:,} calls', self.status])})"
 
 

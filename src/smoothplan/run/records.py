@@ -1,7 +1,7 @@
 """The one shape of a run: its root, its planner, and the record of its result."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,7 +23,7 @@ Support = Literal["proved", "lower", "declared", "estimate"]
 """The basis of an interval.
 
 Both ends are proved with probability 1 − δ; only the lower end is, and the upper one follows from the model's
-declarations; both follow from the declarations; or the thresholds do not cover δ.
+declarations; both follow from the declarations; or nothing is known of its basis.
 """
 
 REFUSED_CALLS = 10**11
@@ -132,23 +132,20 @@ class GapDetails:
     action_calls: Ints  # simulator calls for each root action, [K]
     rounds: int  # or episodes
     history: tuple[HistoryPoint, ...]
-    certified: bool = True  # False if the thresholds do not cover δ: the intervals are then estimates
     states: int = 0  # discovered and kept
     pairs: int = 0
     bytes: int = 0  # of memory for them
     graph: Any = field(default=None, repr=False)  # the discovered graph, if any: see `bounds.explored.Explored`
     progress: GapProgress | None = None
 
-    @property
-    def support(self) -> Support:
-        """Proved, unless the thresholds do not cover δ."""
-        return "proved" if self.certified else "estimate"
+    support: ClassVar[Support] = "proved"
 
     def summary(self) -> str:
         """The quality of the action, and the effort of proving more, in words."""
-        sure = "with probability 1 − δ" if self.certified else "by thresholds that do not cover δ"
         further = [] if self.progress is None else self.progress.sentences()
-        return "; ".join([f"no action is better by more than {max(self.gap, 0.0):.4g} {sure}", *further])
+        return "; ".join(
+            [f"no action is better by more than {max(self.gap, 0.0):.4g} with probability 1 − δ", *further]
+        )
 
 
 class Budget(NamedTuple):
@@ -211,8 +208,7 @@ class ReferenceDetails:
 class Snapshot:
     """The result of a run so far.
 
-    The interval contains the value with probability at least 1 − δ, at all times at once, unless thresholds that do not
-    cover δ were asked for.
+    The interval contains the value with probability at least 1 − δ, at all times at once.
     """
 
     value: float  # the point estimate, within the interval
