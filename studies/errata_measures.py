@@ -15,7 +15,7 @@ from smoothplan.recursive.level import Level
 from smoothplan.recursive.planners import DebiasedCruiser, SecondOrderSmoothCruiser, SmoothCruiser
 from smoothplan.recursive.schedule import Schedule, forecast
 from smoothplan.theory import curvature, exact
-from smoothplan.theory.backups import Backup, LogSumExp, OptimalTransport
+from smoothplan.theory.backups import Backup, LogSumExp, OptimalTransport, required_mixture
 from smoothplan.theory.curvature import Problem
 
 Variant = Literal["printed", "mended", "pairs", "debiased"]
@@ -67,7 +67,8 @@ def ladder_price(problem: Problem, epsilon: float, delta: float, *, coarse_pairs
     """
     bound = (1.0 + problem.at_zero[1] - problem.at_zero[0]) / (1.0 - problem.discount)
     spread, log_actions = 1.0 + problem.discount * bound, math.log(problem.actions)
-    threshold = math.sqrt(6.0 / curvature.hessian_lipschitz(problem.temperature))
+    lipschitz = 1.5 / problem.temperature**2  # M, of the Hessian (Lemma 5.6 of the paper)
+    threshold = math.sqrt(6.0 / lipschitz)
     step = -math.log(problem.discount) / 2.0  # of log accuracy, from a level to its linear child
     # Accuracies are rounded down to a grid of ratio e^−0.1 or finer: up to 10 % of an accuracy.
     parts = max(1, math.ceil(step / 0.1))
@@ -89,7 +90,7 @@ def ladder_price(problem: Problem, epsilon: float, delta: float, *, coarse_pairs
             if accuracy >= threshold:
                 logs.append(log_actions + log_count - 2.0 * math.log(accuracy) + child(row - parts))
                 continue
-            radius = curvature.tolerance(accuracy, 3, problem.temperature, "euclidean")
+            radius = (6.0 * accuracy / lipschitz) ** (1.0 / 3.0)
             around = log_actions + log_count - 2.0 * math.log(radius) + child(place(radius) - parts)
             pairs = row - parts
             if coarse_pairs:
@@ -214,6 +215,16 @@ def value_bounds(actions: int, discount: float, temperature: float, seed: int) -
 # Remainders: how much of the bounds is attained
 
 
+def taylor(backup: Backup, q: Floats, around: Floats, order: int, states: Any = None) -> Floats:
+    """The Taylor polynomial T_order(Q; Q̂) of a backup, [...], at Q and around Q̂ [..., K]; for order 2, of a mixture."""
+    delta = q - around
+    result = backup.value(around, states) + (backup.policy(around, states) * delta).sum(axis=-1)
+    if order == 2:
+        mixture = required_mixture(backup, "a Taylor polynomial of order 2", "use order 1")
+        result = result + 0.5 * np.einsum("...i,...ij,...j->...", delta, mixture.hessian(around, states), delta)
+    return np.asarray(result)
+
+
 def attained_remainders(kind: str, actions: int, size: float, count: int, seed: int) -> dict[str, float]:
     """The largest Taylor remainders over random references and errors, in units of their bounds.
 
@@ -238,14 +249,14 @@ def attained_remainders(kind: str, actions: int, size: float, count: int, seed: 
     delta = (delta / np.where(ranges > 0.0, ranges, 1.0) * size * eta)[ranges[:, 0] > 0.0]
     around = around[ranges[:, 0] > 0.0]
     q = around + delta
-    first = backup.value(q) - curvature.taylor(backup, q, around, 1)
-    second = np.abs(backup.value(q) - curvature.taylor(backup, q, around, 2))
+    first = backup.value(q) - taylor(backup, q, around, 1)
+    second = np.abs(backup.value(q) - taylor(backup, q, around, 2))
     norms = np.linalg.norm(delta, axis=1)
     return {
-        "first": float(first.max()) / curvature.remainder(size * eta, 2, eta),
-        "first_least": float(first.min()) / curvature.remainder(size * eta, 2, eta),
-        "second": float(second.max()) / curvature.remainder(size * eta, 3, eta),
-        "printed_second": float((second / norms**3).max()) / curvature.remainder_constant(3, eta, "euclidean"),
+        "first": float(first.max()) / (curvature.remainder_constant(2, eta) * (size * eta) ** 2),
+        "first_least": float(first.min()) / (curvature.remainder_constant(2, eta) * (size * eta) ** 2),
+        "second": float(second.max()) / (curvature.remainder_constant(3, eta) * (size * eta) ** 3),
+        "printed_second": float((second / norms**3).max()) * 4.0 * eta**2,  # M/6 with M = 3/(2η²)
     }
 
 

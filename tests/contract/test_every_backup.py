@@ -22,7 +22,6 @@ from smoothplan.models.model import Oracle
 from smoothplan.recursive.batched import BatchedEngine
 from smoothplan.recursive.level import Level
 from smoothplan.recursive.schedule import Schedule
-from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, line_cost
 from smoothplan.theory.curvature import Problem
 from tests.common import begun, content, diagnosed, holds, identified, vectorised
@@ -327,7 +326,6 @@ NEEDS = r"needs a mixture of softmaxes, such as LogSumExp or OptimalTransport, g
         (lambda b: sp.ReferenceCruiser(b, epsilon=0.1), f"ReferenceCruiser of order 2 {NEEDS}order=1"),
         (lambda b: sp.UCT(b), r"UCT is for the hard maximum, got Tsallis\(temperature=0\.5"),
         (lambda b: sp.MDPGapE(b, epsilon=0.1), r"MDPGapE is for the hard maximum, got Tsallis\(temperature=0\.5"),
-        (lambda b: curvature.taylor(b, [0.0, 1.0], [0.0, 0.0], 2), f"a Taylor polynomial of order 2 {NEEDS}order 1"),
         (
             lambda b: sp.plan(sp.SmoothCruiser(b, 0.1), small(), state=0, engine="compiled"),
             "'compiled' needs .* Tsallis",

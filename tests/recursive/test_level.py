@@ -11,9 +11,9 @@ import pytest
 import smoothplan as sp
 from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.level import Bounds, Level, certify
-from smoothplan.theory import curvature
 from smoothplan.theory.backups import HardMax, LogSumExp, SoftmaxMixture
 from smoothplan.theory.curvature import Problem
+from studies.errata_measures import taylor
 from tests.common import declaring, ordinary_values
 from tests.naive import Distribution, Exact, random_model, transport, with_own_shifts
 from tests.recursive.common import entropy_problem
@@ -175,8 +175,8 @@ def test_order_2_is_unbiased_for_the_taylor_polynomial(actions: int, pairs: int)
         exact = Exact(problem, levels, backup, model)
         for row, order in ((1, 2), (2, 1)):
             found = exact.around(row, 0, reference.tolist()).mean
-            taylor = curvature.taylor(backup, q[None], reference[None], order, np.array([0]))[0]
-            assert found == pytest.approx(taylor, abs=1e-10)
+            polynomial = taylor(backup, q, reference, order, 0)
+            assert found == pytest.approx(polynomial, abs=1e-10)
 
 
 @pytest.mark.parametrize("pairs", [2, 3, 4])

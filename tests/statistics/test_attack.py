@@ -78,7 +78,7 @@ def no_memory(problem: Problem, level: Bounds, rewards: int) -> arithmetic.Bound
 
 def cubic_only(order: int, error: float, eta: float, gamma: float) -> tuple[float, float]:
     """Without what the pairs' own chains get wrong."""
-    cubic = curvature.remainder(error, 3, eta) / (1.0 - gamma)
+    cubic = curvature.remainder_constant(3, eta) * error**3 / (1.0 - gamma)
     return -cubic, cubic
 
 

@@ -113,7 +113,7 @@ class OTGapE:
         """Refuses a run without limits that might go on for ever."""
         if self.epsilon == 0.0:
             raise ValueError("epsilon must be greater than 0 unless max_calls or max_seconds is given, got 0")
-        curvature.resolvable(self.epsilon, curvature.value_interval(model, self.backup))
+        curvature.require_resolvable(self.epsilon, curvature.value_interval(model, self.backup))
         if self.horizon is not None:
             low, high = spans(model, self.backup, self.horizon, self.tail)[-1]
             beyond = model.discount**self.horizon * (high - low)

@@ -24,7 +24,7 @@ from smoothplan.run.progress import Display
 from smoothplan.run.records import LearningPoint, ReferenceDetails, Root, Run, Snapshot, Status, within
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import Backup, required_backup, required_mixture
-from smoothplan.theory.curvature import Problem
+from smoothplan.theory.curvature import Problem, require_resolvable
 
 LONGEST_CHAIN = 10**8
 """Steps of a chain, at most: they take the fastest engine seconds."""
@@ -97,7 +97,7 @@ class ReferenceCruiser:
     def start(self, root: Root) -> Run:
         """A run that has not made any simulator call yet."""
         problem = Problem.of(root.model, self.backup)
-        problem.resolvable(self.epsilon)
+        require_resolvable(self.epsilon, problem.values, problem.reward_range)
         return ReferenceRun(self, self.setting(root, problem))
 
     def setting(self, root: Root, problem: Problem) -> Setting:

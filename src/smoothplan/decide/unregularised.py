@@ -110,7 +110,7 @@ def smooth_backup(model: GenerativeModel, bias: float, cost: Any = None) -> Back
     """
     actions = max(model.actions, 2)  # one action has no regularisation, at any temperature
     if cost is None:
-        temperature = curvature.smoothing_for_bias(bias, model.discount, actions).tau
+        temperature, _ = curvature.smoothing_for_bias(bias, model.discount, actions)
         return LogSumExp(temperature, model.actions)
     costs: Floats = np.asarray(cost, dtype=np.float64)
     largest = float(np.abs(costs).max(initial=0.0))

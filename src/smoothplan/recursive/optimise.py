@@ -20,7 +20,7 @@ from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.debias import largest_debias
 from smoothplan.recursive.level import Bounds, Level, ReferenceMoments
 from smoothplan.recursive.schedule import CERTAIN_SHARE, Schedule, require_depth, shared_reference, trimmed
-from smoothplan.theory.curvature import Problem
+from smoothplan.theory.curvature import Problem, require_resolvable
 
 PRICE_GROWTH = 8.0
 """From one rung of a ladder to the next the price grows by this factor at least: all coarser rungs cost a seventh."""
@@ -118,7 +118,7 @@ def optimised(problem: Problem, epsilon: float, delta: float, order: int = 2, de
     Raises:
         ValueError: ε is out of reach of floating point, of any level, or of a search of reasonable length.
     """
-    problem.resolvable(epsilon)
+    require_resolvable(epsilon, problem.values, problem.reward_range)
     if problem.width / 2.0 <= epsilon:
         return Schedule(problem, (Level("constant"),), 1, epsilon, delta)
     found = []

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 from smoothplan.recursive.level import Level
 from smoothplan.recursive.schedule import Schedule, require_depth
-from smoothplan.theory import curvature
-from smoothplan.theory.curvature import Problem
+from smoothplan.theory.curvature import Problem, require_resolvable
 
 
 def sparse_sampling(problem: Problem, epsilon: float, delta: float) -> Schedule:
@@ -60,13 +59,14 @@ def second_order_smooth_cruiser(problem: Problem, epsilon: float, delta: float) 
     eta = problem.temperature
     bound = (1.0 + problem.at_zero[1] - problem.at_zero[0]) / (1.0 - problem.discount)
     spread = 1.0 + problem.discount * bound
-    threshold = math.sqrt(6.0 / curvature.hessian_lipschitz(eta))
+    lipschitz = 1.5 / eta**2  # M, of the Hessian (Lemma 5.6)
+    threshold = math.sqrt(6.0 / lipschitz)
 
     def samples(accuracy: float, share: float) -> int:
         return math.ceil(spread**2 * math.log(2.0 * problem.actions / share) / (2.0 * accuracy**2))
 
     def tolerance(accuracy: float) -> float:
-        return curvature.tolerance(accuracy, 3, eta, "euclidean")
+        return float((accuracy / (lipschitz / 6.0)) ** (1.0 / 3.0))
 
     return _printed(problem, epsilon, delta, 2, bound, threshold, samples, tolerance)
 
@@ -152,4 +152,4 @@ def _require_covered(problem: Problem, epsilon: float) -> None:
         raise ValueError(f"reward_range must lie in [0, 1] for the published constants, got {problem.reward_range}")
     if problem.discount == 0.0:
         raise ValueError("discount must be greater than 0 for the published constants, got 0.0")
-    problem.resolvable(epsilon)
+    require_resolvable(epsilon, problem.values, problem.reward_range)

@@ -1,32 +1,20 @@
-"""The curvature–complexity theory as formulas: exponents, remainders, tolerances, intervals, transfer bounds.
+"""The curvature–complexity theory as formulas: remainders, the bias of chains, intervals of values, gaps of backups.
 
-Nothing here samples. If a constant of the paper is loose, the sharp one is given too. docs/proofs has the proofs.
+Nothing here samples. The constants are sharp ones; those that the paper prints are where it is reproduced, in
+`recursive.published` and in studies/. docs/proofs has the proofs.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from smoothplan.base import arguments
-from smoothplan.base.arguments import Floats
 from smoothplan.models.calls import ModelError
 from smoothplan.models.model import ROUNDING, GenerativeModel, declared_values, rewards_are_known
-from smoothplan.theory.backups import (
-    Backup,
-    HardMax,
-    LogSumExp,
-    OptimalTransport,
-    is_mixture,
-    required_backup,
-    required_mixture,
-)
+from smoothplan.theory.backups import Backup, OptimalTransport, is_mixture, required_backup
 from smoothplan.theory.softmaxes import CUMULANTS
-
-Norm = Literal["range", "euclidean"]
-"""How the error Δ of a reference is measured: by max Δ − min Δ, with sharp constants, or as in the paper by ‖Δ‖₂."""
 
 Interval = tuple[float, float]
 
@@ -37,78 +25,14 @@ SMALLEST = 1e-30
 """The largest value is 0 or at least this: the fourth power of a smaller one would underflow and prove nonsense."""
 
 
-# Taylor models
+def remainder_constant(beta: int, temperature: float) -> float:
+    """c_β with |F(Q) − T_{β−1}(Q; Q̂)| ≤ c_β·range(Q − Q̂)^β for a mixture of softmaxes F, β = 2 or 3.
 
-
-def total_exponent(beta: float) -> float:
-    """2 + α_β with α_β = 2/(β−1), by the paper (Theorem 4.3): planning to accuracy ε costs ε^−(2+α_β) calls.
-
-    It is 4 at first order (β = 2) and 3 at second. docs/proofs/prices.md says which schedules have a proved price.
+    T is the Taylor polynomial of F around Q̂. The constants are sharp, 1/(8η) and √3/(108η²): the largest variance, and
+    the largest third cumulant, of a variable of range 1 are 1/4 and √3/18.
     """
-    if arguments.number("beta", beta) < 2.0:
-        raise ValueError(f"beta, the order of the Taylor remainder, must be at least 2, got {beta!r}")
-    return 2.0 + 2.0 / (beta - 1.0)
-
-
-def hessian_lipschitz(temperature: float) -> float:
-    """M = 3/(2η²), the paper's Lipschitz constant of the Hessian (Lemma 5.6, appendix B)."""
-    return 1.5 / arguments.positive("temperature", temperature) ** 2
-
-
-def remainder_constant(beta: int, temperature: float, norm: Norm = "range") -> float:
-    """c_β with |F(Q) − T_{β−1}(Q; Q̂)| ≤ c_β·‖Q − Q̂‖^β for a mixture of softmaxes F, β = 2 or 3.
-
-    In the range norm these are sharp, 1/(8η) and √3/(108η²): the largest variance, and the largest third cumulant, of
-    a variable of range 1 are 1/4 and √3/18. In the Euclidean norm they are the paper's L/2 = 1/(2η) and M/6.
-    """
-    eta = arguments.positive("temperature", temperature)
-    match (beta, norm):
-        case (2 | 3, "range"):
-            return CUMULANTS[beta] / (math.factorial(beta) * eta ** (beta - 1))
-        case (2, "euclidean"):
-            return 1.0 / eta / 2.0
-        case (3, "euclidean"):
-            return hessian_lipschitz(eta) / 6.0
-    raise ValueError(f"beta must be 2 or 3 and norm 'range' or 'euclidean', got {beta!r} and {norm!r}")
-
-
-def remainder(error: float, beta: int, temperature: float, norm: Norm = "range") -> float:
-    """The largest Taylor remainder of order β when the reference is wrong by `error` in the given norm."""
-    return remainder_constant(beta, temperature, norm) * float(arguments.number("error", error, least=0.0) ** beta)
-
-
-def tolerance(epsilon: float, beta: int, temperature: float, norm: Norm = "range") -> float:
-    """The error of the reference at which the Taylor remainder reaches ε (Proposition 4.2 of the paper).
-
-    With β = 3 and the Euclidean norm this is the paper's ρ(ε) = (6ε/M)^(1/3).
-    """
-    error = arguments.positive("epsilon", epsilon) / remainder_constant(beta, temperature, norm)
-    return float(error ** (1.0 / beta))
-
-
-def taylor(backup: Backup, q: ArrayLike, around: ArrayLike, order: int, states: Any = None) -> Floats:
-    """The Taylor polynomial T_order(Q; Q̂) of a backup, [...], for orders 0, 1 and 2.
-
-    Args:
-        backup: F; a mixture of softmaxes for order 2.
-        q: Q, [..., K].
-        around: Q̂, [..., K].
-        order: 0, 1 or 2.
-        states: as for the backup.
-    """
-    if order not in (0, 1, 2):
-        raise ValueError(f"order must be 0, 1 or 2, got {order!r}")
-    point, target = arguments.array("around", around), arguments.array("q", q)
-    if point.shape[-1:] != target.shape[-1:]:
-        raise ValueError(f"q and around must have the same last axis, got shapes {target.shape} and {point.shape}")
-    delta = target - point
-    result = backup.value(point, states)
-    if order >= 1:
-        result = result + (backup.policy(point, states) * delta).sum(axis=-1)
-    if order == 2:
-        mixture = required_mixture(backup, "a Taylor polynomial of order 2", "use order 1")
-        result = result + 0.5 * np.einsum("...i,...ij,...j->...", delta, mixture.hessian(point, states), delta)
-    return result
+    order = arguments.whole("beta", beta, least=2, most=3)
+    return CUMULANTS[order] / (math.factorial(order) * arguments.positive("temperature", temperature) ** (order - 1))
 
 
 def reference_bias(order: int, error_range: float, temperature: float, discount: float, tail: float = 0.0) -> Interval:
@@ -155,9 +79,18 @@ def value_interval(model: GenerativeModel, backup: Backup) -> Interval:
     Raises:
         ValueError: values are too large or too small for floating point, or the temperature is, relative to rewards.
     """
-    low, high = _by_rewards(model, backup)
-    _require_size("reward_range", model.reward_range, (low, high), model, backup)
-    coldest, temperature = RESOLUTION * max(map(abs, model.reward_range)), backup.temperature
+
+    def require_size(name: str, given: Interval | None, values: Interval) -> None:
+        largest = max(map(abs, values))
+        if not (SMALLEST <= largest <= arguments.LARGEST or largest == 0.0):
+            raise ValueError(
+                f"{name} must lead to values whose size is 0 or from {SMALLEST:g} to {arguments.LARGEST:g}, got "
+                f"{given}: with discount={model.discount:g} and a temperature of {temperature:g} it is {largest:.3g}"
+            )
+
+    (low, high), temperature = _by_rewards(model, backup), backup.temperature
+    require_size("reward_range", model.reward_range, (low, high))
+    coldest = RESOLUTION * max(map(abs, model.reward_range))
     if not (max(coldest, RESOLUTION * SMALLEST) <= temperature <= arguments.LARGEST or temperature == 0.0):
         raise ValueError(
             f"temperature must be 0, as for the hard maximum, or from {coldest:.3g}, {RESOLUTION:g} of the "
@@ -166,29 +99,23 @@ def value_interval(model: GenerativeModel, backup: Backup) -> Interval:
     declared = declared_interval(model, backup)
     if declared is None:
         return low, high
-    least, most = (min(declared[0], 0.0), max(declared[1], 0.0)) if model.terminates else declared
+    least, most = _with_the_end(model, *declared)
     # If rounding puts a declared range just outside the values that rewards allow, one end of those is left.
     values = min(max(least, low), high), min(max(most, low), high)
-    _require_size("value_range", declared_values(model), values, model, backup)
+    require_size("value_range", declared_values(model), values)
     return values
 
 
 def _by_rewards(model: GenerativeModel, backup: Backup) -> Interval:
     """The interval of all optimal values by the rewards alone."""
-    low, high = (
-        (reward + at_zero) / (1.0 - model.discount)
-        for reward, at_zero in zip(model.reward_range, backup.at_zero_range(model.actions), strict=True)
-    )
+    ends = zip(model.reward_range, backup.at_zero_range(model.actions), strict=True)
+    low, high = ((reward + at_zero) / (1.0 - model.discount) for reward, at_zero in ends)
+    return _with_the_end(model, low, high)
+
+
+def _with_the_end(model: GenerativeModel, low: float, high: float) -> Interval:
+    """[low, high], with 0 in it if episodes may end."""
     return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
-
-
-def _require_size(name: str, given: Interval | None, values: Interval, model: GenerativeModel, backup: Backup) -> None:
-    largest = max(map(abs, values))
-    if not (SMALLEST <= largest <= arguments.LARGEST or largest == 0.0):
-        raise ValueError(
-            f"{name} must lead to values whose size is 0 or from {SMALLEST:g} to {arguments.LARGEST:g}, got "
-            f"{given}: with discount={model.discount:g} and a temperature of {backup.temperature:g} it is {largest:.3g}"
-        )
 
 
 def declared_interval(model: GenerativeModel, backup: Backup) -> Interval | None:
@@ -229,40 +156,17 @@ def value_scale(model: GenerativeModel, backup: Backup) -> float:
     return max(high - low, model.reward_range[1] - model.reward_range[0], float(np.finfo(np.float64).tiny))
 
 
-def resolvable(epsilon: float, *intervals: Interval) -> float:
-    """ε, if floating point can certify this accuracy of numbers in these intervals; ValueError otherwise."""
+def require_resolvable(epsilon: float, *intervals: Interval) -> None:
+    """Refuses an accuracy ε that floating point cannot certify of numbers in these intervals."""
     least = RESOLUTION * max(SMALLEST, *(abs(end) for interval in intervals for end in interval))
     if epsilon < least:
         raise ValueError(
             f"epsilon must be at least {least:.3g}, {RESOLUTION:g} of the largest possible value, below "
             f"which floating point certifies nothing, got {epsilon:g}"
         )
-    return epsilon
 
 
-# Transfer between backups
-
-
-def transfer_to_entropy(backup: OptimalTransport) -> float:
-    """The paper's bound on |F(Q) − LogSumExp_η(Q)| over all Q: τ·max|C| (Proposition 5.5)."""
-    return backup.tau * float(np.abs(backup.cost).max())
-
-
-def transfer_to_hard_max(backup: HardMax | LogSumExp | OptimalTransport, actions: int) -> float:
-    """The paper's bound on |F(Q) − max Q| over all Q: τ·max|C| + η log K (Proposition 5.5)."""
-    geometry = transfer_to_entropy(backup) if isinstance(backup, OptimalTransport) else 0.0
-    return geometry + float(backup.temperature) * math.log(arguments.whole("actions", actions))
-
-
-def gap_to_entropy(backup: OptimalTransport) -> Interval:
-    """An interval that contains F_s(Q) − LogSumExp_η(Q) for all Q and s: −τ times costs averaged over the prior.
-
-    They are max over s, i of Σ_j μ_s(j)·C_ij and min over s of Σ_j μ_s(j)·min_i C_ij; over all μ if μ_s is a function.
-    """
-    worst, best = backup.cost.max(), backup.cost.min()
-    if not callable(backup.prior):
-        worst, best = (backup.prior @ backup.cost.T).max(), (backup.prior @ backup.cost.min(axis=0)).min()
-    return -backup.tau * float(worst), -backup.tau * float(best)
+# Gaps between backups
 
 
 def gap_to_hard_max(backup: Backup, actions: int) -> Interval:
@@ -272,9 +176,10 @@ def gap_to_hard_max(backup: Backup, actions: int) -> Interval:
     all others. If the prior of an `OptimalTransport` is a function, the interval is for all priors.
     """
     high = backup.at_zero_range(actions)[1]
-    if isinstance(backup, OptimalTransport):
-        return gap_to_entropy(backup)[0], high
-    return 0.0 - float(np.max(backup.regulariser(np.eye(actions)))), high
+    if not isinstance(backup, OptimalTransport):
+        return 0.0 - float(np.max(backup.regulariser(np.eye(actions)))), high
+    charges = backup.cost if callable(backup.prior) else backup.prior @ backup.cost.T  # of actions, at states or priors
+    return -backup.tau * float(charges.max()), high
 
 
 def gap_of_values(model: GenerativeModel, backup: Backup) -> Interval:
@@ -282,41 +187,25 @@ def gap_of_values(model: GenerativeModel, backup: Backup) -> Interval:
 
     Episodes may end after any number of steps if the model has terminal states: then 0 is between the bounds.
     """
-    low, high = (at_value_level(end, model.discount) for end in gap_to_hard_max(backup, model.actions))
-    return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
+    low, high = (end / (1.0 - model.discount) for end in gap_to_hard_max(backup, model.actions))
+    return _with_the_end(model, low, high)
 
 
-def at_value_level(bound: float, discount: float) -> float:
-    """The bound b/(1−γ) on a difference of values that follows from a bound b on a difference of backups."""
-    return arguments.number("bound", bound) / (1.0 - arguments.discount_factor(discount))
-
-
-class Smoothing(NamedTuple):
-    """The two parameters of an optimal-transport backup."""
-
-    tau: float
-    lam: float
-
-
-def smoothing_for_bias(
-    bias: float, discount: float, actions: int, cost_max: float = 0.0, geometry: float = 0.5
-) -> Smoothing:
+def smoothing_for_bias(bias: float, discount: float, actions: int, cost_max: float = 0.0) -> tuple[float, float]:
     """(τ, λ) whose optimal value is within `bias` of the unregularised one: τ(C_max + λ log K) = (1−γ)·bias.
 
     Args:
-        bias: the tolerated difference of values.
+        bias: the tolerated difference of values. One half is spent on the costs, the other on the temperature.
         discount: γ.
         actions: K, at least 2.
-        cost_max: max|C|; 0 for the entropy backup, whose temperature is then τλ.
-        geometry: the share of the bias spent on the costs; the rest goes to the temperature, hence to smoothness.
+        cost_max: max|C|; 0 for the entropy backup, whose temperature τλ may then spend all of the bias.
     """
     budget = arguments.positive("bias", bias) * (1.0 - arguments.discount_factor(discount))
     temperature = budget / math.log(arguments.whole("actions", actions, least=2))
-    arguments.fraction("geometry", geometry)
     if arguments.number("cost_max", cost_max, least=0.0) == 0.0:
-        return Smoothing(tau=temperature, lam=1.0)
-    tau = geometry * budget / cost_max
-    return Smoothing(tau=tau, lam=(1.0 - geometry) * temperature / tau)
+        return temperature, 1.0
+    tau = 0.5 * budget / cost_max
+    return tau, 0.5 * temperature / tau
 
 
 @dataclass(frozen=True)
@@ -395,7 +284,3 @@ class Problem:
         """A bound on range(Q_s): the error of a constant reference."""
         low, high = self.action_values
         return high - low
-
-    def resolvable(self, epsilon: float) -> float:
-        """ε, if this accuracy can be certified of values that are sums of such rewards; ValueError otherwise."""
-        return resolvable(epsilon, self.values, self.reward_range)
