@@ -11,7 +11,7 @@ import numpy as np
 from smoothplan.base.arguments import Floats
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import garnet
-from smoothplan.recursive.optimise import Kinds, optimised
+from smoothplan.recursive.optimise import optimised
 from smoothplan.recursive.planners import DebiasedCruiser, SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
 from smoothplan.recursive.schedule import forecast
 from smoothplan.run.plan import plan
@@ -29,7 +29,7 @@ MULTILEVEL = "RandomizedMultilevel"
 SCHEDULED = {SPARSE: SparseSampling, FIRST: SmoothCruiser, SECOND: SecondOrderSmoothCruiser, DEBIASED: DebiasedCruiser}
 """The planners whose price is known in advance."""
 
-KINDS = {SPARSE: Kinds(0), FIRST: Kinds(1), SECOND: Kinds(2), ONE_TERM: Kinds(2, 1), DEBIASED: Kinds(2, 2)}
+KINDS = {SPARSE: (0, 0), FIRST: (1, 0), SECOND: (2, 0), ONE_TERM: (2, 1), DEBIASED: (2, 2)}
 """The levels that their schedules may have, each the kinds of the one before and more."""
 
 BETA = {FIRST: 2.0, SECOND: 3.0, ONE_TERM: 3.0, DEBIASED: 3.0}

@@ -14,7 +14,7 @@ from smoothplan.bounds.gape import MDPGapE, OTGapE
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import garnet
 from smoothplan.recursive.gap_cruiser import OTGapCruiser
-from smoothplan.recursive.optimise import PRICE_GROWTH, Kinds, ladder
+from smoothplan.recursive.optimise import PRICE_GROWTH, ladder
 from smoothplan.run.plan import plan
 from smoothplan.run.records import GapDetails, Planner
 from smoothplan.theory import exact
@@ -89,7 +89,7 @@ def _planner(name: str, epsilon: float, delta: float, temperature: float) -> Pla
 
 
 FIRST, DEBIASED = "OTGapCruiser, order 1", "OTGapCruiser, debiased"
-CRUISERS = {FIRST: Kinds(1), DEBIASED: Kinds(2, 2)}
+CRUISERS = {FIRST: (1, 0), DEBIASED: (2, 2)}
 """The levels that they may use; those of the second are the default."""
 
 SEARCHES = ("MDPGapE", "OTGapE")

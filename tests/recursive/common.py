@@ -9,7 +9,7 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.models.model import States
-from smoothplan.recursive.optimise import Kinds, optimised
+from smoothplan.recursive.optimise import optimised
 from smoothplan.theory.backups import LogSumExp
 from smoothplan.theory.curvature import Problem
 
@@ -59,7 +59,7 @@ def entropy_problem(
     )
 
 
-def slope(problem: Problem, kinds: Kinds, epsilons: Sequence[float]) -> float:
+def slope(problem: Problem, kinds: tuple[int, int], epsilons: Sequence[float]) -> float:
     """How fast the optimised forecast grows as ε falls: a fitted exponent."""
     calls = [math.log(optimised(problem, epsilon, 0.1, *kinds).calls) for epsilon in epsilons]
     return float(-np.polyfit(np.log(epsilons), calls, 1)[0])

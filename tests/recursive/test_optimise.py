@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import smoothplan as sp
 from smoothplan.recursive import optimise
 from smoothplan.recursive.level import certify
-from smoothplan.recursive.optimise import Kinds, optimised
+from smoothplan.recursive.optimise import optimised
 from smoothplan.recursive.schedule import Schedule, trimmed
 from smoothplan.theory.backups import HardMax, LogSumExp
 from smoothplan.theory.curvature import Problem
@@ -31,7 +31,7 @@ problems = st.builds(
 fractions = st.floats(0.01, 1.2)
 """Of half the width of the value interval, the error of the best constant."""
 
-allowed_kinds = st.sampled_from([Kinds(0), Kinds(1), Kinds(2), Kinds(1, 1), Kinds(2, 2)])
+allowed_kinds = st.sampled_from([(0, 0), (1, 0), (2, 0), (1, 1), (2, 2)])
 
 
 # --- The table of complexities --------------------------------------------------------------------------------------
@@ -56,15 +56,15 @@ def test_rewards_are_noisy_unless_the_pair_fixes_them(kind: Any, successors: int
 @pytest.mark.parametrize(
     ("kinds", "discount", "epsilon", "most"),
     [
-        (Kinds(0), 0.2, 0.01, 1.25e6),
-        (Kinds(1), 0.2, 0.01, 7.5e5),
-        (Kinds(2), 0.2, 0.002, 5.6e7),
-        (Kinds(2, 2), 0.2, 0.01, 5.2e5),
-        (Kinds(2, 2), 0.5, 0.01, 5.6e8),
-        (Kinds(2, 2), 0.7, 0.1, 4.0e10),
+        ((0, 0), 0.2, 0.01, 1.25e6),
+        ((1, 0), 0.2, 0.01, 7.5e5),
+        ((2, 0), 0.2, 0.002, 5.6e7),
+        ((2, 2), 0.2, 0.01, 5.2e5),
+        ((2, 2), 0.5, 0.01, 5.6e8),
+        ((2, 2), 0.7, 0.1, 4.0e10),
     ],
 )
-def test_certified_calls_do_not_grow(kinds: Kinds, discount: float, epsilon: float, most: float) -> None:
+def test_certified_calls_do_not_grow(kinds: tuple[int, int], discount: float, epsilon: float, most: float) -> None:
     """K = 2, η = 1, δ = 0.1, Bernoulli rewards: no more calls than when this was written."""
     assert optimised(entropy_problem(discount), epsilon, 0.1, *kinds).calls <= most
 
@@ -78,7 +78,7 @@ def test_exponents_of_the_optimised_schedules() -> None:
     coarse, fine = np.geomspace(0.002, 0.01, 5).tolist(), np.geomspace(1e-6, 1e-5, 3).tolist()
     plug_in, first, second, once, twice = (
         (slope(problem, kinds, coarse), slope(problem, kinds, fine))
-        for kinds in (Kinds(0), Kinds(1), Kinds(2), Kinds(1, 1), Kinds(1, 2))
+        for kinds in ((0, 0), (1, 0), (2, 0), (1, 1), (1, 2))
     )
     assert plug_in[0] > 3.0
     assert plug_in[1] > plug_in[0] + 3.0
@@ -97,12 +97,10 @@ def test_more_kinds_are_never_dearer(discount: float) -> None:
     for epsilon in np.geomspace(1e-3, 0.3, 5).tolist():
         calls = {
             kinds: optimised(problem, epsilon, 0.1, *kinds).calls
-            for kinds in (Kinds(0), Kinds(1), Kinds(2), Kinds(0, 2), Kinds(1, 1), Kinds(1, 2), Kinds(2, 2))
+            for kinds in ((0, 0), (1, 0), (2, 0), (0, 2), (1, 1), (1, 2), (2, 2))
         }
         for kinds, price in calls.items():
-            fewer = [
-                other for some, other in calls.items() if some.order <= kinds.order and some.debias <= kinds.debias
-            ]
+            fewer = [other for some, other in calls.items() if some[0] <= kinds[0] and some[1] <= kinds[1]]
             assert price == min(fewer)
 
 
@@ -111,7 +109,7 @@ def test_more_kinds_are_never_dearer(discount: float) -> None:
 )
 def test_wide_supports_do_not_spoil_the_price(discount: float, most: float) -> None:
     """Nested references widen a support by a factor each: debiased levels have their exponent at every discount."""
-    assert slope(entropy_problem(discount), Kinds(2, 2), [1e-5, 1e-6]) <= most
+    assert slope(entropy_problem(discount), (2, 2), [1e-5, 1e-6]) <= most
 
 
 # --- Arithmetic of schedules ----------------------------------------------------------------------------------------
@@ -120,7 +118,7 @@ def test_wide_supports_do_not_spoil_the_price(discount: float, most: float) -> N
 @settings(max_examples=60, deadline=None)
 @given(problems, fractions, allowed_kinds, st.floats(0.001, 0.5))
 def test_optimised_schedules_promise_what_was_asked(
-    problem: Problem, fraction: float, kinds: Kinds, delta: float
+    problem: Problem, fraction: float, kinds: tuple[int, int], delta: float
 ) -> None:
     """Bias and noise add up to no more than ε; children stand above parents; every level is needed; costs are whole."""
     epsilon = fraction * problem.width / 2.0
@@ -129,7 +127,7 @@ def test_optimised_schedules_promise_what_was_asked(
     assert (schedule.epsilon, schedule.delta, schedule.early_stopping) == (epsilon, delta, True)
     assert (schedule.root.kind == "constant") == (epsilon >= problem.width / 2.0)
     assert (schedule.calls == 0) == (schedule.root.kind == "constant")
-    highest, terms = kinds if problem.temperature > 0.0 else Kinds(0)
+    highest, terms = kinds if problem.temperature > 0.0 else (0, 0)
     allowed = ["constant", "plug-in", "order-1", "order-2"][: highest + 2]
     assert all(level.kind in allowed and level.debias <= terms for level in schedule.levels)
     for row, level in enumerate(schedule.levels):
@@ -141,10 +139,14 @@ def test_optimised_schedules_promise_what_was_asked(
 
 @settings(max_examples=40, deadline=None)
 @given(problems, fractions, allowed_kinds)
-def test_the_optimiser_s_certificates_are_those_of_certify(problem: Problem, fraction: float, kinds: Kinds) -> None:
+def test_the_optimiser_s_certificates_are_those_of_certify(
+    problem: Problem, fraction: float, kinds: tuple[int, int]
+) -> None:
     """One level at a time and as columns, the same arithmetic; float costs are the exact ones."""
     epsilon = fraction * problem.width / 2.0
-    levels, used = optimise._LevelSearch(problem, kinds if problem.temperature else Kinds(0)).down_to(epsilon)
+    search = optimise.LevelSearch(problem, *(kinds if problem.temperature else (0, 0)))
+    levels, _ = search.down_to(epsilon)
+    used = search.certificates
     for searched, certified in zip(used, certify(problem, levels), strict=True):
         assert searched == pytest.approx(certified, rel=1e-9, abs=1e-12)
     costs = Schedule(problem, tuple(levels), 1, epsilon, 0.1).costs
@@ -153,7 +155,7 @@ def test_the_optimiser_s_certificates_are_those_of_certify(problem: Problem, fra
 
 @settings(max_examples=25, deadline=None)
 @given(problems, allowed_kinds, st.lists(fractions, min_size=2, max_size=6))
-def test_finer_never_costs_less(problem: Problem, kinds: Kinds, some: list[float]) -> None:
+def test_finer_never_costs_less(problem: Problem, kinds: tuple[int, int], some: list[float]) -> None:
     calls = [
         optimised(problem, fraction * problem.width / 2.0, 0.1, *kinds).calls for fraction in sorted(some, reverse=True)
     ]
@@ -163,19 +165,19 @@ def test_finer_never_costs_less(problem: Problem, kinds: Kinds, some: list[float
 @settings(max_examples=25, deadline=None)
 @given(problems, allowed_kinds, st.lists(fractions, min_size=1, max_size=4), fractions)
 def test_the_optimiser_does_not_depend_on_what_was_asked_before(
-    problem: Problem, kinds: Kinds, before: list[float], fraction: float
+    problem: Problem, kinds: tuple[int, int], before: list[float], fraction: float
 ) -> None:
     found = []
     for fractions in ([fraction], [*before, fraction]):
-        optimise._search.cache_clear()
+        optimise.level_search.cache_clear()
         optimise.optimised.cache_clear()
         found.append([optimised(problem, some * problem.width / 2.0, 0.1, *kinds) for some in fractions][-1])
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("kinds", [Kinds(0), Kinds(2, 2)])
+@pytest.mark.parametrize("kinds", [(0, 0), (2, 2)])
 @pytest.mark.parametrize("discount", [0.8, pytest.param(0.95, marks=pytest.mark.full), 0.99])
-def test_hopeless_discounts_have_a_price(discount: float, kinds: Kinds) -> None:
+def test_hopeless_discounts_have_a_price(discount: float, kinds: tuple[int, int]) -> None:
     """A whole number, however long, that grows as ε falls, without a warning; and the bias is below ε."""
     problem = entropy_problem(discount=discount)
     with warnings.catch_warnings():

@@ -10,7 +10,6 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.recursive import published
-from smoothplan.recursive.optimise import Kinds
 from smoothplan.recursive.schedule import Schedule
 from smoothplan.theory.curvature import Problem
 from tests.recursive.common import entropy_problem, slope
@@ -24,7 +23,7 @@ def test_the_printed_children_cost_the_exponent(discount: float, printed_least: 
     problem, epsilons = entropy_problem(discount), [1e-2, 1e-3, 1e-4] if discount < 0.9 else [1e-1, 1e-2, 1e-3]
     printed = [math.log(published.second_order_smooth_cruiser(problem, epsilon, 0.1).calls) for epsilon in epsilons]
     steepness = -np.polyfit(np.log(epsilons), printed, 1)[0]
-    ours = slope(problem, Kinds(2), epsilons)
+    ours = slope(problem, (2, 0), epsilons)
     assert steepness >= printed_least
     assert steepness >= 2.0 * math.log(5.0) / math.log(1.0 / discount) - 0.3
     assert ours <= ours_most
