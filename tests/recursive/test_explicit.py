@@ -102,7 +102,7 @@ def test_what_the_proof_says_of_the_explicit_levels() -> None:
     for row in rows:
         level = schedule.levels[row]
         assert level.reference is not None
-        through = schedule._return(level.reference)
+        through = schedule.returns[level.reference]
         noise = 2.0 * (setting.actions - 1) * float(through.variance) / level.samples
         assert noise <= (1.0 - math.sqrt(gamma)) / (math.sqrt(gamma) * third)
     sizes = np.array([schedule.levels[row].samples for row in rows]) * np.sqrt(targets[rows])

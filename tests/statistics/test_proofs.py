@@ -20,7 +20,7 @@ from smoothplan.base.arguments import Floats, Ints
 from smoothplan.confidence import ConfidenceSequence, bernstein_count, bernstein_radius
 from smoothplan.models.model import States
 from smoothplan.recursive import level as arithmetic
-from smoothplan.recursive import planners as recursive
+from smoothplan.recursive import schedule as recursive
 from smoothplan.recursive.batched import BatchedEngine
 from smoothplan.recursive.debias import DEBIASING, Debiased
 from smoothplan.recursive.level import Level
@@ -315,7 +315,7 @@ def test_what_searched_levels_pay_for(debias: int) -> None:
         if level.kind == "constant" or level.reference is None:
             continue
         bias, coarse = (float(schedule.certificates[place].bias) for place in (row, level.reference))
-        variance = float(schedule._return(level.reference).variance) / level.samples
+        variance = float(schedule.returns[level.reference].variance) / level.samples
         noise = 2.0 * (setting.actions - 1) * variance
         if schedule.levels[level.reference].kind != "constant":
             assert variance * level.samples >= least

@@ -1,48 +1,172 @@
-"""The recursive planners: the levels that each allows, and the run of a schedule.
+"""The recursive planners: the levels that each allows, and the constants that it was published with.
 
 A recursive planner estimates a value by sampling the values of successors, which it estimates in the same way down to
 a fixed depth. The price of its schedule is known in advance, so a run that is too expensive is refused, and a limit on
 calls chooses the most accurate schedule that it can pay for.
+
+The published algorithms are schedules with their own constants: for comparison, and to run if the price allows. Each
+spends one failure probability δ′ on every estimate of Q, a union bound over all calls: δ′ = δ divided by the calls that
+the schedule itself makes, found by iteration.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
-import numpy as np
-
 from smoothplan.base import arguments
-from smoothplan.base.arguments import Floats, amount, scientific
-from smoothplan.confidence import ConfidenceSequence
+from smoothplan.base.arguments import amount, scientific
 from smoothplan.models.model import GenerativeModel
 from smoothplan.models.tabular import TabularModel
-from smoothplan.recursive import published
 from smoothplan.recursive.batched import BatchedEngine
 from smoothplan.recursive.compiled import CompiledEngine
 from smoothplan.recursive.level import Level
 from smoothplan.recursive.optimise import optimised
-from smoothplan.recursive.schedule import ACTIONS_SHARE, ADAPTIVE_SHARE, Schedule
-from smoothplan.run.chunks import Chunk, Engine, Sums, Work, chunk_size
-from smoothplan.run.progress import Display
+from smoothplan.recursive.schedule import Schedule, ScheduleRun, require_depth
+from smoothplan.run.chunks import Engine
 from smoothplan.run.records import (
     LONG_HORIZONS,
     REFUSED_CALLS,
     EngineName,
     Root,
     Run,
-    Snapshot,
-    Status,
     TooExpensiveError,
     refuse_compiled,
-    within,
 )
-from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import Backup, is_mixture, required_backup, required_mixture
-from smoothplan.theory.curvature import Problem
+from smoothplan.theory.curvature import Problem, require_resolvable
 
 HEADROOM = 4
 """How many times the limit on calls a schedule may cost and still be tried: most runs stop early."""
+
+
+def sparse_sampling(problem: Problem, epsilon: float, delta: float) -> Schedule:
+    """Sparse Sampling with the depth and width of Kearns, Mansour and Ng (2002), Theorem 1.
+
+    V_max = R_max/(1−γ), λ = ε(1−γ)²/4, depth ⌈log_γ(λ/V_max)⌉, width (V_max/λ)²·(2H·log(KH(V_max/λ)²) + log(R_max/λ)).
+    """
+    gamma, largest = problem.discount, problem.reward_range[1]
+    accuracy = epsilon * (1.0 - gamma) ** 2 / 4.0
+    bound = max(problem.values[1], largest / (1.0 - gamma), accuracy)
+    steps = math.log(accuracy / bound) / math.log(gamma)
+    require_depth(problem, steps, most=5_000)
+    depth = max(1, math.ceil(steps))
+    ratio = (bound / accuracy) ** 2
+    logs = 2 * depth * math.log(problem.actions * depth * ratio) + math.log(max(largest, accuracy) / accuracy)
+    width = max(1, math.ceil(ratio * logs))
+    levels = [Level("plug-in", samples=width, reference=row) for row in range(depth)]
+    return Schedule(problem, (_zero(problem), *levels), 1, epsilon, delta, early_stopping=False)
+
+
+def smooth_cruiser(problem: Problem, epsilon: float, delta: float) -> Schedule:
+    """SmoothCruiser with the constants of Grill et al. (2019): κ, N(ε), and M_λ = λ log K, their bound on |F(0)|."""
+    gamma, actions = problem.discount, problem.actions
+    at_zero = problem.temperature * math.log(actions)
+    threshold = (1.0 - math.sqrt(gamma)) / (actions * (1.0 / problem.temperature))
+    scale = (1.0 + at_zero) / ((1.0 - gamma) ** 2 * (1.0 - math.sqrt(gamma)))
+
+    def samples(accuracy: float, share: float) -> int:
+        return math.ceil(18.0 * scale**2 * math.log(2.0 * actions / share) / accuracy**2)
+
+    def tolerance(accuracy: float) -> float:
+        return math.sqrt(threshold * accuracy)
+
+    return _printed(problem, epsilon, delta, 1, (1.0 + at_zero) / (1.0 - gamma), threshold, samples, tolerance)
+
+
+def second_order_smooth_cruiser(problem: Problem, epsilon: float, delta: float) -> Schedule:
+    """SecondOrderSmoothCruiser as printed (Algorithms 1 to 3).
+
+    All five children are called at ε/√γ, the linear term is centred by ⟨π, Q̂⟩, everything is clipped to [0, B], and
+    ρ(ε) = (6ε/M)^(1/3). N comes from the Hoeffding bound of its proof. κ, which the paper leaves open, is the point
+    from which the fine regime pays, ρ(κ) = κ.
+    """
+    bound = (1.0 + problem.at_zero[1] - problem.at_zero[0]) / (1.0 - problem.discount)
+    spread = 1.0 + problem.discount * bound
+    lipschitz = 1.5 / problem.temperature**2  # M, of the Hessian (Lemma 5.6)
+    threshold = math.sqrt(6.0 / lipschitz)
+
+    def samples(accuracy: float, share: float) -> int:
+        return math.ceil(spread**2 * math.log(2.0 * problem.actions / share) / (2.0 * accuracy**2))
+
+    def tolerance(accuracy: float) -> float:
+        return float((accuracy / (lipschitz / 6.0)) ** (1.0 / 3.0))
+
+    return _printed(problem, epsilon, delta, 2, bound, threshold, samples, tolerance)
+
+
+def _printed(
+    problem: Problem,
+    epsilon: float,
+    delta: float,
+    order: int,
+    bound: float,
+    threshold: float,
+    samples: Callable[[float, float], int],
+    tolerance: Callable[[float], float],
+) -> Schedule:
+    """The recursion that SmoothCruiser and SecondOrderSmoothCruiser share: children at ε/√γ, references at ρ(ε).
+
+    Args:
+        problem, epsilon, delta: of the schedule.
+        order: 1 or 2.
+        bound: the accuracy from which on the answer is 0.
+        threshold: κ, below which samples are corrected.
+        samples: N, by accuracy and δ′.
+        tolerance: ρ, by accuracy.
+    """
+    step = math.sqrt(problem.discount)  # children are called at an accuracy this much coarser
+    clip = (0.0, bound) if order == 2 else None
+
+    def schedule(share: float) -> Schedule:
+        """The printed root: F of an estimate of Q to accuracy ε."""
+        levels: list[Level] = []
+        rows: dict[float, int] = {}
+
+        def sample(accuracy: float) -> int:
+            """The row of the level that samples a value to an accuracy: sampleV, or SampleV2."""
+            if accuracy in rows:
+                return rows[accuracy]
+            if accuracy >= bound:
+                level = _zero(problem)
+            elif accuracy >= threshold:
+                child = sample(accuracy / step)
+                level = Level("plug-in", samples=samples(accuracy, share), reference=child, clip=clip)
+            else:
+                coarse = tolerance(accuracy)
+                around, child = sample(coarse / step), sample(accuracy / step)
+                level = Level(
+                    "order-1" if order == 1 else "order-2",
+                    samples=samples(coarse, share),
+                    reference=around,
+                    linear=child,
+                    quadratic=None if order == 1 else child,
+                    pairs=0 if order == 1 else 2,
+                    printed=True,
+                    clip=clip,
+                )
+            levels.append(level)
+            rows[accuracy] = len(levels) - 1
+            return rows[accuracy]
+
+        root = Level("plug-in", samples=samples(epsilon, share), reference=sample(epsilon / step))
+        return Schedule(problem, (*levels, root), 1, epsilon, delta, early_stopping=False)
+
+    # Each of these levels has a reference with levels of its own.
+    require_depth(problem, math.log(epsilon / bound) / math.log(step), most=600)
+    result = schedule(delta)
+    # An iteration changes only logarithms, so a handful settles it; 30 bound the time. δ′ must not underflow.
+    for _ in range(30):
+        updated = schedule(delta / min(max(result.calls, 1), 10**200))
+        if updated.calls == result.calls:
+            break
+        result = updated
+    return result
+
+
+def _zero(problem: Problem) -> Level:
+    """The printed base case, the answer 0."""
+    return Level("constant", shift=-problem.middle)
 
 
 @dataclass(frozen=True)
@@ -114,8 +238,7 @@ class _Published(_Recursive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.variant not in ("certified", "paper"):
-            raise ValueError(f"variant must be 'certified' or 'paper', got {self.variant!r}")
+        arguments.one_of("variant", self.variant, "certified", "paper")
         if self.order > 1:
             required_mixture(self.backup, type(self).__name__, "use DebiasedCruiser")
         if self.order > 0 and self.variant == "paper":
@@ -123,9 +246,16 @@ class _Published(_Recursive):
 
     def schedule(self, model: GenerativeModel) -> Schedule:
         """The table of levels that this planner runs on a model."""
-        if self.variant == "paper":
-            return self.published(Problem.of(model, self.backup), self.epsilon, self.delta)
-        return super().schedule(model)
+        if self.variant == "certified":
+            return super().schedule(model)
+        problem = Problem.of(model, self.backup)
+        low, high = problem.reward_range
+        if low < 0.0 or high > 1.0:
+            raise ValueError(f"reward_range must lie in [0, 1] for the published constants, got {problem.reward_range}")
+        if problem.discount == 0.0:
+            raise ValueError("discount must be greater than 0 for the published constants, got 0.0")
+        require_resolvable(self.epsilon, problem.values, problem.reward_range)
+        return self.published(problem, self.epsilon, self.delta)
 
 
 class SparseSampling(_Published):
@@ -139,7 +269,7 @@ class SparseSampling(_Published):
     """
 
     order = 0
-    published = staticmethod(published.sparse_sampling)
+    published = staticmethod(sparse_sampling)
 
 
 class SmoothCruiser(_Published):
@@ -153,7 +283,7 @@ class SmoothCruiser(_Published):
     """
 
     order = 1
-    published = staticmethod(published.smooth_cruiser)
+    published = staticmethod(smooth_cruiser)
 
 
 class SecondOrderSmoothCruiser(_Published):
@@ -167,7 +297,7 @@ class SecondOrderSmoothCruiser(_Published):
     """
 
     order = 2
-    published = staticmethod(published.second_order_smooth_cruiser)
+    published = staticmethod(second_order_smooth_cruiser)
 
 
 class DebiasedCruiser(_Recursive):
@@ -195,172 +325,6 @@ def too_expensive(price: str, epsilon: float, calls: int) -> TooExpensiveError:
     if calls > 0:
         message += f" (at epsilon={epsilon:.3g} it is {amount(calls)})"
     return TooExpensiveError(message + "; max_calls=N plans as accurately as N calls allow")
-
-
-class ScheduleRun:
-    """A run of a schedule: its samples at the root and the interval that they prove.
-
-    Args:
-        schedule: coarser than ε asks for, if a limit on calls demands it.
-        backup: F.
-        root: the model, the state and the limits.
-        engine: interprets the schedule.
-        epsilon: the accuracy requested.
-    """
-
-    def __init__(self, schedule: Schedule, backup: Backup, root: Root, engine: Engine, epsilon: float) -> None:
-        self.schedule, self.engine = schedule, engine
-        self._backup, self._root, self._epsilon = backup, root, epsilon
-        self._calls = self._samples = 0
-        self._chunks = 0  # drawn so far, and so the number of the next
-        self._planned = 0  # simulator calls of these chunks, at most
-        self._exhausted = False  # whether a chunk did not fit into the limit on calls
-        self._interval = schedule.problem.values
-        self._q_intervals: Floats = np.tile(schedule.problem.action_values, (schedule.problem.actions, 1))
-        self._actions: list[ConfidenceSequence] = []  # returns of each action
-        self._mean: ConfidenceSequence | None = None  # samples around the reference
-        # The radius that the noise should reach. A published schedule may leave no room for noise.
-        self._radius = max(schedule.epsilon - schedule.bias, 1e-12)
-        if schedule.root.kind != "constant":
-            through, count = schedule.action_return, schedule.problem.actions
-            share, radius = ADAPTIVE_SHARE, self._radius
-            if schedule.root.kind != "plug-in":
-                # Tuned to the standard deviation of a reference entry.
-                share, radius = ACTIONS_SHARE, max(math.sqrt(through.variance / schedule.root.samples), 1e-12)
-            each = float(through.low), float(through.high), share * schedule.delta / count, radius
-            self._actions = [ConfidenceSequence(*each) for _ in range(count)]
-
-    def run(self, workers: Workers, display: Display) -> Status:
-        """Samples until the interval is within ε, the schedule is done, or the limit on calls is reached."""
-        display.expect(self.schedule.calls)
-        returns, values = (self._action_chunks, self._add_return), (self._value_chunks, self._add_value)
-        stages = {"constant": [], "plug-in": [returns]}.get(self.schedule.root.kind, [returns, values])
-        work = Work(self.engine, self._root.model, self._root.state, self._root.seed)
-        for chunks, add in stages:
-            for chunk, outcome in workers.in_order(work, chunks()):
-                self._calls += outcome.calls
-                self._samples += outcome.sums.samples
-                add(chunk, outcome.sums)
-                display.update(self._calls, self._interval)
-                if self.schedule.early_stopping and self._precise():
-                    return "converged"
-            if self._exhausted:
-                return "max_calls"
-        self._certain()
-        if self._precise():
-            return "converged"
-        return "max_calls" if self.schedule.epsilon > self._epsilon else "completed"
-
-    def result(self) -> Snapshot:
-        """The value and the intervals that the samples prove so far."""
-        return Snapshot(
-            value=self._value(),
-            interval=self._interval,
-            action=int(self._q().argmax()),
-            q=self._q(),
-            q_intervals=self._q_intervals if self._actions else None,
-            calls=self._calls,
-            samples=self._samples,
-            epsilon=self._epsilon,
-            delta=self.schedule.delta,
-        )
-
-    def _action_chunks(self) -> Iterator[Chunk[Sums]]:
-        """Returns of all actions, a chunk of each in turn."""
-        actions, left = self.schedule.problem.actions, self.schedule.root.samples
-        each = self.schedule.reference_calls // (actions * left)
-        while left > 0 and not self._exhausted:
-            count = min(left, self._size(self.schedule.root.samples, each * actions))
-            for action in range(actions):
-                yield from self._admitted(type(self.engine).returns, (action, count), count, each, action)
-            left -= count
-
-    def _value_chunks(self) -> Iterator[Chunk[Sums]]:
-        """Samples of the value around the reference, which is complete by now."""
-        schedule, left = self.schedule, self.schedule.repeats
-        reference = self._q()
-        ends = schedule.sample_support(reference, self._backed_up(reference))
-        self._mean = ConfidenceSequence(*ends, ADAPTIVE_SHARE * schedule.delta, self._radius)
-        while left > 0 and not self._exhausted:
-            count = min(left, self._size(schedule.repeats, schedule.sample_calls))
-            yield from self._admitted(type(self.engine).values, (reference, count), count, schedule.sample_calls)
-            left -= count
-
-    def _size(self, samples: int, each: int) -> int:
-        sizes = {"planned": self._planned, "max_calls": self._root.max_calls}
-        # The fewest and the most chunks of a stage: the interval is updated after each.
-        return chunk_size(self.engine.chunk_calls, each, samples=samples, pieces=(64, 256), **sizes)
-
-    def _admitted(
-        self, draw: Callable[..., Sums], call: tuple[object, ...], count: int, each: int, action: int = 0
-    ) -> Iterator[Chunk[Sums]]:
-        """The chunk, if the calls that it may need are within the limit; otherwise the run is over."""
-        self._planned += count * each
-        self._exhausted |= self._root.max_calls is not None and self._planned > self._root.max_calls
-        if not self._exhausted:
-            yield Chunk(self._chunks, draw, call, count, action)
-            self._chunks += 1
-
-    def _add_value(self, _: Chunk[Sums], sums: Sums) -> None:
-        assert self._mean is not None
-        self._mean.update(*sums.moments)
-        self._tighten(*self._mean.interval)
-
-    def _add_return(self, chunk: Chunk[Sums], sums: Sums) -> None:
-        """Adds returns of an action and, once all actions have theirs, tightens the interval."""
-        self._actions[chunk.action].update(*sums.moments)
-        if chunk.action == len(self._actions) - 1:
-            intervals = np.array([action.interval for action in self._actions])
-            self._tighten_by_actions(intervals[:, 0], intervals[:, 1])
-
-    def _certain(self) -> None:
-        """Applies the bound that was certified in advance, once all samples are in."""
-        noise = self.schedule.noise
-        if self.schedule.root.kind == "plug-in":
-            self._tighten_by_actions(self._q() - noise, self._q() + noise)
-        elif self._mean is not None:
-            self._tighten(self._mean.mean - noise, self._mean.mean + noise)
-
-    def _tighten_by_actions(self, low: Floats, high: Floats) -> None:
-        """Tightens by an interval for every action's mean return: F is monotone."""
-        bias = float(self.schedule.action_return.bias)
-        low, high = low - bias, high + bias
-        known = self._q_intervals
-        self._q_intervals = np.stack([np.maximum(known[:, 0], low), np.minimum(known[:, 1], high)], axis=1)
-        ends = self._root.backed_up(self._backup, np.stack([low, high]))
-        self._intersect(float(ends[0]), float(ends[1]))
-
-    def _tighten(self, low: float, high: float) -> None:
-        self._intersect(low - self.schedule.bias, high + self.schedule.bias)
-
-    def _intersect(self, low: float, high: float) -> None:
-        self._interval = max(self._interval[0], low), min(self._interval[1], high)
-        self._root.require_possible(self._backup, self._interval)
-
-    def _precise(self) -> bool:
-        (low, high), value = self._interval, self._value()
-        return within(max(high - value, value - low), self._epsilon)
-
-    def _q(self) -> Floats:
-        """The mean return of each action, [K], around which the value is sampled."""
-        if not self._actions:
-            return np.full(self.schedule.problem.actions, sum(self.schedule.problem.action_values) / 2.0)
-        return np.array([action.mean for action in self._actions])
-
-    def _backed_up(self, q: Floats) -> float:
-        """F of action values [K]."""
-        return float(self._root.backed_up(self._backup, q[None])[0])
-
-    def _value(self) -> float:
-        """The point estimate, within the interval."""
-        low, high = self._interval
-        if self._mean is not None and self._mean.count > 0:
-            estimate = self._mean.mean
-        elif self._actions and self._actions[-1].count > 0:
-            estimate = self._backed_up(self._q())
-        else:
-            estimate = (low + high) / 2.0
-        return min(max(estimate, low), high)
 
 
 def engine_for(name: EngineName, schedule: Schedule, backup: Backup, model: GenerativeModel) -> Engine:

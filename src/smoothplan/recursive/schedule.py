@@ -1,4 +1,4 @@
-"""A schedule: a table of levels, and the sampling at the root. Its forecast tells the price before a run.
+"""A schedule: a table of levels, and the sampling at the root. Its forecast tells its price; its run samples it.
 
 At the root, order-1 and order-2 levels draw one reference Q̂, shared by all samples, and then m samples of the value
 around it. The failure probability δ is spent on two things: the error of the shared reference, and the noise of the
@@ -6,6 +6,7 @@ mean. A plug-in root is F(Q̂) itself, with an interval for every action.
 """
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -15,17 +16,23 @@ import numpy as np
 from smoothplan import confidence
 from smoothplan.base.arguments import Floats, Numbers
 from smoothplan.base.records import Record, renderer
+from smoothplan.confidence import ConfidenceSequence
 from smoothplan.models.model import GenerativeModel, required_model
-from smoothplan.recursive.level import (
-    Bounds,
-    Level,
-    ReferenceMoments,
-    certify,
-    corrected,
-    exact_reference,
-    one_step,
+from smoothplan.recursive.level import Bounds, Level, ReferenceMoments, certify, corrected, exact_reference, one_step
+from smoothplan.run.chunks import Chunk, Engine, Sums, Work, chunk_size
+from smoothplan.run.progress import Display
+from smoothplan.run.records import (
+    LONG_HORIZONS,
+    REFUSED_CALLS,
+    Planner,
+    Root,
+    Snapshot,
+    Status,
+    required_planner,
+    within,
 )
-from smoothplan.run.records import LONG_HORIZONS, REFUSED_CALLS, Planner, required_planner
+from smoothplan.run.workers import Workers
+from smoothplan.theory.backups import Backup
 from smoothplan.theory.curvature import Problem
 
 # Parts of δ. Most goes to the interval that adapts to the variance found, with which most runs stop early.
@@ -70,36 +77,49 @@ class Schedule:
         return certify(self.problem, self.levels)
 
     @cached_property
-    def costs(self) -> list[int]:
-        """Simulator calls of one sample of each level, at most: exact whole numbers, however large."""
-        costs: list[int] = []
-        for level in self.levels:
-            costs.append(sum(self._parts(level, costs)))
-        return costs
-
-    def _parts(self, level: Level, costs: list[int]) -> tuple[int, int]:
-        """Calls for the reference of one sample of a level, and for the rest of it."""
+    def _prices(self) -> list[tuple[int, int]]:
+        """Calls for the reference of one sample of each level, and for the rest of it: exact, however large."""
+        prices: list[tuple[int, int]] = []
 
         def calls(child: int | None, returns: int) -> int:
-            return 0 if child is None else returns * (self.levels[child].rewards + costs[child])
+            return 0 if child is None else returns * (self.levels[child].rewards + sum(prices[child]))
 
-        rest = calls(level.linear, 1) + calls(level.quadratic, 2 * level.pairs)
-        return calls(level.reference, self.problem.actions * level.samples), rest
+        for level in self.levels:
+            rest = calls(level.linear, 1) + calls(level.quadratic, 2 * level.pairs)
+            prices.append((calls(level.reference, self.problem.actions * level.samples), rest))
+        return prices
+
+    @property
+    def costs(self) -> list[int]:
+        """Simulator calls of one sample of each level, at most."""
+        return [sum(parts) for parts in self._prices]
 
     @property
     def reference_calls(self) -> int:
         """Calls for the root's reference, at most."""
-        return self._parts(self.root, self.costs)[0]
+        return self._prices[-1][0]
 
     @property
     def sample_calls(self) -> int:
         """Calls for one sample around it, at most; 0 for a plug-in root."""
-        return self._parts(self.root, self.costs)[1]
+        return self._prices[-1][1]
 
     @property
     def calls(self) -> int:
         """Calls of the whole run, at most."""
         return self.reference_calls + self.repeats * self.sample_calls
+
+    @cached_property
+    def returns(self) -> list[Bounds]:
+        """The certificate of a return through each level but the last."""
+        rows = zip(self.certificates[:-1], self.levels[:-1], strict=True)
+        return [one_step(self.problem, proved, level.rewards) for proved, level in rows]
+
+    @property
+    def action_return(self) -> Bounds:
+        """The certificate of one return of one action at the root, from which the reference is averaged."""
+        assert self.root.reference is not None
+        return self.returns[self.root.reference]
 
     @cached_property
     def sample(self) -> Bounds:
@@ -113,7 +133,7 @@ class Schedule:
         if root.kind == "plug-in":
             return self.action_return
         around = shared_reference(problem, self.action_return, root.samples, self.delta)
-        return corrected(problem, root, around, [self._return(row) for row in range(len(self.levels) - 1)])
+        return corrected(problem, root, around, self.returns)
 
     def sample_support(self, reference: Floats, value: float) -> tuple[float, float]:
         """Bounds of a root sample around a known reference [K], given F there.
@@ -123,20 +143,10 @@ class Schedule:
         root, low, high = self.root, float(self.sample.low), float(self.sample.high)
         if root.kind == "order-1" and not root.printed and root.clip is None:
             assert root.linear is not None
-            linear = self._return(root.linear)
+            linear = self.returns[root.linear]
             low = max(low, float(value - reference.max() + linear.low + root.shift))
             high = min(high, float(value - reference.min() + linear.high + root.shift))
         return low, high
-
-    @cached_property
-    def action_return(self) -> Bounds:
-        """The certificate of one return of one action at the root, from which the reference is averaged."""
-        assert self.root.reference is not None
-        return self._return(self.root.reference)
-
-    def _return(self, row: int) -> Bounds:
-        """The certificate of a return through a level."""
-        return one_step(self.problem, self.certificates[row], self.levels[row].rewards)
 
     @property
     def bias(self) -> float:
@@ -211,6 +221,9 @@ class Forecast(Record):
         """The most simulator calls that the run may make; it stops earlier if its interval is within ε."""
         return self.schedule.calls
 
+    def _calls_at(self, epsilon: float) -> int:
+        return self.planner.with_epsilon(epsilon).schedule(self.model).calls
+
     @cached_property
     def exponent(self) -> float:
         """Growth of the price: log₂ of the forecast at ε/2 over that at ε; at ε over 2ε if ε/2 has no schedule."""
@@ -237,9 +250,6 @@ class Forecast(Record):
         except ValueError:  # there is no schedule for that ε
             pass
         return tuple(point for point in (*larger[:0:-1], *smaller) if point[1] < 10**300)
-
-    def _calls_at(self, epsilon: float) -> int:
-        return self.planner.with_epsilon(epsilon).schedule(self.model).calls
 
     def table(self) -> str:
         """The levels as a table for people: from the root down, each with its children and its certificate.
@@ -277,3 +287,160 @@ def forecast(planner: Planner, model: GenerativeModel) -> Forecast:
         reason = getattr(planner, "no_forecast", "it has no schedule")
         raise TypeError(f"{type(planner).__name__} has no forecast: {reason}; limit it with max_calls")
     return Forecast(planner, model)
+
+
+class ScheduleRun:
+    """A run of a schedule: its samples at the root and the interval that they prove.
+
+    Args:
+        schedule: coarser than ε asks for, if a limit on calls demands it.
+        backup: F.
+        root: the model, the state and the limits.
+        engine: interprets the schedule.
+        epsilon: the accuracy requested.
+    """
+
+    def __init__(self, schedule: Schedule, backup: Backup, root: Root, engine: Engine, epsilon: float) -> None:
+        self.schedule, self.engine = schedule, engine
+        self._backup, self._root, self._epsilon = backup, root, epsilon
+        self._calls = self._samples = 0
+        self._chunks = 0  # drawn so far, and so the number of the next
+        self._planned = 0  # simulator calls of these chunks, at most
+        self._interval = schedule.problem.values
+        self._q_intervals: Floats = np.tile(schedule.problem.action_values, (schedule.problem.actions, 1))
+        self._actions: list[ConfidenceSequence] = []  # returns of each action
+        self._mean: ConfidenceSequence | None = None  # samples around the reference
+        # The radius that the noise should reach. A published schedule may leave no room for noise.
+        self._radius = max(schedule.epsilon - schedule.bias, 1e-12)
+        if schedule.root.kind != "constant":
+            through, count = schedule.action_return, schedule.problem.actions
+            share, radius = ADAPTIVE_SHARE, self._radius
+            if schedule.root.kind != "plug-in":
+                # Tuned to the standard deviation of a reference entry.
+                share, radius = ACTIONS_SHARE, max(math.sqrt(through.variance / schedule.root.samples), 1e-12)
+            each = float(through.low), float(through.high), share * schedule.delta / count, radius
+            self._actions = [ConfidenceSequence(*each) for _ in range(count)]
+
+    def run(self, workers: Workers, display: Display) -> Status:
+        """Samples until the interval is within ε, the schedule is done, or the limit on calls is reached."""
+        schedule = self.schedule
+        display.expect(schedule.calls)
+        work = Work(self.engine, self._root.model, self._root.state, self._root.seed)
+        for stage in self._stages():
+            for chunk, outcome in workers.in_order(work, stage):
+                self._calls += outcome.calls
+                self._samples += outcome.sums.samples
+                self._add(chunk.action, outcome.sums)
+                display.update(self._calls, self._interval)
+                if schedule.early_stopping and self._precise():
+                    return "converged"
+            if self._exhausted():
+                return "max_calls"
+        # All samples are in: the bound that was certified in advance applies.
+        if schedule.root.kind == "plug-in":
+            self._tighten_by_actions(self._q() - schedule.noise, self._q() + schedule.noise)
+        elif self._mean is not None:
+            self._tighten(self._mean.mean - schedule.noise, self._mean.mean + schedule.noise)
+        if self._precise():
+            return "converged"
+        return "max_calls" if schedule.epsilon > self._epsilon else "completed"
+
+    def result(self) -> Snapshot:
+        """The value and the intervals that the samples prove so far."""
+        return Snapshot(
+            value=self._value(),
+            interval=self._interval,
+            action=int(self._q().argmax()),
+            q=self._q(),
+            q_intervals=self._q_intervals if self._actions else None,
+            calls=self._calls,
+            samples=self._samples,
+            epsilon=self._epsilon,
+            delta=self.schedule.delta,
+        )
+
+    def _stages(self) -> Iterator[Iterator[Chunk[Sums]]]:
+        """Returns of all actions, a chunk of each in turn; then samples of the value around the reference."""
+        schedule, engine = self.schedule, type(self.engine)
+        samples, actions = schedule.root.samples, range(schedule.problem.actions)
+        if schedule.root.kind == "constant":
+            return
+        yield self._cut(samples, schedule.reference_calls // (len(actions) * samples), engine.returns, actions)
+        if schedule.root.kind == "plug-in":
+            return
+        reference = self._q()  # complete by now
+        ends = schedule.sample_support(reference, self._backed_up(reference))
+        self._mean = ConfidenceSequence(*ends, ADAPTIVE_SHARE * schedule.delta, self._radius)
+        yield self._cut(schedule.repeats, schedule.sample_calls, engine.values, [reference])
+
+    def _cut(
+        self, samples: int, each: int, draw: Callable[..., Sums], arguments: Sequence[int | Floats]
+    ) -> Iterator[Chunk[Sums]]:
+        """Chunks of so many samples for each argument, in turn, until one might exceed the limit on calls."""
+        left, limit = samples, self._root.max_calls
+        while left > 0:
+            # The fewest and the most chunks of a stage: the interval is updated after each.
+            sizes = {"samples": samples, "planned": self._planned, "max_calls": limit}
+            size = chunk_size(self.engine.chunk_calls, each * len(arguments), pieces=(64, 256), **sizes)
+            count = min(left, size)
+            for place, argument in enumerate(arguments):
+                self._planned += count * each
+                if self._exhausted():
+                    return
+                yield Chunk(self._chunks, draw, (argument, count), count, place)
+                self._chunks += 1
+            left -= count
+
+    def _exhausted(self) -> bool:
+        """Whether a chunk did not fit into the limit on calls."""
+        return self._root.max_calls is not None and self._planned > self._root.max_calls
+
+    def _add(self, action: int, sums: Sums) -> None:
+        """Adds samples of the value, or returns of an action; the last action's tighten the interval."""
+        if self._mean is not None:
+            self._mean.update(*sums.moments)
+            self._tighten(*self._mean.interval)
+            return
+        self._actions[action].update(*sums.moments)
+        if action == len(self._actions) - 1:
+            self._tighten_by_actions(*np.array([known.interval for known in self._actions]).T)
+
+    def _tighten_by_actions(self, low: Floats, high: Floats) -> None:
+        """Tightens by an interval for every action's mean return: F is monotone."""
+        bias, known = float(self.schedule.action_return.bias), self._q_intervals
+        low, high = low - bias, high + bias
+        self._q_intervals = np.stack([np.maximum(known[:, 0], low), np.minimum(known[:, 1], high)], axis=1)
+        ends = self._root.backed_up(self._backup, np.stack([low, high]))
+        self._intersect(float(ends[0]), float(ends[1]))
+
+    def _tighten(self, low: float, high: float) -> None:
+        self._intersect(low - self.schedule.bias, high + self.schedule.bias)
+
+    def _intersect(self, low: float, high: float) -> None:
+        self._interval = max(self._interval[0], low), min(self._interval[1], high)
+        self._root.require_possible(self._backup, self._interval)
+
+    def _precise(self) -> bool:
+        (low, high), value = self._interval, self._value()
+        return within(max(high - value, value - low), self._epsilon)
+
+    def _q(self) -> Floats:
+        """The mean return of each action, [K], around which the value is sampled."""
+        if not self._actions:
+            return np.full(self.schedule.problem.actions, sum(self.schedule.problem.action_values) / 2.0)
+        return np.array([action.mean for action in self._actions])
+
+    def _backed_up(self, q: Floats) -> float:
+        """F of action values [K]."""
+        return float(self._root.backed_up(self._backup, q[None])[0])
+
+    def _value(self) -> float:
+        """The point estimate, within the interval."""
+        low, high = self._interval
+        if self._mean is not None and self._mean.count > 0:
+            estimate = self._mean.mean
+        elif self._actions and self._actions[-1].count > 0:
+            estimate = self._backed_up(self._q())
+        else:
+            estimate = (low + high) / 2.0
+        return min(max(estimate, low), high)
