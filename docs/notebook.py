@@ -40,8 +40,7 @@ best""",
     "best.figure()",
     """## Planners side by side
 
-`compare` runs planners with budgets and seeds, and returns one row for each run. With `checkpoint="file"` it can be
-interrupted and extended.""",
+`compare` runs planners with budgets and seeds, and returns one row for each run.""",
     """contestants = {
     "debiased": planner,
     "sparse sampling": sp.SparseSampling(planner.backup, epsilon=0.05, delta=0.1),

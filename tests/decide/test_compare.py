@@ -1,7 +1,6 @@
-"""Comparisons: rows are those of single runs, whatever is compared, and survive interruptions."""
+"""Comparisons: rows are those of single runs, whatever is compared."""
 
 import csv
-import importlib
 import io
 import json
 from pathlib import Path
@@ -13,8 +12,6 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.theory.backups import HardMax
-
-MODULE = importlib.import_module("smoothplan.decide.compare")  # the package has a function of this name
 
 CRUISER = sp.SmoothCruiser(sp.LogSumExp(1.0), epsilon=0.1)
 TREE = sp.UCT(depth=3)
@@ -32,20 +29,6 @@ def timeless(comparison: sp.Comparison) -> list[dict[str, Any]]:
 def first(model: Any, state: Any, calls: int, seed: int) -> Any:
     """A contestant that is a function."""
     return SimpleNamespace(action=0, calls=min(calls, 7), q=np.array([0.25, 0.5]), gap=np.inf)
-
-
-def counted(monkeypatch: pytest.MonkeyPatch, fail_at: int | None = None) -> list[tuple[str, int, int]]:
-    """The class, budget and seed of the runs that are really made; Ctrl-C comes before one of them."""
-    made: list[tuple[str, int, int]] = []
-
-    def planned(planner: Any, model: Any, root: Any, *, seed: int, max_calls: int, **options: Any) -> Any:
-        if len(made) == fail_at:
-            raise KeyboardInterrupt
-        made.append((type(planner).__name__, max_calls, seed))
-        return sp.plan(planner, model, root, seed=seed, max_calls=max_calls, **options)
-
-    monkeypatch.setattr(MODULE, "plan", planned)
-    return made
 
 
 def test_rows_are_single_runs_beside_the_truth(model: sp.TabularModel) -> None:
@@ -122,54 +105,18 @@ def test_mistakes_are_named(model: sp.TabularModel, planners: Any, options: dict
         sp.compare(planners, model, **{"state": 0, "calls": 10, "seeds": 1} | options)
 
 
-def test_an_interrupted_comparison_goes_on_and_can_be_extended(
-    model: sp.TabularModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One run of each planner is made again, as a check."""
-    file, planners = tmp_path / "runs", {"a": CRUISER, "b": TREE}
-    whole = sp.compare(planners, model, 0, calls=[200, 400], seeds=2)
-    with monkeypatch.context() as patched:
-        counted(patched, fail_at=3)
-        part = sp.compare(planners, model, 0, calls=[200, 400], seeds=2, checkpoint=file)
-    assert (len(part.rows), part.wanted) == (3, 8)
-    assert "3 of 8 runs" in repr(part)
-    assert all(row in timeless(whole) for row in timeless(part))
-    made = counted(monkeypatch)
-    again = sp.compare(planners, model, 0, calls=[200, 400], seeds=2, checkpoint=file)
-    assert len(made) == 5 + 2
-    assert timeless(again) == timeless(whole)
-    assert [row["seconds"] for row in again.rows if row in part.rows] == [row["seconds"] for row in part.rows]
-    made.clear()
-    sp.compare({"renamed": TREE}, model, 0, calls=[200, 800], seeds=[1, 5], checkpoint=file)
-    assert made == [("UCT", 200, 1), ("UCT", 800, 1), ("UCT", 200, 5), ("UCT", 800, 5)]
-    for other in (sp.models.garnet(states=20, actions=2, branching=2, discount=0.2, seed=2), model):
-        with pytest.raises(sp.CheckpointError, match="of another"):
-            sp.compare(planners, other, 1 if other is model else 0, calls=200, seeds=1, checkpoint=file)
-    with pytest.raises(sp.CheckpointError, match="of another"):
-        sp.plan(CRUISER, model, 0, checkpoint=file)
-
-
-def test_a_planner_that_is_not_the_same_any_more_is_found_out(model: sp.TabularModel, tmp_path: Path) -> None:
-    class Renamed(sp.UCT):
-        def __repr__(self) -> str:
-            return "a planner"
-
-    sp.compare([Renamed(depth=3)], model, 0, calls=100, seeds=2, checkpoint=tmp_path / "runs")
-    sp.compare([Renamed(depth=3)], model, 0, calls=100, seeds=2, checkpoint=tmp_path / "runs")
-    with pytest.raises(sp.CheckpointError, match="of another model or planner: a planner with 100 calls and seed 0"):
-        sp.compare([Renamed(depth=1)], model, 0, calls=100, seeds=2, checkpoint=tmp_path / "runs")
-
-
-def test_a_run_that_is_interrupted_is_no_row(model: sp.TabularModel, tmp_path: Path) -> None:
-    made = []
-
+@pytest.mark.parametrize("how", ["between runs", "in a run"])
+def test_an_interrupted_comparison_keeps_the_finished_runs(model: sp.TabularModel, how: str) -> None:
     def stopping(model: Any, state: Any, calls: int, seed: int) -> Any:
-        made.append(seed)
+        if how == "between runs" and seed == 1:
+            raise KeyboardInterrupt
         return SimpleNamespace(action=0, calls=1, status="interrupted" if seed == 1 else "completed")
 
-    assert len(sp.compare([stopping], model, 0, calls=10, seeds=5, checkpoint=tmp_path / "runs").rows) == 1
-    assert len(sp.compare([stopping], model, 0, calls=10, seeds=1, checkpoint=tmp_path / "runs").rows) == 1
-    assert made == [0, 1]
+    part = sp.compare({"a": TREE, "b": stopping}, model, 0, calls=200, seeds=5)
+    assert [(row["planner"], row["seed"]) for row in part.rows] == [("a", 0), ("a", 1), ("b", 0)]
+    assert timeless(part)[:2] == timeless(sp.compare({"a": TREE}, model, 0, calls=200, seeds=2))
+    assert part.wanted == 10
+    assert "3 of 10 runs" in repr(part)
 
 
 def test_the_table_and_the_files(model: sp.TabularModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,7 +131,7 @@ def test_the_table_and_the_files(model: sp.TabularModel, tmp_path: Path, capsys:
     assert (tmp_path / "rows.csv").read_text("utf-8") == text
     read = list(csv.DictReader(io.StringIO(text)))
     assert [float(row["value"]) for row in read] == values.tolist()
-    assert tuple(read[0]) == MODULE.COLUMNS
+    assert tuple(read[0]) == tuple(comparison.rows[0])
     assert json.loads(comparison.to_json())["rows"] == list(comparison.rows)
     unknown = sp.compare([CRUISER], model, 0, calls=500, seeds=1, exact=False)
     assert unknown.rows[0]["exact"] is None

@@ -1,14 +1,14 @@
-"""Comparisons: planners × budgets × seeds on one's own model, as tidy rows that can be resumed and extended."""
+"""Comparisons: planners × budgets × seeds on one's own model, as tidy rows."""
 
 import csv
 import io
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +18,11 @@ from smoothplan.base.records import Record, plain, renderer
 from smoothplan.models.calls import SimulatorError
 from smoothplan.models.model import GenerativeModel
 from smoothplan.models.tabular import TabularModel
-from smoothplan.run.checkpoint import Checkpoint, CheckpointError, described
-from smoothplan.run.plan import PlanResult, model_identity, plan, root_state
+from smoothplan.run.checkpoint import described
+from smoothplan.run.plan import PlanResult, plan, root_state
 from smoothplan.run.records import GapDetails, Planner
 from smoothplan.run.session import session
-from smoothplan.theory.backups import Backup, HardMax
+from smoothplan.theory.backups import HardMax
 from smoothplan.theory.exact import Solution, solve
 
 COLUMNS = (
@@ -103,7 +103,6 @@ def compare(
     workers: Any = 1,
     exact: bool = True,
     progress: bool = False,
-    checkpoint: str | os.PathLike[str] | None = None,
 ) -> Comparison:
     """Runs every planner with every budget and every seed, and returns one row for each run.
 
@@ -123,13 +122,8 @@ def compare(
         workers: of each run, as for `plan`.
         exact: whether to compare with the exact solution, if the model is a table.
         progress: whether to show progress on standard error.
-        checkpoint: a file, to which every finished run is written. A comparison that finds a file of the same model and
-            state uses the runs that it needs and adds the others: it continues after an interruption, and can be
-            extended by planners, budgets and seeds. Planners and models are recognised by their `repr`; in addition,
-            one run of every planner is made again and must give the same row, unless time is limited.
 
     Raises:
-        CheckpointError: the file is in use, of another model, state or planner, damaged, or cannot be written.
         SimulatorError: the simulator failed.
 
     >>> import smoothplan as sp
@@ -137,37 +131,25 @@ def compare(
     >>> compare([sp.UCT(), sp.SmoothCruiser(sp.LogSumExp(1.0), 0.1)], model, 0, calls=[500, 1_000], seeds=2)
     Comparison(8 runs: 2 planners, 2 budgets)
     """
-    named = _named(planners)
-    budgets = [arguments.whole("calls", each) for each in ([calls] if np.isscalar(calls) else _listed("calls", calls))]
-    numbers = range(arguments.whole("seeds", seeds)) if np.isscalar(seeds) else _listed("seeds", seeds)
-    drawn = [arguments.whole("seeds", each, least=0) for each in numbers]
-    max_seconds = None if max_seconds is None else arguments.positive("max_seconds", max_seconds)
-    root = root_state(model, state)
-    shown = arguments.flag("progress", progress)
+    named, budgets = _named(planners), _wholes("calls", [calls] if np.isscalar(calls) else calls, least=1)
+    drawn = _wholes("seeds", range(arguments.whole("seeds", seeds)) if np.isscalar(seeds) else seeds, least=0)
+    limit = None if max_seconds is None else arguments.positive("max_seconds", max_seconds)
+    root, shown = root_state(model, state), arguments.flag("progress", progress)
     table = model if arguments.flag("exact", exact) and isinstance(model, TabularModel) else None
-    keys = [(name, budget, seed) for name in named for budget in budgets for seed in drawn]
+    keys = list(product(named, budgets, drawn))
     done: dict[tuple[str, int, int], dict[str, Any]] = {}
     solutions: dict[int, Solution] = {}
-    with session(
-        title="comparing",
-        unit="runs",
-        progress=shown,
-        max_calls=len(keys),
-        checkpoint=checkpoint,
-        identity={"kind": "comparison"} | model_identity(model, root),
-        signals=False,
-    ) as opened:
-        runs = _Runs(model, root, max_seconds, workers, opened.workers.checkpoint)
+    with session(title="comparing", unit="runs", progress=shown, max_calls=len(keys), signals=False) as opened:
         try:
-            # Seeds come last, so that after an interruption all planners have about as many runs.
-            for name, budget, seed in sorted(keys, key=lambda key: (drawn.index(key[2]), budgets.index(key[1]))):
+            # Seeds come first, so that after an interruption all planners have about as many runs.
+            for seed, budget, (name, contestant) in product(drawn, budgets, named.items()):
                 opened.display.show(f"{name}, {amount(budget)} calls, seed {seed}")
-                row = runs.row(named[name], budget, seed)
+                row = _run(contestant, model, root, budget, seed, {"max_seconds": limit, "workers": workers})
                 if row["status"] == "interrupted":
                     break
-                row |= {"planner": name, "settings": described(named[name])[:200]}
-                if table is not None and row.get("failure") is None:
-                    row |= _beside_truth(table, root, named[name], row, solutions)
+                if table is not None and row["status"] != "failed":
+                    row |= _beside_truth(table, root, contestant, row, solutions)
+                row |= {"planner": name, "settings": described(contestant)[:200]}
                 done[name, budget, seed] = dict.fromkeys(COLUMNS) | row
                 opened.display.update(len(done))
         except KeyboardInterrupt:  # between two runs; a run that is interrupted ends by itself
@@ -175,11 +157,12 @@ def compare(
     return Comparison(tuple(done[key] for key in keys if key in done), len(keys), described(model)[:200], root)
 
 
-def _listed(name: str, values: Any) -> list[Any]:
+def _wholes(name: str, values: Any, least: int) -> list[int]:
+    """One or more different whole numbers."""
     found = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else []
     if not found:
         raise ValueError(f"{name} must be a whole number or several, got {arguments.shown(values)}")
-    return list(dict.fromkeys(found))
+    return [arguments.whole(name, each, least=least) for each in dict.fromkeys(found)]
 
 
 def _named(planners: Any) -> dict[str, Contestant]:
@@ -191,15 +174,12 @@ def _named(planners: Any) -> dict[str, Contestant]:
         pairs = [each if isinstance(each, tuple) and len(each) == 2 else (None, each) for each in several]
     if not pairs:
         raise ValueError(f"planners must be one or more planners, got {arguments.shown(planners)}")
-    for _, contestant in pairs:
-        if isinstance(contestant, type) or not (_is_planner(contestant) or callable(contestant)):
-            raise TypeError(
-                "planners must be planners, or functions (model, state, calls, seed), got "
-                f"{arguments.shown(contestant)}"
-            )
     usual = [getattr(one, "__name__", type(one).__name__) if name is None else str(name) for name, one in pairs]
     named: dict[str, Contestant] = {}
     for place, (name, (_, contestant)) in enumerate(zip(usual, pairs, strict=True)):
+        if isinstance(contestant, type) or not (hasattr(contestant, "start") or callable(contestant)):
+            wanted = "planners, or functions (model, state, calls, seed)"
+            raise TypeError(f"planners must be {wanted}, got {arguments.shown(contestant)}")
         unique = name if usual.count(name) == 1 else f"{name} {usual[: place + 1].count(name)}"
         if unique in named:
             raise ValueError(f"planners must have different names, got {unique!r} twice")
@@ -207,69 +187,26 @@ def _named(planners: Any) -> dict[str, Contestant]:
     return named
 
 
-def _is_planner(contestant: Contestant) -> TypeGuard[Planner]:
-    return hasattr(contestant, "start")
-
-
-@dataclass(eq=False)
-class _Runs:
-    """Makes runs, or reads them from a checkpoint."""
-
-    model: GenerativeModel
-    root: Any
-    max_seconds: float | None
-    workers: Any
-    file: Checkpoint | None
-    compared: set[str] = field(default_factory=set)  # planners of which a run was made again
-
-    def row(self, contestant: Contestant, budget: int, seed: int) -> dict[str, Any]:
-        """A run as a row, without the columns that depend on the comparison."""
-        if self.file is None:
-            return self._made(contestant, budget, seed)
-        words = described(contestant)
-        key = json.dumps([words, budget, seed, self.max_seconds])
-        arrays = self.file.snapshot(key)
-        if arrays is None:
-            row = self._made(contestant, budget, seed)
-            if row["status"] != "interrupted":
-                self.file.keep(key, {"row": np.frombuffer(json.dumps(row, allow_nan=False).encode(), dtype=np.uint8)})
-            self.compared.add(words)
-            return row
-        row = json.loads(arrays["row"].tobytes())
-        if words not in self.compared and _is_planner(contestant) and self.max_seconds is None:
-            again = self._made(contestant, budget, seed)
-            if again["status"] == "interrupted":
-                return again
-            if again | {"seconds": None} != row | {"seconds": None}:
-                raise CheckpointError(
-                    f"the checkpoint is of another model or planner: {words} with {budget} calls and seed "
-                    f"{seed} found {row} there, {again} here"
-                )
-            self.compared.add(words)
-        return dict(row)
-
-    def _made(self, contestant: Contestant, budget: int, seed: int) -> dict[str, Any]:
-        started, result = time.perf_counter(), None
-        row: dict[str, Any] = {"budget": budget, "seed": seed, "calls": 0}
-        try:
-            if _is_planner(contestant):
-                limits: dict[str, Any] = {"max_calls": budget, "max_seconds": self.max_seconds}
-                result = plan(contestant, self.model, self.root, seed=seed, workers=self.workers, **limits)
-            else:
-                function: Any = contestant
-                result = function(self.model, self.root, budget, seed)
-        except SimulatorError:
-            raise  # it concerns every planner
-        except (ValueError, TypeError, ArithmeticError, NotImplementedError) as error:
-            row |= {"status": "failed", "failure": str(error) or type(error).__name__}
-        seconds = time.perf_counter() - started
-        return row | {"seconds": seconds} | ({} if result is None else _findings(result))
-
-
-def _findings(result: Any) -> dict[str, Any]:
-    """The columns that a result fills."""
-    row: dict[str, Any] = {"calls": int(result.calls), "action": None if result.action is None else int(result.action)}
-    row["status"] = str(getattr(result, "status", "completed"))
+def _run(
+    contestant: Any, model: GenerativeModel, root: Any, budget: int, seed: int, options: dict[str, Any]
+) -> dict[str, Any]:
+    """A run as a row, without the columns that depend on the comparison."""
+    row: dict[str, Any] = {"budget": budget, "seed": seed, "calls": 0}
+    started = time.perf_counter()
+    try:
+        if hasattr(contestant, "start"):
+            result: Any = plan(contestant, model, root, seed=seed, max_calls=budget, **options)
+        else:
+            result = contestant(model, root, budget, seed)
+    except SimulatorError:
+        raise  # it concerns every planner
+    except (ValueError, TypeError, ArithmeticError, NotImplementedError) as error:
+        failure = str(error) or type(error).__name__
+        return row | {"seconds": time.perf_counter() - started, "status": "failed", "failure": failure}
+    seconds = getattr(result, "seconds", None)
+    row |= {"calls": int(result.calls), "status": str(getattr(result, "status", "completed"))}
+    row["seconds"] = time.perf_counter() - started if seconds is None else float(seconds)
+    row["action"] = None if result.action is None else int(result.action)
     value, interval = getattr(result, "value", None), getattr(result, "interval", None)
     if value is None and result.action is not None and hasattr(result, "q"):
         value = result.q[result.action]  # of a decision
@@ -279,31 +216,22 @@ def _findings(result: Any) -> dict[str, Any]:
     details = getattr(result, "details", None)
     gap = details.gap if isinstance(details, GapDetails) else getattr(result, "gap", None)
     row |= {"value": None if value is None else float(value), "gap": None if gap is None else max(float(gap), 0.0)}
-    seconds = getattr(result, "seconds", None)
-    found: dict[str, Any] = plain(row | ({} if seconds is None else {"seconds": float(seconds)}))
+    found: dict[str, Any] = plain(row)  # numbers that are not finite become None
     return found
 
 
 def _beside_truth(
-    model: TabularModel, state: int, contestant: Contestant, row: dict[str, Any], solutions: dict[int, Solution]
+    model: TabularModel, state: int, contestant: Any, row: dict[str, Any], solutions: dict[int, Solution]
 ) -> dict[str, Any]:
     """The columns of a run that need exact values. Solutions are kept by the id of the backup: not all have a hash."""
     found: dict[str, Any] = {}
-    action, backup = row.get("action"), getattr(contestant, "backup", None)
-
-    def solution(backup: Backup, key: int) -> Solution:
-        if key not in solutions:
-            solutions[key] = solve(model, backup)
-        return solutions[key]
-
-    def regret(solution: Solution) -> float:
-        return float(solution.q[state].max() - solution.q[state][action])
-
+    action, backup = row["action"], getattr(contestant, "backup", None)
     if action is not None:
-        found["ordinary_regret"] = regret(solution(HardMax(), 0))
+        ordinary = solutions[0] = solutions.get(0) or solve(model, HardMax())
+        found["ordinary_regret"] = float(ordinary.q[state].max() - ordinary.q[state][action])
     if backup is not None and getattr(contestant, "tail", "honest") != "zero":  # else it is the value of a few steps
-        own = solution(backup, id(backup))
+        own = solutions[id(backup)] = solutions.get(id(backup)) or solve(model, backup)
         found["exact"] = float(own.values[state])
-        found["error"] = None if row.get("value") is None else row["value"] - found["exact"]
-        found["regret"] = None if action is None else regret(own)
+        found["error"] = None if row["value"] is None else row["value"] - found["exact"]
+        found["regret"] = None if action is None else float(own.q[state].max() - own.q[state][action])
     return found
