@@ -16,8 +16,8 @@ import numpy as np
 
 import smoothplan as sp
 from smoothplan.chains.grid import GridReference
-from smoothplan.decide.act import episode_seed
-from smoothplan.decide.unregularised import entropy_backup
+from smoothplan.decide.agent import episode_seed
+from smoothplan.decide.unregularised import smooth_backup
 from smoothplan.models.gymnasium import Player
 
 MAX_STEPS = 1000
@@ -87,7 +87,7 @@ def player_of(game: Game, seed: int) -> Callable[..., sp.ActResult]:
         reference = None
         if game.coarse is not None:
             model = sp.models.from_gymnasium(game.name, **game.options)
-            reference = GridReference.build(model, entropy_backup(model), cells=game.coarse, seed=seed)
+            reference = GridReference.build(model, smooth_backup(model), cells=game.coarse, seed=seed)
         return sp.act(game.name, reference=reference, seed=seed, **settings, **game.settings, **game.options)
 
     return play

@@ -12,7 +12,7 @@ from smoothplan.base.arguments import Floats
 from smoothplan.bounds.gape import MDPGapE, OTGapE
 from smoothplan.bounds.uct import UCT
 from smoothplan.chains.cruiser import ReferenceCruiser
-from smoothplan.decide.unregularised import entropy_backup, width
+from smoothplan.decide.unregularised import smooth_backup, width
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.zoo import REBOOT_COST, frozen_lake, garnet, sailing
 from smoothplan.recursive.gap_cruiser import OTGapCruiser
@@ -146,13 +146,13 @@ def affordable(planner: str, name: str, size: int, calls: int) -> float | None:
 
 
 def _recursive(planner: str, model: TabularModel, accuracy: float) -> Recursive:
-    backup: Backup = HardMax() if planner == "SparseSampling" else entropy_backup(model)
+    backup: Backup = HardMax() if planner == "SparseSampling" else smooth_backup(model)
     return RECURSIVE[planner](backup, accuracy * width(model), DELTA)
 
 
 def _planner(name: str, case: str, size: int, model: TabularModel, budget: int) -> Planner | None:
     """A planner for a limit on calls; none where not even the coarsest accuracy can be paid for."""
-    soft = entropy_backup(model)
+    soft = smooth_backup(model)
     match name:
         case "MDPGapE":
             return MDPGapE(epsilon=0.0, delta=DELTA)

@@ -21,8 +21,7 @@ from smoothplan.chains.fitted import FittedReference
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.reference import CriticReference, TabularReference
 from smoothplan.chains.shared import SharedReference
-from smoothplan.decide.act import ActResult, act
-from smoothplan.decide.agent import Agent, Episode
+from smoothplan.decide.agent import ActResult, Agent, Episode, act
 from smoothplan.decide.compare import Comparison, compare
 from smoothplan.decide.decide import Decision, decide
 from smoothplan.decide.unregularised import plan_unregularised

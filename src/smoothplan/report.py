@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from smoothplan.base.arguments import amount, shown
 from smoothplan.base.records import Record
-from smoothplan.decide.act import ActResult
+from smoothplan.decide.agent import ActResult
 from smoothplan.decide.compare import Comparison
 from smoothplan.decide.decide import Decision, signed
 from smoothplan.recursive.schedule import Forecast

@@ -16,9 +16,8 @@ from gymnasium import spaces
 
 import smoothplan as sp
 from smoothplan.chains.grid import GridReference
-from smoothplan.decide.act import recording
-from smoothplan.decide.agent import ACTING
-from smoothplan.decide.unregularised import entropy_backup
+from smoothplan.decide.agent import FIRST_STEPS, recording
+from smoothplan.decide.unregularised import smooth_backup
 from smoothplan.models import from_gymnasium
 from smoothplan.models.gymnasium import Player
 
@@ -28,7 +27,7 @@ from smoothplan.models.gymnasium import Player
 def test_episodes_are_reproducible_and_differ() -> None:
     def played(**options: Any) -> list[Any]:
         result = sp.act("FrozenLake-v1", calls=500, episodes=3, **options)
-        assert 0 < result.reference_calls <= ACTING.first_steps * 500  # learning on the way belongs to episodes
+        assert 0 < result.reference_calls <= FIRST_STEPS * 500  # learning on the way belongs to episodes
         assert result.calls == result.reference_calls + sum(episode.calls for episode in result.episodes)
         assert all(0 < episode.calls <= 500 * episode.steps for episode in result.episodes)
         return [(episode.score, episode.steps, episode.deviations, episode.calls) for episode in result.episodes]
@@ -149,7 +148,7 @@ def test_a_taxi_finds_its_way_from_everywhere() -> None:
 @pytest.mark.full
 def test_a_pole_is_balanced_around_a_coarse_reference() -> None:
     model = from_gymnasium("CartPole-v1")
-    reference = GridReference.build(model, entropy_backup(model), cells=4)
+    reference = GridReference.build(model, smooth_backup(model), cells=4)
     alone = sp.act("CartPole-v1", reference=reference, episodes=3, calls=0)
     planned = sp.act("CartPole-v1", reference=reference, max_steps=400)
     assert alone.mean < 350
@@ -263,7 +262,7 @@ def test_drawing_is_no_part_of_the_state() -> None:
     [
         ("lake.avi", None, ValueError, "record must be a file that ends in .gif or .mp4, got"),
         ("lake.gif", "imageio_ffmpeg", ImportError, r'record needs FFmpeg: pip install "smoothplan\[gym\]"'),
-        ("nowhere/lake.gif", None, ValueError, "record must be a file that can be written, got .*No such file"),
+        ("nowhere/lake.gif", None, ValueError, "record must be a file in a folder that can be written, got"),
         ("lake.gif", "pygame", ValueError, "record needs pictures of FrozenLake-v1, and it cannot draw them: pygame"),
     ],
 )

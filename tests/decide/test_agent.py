@@ -10,7 +10,7 @@ import pytest
 import smoothplan as sp
 from smoothplan.base.stopping import StopSignal
 from smoothplan.chains.fitted import FittedReference
-from smoothplan.decide.agent import ACTING, Simulated
+from smoothplan.decide.agent import FIRST_STEPS, SLOW_STEP_CALLS, STEP_CALLS, Simulated
 from smoothplan.models.gymnasium import Move
 from tests.common import Counter, vectorised
 from tests.decide.simulators import JITTED, MODELS, TABLE, counted, critic, line, plane
@@ -65,10 +65,9 @@ def test_one_seed_gives_one_way(name: str) -> None:
 
 
 def test_the_usual_limits_know_what_a_call_costs() -> None:
-    for model, usual in ((plane(), ACTING.calls), (line(), ACTING.calls_one_at_a_time)):
-        most = ACTING.first_steps * usual
-        assert sp.Agent(model).preparation() == f"making a reference by at most {most:,} simulator calls"
-    assert sp.Agent(plane(), seconds=0.5).preparation() == "making a reference for about 5 s"
+    for model, usual in ((plane(), STEP_CALLS), (line(), SLOW_STEP_CALLS)):
+        agent = sp.Agent(model)
+        assert (agent._limit, agent._first) == (usual, FIRST_STEPS * usual)
 
 
 # The reference

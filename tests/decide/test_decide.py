@@ -67,7 +67,7 @@ def test_calls_are_exact_and_within_the_limit(name: str) -> None:
 
 def test_without_a_limit_there_is_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = importlib.import_module("smoothplan.decide.decide")  # the package has a function of this name
-    monkeypatch.setattr(module, "DECIDING", module.DECIDING._replace(calls=300))
+    monkeypatch.setattr(module, "USUAL_CALLS", 300)
     model, counter = counted("floats")
     assert sp.decide(model).calls == counter.calls <= 300
 

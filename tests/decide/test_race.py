@@ -116,7 +116,7 @@ def test_chance_does_not_spoil_a_good_table(monkeypatch: pytest.MonkeyPatch) -> 
         )
 
     assert lost() <= 0.005
-    monkeypatch.setattr(race, "RACING", race.RACING._replace(lead_of_counts=0.0))
+    monkeypatch.setattr(race, "LEAD_OF_COUNTS", 0.0)
     assert lost() > 0.05
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smoothplan.decide.act import show_score
 from smoothplan.run.progress import Display
 
 UNKNOWN = (0.0, 1.0)
@@ -184,7 +183,7 @@ def test_the_live_line(monkeypatch: pytest.MonkeyPatch, columns: int, unit: str,
             clock.now = 1000.0 + second
             display.update(100 * second, (0.25, 1.25))
         if unit == "episodes":
-            show_score(display, 2.5, 7)
+            display.show("score 2.5 after 7 steps")
         display._bar.refresh()
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())  # without control sequences
     assert [part for part in parts if part not in text] == []

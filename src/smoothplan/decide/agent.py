@@ -1,56 +1,46 @@
-"""An agent: it decides again and again, and keeps what it learns."""
+"""An agent, which decides again and again and keeps what it learns; and episodes of Gymnasium that it plays."""
 
+import importlib
+import math
+import os
+import subprocess
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import working_time
+from smoothplan.base.records import Record
 from smoothplan.base.stopping import Stopped, StopSignal, current
 from smoothplan.chains.maker import ReferenceMaker
 from smoothplan.chains.reference import Reference
 from smoothplan.decide.decide import Decision, DecisionRun, either_limit, usual_epsilon
-from smoothplan.models.gymnasium import Move
+from smoothplan.models.gymnasium import Look, Move, Player, from_gymnasium, notes
 from smoothplan.models.model import GenerativeModel, Oracle, States, required_model
 from smoothplan.run.plan import root_state
-from smoothplan.run.records import Root
+from smoothplan.run.records import Root, Status
+from smoothplan.run.session import session
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import HardMax
 
+if TYPE_CHECKING:
+    import gymnasium
 
-class AgentTuning(NamedTuple):
-    """The numbers that tune an agent."""
-
-    calls: int = 20_000  # simulator calls of a step, if neither calls nor seconds are given
-    calls_one_at_a_time: int = 4_000  # the same if the simulator steps one state at a time
-    first_steps: int = 25  # calls for the reference before the first step, in steps
-    first_seconds: float = 10.0  # the same in the time of steps, if time is limited
-    learning: float = 0.25  # the share of a step's budget for improving the reference
-
-
-ACTING = AgentTuning()
+STEP_CALLS = 20_000  # simulator calls of a step, if neither calls nor seconds are given
+SLOW_STEP_CALLS = 4_000  # the same if the simulator steps one state at a time
+FIRST_STEPS = 25  # calls for the reference before the first step, in steps
+FIRST_SECONDS = 10.0  # the same in the time of steps, if time is limited
+LEARNING = 0.25  # the share of a step's budget for improving the reference
 
 End = Literal["terminated", "truncated", "max_steps", "interrupted"]
 """Why an episode ended: by itself; by the environment's time limit; by the agent's limit on steps; by the user."""
-
-
-class World(Protocol):
-    """A place to act in: a real environment, or the simulator itself."""
-
-    @property
-    def state(self) -> Any:
-        """The state as the model knows it."""
-
-    def reset(self, seed: int) -> None:
-        """Starts an episode."""
-
-    def move(self, action: int) -> Move:
-        """Takes an action."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +106,9 @@ class Agent(AbstractContextManager["Agent"]):
         stop_signal: StopSignal | None = None,
     ) -> None:
         self.model = required_model(model)
-        usual = ACTING.calls_one_at_a_time if getattr(model.step, "one_at_a_time", False) else ACTING.calls
+        usual = SLOW_STEP_CALLS if getattr(model.step, "one_at_a_time", False) else STEP_CALLS
         self._limit, self._seconds = either_limit(calls, seconds, usual=usual, least=0)
-        self._first = None if self._limit is None else ACTING.first_steps * (self._limit or usual)
+        self._first = None if self._limit is None else FIRST_STEPS * (self._limit or usual)
         if reference_calls is not None:
             self._first = arguments.whole("reference_calls", reference_calls)
         self._delta, self._seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)
@@ -126,10 +116,9 @@ class Agent(AbstractContextManager["Agent"]):
         self._workers = Workers(workers, stop_signal=self._stop_signal)
         self._epsilon = usual_epsilon(model)
         self._maker = ReferenceMaker(model, HardMax(), reference, self._seed)
-        self._raced = 0  # simulator calls of races
+        self._raced, self._chunk = 0, 0  # simulator calls of races, and the next chunk of samples
         self.reference_calls, self.steps, self.deviations = 0, 0, 0
         self.decision: Decision | None = None
-        self._chunk = 0
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -164,60 +153,47 @@ class Agent(AbstractContextManager["Agent"]):
             self.prepare(state)
             begun = working_time()  # the first step has as much time as the others
         root = Root(self.model, state, self._seed, self._limit, self._seconds, "auto", started, begun)
-        deciding = DecisionRun(root, self._epsilon, self._delta, self.reference, self._chunk)
-        if deciding.is_over:
-            return deciding.decision("terminal")
+        run = DecisionRun(root, self._epsilon, self._delta, self.reference, self._chunk)
+        if run.is_over:
+            return run.decision("terminal")
+        until = None if self._seconds is None else begun + LEARNING * self._seconds
         self._stop_signal.deadline = None if self._seconds is None else begun + self._seconds
         before = current.set(self._stop_signal)
         try:
-            deciding.limit_calls(self._learn(state, begun))
-            deciding.compare(self._workers)
+            if self._maker.learns_at_states and self.model.actions > 1 and self._limit != 0:
+                known = self._maker.calls
+                calls = None if self._limit is None else max(1, int(LEARNING * self._limit))
+                self._maker.improve(calls=calls, until=until, state=state)
+                if self._limit is not None:
+                    run.root = replace(root, max_calls=self._limit - (self._maker.calls - known))
+            run.compare(self._workers)
         except Stopped as stopped:
             if stopped.reason != "max_seconds":
                 raise
         finally:
             current.reset(before)
             self._stop_signal.deadline = None
-            if deciding.race is not None:
-                self._raced += deciding.race.calls
-                self._chunk = deciding.race.next_chunk
-        self.decision = deciding.decision("completed")
+            if run.race is not None:
+                self._raced += run.race.calls
+                self._chunk = run.race.next_chunk
+        self.decision = run.decision("completed")
         self.steps += 1
-        self.deviations += deciding.race is not None and self.decision.action != deciding.race.best
+        self.deviations += run.race is not None and self.decision.action != run.race.best
         return self.decision
-
-    def preparation(self) -> str:
-        """The budget of `prepare`, in words."""
-        if self._first is None:
-            return f"making a reference for about {ACTING.first_seconds * (self._seconds or 0.0):.3g} s"
-        return f"making a reference by at most {self._first:,} simulator calls"
 
     def prepare(self, state: Any = None) -> None:
         """Makes the first reference, if there is none, from a state; the first decision does so itself."""
         if self.reference is not None:
             return
-        seconds = ACTING.first_seconds * (self._seconds or 0.0)
-        until = working_time() + seconds if self._first is None else None
+        until = working_time() + FIRST_SECONDS * (self._seconds or 0.0) if self._first is None else None
         try:
             self._maker.make(root_state(self.model, state), calls=self._first, until=until)
         finally:
             self.reference_calls = self._maker.calls
 
-    def _learn(self, state: Any, begun: float) -> int | None:
-        """Improves the reference from a state, if it can be; the calls that are left, if they are limited."""
-        if not self._maker.learns_at_states or self.model.actions == 1 or self._limit == 0:
-            return self._limit
-        before, calls, until = self._maker.calls, None, None
-        if self._limit is None:
-            until = begun + ACTING.learning * (self._seconds or 0.0)
-        else:
-            calls = max(1, int(ACTING.learning * self._limit))
-        self._maker.improve(calls=calls, until=until, state=state)
-        return None if self._limit is None else self._limit - (self._maker.calls - before)
-
     def play(
         self,
-        world: World | None = None,
+        world: "Player | Simulated | None" = None,
         *,
         max_steps: int = 100,
         seed: int = 0,
@@ -226,7 +202,8 @@ class Agent(AbstractContextManager["Agent"]):
         """Plays one episode, to its end or until a signal comes.
 
         Args:
-            world: by default the simulator itself, from its initial state.
+            world: with `state`, `reset(seed)` and `move(action)`; by default the simulator itself, from its initial
+                state.
             max_steps: of an episode that does not end before.
             seed: of the episode.
             on_step: called with the score and the steps so far, after every step.
@@ -284,3 +261,182 @@ class Simulated:
         states, rewards, terminals = self._oracle.sample(np.asarray(self.state)[None], np.array([action]))
         self.state = states[0]
         return Move(float(rewards[0]), bool(terminals[0]), False)
+
+
+# Gymnasium
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ActResult(Record):
+    """Episodes, and the simulator calls that they took."""
+
+    environment: str
+    episodes: tuple[Episode, ...]
+    discount: float
+    reference: Reference | None  # at the end; None if a signal came before it was made
+    reference_calls: int  # simulator calls for the reference before the first step
+    calls: int  # all simulator calls
+    seconds: float
+    seed: int
+    end: Status  # "completed", or "interrupted" by Ctrl-C or SIGTERM
+    warnings: tuple[str, ...]  # such as the cost of a copy of the environment
+
+    @property
+    def scores(self) -> Floats:
+        """The sums of rewards, [E]."""
+        return np.array([episode.score for episode in self.episodes])
+
+    @property
+    def mean(self) -> float:
+        """The mean score."""
+        return float(self.scores.mean()) if self.episodes else math.nan
+
+    @property
+    def error(self) -> float | None:
+        """Its standard error; None of fewer than two episodes."""
+        count = len(self.episodes)
+        return float(self.scores.std(ddof=1) / math.sqrt(count)) if count > 1 else None
+
+    def __repr__(self) -> str:
+        played = f"{len(self.episodes)} episodes of {self.environment}"
+        return f"ActResult({played}, mean return {self.mean:.4g}, {self.calls:,} calls, {self.end})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, with the reference in words; episodes without their states, actions and rewards."""
+        reference = None if self.reference is None else repr(self.reference)
+        return super().to_dict() | {"reference": reference, "mean": self.mean, "error": self.error}
+
+
+def act(
+    environment: "str | gymnasium.Env[Any, Any]",
+    *,
+    discount: float = 0.99,
+    reference: Reference | None = None,
+    reference_calls: int | None = None,
+    calls: int | None = None,
+    seconds: float | None = None,
+    episodes: int = 1,
+    max_steps: int = 1000,
+    seed: int = 0,
+    reward_range: tuple[float, float] | None = None,
+    value_range: tuple[float, float] | None = None,
+    state_bytes: int | None = None,
+    record: str | Path | None = None,
+    progress: bool = False,
+    **options: Any,
+) -> ActResult:
+    """Plays episodes of a Gymnasium environment, planning with its generative model at every step.
+
+    The environment itself is stepped, with its own time limit and randomness; planning knows neither. Ctrl-C and
+    SIGTERM end it and return the episodes so far.
+
+    Args:
+        environment: an id such as "FrozenLake-v1", or an environment, which is then played itself.
+        discount: γ of the planning.
+        reference, reference_calls, calls, seconds: as for `Agent`.
+        episodes: how many.
+        max_steps: of an episode that neither ends nor reaches the environment's own limit on time.
+        seed: of the episodes and of the planning.
+        reward_range, value_range, state_bytes: as for `from_gymnasium`.
+        record: a file for an animation of the first episode, .gif or .mp4. It is complete even if the episode is not.
+        progress: whether to show the episode on standard error.
+        **options: passed to `gymnasium.make` with an id.
+
+    >>> act("FrozenLake-v1", is_slippery=False, calls=500).mean
+    1.0
+    """
+    started = time.perf_counter()
+    episodes, seed = arguments.whole("episodes", episodes), arguments.whole("seed", seed, least=0)
+    max_steps = arguments.whole("max_steps", max_steps)
+    played: list[Episode] = []
+    end: Status = "completed"
+    title = f"playing {environment}" if isinstance(environment, str) else "playing"
+    with (
+        session(title=title, unit="episodes", progress=progress, max_calls=episodes) as opened,
+        nullcontext() if record is None else recording(record) as look,
+    ):
+        declared: dict[str, Any] = {"reward_range": reward_range, "value_range": value_range}
+        model = from_gymnasium(environment, discount=discount, state_bytes=state_bytes, **declared, **options)
+        limits: dict[str, Any] = {"calls": calls, "seconds": seconds, "reference_calls": reference_calls}
+        agent = Agent(model, reference=reference, seed=seed, stop_signal=opened.stop_signal, **limits)
+        player, display = Player(environment, model, look=look, **options), opened.display
+
+        def show(score: float, steps: int) -> None:
+            display.show(f"score {score:g} after {steps} steps")
+
+        try:
+            if reference is None:
+                display.note("making a reference")
+            agent.prepare()
+            while len(played) < episodes and end == "completed":
+                drawn = episode_seed(seed, len(played))
+                played.append(agent.play(player, max_steps=max_steps, seed=drawn, on_step=show))
+                player.look = None  # only the first episode is recorded
+                end = "interrupted" if played[-1].end == "interrupted" else end
+                display.update(len(played))
+        except (Stopped, KeyboardInterrupt):
+            end = "interrupted"
+    return ActResult(
+        environment=player.name,
+        episodes=tuple(played),
+        discount=model.discount,
+        reference=agent.reference,
+        reference_calls=agent.reference_calls,
+        calls=agent.calls,
+        seconds=time.perf_counter() - started,
+        seed=seed,
+        end=end,
+        warnings=notes(model),
+    )
+
+
+def episode_seed(seed: int, number: int) -> int:
+    """A seed for every episode of every run: runs of neighbouring seeds share none."""
+    return int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
+
+
+@contextmanager
+def recording(path: str | Path) -> Iterator[Look]:
+    """Writes pictures, all of one size and speed, to an animation, by FFmpeg. Whatever ends it, the file is complete.
+
+    Gymnasium's `RecordVideo` writes no GIF, keeps all pictures in memory, and needs MoviePy.
+
+    Args:
+        path: a file that ends in .gif or .mp4. An existing one is replaced.
+    """
+    file = Path(path)
+    if file.suffix.lower() not in (".gif", ".mp4"):
+        raise ValueError(f"record must be a file that ends in .gif or .mp4, got {str(path)!r}")
+    try:
+        program = str(importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe())
+    except (ImportError, RuntimeError) as error:
+        raise ImportError(f'record needs FFmpeg: pip install "smoothplan[gym]" ({error})') from None
+    if file.is_dir() or not os.access(file.parent, os.W_OK):
+        raise ValueError(f"record must be a file in a folder that can be written, got {str(path)!r}")
+    coded = ["-vf", "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"]  # a palette each
+    if file.suffix.lower() == ".mp4":  # most players need even sizes
+        coded = ["-vf", "scale=ceil(iw/2)*2:ceil(ih/2)*2:flags=neighbor", "-pix_fmt", "yuv420p"]
+        coded += ["-c:v", "libx264", "-movflags", "+faststart"]
+    process: subprocess.Popen[bytes] | None = None
+
+    def add(picture: NDArray[Any], frames_per_second: float) -> None:
+        nonlocal process
+        if process is None:
+            size = f"{picture.shape[1]}x{picture.shape[0]}"
+            given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", f"{frames_per_second:g}", "-i", "-"]
+            process = subprocess.Popen(
+                [program, "-y", "-loglevel", "error", *given, *coded, f"file:{file.absolute()}"],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C ends the episode, not the file
+            )
+        assert process.stdin is not None
+        process.stdin.write(picture.tobytes())
+
+    try:
+        yield add
+    finally:
+        if process is not None:
+            _, said = process.communicate()
+            if process.returncode != 0:
+                raise OSError(f"record: FFmpeg did not write {file}: {said.decode(errors='replace').strip()}")

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,21 +30,14 @@ from smoothplan.run.workers import Workers
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import HardMax
 
-
-class DecisionTuning(NamedTuple):
-    """The numbers that tune a decision."""
-
-    calls: int = 100_000  # simulator calls, if neither calls nor seconds are given
-    epsilon: float = 0.001  # the gap to prove by default, as a fraction of the width of the interval of all values
-    reference: float = 0.5  # the share of the budget for a reference, search included
-    walk_calls: int = 512  # simulator calls that show whether states of real numbers recur
-    poor: float = 0.1  # the error of a reference that deserves a warning, as a fraction of the value
-    # The search for a certificate ends after a trial if it seems to take this many times the budget. The first
-    # estimates of its calls are often ten times too high.
-    hopeless: float = 100.0
-
-
-DECIDING = DecisionTuning()
+USUAL_CALLS = 100_000  # simulator calls, if neither calls nor seconds are given
+USUAL_EPSILON = 0.001  # the gap to prove by default, as a fraction of the width of the interval of all values
+REFERENCE_SHARE = 0.5  # the share of the budget for a reference, search included
+WALK_CALLS = 512  # simulator calls that show whether states of real numbers recur
+POOR = 0.1  # the error of a reference that deserves a warning, as a fraction of the value
+# The search for a certificate ends after a trial if it seems to take this many times the budget. The first estimates of
+# its calls are often ten times too high.
+HOPELESS = 100.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -134,27 +127,26 @@ def decide(
     """
     started = time.perf_counter()
     required_model(model)
-    calls, seconds = either_limit(calls, seconds, usual=DECIDING.calls, least=1)
+    calls, seconds = either_limit(calls, seconds, usual=USUAL_CALLS, least=1)
     epsilon = usual_epsilon(model) if epsilon is None else arguments.bounded("epsilon", epsilon)
     delta, seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)
     root = Root(model, root_state(model, state), seed, calls, seconds, "auto", started)
-    deciding = DecisionRun(root, epsilon, delta, reference)
-    if deciding.is_over:
-        return deciding.decision("terminal")
+    run = DecisionRun(root, epsilon, delta, reference)
+    if run.is_over:
+        return run.decision("terminal")
     limits: dict[str, Any] = {"max_calls": calls, "max_seconds": seconds, "begun": root.begun}
     with session(title="deciding", progress=progress, workers=workers, **limits) as opened:
-        display = opened.display
 
         def work() -> Status:
-            deciding.prepare(opened.workers, display)
-            with display.polling(lambda: deciding.calls):
-                deciding.compare(opened.workers)
+            run.prepare(opened.workers, opened.display)
+            with opened.display.polling(lambda: run.calls):
+                run.compare(opened.workers)
             return "completed"
 
-        status = opened.drive(work, lambda: deciding.decision("interrupted"))
-        display.update(deciding.calls, deciding.interval)
-        display.end(status)
-    return deciding.decision(status)
+        status = opened.drive(work, lambda: run.decision("interrupted"))
+        opened.display.update(run.calls, run.interval)
+        opened.display.end(status)
+    return run.decision(status)
 
 
 def either_limit(
@@ -171,7 +163,7 @@ def either_limit(
 def usual_epsilon(model: GenerativeModel) -> float:
     """The gap that counts as certified by default."""
     low, high = curvature.value_interval(model, HardMax())
-    return DECIDING.epsilon * (high - low)
+    return USUAL_EPSILON * (high - low)
 
 
 class DecisionRun:
@@ -187,7 +179,7 @@ class DecisionRun:
     def __init__(
         self, root: Root, epsilon: float, delta: float, reference: Reference | None, first_chunk: int = 0
     ) -> None:
-        self._root, self._epsilon, self._delta, self._first_chunk = root, epsilon, delta, first_chunk
+        self.root, self._epsilon, self._delta, self._first_chunk = root, epsilon, delta, first_chunk
         self._maker = ReferenceMaker(root.model, HardMax(), reference, root.seed)
         self._walker = Oracle(root.model, root.seed, role="walk")  # of walks before that
         self._search: SearchRun | None = None
@@ -199,28 +191,17 @@ class DecisionRun:
         return self._maker.calls + self._walker.calls + (0 if self.race is None else self.race.calls)
 
     @property
-    def reference(self) -> Reference | None:
-        """Q̂; None until there is one."""
-        return self._maker.reference
-
-    @property
     def is_over(self) -> bool:
         """Whether the state is known to be terminal: there is nothing to decide."""
-        model = self._root.model
-        return isinstance(model, TabularModel) and bool(model.terminal[self._root.state])
+        model = self.root.model
+        return isinstance(model, TabularModel) and bool(model.terminal[self.root.state])
 
     @property
     def interval(self) -> tuple[float, float]:
         """Contains the value of the state."""
         if self._search is not None:
             return self._search.interval
-        return curvature.value_interval(self._root.model, HardMax())
-
-    def limit_calls(self, calls: int | None) -> None:
-        """Changes the limit on calls."""
-        self._root = replace(self._root, max_calls=calls)
-
-    # The reference
+        return curvature.value_interval(self.root.model, HardMax())
 
     def prepare(self, workers: Workers, display: Display) -> None:
         """Makes a reference by its part of the budget, if none was given; by a search for a certificate, if it can be.
@@ -228,15 +209,20 @@ class DecisionRun:
         Raises:
             Stopped: time is up.
         """
-        root = self._root
-        limit = None if root.max_calls is None else int(DECIDING.reference * root.max_calls)
-        if self.reference is not None or limit == 0:
+        root, model = self.root, self.root.model
+        limit = None if root.max_calls is None else int(REFERENCE_SHARE * root.max_calls)
+        if self._maker.reference is not None or limit == 0:
             return
-        if self._may_recur(limit):
+        kind = np.asarray(root.state).dtype.kind
+        may_recur = kind in "iub"  # whole numbers may be met again, others hardly ever are
+        if kind == "f" and limit is not None and not is_deterministic(model):
+            may_recur = walks_recur(model, self._walker, root.state, min(WALK_CALLS, limit // 20))
+        if may_recur:
             oracle = self._maker.oracle
-            shared = SharedReference(root.model, HardMax(), root=root.state, delta=self._delta, oracle=oracle)
-            planner = OTGapE(HardMax(), self._epsilon, self._delta)
-            search = planner.start(replace(root, max_calls=limit), shared.explorer)
+            shared = SharedReference(model, HardMax(), root=root.state, delta=self._delta, oracle=oracle)
+            search = OTGapE(HardMax(), self._epsilon, self._delta).start(
+                replace(root, max_calls=limit), shared.explorer
+            )
 
             def look(calls: int) -> bool:
                 return search.search(oracle.calls + calls, workers, display)
@@ -244,7 +230,8 @@ class DecisionRun:
             spend(look, lambda: self.calls, **self._budget(limit, trial=True))
             if recurs(shared):
                 self._search, self._maker.reference = search, shared
-                if not self._proved and self._is_hopeful(search):
+                price = search.progress.price
+                if not self._proved and (root.max_calls is None or price is None or price <= HOPELESS * root.max_calls):
                     spend(look, lambda: self.calls, **self._budget(limit))
                 if not self._proved:
                     spend(shared.improve, lambda: self.calls, **self._budget(limit))
@@ -252,33 +239,16 @@ class DecisionRun:
         with display.polling(lambda: self.calls):
             self._maker.make(root.state, **self._budget(limit))
 
-    def _may_recur(self, limit: int | None) -> bool:
-        """Whether a search for a certificate is worth a try: whole numbers may be met again, others hardly ever are."""
-        root, kind = self._root, np.asarray(self._root.state).dtype.kind
-        if kind != "f" or is_deterministic(root.model):
-            return kind in "iub"
-        return limit is not None and walks_recur(
-            root.model, self._walker, root.state, min(DECIDING.walk_calls, limit // 20)
-        )
-
     @property
     def _proved(self) -> bool:
         return self._search is not None and within(self._search.proved.gap, self._epsilon)
 
-    def _is_hopeful(self, search: SearchRun) -> bool:
-        """Whether a certificate may be in reach, by the calls that it seems to take."""
-        limit, price = self._root.max_calls, search.progress.price
-        return limit is None or price is None or price <= DECIDING.hopeless * limit
-
     def _budget(self, limit: int | None, trial: bool = False) -> dict[str, Any]:
         """The calls left of a limit for the reference, or of about a tenth for a trial; or its part of the time."""
-        root = self._root
         if limit is not None:
             return {"calls": (trial_calls(limit) if trial else limit) - self.calls}
-        assert root.max_seconds is not None
-        return {"until": root.begun + DECIDING.reference * (0.1 if trial else 1.0) * root.max_seconds}
-
-    # The race
+        assert self.root.max_seconds is not None
+        return {"until": self.root.begun + REFERENCE_SHARE * (0.1 if trial else 1.0) * self.root.max_seconds}
 
     def compare(self, workers: Workers) -> None:
         """Races the actions by what is left of the budget, if there is a reference.
@@ -286,10 +256,10 @@ class DecisionRun:
         Raises:
             Stopped: time is up.
         """
-        root = self._root
-        if self.reference is None:
+        root = self.root
+        if self._maker.reference is None:
             return
-        self.race = Race(root, self.reference, self._first_chunk)
+        self.race = Race(root, self._maker.reference, self._first_chunk)
         if root.max_calls is None:
             assert root.max_seconds is not None
             self.race.run_for(root.begun + root.max_seconds, workers)
@@ -298,14 +268,13 @@ class DecisionRun:
         # A proved action needs estimates only beside it.
         self.race.run(min(left, self.calls) if self._proved else left, workers)
 
-    # The decision
-
     def decision(self, status: Status) -> Decision:
         """The decision by everything found so far."""
-        root, model, race = self._root, self._root.model, self.race
-        q, errors, returns = np.zeros(model.actions), np.full(model.actions, np.inf), np.zeros(model.actions, np.int64)
-        action, regret, gap = 0, math.inf, math.inf
+        root, model, race, terminal = self.root, self.root.model, self.race, status == "terminal"
+        q, returns = np.zeros(model.actions), np.zeros(model.actions, np.int64)
+        errors = np.full(model.actions, 0.0 if terminal else np.inf)
         apart = [Difference(0.0, math.inf, 0)] * model.actions
+        action, gap, regret = 0, (0.0 if terminal else math.inf), (0.0 if terminal else math.inf)
         if race is not None:
             q, errors, returns = race.estimates()
             action = race.choice()
@@ -314,23 +283,24 @@ class DecisionRun:
             action, gap = self._proved_gap(found, action)
         if race is not None:
             apart = [race.difference(other, action) for other in range(model.actions)]
-            regret = self._regret(apart, action)
+            rivals = [found for rival, found in enumerate(apart) if rival != action]
+            level = 1.0 - self._delta / max(len(rivals), 1)  # for all rivals together
+            regret = max([0.0, *(found.at_most(level) for found in rivals)])
         certified = within(gap, self._epsilon)
         if status == "completed" and certified:
             status = "converged"
         if status == "completed" and (race is None or len(race.active) > 1):
             status = "max_calls" if root.max_calls is not None else "max_seconds"
-        terminal = status == "terminal"
         return Decision(
             action=None if terminal else action,
             q=q,
-            q_errors=np.zeros(model.actions) if terminal else errors,
+            q_errors=errors,
             q_intervals=None if found is None else found.q_intervals,
-            gap=0.0 if terminal else gap,
-            regret=0.0 if terminal else regret,
-            certified=terminal or certified,
+            gap=gap,
+            regret=regret,
+            certified=certified,
             method="the state is terminal" if terminal else self._method(found, certified),
-            warnings=() if terminal else tuple(self._warnings(action, certified, (q, errors, returns), apart)),
+            warnings=() if certified else tuple(self._warnings(action, (q, errors, returns), apart)),
             calls=self.calls,
             seconds=time.perf_counter() - root.started,
             status=status,
@@ -341,7 +311,7 @@ class DecisionRun:
             delta=self._delta,
             seed=root.seed,
             names=action_names(model),
-            reference=self.reference,
+            reference=self._maker.reference,
         )
 
     def _proved_gap(self, found: Snapshot, estimated: int) -> tuple[int, float]:
@@ -357,12 +327,6 @@ class DecisionRun:
             return found.action, found.details.gap
         return estimated, float(np.delete(high, estimated).max() - low[estimated])
 
-    def _regret(self, apart: Sequence[Difference], action: int) -> float:
-        """How much better the best rival may be, one-sided at level δ for all rivals together."""
-        rivals = [found for rival, found in enumerate(apart) if rival != action]
-        level = 1.0 - self._delta / max(len(rivals), 1)
-        return max([0.0, *(found.at_most(level) for found in rivals)])
-
     def _method(self, found: Snapshot | None, certified: bool) -> str:
         parts = []
         if found is not None:
@@ -371,38 +335,36 @@ class DecisionRun:
             parts.append(f"bounds on {found.details.states:,} recurring states {proved}")
         if self.race is not None:
             _, late, full = self.race.horizons
-            kind = type(self.reference).__name__
+            kind = type(self._maker.reference).__name__
             cut = "" if late >= full else ", and the reference's value beyond"
             parts.append(f"returns of {late} steps that follow the best actions of a {kind}{cut}")
         return ", and ".join(parts) or "nothing was tried"
 
     def _warnings(
-        self, action: int, certified: bool, estimates: tuple[Floats, Floats, Ints], apart: Sequence[Difference]
+        self, action: int, estimates: tuple[Floats, Floats, Ints], apart: Sequence[Difference]
     ) -> Iterator[str]:
-        """Sentences that a reader must know, the worst first."""
+        """Sentences that a reader of an action that is not proved must know, the worst first."""
         means, errors, counts = estimates
-        most = self._root.max_calls
+        race, names, most = self.race, action_names(self.root.model), self.root.max_calls
         limit = "the calls that the time allows" if most is None else "1 call" if most == 1 else f"{most:,} calls"
-        race, model = self.race, self._root.model
-        if model.actions == 1 or certified:
+        if len(names) == 1:
             return
         if race is None or counts.max() == 0:
             guess = "arbitrary" if race is None else "the best guess of a poor reference"
             yield f"{limit} did not suffice for a single return of every action: the action is {guess}"
             return
-        if getattr(self.reference, "is_blank", False):
+        if getattr(self._maker.reference, "is_blank", False):
             yield (
                 "the reference has learnt nothing, for all rewards that it saw were alike: returns follow action "
-                f"{action_names(model)[race.best]} everywhere"
+                f"{names[race.best]} everywhere"
             )
         if counts[action] < race.enough:
             yield f"{limit} sufficed for only {counts[action]} returns of every action: the estimates are rough"
-        followed = race.best
-        off, noise = race.claim - means[followed], 3.0 * errors[followed]
-        if abs(off) > max(noise, DECIDING.poor * max(abs(race.claim), abs(means[followed]))):
+        claimed, earned, noise = race.claim, means[race.best], errors[race.best]
+        if abs(claimed - earned) > max(3.0 * noise, POOR * max(abs(claimed), abs(earned))):
             yield (
-                f"the reference is poor: it claims {race.claim:.4g} for action {action_names(model)[followed]}, and "
-                f"its policy earns {means[followed]:.4g} ± {errors[followed]:.2g}; more calls would improve it"
+                f"the reference is poor: it claims {claimed:.4g} for action {names[race.best]}, and its policy earns "
+                f"{earned:.4g} ± {noise:.2g}; more calls would improve it"
             )
         _, late, full = race.horizons
         if 4 * late < full:
@@ -410,23 +372,14 @@ class DecisionRun:
                 f"returns are cut after {late} of about {full} steps, so that estimates rest on the reference, whose "
                 "errors their standard errors do not show"
             )
-        rivals = [rival for rival in range(model.actions) if rival != action]
-        close = [rival for rival in rivals if not apart[rival].is_clear]
+        close = [rival for rival in range(len(names)) if rival != action and not apart[rival].is_clear]
         if close:
             rival = max(close, key=lambda other: apart[other].mean + 2.0 * apart[other].error)
-            yield self._tie(action, rival, apart[rival])
-
-    def _tie(self, action: int, rival: int, found: Difference) -> str:
-        """A warning of two actions that cannot be told apart, and the calls that it would take."""
-        assert self.race is not None
-        names = action_names(self._root.model)
-        text = (
-            f"actions {names[action]} and {names[rival]} cannot be told apart for sure: {names[rival]} is "
-            f"{signed(found.mean)} ± {found.error:.2g} (estimate)"
-        )
-        more = self.race.calls_to_tell(found)
-        if more is None:
-            return text
-        if more > 1e12:
-            return f"{text}; they may be equally good"
-        return f"{text}; about {amount(round(more))} calls for returns alone would tell"
+            found, more = apart[rival], race.calls_to_tell(apart[rival])
+            advice = "" if more is None else f"; about {amount(round(more))} calls for returns alone would tell"
+            if more is not None and more > 1e12:
+                advice = "; they may be equally good"
+            yield (
+                f"actions {names[action]} and {names[rival]} cannot be told apart for sure: {names[rival]} is "
+                f"{signed(found.mean)} ± {found.error:.2g} (estimate){advice}"
+            )

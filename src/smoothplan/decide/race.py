@@ -26,7 +26,7 @@ from smoothplan.chains.grid import GridReference, compiles
 from smoothplan.chains.jitted import JittedChains
 from smoothplan.chains.reference import Reference
 from smoothplan.chains.shared import SharedReference
-from smoothplan.models.model import GenerativeModel, Oracle, States, Transition, is_deterministic
+from smoothplan.models.model import GenerativeModel, Oracle, States, is_deterministic
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel
 from smoothplan.run.chunks import Chunk, Work, repeated
@@ -35,27 +35,20 @@ from smoothplan.run.workers import Workers
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import HardMax
 
-
-class RaceTuning(NamedTuple):
-    """The numbers that tune a race."""
-
-    early: float = 0.15  # length of early returns, in effective horizons 1/(1−γ)
-    late: float = 0.02  # discount at which late returns end: the reference values the rest
-    late_rows: int = 32  # late returns of every action that the horizon is shortened for, if calls are few
-    rounds: int = 3  # rounds between which actions are eliminated; one fewer if late returns are few: rounds take time
-    least: int = 8  # rows before the first elimination
-    false_alarms: float = 1e-3  # rate at which a comparison eliminates an action that is as good as the leader, about
-    # Squares of a correction count from this many times its variance on. Unbiasedness would have 1, but then half of
-    # all corrections that are pure noise count.
-    stands_out: float = 3.0
-    lead: float = 1.0  # standard errors by which an action must lead the reference's best to replace it
-    # The same for a reference that counts the outcomes of every action, in more calls than a race makes. With 1, chance
-    # replaced good actions so often that agents on a frozen lake did worse than the reference alone.
-    lead_of_counts: float = 2.0
-    clear: float = 3.0  # standard errors by which a difference is clear: no action is chosen that is clearly worse
-
-
-RACING = RaceTuning()
+EARLY = 0.15  # length of early returns, in effective horizons 1/(1−γ)
+LATE = 0.02  # discount at which late returns end: the reference values the rest
+LATE_ROWS = 32  # late returns of every action that the horizon is shortened for, if calls are few
+ROUNDS = 3  # rounds between which actions are eliminated; one fewer if late returns are few: rounds take time
+LEAST = 8  # rows before the first elimination
+FALSE_ALARMS = 1e-3  # rate at which a comparison eliminates an action that is as good as the leader, about
+# Squares of a correction count from this many times its variance on. Unbiasedness would have 1, but then half of all
+# corrections that are pure noise count.
+STANDS_OUT = 3.0
+LEAD = 1.0  # standard errors by which an action must lead the reference's best to replace it
+# The same for a reference that counts the outcomes of every action, in more calls than a race makes. With 1, chance
+# replaced good actions so often that agents on a frozen lake did worse than the reference alone.
+LEAD_OF_COUNTS = 2.0
+CLEAR = 3.0  # standard errors by which a difference is clear: no action is chosen that is clearly worse
 
 
 class Horizons(NamedTuple):
@@ -69,11 +62,11 @@ class Horizons(NamedTuple):
     def of(cls, model: GenerativeModel, calls: float) -> "Horizons":
         """For a number of calls."""
         discount = model.discount
-        full = 1 if discount <= RACING.late else math.ceil(math.log(RACING.late) / math.log(discount))
-        early = min(full, max(1, round(RACING.early / (1.0 - discount))))
+        full = 1 if discount <= LATE else math.ceil(math.log(LATE) / math.log(discount))
+        early = min(full, max(1, round(EARLY / (1.0 - discount))))
         if is_deterministic(model):
             return cls(early, max(1, int(min(full, calls / model.actions))), full)
-        return cls(early, max(early, int(min(full, calls / 2.0 / (RACING.late_rows * model.actions)))), full)
+        return cls(early, max(early, int(min(full, calls / 2.0 / (LATE_ROWS * model.actions)))), full)
 
 
 class Difference(NamedTuple):
@@ -86,7 +79,7 @@ class Difference(NamedTuple):
     @property
     def is_clear(self) -> bool:
         """Whether one of the two actions is clearly better."""
-        return abs(self.mean) > RACING.clear * self.error
+        return abs(self.mean) > CLEAR * self.error
 
     def at_most(self, level: float) -> float:
         """A one-sided bound at a level, by Student's distribution."""
@@ -108,14 +101,17 @@ class Race:
         self._root, model = root, root.model
         here = values_of(reference.q, frozen(np.asarray(root.state)[None]), model.actions)[0]
         self.claim, self.best = float(here.max()), int(here.argmax())
-        self._lead = RACING.lead_of_counts if isinstance(reference, SharedReference) else RACING.lead
-        self._engine = PairedReturns.around(model, reference, self.claim)
+        self._lead = LEAD_OF_COUNTS if isinstance(reference, SharedReference) else LEAD
+        low, high = curvature.value_interval(model, HardMax())
+        self._exact, chains = is_deterministic(model), None
+        if self._exact and isinstance(reference, GridReference) and compiles(model, reference):
+            chains = JittedChains(model, HardMax(), reference.grid, min(max(self.claim, low), high))
+        self._engine = PairedReturns(model, reference.q, (low, high), chains)
         self._work = Work(self._engine, model, root.state, root.seed, kept=False, role="race")
         self.active = np.arange(model.actions)
         self.next_chunk, self.calls = first_chunk, 0
         self.horizons = Horizons.of(model, math.inf)
-        self._exact = is_deterministic(model)
-        self.enough = 1 if self._exact else RACING.least
+        self.enough = 1 if self._exact else LEAST
         nothing = np.zeros((0, model.actions))
         self._early, self._late = nothing, nothing  # [n, K] each, NaN if an action has no such return in that row
 
@@ -127,8 +123,8 @@ class Race:
         """
         self.horizons = Horizons.of(self._root.model, calls)
         limit = self.calls + calls
-        few = calls < 4 * RACING.late_rows * self.horizons.late * len(self.active)
-        rounds = RACING.rounds - 1 if few else RACING.rounds
+        few = calls < 4 * LATE_ROWS * self.horizons.late * len(self.active)
+        rounds = ROUNDS - 1 if few else ROUNDS
         for number in range(rounds):
             self._round((limit - self.calls) // (rounds - number), workers)
             self._eliminate()
@@ -137,7 +133,7 @@ class Race:
 
     def run_for(self, until: float, workers: Workers) -> None:
         """Races until a time on the clock of `working_time`: the speed of earlier rounds sets the size of the next."""
-        started, before, share = working_time(), self.calls, RACING.least * len(self.active)
+        started, before, share = working_time(), self.calls, LEAST * len(self.active)
         early = self.horizons.early
         while working_time() < started + 0.1 * (until - started) and share < 1 << 20:  # a pilot, in growing batches
             self._sample(share // len(self.active), early, workers)
@@ -146,7 +142,7 @@ class Race:
         self.horizons = Horizons.of(self._root.model, speed * (until - working_time()))
         while (left := until - working_time()) > 0.02 * (until - started):
             before = self.calls
-            self._round(max(int(0.5 * speed * left), RACING.least * len(self.active) * self.horizons.late), workers)
+            self._round(max(int(0.5 * speed * left), LEAST * len(self.active) * self.horizons.late), workers)
             self._eliminate()
             if len(self.active) == 1 or self._exact or self.calls == before:
                 return
@@ -168,7 +164,7 @@ class Race:
         """Samples rows of returns of the active actions."""
         size = max(1, self._engine.chunk_calls // (horizon * len(self.active)))
 
-        def chunks() -> Iterator[Chunk[Paired]]:
+        def chunks() -> Iterator[Chunk[tuple[Floats, Floats]]]:
             for start in range(0, rows, size):
                 count = min(size, rows - start)
                 shape = self.active, count, self.horizons.early, horizon
@@ -180,9 +176,10 @@ class Race:
             for chunk, outcome in workers.in_order(self._work, chunks()):
                 self.calls += outcome.calls
                 wide = np.full((2, chunk.samples, self._root.model.actions), np.nan)
-                wide[0, :, self.active] = outcome.sums.early.T
+                early, returns = outcome.sums
+                wide[0, :, self.active] = early.T
                 if horizon == self.horizons.late:
-                    wide[1, :, self.active] = outcome.sums.returns.T
+                    wide[1, :, self.active] = returns.T
                 self._early, self._late = np.concatenate([[self._early, self._late], wide], axis=1)
         finally:
             self.calls += workers.abandoned - before
@@ -191,7 +188,7 @@ class Race:
         """Eliminates the actions that are clearly worse than the leader. The level suits few returns, too."""
         _, _, counts = self.estimates()
         if counts[self.active].min() >= self.enough:
-            kept = [found.at_most(RACING.false_alarms) <= self._rounding for found in self._behind()]
+            kept = [found.at_most(FALSE_ALARMS) <= self._rounding for found in self._behind()]
             self.active = self.active[kept]
 
     def _behind(self) -> list[Difference]:
@@ -236,7 +233,7 @@ class Race:
         """
         if not math.isfinite(found.error) or found.error == 0.0:
             return None
-        times = (RACING.clear * found.error / max(abs(found.mean), 1e-12)) ** 2
+        times = (CLEAR * found.error / max(abs(found.mean), 1e-12)) ** 2
         return 2.0 * times * found.rows * 2 * self.horizons.late
 
     def choice(self) -> int:
@@ -249,7 +246,7 @@ class Race:
         """
         if len(self._early) == 0:
             return self.best
-        left = self.active[[found.mean <= RACING.clear * found.error + self._rounding for found in self._behind()]]
+        left = self.active[[found.mean <= CLEAR * found.error + self._rounding for found in self._behind()]]
         early, late = self._early[:, left], self._late[:, left]
         corrections = _centred(late - early)
         corrections = corrections[~np.isnan(corrections).any(axis=1)]
@@ -257,7 +254,7 @@ class Race:
         if len(corrections) >= self.enough:
             mean = corrections.mean(axis=0)
             noise, square = float(self._variances(corrections).sum()), float(mean @ mean)
-            part = max(0.0, 1.0 - RACING.stands_out * noise / square) if square > 0.0 else 0.0
+            part = max(0.0, 1.0 - STANDS_OUT * noise / square) if square > 0.0 else 0.0
             estimates = estimates + part * mean
         ahead = int(estimates.argmax())
         if self.best not in left:
@@ -295,13 +292,6 @@ def quantile(level: float, freedom: int) -> float:
 # Returns
 
 
-class Paired(NamedTuple):
-    """Returns of n rows for A actions, [n, A] each."""
-
-    early: Floats
-    returns: Floats  # late ones, unless an early horizon is all that was asked for
-
-
 @dataclass(frozen=True, eq=False)
 class PairedReturns:
     """Samples returns around one reference. It keeps nothing between calls.
@@ -316,15 +306,6 @@ class PairedReturns:
     values: tuple[float, float]  # bounds of the values of states, to which the reference's values are clipped
     chains: JittedChains | None  # if nothing is random: one return tells everything, and compiled chains are fastest
 
-    @classmethod
-    def around(cls, model: GenerativeModel, reference: Reference, beyond: float) -> "PairedReturns":
-        """Returns that follow a reference; `beyond` approximates the value at the horizon for compiled chains."""
-        low, high = curvature.value_interval(model, HardMax())
-        chains = None
-        if is_deterministic(model) and isinstance(reference, GridReference) and compiles(model, reference):
-            chains = JittedChains(model, HardMax(), reference.grid, min(max(beyond, low), high))
-        return cls(model, reference.q, (low, high), chains)
-
     @property
     def compiled(self) -> bool:
         """Whether threads may share it: a simulator in Python needs processes."""
@@ -337,19 +318,25 @@ class PairedReturns:
             return self.chains.chunk_calls
         return 1 << 12 if getattr(self.model.step, "one_at_a_time", False) else 1 << 17
 
-    def paired(self, oracle: Oracle, state: States, actions: Ints, count: int, early: int, horizon: int) -> Paired:
-        """Returns of some actions [A] at a state, valued after an early step and at the horizon."""
+    def paired(
+        self, oracle: Oracle, state: States, actions: Ints, count: int, early: int, horizon: int
+    ) -> tuple[Floats, Floats]:
+        """Returns of some actions [A] at a state, valued after an early step and at the horizon, [n, A] each."""
         if self.chains is not None:
             sums = [self.chains.returns(oracle, state, int(action), 1, horizon).total for action in actions]
             alike = np.repeat(np.array([sums]), count, axis=0)
-            return Paired(alike, alike)
+            return alike, alike
         totals = np.zeros(len(actions) * count)  # the rows of an action are together
         soon = totals
         going_on, scale = np.arange(len(totals)), 1.0
         states, chosen = repeated(state, len(totals)), np.repeat(actions, count)
-        groups = len(actions)  # that share random numbers
+        groups = len(actions)  # row i of every group draws the same random numbers
         for step in range(1, horizon + 1):
-            states, rewards, terminals = _sampled(oracle, states, chosen, groups)
+            if groups > 1:
+                answers = oracle.sample_alike(zip(np.split(states, groups), np.split(chosen, groups), strict=True))
+                states, rewards, terminals = (np.concatenate(column) for column in zip(*answers, strict=True))
+            else:
+                states, rewards, terminals = oracle.sample(states, chosen)
             totals[going_on] += scale * rewards
             scale *= self.model.discount
             if terminals.any():
@@ -364,12 +351,5 @@ class PairedReturns:
             chosen = q.argmax(axis=1)
         if early >= horizon:
             soon = totals
-        return Paired(*(np.ascontiguousarray(sums.reshape(-1, count).T) for sums in (soon, totals)))
-
-
-def _sampled(oracle: Oracle, states: States, actions: Ints, groups: int) -> Transition:
-    """One simulator call per row; row i of every group draws the same random numbers."""
-    if groups == 1:
-        return oracle.sample(states, actions)
-    answers = oracle.sample_alike(zip(np.split(states, groups), np.split(actions, groups), strict=True))
-    return Transition(*(np.concatenate(column) for column in zip(*answers, strict=True)))
+        by_row = [np.ascontiguousarray(sums.reshape(-1, count).T) for sums in (soon, totals)]
+        return by_row[0], by_row[1]

@@ -5,14 +5,13 @@ The bias of a smooth backup is bounded, and the interval accounts for it.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from smoothplan.base import arguments
-from smoothplan.base.arguments import Floats, amount
-from smoothplan.bounds.gape import OTGapE
+from smoothplan.base.arguments import amount
 from smoothplan.chains.cruiser import ReferenceCruiser
 from smoothplan.models.model import GenerativeModel, required_model
 from smoothplan.models.tabular import TabularModel
@@ -69,52 +68,45 @@ def plan_unregularised(
     """
     required_model(model)
     backup = smooth_backup(model, arguments.positive("bias", bias), cost)
-    chosen = {"backup": f"{_spec(backup)}, for a bias of at most {bias:g}"}
-    made: Planner
+    reasons = {"backup": f"{_spec(backup)}, for a bias of at most {bias:g}"}
     if planner is None:
-        made, max_calls, reasons = choose(model, backup, max_calls, max_seconds)
-        chosen |= reasons
+        made, max_calls, chosen = choose(model, backup, max_calls, max_seconds)
+        reasons |= chosen
     else:
         made = planner(backup)
     if made.backup is not backup:
         raise ValueError(f"planner must plan with the backup that it is given, {backup!r}, got {made!r}")
-    if isinstance(made, OTGapE) and made.tail == "zero":
-        raise ValueError(
-            "planner must plan for the discounted value, got tail='zero', which is the value of the first "
-            f"{made.horizon} steps: use tail='honest'"
-        )
+    if getattr(made, "tail", "honest") == "zero":
+        raise ValueError(f"planner must plan for the discounted value, got tail='zero' in {made!r}: use tail='honest'")
     result = plan(made, model, state, max_calls=max_calls, max_seconds=max_seconds, **options)
-    interval = result.interval
+    low, high = result.interval
     if result.status != "terminal":
-        low, high = curvature.gap_of_values(model, backup)
-        least, most = curvature.value_interval(model, HardMax())
-        low, high = outward(np.array([max(interval[0] - high, least), min(interval[1] - low, most)])).tolist()
-        interval = low, high
+        (less, more), (least, most) = curvature.gap_of_values(model, backup), curvature.value_interval(model, HardMax())
+        low, high = outward(np.array([max(low - more, least), min(high - less, most)])).tolist()
     return replace(
         result,
-        value=min(max(result.value, interval[0]), interval[1]),
-        interval=interval,
+        value=min(max(result.value, low), high),
+        interval=(low, high),
         regularised_value=result.value,
         regularised_interval=result.interval,
-        chosen=chosen,
+        chosen=reasons,
     )
 
 
-def smooth_backup(model: GenerativeModel, bias: float, cost: Any = None) -> Backup:
+def smooth_backup(model: GenerativeModel, bias: float | None = None, cost: Any = None) -> Backup:
     """A backup whose optimal values are within a bias of the unregularised ones: by default the smoothest `LogSumExp`.
 
     Args:
         model: the simulator.
-        bias: the tolerated difference of values.
+        bias: the tolerated difference of values; by default a thousandth of the width of their interval.
         cost: costs [K, K] for an optimal-transport backup; by default the backup is `LogSumExp`.
     """
+    bias = 1e-3 * width(model) if bias is None else bias
     actions = max(model.actions, 2)  # one action has no regularisation, at any temperature
     if cost is None:
-        temperature, _ = curvature.smoothing_for_bias(bias, model.discount, actions)
-        return LogSumExp(temperature, model.actions)
-    costs: Floats = np.asarray(cost, dtype=np.float64)
-    largest = float(np.abs(costs).max(initial=0.0))
-    tau, lam = curvature.smoothing_for_bias(bias, model.discount, actions, largest)
+        return LogSumExp(curvature.smoothing_for_bias(bias, model.discount, actions)[0], model.actions)
+    costs = np.asarray(cost, dtype=np.float64)
+    tau, lam = curvature.smoothing_for_bias(bias, model.discount, actions, float(np.abs(costs).max(initial=0.0)))
     return OptimalTransport(cost=costs, tau=tau, lam=lam)
 
 
@@ -125,37 +117,28 @@ def _spec(backup: Backup) -> str:
     return f"lse:temperature={backup.temperature:.3g}"
 
 
-# Defaults
-
-
-class Choice(NamedTuple):
-    """A planner for a model, and a limit on its simulator calls."""
-
-    planner: ReferenceCruiser
-    max_calls: int | None
-    reasons: dict[str, str]  # for the backup, the planner and the limit, as far as they were not given
-
-
 def choose(
     model: GenerativeModel, backup: Backup | None = None, max_calls: int | None = None, max_seconds: float | None = None
-) -> Choice:
+) -> tuple[Planner, int | None, dict[str, str]]:
     """A planner for a long horizon that ends in seconds: chains of order 1 around a reference from the simulator.
 
     A limit on calls that is chosen does not depend on the clock, so the same seed gives the same result.
 
     Args:
         model: a simulator with an initial state, see `references.default_reference`.
-        backup: F, smooth; `entropy_backup` by default.
+        backup: F, smooth; `smooth_backup` by default.
         max_calls, max_seconds: limits; if neither is given, a limit on calls is chosen.
+
+    Returns:
+        The planner, the limit on calls, and the reasons for the backup, the planner and the limit, as far as they were
+        not given.
     """
     reasons = {}
     if backup is None:
-        backup = entropy_backup(model)
+        backup = smooth_backup(model)
         added = curvature.gap_of_values(model, backup)[1]
-        share = added / width(model)
-        reasons["backup"] = (
-            f"{_spec(backup)}, which adds at most {added:.3g} to a value, {share:.1%} of the range of all values"
-        )
+        share = f"{added / width(model):.1%} of the range of all values"
+        reasons["backup"] = f"{_spec(backup)}, which adds at most {added:.3g} to a value, {share}"
     planner = ReferenceCruiser(backup, order=1, epsilon=1e-4 * width(model))
     reasons["planner"] = (
         f"reference-cruiser:order=1,epsilon={planner.epsilon:.3g}, whose chains do not branch, for a horizon of about "
@@ -166,7 +149,7 @@ def choose(
         if isinstance(model, TabularModel | JitModel):
             max_calls, kind = 2_000_000, "a table or a compiled simulator"
         reasons["limit"] = f"{amount(max_calls)} simulator calls, for {kind}; max_calls=N or max_seconds=T changes it"
-    return Choice(planner, max_calls, reasons)
+    return planner, max_calls, reasons
 
 
 def width(model: GenerativeModel) -> float:
@@ -175,20 +158,11 @@ def width(model: GenerativeModel) -> float:
     return (high - low) or 1.0
 
 
-def entropy_backup(model: GenerativeModel) -> Backup:
-    """`LogSumExp` with a temperature that biases values by at most a thousandth of the width of their interval."""
-    return smooth_backup(model, 1e-3 * width(model))
-
-
 def is_long(model: GenerativeModel) -> bool:
-    """Whether the horizon is too long for recursion, which would refuse the model even at a coarse accuracy."""
-    epsilon = 0.1
-    # Values that range over ten times the accuracy need 30 levels: their price exceeds all limits, and takes long to
-    # compute.
-    if model.discount >= 0.95 and width(model) >= 10.0 * epsilon:
+    """Whether the horizon is too long for recursion, which would refuse the model even at an accuracy of 0.1."""
+    if model.discount >= 0.95 and width(model) >= 1.0:  # 30 levels, whose price takes long to compute
         return True
-    planner = DebiasedCruiser(LogSumExp(1.0, model.actions), epsilon)
     try:
-        return planner.schedule(model).calls > REFUSED_CALLS
+        return DebiasedCruiser(LogSumExp(1.0, model.actions), 0.1).schedule(model).calls > REFUSED_CALLS
     except ValueError:  # values are so large that this accuracy is out of reach
         return True
