@@ -75,7 +75,7 @@ def test_classic_control_steps_as_the_environment_does(
         monkeypatch.setattr(door, "_twin", lambda _: None)
     model = from_gymnasium(name)
     error = 1e-12 if isinstance(model, sp.JitModel) else 0.0
-    assert isinstance(model, sp.JitModel) == compiled
+    assert isinstance(model, sp.JitModel) == (compiled and name != "Acrobot-v1")
     real: Any = gymnasium.make(name).unwrapped
     rng = np.random.default_rng(1)
     ends = 0
@@ -147,7 +147,7 @@ def test_the_users_environment_is_not_touched() -> None:
 
 @pytest.mark.parametrize(
     ("name", "attribute", "value"),
-    [("CartPole-v1", "x_threshold", 5.0), ("MountainCar-v0", "force", 0.01), ("Acrobot-v1", "book_or_nips", "nips")],
+    [("CartPole-v1", "x_threshold", 5.0), ("MountainCar-v0", "force", 0.01)],
 )
 def test_a_changed_environment_has_no_twin(
     name: str, attribute: str, value: Any, monkeypatch: pytest.MonkeyPatch

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from smoothplan.base import arguments
 from smoothplan.base.arguments import frozen
 from smoothplan.models.calls import ModelError, RowError
-from smoothplan.models.copies import CannotCopyError, ChangedError, Copies, Place, layers, library
+from smoothplan.models.copies import CannotCopyError, Copies, layers, library
 from smoothplan.models.model import GenerativeModel
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel, Step, VectorModel
-from smoothplan.models.zoo import acrobot_step, cart_pole_step, mountain_car_step
+from smoothplan.models.zoo import cart_pole_step, mountain_car_step
 
 if TYPE_CHECKING:
     import gymnasium
@@ -39,10 +39,10 @@ def from_gymnasium(
 
     An environment with a transition table (`env.unwrapped.P`) becomes a `TabularModel` with the same state numbers.
     Another whose whole state is `env.unwrapped.state` becomes a `VectorModel` that assigns the state and steps; its
-    states are that attribute, not the observation. CartPole, MountainCar and Acrobot with their default parameters
-    become compiled models of the same states, which differ from the environment in the last digits only. Any other is
-    simulated by copies: a state is the content of the environment, in bytes, and `model.step.note` states the cost of
-    copying. `state_of` gives the state of a real environment for all of them.
+    states are that attribute, not the observation. CartPole and MountainCar with their default parameters become
+    compiled models of the same states, which differ from the environment in the last digits only. Any other is
+    simulated by copies: a state is the content of the environment, in bytes. `state_of` gives the state of a real
+    environment for all of them.
 
     Wrappers that only change observations do not matter. One that translates actions or rewards goes with an assignable
     state; with any other, and with a table, the environment is copied as a whole. Time limits are dropped. The
@@ -101,7 +101,10 @@ def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]") -> 
 
 def notes(model: GenerativeModel) -> tuple[str, ...]:
     """Sentences that a user of a model must read: the cost of copying an environment, and the knowledge of a copy."""
-    return (model.step.note,) if isinstance(model.step, Copies) else ()
+    if not isinstance(model.step, Copies):
+        return ()
+    knows = "A copy knows all that the environment holds, even if observations hide it"
+    return (f"{model.step.name} is simulated by copies of the environment. {knows}",)
 
 
 def _opened(environment: Any, options: dict[str, Any]) -> tuple[Any, str]:
@@ -237,11 +240,7 @@ class _AssignedState:
 
 def _twin(real: Any) -> Step | None:
     """The step of a compiled simulator of the environment, if there is one and no parameter was changed."""
-    twins: dict[str, Step] = {
-        "CartPoleEnv": cart_pole_step,
-        "MountainCarEnv": mountain_car_step,
-        "AcrobotEnv": acrobot_step,
-    }
+    twins: dict[str, Step] = {"CartPoleEnv": cart_pole_step, "MountainCarEnv": mountain_car_step}
     kind = type(real)
     if not kind.__module__.startswith("gymnasium.envs.") or kind.__name__ not in twins:
         return None
@@ -256,34 +255,22 @@ def _twin(real: Any) -> Step | None:
 def _copied(given: Any, name: str, state_bytes: int | None, **declared: Any) -> VectorModel:
     """A model that steps copies of an environment, wrappers included."""
     size = 0 if state_bytes is None else arguments.whole("state_bytes", state_bytes)
-    changing: set[Place] = set()
-    copies = Copies(given, name, changing, size)
-    real = copies.rebuilt(copies.state_of(given), np.random.default_rng(0))
-    while True:
-        real.reset(seed=0)
-        copies = Copies(real, name, changing, size)
-        real = copies.rebuilt(copies.state_of(real), np.random.default_rng(0))
-        declared |= {"actions": int(real.action_space.n), "initial_state": copies.state_of(real)}
-        try:
-            try:
-                agrees = _agrees(VectorModel(copies, **declared), real)
-            finally:
-                copies.check_shared(real)  # a change explains a failure, too
-        except ChangedError as error:
-            changing.add(error.place)
-            continue
-        except ModelError:
-            raise
-        except Exception as error:  # whatever an environment does
-            raise CannotCopyError(f"it raised {type(error).__name__} in random play: {error}") from error
-        if not agrees:
-            raise CannotCopyError(
-                "a copy does not repeat its steps: it keeps state outside of the object, in a global or an attribute "
-                "of its class, or draws from another generator than its own self.np_random"
-            )
-        copies.settle()
-        real.reset(seed=0)
-        return VectorModel(copies, **declared | {"initial_state": copies.state_of(real)})
+    try:
+        copies = Copies(given, name, size)
+        real = copies.rebuilt(copies.initial, np.random.default_rng(0))
+        declared |= {"actions": int(real.action_space.n), "initial_state": copies.initial}
+        agrees = _agrees(VectorModel(copies, **declared), real)
+    except ModelError:
+        raise
+    except Exception as error:  # whatever an environment does
+        raise CannotCopyError(f"it raised {type(error).__name__} in random play: {error}") from error
+    if not agrees:
+        raise CannotCopyError(
+            "a copy does not repeat its steps: it keeps state outside of the object, in a global or an attribute "
+            "of its class, or draws from another generator than its own self.np_random"
+        )
+    copies.settle()
+    return VectorModel(copies, **declared | {"initial_state": copies.initial})
 
 
 def _agrees(model: GenerativeModel, real: Any) -> bool:
