@@ -12,10 +12,10 @@ import numpy as np
 import smoothplan as sp
 from smoothplan.base.arguments import Floats
 from smoothplan.bounds.gape import SearchRun
-from smoothplan.bounds.sampling import Batch, Draw, PairSampler, Sampled
 from smoothplan.confidence.kl import ball_extreme
-from smoothplan.graph.explorer import Explorer
+from smoothplan.graph.explorer import Draw, Explorer, PairSampler, Sampled
 from smoothplan.models.model import States
+from smoothplan.run.chunks import Chunk, Outcome
 from smoothplan.run.records import EngineName, GapDetails, ReferenceDetails, Root
 from smoothplan.theory.backups import line_cost
 from studies.recurrent import redeclared
@@ -114,9 +114,10 @@ def started(planner: sp.OTGapE, model: Any, engine: EngineName = "auto", state: 
 def alone(search: Explorer) -> Draw:
     """Calls the simulator in this thread."""
 
-    def draw(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Sampled]]:
-        for batch in batches:
-            yield batch, PairSampler().pairs(search.oracle.of_chunk(batch[0]), None, *batch[1:])
+    def draw(chunks: Iterable[Chunk[Sampled]]) -> Iterator[tuple[Chunk[Sampled], Outcome[Sampled]]]:
+        for chunk in chunks:
+            oracle = search.oracle.of_chunk(chunk.number)
+            yield chunk, Outcome(PairSampler().pairs(oracle, None, *chunk.arguments), chunk.samples, 0.0)
 
     return draw
 

@@ -110,7 +110,7 @@ def converged(relative: bool, draw: Draw) -> float:
 CONVERGE = "smoothplan.bounds.converge.converge"
 
 TARGETS = [
-    Target("search: values by sweeps", "smoothplan.graph.sets.sweep_once", swept, starts=4, steps=25),
+    Target("search: values by sweeps", "smoothplan.graph.sets.sweep", swept, starts=4, steps=25),
     Target("search: values by convergence", CONVERGE, partial(converged, False), starts=4, steps=25),
     Target("search: relative values", CONVERGE, partial(converged, True), starts=4, steps=25),
 ]

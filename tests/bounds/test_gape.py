@@ -12,9 +12,8 @@ from scipy.stats import binom
 
 import smoothplan as sp
 from smoothplan.bounds.gape import MDPGapE, OTGapE, SearchRun
-from smoothplan.bounds.sampling import Draw
 from smoothplan.graph import sets
-from smoothplan.graph.explorer import Explorer
+from smoothplan.graph.explorer import Draw, Explorer
 from smoothplan.models.model import States
 from smoothplan.run.records import EngineName, Root
 from smoothplan.theory.backups import Backup, discrete_cost

@@ -67,7 +67,7 @@ def test_room_does_not_matter() -> None:
     model = garnet(0, states=3000, actions=3, kind="deterministic")
     for planner in (OTGapE(sp.LogSumExp(0.2), 0.0), OTGapE(sp.HardMax(), 0.0, horizon=5, sampling="trajectories")):
         growing, roomy = begun(planner, model), begun(planner, model)
-        roomy.graph = resized(roomy.graph, roomy.rules, 5000, 20_000)
+        roomy.graph = resized(roomy.graph._asdict(), roomy.rules, 5000, 20_000)
         for search in (growing, roomy):
             search.explore(0.0, 3000, MANY)
         assert growing.count > 5 * FIRST_ROOM

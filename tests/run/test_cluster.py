@@ -20,7 +20,7 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.base.stopping import StopSignal
-from smoothplan.bounds.sampling import PairSampler
+from smoothplan.graph.explorer import PairSampler
 from smoothplan.run import cluster as clusters
 from smoothplan.run.chunks import ClusterError, Work
 from smoothplan.run.records import ReferenceDetails

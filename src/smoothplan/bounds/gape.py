@@ -8,7 +8,8 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -17,11 +18,17 @@ from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.streams import CALLS
 from smoothplan.bounds.explored import explored
 from smoothplan.bounds.rounds import BestAction, Rounds, best_action, root_intervals
-from smoothplan.bounds.sampling import Batch, Draw, PairSampler, Sampled, sample_pairs
-from smoothplan.graph.explorer import Explorer, Key, required_key, searched_table
+from smoothplan.graph.explorer import (
+    Draw,
+    Explorer,
+    Key,
+    PairSampler,
+    required_key,
+    searched_table,
+)
 from smoothplan.graph.graph import Rules, rules_of, spans, successor_bound
 from smoothplan.models.model import GenerativeModel, Oracle, declared_values
-from smoothplan.run.chunks import Chunk, Work
+from smoothplan.run.chunks import Work
 from smoothplan.run.progress import Bottleneck, Display, GapProgress
 from smoothplan.run.records import GapDetails, History, Root, Snapshot, Status
 from smoothplan.run.session import SLICE_CALLS, in_slices
@@ -182,20 +189,16 @@ class SearchRun:
         root, role, threads = self._root, self.explorer.oracle.role, workers.threads
         work = Work(PairSampler(), root.model, root.state, root.seed, kept=False, role=role)
 
-        def draw(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Sampled]]:
-            chunks = (Chunk(number, PairSampler.pairs, (*pairs,), int(pairs[2].sum())) for number, *pairs in batches)
-            for chunk, outcome in workers.in_order(work, chunks):
-                yield (chunk.number, *chunk.arguments), outcome.sums
-                show()
+        def shown(chunks: Iterable[Any]) -> Iterator[Any]:
+            for found in workers.in_order(work, chunks):
+                yield found
+                display.update(self.calls, self.interval, self.progress)
 
         def explore(until: int, limit: int) -> bool:
-            converged = self.explore(until, limit, draw, threads)
-            show()
-            return converged
-
-        def show() -> None:
+            converged = self.explore(until, limit, shown if display.shown else partial(workers.in_order, work), threads)
             if display.shown:
                 display.update(self.calls, self.interval, self.progress)
+            return converged
 
         return in_slices(self, explore, max_calls, workers)
 
@@ -234,7 +237,7 @@ class SearchRun:
         counts = rounds.counts(brackets, gap, self.epsilon, limit - self.calls)
         if not counts.any():  # no sample helps: the actions are tied for certain
             return None
-        sample_pairs(self.explorer, np.flatnonzero(counts), counts[counts > 0], (best, challenger), draw)
+        self.explorer.sample_pairs(np.flatnonzero(counts), counts[counts > 0], (best, challenger), draw)
         self.explorer.graph.totals[0]["rounds"] += 1
         return False
 

@@ -1,28 +1,36 @@
-"""The explorer: owns a graph and extends it by simulator calls, on a table or on any simulator with keys of states."""
+"""The explorer: owns a graph and extends it by simulator calls, on a table or on any simulator with keys of states.
 
+Walks sample one pair after the other. Rounds sample many pairs at once, in chunks that any worker may draw.
+"""
+
+import ctypes
 import sys
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from smoothplan.base import arguments, stopping
 from smoothplan.base.arguments import Floats, Ints, frozen
+from smoothplan.base.compiling import compiled
 from smoothplan.base.records import Arrays, Readable
+from smoothplan.base.streams import CALLS
 from smoothplan.graph import sets, walks
 from smoothplan.graph.graph import (
     BY_OUTCOME,
     ENDED,
     Graph,
     Rules,
-    discover,
-    graph_arrays,
-    new_graph,
-    read_graph,
+    discovered,
     resized,
+    used,
 )
 from smoothplan.models.calls import ModelError
 from smoothplan.models.model import Oracle, States
 from smoothplan.models.tabular import OUTCOME, Tables, TabularModel
+from smoothplan.run.chunks import Chunk, Outcome
 from smoothplan.run.records import Root, refuse_compiled
 from smoothplan.theory.backups import Backup, depends_on_state, is_mixture, softmaxes
 
@@ -54,7 +62,7 @@ class StateIndex:
         first = np.asarray(root)
         if key is None and first.dtype.hasobject:
             raise TypeError(f"key must be given for states of objects, whose bytes are addresses: got {root!r}")
-        self._key: Key = _bytes if key is None else key
+        self._key: Key = key or _bytes
         self._numbers: dict[Hashable, int] = {}
         self.states: list[Any] = []
         self.number(first[()])  # a number is a number, as successors are
@@ -120,6 +128,106 @@ def searched_table(root: Root, key: Key | None, backup: Backup) -> TabularModel 
     return None
 
 
+class Sampled(NamedTuple):
+    """The outcomes of n simulator calls: m different ones, which differ in pair, next state or end."""
+
+    states: States  # [m, ...]
+    groups: Ints  # [n], the outcome of each call
+    rewards: Floats  # [n]
+    terminals: NDArray[np.bool_]  # [m]
+
+
+Draw = Callable[[Iterable[Chunk[Sampled]]], Iterable[tuple[Chunk[Sampled], Outcome[Sampled]]]]
+"""Calls a simulator for chunks, and returns the outcomes in the order of the chunks."""
+
+
+class PairSampler:
+    """Calls a simulator at many pairs: one call of `step` for all of them."""
+
+    compiled: ClassVar[bool] = False
+
+    def pairs(self, oracle: Oracle, _: Any, states: States, actions: Ints, counts: Ints) -> Sampled:
+        """Calls the simulator `counts` [p] times at the pairs of states [p, ...] and actions [p]."""
+        rows = np.repeat(np.arange(len(counts)), counts)
+        found = oracle.sample(states[rows], actions[rows])
+        # Outcomes as words, [n, w]: pair and end, then the bytes of the next state; the two zeros are one.
+        flat = np.ascontiguousarray(found.next_states.reshape(len(rows), -1))
+        data = (flat + 0.0 if flat.dtype.kind == "f" else flat).view(np.uint8).reshape(len(rows), -1)
+        words = np.zeros((len(rows), 1 + -(-data.shape[1] // 8)), dtype=np.uint64)
+        words[:, 0] = 2 * rows + found.terminals
+        words.view(np.uint8)[:, 8 : 8 + data.shape[1]] = data
+        groups, first = _grouped(words)
+        return Sampled(found.next_states[first], groups, found.rewards, found.terminals[first])
+
+
+@partial(compiled, allocates=True)
+def _grouped(words: NDArray[np.uint64]) -> tuple[Ints, Ints]:
+    """Groups equal rows of words [n, w]: the group of each row [n], and the first row of each group."""
+    count, width = words.shape
+    size = 16
+    while size < 2 * count:
+        size *= 2
+    slots = np.full(size, -1)
+    groups, first, found = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64), 0
+    for row in range(count):
+        word = np.uint64(0x9E3779B97F4A7C15)
+        for column in range(width):
+            word = (word ^ words[row, column]) * np.uint64(0xD6E8FEB86659FD93)
+            word ^= word >> np.uint64(32)
+        slot = np.int64(word & np.uint64(size - 1))
+        while slots[slot] >= 0:
+            other, column = first[slots[slot]], 0
+            while column < width and words[other, column] == words[row, column]:
+                column += 1
+            if column == width:
+                break
+            slot = (slot + 1) & (size - 1)
+        if slots[slot] < 0:
+            slots[slot], first[found] = found, row
+            found += 1
+        groups[row] = slots[slot]
+    return groups, first[:found]
+
+
+def chunked(counts: Ints, calls: int) -> Iterator[tuple[slice, Ints]]:
+    """Cuts a round into chunks: consecutive pairs, and the number of samples of each.
+
+    Sizes depend on the calls made before and nothing else, so the samples do not depend on who draws them. The first
+    chunks of a slow simulator are small; no chunk returns more outcomes than fit into memory easily.
+    """
+    most = min(max(64, calls // 16), 1 << 17)
+    ends = np.cumsum(counts)
+    for start in range(0, int(ends[-1]), most):
+        stop = min(start + most, int(ends[-1]))
+        first, last = np.searchsorted(ends, [start, stop - 1], side="right")
+        part = counts[first : last + 1].copy()
+        part[0] = min(int(ends[first]), stop) - start
+        if last > first:
+            part[-1] = stop - int(ends[last - 1])
+        yield slice(int(first), int(last) + 1), part
+
+
+def drawn(tables: Tables, rows: Ints, counts: Ints, rng: np.random.Generator) -> tuple[Ints, Floats, Ints]:
+    """Draws from a table: successors [p, B′], negative at the end of an episode, rewards, and the count of each.
+
+    Args:
+        tables: the table.
+        rows: pairs, by state·K + action, [p].
+        counts: the number of samples of each, [p].
+        rng: draws the counts.
+    """
+    outcomes = tables.outcomes.reshape(-1, tables.width)[rows]
+    levels = (outcomes["threshold"].astype(np.float64) + 1.0) / 2.0**64
+    chances = np.diff(levels, axis=1, prepend=0.0)
+    times = rng.multinomial(counts, chances)
+    # Rounding leaves a remainder to the last place. If that only pads, the last possible outcome gets it.
+    last, end = np.argmax(levels == 1.0, axis=1), tables.width - 1
+    left = np.where(last < end, times[:, end], 0)
+    times[:, end] -= left
+    times[np.arange(len(rows)), last] += left
+    return outcomes["successor"], outcomes["reward"], times
+
+
 class Explorer:
     """A graph that grows.
 
@@ -146,10 +254,9 @@ class Explorer:
         key: Key | None = None,
     ) -> None:
         self.rules, self.oracle, self.backup, self.table = rules, oracle, backup, table
-        self.graph: Graph = new_graph(rules, FIRST_ROOM, 4 * FIRST_ROOM)
+        self.graph: Graph = resized({}, rules, FIRST_ROOM, 4 * FIRST_ROOM)
         self._tables = NO_TABLE if table is None else table.tables
         self._index = StateIndex(root, key) if table is None else None
-        self._mixture = backup if table is None and is_mixture(backup) and depends_on_state(backup) else None
         columns, actions = rules.soft.shifts.shape
         self.work = walks.Workspace(
             frames=np.zeros((1, 1 + columns, actions + 1)),
@@ -157,13 +264,16 @@ class Explorer:
             path=np.zeros((walks.WALKING.longest if rules.endless else rules.stages, 3), dtype=np.int64),
         )
         self._loop = np.zeros(1, dtype=walks.LOOP_STATE)
-        self._weights = np.zeros((0, columns))  # [.., J], if they depend on the state of a simulator
-        self._weigh(0)
-        self._callback = None
-        if not is_mixture(backup):
-            self._callback = sets.Callback(backup, self.work.frames, self._keyed, self._stop)
-        elif self._mixture is None:
+        self._called: Any = None  # the backup, if compiled code has to call it
+        self._error: BaseException | None = None  # of such a call: it cannot pass through compiled code
+        self._mixture = backup if is_mixture(backup) and table is None and depends_on_state(backup) else None
+        self._weights = np.zeros((0, columns))  # [.., J], of the mixture at the states of a simulator
+        if self._mixture is not None:
+            self._weigh(0)
+        elif is_mixture(backup):
             self.rules = rules._replace(soft=softmaxes(backup, actions, None if table is None else table.states))
+        else:
+            self._called = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(self._call_backup)
         self.number(np.asarray(root)[()])
 
     # Walks
@@ -201,18 +311,16 @@ class Explorer:
 
         An interrupted call is forgotten.
         """
-        self._loop[:] = np.zeros(1, dtype=walks.LOOP_STATE)
+        self._loop = np.zeros(1, dtype=walks.LOOP_STATE)
         for name, value in request.items():
             self._loop[name] = value
         if self._index is not None:
             self._index.forget(self.count)  # the states of an interrupted call
-        keys, rewards = np.zeros(0, dtype=np.int64), np.zeros(0)
-        now, backup = self._loop[0], None if self._callback is None else self._callback.function
+        keys, rewards, now = np.zeros(0, dtype=np.int64), np.zeros(0), self._loop[0]
         while True:
-            made = self._tables, self._loop, self.work, q, keys, rewards, backup, self.oracle.stream
+            made = self._tables, self._loop, self.work, q, keys, rewards, self._called, self.oracle.stream
             verdict = walks.proceed(self.graph, self.rules, *made)
-            if self._callback is not None:
-                self._callback.check()
+            self._require_backup()
             if verdict == walks.SAMPLE:
                 count = int(now["count"])
                 states = np.repeat(self.state(now["state"])[None], count, axis=0)
@@ -224,16 +332,94 @@ class Explorer:
             else:
                 self._resolve(verdict, int(now["entry"]), min(int(now["count"]), self._tables.width))
 
-    def _stop(self) -> None:
-        """Has compiled code return after the present round."""
-        self._loop["until"] = self._loop["limit"] = self._loop["rounds"] = 0
+    def _call_backup(self, key: int, wanted: int) -> None:
+        """A backup at the action values in the frame, see `softmaxes.fill_frame`: F, or its policy as running sums.
+
+        After an error, which is kept until compiled code has returned, calls leave the frame as it is, with defaults
+        that prove nothing.
+        """
+        if self._error is not None:
+            return
+        try:
+            (q, answer), name = self.work.frames[0], type(self.backup).__name__
+            running = stopping.current.get()
+            if running is not None:
+                running.check()
+            q, states = q[None, :-1].copy(), np.asarray(self._keyed(key))[None]
+            if wanted == sets.POLICY:
+                policy = arguments.distributions(f"policy of {name}", self.backup.policy(q, states), q.shape[1])
+                answer[:-1] = np.cumsum(policy[0])
+            else:
+                answer[-1] = arguments.array(f"value of {name}", self.backup.value(q, states))[0]
+        except BaseException as error:
+            self._error = error
+            self._loop["until"] = self._loop["limit"] = self._loop["rounds"] = 0  # ends after the present round
+
+    def _require_backup(self) -> None:
+        """Raises the error of a backup that compiled code called, if there was one."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def sweep(self) -> None:
         """Propagates bounds once through everything that was discovered."""
-        backup = None if self._callback is None else self._callback.function
-        sets.sweep_once(self.graph, self.rules, self.work.frames, self.work.room, backup)
-        if self._callback is not None:
-            self._callback.check()
+        sets.sweep(self.graph, self.rules, self.work.frames, self.work.room, self._called)
+        self._require_backup()
+
+    # Pairs
+
+    def sample_pairs(self, entries: Ints, counts: Ints, compared: tuple[int, int], draw: Draw) -> None:
+        """Samples pairs [p] and updates their confidence sets. A table is drawn from here, a simulator by `draw`.
+
+        Args:
+            entries: the pairs, in ascending order.
+            counts: the number of samples of each.
+            compared: two actions of the root, each of which is charged half of the calls.
+            draw: calls the simulator.
+
+        Raises:
+            ModelError: as `explore`.
+        """
+        (states, actions), calls = np.divmod(entries, self.rules.actions), int(self.oracle.stream[CALLS])
+
+        def next_chunk() -> int:
+            self.graph.totals[0]["chunks"] += 1
+            return int(self.graph.totals[0]["chunks"])  # walks draw from chunk 0
+
+        def charge(calls: int) -> None:
+            """Counts calls that the oracle did not make itself."""
+            self.oracle.stream[CALLS] += np.uint64(calls)
+            self.graph.spent[compared[0]] += calls - calls // 2
+            self.graph.spent[compared[1]] += calls // 2
+
+        if self._index is None:
+            rows = self.graph.keys[states] * self.rules.actions + actions
+            keys, rewards, times = drawn(self._tables, rows, counts, self.oracle.of_chunk(next_chunk()).rng)
+            charge(int(counts.sum()))
+            seen = np.nonzero(times)
+            self.record(entries[seen[0]], keys[seen], rewards[seen], times[seen])
+            return
+        known, pieces = np.asarray(self._index.states), dict[int, Ints]()
+
+        def chunks() -> Iterator[Chunk[Sampled]]:
+            for rows, part in chunked(counts, calls):
+                number = next_chunk()
+                pieces[number] = np.repeat(entries[rows], part)
+                pairs = known[states[rows]], actions[rows], part
+                yield Chunk(number, PairSampler.pairs, pairs, len(pieces[number]))
+
+        for chunk, (sampled, *_) in draw(chunks()):
+            pairs = pieces.pop(chunk.number)
+            charge(len(pairs))
+            keys = self.keys(sampled.states, sampled.terminals)
+            # Equal outcomes are recorded together if their rewards agree.
+            first = np.zeros(len(keys), dtype=np.int64)
+            first[sampled.groups[::-1]] = np.arange(len(pairs))[::-1]
+            rewards = sampled.rewards[first]
+            if np.array_equal(rewards[sampled.groups], sampled.rewards):
+                self.record(pairs[first], keys, rewards, np.bincount(sampled.groups, minlength=len(keys)))
+            else:
+                self.record(pairs, keys[sampled.groups], sampled.rewards, np.ones(len(pairs), dtype=np.int64))
 
     def record(self, entries: Ints, keys: Ints, rewards: Floats, times: Ints) -> None:
         """Records outcomes [n], each as often as `times` says; those of a pair must be consecutive.
@@ -264,7 +450,7 @@ class Explorer:
     @property
     def bytes(self) -> int:
         """Memory of the graph, a simulator's states and keys included, without room for more."""
-        arrays = sum(array.nbytes for array in graph_arrays(self.graph, self.rules).values())
+        arrays = sum(array.nbytes for array in used(self.graph, self.rules).values())
         return arrays + (0 if self._index is None else self._index.bytes)
 
     @property
@@ -286,7 +472,7 @@ class Explorer:
         key = int(state) if self._index is None else int(self.keys([state], [False])[0])
         if self.count == len(self.graph.keys):
             self._grow()
-        return discover(self.graph, self.rules, key)
+        return discovered(self.graph, self.rules, key)
 
     def numbers(self, states: States) -> Ints:
         """The numbers of states [n, ...], −1 for one that was not discovered, [n]."""
@@ -302,13 +488,14 @@ class Explorer:
         assert self._index is not None
         known = len(self._index.states)
         keys = [ENDED if end else self._index.number(state) for state, end in zip(states, terminals, strict=True)]
-        self._weigh(known)
+        if self._mixture is not None:
+            self._weigh(known)
         return np.array(keys, dtype=np.int64)
 
     def _weigh(self, first: int) -> None:
         """Has compiled code find the weights of states from `first` on by their keys, which here are their numbers."""
-        if self._mixture is None or self._index is None:
-            return
+        assert self._mixture is not None
+        assert self._index is not None
         states, weights = self._index.states, self._weights
         if len(states) > len(weights):
             self._weights = np.concatenate([weights, np.zeros((len(states), weights.shape[1]))])
@@ -345,7 +532,7 @@ class Explorer:
             if graph.totals[0]["outcomes"] + places > outcomes:
                 outcomes = int(1.2 * outcomes) + places
             self._widen(places)
-        self.graph = resized(graph, self.rules, room, outcomes)
+        self.graph = resized(graph._asdict(), self.rules, room, outcomes)
 
     def _widen(self, places: int) -> None:
         """Has compiled code work on this many outcomes of a pair."""
@@ -357,12 +544,13 @@ class Explorer:
     def saved(self) -> Arrays:
         """The graph and the random streams between two rounds, as arrays of their own."""
         states = {} if self._index is None else self._index.saved()
-        return self.oracle.saved() | graph_arrays(self.graph, self.rules) | states
+        return self.oracle.saved() | used(self.graph, self.rules) | states
 
     def restore(self, arrays: Readable) -> None:
         """Takes on the arrays that `saved` gave, of an explorer that was made with the same arguments."""
-        self.graph = read_graph(arrays, self.rules)
+        self.graph = resized(arrays, self.rules, len(arrays["keys"]), len(arrays["hits"]))
         self._index = None if self._index is None else self._index.restored(arrays)
         self.oracle.restore(arrays)
         self._widen(int(self.graph.pairs["seen"].max()))
-        self._weigh(0)
+        if self._mixture is not None:
+            self._weigh(0)

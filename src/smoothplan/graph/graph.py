@@ -93,7 +93,6 @@ class Rules(NamedTuple):
     discount: float
     stages: int  # H
     endless: bool  # one stage that follows itself
-    records: int  # R, stages that have statistics of their own: H, or 1 for pooled counts
     span_low: Floats  # [H + 1], bounds of any value at a stage; the last is after the last stage
     span_high: Floats
     reward_low: float
@@ -103,8 +102,9 @@ class Rules(NamedTuple):
     log_odds: float  # log(1/δ)
     union: float  # logarithm of the number of statements about the transitions of a pair
     soft: Softmaxes
-    soft_share: float  # the probability of a soft step; others are greedy
-    focused: bool
+    records: int = 1  # R, stages that have statistics of their own: H, or 1 for pooled counts
+    soft_share: float = 1.0  # the probability of a soft step; others are greedy
+    focused: bool = True
 
 
 def rules_of(
@@ -146,7 +146,6 @@ def rules_of(
         discount=model.discount,
         stages=horizon or 1,
         endless=horizon is None,
-        records=1,
         span_low=frozen(bounds[:, 0].copy()),
         span_high=frozen(bounds[:, 1].copy()),
         reward_low=low,
@@ -158,8 +157,6 @@ def rules_of(
         # have one probability, and its interval holds for all values at once.
         union=math.log(2.0 * (horizon or 1)),
         soft=Softmaxes(temperature, shifts, frozen(np.ones((1, len(shifts))))),
-        soft_share=1.0,
-        focused=True,
     )
 
 
@@ -192,10 +189,10 @@ def empty_slots(room: int) -> NDArray[np.int32]:
     return np.full(1 << (2 * room - 1).bit_length(), NOWHERE, dtype=np.int32)
 
 
-def new_graph(rules: Rules, room: int, outcomes: int) -> Graph:
-    """An empty graph with room for `room` states and `outcomes` outcomes."""
+def resized(arrays: Readable, rules: Rules, room: int, outcomes: int) -> Graph:
+    """A graph of these arrays with room for `room` states and `outcomes` outcomes; without arrays, an empty one."""
     stages, actions = rules.stages, rules.actions
-    return Graph(
+    result = Graph(
         keys=np.zeros(room, dtype=np.int64),
         low=np.zeros(room * stages),
         high=np.zeros(room * stages),
@@ -209,17 +206,20 @@ def new_graph(rules: Rules, room: int, outcomes: int) -> Graph:
         totals=np.zeros(1, dtype=TOTALS),
         spent=np.zeros(actions, dtype=np.int64),
     )
-
-
-def resized(graph: Graph, rules: Rules, room: int, outcomes: int) -> Graph:
-    """The same graph with another room for states and outcomes."""
-    result = new_graph(rules, room, outcomes)
-    for name, array in result._asdict().items():
-        if name != "slots":
-            used = getattr(graph, name)[: len(array)]
-            array[: len(used)] = used
+    for name in set(Graph._fields) & set(arrays) - {"slots"}:
+        array = getattr(result, name)
+        used = arrays[name][: len(array)]
+        array[: len(used)] = used
     enter_all(result.slots, result.keys, result.totals[0]["states"])
     return result
+
+
+def used(graph: Graph, rules: Rules) -> Arrays:
+    """The used part of each array, copied. The hash table is made anew from these."""
+    totals = graph.totals[0]
+    arrays = resized(graph._asdict(), rules, int(totals["states"]), int(totals["outcomes"]))._asdict()
+    del arrays["slots"]
+    return arrays
 
 
 @compiled
@@ -240,7 +240,7 @@ def slot_of(slots: NDArray[np.int32], keys: Ints, key: int) -> int:
     return slot
 
 
-@partial(compiled, inner=True)
+@compiled
 def discovered(graph: Graph, rules: Rules, key: int) -> int:
     """The number of the state with that key, which is new or known; there must be room for it."""
     slot = slot_of(graph.slots, graph.keys, key)
@@ -265,12 +265,6 @@ def discovered(graph: Graph, rules: Rules, key: int) -> int:
         pair.least, pair.most = np.inf, -np.inf
         pair.first_low, pair.first_high = 0.0, 1.0
     return state
-
-
-@compiled
-def discover(graph: Graph, rules: Rules, key: int) -> int:
-    """`discovered` from Python."""
-    return discovered(graph, rules, key)
 
 
 @partial(compiled, inner=True)
@@ -304,24 +298,3 @@ def outcomes_of(pairs: NDArray[np.void]) -> Ints:
     seen = pairs["seen"]
     behind = np.cumsum(seen)
     return np.asarray(np.arange(int(seen.sum())) + np.repeat(pairs["start"] - (behind - seen), seen))
-
-
-# Checkpoints
-
-
-def graph_arrays(graph: Graph, rules: Rules) -> Arrays:
-    """The used part of each array. The hash table is not saved, but made anew."""
-    totals = graph.totals[0]
-    arrays = resized(graph, rules, int(totals["states"]), int(totals["outcomes"]))._asdict()
-    del arrays["slots"]
-    return arrays
-
-
-def read_graph(arrays: Readable, rules: Rules) -> Graph:
-    """The saved graph."""
-    graph = new_graph(rules, len(arrays["keys"]), len(arrays["hits"]))
-    for name, array in graph._asdict().items():
-        if name != "slots":
-            array[:] = arrays[name]
-    enter_all(graph.slots, graph.keys, len(graph.keys))
-    return graph

@@ -3,15 +3,12 @@
 At the root, the intervals of action values determine the leading action, its challenger and the gap between them.
 """
 
-import ctypes
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from smoothplan.base import arguments, stopping
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
 from smoothplan.confidence.kl import (
@@ -24,7 +21,6 @@ from smoothplan.confidence.kl import (
 )
 from smoothplan.confidence.means import mean_interval
 from smoothplan.graph.graph import BY_OUTCOME, ENDED, FIXED, VARYING, Graph, Rules, discovered, make_room, pair_at
-from smoothplan.theory.backups import Backup
 from smoothplan.theory.softmaxes import fill_frame, frame_value
 
 RECORDED, FULL, TOO_MANY, VARIES = range(4)
@@ -181,52 +177,9 @@ LOWER, POLICY, UPPER = -1, 0, 1
 """The purpose of a backup: F of lower bounds, the policy at upper bounds, F of upper bounds."""
 
 
-class Callback:
-    """A backup at the action values in a frame, see `softmaxes.fill_frame`: F, or its policy as running sums.
-
-    An error cannot pass through compiled code. It is kept until `check`; until then calls leave the frame as it is,
-    with defaults that prove nothing.
-
-    Args:
-        backup: F.
-        frames: [1, 2, K + 1], the action values from compiled code and the answer to it.
-        state: from the key of a state in the graph to the state.
-        stop: called after an error, to have compiled code return soon.
-    """
-
-    def __init__(self, backup: Backup, frames: Floats, state: Callable[[int], Any], stop: Callable[[], None]) -> None:
-        self._backup, self._frame, self._state, self._stop = backup, frames[0], state, stop
-        self._error: BaseException | None = None
-        self.function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(self._call)
-
-    def check(self) -> None:
-        """Raises the error of an earlier call, if there was one."""
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-    def _call(self, key: int, wanted: int) -> None:
-        if self._error is not None:
-            return
-        try:
-            (q, answer), name = self._frame, type(self._backup).__name__
-            running = stopping.current.get()
-            if running is not None:
-                running.check()
-            q, states = q[None, :-1].copy(), np.asarray(self._state(key))[None]
-            if wanted == POLICY:
-                policy = arguments.distributions(f"policy of {name}", self._backup.policy(q, states), q.shape[1])
-                answer[:-1] = np.cumsum(policy[0])
-            else:
-                answer[-1] = arguments.array(f"value of {name}", self._backup.value(q, states))[0]
-        except BaseException as error:
-            self._error = error
-            self._stop()
-
-
 @partial(compiled, inner=True)
 def fill(frames: Floats, rules: Rules, key: int, wanted: int, backup: Any) -> None:
-    """Applies the backup to the action values in the frame, see `fill_frame` and `Callback`."""
+    """Applies the backup to the action values in the frame, see `fill_frame`, or calls it from Python."""
     if backup is None:
         fill_frame(frames, 0, rules.soft)
     else:
@@ -241,7 +194,7 @@ def fill(frames: Floats, rules: Rules, key: int, wanted: int, backup: Any) -> No
 def back_up(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, room: Floats, backup: Any) -> None:
     """Tightens the intervals of a state's actions and of its value. An interval never widens, nor turns over.
 
-    `backup` is None for a mixture of softmaxes, which is in the rules; else the function of a `Callback`.
+    `backup` is None for a mixture of softmaxes, which is in the rules; else a function, see `Explorer`.
     """
     node = state * rules.stages + stage
     start = node * rules.actions
@@ -266,18 +219,12 @@ def back_up(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, 
     graph.high[node] = max(min(graph.high[node], high), graph.low[node])
 
 
-@partial(compiled, inner=True, merged=True)
+@partial(compiled, merged=True)
 def sweep(graph: Graph, rules: Rules, frames: Floats, room: Floats, backup: Any) -> None:
     """Backs up everything, the latest discoveries first: they are mostly successors of earlier ones."""
     for stage in range(rules.stages - 1, -1, -1):
         for state in range(graph.totals[0].states - 1, -1, -1):
             back_up(graph, rules, state, stage, frames, room, backup)
-
-
-@compiled
-def sweep_once(graph: Graph, rules: Rules, frames: Floats, room: Floats, backup: Any) -> None:
-    """A sweep from Python."""
-    sweep(graph, rules, frames, room, backup)
 
 
 @partial(compiled, inner=True, merged=True)

@@ -321,7 +321,7 @@ def proceed(
         work: overwritten.
         q: the estimates that a survey follows, [n, K], of the first n discovered states; None for a search.
         keys, rewards: the outcomes that were asked for, [count]; keys are negative at the end of an episode.
-        backup: None for a mixture of softmaxes, else the function of a `Callback`.
+        backup: None for a mixture of softmaxes, else a function that calls it in Python.
         stream: of the oracle.
     """
     now = loop[0]
