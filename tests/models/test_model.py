@@ -1,5 +1,6 @@
-"""The oracle counts, draws and checks; declarations are canonical."""
+"""The oracle counts, draws and checks; declarations are canonical; a call that fails can be made again."""
 
+import json
 import pickle
 import re
 from typing import Any
@@ -216,11 +217,9 @@ def test_rewards_are_converted_before_they_are_checked(kind: str, precision: Any
     precision = np.float32 if kind == "jit" else precision
     rounded = float(precision(0.3))
     name = precision.__name__
-    message = f"{rounded} is outside the declared range [0, 0.3], which {name} rounds: declare reward_range=(0.0, float"
-    with pytest.raises(sp.ModelError, match=re.escape(f"{message}(np.{name}(0.3)))")):
+    message = f"{rounded} is outside the declared range [0, 0.3]; {name} rounds: declare the ends as float(np.{name}("
+    with pytest.raises(sp.ModelError, match=re.escape(message)):
         sp.Oracle(model(reward_range=(0, 0.3)), 0).sample(STATES, [0, 1])
-    with pytest.raises(sp.ModelError, match=re.escape("is outside the declared range [0, 0.25] (state")):
-        sp.Oracle(model(reward_range=(0, 0.25)), 0).sample(STATES, [0, 1])
     found = sp.Oracle(model(reward_range=(0.0, rounded)), 0).sample(STATES, [0, 1])
     assert found.rewards.tolist() == [rounded, rounded]
 
@@ -268,3 +267,49 @@ def test_no_calls_cost_nothing(shape: tuple[int, ...]) -> None:
     transition = oracle.sample(np.zeros(shape), np.zeros(0, dtype=np.int64))
     assert transition.next_states.shape == shape
     assert len(transition.rewards) == len(transition.terminals) == oracle.calls == 0
+
+
+# --- Calls that are made again ----------------------------------------------------------------------------------------
+
+
+def slippery(state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
+    """Fails by a draw, and only where the state is large."""
+    luck = rng.random()
+    if luck > 0.99 and state[0] > 0.5:
+        raise ZeroDivisionError("no luck")
+    return state, 1.5 if luck > 0.95 and state[0] > 0.5 else 0.5, False
+
+
+def test_a_call_that_went_wrong_can_be_made_again() -> None:
+    """The draws before it are left out, and it fails in the same way, also from JSON and from a copy."""
+    model = sp.VectorModel.from_scalar(slippery, actions=2, discount=0.9, reward_range=(0, 1))
+    states = np.where(np.arange(300) % 3 == 0, 1.0, 0.0)[:, None]
+    kinds = set()
+    for seed in range(20):
+        with pytest.raises(sp.SimulatorError) as caught:
+            sp.Oracle(model, seed, 7).sample(states, np.arange(300) % 2)
+        error = caught.value
+        call = error.call
+        assert call.states.tolist() == [[1.0]]
+        assert (call.seed, call.chunk) == (seed, 7)
+        assert f"state [1.0], action {call.actions[0]}" in str(error)
+        for again in (call, call.to_json(), pickle.loads(pickle.dumps(error)).call):
+            with pytest.raises(sp.SimulatorError) as repeated:
+                sp.reproduce(model, again)
+            assert str(repeated.value) == str(error)
+        kinds.add(type(error.__cause__))
+    assert kinds == {ZeroDivisionError, type(None)}
+
+
+SOUND = {"states": [[1.0]], "dtype": "<f8", "actions": [0], "generator": [1, 2, 3, 4, 0, 0]}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"dtype": "O"}, {"actions": [0, 1]}, {"generator": [1, 2, 3, 4, 2, 0]}, {"row": 9}, {"chunk": "0"}]
+)
+def test_what_is_no_call_is_refused(wrong: dict[str, Any]) -> None:
+    entries = SOUND | {"seed": 0, "chunk": 0, "row": 0}
+    assert sp.models.Call.from_json(json.dumps(entries)).row == 0
+    for text in (json.dumps(entries | wrong), "", "[]", "[" * 100_000, "{}"):
+        with pytest.raises(ValueError, match="call must be one that an error of a simulator has written down"):
+            sp.models.Call.from_json(text)

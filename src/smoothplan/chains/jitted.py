@@ -19,8 +19,7 @@ from smoothplan.base.arguments import Floats, Ints, frozen
 from smoothplan.base.compiling import compiled
 from smoothplan.base.streams import CALLS, Stream, generator, generator_words
 from smoothplan.chains.batched import NO_ACTION, require_curvature
-from smoothplan.models.calls import Call, SimulatorError
-from smoothplan.models.model import Oracle, States
+from smoothplan.models.model import Call, Oracle, SimulatorError, States
 from smoothplan.models.vector import JitModel, Step
 from smoothplan.run.chunks import Sums
 from smoothplan.theory.backups import SoftmaxMixture, softmaxes
@@ -452,9 +451,9 @@ class JittedChains:
             action, (before, after) = int(fault[1]), np.split(fault[3:], 2)
             # The call is one of a batch, of which nothing else is left: made again, it may draw other numbers.
             call = Call(before[None], np.array([action]), generator_words(oracle.rng), oracle.seed, oracle.chunk, 0)
+            place = call.place(f", reward {fault[2]}, next state {after.tolist()}")
             raise SimulatorError(
                 f"a simulator call broke what the model declares, rewards in [{low:g}, {high:g}], finite states and "
-                f"terminates={model.terminates} (state {before.tolist()}, action {action}, reward {fault[2]}, next "
-                f"state {after.tolist()}{call.origin()})",
+                f"terminates={model.terminates} ({place})",
                 call,
             ) from error

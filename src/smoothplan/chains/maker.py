@@ -19,8 +19,7 @@ from smoothplan.chains.fitted import FittedReference
 from smoothplan.chains.grid import MOST_DIMENSIONS, GridReference
 from smoothplan.chains.reference import Improvable, Reference, Savable, TooFewCallsError, start_of
 from smoothplan.chains.shared import SharedReference
-from smoothplan.models.calls import SimulatorError
-from smoothplan.models.model import GenerativeModel, Oracle
+from smoothplan.models.model import GenerativeModel, Oracle, SimulatorError
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel
 from smoothplan.theory.backups import Backup

@@ -17,8 +17,7 @@ from smoothplan.base.arguments import Floats, Ints, frozen
 from smoothplan.base.compiling import compiled
 from smoothplan.base.streams import CALLS, Stream, advance
 from smoothplan.chains.batched import NO_ACTION, checked_references, require_curvature
-from smoothplan.models.calls import ModelError
-from smoothplan.models.model import Oracle
+from smoothplan.models.model import ModelError, Oracle
 from smoothplan.models.tabular import LAST, Tables, TabularModel, draw
 from smoothplan.run.chunks import Sums
 from smoothplan.theory.backups import Backup, HardMax, is_mixture, softmaxes

@@ -15,8 +15,7 @@ import numpy as np
 from smoothplan.base import arguments
 from smoothplan.base.arguments import amount
 from smoothplan.base.records import Record, plain, renderer
-from smoothplan.models.calls import SimulatorError
-from smoothplan.models.model import GenerativeModel
+from smoothplan.models.model import GenerativeModel, SimulatorError
 from smoothplan.models.tabular import TabularModel
 from smoothplan.run.checkpoint import described
 from smoothplan.run.plan import PlanResult, plan, root_state

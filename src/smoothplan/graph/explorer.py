@@ -27,8 +27,7 @@ from smoothplan.graph.graph import (
     resized,
     used,
 )
-from smoothplan.models.calls import ModelError
-from smoothplan.models.model import Oracle, States
+from smoothplan.models.model import ModelError, Oracle, States
 from smoothplan.models.tabular import OUTCOME, Tables, TabularModel
 from smoothplan.run.chunks import Chunk, Outcome
 from smoothplan.run.records import Root, refuse_compiled

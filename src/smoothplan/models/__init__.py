@@ -1,8 +1,16 @@
 """Models: the simulators that planners call. A zoo of known problems, and adapters for your own simulator."""
 
-from smoothplan.models.calls import Call, ModelError, SimulatorError
 from smoothplan.models.gymnasium import from_gymnasium, state_of
-from smoothplan.models.model import Declarations, GenerativeModel, Oracle, Transition, reproduce
+from smoothplan.models.model import (
+    Call,
+    Declarations,
+    GenerativeModel,
+    ModelError,
+    Oracle,
+    SimulatorError,
+    Transition,
+    reproduce,
+)
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.testing import ModelReport
 from smoothplan.models.vector import JitModel, VectorModel

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Ints
-from smoothplan.models.calls import ModelError
-from smoothplan.models.model import States
+from smoothplan.models.model import ModelError, States
 from smoothplan.models.vector import one_by_one
 
 CONSTANT = ("spec", "P")

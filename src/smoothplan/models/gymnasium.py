@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import frozen
-from smoothplan.models.calls import ModelError, RowError
 from smoothplan.models.copies import CannotCopyError, Copies, layers, library
-from smoothplan.models.model import GenerativeModel
+from smoothplan.models.model import GenerativeModel, ModelError, RowError
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel, Step, VectorModel
 from smoothplan.models.zoo import cart_pole_step, mountain_car_step

@@ -1,8 +1,10 @@
 """The interface of a model, its declarations, and the oracle: the counted and checked way to call a simulator."""
 
+import json
 import signal
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 import numpy as np
@@ -11,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from smoothplan.base import arguments, stopping, streams
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
-from smoothplan.models.calls import Call, ModelError, RowError, SimulatorError, watcher
 
 States = NDArray[Any]
 """A batch of states, [n, ...]: integers [n] for a table, vectors [n, d] for most simulators."""
@@ -130,19 +131,18 @@ class Declarations:
     initial_state: Any = None
 
     def __post_init__(self) -> None:
-        values: dict[str, Any] = {
-            "actions": arguments.whole("actions", self.actions),
-            "discount": arguments.discount_factor(self.discount),
-            "reward_range": reward_range(reward_kind(self.reward_kind), self.reward_range),
-            "terminates": arguments.flag("terminates", self.terminates),
-        }
+        kind = reward_kind(self.reward_kind)
+        vars(self).update(
+            actions=arguments.whole("actions", self.actions),
+            discount=arguments.discount_factor(self.discount),
+            reward_range=reward_range(kind, self.reward_range),
+            terminates=arguments.flag("terminates", self.terminates),
+        )
         if self.max_successors is not None:
-            values["max_successors"] = arguments.whole("max_successors", self.max_successors)
+            vars(self).update(max_successors=arguments.whole("max_successors", self.max_successors))
         if self.initial_state is not None:
-            values["initial_state"] = arguments.frozen(np.array(self.initial_state))
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "value_range", declared_values(self))
+            vars(self).update(initial_state=arguments.frozen(np.array(self.initial_state)))
+        vars(self).update(value_range=declared_values(self))
 
 
 def reward_kind(value: str) -> RewardKind:
@@ -200,6 +200,143 @@ def is_deterministic(model: GenerativeModel) -> bool:
 def action_names(model: GenerativeModel) -> tuple[str, ...]:
     """The names of the actions, if the model has them, or their numbers."""
     return tuple(getattr(model, "action_names", None) or map(str, range(model.actions)))
+
+
+# --- Calls that fail --------------------------------------------------------------------------------------------------
+
+
+class ModelError(ValueError):
+    """A simulator or a table contradicts its declarations."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a model's step: for a batch of states, with the random generator as it was before."""
+
+    states: States
+    actions: Ints  # [n]
+    generator: NDArray[np.uint64]  # see `streams.generator_words`
+    seed: int | None = None
+    chunk: int | None = None
+    row: int | None = None  # the row of the batch that is to blame, if known
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """A generator in the state before the call."""
+        return streams.generator_from(self.generator)
+
+    def place(self, outcome: str = "") -> str:
+        """State, action, outcome and stream, in words."""
+        stream = "" if self.seed is None else f", seed {self.seed}, chunk {self.chunk}"
+        if self.row is None and len(self.actions) > 1:  # the row is unknown: naming one would blame it
+            return f"in a batch of {len(self.actions):,} states{stream}"
+        row = self.row or 0
+        state = str(self.states[row].tolist())
+        state = state if len(state) <= 200 else f"{state[:200]}…"
+        return f"state {state}, action {self.actions[row]}{outcome}{stream}"
+
+    def to_json(self) -> str:
+        """One JSON object."""
+        arrays = {name: getattr(self, name).tolist() for name in ("states", "actions", "generator")}
+        numbers = {name: getattr(self, name) for name in ("seed", "chunk", "row")}
+        return json.dumps(arrays | {"dtype": self.states.dtype.str} | numbers)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Call":
+        """The call that an object describes. Nothing in it is evaluated."""
+        try:
+            fields = json.loads(text)
+            dtype = np.dtype(str(fields["dtype"]))
+            if dtype.kind not in "biuf":
+                raise ValueError(f"states of dtype {dtype}")
+            states, actions = np.array(fields["states"], dtype=dtype), np.array(fields["actions"], dtype=np.int64)
+            if actions.ndim != 1 or len(actions) == 0 or states.shape[:1] != actions.shape:
+                raise ValueError(f"states of shape {states.shape}, actions of shape {actions.shape}")
+            words = np.array(fields["generator"], dtype=np.uint64)
+            streams.generator_from(words)
+            limits = {"seed": np.inf, "chunk": np.inf, "row": len(actions) - 1}
+            given = {name: most for name, most in limits.items() if fields[name] is not None}
+            numbers = {name: arguments.whole(name, fields[name], least=0, most=most) for name, most in given.items()}
+            return cls(states, actions, words, **numbers)
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise ValueError(f"call must be one that an error of a simulator has written down: {error}") from error
+
+    def part(self, first: int, last: int) -> "Call":
+        """The call of some rows, with the generator of the whole batch."""
+        return replace(self, states=self.states[first:last], actions=self.actions[first:last])
+
+    def narrowed(self, model: "GenerativeModel") -> "Call":
+        """The call of the row to blame, if the simulator makes one call at a time; otherwise the whole batch."""
+        if self.row is None or len(self.actions) == 1 or not getattr(model.step, "one_at_a_time", False):
+            return self
+        rng = self.rng
+        if self.row > 0:
+            try:
+                model.step(self.states[: self.row], self.actions[: self.row], rng)
+            except Exception:  # it does not repeat itself: the generator's state at the row is unknown
+                return self
+        return replace(self.part(self.row, self.row + 1), generator=streams.generator_words(rng), row=0)
+
+    def isolated(self, model: "GenerativeModel", kind: type[BaseException]) -> "Call":
+        """The smallest part of the batch that is found to raise the same kind of error by itself: one row, if possible.
+
+        Halves are stepped with the same generator for as long as one of them fails, together about twice the rows of
+        the batch at most. A run does not count these calls.
+        """
+        count = len(self.actions)
+        if count == 1:
+            return replace(self, row=0)
+        for half in (self.part(0, count // 2), self.part(count // 2, count)):
+            try:
+                model.step(arguments.frozen(half.states), arguments.frozen(half.actions), self.rng)
+            except kind:
+                return half.isolated(model, kind)
+            except (Exception, SystemExit):
+                continue
+        return self
+
+
+class SimulatorError(ModelError):
+    """A simulator failed in the middle of a run, or contradicts its declarations.
+
+    Attributes:
+        call: the call that went wrong: `reproduce(model, error.call)` makes it again.
+        partial: the result so far of the run, if there was one. It is certified only if the simulator's declarations
+            are true, which the failure may refute.
+    """
+
+    def __init__(self, message: str, call: Call) -> None:
+        super().__init__(message)
+        self.call = call
+        self.partial: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.call), {"__notes__": getattr(self, "__notes__", [])}
+
+
+class RowError(Exception):
+    """A simulator that makes one call at a time failed at a row of a batch; its own error is the cause."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
+
+
+# --- The oracle -------------------------------------------------------------------------------------------------------
+
+
+class Watcher(Protocol):
+    """Is told of every call before it is made."""
+
+    def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> None:
+        """A batch is about to be stepped."""
+
+    def row(self, row: int) -> None:
+        """A row of that batch is about to be stepped."""
+
+
+watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+"""Watches the simulator calls of this thread."""
 
 
 class Oracle:
@@ -301,10 +438,9 @@ def checked_step(
         watching(states, actions, rng)
     before: Any = rng.bit_generator.state
 
-    def call(row: int | None) -> Call:
+    def failed_call(row: int | None) -> Call:
         rng.bit_generator.state = before
-        found = Call(states.copy(), actions.copy(), streams.generator_words(rng), *origin, row)
-        return found.narrowed(model)
+        return Call(states.copy(), actions.copy(), streams.generator_words(rng), *origin, row).narrowed(model)
 
     try:
         given, chosen = np.asarray(states, order="C").view(), np.asarray(actions, order="C").view()
@@ -313,26 +449,61 @@ def checked_step(
     except ModelError:
         raise
     except (Exception, SystemExit) as error:
-        cause = error.__cause__ if isinstance(error, RowError) else error
-        row = error.row if isinstance(error, RowError) else 0 if len(actions) == 1 else None
-        found = call(row)
-        raise _failure(model, cause, found.isolated(model, type(error)) if row is None else found) from cause
-    return _checked(model, states, actions, answer, call)
-
-
-def _failure(model: GenerativeModel, cause: BaseException | None, call: Call) -> SimulatorError:
-    """The error of a simulator that raised one."""
-    if isinstance(cause, ValueError) and "read-only" in str(cause):
-        text = "the simulator changes a state in place: it must not change its arguments"
-    elif isinstance(cause, ModelError):
-        text = str(cause)
-    else:
+        if isinstance(error, RowError):
+            cause, call = error.__cause__, failed_call(error.row)
+        else:
+            cause, call = error, failed_call(None).isolated(model, type(error))
         text = f"the simulator raised {type(cause).__name__}: {cause}"
         # NumPy's words if code for one number is given many.
         signs = ("truth value of a", "only length-1 arrays", "only 0-dimensional arrays", "only integer scalar arrays")
-        if any(sign in str(cause) for sign in signs):
+        if isinstance(cause, ModelError):
+            text = str(cause)
+        elif isinstance(cause, ValueError) and "read-only" in str(cause):
+            text = "the simulator changes a state in place: it must not change its arguments"
+        elif any(sign in str(cause) for sign in signs):
             text += _scalar_hint(model)
-    return SimulatorError(f"{text} ({call.place()})", call)
+        raise SimulatorError(f"{text} ({call.place()})", call) from cause
+
+    def wrong(text: str, rows: NDArray[np.bool_] | None = None) -> SimulatorError:
+        row = None if rows is None else int(np.argmax(rows))
+        call = failed_call(row)
+        outcome = "" if row is None else f", reward {rewards[row]!s}, next state {next_states[row].tolist()}"
+        return SimulatorError(f"{text} ({call.place(outcome)})", call)
+
+    if not isinstance(answer, tuple) or len(answer) not in (2, 3):
+        raise wrong(f"step must return (next_states, rewards, terminals), got {type(answer).__name__}: {answer!r}")
+    count = len(actions)
+    next_states, rewards = np.asarray(answer[0]), np.asarray(answer[1])
+    terminals = np.asarray(answer[2]) if len(answer) == 3 else np.zeros(count, dtype=np.bool_)
+    if next_states.shape != states.shape:
+        text = f"next_states must have the shape of states, {states.shape}, got {next_states.shape}"
+        raise wrong(text + _scalar_hint(model))
+    if next_states.dtype != states.dtype:
+        raise wrong(f"next_states must have the dtype of states, {states.dtype}, got {next_states.dtype}")
+    for name, values, kinds in (("rewards", rewards, "fiu"), ("terminals", terminals, "b")):
+        if values.shape != (count,):
+            raise wrong(f"{name} must have shape ({count},), got {values.shape}{_scalar_hint(model)}")
+        if values.dtype.kind not in kinds:
+            raise wrong(f"{name} must be {'numbers' if name == 'rewards' else 'booleans'}, got {values.dtype}")
+
+    # Declared ends are exact numbers, so rewards are compared as the float64 that planners use: NumPy would round the
+    # ends to the precision of the simulator.
+    precision, rewards = rewards.dtype, rewards.astype(np.float64, copy=False)
+    low, high = model.reward_range
+    # A NaN fails both comparisons, so the bounds alone catch it.
+    if not (rewards.min() >= low and rewards.max() <= high):
+        rows = ~((rewards >= low) & (rewards <= high))
+        rounds = precision.kind == "f" and precision.itemsize < 8
+        hint = f"; {precision} rounds: declare the ends as float(np.{precision}(...))" if rounds else ""
+        raise wrong(f"reward {rewards[rows][0]} is outside the declared range [{low:g}, {high:g}]{hint}", rows)
+    if model.reward_kind == "bernoulli" and not ((rewards == 0) | (rewards == 1)).all():
+        rows = (rewards != 0) & (rewards != 1)
+        raise wrong(f"reward {rewards[rows][0]} of a bernoulli model is neither 0 nor 1", rows)
+    if next_states.dtype.kind in "fc" and not np.isfinite(next_states).all():
+        raise wrong("the next state is not finite", ~np.isfinite(next_states).reshape(count, -1).all(axis=1))
+    if not model.terminates and terminals.any():
+        raise wrong("the next state is terminal in a model declared with terminates=False", terminals)
+    return Transition(next_states, rewards, terminals)
 
 
 def _scalar_hint(model: GenerativeModel) -> str:
@@ -355,65 +526,3 @@ def reproduce(model: GenerativeModel, call: Call | str) -> Transition:
     if isinstance(call, str):
         call = Call.from_json(call)
     return checked_step(model, call.states, call.actions, call.rng, (call.seed, call.chunk))
-
-
-def _checked(
-    model: GenerativeModel, states: States, actions: Ints, answer: Any, call: Callable[[int | None], Call]
-) -> Transition:
-    def wrong(text: str, rows: NDArray[np.bool_] | None = None) -> SimulatorError:
-        row = None if rows is None else int(np.argmax(rows))
-        found = call(row)
-        where = found.place()
-        if row is not None:
-            reached = f"reward {rewards[row]!s}, next state {next_states[row].tolist()}"
-            where = f"state {states[row].tolist()}, action {actions[row]}, {reached}{found.origin()}"
-        return SimulatorError(f"{text} ({where})", found)
-
-    if not isinstance(answer, tuple) or len(answer) not in (2, 3):
-        raise wrong(f"step must return (next_states, rewards, terminals), got {type(answer).__name__}: {answer!r}")
-    count = len(actions)
-    next_states, rewards = np.asarray(answer[0]), np.asarray(answer[1])
-    terminals = np.asarray(answer[2]) if len(answer) == 3 else np.zeros(count, dtype=np.bool_)
-
-    if next_states.shape != states.shape:
-        text = f"next_states must have the shape of states, {states.shape}, got {next_states.shape}"
-        raise wrong(text + _scalar_hint(model))
-    if next_states.dtype != states.dtype:
-        raise wrong(f"next_states must have the dtype of states, {states.dtype}, got {next_states.dtype}")
-    for name, values, kinds in (("rewards", rewards, "fiu"), ("terminals", terminals, "b")):
-        if values.shape != (count,):
-            raise wrong(f"{name} must have shape ({count},), got {values.shape}{_scalar_hint(model)}")
-        if values.dtype.kind not in kinds:
-            raise wrong(f"{name} must be {'numbers' if name == 'rewards' else 'booleans'}, got {values.dtype}")
-
-    # Declared ends are exact numbers, so rewards are compared as the float64 that planners use: NumPy would round the
-    # ends to the precision of the simulator.
-    precision, rewards = rewards.dtype, rewards.astype(np.float64, copy=False)
-    low, high = model.reward_range
-    # A NaN fails both comparisons, so the bounds alone catch it.
-    if not (rewards.min() >= low and rewards.max() <= high):
-        rows = ~((rewards >= low) & (rewards <= high))
-        hint = _precision_hint(precision, rewards[rows][0], low, high)
-        raise wrong(f"reward {rewards[rows][0]} is outside the declared range [{low:g}, {high:g}]{hint}", rows)
-    if model.reward_kind == "bernoulli" and not ((rewards == 0) | (rewards == 1)).all():
-        rows = (rewards != 0) & (rewards != 1)
-        raise wrong(f"reward {rewards[rows][0]} of a bernoulli model is neither 0 nor 1", rows)
-    if next_states.dtype.kind in "fc" and not np.isfinite(next_states).all():
-        raise wrong("the next state is not finite", ~np.isfinite(next_states).reshape(count, -1).all(axis=1))
-    if not model.terminates and terminals.any():
-        raise wrong("the next state is terminal in a model declared with terminates=False", terminals)
-    return Transition(next_states, rewards, terminals)
-
-
-def _precision_hint(precision: np.dtype[Any], reward: float, low: float, high: float) -> str:
-    """How a simulator of lower precision declares a range whose ends it rounds; empty if rounding is not the cause."""
-    if precision.kind != "f" or precision.itemsize >= 8:
-        return ""
-    rounded = [float(end) for end in np.array([low, high]).astype(precision)]
-    if not rounded[0] <= reward <= rounded[1]:
-        return ""
-    ends = ", ".join(
-        repr(end) if end == near else f"float(np.{precision}({end!r}))"
-        for end, near in zip((low, high), rounded, strict=True)
-    )
-    return f", which {precision} rounds: declare reward_range=({ends})"

@@ -13,8 +13,7 @@ from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
 from smoothplan.base.streams import CALLS, Stream, next_word
 from smoothplan.models import model as base
-from smoothplan.models.calls import ModelError
-from smoothplan.models.model import RewardKind, States, Transition
+from smoothplan.models.model import ModelError, RewardKind, States, Transition
 
 OUTCOME = np.dtype([("threshold", np.uint64), ("reward", np.float64), ("successor", np.int64)], align=True)
 """A possible outcome of a state and an action. A random word w selects the first outcome with w ≤ threshold; the

@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 
 from smoothplan.base import arguments, streams
 from smoothplan.base.arguments import Ints
-from smoothplan.models.calls import ModelError
 from smoothplan.models.model import (
     ROUNDING,
     GenerativeModel,
+    ModelError,
     States,
     Transition,
     checked_step,

@@ -10,8 +10,7 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Ints
 from smoothplan.base.compiling import Compiled, load_numba
 from smoothplan.base.streams import generator
-from smoothplan.models.calls import ModelError, RowError, watcher
-from smoothplan.models.model import Declarations, States
+from smoothplan.models.model import Declarations, ModelError, RowError, States, watcher
 
 Step = Callable[[States, Ints, np.random.Generator], tuple[Any, ...]]
 """step(states [n, ...], actions [n], rng) → (next_states, rewards, terminals)."""

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from smoothplan.base import streams
 from smoothplan.base.arguments import Ints
 from smoothplan.base.stopping import Stopped
-from smoothplan.models.calls import Call, SimulatorError, watcher
+from smoothplan.models.model import Call, SimulatorError, watcher
 from smoothplan.run.chunks import Chunk, Done, Work
 
 

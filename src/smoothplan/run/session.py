@@ -14,8 +14,7 @@ from smoothplan.base.arguments import Ints
 from smoothplan.base.compiling import announcing, working_time
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.stopping import Stopped, StopSignal
-from smoothplan.models.calls import SimulatorError, watcher
-from smoothplan.models.model import GenerativeModel
+from smoothplan.models.model import GenerativeModel, SimulatorError, watcher
 from smoothplan.models.testing import Examination, ModelReport
 from smoothplan.run.checkpoint import Checkpoint
 from smoothplan.run.chunks import ClusterError

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from smoothplan.base import arguments
-from smoothplan.models.calls import ModelError
-from smoothplan.models.model import ROUNDING, GenerativeModel, declared_values, rewards_are_known
+from smoothplan.models.model import ROUNDING, GenerativeModel, ModelError, declared_values, rewards_are_known
 from smoothplan.theory.backups import Backup, OptimalTransport, is_mixture, required_backup
 from smoothplan.theory.softmaxes import CUMULANTS
 
