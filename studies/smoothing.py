@@ -154,8 +154,8 @@ def sailor(costs: str, tau: float) -> dict[str, Any]:
     """Turns from the reference's heading at the unregularised action values; and what the optimal policy loses."""
     model, best, prior = _lake()
     cost = COSTS[costs](model.actions)
-    # The reference is mixed with a share ξ = 0.3 of the uniform distribution.
-    backup = OptimalTransport.from_prior(prior, 0.3, cost=cost, tau=tau, lam=SAILING_TEMPERATURE / tau)
+    mixed = 0.7 * prior + 0.3 / model.actions  # with the uniform distribution, ξ = 0.3 of the paper
+    backup = OptimalTransport(prior=mixed, cost=cost, tau=tau, lam=SAILING_TEMPERATURE / tau)
     alive = np.flatnonzero(~model.terminal)
     coupling = backup.coupling(best.q[alive], alive)  # [s, i, j]
     turn = (ring_cost(model.actions) * (model.actions // 2)).round().astype(int)  # [i, j]

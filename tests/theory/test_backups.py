@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import pickle
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -122,26 +121,16 @@ def test_policy_and_hessian_are_the_derivatives(actions: int, backup: Smooth) ->
 @pytest.mark.parametrize(("actions", "backup"), SMOOTH)
 def test_quadratic_term_is_a_variance_and_a_paired_difference(actions: int, backup: Smooth) -> None:
     """Lemma 6.1 and equation (6)."""
-    rng = np.random.default_rng(8)
-    q, delta = rng.normal(size=(2, actions))
+    q, delta = np.random.default_rng(8).normal(size=(2, actions))
     quadratic = float(delta @ backup.hessian(q) @ delta)
-    local, weights = backup.local_policies(q), backup.coupling(q).sum(axis=0)
+    local, coupling, weights = backup.local_policies(q), backup.coupling(q), backup.weights()
+    np.testing.assert_allclose(coupling.sum(axis=0), weights, atol=1e-15)
+    np.testing.assert_allclose(coupling, local * weights, atol=1e-16)
     variances = delta**2 @ local - (delta @ local) ** 2
     assert quadratic == pytest.approx(float(weights @ variances) / backup.temperature, abs=1e-12)
     # J ~ μ, and A, A′ independent given J.
     pairs = np.einsum("j,aj,bj,ab->", weights, local, local, (delta[:, None] - delta) ** 2)
     assert quadratic / 2.0 == pytest.approx(pairs / (4.0 * backup.temperature), abs=1e-12)
-
-
-@pytest.mark.parametrize(("actions", "backup"), SMOOTH)
-def test_coupling_has_the_right_marginals(actions: int, backup: Smooth) -> None:
-    q = np.random.default_rng(10).normal(size=(6, actions))
-    coupling, local = backup.coupling(q), backup.local_policies(q)
-    prior = backup.weights()
-    np.testing.assert_allclose(coupling.sum(axis=-1), backup.policy(q), atol=1e-15)
-    np.testing.assert_allclose(coupling.sum(axis=-2), np.broadcast_to(prior, coupling[:, 0].shape), atol=1e-15)
-    np.testing.assert_allclose(local.sum(axis=-2), 1.0, atol=1e-15)
-    np.testing.assert_allclose(coupling, local * prior, atol=1e-16)
 
 
 # Conjugacy
@@ -196,13 +185,9 @@ def cases(draw: st.DrawFn) -> Case:
     other = draw(arrays(np.float64, actions, elements=numbers(1e3)))
     eta = draw(powers(-4, 3))
     size = float(np.abs([q, other]).max()) + eta * (1.0 + math.log(actions))
-    kind = draw(st.sampled_from(["max", "entropy", "transport", "tsallis"]))
-    if kind == "max":
-        return Case(HardMax(), q, other, size)
-    if kind == "entropy":
-        return Case(LogSumExp(eta), q, other, size)
-    if kind == "tsallis":
-        return Case(Tsallis(eta), q, other, size)
+    kind = draw(st.sampled_from([HardMax, LogSumExp, Tsallis, OptimalTransport]))
+    if kind is not OptimalTransport:
+        return Case(HardMax() if kind is HardMax else kind(eta), q, other, size)
     tau = draw(powers(-2, 2))
     cost = draw(arrays(np.float64, (actions, actions), elements=numbers(1e3)))
     weights = draw(arrays(np.float64, actions, elements=st.floats(0.0, 1.0, allow_subnormal=False)))
@@ -239,20 +224,15 @@ def test_nothing_overflows_policies_sum_to_one_and_hessians_ignore_constants(cas
 
 @wild
 @given(cases(), numbers(1e3))
-def test_shift_equivariance_and_monotonicity(case: Case, shift: float) -> None:
-    rounding = case._replace(size=case.size + abs(shift)).rounding
-    difference = float(case.backup.value(case.q + shift)) - float(case.backup.value(case.q)) - shift
-    assert abs(difference) <= rounding
-    larger = np.maximum(case.q, case.other)
-    assert float(case.backup.value(larger)) >= float(case.backup.value(case.q)) - case.rounding
+def test_gradient_inequality(case: Case, shift: float) -> None:
+    """F(q′) ≥ F(q) + ⟨∇F(q), q′ − q⟩, which ties the policy to the value where differences cannot.
 
-
-@wild
-@given(cases())
-def test_gradient_inequality(case: Case) -> None:
-    """F(q′) ≥ F(q) + ⟨∇F(q), q′ − q⟩, which ties the policy to the value where differences cannot."""
-    below = float(case.backup.value(case.q) + case.backup.policy(case.q) @ (case.other - case.q))
-    assert float(case.backup.value(case.other)) >= below - 3.0 * case.rounding
+    As a policy is a distribution, F is monotone; and with q′ = q + c and the other way round, F(q + c) = F(q) + c.
+    """
+    rounding = 3.0 * case._replace(size=case.size + abs(shift)).rounding
+    for one, two in ((case.q, case.other), (case.q, case.q + shift), (case.q + shift, case.q)):
+        below = float(case.backup.value(one) + case.backup.policy(one) @ (two - one))
+        assert float(case.backup.value(two)) >= below - rounding
 
 
 # Batches
@@ -263,11 +243,10 @@ def test_gradient_inequality(case: Case) -> None:
 def test_a_batch_is_the_same_as_one_by_one(name: str, shape: tuple[int, ...]) -> None:
     q = np.random.default_rng(11).normal(size=(*shape, 3))
     states = np.random.default_rng(12).integers(5, size=shape)
-    for backup in (HardMax(), LogSumExp(0.4), random_transport(3, 3), random_transport(3, 3, rows=(5,)), Tsallis(0.8)):
-        if isinstance(backup, HardMax) and name not in ("value", "policy"):
-            continue
-        if isinstance(backup, Tsallis) and name in ("local_policies", "coupling"):
-            continue
+    mixtures = [LogSumExp(0.4), random_transport(3, 3), random_transport(3, 3, rows=(5,))]
+    plain: list[Any] = [HardMax(), Tsallis(0.8)]
+    others = {"value": plain, "policy": plain, "hessian": plain[1:]}
+    for backup in (*mixtures, *others.get(name, [])):
         method = getattr(backup, name)
         batch = method(q, states)
         assert batch.shape[: len(shape)] == shape
@@ -297,30 +276,19 @@ def test_each_state_uses_its_own_prior(prior: Any) -> None:
         for name in ("value", "policy", "hessian", "coupling", "local_policies"):
             together, apart = getattr(backup, name)(q, states)[row], getattr(alone, name)(q[row])
             np.testing.assert_allclose(together, apart, rtol=1e-14, atol=1e-15)
-        for name in ("regulariser", "transport_cost"):
-            together, apart = getattr(backup, name)(policies, states)[row], getattr(alone, name)(policies[row])
-            assert float(together) == pytest.approx(float(apart), abs=1e-11)
+        together, apart = backup.regulariser(policies, states)[row], alone.regulariser(policies[row])
+        assert float(together) == pytest.approx(float(apart), abs=1e-11)
 
 
-@pytest.mark.parametrize("prior", [TABLE[0], TABLE, by_function])
-def test_a_prior_is_mixed_with_the_uniform_distribution(prior: Any) -> None:
-    backup = pickle.loads(pickle.dumps(OptimalTransport.from_prior(prior, 0.3, **GOOD)))
-    states = np.array([0, 2, 1])
-    rows = TABLE[[0, 0, 0]] if np.ndim(prior) == 1 else TABLE[states]
-    np.testing.assert_allclose(np.broadcast_to(backup.weights(states), (3, 3)), 0.7 * rows + 0.1, atol=1e-15)
-
-
-@pytest.mark.parametrize("off", [9e-10, -9e-10])
-def test_a_prior_that_nearly_sums_to_one_is_normalised(off: float) -> None:
+def test_a_prior_that_nearly_sums_to_one_is_normalised() -> None:
     """Otherwise F(Q + c) is not F(Q) + c, and values are wrong by as much, over 1 − γ."""
-    row = np.array([0.2, 0.3, 0.5 + off])
+    row = np.array([0.2, 0.3, 0.5 + 9e-10])
     priors: list[Any] = [row, row[None], lambda states: row[None].repeat(len(states), axis=0)]
     for prior in priors:
         backup = OptimalTransport(**GOOD, prior=prior)
         q, states = np.array([[0.0, 1.0, 0.5]]), np.zeros(1, dtype=int)
         moved = float((backup.value(q + 1e3, states) - backup.value(q, states))[0])
         assert moved == pytest.approx(1e3, rel=1e-14)
-        assert backup.policy(q, states).sum() == pytest.approx(1.0, abs=1e-15)
 
 
 def test_a_backup_keeps_its_own_read_only_arrays() -> None:
@@ -345,11 +313,9 @@ def test_reference_is_another_name_of_the_prior() -> None:
 
 def test_constants_of_the_hard_maximum_and_of_log_sum_exp() -> None:
     assert (HardMax().temperature, HardMax().offset, HardMax().at_zero) == (0.0, 0.0, 0.0)
-    assert HardMax().at_zero_range(3) == (0.0, 0.0)
     backup = LogSumExp(0.5, actions=4)
     assert (backup.temperature, backup.offset) == (0.5, 0.0)
-    assert backup.at_zero == pytest.approx(0.5 * math.log(4))
-    assert backup.at_zero_range(4) == (backup.at_zero, backup.at_zero)
+    assert backup.at_zero_range(4) == (backup.at_zero, backup.at_zero) == pytest.approx([0.5 * math.log(4)] * 2)
 
 
 def test_constants_of_priors() -> None:
@@ -391,8 +357,6 @@ def test_sparsemax_is_the_projection_onto_the_simplex(actions: int) -> None:
     """The optimum of max ⟨π, Q⟩ − (η/2)‖π‖²: all actions of the support gain the same by more mass, others less."""
     for backup, q in random_tsallis(actions):
         policy = backup.policy(q)
-        assert policy.min() >= 0.0
-        assert policy.sum() == pytest.approx(1.0, abs=1e-14)
         gains = q - backup.temperature * policy
         inside = gains[policy > 0.0]
         np.testing.assert_allclose(inside, inside[0], atol=1e-13 * max(1.0, backup.temperature))
@@ -417,9 +381,7 @@ def test_derivatives_of_sparsemax(actions: int) -> None:
         # Within a step of this length in every coordinate the support does not change, and F is a quadratic.
         step = 1e-4 * backup.temperature
         steps = step * np.eye(actions)
-        if (backup.hessian(q + steps) != backup.hessian(q)).any() or (
-            backup.hessian(q - steps) != backup.hessian(q)
-        ).any():
+        if any((backup.hessian(q + sign * steps) != backup.hessian(q)).any() for sign in (1.0, -1.0)):
             continue
         difference = (backup.value(q + steps) - backup.value(q - steps)) / (2.0 * step)
         np.testing.assert_allclose(backup.policy(q), difference, atol=1e-9)
@@ -432,8 +394,7 @@ def test_derivatives_of_sparsemax(actions: int) -> None:
 
 def directions(actions: int) -> Floats:
     """Of range 1: all that have no entry but 0 and 1, where a convex function of the direction is largest."""
-    corners = np.array(list(itertools.product([0.0, 1.0], repeat=actions)))
-    return np.asarray(corners[np.ptp(corners, axis=1) == 1.0])
+    return np.array(list(itertools.product([0.0, 1.0], repeat=actions))[1:-1])
 
 
 @pytest.mark.parametrize("actions", [2, 3, 4, 5])
@@ -517,12 +478,12 @@ def test_costs() -> None:
 ALL: list[Backup] = [HardMax(), LogSumExp(1.0), OptimalTransport(**GOOD), Tsallis(1.0)]
 
 
-def unnormalised(states: Any) -> Any:
-    return [[0.5, 0.6, 0.0]] * len(states)
+def with_prior(prior: Any) -> OptimalTransport:
+    return OptimalTransport(**GOOD, prior=prior)
 
 
 def at_states(prior: Any, states: Any) -> Floats:
-    return OptimalTransport(**GOOD, prior=prior).value(np.zeros((2, 3)), states)
+    return with_prior(prior).value(np.zeros((2, 3)), states)
 
 
 @pytest.mark.parametrize(
@@ -530,50 +491,35 @@ def at_states(prior: Any, states: Any) -> Floats:
     [
         (lambda: OptimalTransport(**GOOD | {"cost": [[0.0, 1.0]]}), r"cost must be a square .*, got shape \(1, 2\)"),
         (lambda: OptimalTransport(**GOOD | {"tau": 0.0}), r"tau must be greater than 0, got 0\.0"),
-        (lambda: OptimalTransport(**GOOD, prior=[0.5, 0.5]), r"prior must have 3 entries .*, got shape \(2,\)"),
-        (
-            lambda: OptimalTransport(**GOOD, prior=[[1.0, 0.0, 0.0], [0.5, 0.0, 0.0]]),
-            r"prior must sum to one, .* 0\.5 at .*\(1,\)",
-        ),
-        (
-            lambda: OptimalTransport(**GOOD, prior=[1.5, -0.5, 0.0]),
-            r"prior must not be negative, got -0\.5 at .*\(1,\)",
-        ),
-        (
-            lambda: OptimalTransport(**GOOD, prior=[[[1.0, 0.0, 0.0]]]),
-            r"prior must be a vector \[K\] or a table \[S, K\]",
-        ),
-        (lambda: OptimalTransport.from_prior(TABLE[0], 0.0, **GOOD), r"xi must be greater than 0, got 0\.0"),
-        (lambda: OptimalTransport.from_prior([0.5, 0.6, 0], 0.5, **GOOD), r"prior must sum to one, got a sum of 1\.1"),
-        (
-            lambda: OptimalTransport.from_prior(unnormalised, 1.0, **GOOD).value(np.zeros((2, 3)), np.arange(2)),
-            r"prior\(states\) must sum to one, got a sum of 1\.1 at index \(0,\)",
-        ),
-        (lambda: at_states(unnormalised, [0, 1]), r"prior\(states\) must sum to one, got a sum of 1\.1"),
+        (lambda: with_prior([0.5, 0.5]), r"prior must have 3 entries .*, got shape \(2,\)"),
+        (lambda: with_prior([[1.0, 0.0, 0.0], [0.5, 0.0, 0.0]]), r"prior must sum to one, .* 0\.5 at .*\(1,\)"),
+        (lambda: with_prior([1.5, -0.5, 0.0]), r"prior must not be negative, got -0\.5 at .*\(1,\)"),
+        (lambda: with_prior([[[1.0, 0.0, 0.0]]]), r"prior must be a vector \[K\] or a table \[S, K\]"),
+        (lambda: at_states(lambda _: [[0.5, 0.6, 0.0]] * 2, [0, 1]), r"prior\(states\) must sum to one, .* 1\.1"),
         (lambda: at_states(TABLE, None), r"the prior depends on the state \(\[S, K\]\): pass states="),
         (lambda: at_states(by_function, None), "the prior is a function of the state: pass states="),
         (lambda: at_states(TABLE, [0, 3]), r"states must be in 0\.\.2, got 3"),
+        (lambda: at_states(TABLE, [0.0, 1.0]), r"states must be integers .* got dtype float64"),
         (lambda: at_states(TABLE, [0, 1, 2]), r"states \(3,\) do not align with q of shape \(2, 3\)"),
         (
-            lambda: OptimalTransport(**GOOD, prior=TABLE).regulariser(np.eye(3), [0, 1]),
-            r"states \(2,\) do not align with policy of shape \(3, 3\)",
+            lambda: with_prior(TABLE).regulariser(np.eye(3), [0, 1]),
+            r"states \(2,\) do not align with policy .*",
         ),
-        (
-            lambda: OptimalTransport(**GOOD, prior=by_function).at_zero,
-            "at_zero has one value per state and the prior is",
-        ),
-        (lambda: OptimalTransport(**GOOD, prior=by_function).offset, "offset has one value per state and the prior is"),
+        (lambda: with_prior(by_function).at_zero, "at_zero has one value per state and the prior is a function"),
+        (lambda: with_prior(by_function).offset, "offset has one value per state and the prior is a function"),
         (lambda: OptimalTransport(**GOOD).at_zero_range(2), "actions is 2 but this backup's cost matrix has 3 actions"),
         (lambda: OptimalTransport(**GOOD).value(np.zeros((5, 2))), r"q must have 3 actions .*, got shape \(5, 2\)"),
         (lambda: LogSumExp(1.0, actions=3).value(np.zeros((5, 2))), r"q must have 3 actions .*, got shape \(5, 2\)"),
         (lambda: LogSumExp(0), "temperature must be greater than 0, got 0"),
+        (lambda: LogSumExp(None), "temperature must be a number, got None"),  # type: ignore[arg-type]
         (lambda: LogSumExp(1.0, actions=0), "actions must be at least 1, got 0"),
+        (lambda: LogSumExp(1.0).at_zero_range(2.5), r"actions must be a whole number, got 2\.5"),  # type: ignore[arg-type]
         (lambda: LogSumExp(0.5).at_zero, "at_zero depends on K: give LogSumExp its actions=K"),
         (lambda: Tsallis(2.0).at_zero, "give Tsallis its actions=K"),
     ],
 )
 def test_bad_input_is_named(call: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         call()
 
 
@@ -591,12 +537,3 @@ def test_bad_action_values_and_policies_are_named(backup: Backup) -> None:
         backup.regulariser([0.5, 0.5, 0.5])
     with pytest.raises(ValueError, match=r"policy must not be negative, got -1.0 at index \(0,\)"):
         backup.regulariser([-1.0, 1.0, 1.0])
-
-
-def test_wrong_types_are_named() -> None:
-    with pytest.raises(TypeError, match=r"states must be integers .* got dtype float64"):
-        at_states(TABLE, [0.0, 1.0])
-    with pytest.raises(TypeError, match="temperature must be a number, got None"):
-        LogSumExp(None)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"actions must be a whole number, got 2\.5"):
-        LogSumExp(1.0).at_zero_range(2.5)  # type: ignore[arg-type]

@@ -7,17 +7,14 @@ bad actions out. Each is convex, monotone, translation-equivariant and 1-Lipschi
     value(Q) = max over policies π of ⟨π, Q⟩ − regulariser(π),    attained at policy(Q) = ∇F(Q).
 
 Planners need only the methods of `Backup`. The first three are also a `SoftmaxMixture`, which compiled code and
-corrections of second order need.
-
-Every method takes action values `q` of shape [..., K] and broadcasts over the leading axes. `states` aligns with those
-axes and matters only to an `OptimalTransport` whose prior depends on the state.
+corrections of second order need. Methods take action values `q` [..., K] and broadcast over the leading axes. `states`
+aligns with those axes and matters only to an `OptimalTransport` whose prior depends on the state.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol, TypeGuard
 
 import numpy as np
@@ -61,7 +58,7 @@ class Backup(Protocol):
         """
 
 
-class SoftmaxMixture(ABC):
+class SoftmaxMixture:
     """A backup that is a mixture of soft maxima at one temperature, F(q) = Σ_j μ_s(j)·η log Σ_i exp((q_i − c_ij)/η).
 
     Its second derivative is a mean of variances, which pairs of returns estimate. A subclass has a `temperature` η and
@@ -69,10 +66,11 @@ class SoftmaxMixture(ABC):
     """
 
     temperature: float  # η > 0; 0 for the hard maximum
+    actions: int | None = None  # K, if it is fixed
 
-    @abstractmethod
     def shifts(self, actions: int) -> Floats:
-        """c: column j subtracts c_ij from the value of action i, [K, J]."""
+        """c: column j subtracts c_ij from the value of action i, [K, J]. By default one column subtracts nothing."""
+        return np.zeros((self.actions or actions, 1))
 
     def weights(self, states: Any = None) -> Floats:
         """μ_s, the weights of the columns at the given states, [..., J]; [J] if they do not depend on the state."""
@@ -113,13 +111,15 @@ class SoftmaxMixture(ABC):
 
     def regulariser(self, policy: ArrayLike, states: Any = None) -> Floats:
         """max over q of ⟨π, q⟩ − F_s(q), [...], by iteration."""
-        policy, shifts, weights = self._aligned("policy", _policies(policy), states)
-        shape, (actions, columns) = np.broadcast_shapes(policy.shape[:-1], weights.shape[:-1]), shifts.shape
-        rows = np.broadcast_to(policy, (*shape, actions)).reshape(-1, actions)
-        weights = np.broadcast_to(weights, (*shape, columns)).reshape(-1, columns)
+        rows, shifts, weights = self._aligned("policy", _policies(policy), states)
+        shape = np.broadcast_shapes(rows.shape[:-1], weights.shape[:-1])
+        rows, weights = (
+            np.broadcast_to(part, (*shape, part.shape[-1])).reshape(-1, part.shape[-1]) for part in (rows, weights)
+        )
         return conjugate(rows, shifts, weights, self.temperature).reshape(shape)
 
     def _columns(self, q: ArrayLike, states: Any) -> tuple[tuple[Floats, Floats, Floats], Floats]:
+        """The exponentials of all columns, see `softmaxes.exponentials`, and their weights."""
         if self.temperature == 0.0:
             raise NoCurvatureError(
                 f"{type(self).__name__} has no Hessian, local softmaxes or coupling: the maximum is piecewise linear. "
@@ -224,10 +224,6 @@ class HardMax(SoftmaxMixture):
         """None: the maximum has kinks."""
         return ()
 
-    def shifts(self, actions: int) -> Floats:
-        """One column that subtracts nothing, [K, 1]."""
-        return np.zeros((actions, 1))
-
     def value(self, q: ArrayLike, states: Any = None) -> Floats:
         """max_a q(a), [...]."""
         return np.asarray(_action_values(q).max(axis=-1))
@@ -287,10 +283,6 @@ class LogSumExp(_Tempered, SoftmaxMixture):
         value = self.temperature * math.log(arguments.whole("actions", actions))
         return value, value
 
-    def shifts(self, actions: int) -> Floats:
-        """One column that subtracts nothing, [K, 1]."""
-        return np.zeros((self.actions or actions, 1))
-
     def regulariser(self, policy: ArrayLike, states: Any = None) -> Floats:
         """−η·entropy(π), [...]."""
         return np.asarray(-self.temperature * entropy(_policies(policy, self.actions)))
@@ -333,7 +325,9 @@ class OptimalTransport(SoftmaxMixture):
     ) -> None:
         if prior is not None and reference is not None:
             raise ValueError("prior and reference are two names of one argument: give prior only")
-        cost, prior = _square_cost(cost), reference if prior is None else prior
+        cost, prior = arguments.array("cost", cost), reference if prior is None else prior
+        if cost.ndim != 2 or cost.shape[0] != cost.shape[1] or cost.size == 0:
+            raise ValueError(f"cost must be a square matrix [K, K], got shape {cost.shape}")
         if prior is None:
             prior = np.full(len(cost), 1.0 / len(cost))
         if not callable(prior):
@@ -346,23 +340,8 @@ class OptimalTransport(SoftmaxMixture):
         object.__setattr__(self, "lam", arguments.positive("lam", lam))
         object.__setattr__(self, "prior", prior)
 
-    @classmethod
-    def from_prior(
-        cls, prior: ArrayLike | Prior, xi: float, *, cost: ArrayLike, tau: float, lam: float
-    ) -> "OptimalTransport":
-        """The backup with the robust prior (1−ξ)·prior + ξ·uniform, so that μ_s(a) ≥ ξ/K everywhere.
-
-        Args:
-            prior, cost, tau, lam: as for `OptimalTransport`.
-            xi: ξ in (0, 1].
-        """
-        if arguments.probability("xi", xi) == 0.0:
-            raise ValueError(f"xi must be greater than 0, got {xi!r}")
-        mixed = partial(_mixed, prior, float(xi), len(_square_cost(cost)))
-        return cls(cost=cost, tau=tau, lam=lam, prior=mixed if callable(prior) else mixed())
-
     @property
-    def actions(self) -> int:
+    def actions(self) -> int:  # type: ignore[override]
         """K."""
         return len(self.cost)
 
@@ -374,14 +353,19 @@ class OptimalTransport(SoftmaxMixture):
     @property
     def offset(self) -> float | Floats:
         """τλ(1 + entropy(μ)), a number, or one per state [S] for a table of priors."""
-        return self._offset(self._table("offset"))
+        return self._at_priors("offset", lambda priors: self.temperature * (1.0 + entropy(priors)))
 
     @property
     def at_zero(self) -> float | Floats:
         """F(0), a number, or one per state [S] for a table of priors."""
-        zero = np.zeros(self.actions)
-        result = self._table("at_zero") @ exponentials(zero, self.shifts(self.actions), self.temperature)[2]
-        return float(result) if np.ndim(result) == 0 else result
+        _, _, maxima = exponentials(np.zeros(self.actions), self.shifts(self.actions), self.temperature)
+        return self._at_priors("at_zero", lambda priors: np.asarray(priors @ maxima))
+
+    def _at_priors(self, name: str, function: Callable[[Floats], Floats]) -> float | Floats:
+        if callable(self.prior):
+            raise ValueError(f"{name} has one value per state and the prior is a function: use weights(states)")
+        result = function(self.prior)
+        return float(result) if result.ndim == 0 else result
 
     def at_zero_range(self, actions: int) -> tuple[float, float]:
         """Infimum and supremum of F_s(0) over states; over all priors if μ_s is a function of the state."""
@@ -414,40 +398,11 @@ class OptimalTransport(SoftmaxMixture):
             raise ValueError(f"states must be in 0..{len(self.prior) - 1}, got {states[unknown].flat[0]}")
         return np.asarray(self.prior[states])
 
-    def transport_cost(self, policy: ArrayLike, states: Any = None) -> Floats:
-        """The entropic transport cost of the paper (section 5.1), [...]; `regulariser` is τ·W_λ plus the offset.
-
-        W_λ(π, μ_s) = min over couplings Γ of π and μ_s of ⟨Γ, C⟩ + λ Σ_ij Γ_ij (log Γ_ij − 1).
-        """
-        return np.asarray((self.regulariser(policy, states) - self._offset(self.weights(states))) / self.tau)
-
-    def _offset(self, prior: Floats) -> float | Floats:
-        result = self.temperature * (1.0 + entropy(prior))
-        return float(result) if result.ndim == 0 else result
-
-    def _table(self, name: str) -> Floats:
-        if callable(self.prior):
-            raise ValueError(f"{name} has one value per state and the prior is a function: use weights(states)")
-        return self.prior
-
-
-def _square_cost(cost: ArrayLike) -> Floats:
-    result = arguments.array("cost", cost)
-    if result.ndim != 2 or result.shape[0] != result.shape[1] or result.size == 0:
-        raise ValueError(f"cost must be a square matrix [K, K], got shape {result.shape}")
-    return result
-
 
 def _normalised(name: str, values: ArrayLike, size: int) -> Floats:
     """Distributions that sum to one as nearly as rounding allows: F(Q + c) = F(Q) + c rests on it."""
     weights = arguments.distributions(name, values, size)
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
-
-
-def _mixed(prior: ArrayLike | Prior, xi: float, actions: int, states: Any = None) -> Floats:
-    """A prior mixed with the uniform distribution. It is checked first: mixing would hide its errors."""
-    name, rows = ("prior(states)", prior(states)) if callable(prior) else ("prior", prior)
-    return np.asarray((1.0 - xi) * arguments.distributions(name, rows, actions) + xi / actions)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Whether a backup is what it declares to be: `check_backup` tests it at random and at awkward action values.
 
-Nothing is lost to truncation. By convexity the slope of F between two points lies between those of its tangents there;
-and a difference of order k − 1 of the slopes along a line, over the k − 1-st power of its step, is a weighted mean of
+Nothing is lost to truncation. A convex F is nowhere below its tangents; with policies as gradients it is then monotone,
+too. A difference of order k − 1 of the slopes along a line, over the k − 1-st power of its step, is a weighted mean of
 the k-th derivative. So a difference above a declared bound refutes it, up to rounding.
 """
 
@@ -52,22 +52,22 @@ def check_backup(
     >>> check_backup(LogSumExp(0.5), actions=3).at_zero == LogSumExp(0.5).at_zero_range(3)
     True
     """
-    rows = None if states is None else np.asarray(states)
-    if rows is not None and (rows.ndim == 0 or len(rows) == 0):
-        raise ValueError(f"states must be a batch [n, ...] of at least one state, got shape {rows.shape}")
     actions, count = arguments.whole("actions", actions), arguments.whole("points", points)
-    at = None if rows is None else rows[np.arange(count) % len(rows)]
-    test = _Examination(required_backup(backup), actions, at, count, streams.generator(seed))
-    temperature, declared = backup.temperature, backup.derivatives(actions)
+    temperature, declared = required_backup(backup).temperature, backup.derivatives(actions)
     if temperature < 0.0 or (temperature > 0.0) != bool(declared) or not all(0 <= d < math.inf for d in declared):
         raise BackupError(
             f"{backup!r}: temperature is {temperature!r} and derivatives({actions}) is {declared!r}: a smooth backup "
             "has a temperature above 0 and finite bounds of its derivatives, any other has temperature 0 and none"
         )
-    test.laws()
+    at = None
+    if states is not None:
+        at = np.asarray(states)
+        if at.ndim == 0 or len(at) == 0:
+            raise ValueError(f"states must be a batch [n, ...] of at least one state, got shape {at.shape}")
+        at = at[np.arange(count) % len(at)]
+    test = _Examination(backup, actions, at, count, temperature or 1.0, streams.generator(seed))
+    test.gradient()
     at_zero = test.at_zero()
-    if actions > 1:
-        test.gradient()
     test.conjugacy()
     orders = enumerate(declared, start=2) if actions > 1 else ()
     return BackupReport(count, at_zero, tuple(test.derivative(*each) for each in orders))
@@ -81,10 +81,8 @@ class _Examination:
     actions: int
     states: Any  # [n, ...]
     count: int  # n
+    scale: float
     rng: np.random.Generator
-
-    def __post_init__(self) -> None:
-        self.scale = self.backup.temperature or 1.0
 
     def points(self, largest: float) -> Floats:
         """Action values [n, K] up to a number of temperatures: random ones, ties, all alike."""
@@ -95,11 +93,11 @@ class _Examination:
         return np.asarray(q)
 
     def directions(self) -> Floats:
-        """Directions [n, K] of range 1: between two sets of actions, and random ones."""
+        """Directions [n, K] of range 1, if there are two actions: between two sets of actions, and random ones."""
         e = self.rng.random((self.count, self.actions))
         e[::2] = e[::2] < 0.5
         rows, first = np.arange(self.count), self.rng.integers(self.actions, size=self.count)
-        second = (first + self.rng.integers(1, self.actions, size=self.count)) % self.actions
+        second = (first + self.rng.integers(1, max(self.actions, 2), size=self.count)) % self.actions
         e[rows, first], e[rows, second] = 0.0, 1.0
         return e
 
@@ -110,53 +108,46 @@ class _Examination:
             state = "" if self.states is None else f" and state {np.asarray(self.states[row]).tolist()}"
             raise BackupError(f"{self.backup!r}: {said}, at q = {q[row].tolist()}{state}")
 
-    def answer(self, name: str, given: Floats, *shape: int) -> Floats:
+    def answer(self, name: str, given: Floats) -> Floats:
+        """The value [n], policy [n, K] or regulariser [n] at rows [n, K]."""
         try:
             found = arguments.numbers(name, getattr(self.backup, name)(given, self.states))
         except TypeError as error:
             raise BackupError(f"{self.backup!r}: {error}") from error
-        wanted, got = [self.count, *shape], list(found.shape)
+        wanted, got = [self.count, self.actions][: 1 + (name == "policy")], list(found.shape)
         if got != wanted:
             raise BackupError(f"{self.backup!r}: {name} of {list(given.shape)} must have shape {wanted}, got {got}")
+        if name == "value":
+            self.require(np.isfinite(found), given, "value is {}", found)
+        if name == "policy":
+            good = (found >= 0.0).all(axis=1) & (np.abs(found.sum(axis=1) - 1.0) <= ROUNDING)
+            self.require(good, given, "policy is no distribution, {}", found)
         return found
-
-    def value(self, q: Floats) -> Floats:
-        found = self.answer("value", q)
-        self.require(np.isfinite(found), q, "value is {}", found)
-        return found
-
-    def policy(self, q: Floats) -> Floats:
-        found = self.answer("policy", q, self.actions)
-        good = (found >= 0.0).all(axis=1) & (np.abs(found.sum(axis=1) - 1.0) <= ROUNDING)
-        self.require(good, q, "policy is no distribution, {}", found)
-        return found
-
-    def slope(self, q: Floats, e: Floats) -> Floats:
-        return np.asarray((self.policy(q) * e).sum(axis=1))
 
     def slack(self, *arrays: Floats) -> Floats:
         """The rounding error of values at points [n, K], [n]."""
         return np.asarray(ROUNDING * (self.scale + np.max([np.abs(array).max(axis=1) for array in arrays], axis=0)))
 
-    def laws(self) -> None:
-        q, other = self.points(100.0), self.rng.permutation(self.points(100.0))
-        shift = self.scale * self.rng.normal(size=(self.count, 1)) * np.geomspace(0.1, 100.0, self.count)[:, None]
-        value, slack = self.value(q), self.slack(q, other, shift)
-        moved = self.value(q + shift) - value
-        what = "not translation-equivariant, value rises by {} if all of q does by {}"
-        self.require(np.abs(moved - shift[:, 0]) <= slack, q, what, moved, shift[:, 0])
-
-        larger = q + np.abs(other) * (self.rng.random(q.shape) < 0.5)
-        risen = self.value(larger) - value
-        self.require(risen >= -slack, q, "not monotone, value changes by {} from there to {}", risen, larger)
-
-        middle, mean = self.value((q + other) / 2.0), (value + self.value(other)) / 2.0
-        what = "not convex, value halfway to {} is {}, the mean of both {}"
-        self.require(middle <= mean + slack, q, what, other, middle, mean)
+    def gradient(self) -> None:
+        """Values against tangents at other points: all entries moved alike, near points, and far ones."""
+        q, far, e = self.points(100.0), self.rng.permutation(self.points(100.0)), self.directions()
+        constant = self.scale * self.rng.normal(size=(self.count, 1)) * np.geomspace(0.1, 100.0, self.count)[:, None]
+        near, step = self.points(10.0), self.scale * e
+        what = "value is {} at {}, but its tangent at q is {} there"
+        for law, one, two in (
+            ("value is not translation-equivariant", q, q + constant),
+            ("policy is not the gradient of a convex value", near - 0.01 * step, near + 0.01 * step),
+            ("policy is not the gradient of a convex value", near - step, near + step),
+            ("policy is not the gradient of a convex value", q, far),
+        ):
+            for at, other in ((one, two), (two, one)):
+                value = self.answer("value", other)
+                tangent = self.answer("value", at) + (self.answer("policy", at) * (other - at)).sum(axis=1)
+                self.require(value >= tangent - self.slack(one, two), at, f"{law}: {what}", value, other, tangent)
 
     def at_zero(self) -> tuple[float, float]:
         zero, slack = np.zeros((self.count, self.actions)), ROUNDING * self.scale
-        value, (low, high) = self.value(zero), self.backup.at_zero_range(self.actions)
+        value, (low, high) = self.answer("value", zero), self.backup.at_zero_range(self.actions)
         good = (low - slack <= value) & (value <= high + slack)
         self.require(good, zero, f"value is {{}}, outside of at_zero_range, {(low, high)}", value)
         return float(value.min()), float(value.max())
@@ -164,8 +155,8 @@ class _Examination:
     def conjugacy(self) -> None:
         """F(q) = max over π of ⟨π, q⟩ − regulariser(π), attained at the policy."""
         q = self.points(3.0)
-        value, slack = self.value(q), 100.0 * self.slack(q)  # a regulariser may be the result of an iteration
-        own, vertices = self.policy(q), np.eye(self.actions)[self.rng.integers(self.actions, size=self.count)]
+        value, slack = self.answer("value", q), 100.0 * self.slack(q)  # a regulariser may be the result of an iteration
+        own, vertices = self.answer("policy", q), np.eye(self.actions)[self.rng.integers(self.actions, size=self.count)]
         others = self.rng.dirichlet(np.ones(self.actions), size=self.count)
         what = "value is {}, but ⟨π, q⟩ − regulariser(π) is {} at π = {}"
         for policy in (own, vertices, others):
@@ -177,17 +168,6 @@ class _Examination:
         charged, most = self.answer("regulariser", vertices), np.asarray(self.backup.regulariser(vertices))
         what = "regulariser({}) is {}, and without states less, {}"
         self.require(charged <= most + slack, q, what, vertices, charged, most)
-
-    def gradient(self) -> None:
-        """The policy against slopes of the value, on both sides."""
-        q, e = self.points(10.0), self.directions()
-        what = "policy is not the gradient of value, which rises by {} per unit in the direction {}, not by {} to {}"
-        for step in (0.01 * self.scale, self.scale):
-            after, before = q + step * e, q - step * e
-            slope, slack = (self.value(after) - self.value(before)) / (2.0 * step), self.slack(q, after) / step
-            low, high = self.slope(before, e), self.slope(after, e)
-            good = (slope >= low - slack) & (slope <= high + slack)
-            self.require(good, q, what, slope, e, low, high)
 
     def derivative(self, order: int, bound: float) -> float:
         """The largest k-th derivative seen. Points are moved a little, and stay where it is larger."""
@@ -202,7 +182,11 @@ class _Examination:
         for radius in (0.0, 0.3, 0.3, 0.1, 0.1, 0.03):
             for step in (shortest, 0.1 * self.scale, 0.5 * self.scale):
                 tried = q + radius * self.scale * self.rng.normal(size=q.shape)
-                found = np.abs(self.difference(order, tried, e, step))
+                total = np.zeros(self.count)  # a difference of slopes at k places that are a step apart
+                for place in range(order):
+                    policy = self.answer("policy", tried + (place - (order - 1) / 2.0) * step * e)
+                    total += (-1) ** place * math.comb(order - 1, place) * (policy * e).sum(axis=1)
+                found = np.abs(total) / step ** (order - 1)
                 slack = 2.0 ** (order - 1) * rounding / step ** (order - 1)
                 self.require(found <= bound * (1.0 + ROUNDING) + slack, tried, what, found, e)
                 q, best = np.where((found > best)[:, None], tried, q), np.maximum(found, best)
@@ -210,11 +194,3 @@ class _Examination:
                 kept = np.argsort(-best)[np.arange(self.count) // 2]
                 q, e, best = q[kept], e[kept], best[kept]
         return float(best.max())
-
-    def difference(self, order: int, q: Floats, e: Floats, step: float) -> Floats:
-        """A mean of D^k F[e, ..., e] around q, by slopes at k places that are a step apart, [n]."""
-        total = np.zeros(self.count)
-        for place in range(order):
-            slope = self.slope(q + (place - (order - 1) / 2.0) * step * e, e)
-            total += (-1) ** (order - 1 - place) * math.comb(order - 1, place) * slope
-        return np.asarray(total / step ** (order - 1))
