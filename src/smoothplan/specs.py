@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -155,8 +156,8 @@ def _makes_a_model(thing: Any) -> bool:
 
 
 def is_backup(thing: Any) -> bool:
-    """Whether a thing is the class of a backup, and no protocol or base class."""
-    usable = isinstance(thing, type) and not getattr(thing, "_is_protocol", False) and not inspect.isabstract(thing)
+    """Whether a thing is the class of a backup: a dataclass, as no protocol or base class is."""
+    usable = isinstance(thing, type) and is_dataclass(thing)
     return usable and hasattr(thing, "at_zero_range") and hasattr(thing, "regulariser")
 
 
