@@ -56,7 +56,7 @@ def first_remainder(draw: Draw) -> float:
     """F − T₁ over the smaller of range and range²/(8η), which order 1 adds half of."""
     backup, found, size = expansion(draw, 1, 0.1, 1e3)
     problem = Problem.of(random_model(0, actions=int(str(draw.said["K"])), discount=0.0), backup)
-    exact = arithmetic.exact_reference(size / 2.0, 0.0, 0.0)
+    exact = arithmetic.ReferenceMoments(size / 2.0, 0.0, 0.0)
     proved = arithmetic.first_order(problem, exact, Bounds(0.0, 0.0, 0.0, 0.0, 0.0))
     return quotient(found, 2.0 * float(proved.shift))
 

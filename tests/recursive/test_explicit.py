@@ -24,7 +24,8 @@ from tests.recursive.common import entropy_problem
 def explicit_schedule(problem: Problem, epsilon: float, delta: float = 0.1) -> Schedule:
     """The explicit schedule for ε < W/2, of a backup whose derivatives are bounded up to the sixth."""
     gamma, bend = problem.discount, problem.derivatives[0]
-    levels, returns = [Level("constant")], [arithmetic.one_step(problem, arithmetic.constant(problem))]
+    levels = [Level("constant")]
+    returns = [arithmetic.one_step(problem, arithmetic.certify(problem, levels)[0])]
     # A quarter of ε is for the bias of the root's linear child, and a quarter for that of its reference.
     fine, radius = epsilon / 4.0, math.sqrt(epsilon / (4.0 * bend)) / 2.0
     while returns[-1].bias > min(fine, radius):

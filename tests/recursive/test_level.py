@@ -189,7 +189,7 @@ def test_the_variance_of_the_quadratic_term_is_attained(gap: float, noise: float
     levels = (Level("constant"), Level("order-1", linear=0), Level("order-2", linear=0, quadratic=0, pairs=pairs))
     exact = Exact(problem, levels, backup, model)
     first, second = (exact.around(row, 0, [0.0, 0.0]).variance for row in (1, 2))
-    around, through = arithmetic.exact_reference(gap / 2.0, 0.0, 0.0), Bounds(0.0, noise**2, -noise, gap + noise, 1.0)
+    around, through = arithmetic.ReferenceMoments(gap / 2.0, 0.0, 0.0), Bounds(0.0, noise**2, -noise, gap + noise, 1.0)
     proved = arithmetic.second_order(problem, around, through, through, pairs).variance
     proved -= arithmetic.first_order(problem, around, through).variance
     # Both parts are independent, so that variances add. The bound has the second moment, and the error of T₂ once more,
@@ -205,7 +205,9 @@ def test_levels_that_make_no_sense_are_refused(samples: int) -> None:
     with pytest.raises(ValueError, match="debias must be 0 for a level of kind 'order-2'"):
         Level("order-2", samples=4, reference=0, linear=0, quadratic=0, pairs=2, debias=1)
     for hard in (entropy_problem(temperature=0.0), replace(entropy_problem(), derivatives=(0.25,))):
-        with pytest.raises(ValueError, match=r"debias must be 0 for a backup with \d bounded derivatives, got 1"):
+        with pytest.raises(
+            ValueError, match=r"debias must be at most 0 for a backup with \d bounded derivatives, got 1"
+        ):
             certify(hard, [Level("constant"), Level("plug-in", samples=2, reference=0, debias=1)])
     for child in (1, 2, -1):
         with pytest.raises(ValueError, match="level 1 refers to levels"):

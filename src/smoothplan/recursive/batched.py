@@ -56,11 +56,9 @@ class BatchedEngine:
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int) -> Sums:
         """Returns of an action at the root, through the level of the root's reference."""
-        level = self.schedule.root.reference
-        assert level is not None
-        sizes = pieces(count, CALLS_AT_ONCE)
+        row, sizes = cast(int, self.schedule.root.reference), pieces(count, CALLS_AT_ONCE)
         return added(
-            count, (self._returns(oracle, repeated(state, size), np.full(size, action), level) for size in sizes)
+            count, (self._returns(oracle, repeated(state, size), np.full(size, action), row) for size in sizes)
         )
 
     def values(self, oracle: Oracle, state: Any, reference: Floats, count: int) -> Sums:
@@ -112,7 +110,11 @@ class BatchedEngine:
         next_states, rewards, terminals = oracle.sample(states, actions)
         level, discount = self.schedule.levels[row], self.schedule.problem.discount
         if level.rewards > 1:
-            rewards = self._averaged(oracle, states, actions, rewards, level.rewards)
+            total = rewards.copy()
+            for piece in pieces(level.rewards - 1, max(1, CALLS_AT_ONCE // len(states))):
+                further = oracle.sample(_tiled(states, piece), _tiled(actions, piece)).rewards
+                total += further.reshape(piece, len(states)).sum(axis=0)
+            rewards = total / level.rewards
         if level.kind == "constant" or not terminals.any():
             returns = rewards + discount * self._sample(oracle, row, next_states)
             return np.where(terminals, rewards, returns) if terminals.any() else returns
@@ -120,14 +122,6 @@ class BatchedEngine:
         result = rewards.copy()
         result[going_on] += discount * self._sample(oracle, row, next_states[going_on])
         return result
-
-    def _averaged(self, oracle: Oracle, states: States, actions: Ints, rewards: Floats, count: int) -> Floats:
-        """The means of `count` rewards at states with an action each, [n]; the first reward of each is given."""
-        total = rewards.copy()
-        for piece in pieces(count - 1, max(1, CALLS_AT_ONCE // len(states))):
-            further = oracle.sample(_tiled(states, piece), _tiled(actions, piece)).rewards
-            total += further.reshape(piece, len(states)).sum(axis=0)
-        return np.asarray(total / count)
 
     def _around(self, oracle: Oracle, level: Level, states: States, around: Floats, *blocks: Floats) -> Floats:
         """One sample of a level at each state [n] around given references, [K, n] or [K, 1].
@@ -143,14 +137,18 @@ class BatchedEngine:
             result = result + self._returns(oracle, states, actions, level.linear)
             result -= (policy * around).sum(axis=0) if level.printed else _entries(around, actions)
             if level.quadratic is not None:
-                local = _drawn_column(soft, len(states), oracle.rng)
-                first = categorical(local, len(states), oracle.rng)
-                second = categorical(local, len(states), oracle.rng)
+                # Two actions of one column J ~ μ, whose local softmaxes are p_·J, [K, n] or [K, 1].
+                local = soft.local[0]
+                if len(soft.local) > 1:
+                    columns = categorical(soft.weights, len(states), oracle.rng)
+                    local = soft.local[columns, :, 0 if soft.local.shape[2] == 1 else np.arange(len(states))].T
+                first, second = (categorical(local, len(states), oracle.rng) for _ in range(2))
                 differ = np.flatnonzero((first != second) | level.printed)
-                first, second = first[differ], second[differ]
-                here = around if around.shape[1] == 1 else around[:, differ]
-                gaps = _entries(here, first) - _entries(here, second)
-                result[differ] += self._quadratic(oracle, level, states[differ], first, second, gaps)
+                if len(differ):
+                    here = around if around.shape[1] == 1 else around[:, differ]
+                    result[differ] += self._quadratic(
+                        oracle, level, states[differ], first[differ], second[differ], here
+                    )
         return result if level.clip is None else np.clip(result, *level.clip)
 
     def _debiased(self, level: Level, whole: Floats, blocks: Sequence[Floats], states: States) -> Floats:
@@ -167,19 +165,14 @@ class BatchedEngine:
         return result
 
     def _quadratic(
-        self, oracle: Oracle, level: Level, states: States, first: Ints, second: Ints, gaps: Floats
+        self, oracle: Oracle, level: Level, states: States, first: Ints, second: Ints, around: Floats
     ) -> Floats:
-        """The U-statistic of paired differences, over 4η, at states [m] with two actions each, [m].
-
-        The references of the two actions are `gaps` apart, [m].
-        """
-        if len(states) == 0:
-            return np.zeros(0)
-        assert level.quadratic is not None
-        pairs = level.pairs
+        """The U-statistic of paired differences, over 4η, at states [m] with two actions each, [m]."""
+        pairs, row = level.pairs, cast(int, level.quadratic)
         actions = np.concatenate([_tiled(first, pairs), _tiled(second, pairs)])
-        samples = self._returns(oracle, _tiled(states, 2 * pairs), actions, level.quadratic)
+        samples = self._returns(oracle, _tiled(states, 2 * pairs), actions, row)
         one, two = samples.reshape(2, pairs, len(states))
+        gaps = _entries(around, first) - _entries(around, second)
         differences = one - two - gaps
         unbiased = differences.sum(axis=0) ** 2 - (differences**2).sum(axis=0)
         return np.asarray(unbiased / (pairs * (pairs - 1) * 4.0 * self.schedule.problem.temperature))
@@ -224,11 +217,3 @@ def _tiled(rows: States, times: int) -> States:
 def _entries(table: Floats, rows: Ints) -> Floats:
     """One entry of each column of a table [K, n] or [K, 1], [n]."""
     return np.asarray(table[rows, 0 if table.shape[1] == 1 else np.arange(len(rows))])
-
-
-def _drawn_column(soft: Mixture, count: int, rng: np.random.Generator) -> Floats:
-    """The local softmaxes p_·J of columns J ~ μ, [K, n] or [K, 1]."""
-    if len(soft.local) == 1:
-        return np.asarray(soft.local[0])
-    columns = categorical(soft.weights, count, rng)
-    return np.asarray(soft.local[columns, :, 0 if soft.local.shape[2] == 1 else np.arange(count)].T)

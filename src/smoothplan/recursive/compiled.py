@@ -27,14 +27,7 @@ from smoothplan.recursive.debias import DEBIASING, MOST, Debiased
 from smoothplan.recursive.schedule import Schedule
 from smoothplan.run.chunks import Sums
 from smoothplan.theory.backups import SoftmaxMixture, softmaxes
-from smoothplan.theory.softmaxes import (
-    Softmaxes,
-    draw_action,
-    draw_column,
-    fill_frame,
-    frame_value,
-    policy_mean,
-)
+from smoothplan.theory.softmaxes import Softmaxes, draw_action, draw_column, fill_frame, frame_value, policy_mean
 
 # Frames of the constant reference and of the root's reference, and the first that samples fill; and the number 1. None
 # is a literal: Numba would compile a function that gets one a second time.
@@ -87,28 +80,26 @@ def _level_table(schedule: Schedule) -> NDArray[np.void]:
     """A schedule as compiled code reads it, [L] of `LEVEL`."""
     table = np.zeros(len(schedule.levels), dtype=LEVEL)
     for row, level in enumerate(schedule.levels):
-        entry = table[row]
+        entry, is_root = table[row], row == len(table) - 1
+        debias = 0 if is_root else level.debias
         entry["constant"] = level.kind == "constant"
-        given = row == len(table) - 1
-        entry["samples"] = -1 if given else level.samples
+        entry["samples"] = -1 if is_root else level.samples
         for name in ("reference", "linear", "quadratic"):
             child = getattr(level, name)
             entry[name] = -1 if child is None else child
-        entry["pairs"] = level.pairs
-        entry["printed"] = level.printed
-        entry["clipped"] = level.clip is not None
-        debias = 0 if given else level.debias
+        for name in ("pairs", "printed", "rewards"):
+            entry[name] = getattr(level, name)
         entry["debias"], entry["blocks"], entry["block_samples"] = debias, 1 << debias, level.samples >> debias
         if debias > 0:
             entry["block_share"] = (1 << debias) / level.samples
             debiasing = DEBIASING[cast(Debiased, level.kind), debias]
             for name, weights in (("values", debiasing.values), ("slopes", debiasing.slopes)):
                 entry[name][: len(weights)] = weights / 2.0 ** np.arange(len(weights))
-        entry["rewards"], entry["reward_share"] = level.rewards, 1.0 / level.rewards
+        entry["reward_share"] = 1.0 / level.rewards
         entry["shift"] = level.shift + (schedule.problem.middle if level.kind == "constant" else 0.0)
+        entry["clipped"] = level.clip is not None
         entry["low"], entry["high"] = level.clip or (-math.inf, math.inf)
-    result: NDArray[np.void] = frozen(table)
-    return result
+    return cast(NDArray[np.void], frozen(table))
 
 
 @partial(compiled, inlined=True, inner=True)

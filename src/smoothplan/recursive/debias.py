@@ -9,7 +9,6 @@ the policy ∇F, which samples of order 1 follow anyway: there the second term t
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -19,8 +18,7 @@ from smoothplan.base.arguments import Numbers
 Debiased = Literal["plug-in", "order-1"]  # the kinds of levels that can be debiased
 
 
-@dataclass(frozen=True)
-class Debiasing:
+class Debiasing(NamedTuple):
     """Weights of averages over the 2^k blocks of the returns, k = 0, 1, 2, of N/2^k returns each.
 
     `values[k]` weighs the mean of F(Q̂_b) over those blocks b. `slopes[k]` weighs the mean of ⟨∇F(Q̂_b), Q̂_b − Q̂_b′⟩,
@@ -117,7 +115,7 @@ def left_over(
         variance, width: of one return.
         samples: N.
     """
-    values, slopes = DEBIASING[kind, debias].values, DEBIASING[kind, debias].slopes
+    values, slopes = DEBIASING[kind, debias]
     own = 1.0 if kind == "order-1" else 0.0  # the weight of −⟨∇F(Q̂), e⟩
     blocks = [noise(actions, variance, width, samples / 2**k) for k in range(len(values))]
     third, fourth = central_moments(variance, width)
@@ -161,7 +159,7 @@ def swings(kind: Debiased, debias: int) -> tuple[list[float], list[float]]:
     m(d) = min(range(d), d₂/2·range(d)²), where d is half of the difference of the halves; a slope is at most 4·m(d).
     d has the second and fourth moments of the noise of the block.
     """
-    values, slopes = DEBIASING[kind, debias].values, DEBIASING[kind, debias].slopes
+    values, slopes = DEBIASING[kind, debias]
     weights = [sum(values[split + 1 :]) for split in range(debias)]
     above = [max(weight, 0.0) + 4.0 * slope for weight, slope in zip(weights, slopes[1:], strict=True)]
     return above, [max(-weight, 0.0) for weight in weights]

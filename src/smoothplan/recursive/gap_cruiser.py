@@ -8,8 +8,8 @@ returns through it.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -44,7 +44,6 @@ class OTGapCruiser:
         order: the highest order of levels that is allowed; for a hard maximum only order 0 exists, and order 2 only for
             mixtures of softmaxes.
         debias: the most terms of its bias that a level may cancel; a hard maximum has no debiased levels.
-        rewards: "declared", or "bounded" to use nothing but the range of the rewards.
     """
 
     backup: Backup
@@ -52,7 +51,6 @@ class OTGapCruiser:
     delta: float = 0.1
     order: int = 2
     debias: int = 2
-    rewards: Literal["declared", "bounded"] = "declared"
 
     no_forecast: ClassVar[str] = "its price depends on the gaps between the actions, which only the run reveals"
 
@@ -62,8 +60,6 @@ class OTGapCruiser:
         object.__setattr__(self, "delta", arguments.failure(self.delta))
         object.__setattr__(self, "order", arguments.whole("order", self.order, least=0, most=2))
         object.__setattr__(self, "debias", arguments.whole("debias", self.debias, least=0, most=MOST))
-        if self.rewards not in ("declared", "bounded"):
-            raise ValueError(f"rewards must be 'declared' or 'bounded', got {self.rewards!r}")
 
     def start(self, root: Root) -> Run:
         """A run that has not made any simulator call yet.
@@ -72,30 +68,33 @@ class OTGapCruiser:
             TooExpensiveError: the run may need more than `REFUSED_CALLS`, and neither calls nor time are limited.
         """
         problem = Problem.of(root.model, self.backup)
-        if self.rewards == "bounded":
-            problem = replace(problem, reward_noise=problem.reward_range[1] - problem.reward_range[0])
+
+        def rungs_within(price: float) -> tuple[list[Level], list[Rung]]:
+            # Intervals of radius ε/2 leave no gap above ε.
+            return ladder(problem, self.epsilon / 2.0, self.delta / problem.actions, self.order, self.debias, price)
+
         # One action is the best one, whatever it is worth.
         budget = root.max_calls if problem.actions > 1 else 0
         if budget is None and root.max_seconds is None:
-            self._require_end(problem)
+            if self.epsilon == 0.0:
+                raise ValueError("epsilon must be greater than 0 unless max_calls or max_seconds is given, got 0")
+            _, rungs = rungs_within(REFUSED_CALLS / (2.0 * problem.actions))
+            if not within(rungs[-1].radius, self.epsilon / 2.0):
+                calls = int(problem.actions * sum(rung.price for rung in rungs))
+                price = f"more than {scientific(REFUSED_CALLS)} simulator calls if actions are alike"
+                raise too_expensive(price, 2.0 * rungs[-1].radius, calls if calls <= REFUSED_CALLS else 0)
         # The ladder is part of the proof, and a resumed run may have another limit on time: only the limit on calls
         # shapes it. Otherwise it ends at a price that no run pays in a week.
-        levels, rungs = self._ladder(problem, 1e14 if budget is None else HEADROOM * budget)
-        return GapCruiserRun(self, root, problem, [RungSampler.of(rung, self, root, problem, levels) for rung in rungs])
-
-    def _require_end(self, problem: Problem) -> None:
-        """Refuses a run without limits that might not end in reasonable time."""
-        if self.epsilon == 0.0:
-            raise ValueError("epsilon must be greater than 0 unless max_calls or max_seconds is given, got 0")
-        _, rungs = self._ladder(problem, REFUSED_CALLS / (2.0 * problem.actions))
-        if not within(rungs[-1].radius, self.epsilon / 2.0):
-            calls = int(problem.actions * sum(rung.price for rung in rungs))
-            price = f"more than {scientific(REFUSED_CALLS)} simulator calls if actions are alike"
-            raise too_expensive(price, 2.0 * rungs[-1].radius, calls if calls <= REFUSED_CALLS else 0)
-
-    def _ladder(self, problem: Problem, budget: float) -> tuple[list[Level], list[Rung]]:
-        # Intervals of radius ε/2 leave no gap above ε.
-        return ladder(problem, self.epsilon / 2.0, self.delta / problem.actions, self.order, self.debias, budget)
+        levels, rungs = rungs_within(1e14 if budget is None else HEADROOM * budget)
+        samplers = []
+        for rung in rungs:
+            # A schedule whose root draws returns through the rung's level.
+            top = Level("plug-in", samples=1, reference=rung.level)
+            schedule = Schedule(problem, trimmed([*levels[: rung.level + 1], top]), 1, self.epsilon, self.delta)
+            work = Work(engine_for(root.engine, schedule, self.backup, root.model), root.model, root.state, root.seed)
+            each = schedule.reference_calls // problem.actions
+            samplers.append(RungSampler(rung, schedule.action_return, each, work))
+        return GapCruiserRun(self, root, problem, samplers)
 
 
 class RungSampler(NamedTuple):
@@ -105,15 +104,6 @@ class RungSampler(NamedTuple):
     through: Bounds
     calls: int  # simulator calls of one return, at most
     work: Work
-
-    @classmethod
-    def of(cls, rung: Rung, planner: OTGapCruiser, root: Root, problem: Problem, levels: list[Level]) -> "RungSampler":
-        """A rung over these levels, as a schedule whose root draws returns through the rung's level."""
-        top = Level("plug-in", samples=1, reference=rung.level)
-        schedule = Schedule(problem, trimmed([*levels[: rung.level + 1], top]), 1, planner.epsilon, planner.delta)
-        engine = engine_for(root.engine, schedule, planner.backup, root.model)
-        work = Work(engine, root.model, root.state, root.seed)
-        return cls(rung, schedule.action_return, schedule.reference_calls // problem.actions, work)
 
 
 @dataclass
@@ -162,7 +152,7 @@ class GapCruiserRun:
                 return "max_calls"
             self._rounds += 1
             for chunk, outcome in workers.in_order(self.samplers[self.actions[number].rung].work, chunks):
-                self._book(chunk, outcome)
+                self._add(chunk, outcome)
                 interval = self._interval()
                 self._root.require_possible(self._planner.backup, interval)
                 display.update(self._calls(), interval)
@@ -206,31 +196,27 @@ class GapCruiserRun:
 
     def _batch(self, number: int) -> Iterator[Chunk[Sums]]:
         """The next batch of returns of an action, in chunks; none if the limit does not allow one."""
-        action = self.actions[number]
-        while self._worth_refining(action):
+        action, limit = self.actions[number], self._root.max_calls
+        left = math.inf if limit is None else limit - self._calls()
+        # An action goes on to the next rung once its radius is reached, if the limit on calls allows it.
+        while action.rung < len(self.samplers) - 1:
+            here, finer = self.samplers[action.rung].rung, self.samplers[action.rung + 1].rung
+            if action.radius > here.radius or finer.price > HEADROOM * left:
+                break
             action.rung += 1
         sampler = self.samplers[action.rung]
         have = action.means[action.rung].count if action.rung in action.means else 0
         # Large enough that updating the intervals takes no time, small enough that few samples are wasted.
         count = math.ceil(max(sampler.rung.samples / 64, have / 16))
-        if self._root.max_calls is not None:
-            count = min(count, (self._root.max_calls - self._calls()) // sampler.calls)
+        if limit is not None:
+            count = min(count, (limit - self._calls()) // sampler.calls)
         size = chunk_size(sampler.work.engine.chunk_calls, sampler.calls, samples=count)
         for start in range(0, count, size):
             samples = min(size, count - start)
             yield Chunk(self._chunks, type(sampler.work.engine).returns, (number, samples), samples, number)
             self._chunks += 1
 
-    def _worth_refining(self, action: RootAction) -> bool:
-        """Whether an action has reached the radius of its rung, and the limit on calls allows the next."""
-        if action.rung == len(self.samplers) - 1:
-            return False
-        here, finer = self.samplers[action.rung].rung, self.samplers[action.rung + 1].rung
-        limit = self._root.max_calls
-        remaining = math.inf if limit is None else limit - self._calls()
-        return action.radius <= here.radius and finer.price <= HEADROOM * remaining
-
-    def _book(self, chunk: Chunk[Sums], outcome: Outcome[Sums]) -> None:
+    def _add(self, chunk: Chunk[Sums], outcome: Outcome[Sums]) -> None:
         """Adds a chunk. The interval of its action never widens."""
         action = self.actions[chunk.action]
         rung, through, *_ = self.samplers[action.rung]

@@ -83,11 +83,11 @@ class ReferenceMoments(NamedTuple):
     """The certificate of a reference Q̂: bounds on its bias E Q̂ − Q, and on moments of its noise e = Q̂ − E Q̂."""
 
     bias: Numbers  # t: every entry of E Q̂ is within t of Q
-    deviation: Numbers  # s, the standard deviation of one entry of e
-    noise_second: Numbers  # ‖range(e)‖ in L²
-    noise_fourth: Numbers  # the same in L⁴
     width: Numbers  # width of an interval that contains every entry of Q̂
     calls: Numbers
+    deviation: Numbers = 0.0  # s, the standard deviation of one entry of e
+    noise_second: Numbers = 0.0  # ‖range(e)‖ in L²
+    noise_fourth: Numbers = 0.0  # the same in L⁴
     samples: Numbers = 0.0  # N, returns per action
 
     @property
@@ -100,16 +100,15 @@ class ReferenceMoments(NamedTuple):
         """r₄, the same in L⁴."""
         return self.noise_fourth + 2.0 * self.bias
 
-
-def constant(problem: Problem) -> Bounds:
-    """The middle of the value interval, whatever the state."""
-    return Bounds(problem.width / 2.0, 0.0, problem.middle, problem.middle, 0.0)
+    @property
+    def averaged(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Variance and width of one return, and the number of returns per action."""
+        return self.deviation**2 * self.samples, self.width, self.samples
 
 
 def one_step(problem: Problem, level: Bounds, rewards: Numbers = 1) -> Bounds:
     """The return through a level, with the mean of M rewards, of which M − 1 are independent of Z."""
-    alone, future = _variances(problem, level)
-    low, high = _support(problem, level)
+    low, high, alone, future = _next(problem, level)
     return Bounds(
         bias=problem.discount * level.bias,
         variance=future + (alone - future) / rewards,
@@ -119,29 +118,24 @@ def one_step(problem: Problem, level: Bounds, rewards: Numbers = 1) -> Bounds:
     )
 
 
-def _variances(problem: Problem, level: Bounds) -> tuple[Numbers, Numbers]:
-    """Bounds of Var(R + γ·Y(Z)), with one reward, and of Var(γ·Y(Z))."""
+def _next(problem: Problem, level: Bounds) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Bounds of Y(Z), which is 0 if Z is terminal, of Var(R + γ·Y(Z)) with one reward, and of Var(γ·Y(Z))."""
+    low, high = level.low, level.high
+    if problem.terminates:
+        low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
     # The variance of the mean given (R, Z), at most a quarter of the squared width (Popoviciu), plus γ² times the
     # level's. That mean moves by no more than the values ± bias do, and by no more than the level's support.
-    low, high = _support(problem, level)
     spread = 0.0 if problem.single_successor else np.minimum(problem.width + 2.0 * level.bias, high - low)
     own = problem.discount**2 * level.variance
     half = problem.discount * spread / 2.0
-    return (problem.reward_noise / 2.0 + half) ** 2 + own, half**2 + own
-
-
-def _support(problem: Problem, level: Bounds) -> tuple[Numbers, Numbers]:
-    """Bounds of Y(Z), which is 0 if Z is terminal."""
-    if problem.terminates:
-        return np.minimum(level.low, 0.0), np.maximum(level.high, 0.0)
-    return level.low, level.high
+    return low, high, (problem.reward_noise / 2.0 + half) ** 2 + own, half**2 + own
 
 
 def best_rewards(problem: Problem, level: Bounds) -> Numbers:
     """M, the number of rewards in a return through a level that makes the mean of many returns cheapest."""
     # Cost times variance, (M + T)·(future + rest/M), is least at M = √(T·rest/future). More than T rewards are never
     # worth it: they would more than double the cost.
-    alone, future = (np.asarray(variance) for variance in _variances(problem, level))
+    alone, future = map(np.asarray, _next(problem, level)[2:])
     with np.errstate(divide="ignore", invalid="ignore"):
         best = np.sqrt(level.calls) * np.sqrt((alone - future) / future)
     # Without noise in the future or in the rewards it is ∞ or not a number. No run draws 1e9 rewards at once.
@@ -151,12 +145,7 @@ def best_rewards(problem: Problem, level: Bounds) -> Numbers:
 
 def constant_reference(problem: Problem) -> ReferenceMoments:
     """A reference that costs nothing: all actions alike."""
-    return exact_reference(problem.action_gap / 2.0, 0.0, 0.0)
-
-
-def exact_reference(bias: Numbers, width: Numbers, calls: Numbers) -> ReferenceMoments:
-    """A reference without noise, with range(Q̂ − Q) ≤ 2·bias."""
-    return ReferenceMoments(bias=bias, deviation=0.0, noise_second=0.0, noise_fourth=0.0, width=width, calls=calls)
+    return ReferenceMoments(problem.action_gap / 2.0, 0.0, 0.0)
 
 
 def reference(problem: Problem, through: Bounds, samples: Numbers) -> ReferenceMoments:
@@ -180,25 +169,17 @@ def _first_remainder(problem: Problem, by_range: Numbers, by_square: Numbers) ->
     return np.minimum(by_range, problem.derivatives[0] / 2.0 * by_square**2)
 
 
-def _left_over(problem: Problem, around: ReferenceMoments, kind: debiasing.Debiased, debias: int) -> Numbers:
-    """The bias that the noise of a reference leaves in a debiased level."""
-    variance = around.deviation**2 * around.samples
-    return debiasing.left_over(
-        kind, debias, problem.actions, problem.derivatives, variance, around.width, around.samples
-    )
-
-
 def _swing(problem: Problem, around: ReferenceMoments, kind: debiasing.Debiased, debias: int) -> Numbers:
     """A bound of the L² norm of the weighted sum in place of F(Q̂), less the linear part of F(Q̂)."""
-    # A sum of positive parts less a sum of negative parts.
-    own = _first_remainder(problem, around.noise_second, around.noise_fourth)
-    sides = [own, 0.0]  # F(Q̂) is above its linear part; F(Q̂) − ⟨∇F(Q̂), e⟩ is below F(E Q̂)
+    # A sum of positive parts less a sum of negative parts. F(Q̂) is above its linear part; F(Q̂) − ⟨∇F(Q̂), e⟩ is below
+    # F(E Q̂).
+    sides = [_first_remainder(problem, around.noise_second, around.noise_fourth), 0.0]
     above, below = debiasing.swings(kind, debias)
-    variance = around.deviation**2 * around.samples
+    with_own, against = (above, below) if kind == "plug-in" else (below, above)
+    variance, width, samples = around.averaged
     for split in range(debias):
-        block = debiasing.noise(problem.actions, variance, around.width, around.samples / 2**split)
+        block = debiasing.noise(problem.actions, variance, width, samples / 2**split)
         most = _first_remainder(problem, block.second, block.fourth)
-        with_own, against = (above, below) if kind == "plug-in" else (below, above)
         sides = [sides[0] + with_own[split] * most, sides[1] + against[split] * most]
     return np.hypot(*sides)
 
@@ -216,7 +197,7 @@ def plug_in(problem: Problem, through: Bounds, around: ReferenceMoments, debias:
         noise = _first_remainder(problem, others / math.sqrt(actions) * deviation, around.noise_second) / 2.0
         shift = -noise
     else:
-        noise = _left_over(problem, around, "plug-in", debias)
+        noise = debiasing.left_over("plug-in", debias, problem.actions, problem.derivatives, *around.averaged)
     if problem.derivatives:
         # The linear part has a deviation of at most s.
         curved = deviation + _swing(problem, around, "plug-in", debias)
@@ -253,7 +234,8 @@ def first_order(
         remainder = shift + np.where(better, cross, 0.0)
     else:
         shift = by_bias / 2.0
-        remainder = shift + cross + _left_over(problem, around, "order-1", debias)
+        left = debiasing.left_over("order-1", debias, problem.actions, problem.derivatives, *around.averaged)
+        remainder = shift + cross + left
     between = 2.0 * linear.bias + (problem.action_gap if printed else around.second)
     # How the mean given Q̂ varies with its noise: through F, and through the policy that weighs differences of biases.
     steepness = np.minimum(2.0, 2.0 * problem.derivatives[0] * around.noise_second)
@@ -330,50 +312,51 @@ def certify(problem: Problem, levels: Sequence[Level]) -> list[Bounds]:
         if any(not 0 <= child < row for child in level.children):
             raise ValueError(f"level {row} refers to levels {level.children}, which are not all above it")
         with np.errstate(over="ignore", invalid="ignore"):
-            certificate = _certify(problem, level, returns)
-        certificates.append(certificate)
-        returns.append(one_step(problem, certificate, level.rewards))
+            certificates.append(certify_level(problem, level, returns))
+        returns.append(one_step(problem, certificates[-1], level.rewards))
     return certificates
 
 
-def _certify(problem: Problem, level: Level, returns: Sequence[Bounds]) -> Bounds:
-    if level.debias > debiasing.largest_debias(problem.derivatives):
-        raise ValueError(
-            f"debias must be 0 for a backup with {len(problem.derivatives)} bounded derivatives, got {level.debias}"
-        )
+def certify_level(
+    problem: Problem, level: Level, returns: Sequence[Bounds], around: ReferenceMoments | None = None
+) -> Bounds:
+    """The certificate of a level, from those of returns through the levels above it; around a reference, if given."""
+    most = debiasing.largest_debias(problem.derivatives)
+    if level.debias > most:
+        known = f"a backup with {len(problem.derivatives)} bounded derivatives"
+        raise ValueError(f"debias must be at most {most} for {known}, got {level.debias}")
     if level.kind == "constant":
         # A shift away from the middle, such as the printed answer 0, adds to the bias.
-        middle = constant(problem)
-        value = middle.low + level.shift
-        return Bounds(middle.bias + abs(level.shift), 0.0, value, value, 0.0, level.shift)
-    around = constant_reference(problem)
-    if level.samples > 0:
-        assert level.reference is not None
-        around = reference(problem, returns[level.reference], level.samples)
+        value = problem.middle + level.shift
+        return Bounds(problem.width / 2.0 + abs(level.shift), 0.0, value, value, 0.0, level.shift)
+    if around is None:
+        around = constant_reference(problem)
+        if level.samples > 0:
+            assert level.reference is not None
+            around = reference(problem, returns[level.reference], level.samples)
+        if level.clip is not None and level.kind != "plug-in":
+            around = clipped_reference(problem, around, *level.clip)
     if level.kind == "plug-in":
         assert level.reference is not None
-        proved = plug_in(problem, returns[level.reference], around, level.debias)
-        if level.clip is not None:
-            proved = _clipped_entries(problem, proved, returns[level.reference], around, level.clip)
-        return _adjusted(problem, level, proved)
-    if level.clip is not None:
-        around = clipped_reference(problem, around, *level.clip)
-    return corrected(problem, level, around, returns)
-
-
-def corrected(problem: Problem, level: Level, around: ReferenceMoments, returns: Sequence[Bounds]) -> Bounds:
-    """The certificate of a level of order 1 or 2 around a reference."""
-    assert level.linear is not None
-    linear = returns[level.linear]
-    if level.quadratic is None:
-        proved = first_order(problem, around, linear, level.debias, level.printed)
+        through = returns[level.reference]
+        proved = plug_in(problem, through, around, level.debias)
+        room = math.inf if level.clip is None else min(level.clip[1] - through.high, through.low - level.clip[0])
+        if level.clip is not None and room < 0.0:
+            # Clipping moves F by no more than an entry of Q̂, on average over all K. Efron and Stein still hold.
+            proved = proved._replace(
+                bias=proved.bias + problem.actions * _overshoot(around.deviation**2, room),
+                variance=problem.actions * around.deviation**2,
+                low=np.clip(through.low, *level.clip) + problem.at_zero[0] + proved.shift,
+                high=np.clip(through.high, *level.clip) + problem.at_zero[1] + proved.shift,
+            )
     else:
-        proved = second_order(problem, around, linear, returns[level.quadratic], level.pairs, level.printed)
-    return _adjusted(problem, level, proved)
-
-
-def _adjusted(problem: Problem, level: Level, proved: Bounds) -> Bounds:
-    """The certificate of a level with the shift and the clipping that it really has."""
+        assert level.linear is not None
+        linear = returns[level.linear]
+        if level.quadratic is None:
+            proved = first_order(problem, around, linear, level.debias, level.printed)
+        else:
+            proved = second_order(problem, around, linear, returns[level.quadratic], level.pairs, level.printed)
+    # The shift and the clipping that the level really has.
     missing = level.shift - proved.shift
     proved = proved._replace(
         bias=proved.bias + abs(missing), low=proved.low + missing, high=proved.high + missing, shift=level.shift
@@ -412,25 +395,4 @@ def clipped_reference(problem: Problem, around: ReferenceMoments, low: float, hi
         bias=0.0,
         noise_second=uncentred * around.second + 2.0 * outside,
         noise_fourth=uncentred * around.fourth + 2.0 * outside,
-    )
-
-
-def _clipped_entries(
-    problem: Problem,
-    proved: Bounds,
-    through: Bounds,
-    around: ReferenceMoments,
-    clip: tuple[float, float],
-) -> Bounds:
-    """A plug-in level whose reference has its entries clipped, if that can happen at all."""
-    room = min(clip[1] - through.high, through.low - clip[0])
-    if room >= 0.0:
-        return proved
-    # F moves by no more than an entry of Q̂ does, on average over all K of them. Efron and Stein still hold.
-    low, high = np.clip(through.low, *clip), np.clip(through.high, *clip)
-    return proved._replace(
-        bias=proved.bias + problem.actions * _overshoot(around.deviation**2, room),
-        variance=problem.actions * around.deviation**2,
-        low=low + problem.at_zero[0] + proved.shift,
-        high=high + problem.at_zero[1] + proved.shift,
     )

@@ -213,7 +213,7 @@ class LevelSearch:
     def __init__(self, problem: Problem, order: int, debias: int) -> None:
         self._problem, self._order = problem, order
         self._levels = [Level("constant")]
-        self.certificates = [arithmetic.constant(problem)]
+        self.certificates = arithmetic.certify(problem, self._levels)
         # From one bias target to the next. One step shrinks a bias by γ and no more, so the grid has some steps within
         # that: about five, but two for discounts so large that no run can pay.
         self._ratio = max(0.85, min(problem.discount**0.2, 0.95), problem.discount**0.5)

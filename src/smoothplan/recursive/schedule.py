@@ -18,7 +18,14 @@ from smoothplan.base.arguments import Floats, Numbers
 from smoothplan.base.records import Record, renderer
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.models.model import GenerativeModel, required_model
-from smoothplan.recursive.level import Bounds, Level, ReferenceMoments, certify, corrected, exact_reference, one_step
+from smoothplan.recursive.level import (
+    Bounds,
+    Level,
+    ReferenceMoments,
+    certify,
+    certify_level,
+    one_step,
+)
 from smoothplan.run.chunks import Chunk, Engine, Sums, Work, chunk_size
 from smoothplan.run.progress import Display
 from smoothplan.run.records import (
@@ -48,7 +55,7 @@ def shared_reference(problem: Problem, through: Bounds, samples: Numbers, delta:
     error = 2.0 * (confidence.bernstein_radius(through.variance, through.width, samples, each) + through.bias)
     # The gap between entries of Q̂ matters at the root. It is at most the gap between those of Q, plus the error.
     width = np.minimum(through.width, problem.action_gap + error)
-    return exact_reference(error / 2.0, width, problem.actions * samples * through.calls)
+    return ReferenceMoments(error / 2.0, width, problem.actions * samples * through.calls)
 
 
 @dataclass(frozen=True)
@@ -133,7 +140,7 @@ class Schedule:
         if root.kind == "plug-in":
             return self.action_return
         around = shared_reference(problem, self.action_return, root.samples, self.delta)
-        return corrected(problem, root, around, self.returns)
+        return certify_level(problem, root, self.returns, around)
 
     def sample_support(self, reference: Floats, value: float) -> tuple[float, float]:
         """Bounds of a root sample around a known reference [K], given F there.

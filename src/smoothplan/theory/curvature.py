@@ -1,7 +1,7 @@
 """The curvature–complexity theory as formulas: remainders, the bias of chains, intervals of values, gaps of backups.
 
 Nothing here samples. The constants are sharp ones; those that the paper prints are where it is reproduced, in
-`recursive.published` and in studies/. docs/proofs has the proofs.
+`recursive.planners` and in studies/. docs/proofs has the proofs.
 """
 
 import math
