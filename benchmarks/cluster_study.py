@@ -30,7 +30,7 @@ import psutil
 import smoothplan as sp
 from smoothplan.recursive.planners import engine_for
 from smoothplan.run.chunks import Chunk, Sums, Work
-from smoothplan.run.cluster import DaskPool, batch_seconds
+from smoothplan.run.cluster import DaskPool
 from smoothplan.run.workers import AHEAD, BEHIND, Workers
 
 WORKERS = (10, 30, 100, 300, 1_000, 3_000, 10_000)
@@ -110,7 +110,7 @@ def measured() -> Costs:
         return [Chunk(number, type(work.engine).returns, (0, 1), 1) for number in range(count)]
 
     with cluster(2) as (address, scheduler), Workers(address) as workers:
-        workers._pool, workers._started = Tiny(address, work, workers.stop_signal), True
+        workers._pool, workers._started = Tiny(address, work), True
         trips = []
         for chunk in chunks(100):
             started = time.perf_counter()
@@ -232,10 +232,11 @@ def main() -> None:
     print(f"\n{'':>8}" + "".join(f"{f'{seconds:g} s':>9}" for seconds in SECONDS) + f"{'ours':>9}   busy with ours")
     print(f"{'workers':>8}{'share of the work that the workers could have done, by the length of a batch':>30}")
     for workers in WORKERS:
-        outcomes = [simulated(workers, seconds, costs, hours) for seconds in (*SECONDS, batch_seconds(workers))]
+        chosen = max(1.0, workers / 100)  # as `DaskPool.batch_seconds`
+        outcomes = [simulated(workers, seconds, costs, hours) for seconds in (*SECONDS, chosen)]
         shares = "".join(f"{outcome.share:>9.1%}" for outcome in outcomes)
         ours = outcomes[-1]
-        busy = f"client {ours.client:.0%}, scheduler {ours.scheduler:.0%}; batches of {batch_seconds(workers):g} s"
+        busy = f"client {ours.client:.0%}, scheduler {ours.scheduler:.0%}; batches of {chosen:g} s"
         print(f"{workers:>8}{shares}   {busy}; {ours.failures} failures", flush=True)
     for name, cost in (("client", costs.client), ("scheduler", costs.scheduler)):
         print(f"the {name} is busy all the time from {1.0 / cost:,.0f} workers on with batches of 1 s")

@@ -41,9 +41,8 @@ from smoothplan.recursive.planners import DebiasedCruiser, SecondOrderSmoothCrui
 from smoothplan.recursive.schedule import Forecast, forecast
 from smoothplan.run.checkpoint import CheckpointError
 from smoothplan.run.chunks import ClusterError
-from smoothplan.run.plan import PlanResult, plan
+from smoothplan.run.plan import PlanResult, check_model, plan
 from smoothplan.run.records import TooExpensiveError
-from smoothplan.run.session import check_model
 from smoothplan.theory import backups, curvature, exact
 from smoothplan.theory.backups import HardMax, LogSumExp, OptimalTransport, Tsallis
 from smoothplan.theory.testing import BackupError, BackupReport, check_backup

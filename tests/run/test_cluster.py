@@ -19,12 +19,15 @@ import psutil
 import pytest
 
 import smoothplan as sp
+<<<<<<< HEAD
 from smoothplan.base.stopping import StopSignal
 from smoothplan.graph.explorer import PairSampler
+=======
+from smoothplan.bounds.sampling import PairSampler
+>>>>>>> f295b30 (Sessions are opened beside plan, crash blame is one module with the pool of Dask, and checkpoints leave syncing to SQLite)
 from smoothplan.run import cluster as clusters
 from smoothplan.run.chunks import ClusterError, Work
 from smoothplan.run.records import ReferenceDetails
-from smoothplan.run.remote import Order, Shipped, compute
 from tests.common import content, ending, vectorised
 from tests.faults.harness import Cluster, free_port, ring, wait_until
 
@@ -119,13 +122,12 @@ def test_processes_on_this_machine_listen_on_loopback_only() -> None:
         return {(entry.laddr.ip, entry.laddr.port) for entry in found}
 
     before = listening()
-    pool = clusters.DaskPool(2, Work(PairSampler(), simulator(), np.zeros(2), 0), StopSignal())
+    pool = clusters.DaskPool(2, Work(PairSampler(), simulator(), np.zeros(2), 0))
     try:
-        wait_until(lambda: pool._count() == 2, LONG)
+        wait_until(lambda: len(pool._client.nthreads()) == 2, LONG)
         addresses = listening() - before
         assert len(addresses) >= 5  # of the scheduler, two nannies and two workers
         assert {ip for ip, _ in addresses} == {"127.0.0.1"}
-        assert "dashboard" not in str(pool.note)
     finally:
         pool.close()
 
@@ -231,7 +233,7 @@ def test_the_command_line(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("where", ["tcp://127.0.0.1:{port}", "127.0.0.1:{port}", "nowhere.invalid:1", "strange://x:1"])
 def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    monkeypatch.setattr(clusters, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(clusters, "PATIENCE", 0.5)
     address = where.format(port=free_port())
     with pytest.raises(ClusterError, match="no Dask scheduler answers at workers=") as caught:
         plan("ending", workers=address)
@@ -245,7 +247,7 @@ def test_nobody_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     empty = Cluster(tmp_path, workers=0)
     try:
         assert plan("ending", max_seconds=1.0, workers=empty.address).status == "max_seconds"
-        monkeypatch.setattr(clusters, "CONNECT_SECONDS", 2.0)
+        monkeypatch.setattr(clusters, "PATIENCE", 2.0)
         with pytest.raises(ClusterError, match="has no workers: start some with `dask worker`"):
             plan("ending", workers=empty.address)
     finally:
@@ -276,7 +278,7 @@ def test_dask_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_another_version_on_a_worker_that_joined_later() -> None:
     with pytest.raises(RuntimeError, match=r"a worker has smoothplan .*: install version 0\.0\.0 there"):
-        compute(Shipped(b""), [], Order("0.0.0", False, None, 0.0))
+        clusters.compute(clusters.Shipped(b""), [], None, False, "0.0.0")
 
 
 def _raise(rng: np.random.Generator) -> None:
@@ -412,6 +414,6 @@ def test_a_worker_that_joins_later_gets_work(tmp_path: Path) -> None:
             sp.plan(second_order(), simulator(), max_calls=10**7, max_seconds=15.0, workers=client)
             done = client.run(lambda dask_worker: dask_worker.state.task_counter.current_count())
             assert len(done) == 2
-            assert all(client.run(lambda: "smoothplan.run.remote" in sys.modules).values())
+            assert all(client.run(lambda: "smoothplan.run.cluster" in sys.modules).values())
     finally:
         growing.close()

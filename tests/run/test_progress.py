@@ -72,18 +72,17 @@ def test_speed_does_not_depend_on_resumed_calls_or_the_rate_of_updates(
     ],
 )
 def test_time_left_is_the_least_that_is_known(known: dict[str, Any], left: float | None) -> None:
-    assert _after(10.0, **known)._left == (None if left is None else pytest.approx(left, abs=1.0))
+    assert _after(10.0, **known)._task.time_remaining == (None if left is None else pytest.approx(left, abs=1.0))
 
 
-def test_no_time_left_too_soon_or_without_an_interval() -> None:
-    assert _after(1.5, max_calls=5000, epsilon=0.1, max_seconds=9.0)._left is None
+def test_no_time_left_without_an_interval() -> None:
     clock = FakeClock()
     display = Display("json", clock=clock, max_calls=10**20, epsilon=0.1)
     for calls in (100, 200):
         clock.now += 5.0
         display.update(calls, (-np.inf, np.inf))
     assert display._task.speed == 20.0
-    assert display._left is None
+    assert display._task.time_remaining is None
 
 
 # JSON lines
@@ -168,8 +167,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("columns", "unit", "parts"),
     [
-        (200, "calls", ["{planning}", "1,000 of at most 5,000 calls, 100/s value in [0.2500, 1.2500]", "40 s left"]),
-        (80, "calls", ["1,000 calls, 100/s [0.2500, 1.2500]", "40 s left"]),
+        (200, "calls", ["{planning}", "1,000 of at most 5,000 calls, 100/s, value in [0.2500, 1.2500]", "0:00:40"]),
         (200, "episodes", ["{planning}", "1,000 of 5,000 episodes", "score 2.5 after 7 steps"]),
     ],
 )

@@ -31,8 +31,7 @@ from smoothplan.models.model import GenerativeModel, Oracle, declared_values
 from smoothplan.run.chunks import Work
 from smoothplan.run.progress import Bottleneck, Display, GapProgress
 from smoothplan.run.records import GapDetails, History, Root, Snapshot, Status
-from smoothplan.run.session import SLICE_CALLS, in_slices
-from smoothplan.run.workers import Workers
+from smoothplan.run.workers import SLICE_CALLS, Workers
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, HardMax, is_mixture, required_backup
 
@@ -194,13 +193,13 @@ class SearchRun:
                 yield found
                 display.update(self.calls, self.interval, self.progress)
 
-        def explore(until: int, limit: int) -> bool:
+        def explore(until: int, limit: int) -> tuple[int, bool]:
             converged = self.explore(until, limit, shown if display.shown else partial(workers.in_order, work), threads)
             if display.shown:
                 display.update(self.calls, self.interval, self.progress)
-            return converged
+            return self.calls, converged
 
-        return in_slices(self, explore, max_calls, workers)
+        return workers.in_slices(self, explore, max_calls)
 
     def explore(self, until: int, limit: int, draw: Draw, threads: int = 1) -> bool:
         """Makes walks until a number of calls is made, or one round; returns whether the gap is within ε.

@@ -28,7 +28,6 @@ from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.models.tabular import Tables, draw
 from smoothplan.run.progress import Display
 from smoothplan.run.records import Root, Snapshot, Status
-from smoothplan.run.session import in_slices
 from smoothplan.run.workers import Workers
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, HardMax, is_mixture, required_backup
@@ -327,13 +326,13 @@ class UCTRun:
     def run(self, workers: Workers, display: Display) -> Status:
         """Searches until a limit is reached. Rounds build on each other, so one worker makes them."""
 
-        def explore(until: int, limit: int) -> bool:
+        def explore(until: int, limit: int) -> tuple[int, bool]:
             self.explore(until, limit)
             if display.shown:
                 display.update(self.calls, self.interval)
-            return False  # it has no end of its own
+            return self.calls, False  # it has no end of its own
 
-        in_slices(self, explore, self._limit, workers)
+        workers.in_slices(self, explore, self._limit)
         return "max_calls"
 
     @property

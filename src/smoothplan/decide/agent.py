@@ -24,9 +24,8 @@ from smoothplan.chains.reference import Reference
 from smoothplan.decide.decide import Decision, DecisionRun, either_limit, usual_epsilon
 from smoothplan.models.gymnasium import Look, Move, Player, from_gymnasium, notes
 from smoothplan.models.model import GenerativeModel, Oracle, States, required_model
-from smoothplan.run.plan import root_state
+from smoothplan.run.plan import root_state, session
 from smoothplan.run.records import Root, Status
-from smoothplan.run.session import session
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import HardMax
 
@@ -352,14 +351,14 @@ def act(
     end: Status = "completed"
     title = f"playing {environment}" if isinstance(environment, str) else "playing"
     with (
-        session(title=title, unit="episodes", progress=progress, max_calls=episodes) as opened,
+        session(title=title, unit="episodes", progress=progress, max_calls=episodes) as (force, display),
         nullcontext() if record is None else recording(record) as look,
     ):
         declared: dict[str, Any] = {"reward_range": reward_range, "value_range": value_range}
         model = from_gymnasium(environment, discount=discount, state_bytes=state_bytes, **declared, **options)
         limits: dict[str, Any] = {"calls": calls, "seconds": seconds, "reference_calls": reference_calls}
-        agent = Agent(model, reference=reference, seed=seed, stop_signal=opened.stop_signal, **limits)
-        player, display = Player(environment, model, look=look, **options), opened.display
+        agent = Agent(model, reference=reference, seed=seed, stop_signal=force.stop_signal, **limits)
+        player = Player(environment, model, look=look, **options)
 
         def show(score: float, steps: int) -> None:
             display.show(f"score {score:g} after {steps} steps")

@@ -18,9 +18,8 @@ from smoothplan.base.records import Record, plain, renderer
 from smoothplan.models.model import GenerativeModel, SimulatorError
 from smoothplan.models.tabular import TabularModel
 from smoothplan.run.checkpoint import described
-from smoothplan.run.plan import PlanResult, plan, root_state
+from smoothplan.run.plan import PlanResult, plan, root_state, session
 from smoothplan.run.records import GapDetails, Planner
-from smoothplan.run.session import session
 from smoothplan.theory.backups import HardMax
 from smoothplan.theory.exact import Solution, solve
 
@@ -138,11 +137,11 @@ def compare(
     keys = list(product(named, budgets, drawn))
     done: dict[tuple[str, int, int], dict[str, Any]] = {}
     solutions: dict[int, Solution] = {}
-    with session(title="comparing", unit="runs", progress=shown, max_calls=len(keys), signals=False) as opened:
+    with session(title="comparing", unit="runs", progress=shown, max_calls=len(keys), signals=False) as (_, display):
         try:
             # Seeds come first, so that after an interruption all planners have about as many runs.
             for seed, budget, (name, contestant) in product(drawn, budgets, named.items()):
-                opened.display.show(f"{name}, {amount(budget)} calls, seed {seed}")
+                display.show(f"{name}, {amount(budget)} calls, seed {seed}")
                 row = _run(contestant, model, root, budget, seed, {"max_seconds": limit, "workers": workers})
                 if row["status"] == "interrupted":
                     break
@@ -150,7 +149,7 @@ def compare(
                     row |= _beside_truth(table, root, contestant, row, solutions)
                 row |= {"planner": name, "settings": described(contestant)[:200]}
                 done[name, budget, seed] = dict.fromkeys(COLUMNS) | row
-                opened.display.update(len(done))
+                display.update(len(done))
         except KeyboardInterrupt:  # between two runs; a run that is interrupted ends by itself
             pass
     return Comparison(tuple(done[key] for key in keys if key in done), len(keys), described(model)[:200], root)

@@ -22,10 +22,9 @@ from smoothplan.chains.shared import SharedReference
 from smoothplan.decide.race import Difference, Race
 from smoothplan.models.model import GenerativeModel, Oracle, action_names, is_deterministic, required_model
 from smoothplan.models.tabular import TabularModel
-from smoothplan.run.plan import root_state
+from smoothplan.run.plan import drive, root_state, session
 from smoothplan.run.progress import Display, Shown
 from smoothplan.run.records import GapDetails, Root, Snapshot, Status, within
-from smoothplan.run.session import session
 from smoothplan.run.workers import Workers
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import HardMax
@@ -135,17 +134,17 @@ def decide(
     if run.is_over:
         return run.decision("terminal")
     limits: dict[str, Any] = {"max_calls": calls, "max_seconds": seconds, "begun": root.begun}
-    with session(title="deciding", progress=progress, workers=workers, **limits) as opened:
+    with session(title="deciding", progress=progress, workers=workers, **limits) as (force, display):
 
         def work() -> Status:
-            run.prepare(opened.workers, opened.display)
-            with opened.display.polling(lambda: run.calls):
-                run.compare(opened.workers)
+            run.prepare(force, display)
+            with display.polling(lambda: run.calls):
+                run.compare(force)
             return "completed"
 
-        status = opened.drive(work, lambda: run.decision("interrupted"))
-        opened.display.update(run.calls, run.interval)
-        opened.display.end(status)
+        status = drive(work, lambda: run.decision("interrupted"))
+        display.update(run.calls, run.interval)
+        display.end(status)
     return run.decision(status)
 
 

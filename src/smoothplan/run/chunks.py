@@ -176,7 +176,8 @@ class Batch:
     work: Work
     chunks: list[Chunk[Any]]
     done: Done | None = None
-    ticket: Any = None  # the pool's own
+    ticket: Any = None  # the future of its pool, if it is on its way
+    careful: bool = False  # whether its process died, so that it is computed in a child
 
 
 def chunk_size(

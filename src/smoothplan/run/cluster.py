@@ -1,138 +1,119 @@
 """Dask computes the chunks of a run: in processes on this machine, or on a cluster.
 
 Dask moves batches, restarts workers that die, and gives their batches to others. If the scheduler itself goes away,
-batches wait a while for it to come back, and are sent again. A batch whose process died is sent again as a careful
-one: see `smoothplan.run.remote`.
+batches wait a while for it to come back, and are sent again. A batch whose process died is computed again in a child
+of a worker, which writes down every simulator call before it is made. So a simulator that ends its process is named,
+with the chunk and the call in flight.
 """
 
-import contextlib
+import faulthandler
 import logging
+import math
 import os
+import pickle
 import signal
+import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
+import traceback
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import IO, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from smoothplan.base import streams
+from smoothplan.base.arguments import Ints
 from smoothplan.base.compiling import paused_clock
-from smoothplan.base.stopping import StopSignal
-from smoothplan.models.vector import JitModel
-from smoothplan.run.chunks import Batch, ClusterError, Done, Work
-from smoothplan.run.remote import Order, Shipped, compute, start_python
+from smoothplan.models.calls import Call, SimulatorError, watcher
+from smoothplan.run.chunks import Batch, Chunk, ClusterError, Done, Work
 
-CONNECT_SECONDS = 30.0
-"""Seconds that a scheduler may take to answer, and the first worker to appear."""
+PATIENCE = 60.0
+"""Seconds to wait for a scheduler to answer, and for workers to appear."""
 
 FETCH_SECONDS = 2.0
 """Seconds to wait for an answer that should be there."""
 
-WARM_UP = 10.0
-"""Seconds beyond `chunk_seconds` for the first chunk of a kind in a process, which may load something."""
+WARM_UP = 60.0
+"""Seconds beyond `chunk_seconds` for the first chunk of a kind in a process, which may compile something."""
+
+Limits = tuple[float, float] | None
+"""Seconds that a chunk may take, and the first of its kind in a process, if they are limited."""
 
 
-@dataclass(eq=False)
-class _Ticket:
-    """A batch on its way."""
-
-    future: Any = None  # Dask's
-    careful: bool = False  # whether its process died, so that it is computed in a child
-    attempts: int = 0
+# In the process that plans
 
 
 class DaskPool:
     """The workers of Dask.
 
     Args:
-        where: a number of processes on this machine, the address of a scheduler, a client, or a cluster.
+        where: a number of processes on this machine, the address of a scheduler, or a client.
         work: the first work, which must be able to travel.
-        stop_signal: stops the run.
         chunk_seconds: seconds that one chunk may take.
         memory: bytes that a process on this machine may use.
+
+    Attributes:
+        workers: how many batches are computed at a time, by the latest count.
+        under_way: batches that are sent and not received.
     """
 
-    def __init__(
-        self,
-        where: Any,
-        work: Work,
-        stop_signal: StopSignal,
-        chunk_seconds: float | None = None,
-        memory: int | None = None,
-    ) -> None:
+    def __init__(self, where: Any, work: Work, chunk_seconds: float | None = None, memory: int | None = None) -> None:
         try:
             with paused_clock():
                 import distributed
         except ImportError:
-            needs = f"workers={where!r} needs" if chunk_seconds is None else "chunk_seconds needs"
-            raise ImportError(f'{needs} Dask for this simulator: pip install "smoothplan[dask]"') from None
+            raise ImportError(
+                f"workers={where!r}, chunk_seconds={chunk_seconds} needs Dask for this simulator: "
+                'pip install "smoothplan[dask]"'
+            ) from None
         self._distributed: Any = distributed
-        self._stop_signal, self._seconds, self._memory = stop_signal, chunk_seconds, memory
-        self._leaving = contextlib.ExitStack()
+        self._limits: Limits = None if chunk_seconds is None else (chunk_seconds, chunk_seconds + WARM_UP)
         self._works: dict[Work, Any] = {work: (pack(work), None)}  # in bytes, and Dask's futures of them
-        self._sent: set[Batch] = set()  # and not done
-        self._counted = 0  # threads of workers,
-        self._counted_at = self._seen_at = 0.0  # when they were counted, and when there were any
+        self.under_way: list[Batch] = []
+        self.workers = where if isinstance(where, int) else 1
+        self._counted, self._seen = -math.inf, time.monotonic()  # when workers were counted, and when there were any
+        self._leaving = ExitStack()
         try:
-            self._client = self._connected(where)
-            self._await_workers()
+            self._client = self._connected(where, memory)
         except BaseException:
             self._leaving.close()
             raise
 
-    def _connected(self, where: Any) -> Any:
+    def _connected(self, where: Any, memory: int | None) -> Any:
         distributed = self._distributed
-        self._is_local = isinstance(where, int)
         if isinstance(where, distributed.Client):
-            if where.asynchronous:
-                raise TypeError("workers must not be an asynchronous client")
-            if where.status != "running":
-                raise ClusterError(f"the client in workers={where!r} is not connected")
+            if where.asynchronous or where.status != "running":
+                raise ClusterError(f"the client in workers={where!r} is asynchronous or not connected")
             self._where = str(where.scheduler.address)
             return where
-        if self._is_local:
-            where = self._leaving.enter_context(_local(distributed, where, self._memory))
-        elif not isinstance(where, str | distributed.deploy.Cluster):
+        if isinstance(where, int):
+            where = self._leaving.enter_context(_local(distributed, where, memory))
+        elif not isinstance(where, str):
             raise TypeError(f"workers must be a number, the address of a Dask scheduler or a client, got {where!r}")
         self._where = where if isinstance(where, str) else where.scheduler_address
         try:
-            client = distributed.Client(where, timeout=CONNECT_SECONDS, set_as_default=False)
+            client = distributed.Client(where, timeout=PATIENCE, set_as_default=False)
         except (OSError, ValueError) as error:
             raise ClusterError(f"no Dask scheduler answers at workers={self._where!r}: {error}") from error
-        self._leaving.callback(_leave, client)
+        self._leaving.enter_context(suppress(OSError, TimeoutError))  # the scheduler may be gone
+        self._leaving.callback(client.close, timeout=FETCH_SECONDS)
         return client
-
-    def _await_workers(self) -> None:
-        end = time.monotonic() + CONNECT_SECONDS
-        while not self._count():
-            if time.monotonic() > end:
-                raise ClusterError(f"the cluster at {self._where} has no workers: start some with `dask worker`")
-            self._stop_signal.check()
-            time.sleep(0.02)
-
-    @property
-    def workers(self) -> int:
-        """How many batches are computed at a time, by the latest count."""
-        return max(self._counted, 1)
 
     @property
     def batch_seconds(self) -> float:
-        """How long a batch should take, with as many workers as there are."""
-        return batch_seconds(self.workers)
-
-    @property
-    def note(self) -> str | None:
-        """Where the cluster and its dashboard are."""
-        link = self._client.dashboard_link if not self._is_local and find_spec("bokeh") is not None else None
-        dashboard = "" if link is None else f", dashboard at {link}"
-        return f"{self.workers} worker{'s' * (self.workers > 1)} at {self._where}{dashboard}"
+        """How long a batch should take: a second, or more if a hundred batches a second would keep a scheduler busy."""
+        return max(1.0, self.workers / 100)
 
     def send(self, batch: Batch) -> None:
         """Sends a batch.
@@ -142,12 +123,12 @@ class DaskPool:
         """
         if batch.work not in self._works:
             self._works[batch.work] = pack(batch.work), None
-        batch.ticket = _Ticket()
-        self._sent.add(batch)
-        self.wait([batch], 0.0)
+        self.under_way.append(batch)
+        if self._client.status == "running":
+            self._advance(batch)
 
-    def wait(self, batches: Sequence[Batch], seconds: float) -> None:
-        """Waits until one of these batches is done, but no longer than that.
+    def receive(self, seconds: float) -> list[Batch]:
+        """Waits until a batch is done, but no longer than that; all that are done.
 
         Raises:
             ClusterError: the cluster is gone.
@@ -155,70 +136,56 @@ class DaskPool:
         end = time.monotonic() + seconds
         try:
             while True:
-                self._check()
-                if self._client.status == "running":
-                    for batch in batches:
+                if self._client.status in ("closing", "closed"):
+                    raise ClusterError(f"the cluster at {self._where} is gone: no scheduler answers")
+                if self._client.status == "running":  # otherwise Dask tries to connect again
+                    self._count()
+                    for batch in self.under_way:
                         self._advance(batch)
-                if any(batch.done is not None for batch in batches) or time.monotonic() >= end:
+                if time.monotonic() - self._seen > PATIENCE:
+                    raise ClusterError(f"the cluster at {self._where} has no workers: start some with `dask worker`")
+                arrived = [batch for batch in self.under_way if batch.done is not None]
+                if arrived or time.monotonic() >= end:
                     break
                 time.sleep(0.005)
         except ClusterError:
             raise
         except Exception as error:  # of whatever kind Dask raises
             raise ClusterError(f"the cluster at {self._where} is gone: {type(error).__name__}: {error}") from error
-        self._sent = {batch for batch in self._sent if batch.done is None}
+        self.under_way = [batch for batch in self.under_way if batch.done is None]
+        return arrived
 
     def close(self) -> None:
         """Discards work in progress. Processes of our own are ended; a cluster is left as it was."""
-        with self._leaving:
-            for future in [
-                *(found for _, found in self._works.values()),
-                *(batch.ticket.future for batch in self._sent),
-            ]:
+        futures = [*(future for _, future in self._works.values()), *(batch.ticket for batch in self.under_way)]
+        with self._leaving, suppress(Exception):  # the client may be closed
+            for future in futures:
                 if future is not None:
-                    with contextlib.suppress(Exception):  # the client may be closed
-                        future.release()
+                    future.release()
 
-    def _check(self) -> None:
-        """Raises if the cluster is gone; counts the workers every two seconds, because they may come and go."""
-        lost_seconds = 120.0  # how long batches wait for workers, after all have gone
-        if self._client.status in ("closing", "closed"):
-            raise ClusterError(f"the cluster at {self._where} is gone: no scheduler answers")
-        now = time.monotonic()
-        if self._client.status == "running" and now - self._counted_at >= 2.0:
-            self._count()
-        if now - self._seen_at > lost_seconds:
-            raise ClusterError(f"the cluster at {self._where} has had no workers for {lost_seconds:g} s")
-
-    def _count(self) -> int:
-        """Counts the workers, by their threads; the count stays if the scheduler does not answer."""
-        with contextlib.suppress(OSError, TimeoutError):
-            self._counted = sum(self._client.nthreads(callback_timeout=FETCH_SECONDS).values())
-        self._counted_at = time.monotonic()
-        if self._counted:
-            self._seen_at = self._counted_at
-        return self._counted
+    def _count(self) -> None:
+        """Counts the workers by their threads, every two seconds: they come and go."""
+        if time.monotonic() - self._counted < 2.0:
+            return
+        with suppress(OSError, TimeoutError):  # the count stays if the scheduler does not answer
+            found = sum(self._client.nthreads(callback_timeout=FETCH_SECONDS).values())
+            if found:
+                self.workers, self._seen = found, time.monotonic()
+        self._counted = time.monotonic()
 
     def _advance(self, batch: Batch) -> None:
         """Sends a batch that is not on its way, and receives one that is back."""
-        ticket: _Ticket = batch.ticket
-        if ticket.future is None:
+        if batch.ticket is None:
             self._submit(batch)
-        if ticket.future.status not in ("finished", "error", "cancelled"):
+        if batch.ticket.status not in ("finished", "error", "cancelled"):
             return
         try:
-            batch.done = ticket.future.result(timeout=FETCH_SECONDS)
+            batch.done = batch.ticket.result(timeout=FETCH_SECONDS)
         except (self._distributed.KilledWorker, CancelledError) as lost:
-            ticket.future = None
-            ticket.attempts += 1
-            ticket.careful |= isinstance(lost, self._distributed.KilledWorker)
-            if ticket.attempts >= 20:
-                chunk = f"chunk {batch.chunks[0].number} (seed {batch.work.seed})"
-                batch.done = Done(
-                    [], ClusterError(f"{chunk} was lost {ticket.attempts} times at {self._where}: {lost}")
-                )
+            batch.ticket = None
+            batch.careful |= isinstance(lost, self._distributed.KilledWorker)
         except Exception as failed:
-            if isinstance(failed, OSError) and ticket.future.status != "error":
+            if isinstance(failed, OSError) and batch.ticket.status != "error":
                 return  # the worker that has it does not answer; Dask may know of another, or compute it again
             problem = ClusterError(f"a worker at {self._where} cannot compute: {type(failed).__name__}: {failed}")
             problem.__cause__ = failed
@@ -231,34 +198,13 @@ class DaskPool:
         # The work is the result of a task, so that Dask makes it again if the workers that have it go away.
         if shipped is None or shipped.status in ("cancelled", "error"):
             with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
-                key = f"smoothplan-work-{uuid.uuid4().hex}"
-                shipped = self._client.submit(Shipped, data, key=key, pure=False)
+                shipped = self._client.submit(Shipped, data, key=f"smoothplan-work-{uuid.uuid4().hex}", pure=False)
             self._works[batch.work] = data, shipped
-        compiles = batch.work.compiled or isinstance(batch.work.model, JitModel)
-        order = Order(version("smoothplan"), batch.ticket.careful, self._seconds, 60.0 if compiles else WARM_UP)
-        key = f"smoothplan-{uuid.uuid4().hex}"
-        batch.ticket.future = self._client.submit(compute, shipped, batch.chunks, order, key=key, pure=False)
+        order = shipped, batch.chunks, self._limits, batch.careful, version("smoothplan")
+        batch.ticket = self._client.submit(compute, *order, key=f"smoothplan-{uuid.uuid4().hex}", pure=False)
 
 
-def batch_seconds(workers: int) -> float:
-    """How long a batch should take: a second, or more if a hundred batches a second would keep a scheduler busy.
-
-    >>> batch_seconds(2), batch_seconds(10_000)
-    (1.0, 100.0)
-    """
-    return max(1.0, workers / 100)
-
-
-def _leave(client: Any) -> None:
-    """Closes a client, whose scheduler may be gone."""
-    with contextlib.suppress(OSError, TimeoutError):
-        client.close(timeout=FETCH_SECONDS)
-
-
-# Processes on this machine
-
-
-@contextlib.contextmanager
+@contextmanager
 def _local(distributed: Any, workers: int, memory: int | None) -> Iterator[Any]:
     """A scheduler in this process, and workers that end with it. They do not import the user's own script.
 
@@ -279,24 +225,17 @@ def _local(distributed: Any, workers: int, memory: int | None) -> Iterator[Any]:
             scheduler_kwargs={"dashboard": False},
             silence_logs=logging.CRITICAL,
         ) as cluster,
-        contextlib.ExitStack() as started,
+        ExitStack() as started,
     ):
         options = ["--nthreads", "1", "--memory-limit", "auto" if memory is None else str(memory)]
         options += ["--local-directory", folder, "--host", "127.0.0.1"]
         options += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
         for _ in range(workers):
-            process = start_python("serve", cluster.scheduler_address, *options, session=True, settings=settings)
-            started.callback(_end_group, process)
+            process = _start_python("serve", cluster.scheduler_address, *options, session=True, settings=settings)
+            started.callback(process.communicate)
+            started.enter_context(suppress(ProcessLookupError, PermissionError))
+            started.callback(os.killpg, process.pid, signal.SIGKILL)
         yield cluster
-
-
-def _end_group(process: Any) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-
-
-# How work travels
 
 
 def pack(work: Work) -> bytes:
@@ -313,7 +252,7 @@ def pack(work: Work) -> bytes:
 
     own = [module for name, module in list(sys.modules.items()) if name != "__main__" and _is_own(name, module)]
     try:
-        with contextlib.ExitStack() as registered:
+        with ExitStack() as registered:
             for pickler in (cloudpickle, numba.cloudpickle):
                 for module in own:
                     if module.__name__ not in pickler.list_registry_pickle_by_value():
@@ -335,3 +274,175 @@ def _is_own(name: str, module: Any) -> bool:
     path = Path(file).resolve()
     python = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib")]
     return {"site-packages", "dist-packages"}.isdisjoint(path.parts) and not any(map(path.is_relative_to, python))
+
+
+# In other processes: workers of Dask, and their children
+
+
+def _start_python(function: str, *arguments: str, session: bool = False, settings: dict[str, str] | None = None) -> Any:
+    """A Python process that calls a function of this module, and can import whatever this process can."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", f"from {__name__} import {function}; {function}()", *arguments],
+        stdin=subprocess.PIPE,  # which is closed when this process ends, in whatever way
+        stdout=2,  # output of a simulator goes to standard error
+        env=os.environ | (settings or {}) | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        start_new_session=session,
+    )
+
+
+def _end_with_parent(end: Callable[[], None]) -> None:
+    """Ends this process as soon as the one that started it has ended."""
+
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        end()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def serve() -> None:
+    """A worker of Dask in this process, with the nanny that starts it again if it dies."""
+    from distributed.cli.dask_worker import main
+
+    _end_with_parent(lambda: os.killpg(os.getpid(), signal.SIGKILL))
+    main(sys.argv[1:])
+
+
+class Shipped:
+    """Work on a worker: unpacked once, in bytes if it travels on. Dask forgets it when its run is over."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.warm: set[str] = set()  # the kinds of chunks that it has computed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Shipped, (self._data,)
+
+    @cached_property
+    def work(self) -> Work:
+        """The work itself. Only bytes that this program has packed are unpacked: they can run any code."""
+        try:
+            found: Work = pickle.loads(self._data)
+            return found
+        except BaseException as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise RuntimeError(f"this simulator cannot be set up in another process: {reason}") from error
+
+
+def compute(shipped: Shipped, chunks: list[Chunk[Any]], limits: Limits, careful: bool, wanted: str) -> Done:
+    """Computes a batch on a worker, or carefully in a child of it, with the wanted version of smoothplan."""
+    here = version("smoothplan")
+    if here != wanted:
+        raise RuntimeError(f"a worker has smoothplan {here}: install version {wanted} there")
+    if careful:
+        return _in_child(shipped, chunks, limits)
+    with Path(os.devnull).open("w") as nowhere:
+        return _computed(shipped, chunks, limits, nowhere)
+
+
+_one_limited = threading.Lock()  # the timer of faulthandler is one for the process
+
+
+def _computed(
+    shipped: Shipped, chunks: list[Chunk[Any]], limits: Limits, late: IO[str], notes: "_Notes | None" = None
+) -> Done:
+    """Computes chunks in this process. It ends, with its traceback in a file, if one of them takes too long."""
+    work = shipped.work
+
+    @contextmanager
+    def around(chunk: Chunk[Any]) -> Iterator[None]:
+        if notes is not None:
+            # Compiled code makes its calls unseen, so a first one stands for all.
+            rng = streams.generator(work.seed, chunk.number, work.role)
+            notes.chunk = chunk.number
+            notes(np.asarray(work.state)[None], np.array([chunk.action]), rng)
+        if limits is None:
+            yield
+            return
+        with _one_limited:
+            seconds = limits[chunk.draw.__qualname__ not in shipped.warm]
+            faulthandler.dump_traceback_later(seconds, exit=True, file=late)
+            try:
+                yield
+            finally:
+                faulthandler.cancel_dump_traceback_later()
+        shipped.warm.add(chunk.draw.__qualname__)
+
+    before = watcher.set(notes)
+    try:
+        done = work.each(chunks, around)
+    finally:
+        watcher.reset(before)
+    if done.error is not None:  # its traceback does not travel
+        done.error.add_note(f"in a worker process:\n{''.join(traceback.format_exception(done.error)).rstrip()}")
+    return done
+
+
+def _in_child(shipped: Shipped, chunks: list[Chunk[Any]], limits: Limits) -> Done:
+    """Computes a batch in a child process. If that dies, the simulator is to blame."""
+    import cloudpickle
+    import distributed
+    import psutil
+
+    limit = distributed.get_worker().memory_manager.memory_limit or math.inf
+    most, used = 0.95 * limit, 0  # the share at which Dask ends a worker
+    with tempfile.TemporaryDirectory(prefix="smoothplan-") as name:
+        folder = Path(name)
+        (folder / "batch").write_bytes(cloudpickle.dumps((shipped, chunks, limits)))
+        child = _start_python("compute_in_child", name)
+        try:
+            while child.poll() is None and used <= most:
+                time.sleep(0.02)
+                with suppress(psutil.NoSuchProcess):
+                    used = psutil.Process(child.pid).memory_info().rss
+        finally:
+            child.kill()
+            child.communicate()
+        found = {file.name: file.read_bytes() for file in folder.iterdir()}
+    if "done" in found:
+        done: Done = pickle.loads(found["done"])
+        return done
+    if not found.get("call"):
+        raise RuntimeError(f"a child of a worker ended before the first simulator call, with status {child.returncode}")
+    late = found["late"].decode().rstrip()
+    if limits is not None and late:
+        reason = f"a chunk took longer than chunk_seconds={limits[0]:g} s"
+    elif used > most:
+        reason = f"the simulator needs more memory than its process may have: {used} of {limit} bytes in use"
+    else:
+        reason = "the simulator ended its process, by a crash or an exit"
+    row = int.from_bytes(found["call"][:8], "little") - 1
+    chunk, states, actions, words = pickle.loads(found["call"][8:])
+    guilty = row if 0 <= row < len(actions) else 0 if len(actions) == 1 else None
+    call = Call(states, actions, words, shipped.work.seed, chunk, guilty)
+    where = "in compiled code, of which engine='batched' names the call; it begins with " * shipped.work.compiled
+    error = SimulatorError(f"{reason} ({where}{call.place()})", call)
+    if late:
+        error.add_note(f"in a worker process:\n{late}")
+    return Done([], error)
+
+
+def compute_in_child() -> None:
+    """In the child: computes a batch, and writes down each simulator call before it is made."""
+    folder = Path(sys.argv[1])
+    _end_with_parent(lambda: os._exit(1))
+    with (folder / "late").open("w") as late, (folder / "call").open("wb") as file:
+        shipped, chunks, limits = pickle.loads((folder / "batch").read_bytes())
+        done = _computed(shipped, chunks, limits, late, _Notes(file.fileno()))
+    (folder / "new").write_bytes(pickle.dumps(done))
+    (folder / "new").rename(folder / "done")
+
+
+class _Notes:
+    """Writes down a simulator call before it is made: the row that is stepped plus 1, in eight bytes, and the call."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self.chunk = 0
+
+    def __call__(self, states: NDArray[Any], actions: Ints, rng: np.random.Generator) -> None:
+        call = pickle.dumps((self.chunk, states, actions, streams.generator_words(rng)))
+        os.pwrite(self._file, bytes(8) + call, 0)
+
+    def row(self, row: int) -> None:
+        os.pwrite(self._file, (row + 1).to_bytes(8, "little"), 0)

@@ -1,7 +1,12 @@
-"""The one driver: run a planner at a state, and stop with a valid interval whatever happens."""
+"""The drivers: `plan` runs a planner at a state and stops with a valid interval whatever happens; `check_model`.
+
+Every driver works within a `session`.
+"""
 
 import os
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -9,17 +14,22 @@ from typing import Any, get_args
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats
+from smoothplan.base.compiling import announcing, working_time
 from smoothplan.base.records import Arrays, Record
+from smoothplan.base.stopping import Stopped, StopSignal
+from smoothplan.models.calls import SimulatorError
 from smoothplan.models.model import GenerativeModel, Oracle, Transition, action_names, required_model
 from smoothplan.models.tabular import TabularModel
-from smoothplan.run.checkpoint import described
-from smoothplan.run.chunks import repeated
-from smoothplan.run.progress import Shown
+from smoothplan.models.testing import Examination, ModelReport
+from smoothplan.run.checkpoint import Checkpoint, described
+from smoothplan.run.chunks import ClusterError, repeated
+from smoothplan.run.progress import Display, Shown
 from smoothplan.run.records import EngineName, GapDetails, Planner, Root, Snapshot, Status, Support, required_planner
-from smoothplan.run.session import session
+from smoothplan.run.workers import Workers
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import depends_on_state
 
@@ -146,19 +156,120 @@ def plan(
         checkpoint=checkpoint,
         identity=identity,
         probe=partial(_probe, root),
-    ) as opened:
-        run, display = planner.start(root), opened.display
+    ) as (force, display):
+        run = planner.start(root)
 
         def result(status: Status) -> PlanResult:
             # Calls include those of a chunk that was stopped.
             found = run.result()
-            return _result(planner, root, replace(found, calls=found.calls + opened.workers.abandoned), status)
+            return _result(planner, root, replace(found, calls=found.calls + force.abandoned), status)
 
-        status = opened.drive(lambda: run.run(opened.workers, display), lambda: result("interrupted"))
+        status = drive(lambda: run.run(force, display), lambda: result("interrupted"))
         found = result(status)
         display.update(found.calls, found.interval, getattr(found.details, "progress", None))
         display.end(status)
     return replace(found, seconds=time.perf_counter() - started)
+
+
+@contextmanager
+def session(
+    *,
+    title: str = "planning",
+    unit: str = "calls",
+    progress: Shown = False,
+    epsilon: float | None = None,
+    max_calls: int | None = None,
+    max_seconds: float | None = None,
+    begun: float | None = None,
+    workers: Any = 1,
+    chunk_seconds: float | None = None,
+    worker_memory: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    identity: Mapping[str, str] | None = None,
+    probe: Callable[[], Arrays] | None = None,
+    signals: bool = True,
+) -> Iterator[tuple[Workers, Display]]:
+    """Opens workers, stop signal, progress display, compile notice and checkpoint; closes them whatever happens.
+
+    Args:
+        title, unit: of the display.
+        progress, workers, chunk_seconds, worker_memory, checkpoint: as for `plan`.
+        epsilon, max_calls: the goal and the limit that the display measures progress by.
+        max_seconds: stops the work; on the clock of `working_time`.
+        begun: when that time began; now by default.
+        identity: of the run, for its checkpoint.
+        probe: see `Workers`.
+        signals: whether Ctrl-C and SIGTERM stop the work with a valid result; otherwise they have their usual effect.
+    """
+    begun = working_time() if begun is None else begun
+    display = Display(progress, title=title, unit=unit, epsilon=epsilon, max_calls=max_calls, max_seconds=max_seconds)
+    stop_signal = StopSignal(None if max_seconds is None else begun + max_seconds, chunk_seconds)
+    force = Workers(
+        workers, chunk_seconds=chunk_seconds, worker_memory=worker_memory, stop_signal=stop_signal, probe=probe
+    )
+    if checkpoint is not None:  # opened last: no mistake in an argument leaves a file behind
+        force.checkpoint = Checkpoint(checkpoint, identity or {})
+    with (
+        stop_signal.on_signals() if signals else nullcontext(),
+        force,
+        display,
+        announcing(lambda: display.note("compiling (once)")),  # the next run finds the code in the cache
+    ):
+        if force.checkpoint is not None and force.checkpoint.resumed:
+            display.note(f"resumed from {checkpoint}")
+        yield force, display
+
+
+def drive(work: Callable[[], Status], partial: Callable[[], Any]) -> Status:
+    """Works to the end, or until something stops the work; the reason why it ended.
+
+    Args:
+        work: returns its own reason.
+        partial: the result so far, which an error of the simulator or of the cluster carries as `partial`.
+    """
+    try:
+        return work()
+    except Stopped as stopped:
+        return stopped.reason
+    except KeyboardInterrupt:
+        return "interrupted"
+    except (SimulatorError, ClusterError) as error:
+        error.partial = partial()
+        raise
+
+
+def check_model(
+    model: GenerativeModel,
+    states: ArrayLike | None = None,
+    *,
+    seed: int = 0,
+    rounds: int = 50,
+    progress: Shown = False,
+) -> ModelReport:
+    """Calls a simulator in ways that reveal broken promises, and raises `ModelError` at the first one.
+
+    It checks shapes, dtypes, reward range and kind, non-finite numbers, terminal states and the bound on successors;
+    that states are not changed in place; that the same generator gives the same result; and that no call depends on an
+    earlier one. A `value_range` is refuted if random actions earn significantly more; for a table, `exact.solve` with
+    `HardMax` checks it exactly.
+
+    Args:
+        model: the simulator.
+        states: states to start from, [n, ...]; the model's initial state by default.
+        seed: seed of the random walk that looks for more states.
+        rounds: steps of that walk.
+        progress: True to show the calls made on standard error, "json" for JSON lines.
+
+    Returns:
+        A report of the calls made. A pass is evidence, not proof.
+    """
+    examination = Examination(model, states, seed, rounds)
+    with session(title="checking", progress=progress, max_calls=examination.most_calls, signals=False) as (_, display):
+        with display.polling(lambda: examination.calls):
+            report = examination.run()
+        display.update(report.calls)
+        display.end("completed")
+    return report
 
 
 def model_identity(model: GenerativeModel, state: Any) -> dict[str, str]:

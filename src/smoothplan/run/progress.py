@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from types import TracebackType
 from typing import IO, Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -66,6 +65,9 @@ class Display(AbstractContextManager["Display"]):
         max_calls: the limit on calls, or the number of things to do.
         max_seconds: the limit on time.
         clock: the time in seconds; by default one that stands still while code is compiled.
+
+    Attributes:
+        shown: whether there is anything to see; otherwise updates have no effect.
     """
 
     def __init__(
@@ -81,61 +83,58 @@ class Display(AbstractContextManager["Display"]):
     ) -> None:
         if not isinstance(progress, bool) and not (isinstance(progress, str) and progress == "json"):
             raise ValueError(f'progress must be True, False or "json", got {progress!r}')
-        self._mode, self._unit, self._epsilon, self._clock = progress, unit, epsilon, clock
-        self.shown = progress is not False  # without a display, updates have no effect
-        self._limit: int | None = None  # also if it is more than any run makes
+        self.shown, self._json = progress is not False, progress == "json"
+        self._unit, self._epsilon, self._max_seconds, self._clock = unit, epsilon, max_seconds, clock
+        self._limit: int | None = None
         if max_calls is not None:
             self.expect(max_calls)
-        self._max_seconds = max_seconds
         self._calls, self._next, self._detail, self._status = 0, -math.inf, "", ""
         self._interval: tuple[float, float] | None = None
         self._gap: GapProgress | None = None
-        if progress is False:
+        if not self.shown:
             return
         with paused_clock():
             from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         self._file = _StandardError()
-        console = Console(file=cast(IO[str], self._file))
-        self._wide = console.width >= 110  # columns: enough for the title and every number
         self._bar = Progress(
-            *([TextColumn("{task.description}", markup=False)] if self._wide else []),
-            BarColumn(bar_width=20 if self._wide else 10),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(10),
             TextColumn("{task.fields[text]}", markup=False),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}", markup=False),
-            console=console,
+            TimeRemainingColumn(),
+            console=Console(file=cast(IO[str], self._file)),
             transient=True,
             get_time=clock,
-            disable=progress == "json",
+            disable=self._json,
         )
-        self._bar.add_task(title, total=None, text="", left="")
+        self._bar.add_task(title, total=None, text="")
         (self._task,) = self._bar.tasks
 
     def __enter__(self) -> "Display":
-        if self._mode:
+        if self.shown:
             self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._mode:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self.shown:
             self._bar.stop()
-        if self._mode == "json":
+        if self._json:
             ending = "interrupted" if isinstance(error, KeyboardInterrupt) else "ended" if error is None else "failed"
             self._write(self._status or ending)
 
     def expect(self, calls: int) -> None:
-        """Lowers the limit on calls; a higher one has no effect."""
+        """Lowers the limit on calls; a higher one has no effect, nor has one that no run reaches."""
         if calls < 10**18:
             self._limit = calls if self._limit is None else min(calls, self._limit)
 
     def update(self, calls: int, interval: tuple[float, float] | None = None, gap: GapProgress | None = None) -> None:
         """Shows the calls made, the interval, and the progress towards an action that is good enough, if any."""
         self._calls, self._interval, self._gap = int(calls), interval, gap
-        if self._mode and self._clock() >= self._next:
-            self._next = self._clock() + (LINE_SECONDS if self._mode == "json" else 0.1)
+        if self.shown and self._clock() >= self._next:
+            self._next = self._clock() + (LINE_SECONDS if self._json else 0.1)
             self._refresh()
-            if self._mode == "json":
+            if self._json:
                 self._write("running")
 
     def show(self, text: str) -> None:
@@ -145,9 +144,9 @@ class Display(AbstractContextManager["Display"]):
 
     def note(self, text: str) -> None:
         """Prints a line that stays, or an object with this text only."""
-        if self._mode == "json":
+        if self._json:
             self._print({"note": text})
-        elif self._mode:
+        elif self.shown:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def end(self, status: str) -> None:
@@ -158,65 +157,57 @@ class Display(AbstractContextManager["Display"]):
     @contextmanager
     def polling(self, calls: Callable[[], int]) -> Iterator[None]:
         """Shows the calls of work that does not update the display itself, twice per second."""
+        if not self.shown:
+            yield
+            return
         over = threading.Event()
 
         def show() -> None:
             while not over.wait(0.5):
                 self.update(calls())
 
-        watcher = threading.Thread(target=show, daemon=True)
-        if self._mode:
-            watcher.start()
+        poller = threading.Thread(target=show, daemon=True)
+        poller.start()
         try:
             yield
         finally:
             over.set()
-            if watcher.is_alive():
-                watcher.join()
+            poller.join()
 
     def _refresh(self) -> None:
-        if not self._mode:
+        if not self.shown:
             return
-        limit, text = self._limit, amount(self._calls)
-        self._bar.update(self._task.id, completed=float(self._calls), total=limit)
-        speed, left = self._task.speed, self._left
-        if limit is not None and self._wide:
-            text += f" of{' at most' * (self._unit == 'calls')} {amount(limit)}"
+        task, text = self._task, amount(self._calls)
+        self._bar.update(task.id, completed=float(self._calls))
+        speed = task.speed  # recent, without calls of an earlier, resumed run
+        ends: list[float | None] = [self._limit]  # calls in all, estimated
+        if self._max_seconds is not None and speed:
+            ends.append(self._calls + speed * (self._max_seconds - (task.elapsed or 0.0)))
+        if self._limit is not None:
+            text += f" of{' at most' * (self._unit == 'calls')} {amount(self._limit)}"
         text += f" {self._unit}" + (f", {amount(round(speed))}/s" if speed and self._unit == "calls" else "")
         if self._gap is not None:
-            text += f" gap {self._gap.gap:.4g}, {self._gap.fraction:.2%} of the range"
-            if self._gap.price is not None and self._wide:
-                text += f", about {amount(round(self._gap.price))} calls in all"
+            ends.append(self._gap.price)
+            text += f", gap {self._gap.gap:.4g}, {self._gap.fraction:.2%} of the range"
         elif self._interval is not None:
-            text += "{} [{:.4f}, {:.4f}]".format(" value in" * self._wide, *self._interval)
-        text += f" {self._detail}" if self._detail else ""
-        self._bar.update(self._task.id, text=text, left="" if left is None else f"{duration(left)} left")
-
-    @property
-    def _left(self) -> float | None:
-        """Seconds left, estimated; None in the first two seconds."""
-        elapsed, speed = self._task.elapsed or 0.0, self._task.speed  # recent, without calls of an earlier, resumed run
-        left = math.inf if self._max_seconds is None else self._max_seconds - elapsed
-        if speed:
-            calls = self._limit or math.inf
-            if self._gap is not None:
-                calls = min(calls, math.inf if self._gap.price is None else self._gap.price)
-            elif self._interval is not None and self._epsilon:
+            low, high = self._interval
+            text += f", value in [{low:.4f}, {high:.4f}]"
+            if self._epsilon and math.isfinite(high - low):
                 # As if the width of the interval were proportional to 1/√calls.
-                ratio = (self._interval[1] - self._interval[0]) / (2.0 * self._epsilon)
-                calls = min(calls, self._calls * max(ratio, 1.0) ** 2 if math.isfinite(ratio) else math.inf)
-            left = min(left, (calls - self._calls) / speed)
-        return max(left, 0.0) if math.isfinite(left) and elapsed >= 2.0 else None
+                ends.append(self._calls * max((high - low) / (2.0 * self._epsilon), 1.0) ** 2)
+        known = [end for end in ends if end is not None]
+        task.total = max(min(known), self._calls) if known else None
+        task.finished_time = None  # for Rich: an estimate that is reached may grow again
+        task.fields["text"] = f"{text} {self._detail}".rstrip()
 
     def _write(self, status: str) -> None:
-        speed, left = self._task.speed, self._left
         fields: dict[str, Any] = {
             "seconds": round(self._task.elapsed or 0.0, 3),
             "calls": self._calls,
-            "calls_per_second": None if speed is None else round(speed, 1),
+            "calls_per_second": None if self._task.speed is None else round(self._task.speed, 1),
             "interval": self._interval,
             "at_most_calls": self._limit,
-            "seconds_left": None if left is None else round(left, 1),
+            "seconds_left": self._task.time_remaining,
             "status": status,
         }
         if (gap := self._gap) is not None:
@@ -227,18 +218,6 @@ class Display(AbstractContextManager["Display"]):
     def _print(self, fields: dict[str, Any]) -> None:
         self._file.write(f"{json.dumps(plain(fields), allow_nan=False)}\n")
         self._file.flush()
-
-
-def duration(seconds: float) -> str:
-    """A time in short.
-
-    >>> duration(40.2), duration(600), duration(9000), duration(1e6)
-    ('40 s', '10 min', '2.5 h', '12 days')
-    """
-    for limit, unit, text in ((120, 1, "{:.0f} s"), (7200, 60, "{:.0f} min"), (172_800, 3600, "{:.1f} h")):
-        if seconds < limit:
-            return text.format(seconds / unit)
-    return f"{seconds / 86400:,.0f} days"
 
 
 class _StandardError:

@@ -1,16 +1,17 @@
-"""Computes the chunks of a run, in any order, and returns the outcomes in the order of the chunks.
+"""Computes the work of a run: chunks in any order, outcomes in the order of the chunks; and searches, in slices.
 
 Chunk c draws from stream c, and chunks are made before their outcomes are known. So the result of a run does not depend
 on where or when a chunk was computed, and an outcome may also come from a checkpoint. Other threads and processes get
 chunks in batches that take long enough to be worth sending, by the measured seconds per chunk.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, suppress
 from contextvars import copy_context
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.stopping import Stopped, StopSignal, current
 from smoothplan.run.checkpoint import Checkpoint, CheckpointError, ChunkRow
 from smoothplan.run.chunks import Batch, Chunk, ClusterError, Done, Outcome, Sums, T, Work
+from smoothplan.run.cluster import DaskPool
 
 AHEAD = 2
 """Batches sent per worker: one running, one waiting."""
@@ -26,40 +28,18 @@ AHEAD = 2
 BEHIND = 16
 """Batches per worker that may be done before their turn, while they wait for a slow one."""
 
-
-class Pool(Protocol):
-    """Threads, or processes."""
-
-    @property
-    def note(self) -> str | None:
-        """A note for the user, if any."""
-
-    @property
-    def workers(self) -> int:
-        """How many batches are computed at a time."""
-
-    @property
-    def batch_seconds(self) -> float:
-        """How long a batch should take: much longer than it takes to send it."""
-
-    def send(self, batch: Batch) -> None:
-        """Queues a batch."""
-
-    def wait(self, batches: Sequence[Batch], seconds: float) -> None:
-        """Waits until one of these batches is done, but no longer than that."""
-
-    def close(self) -> None:
-        """Discards work in progress. No thread and no process is left behind."""
+SLICE_CALLS = 20_000
+"""Simulator calls, and rounds, after which a search looks at the clock, at most."""
 
 
 class ThreadPool:
     """Threads: for compiled engines, which release the interpreter lock."""
 
-    batch_seconds = 0.05
-    note = None
+    batch_seconds = 0.05  # how long a batch should take: much longer than it takes to send it
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
+        self.under_way: list[Batch] = []
         self._stop_signal = StopSignal()
         self._threads = ThreadPoolExecutor(workers)
 
@@ -68,14 +48,17 @@ class ThreadPool:
         context = copy_context()
         context.run(current.set, self._stop_signal)
         batch.ticket = self._threads.submit(context.run, batch.work.each, batch.chunks)
+        self.under_way.append(batch)
 
-    def wait(self, batches: Sequence[Batch], seconds: float) -> None:
-        """Waits until one of these batches is done, but no longer than that."""
-        wait([batch.ticket for batch in batches], seconds, FIRST_COMPLETED)
-        for batch in batches:
-            if batch.ticket.done() and not batch.ticket.cancelled():
-                error = batch.ticket.exception()
-                batch.done = batch.ticket.result() if error is None else Done([], error)
+    def receive(self, seconds: float) -> list[Batch]:
+        """Waits until a batch is done, but no longer than that; all that are done."""
+        wait([batch.ticket for batch in self.under_way], seconds, FIRST_COMPLETED)
+        arrived = [batch for batch in self.under_way if batch.ticket.done()]
+        for batch in arrived:
+            error = batch.ticket.exception()
+            batch.done = batch.ticket.result() if error is None else Done([], error)
+            self.under_way.remove(batch)
+        return arrived
 
     def close(self) -> None:
         """Waits for compiled chunks, which are short; other simulators are stopped at their next call."""
@@ -94,7 +77,6 @@ class Workers(AbstractContextManager["Workers"]):
         checkpoint: outcomes are written there before they count, and looked up.
         probe: makes a few simulator calls, which a run that continues from snapshots makes again and compares.
         stop_signal: stops the run.
-        announce: shows a note to the user.
 
     Attributes:
         abandoned: simulator calls of the chunk that failed or, in this thread, was stopped. No outcome includes them.
@@ -109,7 +91,6 @@ class Workers(AbstractContextManager["Workers"]):
         checkpoint: Checkpoint | None = None,
         probe: Callable[[], Arrays] | None = None,
         stop_signal: StopSignal | None = None,
-        announce: Callable[[str], None] = lambda text: None,
     ) -> None:
         # Dask tells a client from other objects, when work begins.
         self._wanted = arguments.whole("workers", workers) if isinstance(workers, int | float) else workers
@@ -121,10 +102,8 @@ class Workers(AbstractContextManager["Workers"]):
         self._verified: set[str] = set()  # kinds of chunks of which one was computed again, and compared
         self.stop_signal = stop_signal or StopSignal()
         self.abandoned = 0
-        self._announce = announce
         self._started = False
-        self._pool: Pool | None = None
-        self._under_way: list[Batch] = []
+        self._pool: ThreadPool | DaskPool | None = None
         self._pace: dict[str, float] = {}  # seconds of a chunk
 
     def __exit__(self, *_: object) -> None:
@@ -138,7 +117,7 @@ class Workers(AbstractContextManager["Workers"]):
             if self._pool is not None:
                 last.callback(self._pool.close)
                 with suppress(ClusterError):  # whatever ended the run comes first
-                    self._receive(0.0)
+                    self._receive(self._pool, 0.0)
 
     def in_order(self, work: Work, chunks: Iterable[Chunk[T]]) -> Generator[tuple[Chunk[T], Outcome[T]], None, None]:
         """Computes chunks and yields each with its outcome, in their order. Chunks are asked for as they are needed.
@@ -150,23 +129,19 @@ class Workers(AbstractContextManager["Workers"]):
         """
         if not self._started:
             self._pool, self._started = self._pool_for(work), True
-            if self._pool is not None and self._pool.note is not None:
-                self._announce(self._pool.note)
         pool = self._pool
         for chunk, outcome in self._here(work, chunks) if pool is None else self._elsewhere(pool, work, chunks):
             yield chunk, outcome
             self.stop_signal.check()
 
-    def _pool_for(self, work: Work) -> Pool | None:
+    def _pool_for(self, work: Work) -> ThreadPool | DaskPool | None:
         """Threads or processes for this work and all later work; None for this thread alone."""
         if isinstance(self._wanted, int) and self._seconds is None and self._memory is None:
             if self._wanted == 1:
                 return None
             if work.compiled:
                 return ThreadPool(self._wanted)
-        from smoothplan.run.cluster import DaskPool  # Dask may not be installed
-
-        return DaskPool(self._wanted, work, self.stop_signal, self._seconds, self._memory)
+        return DaskPool(self._wanted, work, self._seconds, self._memory)
 
     def _here(self, work: Work, chunks: Iterable[Chunk[T]]) -> Iterator[tuple[Chunk[T], Outcome[T]]]:
         for chunk in chunks:
@@ -178,24 +153,25 @@ class Workers(AbstractContextManager["Workers"]):
                 self._write(work, [chunk], [outcome])
             yield chunk, outcome
 
-    def _elsewhere(self, pool: Pool, work: Work, chunks: Iterable[Chunk[T]]) -> Iterator[tuple[Chunk[T], Outcome[T]]]:
+    def _elsewhere(
+        self, pool: ThreadPool | DaskPool, work: Work, chunks: Iterable[Chunk[T]]
+    ) -> Iterator[tuple[Chunk[T], Outcome[T]]]:
         batches = self._batches(pool, work, chunks)
         waiting: deque[Batch] = deque()  # in their order, done or not
         while True:
-            while len(self._under_way) < AHEAD * pool.workers and len(waiting) < BEHIND * pool.workers:
+            while len(pool.under_way) < AHEAD * pool.workers and len(waiting) < BEHIND * pool.workers:
                 batch = next(batches, None)
                 if batch is None:
                     break
                 waiting.append(batch)
                 if batch.done is None:
                     pool.send(batch)
-                    self._under_way.append(batch)
             if not waiting:
                 return
             first = waiting.popleft()
             while first.done is None:
                 self.stop_signal.check()
-                self._receive(0.05)
+                self._receive(pool, 0.05)
             yield from zip(first.chunks, first.done.outcomes, strict=False)
             self._raise(first.done)
 
@@ -207,7 +183,7 @@ class Workers(AbstractContextManager["Workers"]):
         if done.error is not None:
             raise done.error
 
-    def _batches(self, pool: Pool, work: Work, chunks: Iterable[Chunk[Any]]) -> Iterator[Batch]:
+    def _batches(self, pool: ThreadPool | DaskPool, work: Work, chunks: Iterable[Chunk[Any]]) -> Iterator[Batch]:
         """Chunks in batches; a chunk with a known outcome makes a batch of its own, which is done."""
         batch: list[Chunk[Any]] = []
         expected = 0.0
@@ -225,22 +201,15 @@ class Workers(AbstractContextManager["Workers"]):
         if batch:
             yield Batch(work, batch)
 
-    def _receive(self, patience: float) -> None:
+    def _receive(self, pool: ThreadPool | DaskPool, seconds: float) -> None:
         """Waits a little, and receives the batches that are done, in any order."""
-        if self._pool is None or not self._under_way:
-            return
-        self._pool.wait(self._under_way, patience)
-        arrived = [batch for batch in self._under_way if batch.done is not None]
-        self._under_way = [batch for batch in self._under_way if batch.done is None]
-        for batch in arrived:
+        for batch in pool.receive(seconds):
             assert batch.done is not None
             self._write(batch.work, batch.chunks, batch.done.outcomes)
             for chunk, outcome in zip(batch.chunks, batch.done.outcomes, strict=False):
                 kind = chunk.draw.__qualname__
                 # Follows a change within a few chunks.
                 self._pace[kind] = 0.5 * (outcome.seconds + self._pace.get(kind, outcome.seconds))
-        if self.checkpoint is not None:
-            self.checkpoint.sync_if_due()
 
     def _known(self, work: Work, chunk: Chunk[Any]) -> Outcome[Any] | None:
         """The outcome of a chunk from before the run was resumed. The first of each kind is made again, to compare."""
@@ -292,6 +261,49 @@ class Workers(AbstractContextManager["Workers"]):
         if self.checkpoint is not None:
             self._compare_probe(self.checkpoint)
             self.checkpoint.keep(name, saved())
+
+    def in_slices(self, search: Any, explore: Callable[[int, int], tuple[int, bool]], max_calls: int | None) -> bool:
+        """Searches until the search is over or has made all the calls that it may; whether it is over.
+
+        The rounds of such a search build on each other, so this thread makes them. Between slices the checkpoint is
+        written, if there is one, and the stop signal is checked.
+
+        Args:
+            search: has `calls`, and `saved` and `restore` for a checkpoint.
+            explore: searches until a number of calls is made, without exceeding a limit; returns the calls made so far
+                and whether the search is over.
+            max_calls: the limit of the run.
+        """
+        limit = 2**62 if max_calls is None else min(max_calls, 2**62)  # more calls than any run makes
+        over = False
+
+        def keep() -> None:
+            self.keep("search", lambda: search.saved() | {"over": np.array([over])})
+
+        def restore(arrays: Readable) -> None:
+            nonlocal over
+            search.restore(arrays)
+            over = bool(arrays["over"][0])
+
+        if not self.recall("search", restore):
+            keep()  # a search that cannot be saved is refused before the work, not after
+        elif over or search.calls >= limit:
+            return over  # one more slice would tighten its bounds: another result than that of the run that was saved
+        calls, next_keep = search.calls, time.perf_counter() + 1.0
+        while True:
+            # A slice is a tenth of the calls made, so that the clock is soon looked at with a slow simulator.
+            calls, over = explore(min(calls + min(SLICE_CALLS, 1 + int(0.1 * calls)), limit), limit)
+            ended = over or calls >= limit
+            # Only between slices can a search be saved and resumed with the same result.
+            stopped, started = self.stop_signal.is_pulled, time.perf_counter()
+            if ended or stopped or started >= next_keep:
+                keep()
+                # At most once per second, and a twentieth of the time.
+                next_keep = started + max(1.0, (time.perf_counter() - started) / 0.05)
+            if ended:
+                return over
+            if stopped:
+                self.stop_signal.check()
 
     def _compare_probe(self, checkpoint: Checkpoint) -> None:
         """Once: makes the calls of the probe, and compares them with those of an earlier run or keeps them."""
