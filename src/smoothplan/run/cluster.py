@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from smoothplan.base import streams
 from smoothplan.base.arguments import Ints
 from smoothplan.base.compiling import paused_clock
-from smoothplan.models.calls import Call, SimulatorError, watcher
+from smoothplan.models.model import Call, SimulatorError, watcher
 from smoothplan.run.chunks import Batch, Chunk, ClusterError, Done, Work
 
 PATIENCE = 60.0

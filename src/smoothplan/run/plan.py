@@ -21,8 +21,7 @@ from smoothplan.base.arguments import Floats
 from smoothplan.base.compiling import announcing, working_time
 from smoothplan.base.records import Arrays, Record
 from smoothplan.base.stopping import Stopped, StopSignal
-from smoothplan.models.calls import SimulatorError
-from smoothplan.models.model import GenerativeModel, Oracle, Transition, action_names, required_model
+from smoothplan.models.model import GenerativeModel, Oracle, SimulatorError, Transition, action_names, required_model
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.testing import Examination, ModelReport
 from smoothplan.run.checkpoint import Checkpoint, described
