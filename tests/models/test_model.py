@@ -94,7 +94,11 @@ def test_declarations_are_canonical_and_frozen() -> None:
     [
         ({"discount": 1}, ValueError, "discount must be at least 0 and below 1, got 1"),
         ({"reward_range": (2, 1)}, ValueError, "reward_range must have low ≤ high, got (2, 1)"),
-        ({"reward_kind": "normal"}, ValueError, "reward_kind must be one of deterministic, bernoulli, transition, bou"),
+        (
+            {"reward_kind": "normal"},
+            ValueError,
+            "reward_kind must be 'deterministic' or 'bernoulli' or 'transition' or",
+        ),
         ({"value_range": (0, np.inf)}, ValueError, "value_range[1] must be finite, got inf"),
         (
             {"value_range": (11, 12)},

@@ -301,7 +301,7 @@ def changed(name: str, place: tuple[int, ...], value: float) -> dict[str, Any]:
             sp.ModelError,
             "the mean reward 1.5 of state 0, action 1 is outside the range [0, 1]",
         ),
-        ({"initial_state": 2}, ValueError, "initial_state must be in 0..1, got 2"),
+        ({"initial_state": 2}, ValueError, "initial_state must be at most 1, got 2"),
         ({"state_names": ["a"]}, ValueError, "state_names must have 2 entries, got 1"),
     ],
 )

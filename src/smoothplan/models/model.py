@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -59,10 +59,7 @@ class GenerativeModel(Protocol):
 
     @property
     def max_successors(self) -> int | None:
-        """A bound on the number of different next states of one (s, a), or None if there is none.
-
-        A next state that sometimes ends the episode and sometimes does not counts twice.
-        """
+        """A bound on the number of different next states of one (s, a), or None if there is none."""
 
     @property
     def terminates(self) -> bool:
@@ -131,29 +128,21 @@ class Declarations:
     initial_state: Any = None
 
     def __post_init__(self) -> None:
-        kind = reward_kind(self.reward_kind)
+        start, successors = self.initial_state, self.max_successors
         vars(self).update(
             actions=arguments.whole("actions", self.actions),
             discount=arguments.discount_factor(self.discount),
-            reward_range=reward_range(kind, self.reward_range),
+            reward_range=reward_range(self.reward_kind, self.reward_range),
+            max_successors=None if successors is None else arguments.whole("max_successors", successors),
             terminates=arguments.flag("terminates", self.terminates),
+            initial_state=None if start is None else arguments.frozen(np.array(start)),
         )
-        if self.max_successors is not None:
-            vars(self).update(max_successors=arguments.whole("max_successors", self.max_successors))
-        if self.initial_state is not None:
-            vars(self).update(initial_state=arguments.frozen(np.array(self.initial_state)))
         vars(self).update(value_range=declared_values(self))
-
-
-def reward_kind(value: str) -> RewardKind:
-    """The kind of reward that a string names."""
-    if not isinstance(value, str) or value not in get_args(RewardKind):
-        raise ValueError(f"reward_kind must be one of {', '.join(get_args(RewardKind))}, got {value!r}")
-    return cast(RewardKind, value)
 
 
 def reward_range(kind: RewardKind, value: tuple[float, float]) -> tuple[float, float]:
     """A pair of finite numbers (low, high) with low ≤ high, which is (0, 1) for rewards of 0 or 1."""
+    arguments.one_of("reward_kind", kind, *get_args(RewardKind))
     found = arguments.interval("reward_range", value)
     if kind == "bernoulli" and found != (0.0, 1.0):
         raise ValueError(f"reward_range must be (0, 1) for bernoulli rewards, got {value!r}")
@@ -254,10 +243,10 @@ class Call:
                 raise ValueError(f"states of shape {states.shape}, actions of shape {actions.shape}")
             words = np.array(fields["generator"], dtype=np.uint64)
             streams.generator_from(words)
-            limits = {"seed": np.inf, "chunk": np.inf, "row": len(actions) - 1}
-            given = {name: most for name, most in limits.items() if fields[name] is not None}
-            numbers = {name: arguments.whole(name, fields[name], least=0, most=most) for name, most in given.items()}
-            return cls(states, actions, words, **numbers)
+            for name, most in {"seed": np.inf, "chunk": np.inf, "row": len(actions) - 1}.items():
+                if fields[name] is not None:
+                    arguments.whole(name, fields[name], least=0, most=most)
+            return cls(states, actions, words, fields["seed"], fields["chunk"], fields["row"])
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"call must be one that an error of a simulator has written down: {error}") from error
 
@@ -315,28 +304,15 @@ class SimulatorError(ModelError):
 
 
 class RowError(Exception):
-    """A simulator that makes one call at a time failed at a row of a batch; its own error is the cause."""
-
-    def __init__(self, row: int) -> None:
-        super().__init__(row)
-        self.row = row
+    """A simulator that makes one call at a time failed at a row, the argument; its own error is the cause."""
 
 
 # --- The oracle -------------------------------------------------------------------------------------------------------
 
 
-class Watcher(Protocol):
-    """Is told of every call before it is made."""
-
-    def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> None:
-        """A batch is about to be stepped."""
-
-    def row(self, row: int) -> None:
-        """A row of that batch is about to be stepped."""
-
-
-watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
-"""Watches the simulator calls of this thread."""
+watcher: ContextVar[Any] = ContextVar("watcher", default=None)
+"""Watches this thread: is called with (states, actions, rng) before each batch is stepped, and its method `row` with a
+row of the batch before that row is, if the simulator makes one call at a time."""
 
 
 class Oracle:
@@ -345,13 +321,7 @@ class Oracle:
     A planner is given an oracle, not a model. Chunk c of a role has the oracle of (seed, role, c), so its draws do not
     depend on which worker runs it. Compiled code draws from `stream`, in which every compiled call counts itself.
     Whatever else a planner draws, such as actions, comes from `rng` or `stream` too. A call raises `Stopped` once the
-    run is to stop.
-
-    Args:
-        model: the simulator.
-        seed: the seed of the run.
-        chunk: the number of the chunk.
-        role: the purpose of the draws: different roles are independent of each other.
+    run is to stop. Different roles, the purposes of draws, are independent of each other.
     """
 
     def __init__(self, model: GenerativeModel, seed: int, chunk: int = 0, role: streams.Role = "samples") -> None:
@@ -394,14 +364,10 @@ class Oracle:
                     signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     def sample_alike(self, batches: Iterable[tuple[States, ArrayLike]], start: Any = None) -> list[Transition]:
-        """Samples batches one after the other, all with the same random numbers: row i of each sees the same.
+        """Samples batches (states [n, ...], actions [n]) in turn, with the same random numbers: row i sees the same.
 
-        That holds as far as the simulator draws the same way from different states.
-
-        Args:
-            batches: states [n, ...] and actions [n] each.
-            start: the state of the generator that each begins with; by default the present one. In the end the
-                generator is in the state after the last batch.
+        That holds as far as the simulator draws the same way from different states. Each batch begins with the
+        generator in the state `start`, by default the present one, and the last one leaves it in the state after it.
         """
         bits, answers = self.rng.bit_generator, []
         start = bits.state if start is None else start
@@ -450,7 +416,7 @@ def checked_step(
         raise
     except (Exception, SystemExit) as error:
         if isinstance(error, RowError):
-            cause, call = error.__cause__, failed_call(error.row)
+            cause, call = error.__cause__, failed_call(error.args[0])
         else:
             cause, call = error, failed_call(None).isolated(model, type(error))
         text = f"the simulator raised {type(cause).__name__}: {cause}"
@@ -514,11 +480,7 @@ def _scalar_hint(model: GenerativeModel) -> str:
 
 
 def reproduce(model: GenerativeModel, call: Call | str) -> Transition:
-    """Repeats a simulator call that failed, with the same random numbers.
-
-    Args:
-        model: the simulator.
-        call: `SimulatorError.call`, or its JSON.
+    """Repeats a simulator call that failed, `SimulatorError.call` or its JSON, with the same random numbers.
 
     Raises:
         SimulatorError: it failed again.

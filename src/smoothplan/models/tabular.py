@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -63,13 +63,6 @@ def select(outcomes: NDArray[np.void], start: Any, width: int, word: Any) -> Any
 
 
 @partial(compiled, merged=True)
-def _unpacked(outcome: Any) -> tuple[int, float, bool]:
-    """Next state, reward, and whether the episode ends."""
-    end = outcome.successor < 0
-    return ~outcome.successor if end else outcome.successor, outcome.reward, end
-
-
-@partial(compiled, merged=True)
 def first_outcome(tables: Tables, state: int, action: int) -> Any:
     """The index of a pair's first outcome."""
     return np.uint64(state * tables.actions + action) * np.uint64(tables.width)
@@ -80,7 +73,9 @@ def draw(tables: Tables, state: int, action: int, stream: Stream) -> tuple[int, 
     """One simulator call from compiled code: (next state, reward, whether it is terminal). Counted in the stream."""
     stream[CALLS] += np.uint64(1)
     start = first_outcome(tables, state, action)
-    return _unpacked(tables.outcomes[select(tables.outcomes, start, tables.width, next_word(stream))])
+    outcome = tables.outcomes[select(tables.outcomes, start, tables.width, next_word(stream))]
+    end = outcome.successor < 0
+    return ~outcome.successor if end else outcome.successor, outcome.reward, end
 
 
 @partial(compiled, allocates=True)
@@ -147,32 +142,36 @@ class TabularModel:
         state_names: Sequence[str] | None = None,
         action_names: Sequence[str] | None = None,
     ) -> None:
-        probabilities, successors = _transitions(probabilities, successors)
-        states, actions, _ = probabilities.shape
-        terminal, ends = _terminal(terminal, successors, probabilities > 0)
-        rewards = _rewards(rewards, probabilities.shape)
+        table, targets = _transitions(probabilities, successors)
+        states, actions, _ = table.shape
+        ended, ends = _terminal(terminal, targets, table > 0)
+        paid = _numbers("rewards", rewards)
+        if paid.shape not in (table.shape, table.shape[:2]):
+            raise ValueError(f"rewards must have shape {table.shape[:2]} or {table.shape}, got {paid.shape}")
+        if not np.isfinite(paid).all():
+            where = np.argwhere(~np.isfinite(paid))[0]
+            raise ModelError(f"the reward of state {where[0]}, action {where[1]} is {paid[tuple(where)]}")
         # Entries that cannot be drawn do not affect the range and kind of rewards.
-        possible = (probabilities > 0) & ~terminal[:, None, None]
-        kind = _kind(base.reward_kind(reward_kind), rewards, successors, ends, possible)
-        initial_state = arguments.whole("initial_state", initial_state, least=0)
-        if initial_state >= states:
-            raise ValueError(f"initial_state must be in 0..{states - 1}, got {initial_state}")
-        for name, value in {
-            "probabilities": arguments.frozen(probabilities),
-            "successors": arguments.frozen(successors),
-            "rewards": arguments.frozen(rewards),
-            "discount": arguments.discount_factor(discount),
-            "reward_kind": kind,
-            "reward_range": _range(rewards, possible, kind, reward_range),
-            "value_range": value_range,
-            "terminal": arguments.frozen(terminal),
-            "ends": arguments.frozen(ends),
-            "initial_state": initial_state,
-            "state_names": _names("state_names", state_names, states),
-            "action_names": _names("action_names", action_names, actions),
-        }.items():
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "value_range", base.declared_values(self))
+        possible = (table > 0) & ~ended[:, None, None]
+        arguments.one_of("reward_kind", reward_kind, *get_args(RewardKind))
+        kind = _kind(reward_kind, paid, targets, ends, possible)
+        vars(self).update(
+            probabilities=arguments.frozen(table),
+            successors=arguments.frozen(targets),
+            rewards=arguments.frozen(paid),
+            discount=arguments.discount_factor(discount),
+            reward_kind=kind,
+            reward_range=_range(paid, possible, kind, reward_range),
+            value_range=value_range,
+            terminal=arguments.frozen(ended),
+            ends=arguments.frozen(ends),
+            initial_state=arguments.whole("initial_state", initial_state, least=0, most=states - 1),
+        )
+        for name, names, count in (("state_names", state_names, states), ("action_names", action_names, actions)):
+            vars(self)[name] = None if names is None else tuple(map(str, names))
+            if names is not None and len(vars(self)[name]) != count:
+                raise ValueError(f"{name} must have {count} entries, got {len(names)}")
+        vars(self).update(value_range=base.declared_values(self))
 
     @classmethod
     def from_dense(
@@ -182,22 +181,23 @@ class TabularModel:
 
         The rest as above.
         """
-        dense = _numbers("probabilities", probabilities)
+        dense, table = _numbers("probabilities", probabilities), _numbers("rewards", rewards)
         if dense.ndim != 3 or dense.shape[0] != dense.shape[2] or dense.size == 0:
             raise ValueError(f"probabilities must have shape [S, K, S], got {dense.shape}")
+        if table.shape not in (dense.shape, dense.shape[:2]):
+            raise ValueError(f"rewards must have shape {dense.shape[:2]} or {dense.shape}, got {table.shape}")
         # A wrong entry, negative or NaN, counts as present, so that the table is refused.
         absent = dense == 0
         width = max(1, int((~absent).sum(axis=-1).max()))
         # A stable sort puts the possible successors first, in the order of their numbers.
         order = np.argsort(absent, axis=-1, kind="stable")[..., :width]
-        table = _numbers("rewards", rewards)
-        if table.shape == dense.shape:
-            table = np.take_along_axis(table, order, axis=-1)
-        elif table.shape != dense.shape[:2]:
-            raise ValueError(f"rewards must have shape {dense.shape[:2]} or {dense.shape}, got {table.shape}")
-        if terminal is not None and (mask := _array("terminal", terminal, "booleans")).shape == dense.shape:
-            terminal = np.take_along_axis(mask, order, axis=-1)
-        return cls(np.take_along_axis(dense, order, axis=-1), order, table, terminal=terminal, **declarations)
+
+        def possible(array: NDArray[Any]) -> NDArray[Any]:
+            return np.take_along_axis(array, order, axis=-1) if array.shape == dense.shape else array
+
+        if terminal is not None:
+            terminal = possible(_array("terminal", terminal, "booleans"))
+        return cls(possible(dense), order, possible(table), terminal=terminal, **declarations)
 
     @classmethod
     def from_outcomes(cls, outcomes: Sequence[Sequence[Sequence[Outcome]]], **declarations: Any) -> "TabularModel":
@@ -208,28 +208,23 @@ class TabularModel:
         >>> TabularModel.from_outcomes([[[(0.5, 0, 1.0, False), (0.5, 0, 0.0, True)]]], discount=0.9).max_successors
         2
         """
+        form = "a list of (probability, next state, reward, end)"
         try:
             counts = [[len(entries) for entries in row] for row in outcomes]
             flat = [tuple(entry) for row in outcomes for entries in row for entry in entries]
         except TypeError:
-            wanted = "a list of (probability, next state, reward, end)"
-            raise TypeError(f"outcomes[s][a] must be {wanted}, got {arguments.shown(outcomes)}") from None
+            raise TypeError(f"outcomes[s][a] must be {form}, got {arguments.shown(outcomes)}") from None
         actions = sorted({len(row) for row in counts})
         if len(actions) != 1 or actions[0] == 0:
-            raise ValueError(
-                f"outcomes must have the same actions for every state, at least one, got numbers {actions}"
-            )
-        wrong = next((entry for entry in flat if len(entry) != 4), None)
-        if wrong is not None:
-            raise ValueError(f"an outcome is (probability, next state, reward, end), got {arguments.shown(wrong)}")
+            raise ValueError(f"outcomes must have the same number of actions in every state, got numbers {actions}")
+        if wrong := [entry for entry in flat if len(entry) != 4]:
+            raise ValueError(f"outcomes[s][a] must be {form}, got {arguments.shown(wrong[0])}")
         # The outcomes of a pair fill its first places in the table [S, K, B].
         places = np.arange(np.max(counts)) < np.array(counts)[..., None]
         tables: dict[str, Any] = {}
         for number, name in enumerate(("probabilities", "successors", "rewards", "terminal")):
             given = [entry[number] for entry in flat]
-            column = (
-                _numbers(name, given) if name in ("probabilities", "rewards") else _array(name, given, "plain entries")
-            )
+            column = _numbers(name, given) if number in (0, 2) else _array(name, given, "plain entries")
             if column.shape != (len(flat),):
                 raise ValueError(f"an outcome must have plain {name}, got {column.ndim - 1} more dimensions of them")
             tables[name] = np.zeros(places.shape, dtype=column.dtype)
@@ -280,12 +275,17 @@ class TabularModel:
             parts = [np.concatenate(chances, axis=-1), np.repeat([1.0, 0.0], rewards.shape[-1]), np.tile(parts[2], 2)]
         probabilities, rewards, successors = np.broadcast_arrays(*parts)
         order = np.argsort(-probabilities, axis=-1, kind="stable")
+        probabilities, rewards, successors = (
+            np.take_along_axis(part, order, axis=-1) for part in (probabilities, rewards, successors)
+        )
         count = order.shape[-1]
         outcomes = np.zeros((*order.shape[:2], -(-count // UNROLLED) * UNROLLED), dtype=OUTCOME)
-        outcomes["reward"][..., :count] = np.take_along_axis(rewards, order, axis=-1)
-        outcomes["successor"][..., :count] = np.take_along_axis(successors, order, axis=-1)
-        outcomes["threshold"][..., :count] = _thresholds(np.take_along_axis(probabilities, order, axis=-1))
-        outcomes["threshold"][..., count:] = LAST
+        outcomes["reward"][..., :count], outcomes["successor"][..., :count] = rewards, successors
+        # Rounding leaves sums just off one; a word beyond the sum belongs to the last possible outcome.
+        cumulative = np.minimum(np.cumsum(probabilities, axis=-1), 1.0 - 2.0**-53)
+        last = (probabilities > 0.0).sum(axis=-1, keepdims=True) - 1
+        outcomes["threshold"][..., :count] = np.ldexp(cumulative, 64).astype(np.uint64) - np.uint64(1)
+        outcomes["threshold"][np.arange(outcomes.shape[-1]) >= last] = LAST
         return Tables(arguments.frozen(outcomes.reshape(-1)), self.actions, outcomes.shape[-1])
 
     def step(self, states: States, actions: Ints, rng: np.random.Generator) -> Transition:
@@ -293,7 +293,15 @@ class TabularModel:
 
         A single call draws as Gymnasium's environments do.
         """
-        self._known(states, actions)
+        # Compiled code does not check indices.
+        for name, values, count in (("states", states, self.states), ("actions", actions, self.actions)):
+            if values.dtype != np.int64 or values.ndim != 1 or len(values) != len(states):
+                raise ModelError(f"{name} must be int64 [n], got dtype {values.dtype} and shape {values.shape}")
+            if values.min(initial=0) < 0 or values.max(initial=0) >= count:
+                unknown = values[(values < 0) | (values >= count)][0]
+                raise ModelError(f"{name[:-1]} {unknown} is not one of the model's {name} 0..{count - 1}")
+        if self.terminates and self.terminal[states].any():
+            raise ModelError(f"state {states[self.terminal[states]][0]} is terminal and cannot be stepped from")
         pairs = states * self.actions + actions
         entries = pairs * self._cumulative.shape[1] + _branches(self._cumulative, pairs, rng.random(len(pairs)))
         rewards = self.rewards.reshape(-1)[pairs if self.rewards.ndim == 2 else entries]
@@ -311,24 +319,13 @@ class TabularModel:
         cumulative[np.arange(table.shape[1]) >= last[:, None]] = 1.0
         return cumulative
 
-    def _known(self, states: States, actions: Ints) -> None:
-        """Refuses states and actions outside the table, because compiled code does not check indices."""
-        for name, values, count in (("states", states, self.states), ("actions", actions, self.actions)):
-            if values.dtype != np.int64 or values.ndim != 1 or len(values) != len(states):
-                raise ModelError(f"{name} must be int64 [n], got dtype {values.dtype} and shape {values.shape}")
-            if values.min(initial=0) < 0 or values.max(initial=0) >= count:
-                unknown = values[(values < 0) | (values >= count)][0]
-                raise ModelError(f"{name[:-1]} {unknown} is not one of the model's {name} 0..{count - 1}")
-        if self.terminates and self.terminal[states].any():
-            raise ModelError(f"state {states[self.terminal[states]][0]} is terminal and cannot be stepped from")
-
     def __getstate__(self) -> dict[str, Any]:
         """The declared fields; derived ones are computed again."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, arguments.frozen(value) if isinstance(value, np.ndarray) else value)
+        frozen = arguments.frozen
+        vars(self).update({n: frozen(value) if isinstance(value, np.ndarray) else value for n, value in state.items()})
 
     def __repr__(self) -> str:
         low, high = self.reward_range
@@ -338,15 +335,6 @@ class TabularModel:
             f"TabularModel(states={self.states}, actions={self.actions}, successors={self.max_successors}, "
             f"discount={self.discount:g}, rewards={self.reward_kind} in [{low:g}, {high:g}]{values}{ends})"
         )
-
-
-def _thresholds(probabilities: Floats) -> NDArray[np.uint64]:
-    """The largest words that select each outcome or one before it, for probabilities [..., B] in descending order."""
-    # Rounding leaves sums just off one; a word beyond the sum belongs to the last possible outcome.
-    cumulative = np.minimum(np.cumsum(probabilities, axis=-1), 1.0 - 2.0**-53)
-    last = (probabilities > 0.0).sum(axis=-1, keepdims=True) - 1
-    thresholds = np.ldexp(cumulative, 64).astype(np.uint64) - np.uint64(1)
-    return np.where(np.arange(probabilities.shape[-1]) >= last, LAST, thresholds)
 
 
 def _numbers(name: str, values: ArrayLike) -> Floats:
@@ -408,16 +396,6 @@ def _terminal(
     return entered[1] & ~entered[0], mask & possible
 
 
-def _rewards(rewards: ArrayLike, shape: tuple[int, int, int]) -> Floats:
-    table = _numbers("rewards", rewards)
-    if table.shape not in (shape, shape[:2]):
-        raise ValueError(f"rewards must have shape {shape[:2]} or {shape}, got {table.shape}")
-    if not np.isfinite(table).all():
-        where = np.argwhere(~np.isfinite(table))[0]
-        raise ModelError(f"the reward of state {where[0]}, action {where[1]} is {table[tuple(where)]}")
-    return table
-
-
 def _kind(
     declared: RewardKind, rewards: Floats, successors: Ints, ends: NDArray[np.bool_], possible: NDArray[np.bool_]
 ) -> RewardKind:
@@ -464,15 +442,3 @@ def _range(
             f"[{low:g}, {high:g}]"
         )
     return low, high
-
-
-def _names(name: str, names: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
-    if names is None:
-        return None
-    try:
-        result = tuple(str(entry) for entry in names)
-    except TypeError:
-        raise TypeError(f"{name} must be a list of names, got {arguments.shown(names)}") from None
-    if len(result) != count:
-        raise ValueError(f"{name} must have {count} entries, got {len(result)}")
-    return result

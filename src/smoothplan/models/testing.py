@@ -1,9 +1,8 @@
 """A random walk through a simulator that tests its promises, for `check_model`."""
 
 import math
-import random
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -49,10 +48,9 @@ class Examination:
         required_model(self.model)
         if self.states is None and self.model.initial_state is None:
             raise ValueError("states must be given: this model declares no initial_state")
-        given = np.asarray(self.model.initial_state)[None] if self.states is None else np.asarray(self.states)
-        if given.ndim == 0 or len(given) == 0:
-            raise ValueError(f"states must be a batch [n, ...] of at least one state, got shape {given.shape}")
-        self.first: States = given
+        self.first: States = np.asarray([self.model.initial_state] if self.states is None else self.states)
+        if self.first.ndim == 0 or len(self.first) == 0:
+            raise ValueError(f"states must be a batch [n, ...] of at least one state, got shape {self.first.shape}")
         self.rounds = arguments.whole("rounds", self.rounds)
 
     @property
@@ -64,78 +62,66 @@ class Examination:
     def run(self) -> ModelReport:
         """Raises `ModelError` at the first broken promise."""
         walk = streams.generator(self.seed)
-        low, high, most, ended, total = np.inf, -np.inf, 0, 0, 0
-        seen: set[bytes] = set()
-        states = self.first
-        previous: States | None = None
-        for round_number in range(self.rounds):
-            batch = states[walk.integers(len(states), size=min(self.walkers, len(states) * self.model.actions))]
-            actions = (np.arange(len(batch)) + round_number) % self.model.actions
-            transition = self._examine(batch, actions, round_number, previous)
-            most = max(most, self._repeat(batch[:1], actions[:1], round_number))
-            seen.update(state.tobytes() for state in batch)
-            low, high = min(low, transition.rewards.min()), max(high, transition.rewards.max())
-            ended, total = ended + int(transition.terminals.sum()), total + len(batch)
+        states, batch = self.first, self.first[:0]
+        rewards, ends, most, seen = [], [], 0, set[bytes]()
+        for number in range(self.rounds):
             previous = batch
-            states = np.concatenate([self.first, transition.next_states[~transition.terminals]])
+            batch = states[walk.integers(len(states), size=min(self.walkers, len(states) * self.model.actions))]
+            before, actions = batch.copy(), (np.arange(len(batch)) + number) % self.model.actions
+            found = self._step(batch, actions, number)
+            if not np.array_equal(batch, before):
+                raise ModelError(f"the simulator changed a state in place: {before.tolist()} became {batch.tolist()}")
+            self._agree("was called a second time", batch, actions, number, found)
+            if len(previous) > 0:
+                self._step(previous, np.arange(len(previous)) % self.model.actions, number + self.rounds)
+                self._agree("was called elsewhere in between", batch, actions, number, found)
+            most = max(most, self._repeat(batch[:1], actions[:1], number))
+            seen.update(state.tobytes() for state in batch)
+            rewards.append(found.rewards)
+            ends.append(found.terminals)
+            states = np.concatenate([self.first, found.next_states[~found.terminals]])
         self._play()
-        return ModelReport(self.calls, len(seen), (float(low), float(high)), most, ended / total)
+        paid = np.concatenate(rewards)
+        reward_range = float(paid.min()), float(paid.max())
+        return ModelReport(self.calls, len(seen), reward_range, most, float(np.concatenate(ends).mean()))
 
     def _step(self, states: States, actions: Ints, draw: int) -> Transition:
         self.calls += len(actions)
         return checked_step(self.model, states, actions, streams.generator(self.seed, 1 + draw))
 
-    def _examine(self, states: States, actions: Ints, draw: int, previous: States | None) -> Transition:
-        """Steps a batch, twice in a row and once after a step elsewhere: all three must agree."""
-        before = states.copy()
-        first = self._step(states, actions, draw)
-        if not np.array_equal(states, before):
-            raise ModelError(f"the simulator changed a state in place: {before.tolist()} became {states.tolist()}")
-        if not _same(first, again := self._step(states, actions, draw)):
-            unused = _global_state()
-            self._step(states, actions, draw)
-            if _global_state() != unused:
-                raise ModelError(
-                    "the simulator draws from a global random generator, not only from the one it is given"
-                )
-            raise self._differs("was called a second time", states, actions, first, again)
-        if previous is not None:
-            elsewhere = np.arange(len(previous)) % self.model.actions
-            self._step(previous, elsewhere, draw + self.rounds)
-            if not _same(first, again := self._step(states, actions, draw)):
-                raise self._differs("was called elsewhere in between", states, actions, first, again)
-        return first
-
-    def _differs(self, when: str, states: States, actions: Ints, one: Transition, two: Transition) -> ModelError:
-        differ = [(a != b).reshape(len(actions), -1).any(axis=1) for a, b in zip(one, two, strict=True)]
-        row = int(np.argmax(np.any(differ, axis=0)))
-        return ModelError(
-            "the same states, actions and generator gave two different results after the simulator "
-            f"{when}: it keeps a hidden state, or draws from a source of its own (state "
-            f"{states[row].tolist()}, action {actions[row]})"
-        )
+    def _agree(self, when: str, states: States, actions: Ints, draw: int, found: Transition) -> None:
+        """Steps a batch again, which must have the same outcomes."""
+        again = self._step(states, actions, draw)
+        differ = [(a != b).reshape(len(actions), -1).any(axis=1) for a, b in zip(found, again, strict=True)]
+        if np.any(differ):
+            row = int(np.argmax(np.any(differ, axis=0)))
+            raise ModelError(
+                f"the same states, actions and generator gave two different results after the simulator {when}: it "
+                "keeps a hidden state, or draws from another generator than the one it is given "
+                f"(state {states[row].tolist()}, action {actions[row]})"
+            )
 
     def _repeat(self, state: States, action: Ints, draw: int) -> int:
         """Steps one (s, a) many times; the number of different next states, after checking declarations against it."""
-        states, actions = np.repeat(state, self.repeats, axis=0), np.repeat(action, self.repeats)
-        transition = self._step(states, actions, draw)
+        model = self.model
+        found = self._step(np.repeat(state, self.repeats, axis=0), np.repeat(action, self.repeats), draw)
         where = f"state {state[0].tolist()}, action {action[0]}"
-        rewards = np.unique(transition.rewards)
-        if self.model.reward_kind == "deterministic" and len(rewards) > 1:
+        rewards = np.unique(found.rewards)
+        if model.reward_kind == "deterministic" and len(rewards) > 1:
             raise ModelError(f"rewards declared deterministic took values {rewards[0]} and {rewards[1]} at {where}")
         outcomes: dict[tuple[bytes, bool], float] = {}
-        for row, reward, end in zip(*transition, strict=True):
+        for row, reward, end in zip(*found, strict=True):
             known = outcomes.setdefault((row.tobytes(), bool(end)), reward)
-            if self.model.reward_kind == "transition" and reward != known:
+            if model.reward_kind == "transition" and reward != known:
                 raise ModelError(
                     f"rewards declared fixed by the transition took values {known} and {reward} at {where}, next state "
                     f"{row.tolist()}"
                 )
-        successors = len(outcomes)
-        bound = self.model.max_successors
-        if bound is not None and successors > bound:
-            raise ModelError(f"{successors} different next states, more than max_successors={bound}, at {where}")
-        return successors
+        if model.max_successors is not None and len(outcomes) > model.max_successors:
+            raise ModelError(
+                f"{len(outcomes)} different next states, more than max_successors={model.max_successors}, at {where}"
+            )
+        return len(outcomes)
 
     def _play(self) -> None:
         """Takes random actions: if they earn more than `value_range` allows, so does the best policy.
@@ -168,13 +154,3 @@ def _plays(discount: float) -> tuple[int, int]:
     """Steps that leave a twentieth of the value, at most, and the number of random plays that take about a second."""
     steps = 1 if discount == 0.0 else min(math.ceil(math.log(0.05) / math.log(discount)), 600)
     return steps, max(32, min(20_000 // steps, 4_000))
-
-
-def _same(one: Transition, two: Transition) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
-
-
-def _global_state() -> tuple[Any, ...]:
-    """The state of the global generators of Python and NumPy."""
-    numpy: Any = np.random.get_state()  # noqa: NPY002
-    return (random.getstate(), numpy[1].tobytes(), *numpy[2:])
