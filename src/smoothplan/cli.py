@@ -168,32 +168,21 @@ def compare(
     state: Any = None,
     *,
     planner: list[str],
-    backup: list[str] | None = None,
+    backup: str | None = None,
     csv: str | None = None,
-    figure: str | None = None,
     **options: Any,
 ) -> Answer:
     """Planners side by side, for several budgets and seeds.
 
     Args:
         planner: a planner; repeat the option for each.
-        backup: the backup of all planners, or one for each; by default as in `plan`.
+        backup: the backup of all planners; by default as in `plan`.
         csv: save one row per run to this file.
-        figure: save a figure to this file, .html.
     """
-    backups: list[str] | list[None] = backup or [None]
-    if len(backups) not in (1, len(planner)):
-        counts = f"{len(planner)} planners and {len(backups)} backups"
-        raise ValueError(f"--backup must be given once, or for each --planner, got {counts}")
-    named = [
-        (each if other is None else f"{each} with {other}", _planner(each, other, model))
-        for each, other in zip(planner, backups * (len(planner) // len(backups)), strict=True)
-    ]
+    named = [(each, _planner(each, backup, model)) for each in planner]
     comparison = smoothplan.compare(named, model, state, **options)
     if csv is not None:
         comparison.to_csv(csv)
-    if figure is not None:
-        comparison.figure().write_html(figure)
     return comparison, comparison.table()
 
 
@@ -278,28 +267,22 @@ def solve(
         | {field: getattr(solution, field)[states] for field in ("values", "q", "policy")}
         for name, solution in zip(names, solutions, strict=True)
     ]
-    lines = [repr(model), *(f"  ({number}) {name}" for number, name in enumerate(names, start=1))]
-    lines.append(_solved(model, solutions, states[:most] if state is None else states))
+    actions = model.action_names or [f"action {action}" for action in range(model.actions)]
+    rows = [["state"]]
+    for number in range(1, len(names) + 1):
+        rows[0] += [f"({number}) value", f"({number}) best action"]
+    for each in states[:most] if state is None else states:
+        rows.append([f"{each}: {model.state_names[each]}" if model.state_names else str(each)])
+        for solution in solutions:
+            best = int(solution.policy[each].argmax())
+            action = f"{actions[best]} {solution.policy[each, best]:.0%}"
+            rows[-1] += ["0", "terminal"] if model.terminal[each] else [f"{solution.values[each]:.6f}", action]
+    lines = [repr(model), *(f"  ({number}) {name}" for number, name in enumerate(names, start=1)), aligned(rows)]
     if state is None and len(states) > most:
         lines.append(f"… and {len(states) - most} more states: choose with --state N; --json prints all")
     largest = max(solution.error for solution in solutions)
     lines.append(f"No value is off by more than {largest:.1e}, rounding included.")
-    found = {"model": source, "discount": model.discount, "states": states, "solutions": fields}
-    return found, "\n".join(lines)
-
-
-def _solved(model: TabularModel, solutions: Sequence[Solution], states: Sequence[int]) -> str:
-    """A row for each state: its value and its best action under each backup."""
-    actions = model.action_names or [f"action {action}" for action in range(model.actions)]
-    numbers = range(1, len(solutions) + 1)
-    rows = [["state", *(title for number in numbers for title in (f"({number}) value", f"({number}) best action"))]]
-    for state in states:
-        rows.append([f"{state}: {model.state_names[state]}" if model.state_names else str(state)])
-        for solution in solutions:
-            best = int(solution.policy[state].argmax())
-            action = f"{actions[best]} {solution.policy[state, best]:.0%}"
-            rows[-1] += ["0", "terminal"] if model.terminal[state] else [f"{solution.values[state]:.6f}", action]
-    return aligned(rows)
+    return {"model": source, "discount": model.discount, "states": states, "solutions": fields}, "\n".join(lines)
 
 
 def _listing(kind: str, name: str | None = None, /) -> Answer:
@@ -407,7 +390,6 @@ def _add_option(parser: argparse.ArgumentParser, parameter: inspect.Parameter, t
         ways = ["auto", "live", "none"] if parameter.annotation is bool else ["auto", "live", "json", "none"]
         text = "on standard error; auto, the default, is live on a terminal"
         parser.add_argument("--progress", choices=ways, default="auto", help=text)
-        parser.add_argument("--quiet", action="store_const", dest="progress", const="none", help="no progress display")
         return
     told = "" if required or default is None or isinstance(default, bool) else f" (default: {default})"
     options: dict[str, Any] = {"help": f"{text.rstrip('.')}{told}", "default": None if required else default}
@@ -466,7 +448,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 parser.print_help()
                 return 0
             with warnings.catch_warnings():
-                warnings.showwarning = _warn
+                warnings.showwarning = lambda message, *_, **__: print(
+                    f"smoothplan: warning: {' '.join(str(message).split())}", file=sys.stderr
+                )
                 answer = _call(COMMANDS[options["command"]], options)
             found, text = answer if isinstance(answer, tuple) else (answer, answer.summary())
             print(to_json(found) if options["json"] else text)
@@ -487,25 +471,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"smoothplan: warning: {' '.join(str(message).split())}", file=sys.stderr)
-
-
 def _failed_call(error: SimulatorError, options: dict[str, Any]) -> str:
     """The result before the simulator failed, and how to repeat the failing call."""
     message = str(error) if error.partial is None else f"{error}; so far, {error.partial!r}"
-    if options.get("failure"):
-        failure = {"model": options["model"], "call": json.loads(error.call.to_json())}
-        again = shlex.quote(options["failure"])
-        if options["simulator"] is not None:
-            failure |= {"simulator": options["simulator"]}
-            again += f" --simulator {shlex.quote(options['simulator'])}"
-        try:
-            Path(options["failure"]).write_text(json.dumps(failure) + "\n", encoding="utf-8")
-        except OSError as reason:
-            return f"{message}; the call could not be saved: {reason}"
-        message += f"; repeat the call with: smoothplan reproduce {again}"
-    return message
+    file, simulator = options.get("failure"), options.get("simulator")
+    if not file:
+        return message
+    failure = {"model": options["model"], "call": json.loads(error.call.to_json())}
+    again = shlex.quote(file)
+    if simulator is not None:
+        failure["simulator"] = simulator
+        again += f" --simulator {shlex.quote(simulator)}"
+    try:
+        Path(file).write_text(json.dumps(failure) + "\n", encoding="utf-8")
+    except OSError as reason:
+        return f"{message}; the call could not be saved: {reason}"
+    return f"{message}; repeat the call with: smoothplan reproduce {again}"
 
 
 if __name__ == "__main__":

@@ -89,13 +89,21 @@ def plan_summary(
 
 
 def _plan_lines(result: PlanResult, price: int | None, truth: float | None) -> Iterator[tuple[str, str]]:
-    (low, high), is_unregularised = result.interval, result.regularised_interval is not None
+    (low, high), details, bonus = result.interval, result.details, result.bonus
+    smooth, sure = result.regularised_interval, f"with probability at least {1 - result.delta:g}"
     yield from (("warning", sentence) for sentence in result.warnings)
     mark = " (estimate);" if result.support in ("lower", "declared") else ","
-    about = ": the unregularised optimal value" if is_unregularised else ""
-    yield "value", f"{result.value:.6g}{mark} {_bounds(result.interval, result.support, _sure(result))}{about}"
-    if result.bonus is not None:
-        yield ("bias" if is_unregularised else "bonus"), _bonus(result, result.bonus)
+    about = "" if smooth is None else ": the unregularised optimal value"
+    yield "value", f"{result.value:.6g}{mark} {_bounds(result.interval, result.support, sure)}{about}"
+    if bonus is not None and smooth is not None:
+        planned = f"{result.regularised_value:.6g} in [{smooth[0]:.6g}, {smooth[1]:.6g}]"
+        larger = f"is {bonus[0]:.4g} to {bonus[1]:.4g} larger, for certain"
+        yield "bias", f"the value with the smooth backup, {planned}, {larger}"
+    elif bonus is not None and bonus[0] >= 0.0:
+        yield "bonus", f"the value is regularised, and includes an entropy bonus of at most {bonus[1]:.3g}"
+    elif bonus is not None:  # costs have either sign
+        more = f"{bonus[0]:.3g} to {bonus[1]:.3g} more than the unregularised one"
+        yield "bonus", f"the value is regularised: {more}, by costs and entropy"
     if truth is not None:
         yield "exact", f"{truth:.6g}, {'inside' if low <= truth <= high else 'OUTSIDE'} the interval"
     yield from ((name, f"{reason} (chosen)") for name, reason in result.chosen.items())
@@ -103,9 +111,18 @@ def _plan_lines(result: PlanResult, price: int | None, truth: float | None) -> I
         yield "action", "none, the state is terminal"
     else:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in zip(result.names, result.policy, strict=True))
-        estimate = "" if isinstance(result.details, GapDetails) else " (estimate)"
+        estimate = "" if isinstance(details, GapDetails) else " (estimate)"
         yield "action", f"{result.names[result.action]}{estimate}; estimated policy {shares}"
-    yield from _details(result)
+    if isinstance(details, GapDetails):
+        close = f"within {details.gap:.4g} of the best" if details.gap > 0.0 else "the best"
+        yield "gap", f"action {result.names[result.action or 0]} is {close} {sure}"
+        if details.progress is not None:
+            yield "means", "; ".join(details.progress.sentences())
+    elif details is not None:
+        if isinstance(details, ReferenceDetails):
+            worth = "worth between {:.6g} and {:.6g}, regulariser included".format(*details.policy_interval)
+            yield "policy", f"of the reference: {worth}, {sure}"
+        yield "means", details.summary()
     promised = "" if price is None else f", forecast {price:,} at most"
     yield "calls", f"{result.calls:,}{promised}, {result.seconds:.2f} s"
     statuses = {
@@ -127,40 +144,6 @@ def _bounds(interval: Interval, support: Support, sure: str) -> str:
     return f"in [{low}, {high}]" + (", by what the model declares" if support == "declared" else f" {sure}")
 
 
-def _sure(result: PlanResult) -> str:
-    return f"with probability at least {1 - result.delta:g}"
-
-
-def _bonus(result: PlanResult, bonus: Interval) -> str:
-    """The distance of a regularised value from the unregularised one. With costs, both ends may be above 0."""
-    low, high = bonus
-    if result.regularised_interval is not None:
-        least, most = result.regularised_interval
-        planned = f"the value with the smooth backup, {result.regularised_value:.6g} in [{least:.6g}, {most:.6g}]"
-        return f"{planned}, is {low:.4g} to {high:.4g} larger, for certain"
-    if low >= 0.0:
-        return f"the value is regularised, and includes an entropy bonus of at most {high:.3g}"
-    return f"the value is regularised: {low:.3g} to {high:.3g} more than the unregularised one, by costs and entropy"
-
-
-def _details(result: PlanResult) -> Iterator[tuple[str, str]]:
-    """The lines that are particular to a planner."""
-    details = result.details
-    if isinstance(details, GapDetails):
-        close = f"within {details.gap:.4g} of the best" if details.gap > 0.0 else "the best"
-        yield "gap", f"action {result.names[result.action or 0]} is {close} {_sure(result)}"
-        if details.progress is not None:
-            yield "means", "; ".join(details.progress.sentences())
-    elif details is not None:
-        if isinstance(details, ReferenceDetails):
-            worst, best = details.policy_interval
-            yield (
-                "policy",
-                f"of the reference: worth between {worst:.6g} and {best:.6g}, regulariser included, {_sure(result)}",
-            )
-        yield "means", details.summary()
-
-
 # Decisions and episodes
 
 
@@ -169,7 +152,18 @@ def _(decision: Decision) -> str:
     lines = [f"warning: {text}" for text in decision.warnings]
     if decision.action is None:
         return "\n".join([*lines, "the state is terminal: there is nothing to decide"])
-    lines.append(f"action {decision.names[decision.action]}: {_sureness(decision)}")
+    proved, level = f"with probability at least {1.0 - decision.delta:g}", f"(estimate at level {decision.delta:g})"
+    parts = []
+    if math.isfinite(decision.gap):
+        short = "" if decision.certified else f" (more than the {decision.epsilon:.4g} asked for)"
+        parts.append(f"no action is better by more than {decision.gap:.4g} {proved}{short}")
+    if math.isfinite(decision.regret):
+        more = f"better by more than {decision.regret:.4g}" if decision.regret > 0.0 else "better"
+        parts.append(f"no {'action' if decision.regret > 0.0 else 'other action'} seems {more} {level}")
+    if not math.isfinite(decision.gap):
+        parts.append("nothing is proved" if parts else "nothing is known of how good it is")
+    known = f"the best, {proved}" if decision.gap <= 0.0 else "; ".join(parts)
+    lines.append(f"action {decision.names[decision.action]}: {known}")
     width = max(map(len, decision.names))
     for action, name in enumerate(decision.names):
         line = f"  {'→' if action == decision.action else ' '} {name:<{width}}  "
@@ -183,24 +177,6 @@ def _(decision: Decision) -> str:
         lines.append(line)
     made = f"{decision.calls:,} simulator calls, {decision.seconds:.2f} s"
     return "\n".join([*lines, f"how: {decision.method}", made])
-
-
-def _sureness(decision: Decision) -> str:
-    """What is proved of an action, and what is estimated."""
-    proved, level = f"with probability at least {1.0 - decision.delta:g}", f"(estimate at level {decision.delta:g})"
-    if decision.gap <= 0.0:
-        return f"the best, {proved}"
-    parts = []
-    if math.isfinite(decision.gap):
-        short = "" if decision.certified else f" (more than the {decision.epsilon:.4g} asked for)"
-        parts.append(f"no action is better by more than {decision.gap:.4g} {proved}{short}")
-    if decision.regret == 0.0:
-        parts.append(f"no other action seems better {level}")
-    elif math.isfinite(decision.regret):
-        parts.append(f"no action seems better by more than {decision.regret:.4g} {level}")
-    if not parts:
-        return "nothing is known of how good it is"
-    return "; ".join(parts if math.isfinite(decision.gap) else [*parts, "nothing is proved"])
 
 
 @summary.register
@@ -249,25 +225,22 @@ def _(forecast: Forecast) -> str:
 def _(forecast: Forecast) -> str:
     schedule, most = forecast.schedule, 30  # rows that fit on a screen
     last = len(schedule.levels) - 1
-    columns = {"level": ">5", " kind": "<9", "N": ">9", "debias": ">6", "n": ">3", " Q̂ from": ">7", "X from": ">6"}
-    columns |= {"pairs from": ">10", "M": ">6", "bias": ">9", "deviation": ">9", "calls": ">10"}
-    rows: list[Sequence[Any]] = [tuple(columns)]
+    rows = [["level", "kind", "N", "debias", "n", "Q̂ from", "X from", "pairs from", "M", "bias", "deviation", "calls"]]
     for row in range(last, max(last - most, -1), -1):
         level, is_root = schedule.levels[row], row == last
         proved = schedule.sample if is_root else schedule.certificates[row]
         calls = (schedule.sample_calls or schedule.reference_calls) if is_root else schedule.costs[row]
-        children = ("" if child is None else child for child in (level.reference, level.linear, level.quadratic))
-        numbers = (f"{float(proved.bias):.3g}", f"{math.sqrt(proved.variance):.3g}", amount(calls))
-        sizes = (level.samples or "", level.debias or "", level.pairs or "")
-        name, rewards = ("root", "") if is_root else (row, level.rewards)
-        rows.append((name, f" {level.kind}", *sizes, *children, rewards, *numbers))
-    lines = [" ".join(f"{cell:{width}}" for cell, width in zip(row, columns.values(), strict=True)) for row in rows]
-    more = [f"       … and {last + 1 - most} more levels"] if last >= most else []
+        sizes = [number or "" for number in (level.samples, level.debias, level.pairs)]
+        children = ["" if child is None else child for child in (level.reference, level.linear, level.quadratic)]
+        cells = ["root" if is_root else row, level.kind, *sizes, *children, "" if is_root else level.rewards]
+        numbers = [f"{float(proved.bias):.3g}", f"{math.sqrt(proved.variance):.3g}", amount(calls)]
+        rows.append([*map(str, cells), *numbers])
+    more = [f"… and {last + 1 - most} more levels"] if last >= most else []
     legend = """\
 N: returns per action in the reference Q̂; debias: terms of its bias that are cancelled; n: pairs of returns in the
 quadratic term; "from": the level that the returns of the reference, the return X of the drawn action, and the pairs go
 through; M: rewards that are averaged in a return through the level."""
-    return "\n".join([*lines, *more, legend])
+    return "\n".join([aligned(rows, texts=2), *more, legend])
 
 
 @figure.register
@@ -446,7 +419,8 @@ def window(rows: Iterable[Row]) -> Interval:
     low, high = min(shown_first), max(shown_first)
     reach = 4.0 * (high - low)
     low, high = max(min(every), low - reach), min(max(every), high + reach)
-    margin = 0.04 * (high - low) or 0.5 * abs(low) or 0.5
+    # A span that is lost in rounding counts as none.
+    margin = 0.04 * (high - low) if high - low > 1e-9 * abs(low) else 0.5 * abs(low) or 0.5
     return low - margin, high + margin
 
 

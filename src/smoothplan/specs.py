@@ -1,6 +1,6 @@
 """Specs: text that names a model, backup or planner, `name:key=value,...`, and files that make a model.
 
-Names and options come from the classes and functions themselves. Specs are parsed, never evaluated; only `load` runs
+Options come from the signatures of the classes and functions. Specs are parsed, never evaluated; only `load` runs
 code, from the file that the user names.
 
 >>> parse("gym:FrozenLake-v1,map_name=8x8,discount=0.9")
@@ -17,16 +17,19 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
-from dataclasses import is_dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import smoothplan
+from smoothplan import models
 from smoothplan.base import arguments
+from smoothplan.base.arguments import shown
 from smoothplan.models import GenerativeModel
 from smoothplan.models.model import required_model
 from smoothplan.run.records import Planner
+from smoothplan.theory import backups
 from smoothplan.theory.backups import Backup
 
 Factory = Callable[..., Any]
@@ -47,7 +50,7 @@ def parse(text: str) -> Spec:
     """Parses `name`, `name:key=value,...` or `name:value,key=value,...`; `value` says what a value is."""
     name, _, rest = text.partition(":")
     if not re.fullmatch(r"[A-Za-z][\w-]*", name):
-        raise ValueError(f"a spec is name:key=value,..., got {_brief(text)}{_meant(text)}")
+        raise ValueError(f"a spec is name:key=value,..., got {shown(text)}; a file is run by --simulator FILE:NAME")
     return Spec(name, *_options(rest, text))
 
 
@@ -55,30 +58,24 @@ def _options(rest: str, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The values and options in `value,key=value,...`, a part of a text that errors quote."""
     positional: list[Any] = []
     options: dict[str, Any] = {}
-    for piece in _split(rest) if rest else []:
+    cuts, depth = [-1], 0
+    for place, letter in enumerate(rest):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:  # commas in brackets do not separate
+            cuts.append(place)
+    for piece in [rest[start + 1 : end] for start, end in pairwise([*cuts, len(rest)])] if rest else []:
         key, equals, content = piece.partition("=")
         if not equals:
             if options or not piece:
-                raise ValueError(f"expected key=value, got {_brief(piece)} in {_brief(text)}")
+                raise ValueError(f"expected key=value, got {shown(piece)} in {shown(text)}")
             positional.append(value(piece))
         elif not re.fullmatch(r"[A-Za-z_]\w*", key):
-            raise ValueError(f"{_brief(key)} is not a name of an option, in {_brief(text)}")
+            raise ValueError(f"{shown(key)} is not a name of an option, in {shown(text)}")
         elif key in options:
-            raise ValueError(f"{_brief(key)[1:-1]} is given twice in {_brief(text)}")
+            raise ValueError(f"{shown(key)} is given twice in {shown(text)}")
         else:
             options[key] = value(content)
     return tuple(positional), options
-
-
-def _split(text: str) -> list[str]:
-    """The pieces of a text between commas outside brackets."""
-    pieces, depth, start = [], 0, 0
-    for place, letter in enumerate(text):
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and depth == 0:
-            pieces.append(text[start:place])
-            start = place + 1
-    return [*pieces, text[start:]]
 
 
 def value(text: str) -> Any:
@@ -90,36 +87,21 @@ def value(text: str) -> Any:
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
+
+    def whole(digits: str) -> int | float:  # more than 18 digits are too many for any count
+        return int(digits) if len(digits.lstrip("+-")) <= 18 else float(digits)
+
     if text.startswith("["):
         try:
-            return json.loads(text, parse_int=_whole)
+            return json.loads(text, parse_int=whole)
         except (ValueError, RecursionError):
             raise ValueError(f"{text[:60]!r} is not a list of numbers like [[0,1],[1,0]]") from None
     if re.fullmatch(r"[+-]?\d+", text):
-        return _whole(text)
+        return whole(text)
     try:
         return float(text)
     except ValueError:
         return text
-
-
-def _whole(text: str) -> int | float:
-    """A whole number; a float if it has more than 18 digits, too many for any count."""
-    return int(text) if len(text.lstrip("+-")) <= 18 else float(text)
-
-
-def _brief(text: str) -> str:
-    """A text in quotation marks, cut off after 200 characters."""
-    return repr(text) if len(text) <= 200 else f"{text[:200]!r}…"
-
-
-def _meant(text: str) -> str:
-    """A guess at the meaning of a text that is no spec, as the end of a sentence."""
-    if re.match(r"[\w/-]+-v\d+(,|$)", text):
-        return f": did you mean gym:{text[:200]}?"
-    if re.match(r".*\.py(:|$)", text):
-        return f": a file of your own is run by --simulator {text[:200]}"
-    return ""
 
 
 def choices(name: str, names: Iterable[str]) -> str:
@@ -132,45 +114,32 @@ def choices(name: str, names: Iterable[str]) -> str:
 # Names and options
 
 
-def _kebab(name: str) -> str:
-    """The name of a class or function in a spec.
-
-    >>> _kebab("HardMax"), _kebab("river_swim"), _kebab("OTGapCruiser")
-    ('hard-max', 'river-swim', 'ot-gap-cruiser')
-    """
-    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).replace("_", "-").lower()
-
-
-def registry(module: ModuleType, test: Callable[[Any], bool], **short: str) -> dict[str, Factory]:
-    """The public things of a module that pass a test, by their names in specs."""
-    found = [thing for name, thing in vars(module).items() if not name.startswith("_") and test(thing)]
-    return {short.get(thing.__name__) or _kebab(thing.__name__): thing for thing in found}
-
-
-def _makes_a_model(thing: Any) -> bool:
-    if not inspect.isfunction(thing):
-        return False
-    signature = inspect.signature(thing)
-    made = signature.return_annotation
-    return isinstance(made, type) and made.__name__.endswith("Model") and "model" not in signature.parameters
-
-
-def is_backup(thing: Any) -> bool:
-    """Whether a thing is the class of a backup: a dataclass, as no protocol or base class is."""
-    usable = isinstance(thing, type) and is_dataclass(thing)
-    return usable and hasattr(thing, "at_zero_range") and hasattr(thing, "regulariser")
-
-
-MODELS = registry(smoothplan.models, _makes_a_model, from_gymnasium="gym")
-BACKUPS = registry(smoothplan.backups, is_backup, LogSumExp="lse", OptimalTransport="ot")
-PLANNERS = registry(
-    smoothplan,
-    lambda thing: hasattr(thing, "start"),
-    SecondOrderSmoothCruiser="second-order",
-    DebiasedCruiser="debiased",
-    OTGapE="ot-gape",
-    MDPGapE="mdp-gape",
+_ZOO = (
+    *(models.cart_pole, models.chain, models.frozen_lake, models.garnet, models.inventory, models.mountain_car),
+    *(models.river_swim, models.sailing, models.sysadmin, models.two_room),
 )
+MODELS: dict[str, Factory] = {"gym": models.from_gymnasium}
+MODELS |= {make.__name__.replace("_", "-"): make for make in _ZOO}
+BACKUPS: dict[str, Factory] = {
+    "hard-max": smoothplan.HardMax,
+    "lse": smoothplan.LogSumExp,
+    "ot": smoothplan.OptimalTransport,
+    "tsallis": smoothplan.Tsallis,
+}
+PLANNERS: dict[str, Factory] = {
+    "debiased": smoothplan.DebiasedCruiser,
+    "second-order": smoothplan.SecondOrderSmoothCruiser,
+    "smooth-cruiser": smoothplan.SmoothCruiser,
+    "sparse-sampling": smoothplan.SparseSampling,
+    "reference-cruiser": smoothplan.ReferenceCruiser,
+    "ot-gape": smoothplan.OTGapE,
+    "mdp-gape": smoothplan.MDPGapE,
+    "ot-gap-cruiser": smoothplan.OTGapCruiser,
+    "uct": smoothplan.UCT,
+}
+COSTS = {"line": backups.line_cost, "ring": backups.ring_cost, "discrete": backups.discrete_cost}
+"""Costs of optimal transport that a word names, each a function of the number of actions."""
+
 REGISTRIES = {"model": MODELS, "backup": BACKUPS, "planner": PLANNERS}
 
 DEFAULT_BACKUP, DEFAULT_PLANNER = "lse:temperature=1", "debiased:epsilon=0.1"
@@ -202,7 +171,7 @@ def documented(thing: Factory) -> tuple[str, dict[str, str]]:
     found = {name.strip(): " ".join(said.split()) for names, said in entries for name in names.split(",")}
     for name, said in found.items():
         if other := re.fullmatch(r"as for `(\w+)`\.", said):
-            there = getattr(smoothplan, other[1], None) or getattr(smoothplan.models, other[1])
+            there = getattr(smoothplan, other[1], None) or getattr(models, other[1])
             found[name] = documented(there)[1][name]
     return re.split(r"\n\n(?:\w+:$|>>>)", text, maxsplit=1, flags=re.MULTILINE)[0], found
 
@@ -211,8 +180,7 @@ def entry(kind: str, name: str) -> Factory:
     """The class or function of a name."""
     known, name = REGISTRIES[kind], name.replace("_", "-")
     if name not in known:
-        meant = _meant(name) if kind == "model" else ""
-        raise ValueError(f"unknown {kind} {_brief(name)}{meant or f': {choices(name, known)}'}")
+        raise ValueError(f"unknown {kind} {shown(name)}: {choices(name, known)}")
     return known[name]
 
 
@@ -241,7 +209,7 @@ def _check(factory: Factory, known: Mapping[str, Any], given: Mapping[str, Any],
     is_open = any(each.kind is each.VAR_KEYWORD for each in inspect.signature(factory).parameters.values())
     unknown = [key for key in given if key not in known and not is_open]
     if unknown:
-        raise ValueError(f"{what} has no option {_brief(unknown[0])}: {choices(unknown[0], known)}")
+        raise ValueError(f"{what} has no option {shown(unknown[0])}: {choices(unknown[0], known)}")
     missing = [key for key, default in known.items() if default is inspect.Parameter.empty and key not in given]
     if missing:
         raise ValueError(f"{what} needs {', '.join(missing)}: write {example}{missing[0]}=...")
@@ -254,7 +222,7 @@ def build_model(text: str) -> GenerativeModel:
     """The model that a spec names."""
     spec = parse(text)
     if spec.name == "gym":
-        _check_environment(spec)
+        _refuse_imports(spec)
     model: GenerativeModel = _build("model", spec)
     return model
 
@@ -262,18 +230,16 @@ def build_model(text: str) -> GenerativeModel:
 def build_backup(text: str, actions: int) -> Backup:
     """The backup that a spec names, for a model with this number of actions.
 
-    A word for `cost` names a function of `smoothplan.backups`: `ot:cost=line` uses `line_cost(actions)`.
+    A word for `cost` names one of `COSTS`: `ot:cost=line` uses `line_cost(actions)`.
     """
     actions, spec = arguments.whole("actions", actions), parse(text)
     cost = spec.options.get("cost", "discrete")
     if spec.name == "ot" and isinstance(cost, str):
-        functions = {name[:-5]: make for name, make in vars(smoothplan.backups).items() if name.endswith("_cost")}
-        known = {name: make for name, make in functions.items() if [*inspect.signature(make).parameters] == ["actions"]}
-        if cost not in known:
-            raise ValueError(f"cost must be a matrix or one of {', '.join(known)}, got {_brief(cost)}")
+        if cost not in COSTS:
+            raise ValueError(f"cost must be a matrix or one of {', '.join(COSTS)}, got {shown(cost)}")
         if actions > 5_000:  # a matrix of 5,000² entries takes 200 MB
             raise ValueError(f"cost {cost} is for at most 5,000 actions, got a model with {actions:,}")
-        spec.options["cost"] = known[cost](actions)
+        spec.options["cost"] = COSTS[cost](actions)
     backup: Backup = _build("backup", spec, actions=actions)
     if (made := getattr(backup, "actions", None)) not in (None, actions):
         raise ValueError(f"backup {spec.name} must be for the model's {actions} actions, got one for {made}")
@@ -301,17 +267,17 @@ def parse_environment(text: str) -> tuple[str, dict[str, Any]]:
     """
     spec = parse(text if text.startswith("gym:") else f"gym:{text}")
     if len(spec.positional) != 1 or not isinstance(spec.positional[0], str):
-        raise ValueError(f"an environment is Id-v1,key=value,..., got {_brief(text)}")
-    _check_environment(spec)
+        raise ValueError(f"an environment is Id-v1,key=value,..., got {shown(text)}")
+    _refuse_imports(spec)
     return spec.positional[0], spec.options
 
 
-def _check_environment(spec: Spec) -> None:
+def _refuse_imports(spec: Spec) -> None:
     """Refuses ids with a prefix `module:`, which Gymnasium would import and thereby run."""
     for name in (*spec.positional, *(spec.options[key] for key in ("environment", "env_id") if key in spec.options)):
         if isinstance(name, str) and not re.fullmatch(r"(?:[\w-]+/)?[\w.-]+", name):
             raise ValueError(
-                f"an environment is named by its id, such as CartPole-v1 or namespace/Name-v0, got {_brief(name)}: a "
+                f"an environment is named by its id, such as CartPole-v1 or namespace/Name-v0, got {shown(name)}: a "
                 "spec imports no module; import the one that registers it in Python, and use from_gymnasium"
             )
 
@@ -353,11 +319,12 @@ def load(text: str) -> GenerativeModel:
 
 def _module(where: str) -> ModuleType:
     """Runs a file or imports a module. Its folder is searched for other modules, as Python itself does."""
-    if not where.endswith(".py"):
-        _prepend(Path.cwd())
+    path = Path(where).resolve() if where.endswith(".py") else None
+    folder = str(Path.cwd() if path is None else path.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    if path is None:
         return _guarded(lambda: importlib.import_module(where), where, None)
-    path = Path(where).resolve()
-    _prepend(path.parent)
     # A name of its own: a file called like an installed package must not take its place.
     name = f"simulator_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -367,11 +334,6 @@ def _module(where: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses and processes of Dask look it up
     _guarded(lambda: loader.exec_module(module), where, module)
     return module
-
-
-def _prepend(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
 
 
 def _guarded(run: Callable[[], T], what: str, module: ModuleType | None) -> T:

@@ -186,7 +186,7 @@ def test_large_sizes_are_not() -> None:
 # The command line
 
 SMALL = "river-swim:discount=0.3"
-LIMITS = ("--max-calls=50", "--max-seconds=1", "--quiet")
+LIMITS = ("--max-calls=50", "--max-seconds=1", "--progress=none")
 
 
 def _answered(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
