@@ -20,7 +20,7 @@ import numpy as np
 import smoothplan as sp
 from smoothplan.base.arguments import Floats
 from smoothplan.chains.batched import BatchedChains, Chains
-from smoothplan.chains.jitted import Grid, JittedChains, grid_nodes, make_grid
+from smoothplan.chains.grid import Grid, grid_nodes, make_grid
 from smoothplan.chains.table import TableChains
 from smoothplan.models.model import GenerativeModel, Oracle
 from smoothplan.run.chunks import Sums
@@ -198,7 +198,7 @@ def run_simulator(folder: Path) -> None:
     for kind in kinds:
         field = {"twin": recursive_twin(yardstick, program, data, 4)}
         for name, chains in (
-            ("jitted", JittedChains(model, backup, grid, 80.0)),
+            ("jitted", BatchedChains(model, backup, grid, 80.0)),
             ("batched", BatchedChains(model, backup, grid.at, 80.0)),
         ):
             field[name] = contestant(kind, chains, model, model.initial_state)

@@ -67,7 +67,7 @@ def corrected_everywhere(state: int, pairs: int, horizon: int, run: Sampler) -> 
     for _ in range(horizon):
         _, sample, _ = quadratic(state, pairs, horizon, frames, run)
         total += scale * sample
-        scale *= run.policy.discount
+        scale *= run.discount
         state = walked(state, 1, run)
         if state < 0:
             break

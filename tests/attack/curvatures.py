@@ -10,7 +10,7 @@ import numpy as np
 
 import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
-from smoothplan.chains import sampling
+from smoothplan.chains import cruiser
 from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.level import Bounds
 from smoothplan.theory import curvature, softmaxes
@@ -162,18 +162,18 @@ def cut_bias(draw: Draw) -> float:
     """The same with chains that are cut off, less what the end of the chain itself adds."""
     means, values, error = chains(draw)
     problem, horizon = Problem.of(means.model, means.backup), draw.pick([1, 2, 5, 30], "H")
-    cut = sampling.Truncation.at(problem, horizon)
+    cut = cruiser.Truncation.at(problem, horizon)
     second = means.orders(horizon, problem.middle)[1]
     beyond = np.where(means.model.terminal, 0.0, values - problem.middle)
     left = means.model.discount**horizon * np.linalg.matrix_power(means.steps, horizon) @ beyond
-    return within(values - second - left, sampling.bias(2, error, problem, cut.below + cut.above))
+    return within(values - second - left, cruiser.bias(2, error, problem, cut.below + cut.above))
 
 
 def cut_value(draw: Draw) -> float:
     """What a chain that is cut off leaves out of the value of its policy."""
     means, _, _ = chains(draw)
     problem, horizon = Problem.of(means.model, means.backup), draw.pick([1, 2, 5], "H")
-    cut = sampling.Truncation.at(problem, horizon)
+    cut = cruiser.Truncation.at(problem, horizon)
     return within(means.orders()[0] - means.orders(horizon, problem.middle)[0], (-cut.below, cut.above))
 
 
@@ -181,8 +181,8 @@ def cut_returns(draw: Draw) -> float:
     """Q − E X for the returns of all actions, by chains of order 1 that are cut off."""
     means, values, error = chains(draw)
     problem, horizon = Problem.of(means.model, means.backup), draw.pick([1, 2, 5, 30], "H")
-    optimal = sampling.Truncation.at(problem, horizon).optimal
-    above = problem.discount * sampling.bias(1, error, problem, 0.0)[1]
+    optimal = cruiser.Truncation.at(problem, horizon).optimal
+    above = problem.discount * cruiser.bias(1, error, problem, 0.0)[1]
     missed = means.action_values(values) - means.at_horizon(horizon, problem.middle)[1]
     return within(missed[~means.model.terminal], (-optimal, optimal + above))
 
@@ -201,11 +201,10 @@ def supports(draw: Draw) -> tuple[ChainMeans, SimpleNamespace, Floats, Floats]:
     alive = ~means.model.terminal
     advantages = min(float(own[alive].min()), 0.0), max(float(own[alive].max()), 0.0)
     known = SimpleNamespace(
-        _problem=problem,
-        _discount=problem.discount,
+        problem=problem,
         _advantages=advantages,
-        _support=sampling.support(problem, advantages, horizon),
-        setting=SimpleNamespace(delta=0.1, epsilon=0.1),
+        _support=cruiser.support(problem, advantages, horizon),
+        planner=SimpleNamespace(delta=0.1, epsilon=0.1),
         horizon=horizon,
     )
     ends = []
@@ -236,9 +235,9 @@ def chain_support(draw: Draw) -> float:
 def correction_support(draw: Draw) -> float:
     """The farthest that corrections come from the middle of their support."""
     _, known, lows, highs = supports(draw)
-    pairs, mean = sampling.Sampling._corrections(known, draw.pick([2, 3, 10], "n"), 1.0)  # type: ignore[arg-type]
+    pairs, mean = cruiser.Sampling._corrections(known, draw.pick([2, 3, 10], "n"), 1.0)  # type: ignore[arg-type]
     assert mean is not None
-    steps = known._problem.discount ** np.arange(known.horizon)
+    steps = known.problem.discount ** np.arange(known.horizon)
     ends = steps.sum() / 4.0 * statistic_ends(lows, highs, pairs)
     middle = (mean.sequence.low + mean.sequence.high) / 2.0
     return quotient(max(float(ends.max()) - middle, middle - float(ends.min())), mean.sequence.high - middle)
@@ -304,11 +303,11 @@ TARGETS = [
         for order in (1, 2)
         for horizons, discounts in (("short", SHORT), ("long", LONG))
     ),
-    Target("bias of chains of order 2, cut off", "smoothplan.chains.sampling.bias", cut_bias),
-    Target("value of a policy, cut off", "smoothplan.chains.sampling.Truncation.at", cut_value),
-    Target("returns of actions, cut off", "smoothplan.chains.sampling.Truncation.at", cut_returns),
-    Target("support of chains and returns", "smoothplan.chains.sampling.support", chain_support),
-    Target("support of corrections", "smoothplan.chains.sampling.Sampling", correction_support),
+    Target("bias of chains of order 2, cut off", "smoothplan.chains.cruiser.bias", cut_bias),
+    Target("value of a policy, cut off", "smoothplan.chains.cruiser.Truncation.at", cut_value),
+    Target("returns of actions, cut off", "smoothplan.chains.cruiser.Truncation.at", cut_returns),
+    Target("support of chains and returns", "smoothplan.chains.cruiser.support", chain_support),
+    Target("support of corrections", "smoothplan.chains.cruiser.Sampling", correction_support),
     Target("F − max", "smoothplan.theory.curvature.gap_to_hard_max", gap_to_maximum),
     Target("V − V_max", "smoothplan.theory.curvature.gap_of_values", gap_of_values),
     Target("optimal values", "smoothplan.theory.curvature.value_interval", partial(value_interval, "values")),

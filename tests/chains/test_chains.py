@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
-from smoothplan.chains.batched import LIMIT, BatchedChains, Chains
-from smoothplan.chains.jitted import TOGETHER, Grid, JittedChains, make_grid
+from smoothplan.chains.batched import LIMIT, TOGETHER, BatchedChains, Chains
+from smoothplan.chains.grid import Grid, make_grid
 from smoothplan.chains.table import LANES, TableChains
 from smoothplan.models.model import GenerativeModel, Oracle
 from smoothplan.run.chunks import Sums
-from smoothplan.theory.backups import HardMax, LogSumExp, NoCurvatureError, OptimalTransport, SoftmaxMixture, line_cost
+from smoothplan.theory.backups import HardMax, LogSumExp, OptimalTransport, SoftmaxMixture, line_cost
 from tests.naive import Built, ChainMeans, built, random_model
 
 DEVIATIONS = 7.0
@@ -145,7 +145,7 @@ def test_means_are_exact_for_compiled_simulators(backup: str, horizon: int) -> N
     """A table as a simulator with a grid through its states: the same linear algebra."""
     chosen, model, grid = small_case(backup)
     assert chosen.model.reward_range == (0.0, 1.0)
-    chains = JittedChains(model, chosen.backup, grid, TAIL)
+    chains = BatchedChains(model, chosen.backup, grid, TAIL)
     values, returns, corrections = chosen.at_horizon(horizon, TAIL)
     oracle = Oracle(model, 4)
     for state in range(3):
@@ -181,16 +181,9 @@ def plane(**changes: Any) -> tuple[sp.JitModel, Grid]:
 def test_engines_agree_between_the_nodes(backup: SoftmaxMixture, gap: float) -> None:
     model, grid = plane()
 
-    def reference(states: Any) -> Any:
-        q = grid.at(states)
-        return np.maximum(q, q.max(axis=1, keepdims=True) - gap)
-
-    engines: tuple[Chains, ...] = (
-        JittedChains(model, backup, grid, TAIL, gap),
-        BatchedChains(model, backup, reference, TAIL),
-    )
     found = []
-    for engine in engines:
+    for reference in (grid, grid.at):
+        engine = BatchedChains(model, backup, reference, TAIL, gap)
         oracle, state = Oracle(model, 5), model.initial_state
         corrections = engine.corrections(oracle, state, 20_000, 4, 30)
         returns = engine.returns(oracle, state, 2, 20_000, 30)
@@ -253,7 +246,7 @@ def four_engines(steps: int, backup: SoftmaxMixture = SOFT) -> list[tuple[Genera
     return [
         (tabular, TableChains(tabular, backup, table), steps),
         (tabular, BatchedChains(tabular, backup, lambda states: table[states]), steps),
-        (jitted, JittedChains(jitted, backup, grid), jitted.initial_state),
+        (jitted, BatchedChains(jitted, backup, grid), jitted.initial_state),
         (jitted, BatchedChains(jitted, backup, grid.at), jitted.initial_state),
     ]
 
@@ -309,12 +302,6 @@ def test_memory_does_not_grow() -> None:
 # --- Errors ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_hard_maximum_has_no_corrections() -> None:
-    for model, chains, state in four_engines(3, HardMax()):
-        with pytest.raises(NoCurvatureError, match="HardMax has no curvature"):
-            chains.corrections(Oracle(model, 0), state, 1, 2, 3)
-
-
 TABLE, _, JITTED, _ = (cast(Any, chains) for _, chains, _ in four_engines(3))
 ENDS = sp.TabularModel([[[1.0]]] * 2, [[[1]]] * 2, [[1.0], [0.0]], discount=0.5, terminal=[False, True])
 ORACLE = Oracle(ENDS, 0)
@@ -326,17 +313,14 @@ ORACLE = Oracle(ENDS, 0)
         (lambda: TABLE.values(ORACLE, 6, 1, 1), "state must be at most 3, got 6"),
         (lambda: TABLE.values(ORACLE, -1, 1, 1), "state must be at least 0, got -1"),
         (lambda: TABLE.returns(ORACLE, 3, 2, 1, 1), "action must be at most 1, got 2"),
-        (lambda: JITTED.returns(ORACLE, [3.0], 2, 1, 1), "action must be at most 1, got 2"),
-        (lambda: JITTED.values(ORACLE, [0.0, 0.0], 1, 1), r"state must have shape \(1,\), got \(2,\)"),
+        (lambda: JITTED.values(ORACLE, [0.0, 0.0], 1, 1), r"states \[2\] and 2 actions, the grid states \[1\]"),
         (lambda: TableChains(ENDS, SOFT, np.array([[0.0], [np.nan]])).values(ORACLE, 1, 1, 1), "state 1 is terminal"),
-        (lambda: TableChains(ENDS, SOFT, np.zeros((1, 2))), r"must have shape \(2, 1\), got \(1, 2\)"),
         (
             lambda: BatchedChains(ENDS, SOFT, lambda states: np.full((len(states), 1), -np.inf)).values(
                 ORACLE, 0, 1, 1
             ),
             r"finite, got -inf \(state 0, action 0\)",
         ),
-        (lambda: JittedChains(plane()[0], SOFT, JITTED.grid), r"3 actions, the grid states \[1\] and 2 actions"),
         (lambda: plane()[1].at(np.zeros((3, 1))), r"states must have shape \[n, 2\], got \(3, 1\)"),
     ],
 )
@@ -363,7 +347,7 @@ def explode(states: Any, actions: Any, rng: Any) -> Any:
 )
 def test_a_broken_promise_is_named(broken: Callable[[], sp.JitModel], complaint: str) -> None:
     model, grid = broken(), plane()[1]
-    chains = JittedChains(model, LogSumExp(0.3), grid)
+    chains = BatchedChains(model, LogSumExp(0.3), grid)
     with pytest.raises(sp.ModelError, match=complaint):
         chains.values(Oracle(model, 0), [1.0, 0.0], 100, 50)
     with pytest.raises(sp.ModelError, match=complaint):

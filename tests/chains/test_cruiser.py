@@ -22,12 +22,10 @@ import smoothplan as sp
 from smoothplan.base import streams
 from smoothplan.base.arguments import Floats
 from smoothplan.base.records import plain
-from smoothplan.chains import cruiser, sampling
-from smoothplan.chains.cruiser import Proof, ReferenceCruiser, proof
+from smoothplan.chains import cruiser
+from smoothplan.chains.cruiser import SAMPLING, Proof, ReferenceCruiser, Sampling, Truncation, proof
 from smoothplan.chains.grid import GridReference
-from smoothplan.chains.jitted import JittedChains
 from smoothplan.chains.reference import CriticReference, TabularReference
-from smoothplan.chains.sampling import SAMPLING, Setting, Truncation
 from smoothplan.chains.shared import SharedReference
 from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.run.plan import outward
@@ -245,7 +243,10 @@ def proved(
 
     root = Root(model, state, 0, None, None, "auto", 0.0)
     samples: Any = SimpleNamespace(
-        setting=planner.setting(root, problem),
+        planner=planner,
+        root=root,
+        problem=problem,
+        truncation=planner.truncation(problem),
         value=known(first[state]),
         actions=[known(mean) for mean in returns[state]],
         correction=known(corrections[state]) if order == 2 else None,
@@ -283,10 +284,10 @@ def test_what_exact_means_prove_is_true(monkeypatch: pytest.MonkeyPatch) -> None
     for horizon in (1, 3, 300):
         assert sum(missed_by(walk_proofs(horizon)).values()) == 0
     bias = cruiser._bias
-    monkeypatch.setattr(cruiser, "_bias", lambda setting, order: (0.0, 0.0) if order == 2 else bias(setting, order))
+    monkeypatch.setattr(cruiser, "_bias", lambda samples, order: (0.0, 0.0) if order == 2 else bias(samples, order))
     found = missed_by(walk_proofs(300))
     assert min(found["low"], found["high"]) > 0
-    monkeypatch.setattr(cruiser, "_bias", lambda setting, order: tuple(end / 2.0 for end in bias(setting, order)))
+    monkeypatch.setattr(cruiser, "_bias", lambda samples, order: tuple(end / 2.0 for end in bias(samples, order)))
     found = missed_by(walk_proofs(300))
     assert min(found["high"], found["q high"]) > 0
 
@@ -329,9 +330,9 @@ def test_what_exact_means_of_short_chains_prove_is_true(monkeypatch: pytest.Monk
         assert missed_by(cut_proofs())["low"] > 0
     for share, enough in ((1.0, True), (0.5, False)):
 
-        def booked(setting: Setting, order: int, share: float = share) -> tuple[float, float]:
-            tail = setting.truncation.below + setting.truncation.above
-            return sampling.bias(order, 0.0, setting.problem, share * tail)
+        def booked(samples: Sampling, order: int, share: float = share) -> tuple[float, float]:
+            tail = samples.truncation.below + samples.truncation.above
+            return cruiser.bias(order, 0.0, samples.problem, share * tail)
 
         monkeypatch.setattr(cruiser, "_bias", booked)
         assert (sum(missed_by(cut_proofs()).values()) == 0) == enough
@@ -421,7 +422,7 @@ def test_a_pilot_that_takes_all_the_calls_is_not_wasted() -> None:
 def test_cart_pole() -> None:
     model, backup = sp.models.cart_pole(), sp.LogSumExp(0.01)
     planner = ReferenceCruiser(backup, GridReference.build(model, backup), epsilon=1.0)
-    assert isinstance(begun(planner, model, model.initial_state).sampling.engine, JittedChains)
+    assert begun(planner, model, model.initial_state).sampling.engine.compiled
     found = diagnosed(sp.plan(planner, model, max_calls=3_000_000))
     assert found.order_1 > 80.0
     assert found.order_1_error < 2.0

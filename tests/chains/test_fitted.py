@@ -12,7 +12,7 @@ import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.chains import fitted
 from smoothplan.chains.fitted import HingeRidge
-from smoothplan.chains.reference import Improvable, Savable
+from smoothplan.chains.reference import Improvable
 from smoothplan.models.model import States
 from smoothplan.theory.backups import Backup
 from studies.simulators import inventory, value
@@ -112,7 +112,6 @@ def test_it_asks_only_for_states_that_the_simulator_reached() -> None:
     known.add(np.zeros(2).tobytes())
     reference = sp.FittedReference(model, sp.HardMax())
     assert isinstance(reference, Improvable)
-    assert isinstance(reference, Savable)
     assert reference.calls == rows == 0
     assert reference.q(np.zeros((4, 2))) == pytest.approx(np.full((4, 3), -100.0))
     limit = 0

@@ -10,13 +10,11 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
-from smoothplan.chains import sampling
-from smoothplan.chains.batched import BatchedChains
-from smoothplan.chains.cruiser import ReferenceCruiser
+from smoothplan.chains import cruiser
+from smoothplan.chains.batched import BatchedChains, chains_for, conditioned, largest_gap
+from smoothplan.chains.cruiser import SAMPLING, ReferenceCruiser, support
 from smoothplan.chains.grid import GridReference
-from smoothplan.chains.jitted import JittedChains
 from smoothplan.chains.reference import CriticReference, Reference, TabularReference
-from smoothplan.chains.sampling import SAMPLING, chains_for, conditioned, largest_gap, support
 from smoothplan.chains.table import TableChains
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.models.model import GenerativeModel, Oracle, States
@@ -130,7 +128,7 @@ def test_the_default_horizon_costs_a_small_part_of_epsilon(
     model, backup = garnet(discount=discount), sp.LogSumExp(0.3)
     problem = Problem.of(model, backup)
     planner = ReferenceCruiser(backup, epsilon=0.2, order=order, error_range=error_range)
-    cut = planner.setting(root_of(model), problem).truncation
+    cut = planner.truncation(problem)
     assert cut.optimal <= SAMPLING.truncation * 0.2
     assert discount == 0.0 or cut.horizon >= math.log(0.01 * 2.0 / problem.width) / math.log(discount) - 1e-9
     if order == 2 and error_range is not None:
@@ -158,7 +156,7 @@ def test_references_are_clamped_as_far_as_is_safe_and_no_further() -> None:
         q = rng.uniform(0.0, 2.0, size=(1, 3))
         reference = q + 0.1 * rng.normal(size=q.shape)
         for share in wider:
-            after, _ = conditioned(TabularReference(reference), np.array([0]), share * float(np.ptp(q)), 3)
+            after, _ = conditioned(TabularReference(reference).q, np.array([0]), share * float(np.ptp(q)), 3)
             wider[share] += int(np.ptp(after - q) > np.ptp(reference - q) + 1e-12)
     assert wider[1.0] == 0
     assert wider[0.9] > 0
@@ -169,18 +167,20 @@ def test_a_reference_of_known_error_is_not_clamped_where_actions_may_be_that_far
     model = sp.TabularModel(np.ones((1, 2, 1)), np.zeros((1, 2, 1), dtype=int), [[0.0, 1.0]], discount=0.0)
     backup, exact, here = sp.LogSumExp(0.01), TabularReference([[0.0, 1.0]]), np.array([0])
     problem = Problem.of(model, backup)
-    assert largest_gap(backup, problem, None) < 0.5 < problem.action_gap == 1.0
-    table, _ = chains_for(root_of(model), backup, exact, problem, error_range=0.0)
-    batched, _ = chains_for(root_of(model, engine="batched"), backup, exact, problem, error_range=0.0)
+    assert largest_gap(backup, problem, None, made=False) < 0.5 < problem.action_gap == 1.0
+    gap = largest_gap(backup, problem, 0.0, made=False)
+    table, _ = chains_for(root_of(model), backup, exact, problem, gap)
+    batched, _ = chains_for(root_of(model, engine="batched"), backup, exact, problem, gap)
     assert isinstance(table, TableChains)
     assert isinstance(batched, BatchedChains)
-    assert table.table.tolist() == np.asarray(batched.reference(here)).tolist() == [[-1.0, 0.0]]
+    assert table.table.tolist() == batched._references(here).tolist() == [[-1.0, 0.0]]
 
 
 @pytest.mark.parametrize("backup", [sp.LogSumExp(0.05), replace(TRANSPORT, lam=0.05)])
 def test_unlikely_actions_are_told_apart_as_far_as_it_matters(backup: SoftmaxMixture) -> None:
-    table, gap = np.array([[0.0, -0.5, -15.0]]), largest_gap(backup, Problem.of(garnet(discount=0.95), backup), None)
-    after, _ = conditioned(TabularReference(table), np.arange(1), gap, 3)
+    table, problem = np.array([[0.0, -0.5, -15.0]]), Problem.of(garnet(discount=0.95), backup)
+    gap = largest_gap(backup, problem, None, made=False)
+    after, _ = conditioned(TabularReference(table).q, np.arange(1), gap, 3)
     np.testing.assert_allclose(backup.policy(after), backup.policy(table), atol=1e-12)
     assert after.min() == -gap > -15.0
 
@@ -190,9 +190,10 @@ def test_supports_around_a_made_reference_reach_as_far_as_actions_differ(made: b
     model, backup = garnet(discount=0.2), sp.LogSumExp(1.0)
     problem = Problem.of(model, backup)
     far = TabularReference(np.tile([0.0, -15.0, -20.0], (model.states, 1)))
-    chains, (_, highest) = chains_for(root_of(model, engine="batched"), backup, far, problem, made=made)
+    gap = largest_gap(backup, problem, None, made)
+    chains, (_, highest) = chains_for(root_of(model, engine="batched"), backup, far, problem, gap)
     assert isinstance(chains, BatchedChains)
-    lowest = float(np.asarray(chains.reference(np.arange(1))).min())
+    lowest = float(chains._references(np.arange(1)).min())
     assert lowest == (-problem.action_gap if made else -20.0)
     assert highest >= -lowest
 
@@ -237,12 +238,11 @@ def test_grids_that_compiled_chains_do_not_know_are_batched() -> None:
     backup = sp.OptimalTransport(
         cost=line_cost(2), tau=1.0, lam=0.1, reference=lambda states: np.full((len(states), 2), 0.5)
     )
-    for choice, periodic in ((backup, ()), (sp.LogSumExp(0.1), (2,))):
-        reference = GridReference.build(model, choice, low=-CORNER, high=CORNER, cells=2, periodic=periodic)
-        run = begun(ReferenceCruiser(choice, reference, epsilon=1.0), model, model.initial_state)
-        assert isinstance(run.sampling.engine, BatchedChains)
-        with pytest.raises(ValueError, match="engine 'compiled' needs"):
-            chains_for(root_of(model, model.initial_state, "compiled"), choice, reference, Problem.of(model, choice))
+    reference = GridReference.build(model, backup, low=-CORNER, high=CORNER, cells=2)
+    planner = ReferenceCruiser(backup, reference, epsilon=1.0)
+    assert not begun(planner, model, model.initial_state).sampling.engine.compiled
+    with pytest.raises(ValueError, match="engine 'compiled' needs"):
+        sp.plan(planner, model, engine="compiled")
 
 
 # Supports
@@ -294,11 +294,13 @@ def test_samples_lie_in_the_supports() -> None:
             planner = ReferenceCruiser(backup, reference, epsilon=0.1, horizon=horizon, pairs=2)
             samples = begun(planner, model, state).sampling
             chains = samples.engine
-            seen.add(type(chains))
+            seen.add((type(chains), chains.compiled))
             low, high = support(problem, samples._advantages, horizon)
-            if isinstance(chains, BatchedChains):  # also those of actions that are too unlikely to be drawn
+            if (
+                isinstance(chains, BatchedChains) and not chains.compiled
+            ):  # also those of actions that are too unlikely to be drawn
                 points = np.linspace(-0.5, 1.0, 50)[:, None]
-                q = np.asarray(chains.reference(points))
+                q = chains._references(points)
                 ends = backup.value(q)[:, None] - q
                 assert samples._advantages[0] <= ends.min() <= ends.max() <= samples._advantages[1] + 1e-9
             assert samples.correction is not None
@@ -313,7 +315,7 @@ def test_samples_lie_in_the_supports() -> None:
                     assert low - slack <= sample <= high + slack
                 corrected = chains.corrections(oracle, state, 1, 2, horizon).total
                 assert least - slack <= corrected <= most + slack
-    assert seen == {TableChains, BatchedChains, JittedChains}
+    assert seen == {(TableChains, True), (BatchedChains, False), (BatchedChains, True)}
 
 
 def test_a_chain_that_ends_has_no_tail() -> None:
@@ -338,7 +340,7 @@ def test_the_parts_of_delta_add_up_to_it(monkeypatch: pytest.MonkeyPatch) -> Non
         parts.append(delta)
         return ConfidenceSequence(low, high, delta, target)
 
-    monkeypatch.setattr(sampling, "ConfidenceSequence", recorded)
+    monkeypatch.setattr(cruiser, "ConfidenceSequence", recorded)
     model = sp.models.garnet(10, 3, branching=3, discount=0.8, seed=0, reward_kind="bernoulli")
     table = TabularReference(np.random.default_rng(0).normal(size=(10, 3)))
     for options, sequences in (({"order": 1}, 4), ({"pairs": 2}, 5), ({}, 6)):

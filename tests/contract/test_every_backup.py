@@ -16,8 +16,8 @@ import smoothplan as sp
 from smoothplan import specs
 from smoothplan.base.stopping import Stopped
 from smoothplan.bounds.rounds import Rounds, root_intervals
-from smoothplan.chains.batched import BatchedChains
-from smoothplan.chains.sampling import bias, largest_gap
+from smoothplan.chains.batched import BatchedChains, largest_gap
+from smoothplan.chains.cruiser import bias
 from smoothplan.models.model import Oracle
 from smoothplan.recursive.batched import BatchedEngine
 from smoothplan.recursive.level import Level
@@ -310,7 +310,7 @@ def test_a_grid_reference_with_any_backup() -> None:
 def test_nothing_is_cut_off_where_little_is_known_of_a_policy() -> None:
     model, backup = small(), sp.Tsallis(0.01)
     problem = Problem.of(model, backup)
-    assert largest_gap(backup, problem, None) > problem.action_gap
+    assert largest_gap(backup, problem, None, made=False) > problem.action_gap
 
 
 # What cannot serve them says so

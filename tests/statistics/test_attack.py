@@ -13,7 +13,7 @@ import pytest
 import smoothplan as sp
 from smoothplan.base.arguments import Ints
 from smoothplan.bounds import converge as converging
-from smoothplan.chains import sampling
+from smoothplan.chains import cruiser
 from smoothplan.confidence import kl, means
 from smoothplan.graph.graph import Graph, Rules
 from smoothplan.recursive import debias as debiasing
@@ -94,12 +94,12 @@ def less_biased(problem: Problem, table: Sequence[Level]) -> list[Bounds]:
 
 right_return, right_certificates, right_clipping = arithmetic.one_step, arithmetic.certify, arithmetic.clipped_reference
 right_interval, right_ball = means.mean_interval, kl.ball_extreme
-right_cut, right_support, right_values = sampling.Truncation.at, sampling.support, curvature.value_interval
+right_cut, right_support, right_values = cruiser.Truncation.at, cruiser.support, curvature.value_interval
 right_gap, right_gap_of_values = curvature.gap_to_hard_max, curvature.gap_of_values
 right_radius, right_side = searching.smallest_radius, converging.new_side
 
 
-def shorter_cut(_: type[sampling.Truncation], problem: Problem, horizon: int) -> sampling.Truncation:
+def shorter_cut(_: type[cruiser.Truncation], problem: Problem, horizon: int) -> cruiser.Truncation:
     right = right_cut(problem, horizon)
     return right._replace(optimal=0.8 * right.optimal)
 
@@ -212,13 +212,13 @@ WRONG: dict[str, tuple[str, Callable[[Patch], None]]] = {
     ),
     "a cut of less than half of the values": (
         "returns of actions, cut off",
-        in_place(sampling.Truncation, "at", classmethod(shorter_cut)),
+        in_place(cruiser.Truncation, "at", classmethod(shorter_cut)),
     ),
     "chains without advantages": (
         "support of chains and returns",
-        in_place(sampling, "support", lambda problem, _, horizon: right_support(problem, (0.0, 0.0), horizon)),
+        in_place(cruiser, "support", lambda problem, _, horizon: right_support(problem, (0.0, 0.0), horizon)),
     ),
-    "corrections of one step": ("support of corrections", in_place(sampling, "weight", lambda *_: 1.0)),
+    "corrections of one step": ("support of corrections", in_place(cruiser, "weight", lambda *_: 1.0)),
     "costs that nobody pays": (
         "F − max",
         in_place(curvature, "gap_to_hard_max", lambda *given: (0.0, right_gap(*given)[1])),

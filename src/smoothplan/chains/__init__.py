@@ -3,14 +3,7 @@
 from smoothplan.chains.fitted import FittedReference
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.maker import default_reference
-from smoothplan.chains.reference import (
-    CriticReference,
-    Improvable,
-    Reference,
-    Savable,
-    TabularReference,
-    TooFewCallsError,
-)
+from smoothplan.chains.reference import CriticReference, Improvable, Reference, TabularReference, TooFewCallsError
 from smoothplan.chains.shared import SharedReference
 
 __all__ = [
@@ -19,7 +12,6 @@ __all__ = [
     "GridReference",
     "Improvable",
     "Reference",
-    "Savable",
     "SharedReference",
     "TabularReference",
     "TooFewCallsError",

@@ -4,9 +4,14 @@ Order-1 chains follow the policy ∇F(Q̂) and evaluate exactly that policy, so 
 any Q̂. Order 2 adds the quadratic term of the Taylor model, estimated from pairs of such chains at one random step; the
 remaining bias is cubic in the reference's error. Chains do not branch: their price grows only linearly with the
 horizon, but their variance grows too.
+
+A pilot of chains, corrections and returns of the root's actions measures the cost and the variance of a sample. Then
+every round adds a fraction of the calls made so far, each part catching up with the share of the calls at which cost ×
+variance is smallest.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import NormalDist
@@ -15,19 +20,40 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from smoothplan.base import arguments
-from smoothplan.base.arguments import Floats
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.chains.batched import chains_for, conditioned, largest_gap
 from smoothplan.chains.maker import ReferenceMaker, usual_calls
-from smoothplan.chains.reference import Improvable, Reference, Savable
-from smoothplan.chains.sampling import SAMPLING, Sampling, Setting, Truncation, bias
+from smoothplan.chains.reference import CriticReference, Improvable, Reference
 from smoothplan.chains.shared import SharedReference
+from smoothplan.confidence import ConfidenceSequence
+from smoothplan.run.chunks import Chunk, Outcome, Sums, Work
 from smoothplan.run.progress import Display
-from smoothplan.run.records import LearningPoint, ReferenceDetails, Root, Run, Snapshot, Status, within
+from smoothplan.run.records import Budget, LearningPoint, ReferenceDetails, Root, Run, Snapshot, Status, within
 from smoothplan.run.workers import Workers
+from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, required_backup, required_mixture
 from smoothplan.theory.curvature import Problem, require_resolvable
 
 LONGEST_CHAIN = 10**8
 """Steps of a chain, at most: they take the fastest engine seconds."""
+
+
+class SamplingTuning(NamedTuple):
+    """The numbers that tune a run."""
+
+    truncation: float = 0.05  # share of ε, for the part of the value beyond the default horizon
+    value_delta: float = 0.6  # shares of δ
+    correction_delta: float = 0.3
+    action_delta: float = 0.1
+    pilot_delta: float = 0.25  # of the corrections' δ, for the pilot's if others with another number of pairs follow
+    decision: float = 0.3  # share of the simulator calls, for returns of the root's actions
+    pilot: int = 64  # samples of each part before the rest is planned,
+    pilot_pairs: int = 32  # and pairs in each correction
+    preparation: float = 0.5  # share of the limits on calls and on time for the reference, at most
+    improvements: int = 5  # steps in which a reference is improved, each twice as long as the one before
+
+
+SAMPLING = SamplingTuning()
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,47 +124,309 @@ class ReferenceCruiser:
         """A run that has not made any simulator call yet."""
         problem = Problem.of(root.model, self.backup)
         require_resolvable(self.epsilon, problem.values, problem.reward_range)
-        return ReferenceRun(self, self.setting(root, problem))
+        return ReferenceRun(self, root, problem, self.truncation(problem))
 
-    def setting(self, root: Root, problem: Problem) -> Setting:
-        """The configuration at a root, with its horizon."""
+    def truncation(self, problem: Problem) -> "Truncation":
+        """The truncation at the horizon that is given, or at the earliest one, about, that costs a small part of ε."""
         if self.horizon is not None:
-            truncation = Truncation.at(problem, self.horizon)
-        else:
-            truncation = Truncation.for_accuracy(problem, self.epsilon, self.order, self.error_range)
-        if truncation.horizon > LONGEST_CHAIN:
-            raise ValueError(
-                f"discount must be smaller if no horizon is given, got {problem.discount!r}: for epsilon="
-                f"{self.epsilon:g} chains would have {truncation.horizon:.2g} steps, more than {LONGEST_CHAIN:,}"
-            )
-        return Setting(
-            root=root,
-            backup=self.backup,
-            order=self.order,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            pairs=self.pairs,
-            error_range=self.error_range,
-            made=self.reference is None,
-            problem=problem,
-            truncation=truncation,
+            return Truncation.at(problem, self.horizon)
+        whole, horizon, tolerated = Truncation.at(problem, 0), 1, SAMPLING.truncation * self.epsilon
+        while horizon <= LONGEST_CHAIN:
+            left = problem.discount**horizon
+            found = Truncation(horizon, left * whole.below, left * whole.above, left * whole.optimal)
+            both_sides = self.order == 2 or self.error_range is not None
+            costs = found.optimal if both_sides else max(found.below, found.above)
+            if self.order == 2 and self.error_range is not None:
+                # The effect of the tail on pairs is multiplied by the error range.
+                wide, narrow = (bias(2, self.error_range, problem, tail) for tail in (found.below + found.above, 0.0))
+                costs += (wide[1] - wide[0] - narrow[1] + narrow[0]) / 2.0
+            if costs <= tolerated or problem.discount == 0.0:
+                return found
+            octave = -math.log(2.0) / math.log(problem.discount)  # steps that halve what is left
+            horizon += max(1, math.floor(octave * min(math.log2(costs / tolerated), 1.0)))
+        raise ValueError(
+            f"discount must be smaller if no horizon is given, got {problem.discount!r}: for epsilon={self.epsilon:g} "
+            f"chains would have more than {LONGEST_CHAIN:,} steps"
         )
+
+
+class Truncation(NamedTuple):
+    """The effect of cutting chains off at a horizon, where they continue with the middle of the optimal values."""
+
+    horizon: int
+    below: float  # the value of any policy may be lower by this much,
+    above: float  # or higher by this much,
+    optimal: float  # and the optimal value may differ by this much, either way
+
+    @classmethod
+    def at(cls, problem: Problem, horizon: int) -> "Truncation":
+        """The truncation at a horizon."""
+        (worst, best), middle, left = problem.policy_values, problem.middle, problem.discount**horizon
+        return cls(horizon, left * (middle - worst), left * (best - middle), left * problem.width / 2.0)
+
+
+def bias(order: int, error_range: float, problem: Problem, tail: float) -> tuple[float, float]:
+    """Bounds of the error that an order leaves, if the chains of a pair may differ by a tail."""
+    # A backup of one action has no curvature at all.
+    temperature = problem.temperature if problem.pairs else 1.0 / max(4.0 * problem.derivatives[0], curvature.SMALLEST)
+    return curvature.reference_bias(order, error_range, temperature, problem.discount, tail)
+
+
+def support(problem: Problem, advantages: tuple[float, float], horizon: int) -> tuple[float, float]:
+    """Bounds of a chain with a horizon, and of a return, whose first step has no advantage."""
+    steps, tail = weight(problem.discount, horizon), problem.discount**horizon * problem.middle
+    low, high = (steps * (end + advantage) for end, advantage in zip(problem.reward_range, advantages, strict=True))
+    if problem.terminates:
+        return min(low, 0.0) + min(tail, 0.0), max(high, 0.0) + max(tail, 0.0)
+    return low + tail, high + tail
+
+
+def weight(discount: float, horizon: int) -> float:
+    """Σ γ^t over the steps of a chain."""
+    return (1.0 - discount**horizon) / (1.0 - discount)
+
+
+@dataclass
+class Mean:
+    """The mean of one part's samples, and its interval."""
+
+    sequence: ConfidenceSequence
+    guess: float  # before there are samples
+    calls: int = 0
+    count: int = 0
+    estimate: float = field(init=False)  # the mean of the samples
+    variance: float = field(init=False)  # of the samples, or the largest possible one
+
+    def __post_init__(self) -> None:
+        self.estimate, self.variance = self.guess, (self.sequence.high - self.sequence.low) ** 2 / 4.0
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean."""
+        return math.sqrt(self.variance / max(self.count, 1))
+
+    @property
+    def work(self) -> int:
+        """Simulator calls, at least one for each sample: a correction of actions that do not differ may take none."""
+        return max(self.calls, self.count)
+
+    @property
+    def radius(self) -> float:
+        """Half of the width of the interval."""
+        low, high = self.sequence.interval
+        return max(0.0, high - low) / 2.0
+
+    def add(self, sums: Sums, calls: int) -> None:
+        """Adds samples and their simulator calls."""
+        self.sequence.update(sums.samples, sums.total, sums.squares)
+        count, total, squares = self.sequence.count, self.sequence.total, self.sequence.squares
+        self.calls, self.count = self.calls + calls, count
+        if count > 0:
+            self.estimate = total / count
+        if count > 1:
+            self.variance = max(0.0, squares - total * total / count) / (count - 1)
+
+
+class Sampling:
+    """Samples around one reference. It keeps the run's limit on calls.
+
+    Args:
+        planner, root, problem, truncation: of the run.
+        reference: Q̂, which does not change any more; None if nothing is known, so that all actions are worth the same.
+        first: the number of the first chunk: no two chunks of a run draw from the same stream.
+
+    Attributes:
+        claim: F(Q̂) at the root.
+        value: the mean of chains.
+        actions: the mean of the returns of each action, [K].
+        correction: the mean of corrections; None at order 1.
+        pairs: of each correction.
+        budgets: of "values", "returns" and "corrections"; empty until the pilot is done.
+    """
+
+    def __init__(
+        self,
+        planner: ReferenceCruiser,
+        root: Root,
+        problem: Problem,
+        truncation: Truncation,
+        reference: Reference | None,
+        first: int,
+    ) -> None:
+        self.planner, self.root, self.problem, self.truncation = planner, root, problem, truncation
+        self.horizon, self.next_chunk = truncation.horizon, first
+        actions, possible, backup = problem.actions, problem.action_values, planner.backup
+        known = reference or CriticReference(lambda states: np.zeros((len(states), actions)))
+        # Asked once before all threads, a reference may bring itself up to date; and its mistakes are found.
+        shifted, top = conditioned(known.q, np.asarray(root.state)[None], math.inf, actions)
+        self.claim = float(root.backed_up(backup, shifted)[0]) + float(top[0])
+        guesses = np.clip(shifted[0] + top[0], *possible)
+        if reference is None:
+            guesses = np.full(actions, sum(possible) / 2.0)
+        gap = largest_gap(backup, problem, planner.error_range, made=planner.reference is None)
+        self.engine, self._advantages = chains_for(root, backup, known, problem, gap)
+        # The improvement of a reference may depend on time, so a checkpoint tells chains around one from another.
+        about = f"reference of {getattr(reference, 'calls', 0)} calls"
+        self.work = Work(self.engine, root.model, root.state, root.seed, about)
+        self.samples = self._dropped = 0  # dropped: simulator calls of pilot corrections that count no more
+        self.budgets: dict[str, Budget] = {}
+        self._corrected = Sums(more=(0, 0.0))  # of corrections; more: the pairs of actions that differ, their noise
+        self._support = support(problem, self._advantages, self.horizon)
+        self.pairs, self.correction = 0, None
+        if planner.order == 2:
+            share = SAMPLING.correction_delta * (SAMPLING.pilot_delta if planner.pairs is None else 1.0)
+            self.pairs, self.correction = self._corrections(planner.pairs or SAMPLING.pilot_pairs, share)
+        unused = SAMPLING.correction_delta if planner.order == 1 else 0.0
+        self.value = self._mean(SAMPLING.value_delta + unused, problem.middle)
+        self.actions = [self._mean(SAMPLING.action_delta / actions, guess) for guess in guesses]
+
+    def _mean(self, share: float, guess: float) -> Mean:
+        """A mean of chains, with a share of δ."""
+        delta, target = share * self.planner.delta, self.planner.epsilon / 2.0
+        return Mean(ConfidenceSequence(*self._support, delta, target), guess)
+
+    def _corrections(self, pairs: int, share: float) -> tuple[int, Mean | None]:
+        """A mean of corrections that have this many pairs each."""
+        low, high = self._support
+        # Q̂ varies over actions by no more than F(Q̂) − Q̂(a) does.
+        reach = high - low + self._advantages[1] - self._advantages[0]
+        most = weight(self.problem.discount, self.horizon) * reach**2 / (4.0 * self.problem.temperature)
+        delta, target = share * self.planner.delta, self.planner.epsilon / 2.0
+        return pairs, Mean(ConfidenceSequence(-most / (pairs - 1), most, delta, target), 0.0)
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made."""
+        return self._dropped + sum(mean.calls for some in self._means().values() for mean in some)
+
+    def _means(self) -> dict[str, list[Mean]]:
+        means: dict[str, list[Mean]] = {"values": [self.value], "returns": self.actions}
+        return means if self.correction is None else {**means, "corrections": [self.correction]}
+
+    def preview(self, count: int) -> tuple[list[Chunk[Sums]], Mean]:
+        """Chains of the value that enter no interval: their chunks, and a mean for them."""
+        return list(self._chunks("values", 0, count, math.inf)), self._mean(0.5, 0.0)
+
+    def next(self, spent: int) -> list[Chunk[Sums]]:
+        """The next chunks that the limit on calls allows: of the pilot, or once that is done of a round.
+
+        Args:
+            spent: simulator calls that the run has made besides those around this reference.
+        """
+        limit, means = self.root.max_calls, self._means()
+        left = math.inf if limit is None else limit - spent - self.calls
+        # Each part catches up with its share. A round adds a quarter of the calls made, but no more than 8 chunks, or a
+        # sixteenth of the calls if that is more: so there is work for many workers, and seldom too much of it.
+        work = spent + self._dropped + sum(mean.work for some in means.values() for mean in some)
+        total = work + min(work / 4, max(8 * self.engine.chunk_calls, work / 16))
+        chunks: list[Chunk[Sums]] = []
+        for part in self.budgets or means:
+            for number, mean in enumerate(means[part]):
+                count = SAMPLING.pilot
+                if self.budgets:
+                    budget = self.budgets[part]
+                    count = math.ceil((budget.share * total / len(means[part]) - mean.work) / budget.calls)
+                added = list(self._chunks(part, number, count, left))
+                left -= sum(chunk.samples for chunk in added) * self._most_calls(part)
+                chunks += added
+        return chunks
+
+    def _chunks(self, part: str, action: int, count: int, left: float) -> Iterator[Chunk[Sums]]:
+        """Samples in chunks, as many as the calls that are left are sure to allow."""
+        each = self._most_calls(part)
+        count = count if left == math.inf else min(count, int(left) // each)
+        size = max(1, self.engine.chunk_calls // each)
+        for start in range(0, count, size):
+            samples = min(size, count - start)
+            asked: tuple[int, ...] = (samples, self.pairs, self.horizon)
+            if part != "corrections":
+                asked = (samples, self.horizon) if part == "values" else (action, samples, self.horizon)
+            yield Chunk(self.next_chunk, getattr(type(self.engine), part), asked, samples, action, part)
+            self.next_chunk += 1
+
+    def _most_calls(self, part: str) -> int:
+        """Simulator calls of one sample, at most."""
+        return self.horizon * (1 + 2 * self.pairs) if part == "corrections" else self.horizon
+
+    def add(self, chunk: Chunk[Sums], outcome: Outcome[Sums]) -> None:
+        """Adds the outcome of a chunk."""
+        self._means()[chunk.part][chunk.action].add(outcome.sums, outcome.calls)
+        self.samples += outcome.sums.samples
+        if chunk.part == "corrections":
+            self._corrected += outcome.sums
+
+    def allocate(self, spent: int) -> None:
+        """Chooses the number of pairs and each part's share of the calls: cost × variance is smallest, by the pilot."""
+        each = max(self.value.calls / max(self.value.count, 1), 1.0)
+        returns = sum(mean.calls for mean in self.actions) / max(sum(mean.count for mean in self.actions), 1)
+        parts: dict[str, tuple[float, float]] = {"values": (each, self.value.variance)}
+        rest = 1.0 - SAMPLING.decision
+        if self.correction is not None:
+            tried = np.unique(np.round(2.0 ** np.arange(1.0, 12.01, 0.5)).astype(np.int64))
+            pairs = np.append(tried, self.pairs)
+            costs, variances = self._correction_prices(pairs, each)
+            chosen, best = -1, int(np.argmin(costs * variances))
+            # The pilot must have seen enough to judge by, and the limit must allow as many calls once more.
+            limit = self.root.max_calls
+            enough = self.correction.count >= SAMPLING.pilot and (
+                limit is None or rest * (limit - spent - self.calls) >= 2.0 * self.correction.calls
+            )
+            if self.planner.pairs is None and pairs[best] != self.pairs and enough:
+                # The pilot's corrections have another variance.
+                chosen = best
+                self._dropped += self.correction.calls
+                share = SAMPLING.correction_delta * (1.0 - SAMPLING.pilot_delta)
+                self.pairs, self.correction = self._corrections(int(pairs[best]), share)
+            parts["corrections"] = float(costs[chosen]), float(variances[chosen])
+        weights = {}
+        for part, (calls, variance) in parts.items():
+            if self.planner.error_range is not None:
+                # The interval must shrink, so the width of the support contributes (Bernstein).
+                sequence = self._means()[part][0].sequence
+                variance += (sequence.high - sequence.low) * sequence.target / 3.0
+            weights[part] = math.sqrt(calls * variance)
+        total = sum(weights.values())
+        least = 0.05  # the part of the rest that each gets at least, however little it varies in the pilot
+        for part, (calls, variance) in parts.items():
+            relative = weights[part] / total if total > 0.0 else 1.0 / len(parts)
+            share = rest * (least + (1.0 - least * len(parts)) * relative)
+            self.budgets[part] = Budget(calls, variance, share)
+        most = max(mean.variance for mean in self.actions)
+        self.budgets["returns"] = Budget(max(returns, 1.0), most, SAMPLING.decision)
+
+    def _correction_prices(self, pairs: Ints, chain_calls: float) -> tuple[Floats, Floats]:
+        """Calls and variance of a correction for numbers of pairs, extrapolated from the corrections so far.
+
+        A pair's difference x has mean D and variance σ²; the U-statistic of n of them has mean D² and the variance
+        4D²σ²/n + 2σ⁴/(n(n−1)), beside the variance of D² itself over states and actions.
+        """
+        assert self.correction is not None
+        sums, steps = self._corrected, weight(self.problem.discount, self.horizon)
+        differed, spread = sums.more
+        scale = steps / (4.0 * self.problem.temperature)
+        # If no two actions differed, the next ones may: with the variance of two chains.
+        differing = max(differed, 1) / max(sums.samples, 1)
+        noise = spread / differed if differed else 2.0 * self.value.variance
+        # E[D²], counting equal actions as 0: the estimate plus its standard error, as too little would ask for too many
+        # pairs. D² varies at least as much as it would if it took one value.
+        square = (max(sums.total / max(sums.samples, 1), 0.0) + self.correction.error) / scale
+        variance = 4.0 * square * noise / pairs + 2.0 * differing * noise**2 / (pairs * (pairs - 1.0))
+        costs = steps + 2.0 * differing * chain_calls * pairs
+        return np.asarray(costs), np.asarray(scale**2 * (variance + square**2 / differing))
 
 
 class ReferenceRun:
     """A run around a reference: it is made or improved first, then samples are drawn around it."""
 
-    def __init__(self, planner: ReferenceCruiser, setting: Setting) -> None:
-        self._setting, self._root, self._improves = setting, setting.root, planner.improve
-        self.maker = ReferenceMaker(self._root.model, planner.backup, planner.reference, self._root.seed)
-        self._makes = planner.reference is None
-        limit, self._until = self._root.max_seconds, None  # the time at which the preparation ends, if any
-        if limit is not None:
-            self._until = self._root.begun + SAMPLING.preparation * limit
+    def __init__(self, planner: ReferenceCruiser, root: Root, problem: Problem, truncation: Truncation) -> None:
+        self._planner, self._root = planner, root
+        self.maker = ReferenceMaker(root.model, planner.backup, planner.reference, root.seed)
+        limit = root.max_seconds  # the preparation ends in time
+        self._until = None if limit is None else root.begun + SAMPLING.preparation * limit
         self._learning: list[LearningPoint] = []
         self._learning_calls, self._warnings = 0, list[str]()
         # References draw from another role, because a chain must not depend on the samples that made its reference.
-        self.sampling = Sampling(setting, self.maker.reference, first=1)
+        self.sampling = Sampling(planner, root, problem, truncation, self.maker.reference, first=1)
 
     @property
     def _spent(self) -> int:
@@ -147,10 +435,10 @@ class ReferenceRun:
 
     def run(self, workers: Workers, display: Display) -> Status:
         """Samples until the interval or the standard error is within ε, or a limit is reached."""
-        if self._makes:
+        if self._planner.reference is None:
             self._make(workers)
             self._start_again(display)
-        if self._improves and isinstance(self.maker.reference, Improvable):
+        if self._planner.improve and isinstance(self.maker.reference, Improvable):
             self._improve(workers, display)
         workers.stop_signal.check()
         spent, interval = self._spent, proof(self.sampling).interval
@@ -169,20 +457,19 @@ class ReferenceRun:
 
     def result(self) -> Snapshot:
         """The intervals and estimates so far."""
-        reference, reference_delta = self.maker.reference, 0.0
-        if self._setting.error_range is not None and isinstance(reference, SharedReference):
+        planner, samples, reference, reference_delta = self._planner, self.sampling, self.maker.reference, 0.0
+        if planner.error_range is not None and isinstance(reference, SharedReference):
             reference_delta = reference.delta  # its bound on its own error fails with a probability of its own
-        samples, setting = self.sampling, self._setting
         interval, q_intervals, certified = proof(samples)
-        value, correction, truncation, problem = samples.value, samples.correction, setting.truncation, setting.problem
+        value, correction, truncation, problem = samples.value, samples.correction, samples.truncation, samples.problem
         q = np.array([mean.estimate for mean in samples.actions])
         low, high = value.sequence.interval
         order_2, error = _estimate(samples)
         estimate, (lower, upper) = order_2, interval
         if certified:  # within ε of both ends if that is possible
             if correction is None:
-                estimate += _bias(setting, 1)[1] / 2.0
-            room = max(setting.epsilon, (upper - lower) / 2.0)
+                estimate += _bias(samples, 1)[1] / 2.0
+            room = max(planner.epsilon, (upper - lower) / 2.0)
             estimate = min(max(estimate, upper - room), lower + room)
         # By the difference of the two orders.
         least = math.sqrt(8.0 * problem.temperature * (1.0 - problem.discount) * max(order_2 - value.estimate, 0.0))
@@ -211,14 +498,16 @@ class ReferenceRun:
             q_intervals=q_intervals,
             calls=self._spent + samples.calls,
             samples=samples.samples,
-            epsilon=setting.epsilon,
-            delta=min(1.0, setting.delta + reference_delta),
+            epsilon=planner.epsilon,
+            delta=min(1.0, planner.delta + reference_delta),
             details=details,
         )
 
     def _start_again(self, display: Display) -> None:
         """Starts to sample around a reference that has changed."""
-        self.sampling = Sampling(self._setting, self.maker.reference, first=self.sampling.next_chunk)
+        before = self.sampling
+        shared = before.planner, before.root, before.problem, before.truncation
+        self.sampling = Sampling(*shared, self.maker.reference, first=before.next_chunk)
         display.update(self._spent, proof(self.sampling).interval)
 
     def _calls_left(self) -> int | None:
@@ -261,7 +550,7 @@ class ReferenceRun:
                 continue
             before = self.maker.calls
             restore = partial(self.maker.restore, self._root.state)
-            if not (isinstance(self.maker.reference, Savable) and workers.recall(done, restore)):
+            if not (hasattr(self.maker.reference, "restore") and workers.recall(done, restore)):
                 self.maker.improve(calls=unspent, until=self._until)
                 workers.keep(done, self.maker.saved)
             if (made := self.maker.calls - before) > 0:
@@ -291,17 +580,17 @@ class Proof(NamedTuple):
 
 def proof(samples: Sampling) -> Proof:
     """The intervals of the value and of the action values."""
-    setting, problem, cut = samples.setting, samples.setting.problem, samples.setting.truncation.optimal
+    planner, root, problem, cut = samples.planner, samples.root, samples.problem, samples.truncation.optimal
     (least, most), (q_least, q_most) = problem.values, problem.action_values
     returns = np.array([mean.sequence.interval for mean in samples.actions])
     q_low = np.clip(returns[:, 0] - cut, q_least, q_most)
-    low = max(least, samples.value.sequence.interval[0] - cut, _backed_up(setting, q_low))
-    setting.root.require_possible(setting.backup, (low, math.inf))
-    if setting.error_range is not None:
-        above = problem.discount * _bias(setting, 1)[1]
+    low = max(least, samples.value.sequence.interval[0] - cut, _backed_up(samples, q_low))
+    root.require_possible(planner.backup, (low, math.inf))
+    if planner.error_range is not None:
+        above = problem.discount * _bias(samples, 1)[1]
         q_high = np.clip(returns[:, 1] + cut + above, q_least, q_most)
         inside = _within_error_range(samples)
-        both = max(low, inside[0]), min(most, inside[1], _backed_up(setting, q_high))
+        both = max(low, inside[0]), min(most, inside[1], _backed_up(samples, q_high))
         if both[0] <= both[1] and (q_low <= q_high).all():
             return Proof(both, np.stack([q_low, q_high], axis=-1), True)
     return Proof((min(low, most), most), np.stack([q_low, np.full_like(q_low, q_most)], axis=-1), False)
@@ -309,24 +598,25 @@ def proof(samples: Sampling) -> Proof:
 
 def _within_error_range(samples: Sampling) -> tuple[float, float]:
     """The interval of the optimal value by the chains and the error range."""
-    cut, (low, high) = samples.setting.truncation.optimal, samples.value.sequence.interval
+    cut, (low, high) = samples.truncation.optimal, samples.value.sequence.interval
     low, high = low - cut, high + cut
-    first = low, high + _bias(samples.setting, 1)[1]
+    first = low, high + _bias(samples, 1)[1]
     if samples.correction is None:
         return first
-    added, second = samples.correction.sequence.interval, _bias(samples.setting, 2)
+    added, second = samples.correction.sequence.interval, _bias(samples, 2)
     # The quadratic term is never negative.
     return max(first[0], low + max(added[0], 0.0) + second[0]), min(first[1], high + added[1] + second[1])
 
 
-def _backed_up(setting: Setting, q: Floats) -> float:
-    return float(setting.root.backed_up(setting.backup, q[None])[0])
+def _backed_up(samples: Sampling, q: Floats) -> float:
+    return float(samples.root.backed_up(samples.planner.backup, q[None])[0])
 
 
-def _bias(setting: Setting, order: int) -> tuple[float, float]:
+def _bias(samples: Sampling, order: int) -> tuple[float, float]:
     """Bounds of the error that the order leaves, for the error range that was given."""
-    assert setting.error_range is not None
-    return bias(order, setting.error_range, setting.problem, setting.truncation.below + setting.truncation.above)
+    error_range, truncation = samples.planner.error_range, samples.truncation
+    assert error_range is not None
+    return bias(order, error_range, samples.problem, truncation.below + truncation.above)
 
 
 def _estimate(samples: Sampling) -> tuple[float, float]:
@@ -342,14 +632,13 @@ def _estimate(samples: Sampling) -> tuple[float, float]:
 
 def _status(samples: Sampling, proved: Proof) -> Status | None:
     """Whether the accuracy is reached, or all that is possible; None if neither."""
-    setting, value, correction = samples.setting, samples.value, samples.correction
-    truncation = setting.truncation
+    planner, value, correction, truncation = samples.planner, samples.value, samples.correction, samples.truncation
     if proved.certified:
-        if within((proved.interval[1] - proved.interval[0]) / 2.0, setting.epsilon):
+        if within((proved.interval[1] - proved.interval[0]) / 2.0, planner.epsilon):
             return "converged"
-        noise, left = value.radius, truncation.optimal + _bias(setting, 1)[1] / 2.0
+        noise, left = value.radius, truncation.optimal + _bias(samples, 1)[1] / 2.0
         if correction is not None:
-            low, high = _bias(setting, 2)
+            low, high = _bias(samples, 2)
             second = truncation.optimal + (high - low) / 2.0
             if second < left:
                 noise, left = noise + correction.radius, second
@@ -358,7 +647,7 @@ def _status(samples: Sampling, proved: Proof) -> Status | None:
     else:
         if min(value.count, correction.count) < 256:  # too few for their variances to be trusted
             return None
-        noise, left = -NormalDist().inv_cdf(setting.delta / 2.0) * _estimate(samples)[1], truncation.optimal
-    if not proved.certified and within(noise + left, setting.epsilon):
+        noise, left = -NormalDist().inv_cdf(planner.delta / 2.0) * _estimate(samples)[1], truncation.optimal
+    if not proved.certified and within(noise + left, planner.epsilon):
         return "converged"
-    return "completed" if within(noise, setting.epsilon) and left >= setting.epsilon else None
+    return "completed" if within(noise, planner.epsilon) and left >= planner.epsilon else None

@@ -2,18 +2,18 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeGuard
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints, frozen
+from smoothplan.base.compiling import compiled
 from smoothplan.base.records import Arrays, Readable
-from smoothplan.chains.jitted import Grid, grid_nodes, make_grid, spread
 from smoothplan.chains.reference import FiniteModel, TooFewCallsError, iterate, reason
 from smoothplan.models.model import GenerativeModel, Oracle, States
-from smoothplan.models.vector import JitModel
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, HardMax, is_mixture
 from smoothplan.theory.softmaxes import Softmaxes
@@ -24,75 +24,136 @@ MOST_DIMENSIONS = 6
 WALKS = 32
 """Walks that advance together: simulator calls of one step."""
 
+COARSE_GRIDS = 5
+"""Solved to find the box, at most."""
 
-class Box(NamedTuple):
-    """A box of states, some ends of which may still have to be found."""
 
-    low: Floats  # [d]
-    high: Floats  # [d]
-    fixed: NDArray[np.bool_]  # [2, d], which ends the user has given
-    periodic: tuple[int, ...]
-    dtype: Any
+class Grid(NamedTuple):
+    """Action values at the nodes of a regular grid on a box.
 
-    @classmethod
-    def given(
-        cls, model: GenerativeModel, low: ArrayLike | None, high: ArrayLike | None, periodic: Sequence[int]
-    ) -> "Box":
-        """A box with the ends that are given; the others are at the initial state."""
-        start = model.initial_state
-        if start is None:
-            if low is None or high is None:
-                raise ValueError("low and high must be given, because this model declares no initial_state")
-            start = arguments.array("low", low)
-        start = np.asarray(start)
-        if start.ndim != 1 or start.dtype.kind != "f":
-            raise ValueError(
-                f"a grid needs states that are vectors of floats, got dtype {start.dtype} and shape {start.shape}"
-            )
-        dimensions = len(start)
-        if not 1 <= dimensions <= MOST_DIMENSIONS:
-            raise ValueError(f"a grid needs states of 1 to {MOST_DIMENSIONS} numbers, got {dimensions}")
-        ends = [start if end is None else arguments.array(name, end) for name, end in (("low", low), ("high", high))]
-        for name, end in zip(("low", "high"), ends, strict=True):
-            if end.shape != (dimensions,):
-                raise ValueError(f"{name} must have shape ({dimensions},), got {end.shape}")
-        below, above = np.array(ends, dtype=np.float64)
-        fixed = np.repeat([[low is not None], [high is not None]], dimensions, axis=1)
-        wrong = below >= above if fixed.all() else below > above
-        if wrong.any():
-            axis = int(np.argmax(wrong))
-            raise ValueError(f"low must be below high, got {below[axis]:g} and {above[axis]:g} along axis {axis}")
-        axes = tuple(arguments.whole("periodic", axis, least=0, most=dimensions - 1) for axis in periodic)
-        if axes and not fixed.all():
-            raise ValueError("low and high must be given if axes are periodic: their ends are the same place")
-        return cls(below, above, fixed, axes, start.dtype)
+    >>> grid = make_grid(low=[0.0], high=[2.0], shape=[3], table=[[0.0], [1.0], [4.0]])
+    >>> grid.at(np.array([[1.5], [9.0]])).tolist()
+    [[2.5], [4.0]]
+    """
 
-    @property
-    def closed(self) -> bool:
-        """Whether all ends are given."""
-        return bool(self.fixed.all())
+    low: Floats  # [d], one corner of the box
+    high: Floats  # [d], the opposite corner
+    shape: Ints  # [d], nodes along each axis, at least 2
+    table: Floats  # [nodes, K], the last axis of the states running fastest
 
-    def wrapped(self, points: States) -> States:
-        """Points [n, d], those along periodic axes brought into the box."""
-        if not self.periodic or points.ndim != 2:
-            return points
-        axes, points = list(self.periodic), points.copy()
-        low = self.low[axes]
-        points[:, axes] = low + (points[:, axes] - low) % (self.high[axes] - low)
-        return points
+    def at(self, states: States) -> Floats:
+        """Q̂ at states [n, d], [n, K]; outside the box, at its nearest point."""
+        points = arguments.array("states", states)
+        if points.shape != (len(points), len(self.low)):
+            raise ValueError(f"states must have shape [n, {len(self.low)}], got {points.shape}")
+        result = np.empty((len(points), self.table.shape[1]))
+        interpolate(self, np.array(points, order="C"), math.inf, result)  # writable, as those of compiled callers are
+        return result
 
-    def enlarged(self, visited: Floats) -> "Box":
-        """The smallest box that also contains the box [2, d] of visited states, except at ends that are given.
 
-        There is no margin: beyond what was visited there may be walls, and states that a simulator does not know. An
-        axis along which nothing moves gets a width of a thousandth of its place, so that there is a grid.
-        """
-        low = np.where(self.fixed[0], self.low, np.minimum(self.low, visited[0]))
-        high = np.where(self.fixed[1], self.high, np.maximum(self.high, visited[1]))
-        flat = (low == high) * 1e-3 * np.maximum(1.0, np.abs(low)) / 2.0
-        return self._replace(
-            low=np.where(self.fixed[0], low, low - flat), high=np.where(self.fixed[1], high, high + flat)
-        )
+def make_grid(low: ArrayLike, high: ArrayLike, shape: ArrayLike, table: ArrayLike) -> Grid:
+    """A `Grid` of arrays that are read-only copies; the table may be [nodes, K] or [*shape, K]."""
+    counts = np.array(shape, dtype=np.int64)
+    values = np.array(table, dtype=np.float64, order="C").reshape(int(np.prod(counts)), -1)
+    box = (np.array(end, dtype=np.float64) for end in (low, high))
+    return Grid(*(frozen(part) for part in (*box, counts, values)))
+
+
+def grid_nodes(low: Floats, high: Floats, shape: Ints) -> Floats:
+    """The states at the nodes, [nodes, d], in the order of the table."""
+    axes = [np.linspace(*axis) for axis in zip(low, high, shape, strict=True)]
+    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
+
+
+@partial(compiled, allocates=True)
+def interpolate(grid: Grid, states: Floats, gap: float, out: Floats) -> None:
+    """Q̂ at states [n, d] into [n, K], no action further than a gap below the best; see `Grid.at`.
+
+    Unsigned numbers spare Numba the test for negative indices.
+    """
+    dimensions, values = len(grid.low), grid.table.reshape(-1)
+    # From a node to the next one along each axis, in values; cells per unit of length; the last node, in cells.
+    strides, scales, ends = np.empty(dimensions, dtype=np.uint64), np.empty(dimensions), np.empty(dimensions)
+    stride = grid.table.shape[1]
+    for axis in range(dimensions - 1, -1, -1):
+        strides[axis] = stride
+        scales[axis] = (grid.shape[axis] - 1) / (grid.high[axis] - grid.low[axis])
+        ends[axis] = grid.shape[axis] - 1
+        stride *= grid.shape[axis]
+    inside = np.nextafter(ends, 0.0)
+    # From the first corner of a cell to the half of its 2^d corners that do not differ in the last axis.
+    corners = np.zeros(1 << (dimensions - 1), dtype=np.uint64)
+    for axis in range(dimensions - 1):
+        for corner in range(1 << axis):
+            corners[(1 << axis) + corner] = corners[corner] + strides[axis]
+    weights = np.empty(1 << (dimensions - 1))
+    actions, last = np.uint64(out.shape[1]), np.uint64(dimensions - 1)
+    for row in range(np.uint64(len(states))):
+        weights[0] = 1.0
+        first, known, along = np.uint64(0), np.uint64(1), 0.0
+        for axis in range(np.uint64(dimensions)):
+            place = min(max((states[row, axis] - grid.low[axis]) * scales[axis], 0.0), ends[axis])
+            cell = np.int64(min(place, inside[axis]))
+            first += np.uint64(cell) * strides[axis]
+            along = place - cell
+            if axis < last:  # each axis doubles the corners and splits their weights
+                for corner in range(known):
+                    beyond = weights[corner] * along
+                    weights[known + corner] = beyond
+                    weights[corner] -= beyond
+                known += known
+        top = -np.inf
+        for action in range(actions):
+            below, above = 0.0, 0.0
+            for corner in range(known):
+                entry = first + corners[corner] + action
+                below += weights[corner] * values[entry]
+                above += weights[corner] * values[entry + actions]
+            value = (1.0 - along) * below + along * above
+            out[row, action] = value
+            top = max(top, value)
+        for action in range(actions):
+            out[row, action] = max(out[row, action], top - gap)
+
+
+@partial(compiled, allocates=True)
+def spread(grid: Grid, points: Floats, ends: NDArray[np.bool_], samples: int) -> tuple[Floats, Ints, int]:
+    """Spreads next states [n·m, d] over the corners of their cells: chances and nodes [n, m·2^d], and columns used."""
+    dimensions = points.shape[1]
+    bases, fractions = np.empty(dimensions, dtype=np.int64), np.empty(dimensions)
+    pairs = len(points) // samples
+    chances = np.zeros((pairs, samples << dimensions))
+    nodes = np.zeros((pairs, samples << dimensions), dtype=np.int64)
+    widest = 1
+    for pair in range(pairs):
+        width = 0
+        for row in range(pair * samples, (pair + 1) * samples):
+            if ends[row]:
+                continue
+            # The cell of the point, brought into the box: its lowest corner, and where in the cell the point is.
+            for axis in range(dimensions):
+                cells = grid.shape[axis] - 1
+                place = (points[row, axis] - grid.low[axis]) / (grid.high[axis] - grid.low[axis]) * cells
+                place = min(max(place, 0.0), float(cells))
+                bases[axis] = min(int(place), cells - 1)
+                fractions[axis] = place - bases[axis]
+            # Its corners, numbered by bits: a node, and the weight of multilinear interpolation.
+            for corner in range(1 << dimensions):
+                node, weight = 0, 1.0
+                for axis in range(dimensions):
+                    upper = (corner >> axis) & 1
+                    node = node * grid.shape[axis] + bases[axis] + upper
+                    weight *= fractions[axis] if upper else 1.0 - fractions[axis]
+                # The weight goes to the column of that node, or to the next free one.
+                if weight > 0.0:
+                    column = 0
+                    while column < width and nodes[pair, column] != node:
+                        column += 1
+                    width = max(width, column + 1)
+                    nodes[pair, column] = node
+                    chances[pair, column] += weight / samples
+        widest = max(widest, width)
+    return chances, nodes, widest
 
 
 class GridReference:
@@ -109,8 +170,31 @@ class GridReference:
     grid: Grid
     samples: int  # simulator calls at each node and action
 
-    def __init__(self, model: GenerativeModel, backup: Backup, oracle: Oracle, box: Box) -> None:
-        self._model, self._backup, self._oracle, self._box = model, backup, oracle, box
+    def __init__(
+        self, model: GenerativeModel, backup: Backup, oracle: Oracle, low: ArrayLike | None, high: ArrayLike | None
+    ) -> None:
+        self._model, self._backup, self._oracle, self._given = model, backup, oracle, low is not None
+        if self._given != (high is not None) or (not self._given and model.initial_state is None):
+            why = " of this model, which declares no initial_state" if model.initial_state is None else ""
+            raise ValueError(f"both low and high must be given, or neither{why}")
+        start = np.asarray(low, np.float64) if model.initial_state is None else np.asarray(model.initial_state)
+        if start.ndim != 1 or start.dtype.kind != "f" or not 1 <= len(start) <= MOST_DIMENSIONS:
+            raise ValueError(
+                f"a grid needs states that are vectors of 1 to {MOST_DIMENSIONS} floats, got dtype {start.dtype} and "
+                f"shape {start.shape}"
+            )
+        self._dtype, ends = start.dtype, [start, start]
+        for place, (name, end) in enumerate((("low", low), ("high", high))):
+            if end is not None:
+                ends[place] = arguments.array(name, end)
+            if ends[place].shape != start.shape:
+                raise ValueError(f"{name} must have shape {start.shape}, got {ends[place].shape}")
+        self._box = np.array(ends, dtype=np.float64)  # [2, d]
+        wrong = self._given & (self._box[0] >= self._box[1])
+        if wrong.any():
+            axis = int(np.argmax(wrong))
+            low, high = self._box[:, axis]
+            raise ValueError(f"low must be below high, got {low:g} and {high:g} along axis {axis}")
 
     @classmethod
     def build(
@@ -122,7 +206,6 @@ class GridReference:
         high: ArrayLike | None = None,
         cells: int | Sequence[int] | None = None,
         samples: int | None = None,
-        periodic: Sequence[int] = (),
         seed: int = 0,
         max_calls: int = 2_000_000,
         saved: Readable | None = None,
@@ -139,8 +222,6 @@ class GridReference:
                 allows.
             samples: simulator calls at each node and action; by default one if there is one successor, else eight, or
                 as many as `max_calls` allows.
-            periodic: axes that close on themselves, such as angles. Their ends in `low` and `high` are the same place;
-                code that reads `grid` directly must bring states between them, as most simulators do.
             seed: of the simulator calls.
             max_calls: simulator calls, at most, walks included.
             saved: the arrays of `saved`, of a reference that was built with the same arguments. They restore it without
@@ -150,23 +231,22 @@ class GridReference:
         Raises:
             TooFewCallsError: the grid takes more than `max_calls`; no call was made.
         """
-        box = Box.given(model, low, high, periodic)
-        reference = cls(model, backup, Oracle(model, seed, role="reference") if oracle is None else oracle, box)
+        oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
+        reference = cls(model, backup, oracle, low, high)
         if saved is not None:
             reference.restore(saved)
             return reference
-        effort = _effort(model, box, cells, samples, arguments.whole("max_calls", max_calls))
-        if not box.closed:
+        fine, coarse, samples, steps = reference._sizes(cells, samples, arguments.whole("max_calls", max_calls))
+        if low is None:
             # Walks at random, then by coarse grids, which take everything outside their box for good: their policies
             # enlarge the box if they can.
-            reference._look_around(effort.steps)
-            for _ in range(effort.rounds):
-                coarse = reference._solved(effort.coarse, effort.samples, optimistic=True)
-                if not reference._look_around(effort.steps, coarse):
+            reference._look_around(steps)
+            for _ in range(COARSE_GRIDS):
+                if not reference._look_around(steps, reference._solved(coarse, samples, optimistic=True)):
                     break
-        reference._solve(effort.cells, effort.samples)
-        if not box.closed and reference._look_around(effort.steps, reference.grid):
-            reference._solve(effort.cells, effort.samples, reference.grid)
+        reference.grid, reference.samples = reference._solved(fine, samples), samples
+        if low is None and reference._look_around(steps, reference.grid):
+            reference.grid = reference._solved(fine, samples, reference.grid)
         return reference
 
     @property
@@ -179,14 +259,9 @@ class GridReference:
         """Nodes of the grid."""
         return len(self.grid.table)
 
-    @property
-    def periodic(self) -> tuple[int, ...]:
-        """The axes that close on themselves: `q` knows, `grid` does not."""
-        return self._box.periodic
-
     def q(self, states: States) -> Floats:
         """Interpolated estimates, [n, K]."""
-        return self.grid.at(self._box.wrapped(np.asarray(states)))
+        return self.grid.at(states)
 
     def improve(self, calls: int) -> None:
         """Makes the grid finer, by at most `calls` more simulator calls; by none if they are too few to help.
@@ -197,7 +272,7 @@ class GridReference:
         """
         share = arguments.whole("calls", calls) / 2.0
         for _ in range(2):
-            steps = 0 if self._box.closed else int(0.1 * share / WALKS)
+            steps = 0 if self._given else int(0.1 * share / WALKS)
             if steps > 0:
                 self._look_around(steps, self.grid)
             left, before, samples, actions = share - steps * WALKS, self.grid, self.samples, self._model.actions
@@ -208,16 +283,16 @@ class GridReference:
             finer = max(1.0, nodes / self.nodes) ** (1.0 / len(before.shape))
             # If the middle of the box was a node, it stays one.
             added = ((before.shape * finer).astype(np.int64) - before.shape) // 2 * 2
-            larger = (self._box.low != before.low).any() or (self._box.high != before.high).any()
+            larger = (self._box != [before.low, before.high]).any()
             cells = before.shape - 1 + added
             if _nodes(cells) * actions * samples <= left and (larger or added.any() or samples > self.samples):
-                self._solve(cells, samples, before)
+                self.grid, self.samples = self._solved(cells, samples, before), samples
 
     def saved(self) -> Arrays:
         """Its state as named arrays, for `restore`."""
-        box, grid = self._box, self.grid
+        grid = self.grid
         return self._oracle.saved() | {
-            "box": np.array([box.low, box.high]),  # [2, d]; walks may have enlarged it since the grid was solved
+            "box": self._box.copy(),  # [2, d]; walks may have enlarged it since the grid was solved
             "grid": np.array([grid.low, grid.high]),
             "shape": grid.shape.copy(),
             "table": grid.table.copy(),
@@ -226,24 +301,56 @@ class GridReference:
 
     def restore(self, arrays: Readable) -> None:
         """Takes on the state of a reference that was built with the same arguments, whatever it was before."""
-        (low, high), ends = arrays["box"], arrays["grid"]
         self._oracle.restore(arrays)
-        self._box, self.samples = self._box._replace(low=low, high=high), int(arrays["samples"][0])
-        self.grid = make_grid(ends[0], ends[1], arrays["shape"], arrays["table"])
+        self._box, self.samples = arrays["box"].copy(), int(arrays["samples"][0])
+        self.grid = make_grid(arrays["grid"][0], arrays["grid"][1], arrays["shape"], arrays["table"])
 
     def __repr__(self) -> str:
         shape = "×".join(str(nodes) for nodes in self.grid.shape)
         return f"GridReference({shape} nodes, samples={self.samples}, calls={self.calls}{reason(self.why)})"
 
+    def _sizes(self, cells: int | Sequence[int] | None, samples: int | None, limit: int) -> tuple[Ints, Ints, int, int]:
+        """What the calls pay for: cells of the grid and of coarse ones [d], samples, and steps of walks.
+
+        Each try has half of the nodes and of the steps of the one before. If successors are random, their samples are
+        halved every other time. Cells and samples that the user has given do not change.
+        """
+        model, dimensions = self._model, self._box.shape[1]
+        samples = None if samples is None else arguments.whole("samples", samples)
+        fixed = None
+        if cells is not None:
+            counts = np.full(dimensions, cells) if np.ndim(cells) == 0 else np.asarray(cells)
+            if counts.shape != (dimensions,):
+                raise ValueError(f"cells must be a whole number or {dimensions} of them, got {cells!r}")
+            fixed = np.array([arguments.whole("cells", count) for count in counts.tolist()])
+        # Three effective horizons 1/(1−γ), but not more than 300 steps.
+        longest = min(300, math.ceil(3.0 / (1.0 - model.discount)))
+        for halvings in range(15):
+            fine, coarse = (_even_cells((10_000 >> halvings) // part, dimensions) for part in (1, COARSE_GRIDS))
+            fine, steps = fine if fixed is None else fixed, max(1, longest >> halvings)
+            size = samples or max(1, (1 if model.max_successors == 1 else 8) >> halvings // 2)
+            needed = _nodes(fine) * model.actions * size
+            if not self._given:  # if walks with the grid enlarge the box, it is solved again
+                rounds = COARSE_GRIDS * _nodes(coarse) * model.actions * size
+                needed = 2 * needed + rounds + (2 + COARSE_GRIDS) * WALKS * steps
+            if needed <= limit:
+                return fine, coarse, size, steps
+        raise TooFewCallsError(
+            f"a grid of {fine.tolist()} cells may take {needed} simulator calls, more than the {limit} that are "
+            "allowed: give fewer cells or samples, a box, or more calls"
+        )
+
     def _look_around(self, steps: int, grid: Grid | None = None) -> bool:
         """Walks from the initial state, which may enlarge the box; whether it grew much. Ended walks start again.
 
         They follow the greedy policy of a grid, with a tenth of random actions. Without a grid all actions are random,
-        and some walks repeat an action for long: those get further.
+        and some walks repeat an action for long: those get further. The box has no margin: beyond what was visited
+        there may be walls, and states that a simulator does not know. An axis along which nothing moves gets a width of
+        a thousandth of its place, so that there is a grid.
         """
         rng, actions, start = self._oracle.rng, self._model.actions, np.asarray(self._model.initial_state)
         states = np.repeat(start[None], WALKS, axis=0)
-        visited = np.array([start, start], dtype=np.float64)
+        low, high = before = self._box
         if grid is None:
             changes, chosen = np.geomspace(1.0, min(1.0, 4.0 / steps), WALKS), rng.integers(actions, size=WALKS)
         for _ in range(steps):
@@ -251,36 +358,28 @@ class GridReference:
             random = rng.integers(actions, size=WALKS)
             chosen = np.where(changed, random, chosen if grid is None else grid.at(states).argmax(axis=1))
             transition = self._oracle.sample(states, chosen)
-            alive = ~transition.terminals
-            if alive.any():
-                reached = transition.next_states[alive]
-                least, most = np.minimum(visited[0], reached.min(axis=0)), np.maximum(visited[1], reached.max(axis=0))
-                visited = np.array([least, most])
-            states = np.where(alive[:, None], transition.next_states, start)
-        before, self._box = self._box, self._box.enlarged(visited)
-        grown = np.array([before.low - self._box.low, self._box.high - before.high])
-        return bool((grown > 0.05 * (before.high - before.low)).any())
-
-    def _solve(self, cells: Ints, samples: int, before: Grid | None = None) -> None:
-        self.grid, self.samples = self._solved(cells, samples, before), samples
+            states = np.where(transition.terminals[:, None], start, transition.next_states)
+            low, high = np.minimum(low, states.min(axis=0)), np.maximum(high, states.max(axis=0))
+        flat = (low == high) * 1e-3 * np.maximum(1.0, np.abs(low)) / 2.0
+        self._box = np.array([low - flat, high + flat])
+        return bool((np.abs(self._box - before) > 0.05 * (before[1] - before[0])).any())
 
     def _solved(self, cells: Ints, samples: int, before: Grid | None = None, optimistic: bool = False) -> Grid:
         """The grid of the box, simulated and solved. An earlier grid is the start of the iteration.
 
         A state outside the box has the value of the nearest one in the box or, if optimistic, the largest possible.
         """
-        model, backup, box = self._model, self._backup, self._box
-        shape = cells + 1
-        nodes = grid_nodes(box.low, box.high, shape).astype(box.dtype)
-        low, high = curvature.value_interval(model, backup)
-        start = np.full(len(nodes), np.mean([low, high])) if before is None else backup.value(before.at(nodes), nodes)
+        model, backup, shape, (low, high) = self._model, self._backup, cells + 1, self._box
+        nodes = grid_nodes(low, high, shape).astype(self._dtype)
+        values = curvature.value_interval(model, backup)
+        start = np.full(len(nodes), np.mean(values)) if before is None else backup.value(before.at(nodes), nodes)
         q = np.repeat(start[:, None], model.actions, axis=1)
-        grid = Grid(*(frozen(part) for part in (box.low, box.high, shape, q)))
+        grid = Grid(*(frozen(part) for part in (low, high, shape, q)))
         called = None if is_mixture(backup) else lambda q: backup.value(q, nodes)
         mixture = backup if is_mixture(backup) else HardMax()  # stands in for a backup that is called
         weights = np.atleast_2d(mixture.weights(nodes))
         soft = Softmaxes(mixture.temperature, frozen(mixture.shifts(model.actions).T), frozen(weights))
-        outcomes = self._simulated(grid, nodes, samples, model.discount * high if optimistic else None)
+        outcomes = self._simulated(grid, nodes, samples, model.discount * values[1] if optimistic else None)
         finite = FiniteModel(*outcomes, np.arange(len(nodes)), model.discount, soft)
         # To a ten-thousandth of the width of the value interval: the grid itself is coarser.
         iterate(finite, q, start, 1e-4 * curvature.value_scale(model, backup), called)
@@ -291,7 +390,7 @@ class GridReference:
 
         If there is a bonus, leaving the box ends the episode with it.
         """
-        box, actions = self._box, self._model.actions
+        actions = self._model.actions
         pairs = len(nodes) * actions
         batch = max(1, (1 << 16) // samples)  # 65,536 simulator calls at a time bound the memory
         rewards = np.empty(pairs)
@@ -300,76 +399,19 @@ class GridReference:
             entries = np.arange(first, min(first + batch, pairs))
             repeated = np.repeat(entries, samples)
             transition = self._oracle.sample(nodes[repeated // actions], repeated % actions)
-            points = box.wrapped(np.ascontiguousarray(transition.next_states, dtype=np.float64))
+            points = np.ascontiguousarray(transition.next_states, dtype=np.float64)
             gains, ends = transition.rewards, transition.terminals
             if bonus is not None:
-                left = ((points < box.low) | (points > box.high)).any(axis=1) & ~ends
+                left = ((points < grid.low) | (points > grid.high)).any(axis=1) & ~ends
                 gains, ends = gains + bonus * left, ends | left
             rewards[entries] = gains.reshape(-1, samples).mean(axis=1)
             chances, successors, width = spread(grid, points, ends, samples)
             parts.append((chances[:, :width].copy(), successors[:, :width].copy()))
-        width = max(chances.shape[1] for chances, _ in parts)
-        together = np.zeros((pairs, width)), np.zeros((pairs, width), dtype=np.int64)
-        for number, part in enumerate(parts):
-            for target, column in zip(together, part, strict=True):
-                target[number * batch : number * batch + len(column), : column.shape[1]] = column
-        return rewards, *together
-
-
-def compiles(model: Any, reference: Any) -> TypeGuard[JitModel]:
-    """Whether compiled chains can follow a reference: one on a grid, with states known to be float64 [d]."""
-    if not (isinstance(model, JitModel) and isinstance(reference, GridReference) and not reference.periodic):
-        return False
-    example = model.initial_state
-    return example is not None and example.ndim == 1 and example.dtype == np.float64
-
-
-class _Effort(NamedTuple):
-    """The sizes of all parts of building, so that its price is known before the first call."""
-
-    cells: Ints  # of the grid, [d]
-    samples: int  # simulator calls at each node and action
-    steps: int  # of the walks that look for the box: at random, by coarse grids, by the grid
-    rounds: int  # coarse grids, at most
-    coarse: Ints  # their cells, [d]
-
-
-def _effort(
-    model: GenerativeModel, box: Box, cells: int | Sequence[int] | None, samples: int | None, limit: int
-) -> _Effort:
-    """The largest effort within the limit on calls; cells and samples that the user has given do not change.
-
-    Each has half of the nodes and of the steps of the one before. If successors are random, their samples are halved
-    every other time. The last ones look for the box by random walks only, with a grid of one or two cells.
-    """
-    dimensions = len(box.low)
-    size = None if samples is None else arguments.whole("samples", samples)
-    fixed = None
-    if cells is not None:
-        counts = np.full(dimensions, cells) if np.ndim(cells) == 0 else np.asarray(cells)
-        if counts.shape != (dimensions,):
-            raise ValueError(f"cells must be a whole number or {dimensions} of them, got {cells!r}")
-        fixed = np.array([arguments.whole("cells", count) for count in counts.tolist()])
-    most_samples = 1 if model.max_successors == 1 else 8
-    # Three effective horizons 1/(1−γ), but not more than 300 steps.
-    steps = min(300, math.ceil(3.0 / (1.0 - model.discount)))
-    efforts = []
-    for halvings in range(15):
-        fine, coarse = (_even_cells((10_000 >> halvings) // part, dimensions) for part in (1, 5))
-        efforts.append(_Effort(fine, max(1, most_samples >> halvings // 2), max(1, steps >> halvings), 5, coarse))
-    efforts += [_Effort(np.full(dimensions, least), 1, 1, 0, np.full(dimensions, least)) for least in (2, 1)]
-    for effort in efforts:
-        effort = effort._replace(cells=effort.cells if fixed is None else fixed, samples=size or effort.samples)
-        needed = _nodes(effort.cells) * model.actions * effort.samples
-        if not box.closed:  # if walks with the grid enlarge the box, it is solved again
-            rounds = effort.rounds * _nodes(effort.coarse) * model.actions * effort.samples
-            needed = 2 * needed + rounds + (2 + effort.rounds) * WALKS * effort.steps
-        if needed <= limit:
-            return effort
-    raise TooFewCallsError(
-        f"a grid of {effort.cells.tolist()} cells may take {needed} simulator calls, more than the {limit} that are "
-        "allowed: give fewer cells or samples, a box, or more calls"
-    )
+        widest = max(chances.shape[1] for chances, _ in parts)
+        padded = [
+            [np.pad(part, ((0, 0), (0, widest - part.shape[1]))) for part in some] for some in zip(*parts, strict=True)
+        ]
+        return rewards, np.concatenate(padded[0]), np.concatenate(padded[1])
 
 
 def _nodes(cells: Ints) -> int:

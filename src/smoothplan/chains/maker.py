@@ -4,8 +4,7 @@
 """
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,7 +16,7 @@ from smoothplan.base.compiling import working_time
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.chains.fitted import FittedReference
 from smoothplan.chains.grid import MOST_DIMENSIONS, GridReference
-from smoothplan.chains.reference import Improvable, Reference, Savable, TooFewCallsError, start_of
+from smoothplan.chains.reference import Improvable, Reference, TooFewCallsError, start_of
 from smoothplan.chains.shared import SharedReference
 from smoothplan.models.model import GenerativeModel, Oracle, SimulatorError
 from smoothplan.models.tabular import TabularModel
@@ -106,27 +105,21 @@ class ReferenceMaker:
         reference: Any = self.reference
         improve = reference.improve if state is None else partial(reference.improve, state=state)
         before = reference.calls
-        with self._counted():
+        try:
             spend(improve, lambda: reference.calls, calls=calls, until=until)
-        if calls is not None and (made := reference.calls - before) > calls:
+        finally:
+            made = reference.calls - before
+            self._given_calls += made if self._given else 0
+        if calls is not None and made > calls:
             raise ValueError(
                 f"reference.improve({calls}) must not make more than {calls} simulator calls, but {reference!r} "
                 f"made {made}"
             )
 
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        """Counts the calls that a reference that was given makes meanwhile."""
-        before = getattr(self.reference, "calls", 0)
-        try:
-            yield
-        finally:
-            if self._given:
-                self._given_calls += getattr(self.reference, "calls", 0) - before
-
     def saved(self) -> Arrays:
         """The state of the reference as named arrays, for `restore`; no arrays if it cannot be saved."""
-        return self.reference.saved() if isinstance(self.reference, Savable) else {}
+        saved: Any = getattr(self.reference, "saved", dict)
+        return dict(saved())
 
     def restore(self, state: Any, arrays: Readable) -> None:
         """Takes on a reference that was made from a state and saved, without any simulator call.
@@ -136,9 +129,10 @@ class ReferenceMaker:
         """
         if self.reference is None:
             self.reference = default_reference(self._model, self._backup, state=state, saved=arrays, oracle=self.oracle)
-        elif isinstance(self.reference, Savable):
-            with self._counted():
-                self.reference.restore(arrays)
+        elif hasattr(self.reference, "restore"):
+            before = getattr(self.reference, "calls", 0)
+            self.reference.restore(arrays)
+            self._given_calls += getattr(self.reference, "calls", 0) - before if self._given else 0
 
 
 def default_reference(

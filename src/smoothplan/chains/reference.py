@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
-from smoothplan.base.records import Arrays, Readable
 from smoothplan.models.model import GenerativeModel, States
 from smoothplan.theory.exact import Solution
 from smoothplan.theory.softmaxes import Softmaxes, fill_frame, frame_value
@@ -31,7 +30,11 @@ class Reference(Protocol):
 
 @runtime_checkable
 class Improvable(Reference, Protocol):
-    """A reference that more simulator calls improve."""
+    """A reference that more simulator calls improve.
+
+    With two more methods, `saved()`, its state as named arrays, and `restore(arrays)`, a checkpoint keeps it: a
+    restored reference continues with the same bits. `improve(calls, state)` lets an agent improve it where it is.
+    """
 
     @property
     def calls(self) -> int:
@@ -41,25 +44,13 @@ class Improvable(Reference, Protocol):
         """Improves the estimates by at most that many more calls."""
 
 
-@runtime_checkable
-class Savable(Reference, Protocol):
-    """A reference whose state can be kept in a file. A restored one continues with the same bits."""
-
-    def saved(self) -> Arrays:
-        """Its state as named arrays."""
-
-    def restore(self, arrays: Readable) -> None:
-        """Takes on the state of a reference that was made with the same arguments; ValueError if it cannot be one."""
-
-
 class CriticReference:
     """Any function from states to estimates: a network, a heuristic.
 
     Args:
         function: from states [n, ...] to estimates [n, K].
 
-    >>> reference = CriticReference(lambda states: -np.abs(states - [1.0, -1.0]))
-    >>> reference.q(np.array([[0.5], [2.0]])).tolist()
+    >>> CriticReference(lambda states: -np.abs(states - [1.0, -1.0])).q(np.array([[0.5], [2.0]])).tolist()
     [[-0.5, -1.5], [-1.0, -3.0]]
     """
 

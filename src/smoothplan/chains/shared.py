@@ -1,6 +1,6 @@
 """A reference with a memory: estimates of every state that was discovered, shared by all paths that lead to it."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +15,6 @@ from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.models.tabular import TabularModel
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, is_mixture
-
-
-class _Values(NamedTuple):
-    """The start of the next value iteration, for the first n discovered states."""
-
-    values: Floats  # [n]
-    q: Floats  # [n, K]
 
 
 class SharedReference:
@@ -83,7 +76,9 @@ class SharedReference:
         self._low = rules.reward_low + model.discount * low
         self._high = rules.reward_low + rules.reward_width + model.discount * high
         self._guess = (self._low + self._high) / 2.0
-        self._optimistic = self._estimates = _Values(np.zeros(0), np.zeros((0, self._actions)))
+        # Values of the first discovered states, where value iterations start again; and action values of the last one.
+        self._optimistic = self._values = np.zeros(0)
+        self._q = np.zeros((0, self._actions))
         self._estimated, self._tightened = -1, -1  # the calls made by then; −1 for never
 
     @property
@@ -108,16 +103,17 @@ class SharedReference:
             start = self.explorer.number(self._known(np.asarray(state)[None], may_end=False)[0])
         while (before := self.calls) < until:
             # The estimates that walks follow need not be accurate: they are renewed when the calls grow by a tenth.
-            self._optimistic = self._iterated(self._optimistic, self._high, 1e-3, optimistic=True)
-            self.explorer.survey(self._optimistic.q, start, min(until, int(1.1 * before) + 20))
+            self._optimistic, q = self._iterated(self._optimistic, self._high, 1e-3, optimistic=True)
+            self.explorer.survey(q, start, min(until, int(1.1 * before) + 20))
             if self.calls == before:
                 return
 
     def q(self, states: States) -> Floats:
         """Estimates, [n, K]; the same guess for every action of a state that was never discovered."""
         numbers = self.explorer.numbers(self._known(states))
-        self._estimate()
-        table = np.clip(self._estimates.q, *self._intervals())
+        if self._estimated != self.calls or len(self._q) != self.states:
+            self._estimate()
+        table = np.clip(self._q, *self._intervals())
         unknown = np.full((1, self._actions), self._guess)
         return np.asarray(np.concatenate([table, unknown])[numbers])  # −1 is the last row
 
@@ -139,10 +135,9 @@ class SharedReference:
     def saved(self) -> Arrays:
         """Its state as named arrays, for `restore`."""
         return self.explorer.saved() | {
-            "optimistic": self._optimistic.values.copy(),
-            "optimistic_q": self._optimistic.q.copy(),
-            "estimates": self._estimates.values.copy(),
-            "estimates_q": self._estimates.q.copy(),
+            "optimistic": self._optimistic.copy(),
+            "values": self._values.copy(),
+            "q": self._q.copy(),
             "guess": np.array([self._guess]),
             "up_to_date": np.array([self._estimated, self._tightened]),
         }
@@ -150,8 +145,7 @@ class SharedReference:
     def restore(self, arrays: Readable) -> None:
         """Takes on the state of a reference that was made with the same arguments, whatever it knew before."""
         self.explorer.restore(arrays)
-        self._optimistic = _Values(arrays["optimistic"].copy(), arrays["optimistic_q"].copy())
-        self._estimates = _Values(arrays["estimates"].copy(), arrays["estimates_q"].copy())
+        self._optimistic, self._values, self._q = (arrays[name].copy() for name in ("optimistic", "values", "q"))
         self._guess = float(arrays["guess"][0])
         self._estimated, self._tightened = arrays["up_to_date"].tolist()
 
@@ -172,22 +166,22 @@ class SharedReference:
 
     def _estimate(self) -> None:
         """Brings the estimates up to date."""
-        if self._estimated == self.calls and len(self._estimates.q) == self.states:
-            return
         self._estimated = self.calls
         accuracy = 1e-5  # as a fraction of the width of the value interval
         sampled = self.explorer.graph.pairs["count"][: self.states * self._actions].reshape(-1, self._actions)
         # The guess for unsampled pairs is the average of the sampled ones, to which it contributes; 100 rounds bound
         # the time.
         for _ in range(100 if sampled.any() else 0):
-            self._estimates = self._iterated(self._estimates, self._guess, accuracy)
-            before, self._guess = self._guess, float(self._estimates.q[sampled > 0].mean())
+            self._values, self._q = self._iterated(self._values, self._guess, accuracy)
+            before, self._guess = self._guess, float(self._q[sampled > 0].mean())
             if sampled.all() or abs(self._guess - before) <= accuracy * (self._high - self._low):
                 return
-        self._estimates = self._iterated(self._estimates, self._guess, accuracy)
+        self._values, self._q = self._iterated(self._values, self._guess, accuracy)
 
-    def _iterated(self, memory: _Values, unsampled: float, accuracy: float, optimistic: bool = False) -> _Values:
-        """The solution of the empirical model, in which pairs that were never sampled have the given value.
+    def _iterated(
+        self, start: Floats, unsampled: float, accuracy: float, optimistic: bool = False
+    ) -> tuple[Floats, Floats]:
+        """Values [N] and action values [N, K] of the empirical model; pairs never sampled have the given value.
 
         If optimistic, outcomes that a pair with n samples may still have weigh 1/(1 + n²).
         """
@@ -217,11 +211,11 @@ class SharedReference:
             soft=rules.soft,
         )
         values, q = np.full(states, unsampled), np.empty((states, self._actions))
-        values[: len(memory.values)] = memory.values
+        values[: len(start)] = start
         known = None if self._compiled else np.asarray(self.explorer.states)
         backup = None if self._compiled else lambda q: self._backup.value(q, known)
         iterate(model, q, values, accuracy * self._scale, backup)
-        return _Values(values, q)
+        return values, q
 
     def __repr__(self) -> str:
         return f"SharedReference(states={self.states}, calls={self.calls}{reason(self.why)})"

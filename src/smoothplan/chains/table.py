@@ -16,11 +16,10 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints, frozen
 from smoothplan.base.compiling import compiled
 from smoothplan.base.streams import CALLS, Stream, advance
-from smoothplan.chains.batched import NO_ACTION, checked_references, require_curvature
 from smoothplan.models.model import ModelError, Oracle
 from smoothplan.models.tabular import LAST, Tables, TabularModel, draw
 from smoothplan.run.chunks import Sums
-from smoothplan.theory.backups import Backup, HardMax, is_mixture, softmaxes
+from smoothplan.theory.backups import Backup, HardMax, is_mixture, required_mixture, softmaxes
 from smoothplan.theory.softmaxes import (
     Softmaxes,
     draw_action,
@@ -31,6 +30,9 @@ from smoothplan.theory.softmaxes import (
     stop_weight,
     sums_of,
 )
+
+NO_ACTION = -1
+"""In place of a first action: chains begin with an action of the policy."""
 
 LANES = 64
 """Chains that advance together, an even number: one alone is three times slower, twenty times on a large table."""
@@ -48,20 +50,17 @@ ENTRY = np.dtype(
 """A column of a row of aliases. A uniform number on [0, width) keeps the column that it falls into, or leaves it."""
 
 
-class PolicyTable(NamedTuple):
-    """A tabular model under the policy ∇F(Q̂), as compiled code walks it. Ended chains stay in the last row."""
+class Sampler(NamedTuple):
+    """A tabular model under the policy ∇F(Q̂), and the lanes: chains that advance together, [LANES] each, ended last.
+
+    Ended chains stay in the last row of entries.
+    """
 
     entries: NDArray[np.void]  # [(S + 1)·width] of ENTRY, read-only
     width: int
     end: int  # the first entry of the last row
     discount: float
     tail: float
-
-
-class Sampler(NamedTuple):
-    """What samples are drawn from, and the lanes: chains that advance together, [LANES] each, ended ones last."""
-
-    policy: PolicyTable
     tables: Tables
     q: Floats  # [S, K]
     soft: Softmaxes
@@ -71,51 +70,14 @@ class Sampler(NamedTuple):
     stream: Stream
 
 
-@compiled
-def _fill_row(chances: Floats, gains: Floats, rows: Any, size: int, row: Any, entries: Any, stack: Any) -> None:
-    """Walker's aliases by Vose's method, for `size` possible outcomes with chances that sum to one.
-
-    `stack` [width] holds the columns that have too little from its start, and those that have too much from its end.
-    """
-    # Chances in units of 1/width, and which columns have less than one unit, which more.
-    width = len(stack)
-    poor, rich = 0, width
-    total = 0.0
-    for column in range(size):
-        total += chances[column]
-    for column in range(width):
-        chances[column] = chances[column] * width / total if column < size else 0.0
-        if chances[column] < 1.0:
-            stack[poor] = column
-            poor += 1
-        else:
-            rich -= 1
-            stack[rich] = column
-        # Every column keeps itself, until it is told otherwise.
-        entry = entries[row + column]
-        entry.limit, entry.gain, entry.row = column + 1.0, gains[column], rows[column]
-        entry.other_gain, entry.other_row = gains[column], rows[column]
-    # A poor column is filled up by a rich one, which may become poor.
-    while poor > 0 and rich < width:
-        poor -= 1
-        column, giver = stack[poor], stack[rich]
-        entry = entries[row + column]
-        entry.limit, entry.other_gain, entry.other_row = column + chances[column], gains[giver], rows[giver]
-        chances[giver] -= 1.0 - chances[column]
-        if chances[giver] < 1.0:
-            rich += 1
-            stack[poor] = giver
-            poor += 1
-
-
 @partial(compiled, allocates=True)
 def _fill(policy: Floats, advantages: Floats, tables: Tables, terminal: Any, width: int, entries: Any) -> None:
-    """The rows of all states, for a policy [S, K] and its advantages F(Q̂) − Q̂, [S, K]."""
+    """The rows of all states, for a policy [S, K] and its advantages F(Q̂) − Q̂, [S, K]: aliases by Vose's method."""
     states, actions = policy.shape
     chances, gains, rows = np.empty(width), np.empty(width), np.empty(width, dtype=np.uint32)
     stack = np.empty(width, dtype=np.int64)
     for state in range(states + 1):
-        size = 0
+        size, total = 0, 0.0
         if state < states and not terminal[state]:
             for action in range(actions):
                 before = 0.0
@@ -127,13 +89,37 @@ def _fill(policy: Floats, advantages: Floats, tables: Tables, terminal: Any, wid
                         chances[size] = chance
                         gains[size] = outcome.reward + advantages[state, action]
                         rows[size] = (outcome.successor if outcome.successor >= 0 else states) * width
-                        size += 1
+                        size, total = size + 1, total + chance
         # If nothing can be drawn, the chain has ended: it stays and gains nothing.
         for column in range(size, width):
             gains[column], rows[column] = 0.0, states * width
         if size == 0:
-            chances[0], size = 1.0, 1
-        _fill_row(chances, gains, rows, size, state * width, entries, stack)
+            chances[0], size, total = 1.0, 1, 1.0
+        # Chances in units of 1/width. `stack` holds the columns that have less than one unit from its start, and those
+        # that have more from its end. Every column keeps itself, until it is told otherwise.
+        poor, rich, row = 0, width, state * width
+        for column in range(width):
+            chances[column] = chances[column] * width / total if column < size else 0.0
+            if chances[column] < 1.0:
+                stack[poor] = column
+                poor += 1
+            else:
+                rich -= 1
+                stack[rich] = column
+            entry = entries[row + column]
+            entry.limit, entry.gain, entry.row = column + 1.0, gains[column], rows[column]
+            entry.other_gain, entry.other_row = gains[column], rows[column]
+        # A poor column is filled up by a rich one, which may become poor.
+        while poor > 0 and rich < width:
+            poor -= 1
+            column, giver = stack[poor], stack[rich]
+            entry = entries[row + column]
+            entry.limit, entry.other_gain, entry.other_row = column + chances[column], gains[giver], rows[giver]
+            chances[giver] -= 1.0 - chances[column]
+            if chances[giver] < 1.0:
+                rich += 1
+                stack[poor] = giver
+                poor += 1
 
 
 @partial(compiled, inlined=True)
@@ -151,8 +137,8 @@ def _advance(count: int, scale: float, horizon: int, run: Sampler) -> None:
 
     Unsigned numbers spare Numba the test for negative indices.
     """
-    policy, stream, rows, owners, sums = run.policy, run.stream, run.rows, run.owners, run.sums
-    entries, end, width = policy.entries, np.uint64(policy.end), policy.width * 2.0**-53
+    stream, rows, owners, sums = run.stream, run.rows, run.owners, run.sums
+    entries, end, width = run.entries, np.uint64(run.end), run.width * 2.0**-53
     s0, s1, s2, s3 = stream[0], stream[1], stream[2], stream[3]
     one = np.uint64(1)
     left, calls = np.uint64(count), np.uint64(0)
@@ -172,11 +158,11 @@ def _advance(count: int, scale: float, horizon: int, run: Sampler) -> None:
             else:
                 rows[lane] = row
                 lane += one
-        scale *= policy.discount
+        scale *= run.discount
     stream[0], stream[1], stream[2], stream[3] = s0, s1, s2, s3
     stream[CALLS] += calls
     for place in range(left):
-        sums[owners[place]] += scale * policy.tail
+        sums[owners[place]] += scale * run.tail
 
 
 @compiled
@@ -185,13 +171,13 @@ def _sample(state: int, even: int, odd: int, size: int, horizon: int, run: Sampl
     going_on, scale = size, 1.0
     if even == NO_ACTION:
         for lane in range(size):
-            run.rows[lane], run.owners[lane], run.sums[lane] = state * run.policy.width, lane, 0.0
+            run.rows[lane], run.owners[lane], run.sums[lane] = state * run.width, lane, 0.0
     else:
-        going_on, scale, horizon = 0, run.policy.discount, horizon - 1
+        going_on, scale, horizon = 0, run.discount, horizon - 1
         for lane in range(size):
             successor, run.sums[lane], end = draw(run.tables, state, odd if lane & 1 else even, run.stream)
             if not end:
-                run.rows[going_on], run.owners[going_on] = successor * run.policy.width, lane
+                run.rows[going_on], run.owners[going_on] = successor * run.width, lane
                 going_on += 1
     _advance(going_on, scale, horizon, run)
 
@@ -211,17 +197,17 @@ def _sum_chains(state: int, action: int, count: int, horizon: int, run: Sampler)
 @compiled
 def walked(state: int, steps: int, run: Sampler) -> int:
     """The state after a number of steps under the policy, or −1 if the episode ends before."""
-    policy, stream = run.policy, run.stream
-    row, end, width = np.uint64(state * policy.width), np.uint64(policy.end), policy.width * 2.0**-53
+    stream = run.stream
+    row, end, width = np.uint64(state * run.width), np.uint64(run.end), run.width * 2.0**-53
     s0, s1, s2, s3 = stream[0], stream[1], stream[2], stream[3]
     calls = 0
     while calls < steps and row != end:
         word, s0, s1, s2, s3 = advance(s0, s1, s2, s3)
-        row, _ = _moved(policy.entries, row, width, word)
+        row, _ = _moved(run.entries, row, width, word)
         calls += 1
     stream[0], stream[1], stream[2], stream[3] = s0, s1, s2, s3
     stream[CALLS] += np.uint64(calls)
-    return -1 if row == end else int(row) // policy.width
+    return -1 if row == end else int(row) // run.width
 
 
 @compiled
@@ -251,7 +237,7 @@ def _sum_corrections(state: int, count: int, pairs: int, horizon: int, run: Samp
     """The sums of corrections from a state."""
     columns, actions = run.soft.shifts.shape
     frames = np.empty((1, 1 + columns, actions + 1))
-    discount = run.policy.discount
+    discount = run.discount
     weight = stop_weight(discount, horizon)
     total, squares, differing, noise = 0.0, 0.0, 0, 0.0
     for _ in range(count):
@@ -272,7 +258,7 @@ class TableChains:
     Args:
         model: a tabular model.
         backup: F.
-        table: Q̂, [S, K]; the rows of terminal states do not matter.
+        table: Q̂, [S, K], finite; the rows of terminal states do not matter.
         tail: stands for the value behind the horizon.
     """
 
@@ -284,32 +270,25 @@ class TableChains:
     compiled: ClassVar[bool] = True
     chunk_calls: ClassVar[int] = 1 << 22
 
-    def __post_init__(self) -> None:
-        states, actions = self.model.states, self.model.actions
-        table = arguments.numbers("table", self.table)
-        if table.shape == (states, actions):
-            table = np.where(self.model.terminal[:, None], 0.0, table)
-        object.__setattr__(self, "table", checked_references(table, np.arange(states), actions))
-
     def values(self, oracle: Oracle, state: Any, count: int, horizon: int) -> Sums:
         """Chains of order 1 from a state."""
-        return Sums(count, *_sum_chains(self._known(state), NO_ACTION, count, horizon, self.sampler(oracle)))
+        return self.returns(oracle, state, NO_ACTION, count, horizon)
 
     def returns(self, oracle: Oracle, state: Any, action: int, count: int, horizon: int) -> Sums:
         """Returns of an action."""
-        action = arguments.whole("action", action, least=0, most=self.table.shape[1] - 1)
+        action = arguments.whole("action", action, least=NO_ACTION, most=self.table.shape[1] - 1)
         return Sums(count, *_sum_chains(self._known(state), action, count, horizon, self.sampler(oracle)))
 
     def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> Sums:
         """Corrections of second order from a state."""
-        require_curvature(self.backup)
+        required_mixture(self.backup, "a correction of second order", "sample values or returns")
         total, squares, *more = _sum_corrections(self._known(state), count, pairs, horizon, self.sampler(oracle))
         return Sums(count, total, squares, tuple(more))
 
     def sampler(self, oracle: Oracle) -> Sampler:
         """What compiled code draws samples from, for one call of an engine."""
         lanes = np.zeros(LANES, dtype=np.uint64), np.zeros(LANES, dtype=np.int64), np.zeros(LANES)
-        return Sampler(self._policy, self.model.tables, self.table, self._soft, *lanes, oracle.stream)
+        return Sampler._make([*self._shared, *lanes, oracle.stream])
 
     def _known(self, state: Any) -> int:
         number = arguments.whole("state", state, least=0, most=len(self.table) - 1)
@@ -318,16 +297,12 @@ class TableChains:
         return number
 
     @cached_property
-    def _soft(self) -> Softmaxes:
-        """The backup as compiled code reads it for corrections; the hard maximum if there are none."""
-        backup = self.backup if is_mixture(self.backup) else HardMax()
-        return softmaxes(backup, self.model.actions, self.model.states)
-
-    @cached_property
-    def _policy(self) -> PolicyTable:
+    def _shared(self) -> tuple[Any, ...]:
+        """What all samplers share: the fields before the lanes."""
         model, states = self.model, np.arange(self.model.states)
-        policy = self.backup.policy(self.table, states)
-        advantages = self.backup.value(self.table, states)[:, None] - self.table
+        table = np.where(model.terminal[:, None], 0.0, self.table)
+        policy = self.backup.policy(table, states)
+        advantages = self.backup.value(table, states)[:, None] - table
         possible = np.argmax(model.tables.outcomes["threshold"].reshape(*policy.shape, -1) == LAST, axis=-1) + 1
         width = int((possible * (policy > 0.0)).sum(axis=1).max())
         size = (model.states + 1) * width
@@ -335,4 +310,7 @@ class TableChains:
             raise MemoryError(f"{size:,} possible steps under the policy are more than {2**32:,}")
         entries = np.zeros(size, dtype=ENTRY)
         _fill(frozen(policy), frozen(advantages), model.tables, model.terminal, width, entries)
-        return PolicyTable(frozen(entries), width, model.states * width, model.discount, self.tail)
+        # Only corrections read the backup: the hard maximum stands in for one that has none.
+        soft = softmaxes(self.backup if is_mixture(self.backup) else HardMax(), model.actions, model.states)
+        end = model.states * width
+        return frozen(entries), width, end, model.discount, self.tail, model.tables, frozen(table), soft

@@ -19,11 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from smoothplan.base.arguments import Floats, Ints, frozen
+from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import working_time
-from smoothplan.chains.batched import QFunction, values_of
-from smoothplan.chains.grid import GridReference, compiles
-from smoothplan.chains.jitted import JittedChains
+from smoothplan.chains.batched import BatchedChains, QFunction, compiles, values_of
+from smoothplan.chains.grid import GridReference
 from smoothplan.chains.reference import Reference
 from smoothplan.chains.shared import SharedReference
 from smoothplan.models.model import GenerativeModel, Oracle, States, is_deterministic
@@ -99,13 +98,13 @@ class Race:
 
     def __init__(self, root: Root, reference: Reference, first_chunk: int = 0) -> None:
         self._root, model = root, root.model
-        here = values_of(reference.q, frozen(np.asarray(root.state)[None]), model.actions)[0]
+        here = values_of(reference.q, np.asarray(root.state)[None], model.actions)[0]
         self.claim, self.best = float(here.max()), int(here.argmax())
         self._lead = LEAD_OF_COUNTS if isinstance(reference, SharedReference) else LEAD
         low, high = curvature.value_interval(model, HardMax())
         self._exact, chains = is_deterministic(model), None
-        if self._exact and isinstance(reference, GridReference) and compiles(model, reference):
-            chains = JittedChains(model, HardMax(), reference.grid, min(max(self.claim, low), high))
+        if self._exact and isinstance(reference, GridReference) and compiles(model):
+            chains = BatchedChains(model, HardMax(), reference.grid, min(max(self.claim, low), high))
         self._engine = PairedReturns(model, reference.q, (low, high), chains)
         self._work = Work(self._engine, model, root.state, root.seed, kept=False, role="race")
         self.active = np.arange(model.actions)
@@ -304,7 +303,7 @@ class PairedReturns:
     model: GenerativeModel
     reference: QFunction  # Q̂: states [n, ...] to [n, K]
     values: tuple[float, float]  # bounds of the values of states, to which the reference's values are clipped
-    chains: JittedChains | None  # if nothing is random: one return tells everything, and compiled chains are fastest
+    chains: BatchedChains | None  # if nothing is random: one return tells everything, and compiled chains are fastest
 
     @property
     def compiled(self) -> bool:
@@ -343,7 +342,7 @@ class PairedReturns:
                 going_on, states, groups = going_on[~terminals], states[~terminals], 1
             if len(going_on) == 0:
                 break
-            q = values_of(self.reference, frozen(states), self.model.actions)
+            q = values_of(self.reference, states, self.model.actions)
             if step in (early, horizon):
                 ended = totals.copy()
                 ended[going_on] += scale * np.clip(q.max(axis=1), *self.values)
