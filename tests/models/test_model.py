@@ -124,7 +124,7 @@ def test_a_value_range_is_declared_by_any_model() -> None:
     step = Counting()
     assert sp.VectorModel(step, **DECLARED).value_range is None
     assert sp.VectorModel(step, **DECLARED, value_range=(0, 1)).value_range == (0.0, 1.0)
-    table = sp.models.garnet(value_range=(1, 9))
+    table = sp.TabularModel([[[1.0]]], [[[0]]], [[1.0]], discount=0.9, reward_range=(0, 1), value_range=(1, 9))
     assert table.value_range == pickle.loads(pickle.dumps(table)).value_range == (1.0, 9.0)
     assert "rewards=deterministic in [0, 1], values in [1, 9])" in repr(table)
     # The end of what is possible is not refused because 1/(1 − 0.95) is a little less than 20.

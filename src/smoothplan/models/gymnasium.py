@@ -7,7 +7,7 @@ import copy
 import threading
 import warnings
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -62,23 +62,24 @@ def from_gymnasium(
         ValueError: the environment cannot be made a generative model; the message says why.
     """
     given, name = _opened(environment, options)
-    space = type(given.action_space).__name__
-    if space != "Discrete":
-        way = ": gymnasium.wrappers.DiscretizeAction(env, n) chooses some" if space == "Box" else ""
-        raise _refusal(name, f"its actions are a {space}, and a planner needs finitely many (Discrete){way}")
     declared: dict[str, Any] = {"discount": discount, "value_range": value_range}
     # A wrapper that translates single actions or rewards, and nothing else, goes with an assigned state.
     translating = (library().ActionWrapper, library().RewardWrapper)
     wrappers = layers(given)[:-1]
-    if all(any(isinstance(each, kind) and type(each).step is kind.step for kind in translating) for each in wrappers):
-        model = _without_copies(given, name, reward_range, **declared)
-        if model is not None:
-            return model
-    declared |= _rewards(given, name, reward_range)
+    simple = all(
+        any(isinstance(each, kind) and type(each).step is kind.step for kind in translating) for each in wrappers
+    )
     try:
-        return _copied(given, name, state_bytes, **declared)
+        if (space := type(given.action_space).__name__) != "Discrete":
+            way = ": gymnasium.wrappers.DiscretizeAction(env, n) chooses some" if space == "Box" else ""
+            raise CannotCopyError(f"its actions are a {space}, and a planner needs finitely many (Discrete){way}")
+        if simple and (model := _without_copies(given, name, reward_range, **declared)) is not None:
+            return model
+        return _copied(given, name, state_bytes, **declared | _rewards(given, name, reward_range))
     except CannotCopyError as error:
-        raise _refusal(name, str(error)) from error
+        raise ValueError(
+            f"{name} cannot be made a generative model: {error}. A simulator of your own can be wrapped in VectorModel"
+        ) from error
 
 
 def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]") -> Any:
@@ -99,11 +100,11 @@ def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]") -> 
 
 
 def notes(model: GenerativeModel) -> tuple[str, ...]:
-    """Sentences that a user of a model must read: the cost of copying an environment, and the knowledge of a copy."""
+    """Sentences that a user of a model must read."""
     if not isinstance(model.step, Copies):
         return ()
-    knows = "A copy knows all that the environment holds, even if observations hide it"
-    return (f"{model.step.name} is simulated by copies of the environment. {knows}",)
+    note = "A copy knows all that the environment holds, even if observations hide it"
+    return (f"{model.step.name} is simulated by copies of the environment. {note}",)
 
 
 def _opened(environment: Any, options: dict[str, Any]) -> tuple[Any, str]:
@@ -121,12 +122,6 @@ def _opened(environment: Any, options: dict[str, Any]) -> tuple[Any, str]:
     if options:
         raise TypeError(f"options {sorted(options)} go with an id, not with an environment that is already made")
     return environment, type(environment.unwrapped).__name__ if environment.spec is None else environment.spec.id
-
-
-def _refusal(name: str, reason: str) -> ValueError:
-    return ValueError(
-        f"{name} cannot be made a generative model: {reason}. A simulator of your own can be wrapped in VectorModel"
-    )
 
 
 def _rewards(given: Any, name: str, declared: tuple[float, float] | None) -> dict[str, Any]:
@@ -279,11 +274,10 @@ def _agrees(model: GenerativeModel, real: Any) -> bool:
     next state. The operations of a compiled twin are in another order, so its next state may differ by 1e-12.
     """
     error = 1e-12 if isinstance(model, JitModel) else 0.0
-    start, choices, steps = int(real.action_space.start), np.random.default_rng(0), 0
+    start, choices, steps = int(real.action_space.start), np.random.default_rng(0), iter(range(300))
     for episode in range(50):
         real.reset(seed=episode)
-        for _ in range(min(100, 300 - steps)):
-            steps += 1
+        for _ in islice(steps, 100):
             state = np.asarray(state_of(model, real))[None]
             action, seed = int(choices.integers(model.actions)), int(choices.integers(2**32))
             if isinstance(model.step, Copies):
@@ -354,11 +348,9 @@ class Player:
                 raise ValueError(f"{needed}: make it with render_mode='rgb_array', got {mode!r}")
             try:
                 self._environment.reset(seed=0)
-                picture = self._draw()
+                self._draw()
             except Exception as error:  # whatever an environment does
                 raise ValueError(f"{needed}, and it cannot draw them: {error}") from error
-            if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
-                raise ValueError(f"{needed}, [height, width, 3] of uint8, got {picture.dtype} of shape {picture.shape}")
 
     @property
     def actions(self) -> int:

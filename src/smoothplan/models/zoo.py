@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
 from smoothplan.models.model import RewardKind, States
 from smoothplan.models.tabular import TabularModel
-from smoothplan.models.vector import JitModel, Step, VectorModel
+from smoothplan.models.vector import JitModel, VectorModel
 
 MOST_STATES = 100_000
 """The most states of a table that is written entry by entry."""
@@ -26,11 +27,12 @@ COMPASS = ((-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1))
 
 
 def _from_rule(
-    states: int, actions: int, outcomes: Callable[[int, int], Sequence[Outcome]], **declarations: Any
+    states: int, actions: Sequence[str], rule: Callable[[int, int], list[Outcome]], **declarations: Any
 ) -> TabularModel:
-    """The table of a rule that lists the outcomes of each pair; outcomes of probability 0 are dropped."""
-    table = [[[(*o, False) for o in outcomes(s, a) if o[0] > 0] for a in range(actions)] for s in range(states)]
-    return TabularModel.from_outcomes(table, **({"terminal": None} | declarations))
+    """The table of a rule that lists the outcomes of a state and an action; those of probability 0 are dropped."""
+    numbers = range(len(actions))
+    table = [[[(*found, False) for found in rule(s, a) if found[0] > 0] for a in numbers] for s in range(states)]
+    return TabularModel.from_outcomes(table, **{"terminal": None, "action_names": actions} | declarations)
 
 
 def garnet(
@@ -41,7 +43,6 @@ def garnet(
     seed: int = 0,
     sparsity: float = 0.0,
     reward_kind: RewardKind = "deterministic",
-    value_range: tuple[float, float] | None = None,
 ) -> TabularModel:
     """A random model (Archibald, McKinnon and Thomas, 1995): each pair has `branching` random successors.
 
@@ -54,7 +55,6 @@ def garnet(
         seed: the same seed gives the same model.
         sparsity: the probability that a reward is 0; the others are uniform on [0, 1].
         reward_kind: "deterministic", or "bernoulli" to draw rewards 0 or 1 with these means.
-        value_range: bounds of the unregularised optimal values, if they are known.
     """
     states, actions = arguments.whole("states", states), arguments.whole("actions", actions)
     branching = arguments.whole("branching", branching)
@@ -69,15 +69,8 @@ def garnet(
     cuts = np.sort(rng.random((states, actions, branching - 1)), axis=-1)
     probabilities = np.diff(cuts, axis=-1, prepend=0.0, append=1.0)
     rewards = rng.random((states, actions)) * (rng.random((states, actions)) >= sparsity)
-    return TabularModel(
-        probabilities,
-        successors,
-        rewards,
-        discount=discount,
-        reward_kind=reward_kind,
-        reward_range=(0.0, 1.0),
-        value_range=value_range,
-    )
+    declared: dict[str, Any] = {"discount": discount, "reward_kind": reward_kind, "reward_range": (0.0, 1.0)}
+    return TabularModel(probabilities, successors, rewards, **declared)
 
 
 def _affordable(name: str, count: int, most: int) -> None:
@@ -114,9 +107,7 @@ def chain(states: int = 5, discount: float = 0.95, slip: float = 0.2) -> Tabular
         effects: list[tuple[int, float]] = [(min(state + 1, last), 10.0 if state == last else 0.0), (0, 2.0)]
         return [(1.0 - slip, *effects[action]), (slip, *effects[1 - action])]
 
-    return _from_rule(
-        states, 2, outcomes, discount=discount, reward_range=(0.0, 10.0), action_names=("forward", "back")
-    )
+    return _from_rule(states, ("forward", "back"), outcomes, discount=discount, reward_range=(0.0, 10.0))
 
 
 def river_swim(states: int = 6, discount: float = 0.95) -> TabularModel:
@@ -141,16 +132,8 @@ def river_swim(states: int = 6, discount: float = 0.95) -> TabularModel:
             return [(0.6, last, 1.0), (0.4, last - 1, 1.0)]
         return [(0.35, state + 1, 0.0), (0.6, state, 0.0), (0.05, state - 1, 0.0)]
 
-    names = [f"place {place}" for place in range(states)]
-    return _from_rule(
-        states,
-        2,
-        outcomes,
-        discount=discount,
-        reward_range=(0.0, 1.0),
-        state_names=names,
-        action_names=("left", "right"),
-    )
+    declared: dict[str, Any] = {"discount": discount, "state_names": [f"place {place}" for place in range(states)]}
+    return _from_rule(states, ("left", "right"), outcomes, reward_range=(0.0, 1.0), **declared)
 
 
 def two_room(size: int = 4, discount: float = 0.95, slip: float = 0.1) -> TabularModel:
@@ -209,14 +192,13 @@ def _grid_world(rows: Sequence[str], slip: float, discount: float) -> TabularMod
 
     return _from_rule(
         len(cells),
-        len(moves),
+        list(moves),
         outcomes,
         discount=discount,
         reward_range=(0.0, 1.0),
         terminal=[mark in "GH" for mark in marks],
         initial_state=marks.index("S"),
         state_names=[f"row {row}, column {column}" for row, column in cells],
-        action_names=list(moves),
     )
 
 
@@ -235,13 +217,10 @@ def sailing(size: int = 5, discount: float = 0.95) -> TabularModel:
     size = arguments.whole("size", size, least=2, most=math.isqrt(MOST_STATES // len(COMPASS)))
     winds = len(COMPASS)
     costs = (1.0, 2.0, 3.0, 4.0, 5.0)  # by angle to the wind, in steps of 45°: with it, broad, across, close, into it
-    goal = (size - 1, size - 1)
-
-    def split(state: int) -> tuple[int, int, int]:
-        return state // (size * winds), state // winds % size, state % winds
+    places = list(product(range(size), range(size), range(winds)))  # row, column, wind
 
     def outcomes(state: int, heading: int) -> list[Outcome]:
-        row, column, wind = split(state)
+        row, column, wind = places[state]
         apart = min((heading - wind) % winds, (wind - heading) % winds)
         down, right = COMPASS[heading]
         target = (row + down, column + right)
@@ -253,16 +232,14 @@ def sailing(size: int = 5, discount: float = 0.95) -> TabularModel:
         ]
 
     names = ("N", "NE", "E", "SE", "S", "SW", "W", "NW")
-    places = [split(state) for state in range(size * size * winds)]
     return _from_rule(
         len(places),
-        winds,
+        names,
         outcomes,
         discount=discount,
         reward_range=(-costs[-1], -costs[0]),
-        terminal=[(row, column) == goal for row, column, _ in places],
+        terminal=[row == column == size - 1 for row, column, _ in places],
         state_names=[f"row {row}, column {column}, wind to {names[wind]}" for row, column, wind in places],
-        action_names=names,
     )
 
 
@@ -300,22 +277,13 @@ def inventory(
         available = stock + delivered
         sold_out = max(0.0, 1.0 - sum(demand[:available]))
         return [
-            (
-                sold_out if sold == available else demand[sold],
-                available - sold,
-                price * sold - unit_cost * delivered - holding_cost * (available - sold),
-            )
-            for sold in range(available + 1)
+            (chance, left, price * (available - left) - unit_cost * delivered - holding_cost * left)
+            for left, chance in zip(range(available, -1, -1), [*demand[:available], sold_out], strict=True)
         ]
 
-    return _from_rule(
-        capacity + 1,
-        max_order + 1,
-        outcomes,
-        discount=discount,
-        state_names=[f"{stock} in stock" for stock in range(capacity + 1)],
-        action_names=[f"order {order}" for order in range(max_order + 1)],
-    )
+    names = [f"{stock} in stock" for stock in range(capacity + 1)]
+    actions = [f"order {order}" for order in range(max_order + 1)]
+    return _from_rule(capacity + 1, actions, outcomes, discount=discount, state_names=names)
 
 
 REBOOT_COST = 0.75
@@ -356,19 +324,6 @@ def _sysadmin_step(states: States, actions: Ints, rng: np.random.Generator) -> t
     return running.astype(states.dtype), rewards
 
 
-def _control(step: Step, discount: float, actions: int, rewards: tuple[float, float], start: list[float]) -> JitModel:
-    """A compiled model whose steps are deterministic."""
-    return JitModel(
-        step,
-        actions=actions,
-        discount=discount,
-        reward_range=rewards,
-        reward_kind="deterministic",
-        max_successors=1,
-        initial_state=start,
-    )
-
-
 def cart_pole(discount: float = 0.99) -> JitModel:
     """Balancing a pole on a cart (Barto, Sutton and Anderson, 1983), with Gymnasium's constants; compiled.
 
@@ -378,7 +333,8 @@ def cart_pole(discount: float = 0.99) -> JitModel:
     Args:
         discount: γ.
     """
-    return _control(cart_pole_step, discount, 2, (1.0, 1.0), [0.0, 0.0, 0.0, 0.0])
+    declared: dict[str, Any] = {"reward_kind": "deterministic", "max_successors": 1, "initial_state": np.zeros(4)}
+    return JitModel(cart_pole_step, actions=2, discount=discount, reward_range=(1.0, 1.0), **declared)
 
 
 def mountain_car(discount: float = 0.99) -> JitModel:
@@ -390,7 +346,8 @@ def mountain_car(discount: float = 0.99) -> JitModel:
     Args:
         discount: γ.
     """
-    return _control(mountain_car_step, discount, 3, (-1.0, -1.0), [-0.5, 0.0])
+    declared: dict[str, Any] = {"reward_kind": "deterministic", "max_successors": 1, "initial_state": [-0.5, 0.0]}
+    return JitModel(mountain_car_step, actions=3, discount=discount, reward_range=(-1.0, -1.0), **declared)
 
 
 Stepped = tuple[States, Floats, NDArray[np.bool_]]
