@@ -101,8 +101,8 @@ def converged(relative: bool, draw: Draw) -> float:
     ends = []
     for side, value in ((-1, graph.high[anchor]), (1, graph.low[anchor])):
         found = converging.new_side(graph, rules, side, anchor, float(value))
-        surplus = converging.converge(graph, rules, found, explorer.work.frames, explorer.work.room, 1e-6)
-        ends.append(side * np.append(found.values, found.q + surplus + (1.0 - rules.discount) * found.base))
+        converging.converge(graph, rules, found, explorer.work.frames, explorer.work.room, 1e-6)
+        ends.append(side * np.append(found.values, found.q + (1.0 - rules.discount) * found.base))
     base = values[anchor] if relative else 0.0
     return contained(ends[0], np.append(values - base, q - rules.discount * base), ends[1])
 

@@ -86,7 +86,6 @@ def test_json_agrees_with_the_result() -> None:
             assert pair["q"] == data["q_intervals"][pair["action"]]
         assert pair["name"] == ("left", "right")[pair["action"]]
         assert sum(seen["count"] for seen in pair["successors"]) == pair["count"]
-        assert sum(seen["share"] for seen in pair["successors"]) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("sampling", ["focused", "trajectories"])
@@ -97,8 +96,7 @@ def test_depths_are_the_fewest_steps(sampling: Any, engine: Any) -> None:
     _, graph = _search(planner, model, 7, max_calls=500, engine=engine)
     data = json.loads(graph.to_json())
     assert data["states"][0]["state"] == 7
-    assert "stage" not in data["states"][0]
-    assert "name" not in data["pairs"][0]
+    assert data["states"][0]["name"] is data["pairs"][0]["name"] is None
     ahead: defaultdict[int, set[int]] = defaultdict(set)
     for pair in data["pairs"]:
         ahead[pair["state"]] |= {seen["state"] for seen in pair["successors"]}
@@ -170,7 +168,7 @@ def test_hostile_names_are_escaped() -> None:
 def test_the_rest_is_left_out_and_counted(limit: int) -> None:
     model = sp.models.garnet(states=200, actions=15, branching=4, discount=0.9, seed=1)
     _, graph = _search(OTGapE(sp.LogSumExp(0.5), epsilon=0.01), model, 0, max_calls=5_000)
-    reached = len(graph.depths)
+    reached = len(json.loads(graph.to_json())["states"])
     assert reached > 60
     dot = graph.to_dot(limit)
     assert f"the {limit} nearest nodes; {reached - limit} more" in dot

@@ -32,7 +32,6 @@ HARD = sp.HardMax()
 
 def in_rounds(search: SearchRun) -> Rounds:
     """Has a search make rounds from its start."""
-    assert search.rounds is not None
     search.rounds.take_over = lambda calls: calls > 0  # type: ignore[method-assign]
     return search.rounds
 
@@ -45,15 +44,14 @@ def explored(search: SearchRun, calls: int, limit: int) -> bool:
 def relative_bounds_hold(search: SearchRun, solution: sp.exact.Solution) -> bool:
     """Whether bounds relative to each of some states contain the truth, V(s) − V(anchor) and Q(s, a) − γ·V(anchor)."""
     explorer, rounds = search.explorer, search.rounds
-    assert rounds is not None
     graph, rules, work, states = explorer.graph, explorer.rules, explorer.work, np.asarray(explorer.states)
     anchors = dict.fromkeys([0, rounds.anchor, len(states) - 1])
     for anchor in anchors:
         bounds = []
         for side, value in ((1, graph.low[anchor]), (-1, graph.high[anchor])):
             found = new_side(graph, rules, side, anchor, float(value))
-            surplus = converge(graph, rules, found, work.frames, work.room, 1e-4)
-            bounds.append(side * np.append(found.values, found.q + surplus + (1.0 - rules.discount) * found.base))
+            converge(graph, rules, found, work.frames, work.room, 1e-4)
+            bounds.append(side * np.append(found.values, found.q + (1.0 - rules.discount) * found.base))
         value = solution.values[states[anchor]]
         truth = np.append(solution.values[states] - value, solution.q[states] - rules.discount * value)
         if not contain(bounds[1], truth, bounds[0]):
@@ -122,10 +120,9 @@ def test_the_relative_gap_covers_every_part(parts: int) -> None:
         gap = search.proved.gap
         assert gap > 0.0
         if parts > 1:  # near ε the interval of the anchor's value is cut
-            rounds.proved = None
+            rounds.proved = BestAction(0, 0, math.inf)
             rounds.tighten(gap / 2.0)
         proved, anchor = rounds.proved, rounds.anchor
-        assert proved is not None
         cuts = np.linspace(explorer.graph.low[anchor], explorer.graph.high[anchor], parts + 1)
         worst = -math.inf
         for low, high in pairwise(cuts.tolist()):
@@ -149,8 +146,8 @@ def test_the_smallest_relative_gap_is_kept_with_its_action() -> None:
             proved = rounds.proved
             rounds.tighten(0.0)
             found = rounds.proved
-            if found is not None and found != proved:
-                assert proved is None or found.gap < proved.gap
+            if found != proved:
+                assert found.gap < proved.gap
                 anchor = rounds.anchor
                 above, below = (
                     naive_bounds(explorer, HARD, side, anchor, float(end[anchor]))[1][0]
@@ -166,7 +163,6 @@ def test_the_smallest_relative_gap_is_kept_with_its_action() -> None:
 def test_the_better_of_two_proofs_is_returned_with_its_own_action() -> None:
     search = started(OTGapE(HARD, 0.0, DELTA), recurrent(2, actions=3))
     search.explorer.explore(0.0, 50, 50)
-    assert search.rounds is not None
     absolute = search.proved
     for best, challenger in product(range(3), repeat=2):
         better, worse = (BestAction(best, challenger, absolute.gap + by) for by in (-0.1, 0.1))
@@ -182,7 +178,6 @@ def test_the_better_of_two_proofs_is_returned_with_its_own_action() -> None:
 def searched(model: Any, epsilon: float, seed: int, rounds: bool | None = None) -> tuple[int, int]:
     """Calls and rounds of a search to its end in slices as those of a run; `rounds` for always or never."""
     search = started(OTGapE(HARD, epsilon), model, seed=seed)
-    assert search.rounds is not None
     if rounds is not None:
         search.rounds.take_over = lambda calls: rounds and calls > 0  # type: ignore[method-assign]
     over = False

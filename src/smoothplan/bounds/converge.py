@@ -69,8 +69,8 @@ def new_side(graph: Graph, rules: Rules, side: int, anchor: int = -1, value: flo
 
 
 @compiled
-def converge(graph: Graph, rules: Rules, bounds: Side, frames: Floats, room: Floats, tolerance: float) -> float:
-    """Tightens the bounds; returns by how much each q, which is that of one step, must be enlarged to hold.
+def converge(graph: Graph, rules: Rules, bounds: Side, frames: Floats, room: Floats, tolerance: float) -> None:
+    """Tightens the bounds.
 
     Args:
         graph: the discovered states.
@@ -104,7 +104,8 @@ def converge(graph: Graph, rules: Rules, bounds: Side, frames: Floats, room: Flo
     for state in range(len(bounds.values)):
         if state != bounds.anchor:
             bounds.values[state] = min(bounds.values[state] + surplus, top)
-    return float(discount * surplus)
+    for entry in range(len(bounds.q)):
+        bounds.q[entry] += discount * surplus
 
 
 @partial(compiled, inner=True)

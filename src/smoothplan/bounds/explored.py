@@ -2,10 +2,11 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,23 +15,10 @@ from smoothplan.base.arguments import Floats, Ints, frozen
 from smoothplan.graph.explorer import Explorer
 from smoothplan.graph.graph import ENDED, Graph, Rules
 
-Node = tuple[int, int]
-"""The number under which a state was discovered, and a stage, which is 0 in an endless problem."""
-
-
-class Pair(NamedTuple):
-    """An action that was sampled at a node. Pooled counts are those of the state at any stage."""
-
-    action: int
-    samples: int
-    reward: list[float]  # the interval of the mean reward
-    q: list[float]  # the interval of the action value
-    successors: dict[Node | None, int]  # the count of each; None for the end
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explored:
-    """A snapshot of a search. Later samples do not change it."""
+    """A snapshot of a search, as JSON or as text for Graphviz. Later samples do not change it."""
 
     states: Ints | tuple[Any, ...]  # in the order of their discovery; the root is first
     graph: Graph  # counts and intervals, read-only
@@ -58,60 +46,53 @@ class Explored:
         return np.stack([low[: math.prod(shape)], high[: math.prod(shape)]], axis=-1).reshape(*shape, 2)
 
     @cached_property
-    def depths(self) -> dict[Node, int]:
-        """The fewest steps from the root to every node that was reached along discovered successors, nearest first.
-
-        Nodes at the same depth are in the order of discovery.
-        """
-        depths, latest = {(0, 0): 0}, [(0, 0)]
+    def _reached(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The states that successors lead to, the nearest to the root first, and the pairs that were sampled there."""
+        rules, names = self.rules, self.state_names or ()
+        states, pairs, known, latest, depth = list[dict[str, Any]](), list[dict[str, Any]](), {(0, 0)}, [(0, 0)], 0
         while latest:
-            found = {node for before in latest for pair in self.pairs(before) for node in pair.successors}
-            latest = sorted(node for node in found if node is not None and node not in depths)
-            depths |= dict.fromkeys(latest, 1 + max(depths.values()))
-        return depths
+            found = set[tuple[int, int]]()
+            for number, stage in latest:
+                state, inside = np.asarray(self.states[number]), stage < rules.stages
+                is_named = not state.shape and state.dtype.kind in "iu" and 0 <= state < len(names)
+                ends = self.intervals[number, stage] if inside else np.array([rules.span_low[-1], rules.span_high[-1]])
+                fields = {"number": number, "stage": stage, "depth": depth, "interval": ends.tolist()}
+                states.append(fields | {"state": state.tolist(), "name": names[int(state)] if is_named else None})
+                for pair in self._sampled(number, stage) if inside else ():
+                    pairs.append(pair)
+                    after = [seen["state"] for seen in pair["successors"] if seen["state"] != "end"]
+                    found.update((successor, 0 if rules.endless else stage + 1) for successor in after)
+            latest, depth = sorted(found - known), depth + 1
+            known |= found
+        return states, pairs
 
-    def interval(self, node: Node) -> list[float]:
-        """The interval of a node's value."""
-        number, stage = node
-        if stage == self.rules.stages:  # after the last stage of a finite horizon
-            return [float(self.rules.span_low[stage]), float(self.rules.span_high[stage])]
-        return self.intervals[number, stage].tolist()  # type: ignore[no-any-return]
-
-    def pairs(self, node: Node) -> Iterator[Pair]:
-        """The actions that were sampled at a node."""
-        (number, stage), graph, rules = node, self.graph, self.rules
-        for action in range(rules.actions if stage < rules.stages else 0):
+    def _sampled(self, number: int, stage: int) -> Iterator[dict[str, Any]]:
+        """The pairs that were sampled at a state. Pooled counts are those of the state at any stage."""
+        graph, rules = self.graph, self.rules
+        for action in range(rules.actions):
             record = number * rules.records + min(stage, rules.records - 1)
-            pair = graph.pairs[record * rules.actions + action]
-            if pair["count"] > 0:
-                successors: dict[Node | None, int] = {}
-                for outcome in range(pair["start"], pair["start"] + pair["seen"]):  # some differ in rewards only
-                    successor = int(graph.successors[outcome])
-                    after = None if successor == ENDED else (successor, 0 if rules.endless else stage + 1)
-                    successors[after] = successors.get(after, 0) + int(graph.hits[outcome])
-                reward, q = [float(pair["reward_low"]), float(pair["reward_high"])], self.q[number, stage, action]
-                yield Pair(action, int(pair["count"]), reward, q.tolist(), successors)
+            pair, hits = graph.pairs[record * rules.actions + action], Counter[int | str]()
+            for outcome in range(pair["start"], pair["start"] + pair["seen"]):  # some differ in rewards only
+                successor = int(graph.successors[outcome])
+                hits["end" if successor == ENDED else successor] += int(graph.hits[outcome])
+            if hits:
+                yield {
+                    "state": number,
+                    "stage": stage,
+                    "action": action,
+                    "name": None if self.action_names is None else self.action_names[action],
+                    "count": hits.total(),
+                    "reward": [float(pair["reward_low"]), float(pair["reward_high"])],
+                    "q": self.q[number, stage, action].tolist(),
+                    "successors": [{"state": after, "count": seen} for after, seen in hits.items()],
+                }
 
     def to_json(self) -> str:
         """One JSON object: the states that were reached, and the pairs that were sampled there.
 
         Lists of two numbers are intervals. States are referred to by their `number`; with a finite horizon a successor
-        is at the stage after that of the pair.
+        is at the stage after that of the pair, and otherwise all stages are 0.
         """
-        states, pairs = [], []
-        for node, depth in sorted(self.depths.items(), key=lambda item: item[0][::-1]):
-            stage = {} if self.rules.endless else {"stage": node[1]}
-            state, name = np.asarray(self.states[node[0]]).tolist(), self._name(node[0])
-            fields: dict[str, Any] = {"number": node[0], "state": state} | ({"name": name} if name else {}) | stage
-            states.append(fields | {"depth": depth, "interval": self.interval(node)})
-            for pair in self.pairs(node):
-                called = {} if self.action_names is None else {"name": self.action_names[pair.action]}
-                successors = [
-                    {"state": "end" if after is None else after[0], "count": seen, "share": seen / pair.samples}
-                    for after, seen in pair.successors.items()
-                ]
-                fields = {"state": node[0], **stage, "action": pair.action, **called, "count": pair.samples}
-                pairs.append(fields | {"reward": pair.reward, "q": pair.q, "successors": successors})
         found = {
             "horizon": None if self.rules.endless else self.rules.stages,
             "discount": float(self.rules.discount),
@@ -120,54 +101,46 @@ class Explored:
             "q_intervals": self.q[0, 0].tolist(),
             "states_discovered": len(self.states),
             "pairs_sampled": int(self.graph.totals[0]["pairs"]),
-            "states": states,
-            "pairs": pairs,
+            "states": self._reached[0],
+            "pairs": self._reached[1],
         }
         return json.dumps(found, allow_nan=False, default=str)
 
     def to_dot(self, limit: int = 60) -> str:
-        """Graphviz text with the `limit` nodes that are nearest to the root.
+        """Graphviz text with the `limit` states, or states at stages, that are nearest to the root.
 
         Boxes are warmer the wider their intervals are; lines are thicker the more samples they stand for.
         """
-        shown = list(self.depths)[: arguments.whole("limit", limit)]
-        names = {node: f"s{place}" for place, node in enumerate(shown)}
-        left, most = len(self.depths) - len(shown), max(int(self.graph.pairs["count"].max()), 2)
+        states, pairs = self._reached
+        shown = states[: arguments.whole("limit", limit)]
+        names = {(state["number"], state["stage"]): f"s{place}" for place, state in enumerate(shown)}
+        left, most = len(states) - len(shown), max(int(self.graph.pairs["count"].max()), 2)
         extent = f"the {len(shown)} nearest nodes; {left} more" if left else "all nodes"
-        title = f"{self!r}: gap {self.gap:.4g}, {extent}"
         lines = [
             "digraph explored {",
-            f"  graph [rankdir=LR, labelloc=t, label={_quoted(title)}];",
+            f"  graph [rankdir=LR, labelloc=t, label={_quoted(f'{self!r}: gap {self.gap:.4g}, {extent}')}];",
             '  node [shape=box, style="filled,rounded", fontname="Helvetica", fontsize=11];',
             '  edge [fontname="Helvetica", fontsize=9, arrowsize=0.6];',
             "  end [shape=doublecircle, style=solid];",
             '  others [shape=plaintext, style=solid, label="not shown"];',
         ]
         span = max(float(self.rules.span_high[0] - self.rules.span_low[0]), 1e-300)
-        for node, name in names.items():
-            low, high = self.interval(node)
-            step = f"{'step' if self.rules.endless else 'stage'} {self.depths[node]}"
-            state = self._name(node[0]) or str(np.asarray(self.states[node[0]]).tolist())
+        for state, name in zip(shown, names.values(), strict=True):
+            low, high = state["interval"]
             hue = 0.6 - 0.6 * min((high - low) / span, 1.0) ** 0.25  # from blue to red
-            label = _quoted(state[:60], step, f"[{low:.3g}, {high:.3g}]")
+            step = f"{'step' if self.rules.endless else 'stage'} {state['depth']}"
+            label = _quoted((state["name"] or str(state["state"]))[:60], step, f"[{low:.3g}, {high:.3g}]")
             lines.append(f'  {name} [label={label}, fillcolor="{hue:.3f} 0.35 1.0"];')
-            for pair in self.pairs(node):
-                action = f"action {pair.action}" if self.action_names is None else self.action_names[pair.action][:40]
-                targets: dict[str, int] = {}
-                for after, seen in pair.successors.items():
-                    target = "end" if after is None else names.get(after, "others")
-                    targets[target] = targets.get(target, 0) + seen
-                for target, seen in targets.items():
-                    width = 1.0 + 4.0 * math.log(seen) / math.log(most)
-                    lines.append(f"  {name} -> {target} [label={_quoted(f'{action} ×{seen}')}, penwidth={width:.2f}];")
+        for pair in pairs:
+            source, later = names.get((pair["state"], pair["stage"])), 0 if self.rules.endless else pair["stage"] + 1
+            targets, action = Counter[str](), pair["name"] or f"action {pair['action']}"
+            for seen in pair["successors"] if source else ():
+                known = "end" if seen["state"] == "end" else names.get((seen["state"], later), "others")
+                targets[known] += seen["count"]
+            for target, seen in targets.items():
+                label, width = _quoted(f"{action[:40]} ×{seen}"), 1.0 + 4.0 * math.log(seen) / math.log(most)
+                lines.append(f"  {source} -> {target} [label={label}, penwidth={width:.2f}];")
         return "\n".join([*lines, "}"])
-
-    def _name(self, number: int) -> str | None:
-        """The name of a state, if it has one."""
-        state = np.asarray(self.states[number])
-        if self.state_names is None or state.shape or state.dtype.kind not in "iu":
-            return None
-        return self.state_names[int(state)] if 0 <= state < len(self.state_names) else None
 
 
 def _quoted(*lines: str) -> str:

@@ -26,8 +26,8 @@ from smoothplan.graph.explorer import (
     required_key,
     searched_table,
 )
-from smoothplan.graph.graph import Rules, rules_of, spans, successor_bound
-from smoothplan.models.model import GenerativeModel, Oracle, declared_values
+from smoothplan.graph.graph import rules_of, spans, successor_bound
+from smoothplan.models.model import Oracle, declared_values
 from smoothplan.run.chunks import Work
 from smoothplan.run.progress import Bottleneck, Display, GapProgress
 from smoothplan.run.records import GapDetails, History, Root, Snapshot, Status
@@ -106,36 +106,30 @@ class OTGapE:
             root: the state, and the limits of the run.
             explorer: owns the graph to go on with, such as that of a `SharedReference` of the same model, backup and δ.
         """
-        if root.max_calls is None and root.max_seconds is None:
-            self._require_end(root.model)
-        if explorer is None:
-            table, oracle = searched_table(root, self.key, self.backup), Oracle(root.model, root.seed)
-            explorer = Explorer(self._rules(root.model), oracle, self.backup, root.state, table, self.key)
-        elif explorer.oracle.model is not root.model or explorer.rules.log_odds != -math.log(self.delta):
-            raise ValueError(f"explorer must be of the model of the root, and of delta={self.delta:g}")
-        return SearchRun(explorer, root, self.epsilon, self.delta)
-
-    def _require_end(self, model: GenerativeModel) -> None:
-        """Refuses a run without limits that might go on for ever."""
-        if self.epsilon == 0.0:
-            raise ValueError("epsilon must be greater than 0 unless max_calls or max_seconds is given, got 0")
-        curvature.require_resolvable(self.epsilon, curvature.value_interval(model, self.backup))
-        if self.horizon is not None:
-            low, high = spans(model, self.backup, self.horizon, self.tail)[-1]
-            beyond = model.discount**self.horizon * (high - low)
+        model, horizon = root.model, self.horizon
+        if root.max_calls is None and root.max_seconds is None:  # a run that might go on for ever is refused
+            if self.epsilon == 0.0:
+                raise ValueError("epsilon must be greater than 0 unless max_calls or max_seconds is given, got 0")
+            curvature.require_resolvable(self.epsilon, curvature.value_interval(model, self.backup))
+            beyond = 0.0
+            if horizon is not None:
+                beyond = model.discount**horizon * float(np.ptp(spans(model, self.backup, horizon, self.tail)[-1]))
             if beyond >= self.epsilon:
                 raise ValueError(
-                    f"horizon must be longer unless max_calls or max_seconds is given, got {self.horizon}: values "
+                    f"horizon must be longer unless max_calls or max_seconds is given, got {horizon}: values "
                     f"beyond it may differ by {beyond:.2g}, and epsilon={self.epsilon:g} may never be reached"
                 )
-
-    def _rules(self, model: GenerativeModel) -> Rules:
-        rules = rules_of(model, self.backup, self.delta, self.successors, self.horizon, self.tail)
-        return rules._replace(
-            records=rules.stages if self.counts == "stage-wise" else 1,
-            soft_share={"soft": 1.0, "greedy": 0.0}[self.walk] if isinstance(self.walk, str) else float(self.walk),
-            focused=self.sampling == "focused",
-        )
+        if explorer is None:
+            rules = rules_of(model, self.backup, self.delta, self.successors, horizon, self.tail)._replace(
+                records=horizon if horizon and self.counts == "stage-wise" else 1,
+                soft_share={"soft": 1.0, "greedy": 0.0}[self.walk] if isinstance(self.walk, str) else float(self.walk),
+                focused=self.sampling == "focused",
+            )
+            table = searched_table(root, self.key, self.backup)
+            explorer = Explorer(rules, Oracle(model, root.seed), self.backup, root.state, table, self.key)
+        elif explorer.oracle.model is not model or explorer.rules.log_odds != -math.log(self.delta):
+            raise ValueError(f"explorer must be of the model of the root, and of delta={self.delta:g}")
+        return SearchRun(explorer, root, self.epsilon, self.delta)
 
 
 @dataclass(frozen=True)
@@ -170,9 +164,7 @@ class SearchRun:
         self.explorer, self._root = explorer, root
         self.epsilon, self.delta = epsilon, delta
         self._history = History()
-        rules = explorer.rules
-        recurs = rules.endless and rules.focused and is_mixture(explorer.backup)
-        self.rounds = Rounds(explorer) if recurs else None
+        self.rounds = Rounds(explorer)
         self._declares_values = declared_values(root.model) is not None
 
     def run(self, workers: Workers, display: Display) -> Status:
@@ -219,8 +211,6 @@ class SearchRun:
     def _round(self, limit: int, draw: Draw, threads: int) -> bool | None:
         """A round of samples; None if walks are better."""
         rounds = self.rounds
-        if rounds is None:
-            return None
         if not rounds.take_over(self.calls):
             if self._declares_values and rounds.compare_now(self.calls):
                 rounds.sweep(self.epsilon, threads)
@@ -263,8 +253,7 @@ class SearchRun:
     def proved(self) -> BestAction:
         """The best proof: by the intervals of the action values, or by relative bounds."""
         found = best_action(root_intervals(self.explorer)[None])
-        relative = None if self.rounds is None else self.rounds.proved
-        return found if relative is None or found.gap <= relative.gap else relative
+        return found if found.gap <= self.rounds.proved.gap else self.rounds.proved
 
     @property
     def progress(self) -> GapProgress:
@@ -272,22 +261,22 @@ class SearchRun:
         explorer, rounds, proved = self.explorer, self.rounds, self.proved
         width, price = float(explorer.rules.span_high[0] - explorer.rules.span_low[0]), None
         if self.calls > 0 and 0.0 < self.epsilon < proved.gap:
-            exponent = 0.5 if rounds is None else rounds.exponent
             with suppress(OverflowError):  # more than a float can count: no estimate
-                price = math.exp(math.log(self.calls) + (math.log(proved.gap) - math.log(self.epsilon)) / exponent)
+                decay = (math.log(proved.gap) - math.log(self.epsilon)) / rounds.exponent
+                price = math.exp(math.log(self.calls) + decay)
         bottlenecks = tuple(
-            Bottleneck(explorer.state(entry // explorer.rules.actions), entry % explorer.rules.actions, share)
-            for entry, share in (() if rounds is None else rounds.bottlenecks)
+            Bottleneck(explorer.state(int(entry) // explorer.rules.actions), int(entry) % explorer.rules.actions, share)
+            for entry, share in rounds.bottlenecks.tolist()
         )
-        relative = rounds is not None and proved is rounds.proved
-        return GapProgress(proved.gap, proved.gap / width if width > 0.0 else 0.0, price, relative, bottlenecks)
+        fraction = proved.gap / width if width > 0.0 else 0.0
+        return GapProgress(proved.gap, fraction, price, proved is rounds.proved, bottlenecks)
 
     def result(self) -> Snapshot:
         """The middles of the intervals, and the action that is proved to be the closest to optimal."""
         explorer, totals, intervals = self.explorer, self.explorer.graph.totals[0], root_intervals(self.explorer)
         best, challenger, gap = self.proved
         q = intervals.mean(axis=1)
-        if self.rounds is not None and len(self.rounds.differences):
+        if len(self.rounds.differences):
             q = q.mean() + self.rounds.differences
         return Snapshot(
             value=sum(self.interval) / 2.0,
@@ -317,11 +306,10 @@ class SearchRun:
 
     def saved(self) -> Arrays:
         """The search as arrays, between two calls of `explore`."""
-        rounds = {} if self.rounds is None else self.rounds.saved()
-        return self.explorer.saved() | rounds | self._history.saved()
+        return self.explorer.saved() | self.rounds.saved() | self._history.saved()
 
     def restore(self, arrays: Readable) -> None:
         """Takes on the search that was saved."""
         self.explorer.restore(arrays)
-        self.rounds = None if self.rounds is None else self.rounds.restored(arrays)
+        self.rounds.restore(arrays)
         self._history.restore(arrays)

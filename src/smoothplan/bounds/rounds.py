@@ -13,6 +13,7 @@ optimistic policy, and the samples are the best response to its answers so far.
 import math
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -22,8 +23,7 @@ from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.streams import CALLS
 from smoothplan.bounds.converge import Side, converge, flow, new_side
 from smoothplan.graph.explorer import Explorer
-from smoothplan.graph.graph import Graph
-from smoothplan.theory.backups import depends_on_state
+from smoothplan.theory.backups import depends_on_state, is_mixture
 
 
 class RoundTuning(NamedTuple):
@@ -93,50 +93,62 @@ class Bracket(NamedTuple):
     root: Floats
 
 
+KEPT = (
+    *("proved", "differences", "exponent", "bottlenecks", "anchor"),
+    *("_on", "_mark", "_compared", "_anchored", "_relative", "_growth", "_visits", "_relative_visits"),
+)
+"""Attributes of `Rounds` that a checkpoint keeps."""
+
+
 class Rounds:
     """Decides between walks and rounds, and chooses the samples of a round.
 
     Args:
-        explorer: owns the graph.
+        explorer: owns the graph. There are no rounds if stages are told apart, if samples are those of trajectories, or
+            if the backup is no mixture of softmaxes.
 
     Attributes:
         anchor: the number of the state that relative bounds refer to.
-        proved: the best proof by relative bounds so far.
+        proved: the best proof by relative bounds so far; its gap is infinite before there is any.
         differences: estimates of the root's action values by relative bounds, less their mean, [K]; empty before.
         values: bounds of all values by the last sweeps, from below and from above, [2, n].
         exponent: ξ, if the gap falls about like calls^(−ξ).
-        bottlenecks: the pairs that hold up the gap, and the estimated share of each.
+        bottlenecks: the pairs that hold up the gap, by their entries, and the estimated share of each, [m, 2].
     """
 
     def __init__(self, explorer: Explorer) -> None:
-        self._explorer, self._by_state = explorer, depends_on_state(explorer.backup)
-        self.proved: BestAction | None = None
+        self._explorer, rules = explorer, explorer.rules
+        self._by_state = depends_on_state(explorer.backup)
+        self._possible = rules.endless and rules.focused and is_mixture(explorer.backup)
+        self._width = float(rules.span_high[0] - rules.span_low[0])  # of the interval of all values
+        self.proved = BestAction(0, 0, math.inf)
         self.differences = np.zeros(0)
         self.values = np.zeros((2, 0))
         self.exponent = 0.5
-        self.bottlenecks: tuple[tuple[int, float], ...] = ()
+        self.bottlenecks = np.zeros((0, 2))
         self._on = False
-        self._mark = 1, 1  # calls and pairs when the epoch began
-        self._compared = 1  # calls at the last `compare_now`
+        self._mark = np.array([1, 1])  # calls and pairs when the epoch began
+        self._compared = 1  # calls when declared values were last compared with proved ones
         self.anchor = 0
         self._anchored = 0  # calls when it was chosen
         self._relative = False  # whether relative bounds were better then
         self._growth = SHARING.growth[0]  # of the last round
-        self._visits: dict[bool, Floats] = {}  # whether relative → averages from above and from below, [2, n·K]
+        self._visits = np.zeros((2, 0))  # averages from above and from below, [2, n·K]
+        self._relative_visits = np.zeros((2, 0))  # by relative bounds
 
     def take_over(self, calls: int) -> bool:
         """Whether the next samples are those of a round: few pairs are new."""
-        if calls >= SHARING.epoch * self._mark[0]:
+        if self._possible and calls >= SHARING.epoch * self._mark[0]:
             pairs = max(int(self._explorer.graph.totals[0]["pairs"]), 1)
             discovery = math.log(pairs / self._mark[1]) / math.log(calls / self._mark[0])
             fresh, stale = SHARING.discovery
             self._on = discovery <= (fresh if self._on else stale) or calls >= SHARING.calls_per_pair[0] * pairs
-            self._mark = calls, pairs
+            self._mark = np.array([calls, pairs])
         return self._on
 
     def compare_now(self, calls: int) -> bool:
         """Whether walks have doubled the calls since declared values were compared with the proved ones."""
-        if calls < 2 * self._compared:
+        if not self._possible or calls < 2 * self._compared:
             return False
         self._compared = calls
         return True
@@ -145,78 +157,66 @@ class Rounds:
 
     def tighten(self, epsilon: float, threads: int = 1) -> list[Bracket]:
         """Converges all bounds and keeps their proof; returns those to allocate by, the best ones first."""
-        calls = self._calls
+        graph, calls = self._explorer.graph, int(self._explorer.oracle.stream[CALLS])
         absolute = self.sweep(epsilon, threads)
         gap = best_action(absolute.root[None]).gap
         if gap <= epsilon:
             return [absolute]
         tolerance = self._tolerance(epsilon)
         if calls >= 2 * self._anchored:
-            self._choose_anchor(tolerance, absolute, calls, threads)
+            # The state that leaves the smallest gap: the root, the last anchor, or one that is visited most.
+            visits = self._new_visits(absolute)[1].reshape(-1, self._explorer.rules.actions).sum(axis=1)
+            anchors = list(dict.fromkeys([self.anchor, 0, *np.argsort(-visits)[: SHARING.anchors].tolist()]))
+            ends = [(state, graph.low[state], graph.high[state]) for state in anchors]
+            gaps = [best_action(bracket.root[None]).gap for bracket in self._brackets(tolerance, ends, threads)]
+            self.anchor, self._anchored, self._relative = anchors[int(np.argmin(gaps))], calls, min(gaps) < gap
         if not self._relative:
             return [absolute]
-        low, high = self._ends(self.anchor)
+        low, high = graph.low[self.anchor], graph.high[self.anchor]
         (relative,) = self._brackets(tolerance, [(self.anchor, low, high)], threads)
         middles = relative.root.mean(axis=1)
         self.differences = middles - middles.mean()
         found = best_action(relative.root[None])
         if epsilon < found.gap <= SHARING.parts * epsilon:
-            cuts = np.linspace(low, high, SHARING.parts + 1)
-            parts = self._brackets(tolerance, [(self.anchor, *cuts[i : i + 2]) for i in range(SHARING.parts)], threads)
+            cuts = pairwise(np.linspace(low, high, SHARING.parts + 1))
+            parts = self._brackets(tolerance, [(self.anchor, *ends) for ends in cuts], threads)
             found = best_action(np.stack([part.root for part in parts]))
-        if self.proved is None or found.gap < self.proved.gap:
+        if found.gap < self.proved.gap:
             self.proved = found
         return [relative, absolute] if found.gap < gap else [absolute]
 
     def sweep(self, epsilon: float, threads: int = 1) -> Bracket:
-        """Converges the intervals of the graph."""
+        """Converges the intervals of the graph. An interval never widens, nor turns over."""
+        graph = self._explorer.graph
         (found,) = self._brackets(self._tolerance(epsilon), [(-1, 0.0, 0.0)], threads)
-        self.values = np.stack([-found.lower.values, found.upper.values])
-        _narrow(self._explorer.graph, found)
+        upper, lower, _ = found
+        self.values = np.stack([-lower.values, upper.values])
+        states, pairs = len(upper.values), len(upper.q)
+        for low, high, below, above in (
+            (graph.low[:states], graph.high[:states], *self.values),
+            (graph.q_low[:pairs], graph.q_high[:pairs], -lower.q, upper.q),
+        ):
+            np.maximum(low, np.minimum(below, high), out=low)
+            np.minimum(high, np.maximum(above, low), out=high)
         return found
 
     def _tolerance(self, epsilon: float) -> float:
         """The accuracy that converged values need."""
-        return SHARING.accuracy * max(
-            epsilon, best_action(root_intervals(self._explorer)[None]).gap, 1e-9 * self._width
-        )
-
-    @property
-    def _calls(self) -> int:
-        return int(self._explorer.oracle.stream[CALLS])
-
-    @property
-    def _width(self) -> float:
-        """Of the interval of all values."""
-        rules = self._explorer.rules
-        return float(rules.span_high[0] - rules.span_low[0])
-
-    def _ends(self, number: int) -> tuple[float, float]:
-        """The interval of a state's value."""
-        return float(self._explorer.graph.low[number]), float(self._explorer.graph.high[number])
-
-    def _choose_anchor(self, tolerance: float, absolute: Bracket, calls: int, threads: int) -> None:
-        """The state that leaves the smallest gap: the root, the last anchor, or one that is visited most."""
-        visits = self._new_visits(absolute)[1].reshape(-1, self._explorer.rules.actions).sum(axis=1)
-        candidates = dict.fromkeys([self.anchor, 0, *np.argsort(-visits)[: SHARING.anchors].tolist()])
-        brackets = self._brackets(tolerance, [(number, *self._ends(number)) for number in candidates], threads)
-        gaps = [best_action(bracket.root[None]).gap for bracket in brackets]
-        self.anchor, self._anchored = list(candidates)[int(np.argmin(gaps))], calls
-        self._relative = min(gaps) < best_action(absolute.root[None]).gap
+        gap = best_action(root_intervals(self._explorer)[None]).gap
+        return SHARING.accuracy * max(epsilon, gap, 1e-9 * self._width)
 
     def _brackets(self, tolerance: float, wanted: Iterable[tuple[int, float, float]], threads: int) -> list[Bracket]:
         """Converged bounds for anchors, each with an interval of its value, by a number of threads."""
         graph, rules, work = self._explorer.graph, self._explorer.rules, self._explorer.work
         sides = [
-            new_side(graph, rules, side, anchor, value)
+            new_side(graph, rules, side, anchor, float(value))
             for anchor, low, high in wanted
             for side, value in ((1, low), (-1, high))
         ]
 
         def root(side: Side) -> Floats:
             """Bounds of the root's action values, less γ times the value of the anchor, [K]."""
-            frames, room = np.zeros_like(work.frames), np.zeros_like(work.room)
-            side.q[:] += converge(graph, rules, side, frames, room, tolerance)
+            converge(graph, rules, side, np.zeros_like(work.frames), np.zeros_like(work.room), tolerance)
             return side.side * (side.q[: rules.actions] + (1.0 - rules.discount) * side.base)
 
         if threads == 1:
@@ -224,31 +224,40 @@ class Rounds:
         else:
             with ThreadPoolExecutor(threads) as pool:
                 roots = list(pool.map(root, sides))
-        return [
-            Bracket(sides[i], sides[i + 1], np.stack([roots[i + 1], roots[i]], axis=1)) for i in range(0, len(sides), 2)
-        ]
+        pairs = zip(sides[::2], sides[1::2], roots[::2], roots[1::2], strict=True)
+        return [Bracket(upper, lower, np.stack([low, high], axis=1)) for upper, lower, high, low in pairs]
 
     # Counts
 
     def counts(self, brackets: list[Bracket], gap: float, epsilon: float, most: int) -> Ints:
         """Samples of each pair in the next round, [n·K], at most `most` in all."""
-        graph, calls = self._explorer.graph, self._calls
-        counts = graph.pairs["count"][: len(brackets[0].upper.q)]
-        visits = [self._averaged(bracket) for bracket in brackets]
-        gains = [self._gains(bracket, each) for bracket, each in zip(brackets, visits, strict=True)]
-        # As if the gap fell like calls^(−ξ), with the mean ξ of its parts.
-        gain, exponents = gains[0]
-        self.exponent = float(gain @ exponents / gain.sum()) if gain.any() else 0.5
-        self.bottlenecks = self._largest_parts(brackets[0], visits[0])
+        graph, calls = self._explorer.graph, int(self._explorer.oracle.stream[CALLS])
+        gains = []  # of samples of each pair, visits·ξ·bonus, and its ξ; [n·K] each
+        for bracket in brackets:
+            visits, (upper, lower, _) = self._averaged(bracket), bracket
+            exponents, bonuses = np.stack([upper.exponent, lower.exponent]), np.stack([upper.bonus, lower.bonus])
+            bonuses = np.minimum(bonuses, self._width)
+            parts = visits * exponents * bonuses
+            gain, weighted = parts.sum(axis=0), (parts * exponents).sum(axis=0)
+            gains.append((gain, np.divide(weighted, gain, out=np.full_like(gain, 0.5), where=gain > 0.0)))
+            if bracket is brackets[0]:
+                # The gap falls like calls^(−ξ), with the mean ξ of its parts; the largest parts hold it up.
+                self.exponent = float(gain @ gains[0][1] / gain.sum()) if gain.any() else 0.5
+                shares = (visits * bonuses).sum(axis=0)
+                largest = np.argsort(-shares)[: SHARING.bottlenecks]
+                largest = largest[shares[largest] > 0.0]
+                self.bottlenecks = np.stack([largest, shares[largest] / np.sum(shares)], axis=1)
+        # The size of the round.
         small, large = SHARING.growth
         pairs = int(graph.totals[0]["pairs"])
-        largest = np.interp(math.log(calls / pairs), np.log(SHARING.calls_per_pair), SHARING.growth)
-        self._growth = large if pairs > SHARING.large else float(np.interp(self.exponent, [0.5, 1.0], [largest, small]))
-        growth = self._growth
+        largest_growth = np.interp(math.log(calls / pairs), np.log(SHARING.calls_per_pair), SHARING.growth)
+        by_exponent = float(np.interp(self.exponent, [0.5, 1.0], [largest_growth, small]))
+        growth = self._growth = large if pairs > SHARING.large else by_exponent
         if gap < epsilon * (1.0 + growth) ** self.exponent:  # less is enough
             growth = max((gap / epsilon) ** (1.0 / self.exponent) - 1.0, small / 2.0)
         budget = max(growth * calls, float(self._explorer.rules.actions))
         shares = [1.0] if len(brackets) == 1 else [1.0 - SHARING.absolute_share, SHARING.absolute_share]
+        counts = graph.pairs["count"][: len(brackets[0].upper.q)]
         wanted = np.zeros(len(counts))
         for each, share in zip(gains, shares, strict=True):
             wanted = np.maximum(wanted, _shared_out(counts, *each, share * budget))
@@ -256,12 +265,13 @@ class Rounds:
 
     def _averaged(self, bracket: Bracket) -> Floats:
         """Visits of pairs, averaged over rounds, from above and from below, [2, n·K]."""
-        visits, relative = self._new_visits(bracket), bracket.upper.anchor >= 0
-        if relative in self._visits:
-            before, memory = self._visits[relative], SHARING.memory ** (self._growth / SHARING.growth[0])
+        visits, name = self._new_visits(bracket), "_relative_visits" if bracket.upper.anchor >= 0 else "_visits"
+        before: Floats = getattr(self, name)
+        if before.size:
+            memory = SHARING.memory ** (self._growth / SHARING.growth[0])
             visits *= 1.0 - memory
             visits[:, : before.shape[1]] += memory * before
-        self._visits[relative] = visits
+        setattr(self, name, visits)
         return visits
 
     def _new_visits(self, bracket: Bracket) -> Floats:
@@ -279,61 +289,19 @@ class Rounds:
             flow(*seen, rules.discount, np.ascontiguousarray(policy), first, bracket.upper.anchor, waiting, result[row])
         return result
 
-    def _gains(self, bracket: Bracket, visits: Floats) -> tuple[Floats, Floats]:
-        """The gain of samples of a pair, visits·ξ·bonus, and its ξ; [n·K] each."""
-        gain, weighted = np.zeros(visits.shape[1]), np.zeros(visits.shape[1])
-        for each, side in zip(visits, (bracket.upper, bracket.lower), strict=True):
-            part = each * side.exponent * np.minimum(side.bonus, self._width)
-            gain += part
-            weighted += part * side.exponent
-        return gain, np.divide(weighted, gain, out=np.full_like(gain, 0.5), where=gain > 0.0)
-
-    def _largest_parts(self, bracket: Bracket, visits: Floats) -> tuple[tuple[int, float], ...]:
-        """The pairs with the largest shares of the gap, by their entries."""
-        bonuses = np.minimum([bracket.upper.bonus, bracket.lower.bonus], self._width)
-        parts = visits[0] * bonuses[0] + visits[1] * bonuses[1]
-        largest, total = np.argsort(-parts)[: SHARING.bottlenecks], float(np.sum(parts))
-        return tuple((int(entry), float(parts[entry] / total)) for entry in largest if parts[entry] > 0.0)
-
     # Checkpoints
 
     def saved(self) -> Arrays:
         """The state that the next rounds and the progress of the search depend on."""
-        numbers = [self._on, *self._mark, self.anchor, self._anchored, self._relative, self._compared]
-        return {
-            "rounds": np.array(numbers, dtype=np.int64),
-            "growth": np.array([self._growth, self.exponent]),
-            "bottlenecks": np.array(self.bottlenecks, dtype=np.float64).reshape(-1, 2),
-            "proved": np.array([] if self.proved is None else [self.proved], dtype=np.float64).reshape(-1, 3),
-            "differences": self.differences,
-            "visits": self._visits.get(False, np.zeros((2, 0))),
-            "relative_visits": self._visits.get(True, np.zeros((2, 0))),
-        }
+        return {f"rounds.{name}": np.array(getattr(self, name)) for name in KEPT}
 
-    def restored(self, arrays: Readable) -> "Rounds":
-        """The saved state, of a graph that is restored too."""
-        result, numbers = Rounds(self._explorer), arrays["rounds"].tolist()
-        on, calls, pairs, result.anchor, result._anchored, relative, result._compared = numbers
-        result._on, result._mark, result._relative = bool(on), (calls, pairs), bool(relative)
-        result._growth, result.exponent = arrays["growth"].tolist()
-        result.bottlenecks = tuple((int(entry), share) for entry, share in arrays["bottlenecks"].tolist())
-        for best, challenger, gap in arrays["proved"].tolist():
-            result.proved = BestAction(int(best), int(challenger), gap)
-        result.differences = arrays["differences"].copy()
-        visits = {False: arrays["visits"], True: arrays["relative_visits"]}
-        result._visits = {kind: each.copy() for kind, each in visits.items() if each.size}
-        return result
-
-
-def _narrow(graph: Graph, found: Bracket) -> None:
-    """Intersects the intervals of the graph with converged ones. An interval never widens, nor turns over."""
-    states, pairs = len(found.upper.values), len(found.upper.q)
-    for low, high, below, above in (
-        (graph.low[:states], graph.high[:states], -found.lower.values, found.upper.values),
-        (graph.q_low[:pairs], graph.q_high[:pairs], -found.lower.q, found.upper.q),
-    ):
-        np.maximum(low, np.minimum(below, high), out=low)
-        np.minimum(high, np.maximum(above, low), out=high)
+    def restore(self, arrays: Readable) -> None:
+        """Takes on the saved state, of a graph that is restored too."""
+        for name in KEPT:
+            array = arrays[f"rounds.{name}"]
+            setattr(self, name, array.copy() if array.ndim else array.item())
+        best, challenger, gap = arrays["rounds.proved"].tolist()
+        self.proved = BestAction(int(best), int(challenger), gap)
 
 
 def _shared_out(counts: Ints, gain: Floats, exponent: Floats, budget: float) -> Floats:
