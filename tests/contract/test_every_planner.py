@@ -17,7 +17,7 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.chains.reference import TabularReference
-from smoothplan.confidence.ugape import ugape
+from smoothplan.confidence.means import leaders
 from smoothplan.models.model import States
 from smoothplan.run.plan import outward
 from smoothplan.run.records import EngineName, GapDetails, Planner, Status
@@ -127,7 +127,7 @@ def agrees(result: sp.PlanResult, found: GapDetails) -> None:
     """The gap follows from the intervals, unless more is proved of differences."""
     low, high = intervals_of(result).T
     assert found.challenger not in (None, result.action)
-    gap = ugape(intervals_of(result))[2]
+    gap = leaders(*intervals_of(result).T)[2]
     assert found.gap <= gap + 1e-9
     if found.gap >= gap - 1e-9:
         assert low[result.action] == low.max()

@@ -17,21 +17,11 @@ from functools import partial
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
 
-STEPS = 100
-"""An upper limit for Newton's method, which needs fewer than ten. Wherever it ends, the bound holds."""
-
-ACCURATE = 1e-14
-"""Relative change at which Newton's method has reached double precision."""
-
-INFLATION = 4e-14
-"""Upper bound on the relative error of a computed divergence: levels are inflated by it."""
-
-ULP = 2.0**-52
-"""Relative distance of neighbouring numbers."""
-
-TINY = 1e-300
-"""Probabilities below it count as zero."""
-
+STEPS = 100  # at most, of Newton's method, which needs fewer than ten; wherever it ends, the bound holds
+ACCURATE = 1e-14  # relative change at which Newton's method has reached double precision
+INFLATION = 4e-14  # upper bound on the relative error of a computed divergence: levels are inflated by it
+ULP = 2.0**-52  # relative distance of neighbouring numbers
+TINY = 1e-300  # probabilities below it count as zero
 LOG_2 = math.log(2.0)
 
 
@@ -252,10 +242,5 @@ def _log_gamma(count: float, weight: float) -> float:
         return math.lgamma(count + weight) - count * math.log(count) + count
     x = count + weight
     tail = 1.0 / (12.0 * x) - 1.0 / (360.0 * x * x * x)
-    return (
-        count * math.log1p(weight / count)
-        + (weight - 0.5) * math.log(x)
-        - weight
-        + 0.5 * math.log(2.0 * math.pi)
-        + tail
-    )
+    main = count * math.log1p(weight / count) + (weight - 0.5) * math.log(x) - weight
+    return main + 0.5 * math.log(2.0 * math.pi) + tail

@@ -1,4 +1,4 @@
-"""How far a mean of bounded variables may be from its expectation."""
+"""How far a mean of bounded variables may be from its expectation, and the best action by intervals of means."""
 
 import math
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from smoothplan.base import arguments
-from smoothplan.base.arguments import Numbers
+from smoothplan.base.arguments import Floats, Numbers
 from smoothplan.base.compiling import compiled
 from smoothplan.confidence.kl import LOG_2, bernoulli_lower, wager_regret
 
@@ -68,26 +68,25 @@ class ConfidenceSequence:
     @property
     def variance(self) -> float:
         """The variance of all batches, with one prior variable at the edge of the support."""
-        width = self.high - self.low
         spread = self._deviation(self.count, self.total, self.squares, self.mean)
-        return (spread + width**2 / 4.0) / (self.count + 1)
+        return (spread + (self.high - self.low) ** 2 / 4.0) / (self.count + 1)
 
     def update(self, count: int, total: float, squares: float) -> None:
         """Takes a batch of variables into account: their number, sum, and sum of squares."""
-        width = self.high - self.low
-        if count == 0 or width == 0.0:
-            self.count, self.total, self.squares = self.count + count, self.total + total, self.squares + squares
-            return
-        tilt, centre = self._tilt(), self.mean
-        self._tilts += tilt * count
-        self._tilted += tilt * (total - count * self.low) / width
-        deviation = self._deviation(count, total, squares, centre)
-        self._penalty += (-math.log1p(-tilt) - tilt) * deviation / width**2
+        width, centre = self.high - self.low, self.mean
+        if count > 0 and width > 0.0:
+            # λ = x/(1 + x), x = r·w/v: for the radius r it needs the fewest variables, log(2/δ)/(λr/w − ψ(λ)v/w²).
+            odds = self.target * width / self.variance
+            tilt = min(odds / (1.0 + odds), 1.0 - 2.0**-52)
+            self._tilts += tilt * count
+            self._tilted += tilt * (total - count * self.low) / width
+            deviation = self._deviation(count, total, squares, centre)
+            self._penalty += (-math.log1p(-tilt) - tilt) * deviation / width**2
+            radius = (math.log(2.0 / self.delta) + self._penalty) / self._tilts
+            middle = self._tilted / self._tilts
+            low, high = self.low + width * (middle - radius), self.low + width * (middle + radius)
+            self.interval = (max(self.interval[0], low), min(self.interval[1], high))
         self.count, self.total, self.squares = self.count + count, self.total + total, self.squares + squares
-        radius = (math.log(2.0 / self.delta) + self._penalty) / self._tilts
-        middle = self._tilted / self._tilts
-        low, high = self.low + width * (middle - radius), self.low + width * (middle + radius)
-        self.interval = (max(self.interval[0], low), min(self.interval[1], high))
 
     def _deviation(self, count: int, total: float, squares: float, centre: float) -> float:
         """Σ(X − c)², from above: if the support is far from 0, rounding must not make it too small."""
@@ -95,19 +94,11 @@ class ConfidenceSequence:
         largest = max(abs(self.low), abs(self.high))
         return max(0.0, squares - 2.0 * centre * total + count * centre**2) + rounding * count * largest**2
 
-    def _tilt(self) -> float:
-        """λ = x/(1 + x), x = r·w/v: for the radius r it needs the fewest variables, log(2/δ)/(λr/w − ψ(λ)v/w²)."""
-        odds = self.target * (self.high - self.low) / self.variance
-        return min(odds / (1.0 + odds), 1.0 - 2.0**-52)
-
 
 # Betting, as scalar kernels for compiled code, which check nothing
 
-HALF_ULP = 2.0**-53
-"""Relative error of one addition: that of a sum of n positive terms added up one by one is at most n times as large."""
-
-OUTWARDS = 1e-13
-"""The limits are moved outwards by this, relatively: more than rounding can have moved them inwards."""
+HALF_ULP = 2.0**-53  # relative error of one addition: for a sum of n positive terms added one by one, n times as large
+OUTWARDS = 1e-13  # limits are moved outwards by this, relatively: more than rounding can have moved them inwards
 
 
 @partial(compiled, inner=True)
@@ -128,35 +119,20 @@ def mean_interval(
         least, most: the smallest and the largest of them.
         log_odds: log(1/δ).
     """
-    each = log_odds + LOG_2
-    low = mean_lower(count, total, squares, least, most, each)
-    return low, mean_upper(count, total, squares, least, most, each)
-
-
-@partial(compiled, inner=True, merged=True)
-def mean_lower(count: int, total: float, squares: float, least: float, most: float, log_odds: float) -> float:
-    """The lower end of such an interval; it alone fails with probability δ at most."""
     if count == 0:
-        return 0.0
+        return 0.0, 1.0
+    each = log_odds + LOG_2
     rounding = HALF_ULP * (count + 8.0)
     mean = min(max(total / count * (1.0 - rounding), least), most)
     # Squares that underflow count as zero: 1e-300 is more than they can be.
     variance = max(0.0, squares / count - mean * mean) + 2.0 * rounding * squares / count + 1e-300
-    return _lowest_mean(count, mean, variance, least, most, log_odds)
-
-
-@partial(compiled, inner=True, merged=True)
-def mean_upper(count: int, total: float, squares: float, least: float, most: float, log_odds: float) -> float:
-    """The upper end: the lower one of 1 − X."""
-    if count == 0:
-        return 1.0
-    rounding = HALF_ULP * (count + 8.0)
+    low = _lowest_mean(count, mean, variance, least, most, each)
+    # The upper end is the lower one of 1 − X. An error of the mean moves the mean square of 1 − X by twice as much.
     mean = total / count
-    # An error of the mean moves the mean square of 1 − X by twice as much.
     variance = max(0.0, squares / count - mean * mean) + 8.0 * rounding * mean
     mean = min(max(mean * (1.0 + rounding), least), most)
-    low = _lowest_mean(count, 1.0 - mean, variance, 1.0 - most, 1.0 - least, log_odds)
-    return min(1.0, 1.0 - low + 2.0 * HALF_ULP)
+    high = 1.0 - _lowest_mean(count, 1.0 - mean, variance, 1.0 - most, 1.0 - least, each)
+    return low, min(1.0, high + 2.0 * HALF_ULP)
 
 
 @partial(compiled, inner=True)
@@ -178,3 +154,25 @@ def _lowest_mean(count: int, mean: float, variance: float, least: float, most: f
         # The comparison must not be decided by rounding, as it would be if all variables are nearly the same.
         limit = max(limit, staked) if limit * (1.0 - OUTWARDS) >= harmonic else staked
     return min(limit, mean) * (1.0 - OUTWARDS)
+
+
+def leaders(low: Floats, high: Floats) -> tuple[int, int, float]:
+    """The best action, its challenger, and the gap U(challenger) − L(best), from bounds [K] each (the paper's UGapE).
+
+    The best action has the largest lower bound; among equals the larger upper bound decides, then the order. A single
+    action is its own challenger, without a gap.
+    """
+    best = 0
+    for action in range(1, len(low)):
+        if low[action] > low[best] or (low[action] == low[best] and high[action] > high[best]):
+            best = action
+    if len(low) == 1:
+        return 0, 0, 0.0
+    challenger = 1 if best == 0 else 0
+    for action in range(len(low)):
+        if action != best and high[action] > high[challenger]:
+            challenger = action
+    return best, challenger, high[challenger] - low[best]
+
+
+compiled_leaders = compiled(leaders, inner=True, merged=True)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
 from smoothplan.base.streams import CALLS, Stream, uniform
-from smoothplan.confidence.ugape import compiled_leaders
+from smoothplan.confidence.means import compiled_leaders
 from smoothplan.graph.graph import ENDED, VARYING, Graph, Rules, discovered, make_room, pair_at
 from smoothplan.graph.sets import (
     FULL,

@@ -16,7 +16,7 @@ import numpy as np
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, scientific
 from smoothplan.confidence import ConfidenceSequence
-from smoothplan.confidence.ugape import ugape
+from smoothplan.confidence.means import leaders
 from smoothplan.recursive.debias import MOST
 from smoothplan.recursive.level import Bounds, Level
 from smoothplan.recursive.optimise import Rung, ladder
@@ -143,8 +143,8 @@ class GapCruiserRun:
         while True:
             intervals = self._intervals()
             self._history.add(self._calls(), intervals)
-            best, challenger, gap = ugape(intervals)
-            if challenger is None or within(gap, self._planner.epsilon):
+            best, challenger, gap = leaders(*intervals.T)
+            if within(gap, self._planner.epsilon):
                 return "converged"
             number = max(best, challenger, key=lambda action: self.actions[action].radius)
             chunks = list(self._batch(number))
@@ -160,7 +160,7 @@ class GapCruiserRun:
     def result(self) -> Snapshot:
         """F of the estimates, and the action with the largest lower bound."""
         intervals, (low, high) = self._intervals(), self._interval()
-        best, challenger, gap = ugape(intervals)
+        best, challenger, gap = leaders(*intervals.T)
         q = np.array([action.estimate for action in self.actions])
         value = float(self._root.backed_up(self._planner.backup, q[None])[0])
         return Snapshot(
@@ -174,8 +174,8 @@ class GapCruiserRun:
             epsilon=self._planner.epsilon,
             delta=self._planner.delta,
             details=GapDetails(
-                gap=gap,
-                challenger=challenger,
+                gap=float(gap),
+                challenger=challenger if len(q) > 1 else None,
                 action_calls=np.array([action.calls for action in self.actions]),
                 rounds=self._rounds,
                 history=self._history.until(self._calls(), intervals),
