@@ -137,7 +137,7 @@ def _calling(number: int) -> int:
 
 
 def _uncached(function: Callable[..., Any], merged: bool = False) -> Compiled:
-    return Compiled(function, lambda: load_numba().njit, merged=merged)
+    return Compiled(function, merged=merged, allocates=True, cached=False)
 
 
 def test_a_literal_argument_makes_no_version_of_its_own() -> None:
@@ -186,7 +186,7 @@ def test_threads_compile_a_function_once() -> None:
         made.append(None)
         return numba.int64(numba.int64)
 
-    function = Compiled(_fibonacci, lambda: numba.njit, signature)
+    function = Compiled(_fibonacci, signature=signature, cached=False)
     globals()["_fibonacci"] = function
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(function, [20] * 8)) == [6765] * 8

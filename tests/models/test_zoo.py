@@ -45,7 +45,7 @@ def test_every_model_passes_the_check(name: str) -> None:
     ("build", "error", "message"),
     [
         (lambda: zoo.garnet(3, branching=4), ValueError, "branching must be at most the number of states, 3, got 4"),
-        (lambda: zoo.garnet(sparsity=1.5), ValueError, "sparsity must be at most 1, got 1.5"),
+        (lambda: zoo.garnet(sparsity=1.5), ValueError, "sparsity must be at least 0 and at most 1, got 1.5"),
         (lambda: zoo.chain(states=1), ValueError, "states must be at least 2, got 1"),
         (lambda: zoo.two_room(size=0), ValueError, "size must be at least 1, got 0"),
         (lambda: zoo.frozen_lake("9x9"), ValueError, "map_name must be one of 4x4, 8x8, got '9x9'"),

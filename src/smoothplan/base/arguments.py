@@ -52,9 +52,15 @@ def scientific(number: int) -> str:
 
 
 def number(
-    name: str, value: Any, *, least: float = -math.inf, below: float = math.inf, above: float = -math.inf
+    name: str,
+    value: Any,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    below: float = math.inf,
 ) -> float:
-    """A finite real number with least ≤ value, above < value and value < below."""
+    """A finite real number with least ≤ value ≤ most and above < value < below."""
     try:
         if isinstance(value, str | bytes | bool):
             raise TypeError
@@ -65,11 +71,10 @@ def number(
         raise TypeError(f"{name} must be a number, got {shown(value)}") from None
     if not math.isfinite(result):
         raise ValueError(f"{name} must be finite, got {shown(value)}")
-    if not (least <= result < below and result > above):
-        limits = [f"at least {least:g}"] * (least > -math.inf)
-        limits += [f"greater than {above:g}"] * (above > -math.inf)
-        limits += [f"below {below:g}"] * (below < math.inf)
-        raise ValueError(f"{name} must be {' and '.join(limits)}, got {value!r}")
+    if not (least <= result <= most and above < result < below):
+        limits = {"at least": least, "greater than": above, "at most": most, "below": below}
+        said = " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if math.isfinite(limit))
+        raise ValueError(f"{name} must be {said}, got {value!r}")
     return result
 
 
@@ -90,34 +95,13 @@ def positive(name: str, value: Any) -> float:
     return number(name, value, above=0.0)
 
 
-def discount_factor(value: Any) -> float:
-    """γ in [0, 1)."""
-    return number("discount", value, least=0.0, below=1.0)
-
-
-def probability(name: str, value: Any) -> float:
-    """A number in [0, 1]."""
-    result = number(name, value, least=0.0)
-    if result > 1.0:
-        raise ValueError(f"{name} must be at most 1, got {value!r}")
-    return result
-
-
-def fraction(name: str, value: Any) -> float:
-    """A number strictly between 0 and 1, such as a failure probability δ."""
-    result = number(name, value)
-    if not 0.0 < result < 1.0:
-        raise ValueError(f"{name} must be strictly between 0 and 1, got {value!r}")
-    return result
-
-
 def failure(value: Any) -> float:
     """δ, the probability of failure that a planner may have."""
-    return number("delta", fraction("delta", value), least=LEAST_DELTA)
+    return number("delta", number("delta", value, above=0.0, below=1.0), least=LEAST_DELTA)
 
 
 def accuracy(value: Any) -> float:
-    """ε, the accuracy asked of a planner: positive. How small it may be depends on the model."""
+    """ε > 0, the accuracy asked of a planner. How small it may be depends on the model."""
     return bounded("epsilon", positive("epsilon", value))
 
 
@@ -159,9 +143,8 @@ def numbers(name: str, values: ArrayLike) -> Floats:
     """A float64 array, which may hold infinities and NaNs. Strings and None are refused."""
     try:
         raw = np.asarray(values)
-        if raw.dtype.kind not in "biufO":
-            raise TypeError
-        if raw.dtype.kind == "O" and any(entry is None or isinstance(entry, str | bytes) for entry in raw.flat):
+        odd = raw.dtype.kind == "O" and any(entry is None or isinstance(entry, str | bytes) for entry in raw.flat)
+        if odd or raw.dtype.kind not in "biufO":
             raise TypeError
         with np.errstate(over="ignore"):  # numbers beyond float64 become infinite
             return np.asarray(raw, dtype=np.float64)

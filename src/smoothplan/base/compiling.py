@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, partial, update_wrapper
+from functools import cache, update_wrapper
 from hashlib import blake2b
 from operator import attrgetter
 from pathlib import Path
@@ -109,30 +109,50 @@ def load_numba() -> Any:
     return numba
 
 
+def compiled(function: Function, **options: Any) -> Function:
+    """The function compiled by Numba on first use, releasing the interpreter lock; options are those of `Compiled`."""
+    return cast(Function, Compiled(function, **options))
+
+
 class Compiled:
     """A function that becomes a Numba dispatcher when it is first called, from Python or by compiled code.
 
+    A function is optimised again with each function that calls it: a deep chain of calls takes long the first time,
+    unless they are `inner` or `merged`.
+
     Args:
-        function: the Python function.
-        decorator: makes the decorator that compiles it; called once.
-        signature: makes the types of a function that is compiled for these only.
-        merged: whether Numba makes it a part of its callers' code before it compiles them.
-        from_python: makes the decorator for calls from Python, if the result of the first one would crash.
+        function: the function to compile.
+        signature: makes its types. It is then compiled for these only, as a function that calls itself must be.
+        allocates: whether it makes arrays, as simulators do. Otherwise Numba counts no references to arrays, which took
+            up to a fifth of the time of a recursion, and a function that makes an array does not compile.
+        inlined: whether LLVM must make it a part of its caller.
+        inner: whether only compiled code calls it. It then has no wrapper for Python and no machine code of its own,
+            which take most of the time to compile. A call from Python compiles it anew in every process.
+        merged: whether it becomes a part of its caller before that is compiled: for a short function, or one called in
+            one place, unless the caller is large, because types take longer to find the larger a function is. Its other
+            options are for calls from Python.
+        cached: whether compiled code is kept on disk.
     """
 
     def __init__(
         self,
         function: Callable[..., Any],
-        decorator: Callable[[], Callable[..., Any]],
+        *,
         signature: Callable[[], Any] | None = None,
+        allocates: bool = False,
+        inlined: bool = False,
+        inner: bool = False,
         merged: bool = False,
-        from_python: Callable[[], Callable[..., Any]] | None = None,
+        cached: bool = True,
     ) -> None:
         update_wrapper(self, function)
         self.py_func = function
         self.targetoptions = {"inline": "always"} if merged else {}  # Numba looks here first
-        self._from_python = None if from_python is None else Compiled(function, from_python)
-        self._decorator, self._signature = decorator, signature
+        own: dict[str, Any] = {"_nrt": allocates, "forceinline": inlined, "no_cfunc_wrapper": not allocates}
+        self._options = own | {"nogil": True, "error_model": "numpy", "cache": cached and not inner}
+        self._signature = signature
+        # A call from Python would crash without a wrapper, so another version is made for it.
+        self._for_python = Compiled(function, allocates=allocates, inlined=inlined, cached=False) if inner else None
         self._made: Any = None
         self._ready = False
         self._entry: Any = self._first_call
@@ -142,7 +162,12 @@ class Compiled:
         """The function as Numba has made it."""
         if self._ready:
             return self._made
-        numba = load_numba()
+        numba, options = load_numba(), self._options
+        _register_pointer_to()
+        if self._for_python is not None:
+            options = options | {"no_cpython_wrapper": True}
+            if numba.version_info.short == (0, 68):  # any other version compiles as usual, for half as long again
+                options |= {"pipeline_class": _part_compiler()}
         from numba.core.compiler_lock import global_compiler_lock
         from numba.core.types import unliteral
 
@@ -151,7 +176,7 @@ class Compiled:
             if self._made is not None:  # by another thread, or by this one, which compiles a function that calls itself
                 return self._made
             try:
-                self._made = self._decorator()(self.py_func)
+                self._made = numba.njit(**options)(self.py_func)
                 # Compiled callers ask for plain types: f(x, 0) and f(x, 1) would each get a version of their own.
                 template = self._made.get_call_template
                 self._made.get_call_template = lambda args, kws: template(
@@ -173,13 +198,13 @@ class Compiled:
             return self._made
 
     @property
-    def _numba_type_(self) -> Any:
-        return load_numba().typeof(self.dispatcher)  # how Numba types a global that it does not know
+    def _numba_type_(self) -> Any:  # how Numba types a global that it does not know
+        return load_numba().typeof(self.dispatcher)
 
     __call__ = property(attrgetter("_entry"))  # no frame of Python is between a caller and the dispatcher
 
     def _first_call(self, *args: Any) -> Any:
-        self._entry = self.dispatcher if self._from_python is None else self._from_python
+        self._entry = self._for_python or self.dispatcher
         return self._entry(*args)
 
     def __reduce__(self) -> str:
@@ -204,46 +229,6 @@ def _stamp(file: str) -> str:
     for path in sorted(texts):
         digest.update(f"{path.name}\0{texts[path]}".encode())
     return digest.hexdigest()
-
-
-def compiled(
-    function: Function,
-    signature: Callable[[], Any] | None = None,
-    allocates: bool = False,
-    inlined: bool = False,
-    inner: bool = False,
-    merged: bool = False,
-) -> Function:
-    """The function compiled by Numba, releasing the interpreter lock, cached on disk.
-
-    A function is optimised again with each function that calls it: a deep chain of calls takes long the first time,
-    unless they are `inner` or `merged`.
-
-    Args:
-        function: the function to compile.
-        signature: makes its types. It is then compiled for these only, as a function that calls itself must be.
-        allocates: whether it makes arrays, as simulators do. Otherwise Numba counts no references to arrays, which took
-            up to a fifth of the time of a recursion, and a function that makes an array does not compile.
-        inlined: whether LLVM must make it a part of its caller.
-        inner: whether only compiled code calls it. It then has no wrapper for Python and no machine code of its own,
-            which take most of the time to compile. A call from Python compiles it anew in every process.
-        merged: whether it becomes a part of its caller before that is compiled: for a short function, or one called in
-            one place, unless the caller is large, because types take longer to find the larger a function is. Its other
-            options are for calls from Python.
-    """
-
-    def decorator(python: bool) -> Any:
-        numba = load_numba()
-        _register_pointer_to()
-        options: dict[str, Any] = {"_nrt": allocates, "forceinline": inlined, "no_cfunc_wrapper": not allocates}
-        if inner and not python:
-            options |= {"no_cpython_wrapper": True}
-            if numba.version_info.short == (0, 68):  # any other version compiles as usual, for half as long again
-                options |= {"pipeline_class": _part_compiler()}
-        return numba.njit(cache=not inner, nogil=True, error_model="numpy", **options)
-
-    from_python = partial(decorator, python=True) if inner else None
-    return cast(Function, Compiled(function, partial(decorator, python=False), signature, merged, from_python))
 
 
 @cache

@@ -86,7 +86,7 @@ class OTGapE:
         arguments.one_of("tail", self.tail, "honest", "zero")
         arguments.one_of("counts", self.counts, "pooled", "stage-wise")
         if not isinstance(self.walk, str):
-            arguments.probability("walk", self.walk)
+            arguments.number("walk", self.walk, least=0.0, most=1.0)
         elif self.walk not in ("soft", "greedy"):
             raise ValueError(f"walk must be 'soft', 'greedy' or a number in [0, 1], got {self.walk!r}")
         if self.horizon is not None:

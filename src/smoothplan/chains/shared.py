@@ -62,7 +62,7 @@ class SharedReference:
         self.model, self._backup, self._actions = model, backup, model.actions
         self._scale, self._compiled = curvature.value_scale(model, backup), is_mixture(backup)
         bound = None if successors is None else arguments.whole("successors", successors)
-        self.delta = arguments.fraction("delta", delta)
+        self.delta = arguments.failure(delta)
         rules = rules_of(model, backup, self.delta, bound)
         start = start_of(model, root)
         self._dtype = start.dtype  # without an initial state, the root says what states are made of

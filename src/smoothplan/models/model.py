@@ -131,7 +131,7 @@ class Declarations:
         start, successors = self.initial_state, self.max_successors
         vars(self).update(
             actions=arguments.whole("actions", self.actions),
-            discount=arguments.discount_factor(self.discount),
+            discount=arguments.number("discount", self.discount, least=0.0, below=1.0),
             reward_range=reward_range(self.reward_kind, self.reward_range),
             max_successors=None if successors is None else arguments.whole("max_successors", successors),
             terminates=arguments.flag("terminates", self.terminates),

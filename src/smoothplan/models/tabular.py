@@ -159,7 +159,7 @@ class TabularModel:
             probabilities=arguments.frozen(table),
             successors=arguments.frozen(targets),
             rewards=arguments.frozen(paid),
-            discount=arguments.discount_factor(discount),
+            discount=arguments.number("discount", discount, least=0.0, below=1.0),
             reward_kind=kind,
             reward_range=_range(paid, possible, kind, reward_range),
             value_range=value_range,

@@ -63,7 +63,7 @@ def garnet(
     entries = states * actions * branching
     _affordable("states · actions · branching", entries, 10**8)  # memory: a few gigabytes
     _affordable("states · actions · branching²", entries * branching, 2 * 10**10)  # comparisons: about a minute
-    sparsity = arguments.probability("sparsity", sparsity)
+    sparsity = arguments.number("sparsity", sparsity, least=0.0, most=1.0)
     rng = np.random.default_rng(arguments.whole("seed", seed, least=0))
     successors = _subsets(states, branching, states * actions, rng).reshape(states, actions, branching)
     cuts = np.sort(rng.random((states, actions, branching - 1)), axis=-1)
@@ -100,7 +100,7 @@ def chain(states: int = 5, discount: float = 0.95, slip: float = 0.2) -> Tabular
         slip: probability of the other action's effect.
     """
     states = arguments.whole("states", states, least=2, most=MOST_STATES)
-    slip = arguments.probability("slip", slip)
+    slip = arguments.number("slip", slip, least=0.0, most=1.0)
 
     def outcomes(state: int, action: int) -> list[Outcome]:
         last = states - 1
@@ -174,7 +174,7 @@ def _grid_world(rows: Sequence[str], slip: float, discount: float) -> TabularMod
 
     Actions and their order are FrozenLake's; a slip goes to the left or to the right of the intended direction.
     """
-    slip = arguments.probability("slip", slip)
+    slip = arguments.number("slip", slip, least=0.0, most=1.0)
     cells = [(r, c) for r, row in enumerate(rows) for c, mark in enumerate(row) if mark != "#"]
     number = {cell: index for index, cell in enumerate(cells)}
     marks = [rows[r][c] for r, c in cells]

@@ -50,7 +50,8 @@ def reference_bias(order: int, error_range: float, temperature: float, discount:
             is not included.
     """
     error_range = arguments.number("error_range", error_range, least=0.0)
-    eta, gamma = arguments.positive("temperature", temperature), arguments.discount_factor(discount)
+    eta = arguments.positive("temperature", temperature)
+    gamma = arguments.number("discount", discount, least=0.0, below=1.0)
     first = error_range**2 / (8.0 * eta * (1.0 - gamma))
     if arguments.whole("order", order, least=1, most=2) == 1:
         return 0.0, first
@@ -199,7 +200,8 @@ def smoothing_for_bias(bias: float, discount: float, actions: int, cost_max: flo
         actions: K, at least 2.
         cost_max: max|C|; 0 for the entropy backup, whose temperature τλ may then spend all of the bias.
     """
-    budget = arguments.positive("bias", bias) * (1.0 - arguments.discount_factor(discount))
+    gamma = arguments.number("discount", discount, least=0.0, below=1.0)
+    budget = arguments.positive("bias", bias) * (1.0 - gamma)
     temperature = budget / math.log(arguments.whole("actions", actions, least=2))
     if arguments.number("cost_max", cost_max, least=0.0) == 0.0:
         return temperature, 1.0
