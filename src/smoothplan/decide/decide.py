@@ -374,10 +374,11 @@ class DecisionRun:
         close = [rival for rival in range(len(names)) if rival != action and not apart[rival].is_clear]
         if close:
             rival = max(close, key=lambda other: apart[other].mean + 2.0 * apart[other].error)
-            found, more = apart[rival], race.calls_to_tell(apart[rival])
-            advice = "" if more is None else f"; about {amount(round(more))} calls for returns alone would tell"
-            if more is not None and more > 1e12:
-                advice = "; they may be equally good"
+            found, advice = apart[rival], ""
+            if math.isfinite(found.error) and found.error > 0.0:
+                more = 4.0 * late * found.rows_to_tell  # half of a race's calls are for late returns, of two actions
+                enough = f"about {amount(round(more))} calls for returns alone would tell"
+                advice = "; they may be equally good" if more > 1e12 else f"; {enough}"
             yield (
                 f"actions {names[action]} and {names[rival]} cannot be told apart for sure: {names[rival]} is "
                 f"{signed(found.mean)} ± {found.error:.2g} (estimate){advice}"

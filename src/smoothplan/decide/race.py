@@ -80,6 +80,11 @@ class Difference(NamedTuple):
         """Whether one of the two actions is clearly better."""
         return abs(self.mean) > CLEAR * self.error
 
+    @property
+    def rows_to_tell(self) -> float:
+        """Returns of each that would make it clear, estimated: the error falls like 1/√n."""
+        return self.rows * (CLEAR * self.error / max(abs(self.mean), 1e-12)) ** 2
+
     def at_most(self, level: float) -> float:
         """A one-sided bound at a level, by Student's distribution."""
         return self.mean + (quantile(level, self.rows - 1) * self.error if self.error > 0.0 else 0.0)
@@ -125,9 +130,7 @@ class Race:
         few = calls < 4 * LATE_ROWS * self.horizons.late * len(self.active)
         rounds = ROUNDS - 1 if few else ROUNDS
         for number in range(rounds):
-            self._round((limit - self.calls) // (rounds - number), workers)
-            self._eliminate()
-            if len(self.active) == 1 or self._exact:
+            if self._round((limit - self.calls) // (rounds - number), workers):
                 return
 
     def run_for(self, until: float, workers: Workers) -> None:
@@ -140,14 +143,15 @@ class Race:
         speed = (self.calls - before) / max(working_time() - started, 1e-9)
         self.horizons = Horizons.of(self._root.model, speed * (until - working_time()))
         while (left := until - working_time()) > 0.02 * (until - started):
-            before = self.calls
-            self._round(max(int(0.5 * speed * left), LEAST * len(self.active) * self.horizons.late), workers)
-            self._eliminate()
-            if len(self.active) == 1 or self._exact or self.calls == before:
+            before, least = self.calls, LEAST * len(self.active) * self.horizons.late
+            if self._round(max(int(0.5 * speed * left), least), workers) or self.calls == before:
                 return
 
-    def _round(self, calls: int, workers: Workers) -> None:
-        """Samples by at most that many calls: half of them for late returns, if they differ from early ones."""
+    def _round(self, calls: int, workers: Workers) -> bool:
+        """Samples by at most that many calls, and eliminates the actions that are clearly worse; whether all is told.
+
+        Half of the calls are for late returns, if they differ from early ones.
+        """
         early, late, _ = self.horizons
         each, before = len(self.active), self.calls
         rows = calls // (late * each)
@@ -158,6 +162,10 @@ class Race:
         self._sample(rows, late, workers)
         if late > early and not self._exact:
             self._sample((before + calls - self.calls) // (early * each), early, workers)
+        if self.estimates()[2][self.active].min() >= self.enough:  # the level suits few returns, too
+            kept = [found.at_most(FALSE_ALARMS) <= self._rounding for found in self._behind()]
+            self.active = self.active[kept]
+        return len(self.active) == 1 or self._exact
 
     def _sample(self, rows: int, horizon: int, workers: Workers) -> None:
         """Samples rows of returns of the active actions."""
@@ -182,13 +190,6 @@ class Race:
                 self._early, self._late = np.concatenate([[self._early, self._late], wide], axis=1)
         finally:
             self.calls += workers.abandoned - before
-
-    def _eliminate(self) -> None:
-        """Eliminates the actions that are clearly worse than the leader. The level suits few returns, too."""
-        _, _, counts = self.estimates()
-        if counts[self.active].min() >= self.enough:
-            kept = [found.at_most(FALSE_ALARMS) <= self._rounding for found in self._behind()]
-            self.active = self.active[kept]
 
     def _behind(self) -> list[Difference]:
         """The lead of the best active action over each."""
@@ -224,16 +225,6 @@ class Race:
             return Difference(0.0, math.inf, len(both))
         error = 0.0 if self._exact else float(both.std(ddof=1)) / math.sqrt(len(both))
         return Difference(float(both.mean()), error, len(both))
-
-    def calls_to_tell(self, found: Difference) -> float | None:
-        """Simulator calls that would make a difference clear, estimated; None if there is no standard error.
-
-        The standard error falls like 1/√n, and half of a race's calls are for late returns of the active actions.
-        """
-        if not math.isfinite(found.error) or found.error == 0.0:
-            return None
-        times = (CLEAR * found.error / max(abs(found.mean), 1e-12)) ** 2
-        return 2.0 * times * found.rows * 2 * self.horizons.late
 
     def choice(self) -> int:
         """The best active action by early estimates and a part of the correction by late ones.
