@@ -1,21 +1,35 @@
-"""Agents: an own loop, exact calls, a reference that learns, episodes, and what ends them."""
+"""Agents: an own loop, exact calls, a reference that learns, episodes, and their animations."""
 
+import json
 import os
+import re
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 import smoothplan as sp
-from smoothplan.base.stopping import StopSignal
 from smoothplan.chains.fitted import FittedReference
-from smoothplan.decide.agent import FIRST_STEPS, SLOW_STEP_CALLS, STEP_CALLS, Simulated
-from smoothplan.models.gymnasium import Move
+from smoothplan.decide.agent import FIRST_STEPS, SLOW_STEP_CALLS, STEP_CALLS, Simulated, recording
+from smoothplan.models.gymnasium import Player
 from tests.common import Counter, vectorised
 from tests.decide.simulators import JITTED, MODELS, TABLE, counted, critic, line, plane
 
 LIMIT, FIRST_CALLS = 300, 2_000
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C interrupts, even in a job in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("name", ["table", "floats", "whole numbers", "scalar"])
@@ -39,29 +53,6 @@ def test_an_own_loop_counts_every_call_and_keeps_to_its_limits(name: str) -> Non
     assert agent.reference is reference
     assert (agent.steps, agent.decision is not None) == (5, True)
     assert agent.reference_calls < getattr(reference, "calls", 0) < agent.calls  # it learnt on the way
-
-
-@pytest.mark.parametrize("limit", [1, 7])
-def test_few_calls_are_enough_for_an_action(limit: int) -> None:
-    for name in ("table", "floats", "scalar"):
-        model, counter = counted(name)
-        agent = sp.Agent(model, calls=limit, reference_calls=limit)
-        for _ in range(3):
-            agent.act(model.initial_state)
-        assert agent.calls == counter.calls <= 4 * limit
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_one_seed_gives_one_way(name: str) -> None:
-    def played(seed: int) -> list[Any]:
-        agent = sp.Agent(MODELS[name](), calls=LIMIT, reference_calls=FIRST_CALLS, seed=seed)
-        episode = agent.play(max_steps=4)
-        assert agent.decision is not None
-        return [episode.actions.tolist(), agent.calls, agent.decision.q.tolist()]
-
-    assert played(1) == played(1)
-    if name != "compiled":
-        assert played(1)[-1] != played(2)[-1]
 
 
 def test_the_usual_limits_know_what_a_call_costs() -> None:
@@ -156,32 +147,6 @@ def test_an_episode_is_what_was_played(model: Any) -> None:
         assert world.move(int(action)).reward == reward
 
 
-class Ending(Simulated):
-    """A world that sends a signal at the third step, or raises an interrupt."""
-
-    def __init__(self, model: Any, number: signal.Signals | None) -> None:
-        super().__init__(model)
-        self.number, self.moves = number, 0
-
-    def move(self, action: int) -> Move:
-        self.moves += 1
-        if self.moves == 3:
-            if self.number is None:
-                raise KeyboardInterrupt
-            os.kill(os.getpid(), self.number)
-        return super().move(action)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, None])
-def test_what_ends_an_episode_keeps_what_was_played(number: signal.Signals | None, interruptible: None) -> None:
-    with StopSignal().on_signals() as stop_signal:
-        agent = sp.Agent(plane(), calls=50, reference_calls=100, stop_signal=stop_signal)
-        episode = agent.play(Ending(plane(), number))
-    assert (episode.steps, episode.end) == (2, "interrupted")  # the third move was stopped
-    assert episode.states.shape == (2, 2)
-    assert episode.calls == agent.calls > 0
-
-
 @pytest.mark.parametrize("after", [30, 110, 400], ids=["in the reference", "in the first race", "later"])
 def test_calls_are_exact_where_the_simulator_is_interrupted(after: int) -> None:
     counter = Counter(plane(), interrupted_after=after)
@@ -191,26 +156,12 @@ def test_calls_are_exact_where_the_simulator_is_interrupted(after: int) -> None:
     assert agent.calls == counter.calls > after
 
 
-# Arguments
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"calls": 5, "seconds": 1.0}, "calls and seconds cannot both be given, got 5 and 1.0"),
-        ({"calls": -1}, "calls must be at least 0, got -1"),
-        ({"seconds": 0.0}, "seconds must be"),
-        ({"reference_calls": 0}, "reference_calls must be at least 1, got 0"),
-        ({"delta": 0.0}, "delta must be"),
-        ({"seed": -1}, "seed must be"),
-    ],
-)
-def test_misuse_is_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sp.Agent(TABLE, **options)
-
-
-def test_states_that_cannot_be_are_named() -> None:
+def test_misuse_is_named() -> None:
+    """The other arguments are those of `decide`."""
+    with pytest.raises(ValueError, match="calls must be at least 0, got -1"):
+        sp.Agent(TABLE, calls=-1)
+    with pytest.raises(ValueError, match="reference_calls must be at least 1, got 0"):
+        sp.Agent(TABLE, reference_calls=0)
     agent = sp.Agent(sp.models.frozen_lake(), calls=50, reference_calls=100)
     for state, message in ((15, "terminal"), (99, "99")):
         with pytest.raises(ValueError, match=message):
@@ -218,3 +169,203 @@ def test_states_that_cannot_be_are_named() -> None:
     loose: Any = sp.Agent
     with pytest.raises(TypeError, match="model must be an object, such as VectorModel"):
         loose(sp.VectorModel)
+
+
+# Episodes of Gymnasium
+
+
+def test_episodes_are_reproducible_and_differ() -> None:
+    def played(**options: Any) -> list[Any]:
+        result = sp.act("FrozenLake-v1", calls=500, episodes=3, **options)
+        assert 0 < result.reference_calls <= FIRST_STEPS * 500  # learning on the way belongs to episodes
+        assert result.calls == result.reference_calls + sum(episode.calls for episode in result.episodes)
+        assert all(0 < episode.calls <= 500 * episode.steps for episode in result.episodes)
+        return [(episode.score, episode.steps, episode.deviations, episode.calls) for episode in result.episodes]
+
+    first = played(seed=1)
+    assert first == played(seed=1) != played(seed=2)
+    assert len({steps for _, steps, _, _ in first}) > 1
+
+
+def test_what_is_reported_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
+    result = sp.act("FrozenLake-v1", is_slippery=False, calls=1_000, episodes=3, discount=0.9, progress=True)
+    assert capsys.readouterr().out == ""
+    assert result.scores.tolist() == [1.0] * 3
+    assert (result.mean, result.error) == (1.0, 0.0)
+    for episode in result.episodes:
+        assert (episode.steps, episode.end) == (6, "terminated")
+        assert episode.discounted == pytest.approx(0.9**5)
+    fields = json.loads(result.to_json())
+    assert (fields["mean"], fields["calls"], len(fields["episodes"])) == (1.0, result.calls, 3)
+    assert sp.act("FrozenLake-v1", calls=0).error is None
+
+
+def test_the_environments_time_limit_and_ours_end_an_episode() -> None:
+    left = sp.CriticReference(lambda states: np.tile([1.0, 0.0, 0.0, 0.0], (len(states), 1)))
+    (episode,) = sp.act("FrozenLake-v1", is_slippery=False, reference=left, calls=0).episodes
+    assert (episode.steps, episode.end, episode.score) == (100, "truncated", 0.0)
+    (episode,) = sp.act("FrozenLake-v1", is_slippery=False, reference=left, calls=0, max_steps=7).episodes
+    assert (episode.steps, episode.end) == (7, "max_steps")
+
+
+def test_an_environment_that_is_given_is_played_itself() -> None:
+    mine = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make("CliffWalking-v1"))
+    result = sp.act(mine, calls=500)
+    assert result.environment == "CliffWalking-v1"
+    assert list(mine.return_queue) == [result.mean] == [-13.0]
+
+
+@pytest.mark.parametrize(("stage", "number"), [("prepare", signal.SIGTERM), ("play", signal.SIGINT)])
+def test_a_signal_returns_the_episodes_so_far(
+    stage: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, interruptible: None
+) -> None:
+    real: Any = getattr(sp.Agent, stage)
+
+    def signalling(agent: sp.Agent, *arguments: Any, **options: Any) -> Any:
+        found = real(agent, *arguments, **options)
+        monkeypatch.undo()  # a second signal ends everything
+        os.kill(os.getpid(), number)
+        if stage == "prepare":
+            agent._stop_signal.check()
+        return found
+
+    monkeypatch.setattr(sp.Agent, stage, signalling)
+    result = sp.act("FrozenLake-v1", map_name="8x8", calls=1_000, episodes=10_000)
+    ends = [episode.end for episode in result.episodes]
+    assert result.end == "interrupted"
+    assert result.calls == result.reference_calls + sum(episode.calls for episode in result.episodes) > 0
+    assert len(ends) == (0 if stage == "prepare" else 2)
+    assert "interrupted" not in ends[:-1]
+    assert (json.loads(result.to_json())["mean"] is None) == (stage == "prepare")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"episodes": 0}, "episodes must be"),
+        ({"max_steps": 0}, "max_steps must be"),
+        ({"map_name": "9x9"}, "gymnasium cannot make"),
+    ],
+)
+def test_misuse_of_act_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sp.act("FrozenLake-v1", **options)
+
+
+def test_a_taxi_finds_its_way_from_everywhere() -> None:
+    """The first reference knows a fifth of the states; every episode starts elsewhere."""
+    planned = sp.act("Taxi-v4", episodes=10)
+    assert all(episode.end == "terminated" and episode.score > 0 for episode in planned.episodes)
+    alone = sp.act("Taxi-v4", episodes=10, calls=0)
+    assert alone.mean < 0.0
+
+
+# Animations
+
+Pictures = list[np.ndarray[Any, Any]]
+
+
+@pytest.fixture(autouse=True)
+def _no_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setenv("SDL_AUDIODRIVER", "dummy")
+
+
+def read(path: Path) -> tuple[Pictures, float]:
+    """The pictures of an animation, and their number per second."""
+    import imageio_ffmpeg
+
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    found = subprocess.run(command, capture_output=True, check=True)
+    size = re.search(rb"Video: (?:h264|gif).* (\d+)x(\d+).* (\d+) fps", found.stderr)
+    assert size is not None
+    width, height, speed = map(int, size.groups())
+    return list(np.frombuffer(found.stdout, np.uint8).reshape(-1, height, width, 3)), speed
+
+
+def expected(actions: list[int]) -> Pictures:
+    real = gymnasium.make("FrozenLake-v1", is_slippery=False, render_mode="rgb_array")
+    real.reset(seed=0)
+    return [np.asarray(real.render()), *(np.asarray((real.step(action), real.render())[1]) for action in actions)]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "error"), [(".gif", None), (".mp4", None), (".mp4", KeyboardInterrupt), (".gif", RuntimeError)]
+)
+def test_the_file_has_every_picture_of_the_first_episode(
+    suffix: str, error: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of one that an interrupt or an error has ended."""
+    taken: list[int] = []
+    real = Player.move
+
+    def move(self: Player, action: int) -> Any:
+        if len(taken) == 3 and error is not None:
+            raise error("the lights went out")
+        taken.append(action)
+        return real(self, action)
+
+    monkeypatch.setattr(Player, "move", move)
+    path = tmp_path / f"lake{suffix}"
+    settings: dict[str, Any] = {"is_slippery": False, "calls": 300, "episodes": 2, "record": path}
+    if error is RuntimeError:
+        with pytest.raises(RuntimeError, match="the lights went out"):
+            sp.act("FrozenLake-v1", **settings)
+    else:
+        result = sp.act("FrozenLake-v1", **settings)
+        ends = [(6, "terminated")] * 2 if error is None else [(3, "interrupted")]
+        assert [(episode.steps, episode.end) for episode in result.episodes] == ends
+    pictures, speed = read(path)
+    assert len(pictures) == (7 if error is None else 4)
+    assert speed == pytest.approx(4.0)
+    for found, real_one in zip(pictures, expected(taken), strict=False):
+        assert found.shape == (256, 256, 3)
+        # A lossy codec changes colours a little; a figure at another place changes many pixels a lot.
+        assert np.abs(found.astype(int) - real_one).mean() < 2.0
+    assert np.abs(pictures[0].astype(int) - expected(taken)[1]).mean() > 2.0
+
+
+def test_pictures_of_odd_size_become_even_and_a_failure_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "odd.mp4"
+    with recording(path) as add:
+        for shade in (40, 200):
+            add(np.full((31, 45, 3), shade, dtype=np.uint8), 10.0)
+    pictures, speed = read(path)
+    assert [picture.shape for picture in pictures] == [(32, 46, 3)] * 2
+    assert [picture.mean() for picture in pictures] == pytest.approx([40, 200], abs=5)
+    assert speed == 10.0
+    path.unlink()
+
+    def failing() -> None:
+        with recording(path) as add:
+            path.mkdir()
+            for _ in range(100):  # more than a pipe holds, so that writing fails, too
+                add(np.zeros((310, 450, 3), dtype=np.uint8), 10.0)
+
+    with pytest.raises(OSError, match="record: FFmpeg did not write"):
+        failing()
+
+
+@pytest.mark.parametrize(
+    ("file", "missing", "error", "message"),
+    [
+        ("lake.avi", None, ValueError, "record must be a file that ends in .gif or .mp4, got"),
+        ("lake.gif", "imageio_ffmpeg", ImportError, r'record needs FFmpeg: pip install "smoothplan\[gym\]"'),
+        ("nowhere/lake.gif", None, ValueError, "record must be a file in a folder that can be written, got"),
+        ("lake.gif", "pygame", ValueError, "record needs pictures of FrozenLake-v1, and it cannot draw them: pygame"),
+    ],
+)
+def test_what_is_missing_is_said_before_the_work(
+    file: str, missing: str | None, error: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if missing is not None:
+        monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setattr(Player, "move", lambda *_: pytest.fail("played"))
+    with pytest.raises(error, match=message):
+        sp.act("FrozenLake-v1", record=tmp_path / file)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_environment_that_does_not_draw_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="make it with render_mode='rgb_array', got None"):
+        sp.act(gymnasium.make("CartPole-v1"), record=tmp_path / "pole.gif")

@@ -120,16 +120,6 @@ def test_the_gap_is_attained_where_actions_are_alike() -> None:
     assert exact.solve(model, backup).values[0] == pytest.approx(0.7)
 
 
-@pytest.mark.parametrize("cost", COSTS)
-@pytest.mark.parametrize("bias", [0.01, 0.5, 20.0])
-def test_a_backup_for_a_bias_keeps_it(cost: str, bias: float) -> None:
-    model = sp.models.garnet(states=12, actions=3, discount=0.9)
-    backup = smooth_backup(model, bias, COSTS[cost])
-    low, high = gap_of_values(model, backup)
-    assert -bias * (1 + 1e-9) <= low <= high <= bias * (1 + 1e-9)
-    assert isinstance(backup, sp.LogSumExp if cost == "lse" else sp.OptimalTransport)
-
-
 # Planners that are refused, and estimates
 
 
