@@ -204,7 +204,6 @@ def supports(draw: Draw) -> tuple[ChainMeans, SimpleNamespace, Floats, Floats]:
         problem=problem,
         _advantages=advantages,
         _support=cruiser.support(problem, advantages, horizon),
-        planner=SimpleNamespace(delta=0.1, epsilon=0.1),
         horizon=horizon,
     )
     ends = []
@@ -235,12 +234,12 @@ def chain_support(draw: Draw) -> float:
 def correction_support(draw: Draw) -> float:
     """The farthest that corrections come from the middle of their support."""
     _, known, lows, highs = supports(draw)
-    pairs, mean = cruiser.Sampling._corrections(known, draw.pick([2, 3, 10], "n"), 1.0)  # type: ignore[arg-type]
-    assert mean is not None
+    pairs = draw.pick([2, 3, 10], "n")
+    low, high = cruiser.Sampling._correction_support(known, pairs)  # type: ignore[arg-type]
     steps = known.problem.discount ** np.arange(known.horizon)
     ends = steps.sum() / 4.0 * statistic_ends(lows, highs, pairs)
-    middle = (mean.sequence.low + mean.sequence.high) / 2.0
-    return quotient(max(float(ends.max()) - middle, middle - float(ends.min())), mean.sequence.high - middle)
+    middle = (low + high) / 2.0
+    return quotient(max(float(ends.max()) - middle, middle - float(ends.min())), high - middle)
 
 
 # --- Values -----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from smoothplan.base import streams
 from smoothplan.base.arguments import Floats
 from smoothplan.base.records import plain
 from smoothplan.chains import cruiser
-from smoothplan.chains.cruiser import SAMPLING, Proof, ReferenceCruiser, Sampling, Truncation, proof
+from smoothplan.chains.cruiser import IMPROVEMENTS, Proof, ReferenceCruiser, Sampling, Truncation, proof
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.reference import CriticReference, TabularReference
 from smoothplan.chains.shared import SharedReference
@@ -448,7 +448,7 @@ def test_a_poor_reference_learns() -> None:
             assert solution.q[0, result.action] > 0.95 * solution.values[0]
             found = diagnosed(result)
             lessons = found.learning
-            assert len(lessons) == SAMPLING.improvements
+            assert len(lessons) == IMPROVEMENTS
             assert all(before.calls < after.calls for before, after in pairwise(lessons))
             assert lessons[-1].calls < result.calls <= 2_000_000
             assert abs(lessons[-1].value - good) < 6.0 * lessons[-1].error + found.truncation

@@ -12,7 +12,7 @@ import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.chains import cruiser
 from smoothplan.chains.batched import BatchedChains, chains_for, conditioned, largest_gap
-from smoothplan.chains.cruiser import SAMPLING, ReferenceCruiser, support
+from smoothplan.chains.cruiser import TRUNCATION, ReferenceCruiser, support
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.reference import CriticReference, Reference, TabularReference
 from smoothplan.chains.table import TableChains
@@ -129,12 +129,12 @@ def test_the_default_horizon_costs_a_small_part_of_epsilon(
     problem = Problem.of(model, backup)
     planner = ReferenceCruiser(backup, epsilon=0.2, order=order, error_range=error_range)
     cut = planner.truncation(problem)
-    assert cut.optimal <= SAMPLING.truncation * 0.2
+    assert cut.optimal <= TRUNCATION * 0.2
     assert discount == 0.0 or cut.horizon >= math.log(0.01 * 2.0 / problem.width) / math.log(discount) - 1e-9
     if order == 2 and error_range is not None:
         tail = cut.below + cut.above
         wide, narrow = (reference_bias(2, error_range, 0.3, discount, end) for end in (tail, 0.0))
-        assert max(narrow[0] - wide[0], wide[1] - narrow[1]) <= 2.0 * SAMPLING.truncation * 0.2
+        assert max(narrow[0] - wide[0], wide[1] - narrow[1]) <= 2.0 * TRUNCATION * 0.2
 
 
 # Clamping

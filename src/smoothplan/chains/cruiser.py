@@ -38,22 +38,13 @@ LONGEST_CHAIN = 10**8
 """Steps of a chain, at most: they take the fastest engine seconds."""
 
 
-class SamplingTuning(NamedTuple):
-    """The numbers that tune a run."""
-
-    truncation: float = 0.05  # share of ε, for the part of the value beyond the default horizon
-    value_delta: float = 0.6  # shares of δ
-    correction_delta: float = 0.3
-    action_delta: float = 0.1
-    pilot_delta: float = 0.25  # of the corrections' δ, for the pilot's if others with another number of pairs follow
-    decision: float = 0.3  # share of the simulator calls, for returns of the root's actions
-    pilot: int = 64  # samples of each part before the rest is planned,
-    pilot_pairs: int = 32  # and pairs in each correction
-    preparation: float = 0.5  # share of the limits on calls and on time for the reference, at most
-    improvements: int = 5  # steps in which a reference is improved, each twice as long as the one before
-
-
-SAMPLING = SamplingTuning()
+TRUNCATION = 0.05  # share of ε, for the part of the value beyond the default horizon
+VALUE_DELTA, CORRECTION_DELTA, ACTION_DELTA = 0.6, 0.3, 0.1  # shares of δ
+PILOT_DELTA = 0.25  # of the corrections' δ, for the pilot's if others with another number of pairs follow
+DECISION = 0.3  # share of the simulator calls, for returns of the root's actions
+PILOT, PILOT_PAIRS = 64, 32  # samples of each part before the rest is planned, and pairs in each correction
+PREPARATION = 0.5  # share of the limits on calls and on time for the reference, at most
+IMPROVEMENTS = 5  # steps in which a reference is improved, each twice as long as the one before
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +121,7 @@ class ReferenceCruiser:
         """The truncation at the horizon that is given, or at the earliest one, about, that costs a small part of ε."""
         if self.horizon is not None:
             return Truncation.at(problem, self.horizon)
-        whole, horizon, tolerated = Truncation.at(problem, 0), 1, SAMPLING.truncation * self.epsilon
+        whole, horizon, tolerated = Truncation.at(problem, 0), 1, TRUNCATION * self.epsilon
         while horizon <= LONGEST_CHAIN:
             left = problem.discount**horizon
             found = Truncation(horizon, left * whole.below, left * whole.above, left * whole.optimal)
@@ -191,14 +182,16 @@ class Mean:
     """The mean of one part's samples, and its interval."""
 
     sequence: ConfidenceSequence
-    guess: float  # before there are samples
+    estimate: float  # the mean of the samples; a guess before there are any
     calls: int = 0
-    count: int = 0
-    estimate: float = field(init=False)  # the mean of the samples
-    variance: float = field(init=False)  # of the samples, or the largest possible one
 
     def __post_init__(self) -> None:
-        self.estimate, self.variance = self.guess, (self.sequence.high - self.sequence.low) ** 2 / 4.0
+        self.variance = (self.sequence.high - self.sequence.low) ** 2 / 4.0  # of the samples, or the largest possible
+
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return self.sequence.count
 
     @property
     def error(self) -> float:
@@ -218,11 +211,10 @@ class Mean:
 
     def add(self, sums: Sums, calls: int) -> None:
         """Adds samples and their simulator calls."""
-        self.sequence.update(sums.samples, sums.total, sums.squares)
-        count, total, squares = self.sequence.count, self.sequence.total, self.sequence.squares
-        self.calls, self.count = self.calls + calls, count
-        if count > 0:
-            self.estimate = total / count
+        self.sequence.update(*sums.moments)
+        self.calls += calls
+        count, total, squares = self.count, self.sequence.total, self.sequence.squares
+        self.estimate = total / count if count else self.estimate
         if count > 1:
             self.variance = max(0.0, squares - total * total / count) / (count - 1)
 
@@ -272,27 +264,25 @@ class Sampling:
         self.budgets: dict[str, Budget] = {}
         self._corrected = Sums(more=(0, 0.0))  # of corrections; more: the pairs of actions that differ, their noise
         self._support = support(problem, self._advantages, self.horizon)
-        self.pairs, self.correction = 0, None
+        self.pairs, self.correction, unused = 0, None, CORRECTION_DELTA
         if planner.order == 2:
-            share = SAMPLING.correction_delta * (SAMPLING.pilot_delta if planner.pairs is None else 1.0)
-            self.pairs, self.correction = self._corrections(planner.pairs or SAMPLING.pilot_pairs, share)
-        unused = SAMPLING.correction_delta if planner.order == 1 else 0.0
-        self.value = self._mean(SAMPLING.value_delta + unused, problem.middle)
-        self.actions = [self._mean(SAMPLING.action_delta / actions, guess) for guess in guesses]
+            self.pairs, unused = planner.pairs or PILOT_PAIRS, 0.0
+            share = CORRECTION_DELTA * (PILOT_DELTA if planner.pairs is None else 1.0)
+            self.correction = self._mean(share, 0.0, self._correction_support(self.pairs))
+        self.value = self._mean(VALUE_DELTA + unused, problem.middle)
+        self.actions = [self._mean(ACTION_DELTA / actions, guess) for guess in guesses]
 
-    def _mean(self, share: float, guess: float) -> Mean:
-        """A mean of chains, with a share of δ."""
+    def _mean(self, share: float, guess: float, support: tuple[float, float] | None = None) -> Mean:
+        """A mean with a share of δ: of chains, unless it has another support."""
         delta, target = share * self.planner.delta, self.planner.epsilon / 2.0
-        return Mean(ConfidenceSequence(*self._support, delta, target), guess)
+        return Mean(ConfidenceSequence(*(support or self._support), delta, target), guess)
 
-    def _corrections(self, pairs: int, share: float) -> tuple[int, Mean | None]:
-        """A mean of corrections that have this many pairs each."""
-        low, high = self._support
+    def _correction_support(self, pairs: int) -> tuple[float, float]:
+        """Bounds of a correction that has this many pairs."""
         # Q̂ varies over actions by no more than F(Q̂) − Q̂(a) does.
-        reach = high - low + self._advantages[1] - self._advantages[0]
-        most = weight(self.problem.discount, self.horizon) * reach**2 / (4.0 * self.problem.temperature)
-        delta, target = share * self.planner.delta, self.planner.epsilon / 2.0
-        return pairs, Mean(ConfidenceSequence(-most / (pairs - 1), most, delta, target), 0.0)
+        reach = np.ptp(self._support) + np.ptp(self._advantages)
+        most = weight(self.problem.discount, self.horizon) * float(reach) ** 2 / (4.0 * self.problem.temperature)
+        return -most / (pairs - 1), most
 
     @property
     def calls(self) -> int:
@@ -322,7 +312,7 @@ class Sampling:
         chunks: list[Chunk[Sums]] = []
         for part in self.budgets or means:
             for number, mean in enumerate(means[part]):
-                count = SAMPLING.pilot
+                count = PILOT
                 if self.budgets:
                     budget = self.budgets[part]
                     count = math.ceil((budget.share * total / len(means[part]) - mean.work) / budget.calls)
@@ -360,7 +350,7 @@ class Sampling:
         each = max(self.value.calls / max(self.value.count, 1), 1.0)
         returns = sum(mean.calls for mean in self.actions) / max(sum(mean.count for mean in self.actions), 1)
         parts: dict[str, tuple[float, float]] = {"values": (each, self.value.variance)}
-        rest = 1.0 - SAMPLING.decision
+        rest = 1.0 - DECISION
         if self.correction is not None:
             tried = np.unique(np.round(2.0 ** np.arange(1.0, 12.01, 0.5)).astype(np.int64))
             pairs = np.append(tried, self.pairs)
@@ -368,15 +358,15 @@ class Sampling:
             chosen, best = -1, int(np.argmin(costs * variances))
             # The pilot must have seen enough to judge by, and the limit must allow as many calls once more.
             limit = self.root.max_calls
-            enough = self.correction.count >= SAMPLING.pilot and (
+            enough = self.correction.count >= PILOT and (
                 limit is None or rest * (limit - spent - self.calls) >= 2.0 * self.correction.calls
             )
             if self.planner.pairs is None and pairs[best] != self.pairs and enough:
                 # The pilot's corrections have another variance.
                 chosen = best
                 self._dropped += self.correction.calls
-                share = SAMPLING.correction_delta * (1.0 - SAMPLING.pilot_delta)
-                self.pairs, self.correction = self._corrections(int(pairs[best]), share)
+                share, self.pairs = CORRECTION_DELTA * (1.0 - PILOT_DELTA), int(pairs[best])
+                self.correction = self._mean(share, 0.0, self._correction_support(self.pairs))
             parts["corrections"] = float(costs[chosen]), float(variances[chosen])
         weights = {}
         for part, (calls, variance) in parts.items():
@@ -392,7 +382,7 @@ class Sampling:
             share = rest * (least + (1.0 - least * len(parts)) * relative)
             self.budgets[part] = Budget(calls, variance, share)
         most = max(mean.variance for mean in self.actions)
-        self.budgets["returns"] = Budget(max(returns, 1.0), most, SAMPLING.decision)
+        self.budgets["returns"] = Budget(max(returns, 1.0), most, DECISION)
 
     def _correction_prices(self, pairs: Ints, chain_calls: float) -> tuple[Floats, Floats]:
         """Calls and variance of a correction for numbers of pairs, extrapolated from the corrections so far.
@@ -422,7 +412,7 @@ class ReferenceRun:
         self._planner, self._root = planner, root
         self.maker = ReferenceMaker(root.model, planner.backup, planner.reference, root.seed)
         limit = root.max_seconds  # the preparation ends in time
-        self._until = None if limit is None else root.begun + SAMPLING.preparation * limit
+        self._until = None if limit is None else root.begun + PREPARATION * limit
         self._learning: list[LearningPoint] = []
         self._learning_calls, self._warnings = 0, list[str]()
         # References draw from another role, because a chain must not depend on the samples that made its reference.
@@ -513,7 +503,7 @@ class ReferenceRun:
     def _calls_left(self) -> int | None:
         """Simulator calls that the preparation may still make; None for no limit."""
         limit = self._root.max_calls
-        return None if limit is None else int(SAMPLING.preparation * limit) - self._spent
+        return None if limit is None else int(PREPARATION * limit) - self._spent
 
     def _make(self, workers: Workers) -> None:
         """Makes the reference, or warns if there is nothing to make it from."""
@@ -537,15 +527,15 @@ class ReferenceRun:
         most, left, unspent = usual_calls(self._root.model), self._calls_left(), 0
         preview = None
         if left is not None:
-            preview = int(0.2 * left / SAMPLING.improvements)  # a fifth of the calls is for these chains
-            most = min(most, left - SAMPLING.improvements * preview)
-        for step in range(SAMPLING.improvements):
+            preview = int(0.2 * left / IMPROVEMENTS)  # a fifth of the calls is for these chains
+            most = min(most, left - IMPROVEMENTS * preview)
+        for step in range(IMPROVEMENTS):
             done, skipped = f"reference, improved {step}", f"reference, not improved {step}"
             # A resumed run repeats the decisions of the first one, whatever the time is now.
-            if workers.has(skipped) or (self._root.late(SAMPLING.preparation) and not workers.has(done)):
+            if workers.has(skipped) or (self._root.late(PREPARATION) and not workers.has(done)):
                 workers.keep(skipped, dict)
                 return
-            unspent += most * 2**step // (2**SAMPLING.improvements - 1)
+            unspent += most * 2**step // (2**IMPROVEMENTS - 1)
             if unspent < 1:
                 continue
             before = self.maker.calls
@@ -553,21 +543,18 @@ class ReferenceRun:
             if not (hasattr(self.maker.reference, "restore") and workers.recall(done, restore)):
                 self.maker.improve(calls=unspent, until=self._until)
                 workers.keep(done, self.maker.saved)
-            if (made := self.maker.calls - before) > 0:
-                unspent = max(0, unspent - made)
-                self._start_again(display)
-                self._preview(preview, workers)
-
-    def _preview(self, calls: int | None, workers: Workers) -> None:
-        """Samples a few chains. They enter no interval: no choice is made between those of several references."""
-        count = SAMPLING.pilot if calls is None else min(SAMPLING.pilot, calls // self.sampling.horizon)
-        if count < 2:
-            return
-        chunks, mean = self.sampling.preview(count)
-        for _, outcome in workers.in_order(self.sampling.work, chunks):
-            self._learning_calls += outcome.calls
-            mean.add(outcome.sums, outcome.calls)
-        self._learning.append(LearningPoint(self._spent, mean.estimate, mean.error))
+            if (made := self.maker.calls - before) == 0:
+                continue
+            unspent = max(0, unspent - made)
+            self._start_again(display)
+            # The preview enters no interval: no choice is made between chains of several references.
+            count = PILOT if preview is None else min(PILOT, preview // self.sampling.horizon)
+            if count > 1:
+                chunks, mean = self.sampling.preview(count)
+                for _, outcome in workers.in_order(self.sampling.work, chunks):
+                    self._learning_calls += outcome.calls
+                    mean.add(outcome.sums, outcome.calls)
+                self._learning.append(LearningPoint(self._spent, mean.estimate, mean.error))
 
 
 class Proof(NamedTuple):
@@ -584,32 +571,21 @@ def proof(samples: Sampling) -> Proof:
     (least, most), (q_least, q_most) = problem.values, problem.action_values
     returns = np.array([mean.sequence.interval for mean in samples.actions])
     q_low = np.clip(returns[:, 0] - cut, q_least, q_most)
-    low = max(least, samples.value.sequence.interval[0] - cut, _backed_up(samples, q_low))
+    below, above = samples.value.sequence.interval[0] - cut, samples.value.sequence.interval[1] + cut
+    low = max(least, below, float(root.backed_up(planner.backup, q_low[None])[0]))
     root.require_possible(planner.backup, (low, math.inf))
     if planner.error_range is not None:
-        above = problem.discount * _bias(samples, 1)[1]
-        q_high = np.clip(returns[:, 1] + cut + above, q_least, q_most)
-        inside = _within_error_range(samples)
-        both = max(low, inside[0]), min(most, inside[1], _backed_up(samples, q_high))
+        first = _bias(samples, 1)[1]
+        q_high = np.clip(returns[:, 1] + cut + problem.discount * first, q_least, q_most)
+        high = min(most, above + first, float(root.backed_up(planner.backup, q_high[None])[0]))
+        both = low, high
+        if samples.correction is not None:
+            added, second = samples.correction.sequence.interval, _bias(samples, 2)
+            # The quadratic term is never negative.
+            both = max(low, below + max(added[0], 0.0) + second[0]), min(high, above + added[1] + second[1])
         if both[0] <= both[1] and (q_low <= q_high).all():
             return Proof(both, np.stack([q_low, q_high], axis=-1), True)
     return Proof((min(low, most), most), np.stack([q_low, np.full_like(q_low, q_most)], axis=-1), False)
-
-
-def _within_error_range(samples: Sampling) -> tuple[float, float]:
-    """The interval of the optimal value by the chains and the error range."""
-    cut, (low, high) = samples.truncation.optimal, samples.value.sequence.interval
-    low, high = low - cut, high + cut
-    first = low, high + _bias(samples, 1)[1]
-    if samples.correction is None:
-        return first
-    added, second = samples.correction.sequence.interval, _bias(samples, 2)
-    # The quadratic term is never negative.
-    return max(first[0], low + max(added[0], 0.0) + second[0]), min(first[1], high + added[1] + second[1])
-
-
-def _backed_up(samples: Sampling, q: Floats) -> float:
-    return float(samples.root.backed_up(samples.planner.backup, q[None])[0])
 
 
 def _bias(samples: Sampling, order: int) -> tuple[float, float]:

@@ -89,7 +89,7 @@ class SharedReference:
     @property
     def states(self) -> int:
         """States discovered."""
-        return self.explorer.count
+        return int(self.explorer.graph.totals[0]["states"])
 
     def improve(self, calls: int, state: Any = None) -> None:
         """Makes that many more simulator calls; fewer if all that can be learnt for certain is known.
@@ -215,6 +215,7 @@ class SharedReference:
         known = None if self._compiled else np.asarray(self.explorer.states)
         backup = None if self._compiled else lambda q: self._backup.value(q, known)
         iterate(model, q, values, accuracy * self._scale, backup)
+        q.flags.writeable = False
         return values, q
 
     def __repr__(self) -> str:

@@ -296,14 +296,14 @@ class Explorer:
         """Samples for estimates, along walks that follow estimates. Statistics must be pooled over stages.
 
         Args:
-            q: estimates of the action values that walks follow, [n, K], of the first n discovered states.
+            q: estimates of the action values that walks follow, [n, K], of the first n discovered states; read-only.
             start: the number of the state where they start.
             until: the largest number of simulator calls in all; fewer are made if nothing is left to learn.
 
         Raises:
             ModelError: as `explore`.
         """
-        self._proceed(frozen(np.ascontiguousarray(q).view()), start=start, until=until)
+        self._proceed(q, start=start, until=until)
 
     def _proceed(self, q: Floats | None, **request: float) -> bool:
         """Select, sample, absorb: all in compiled code on a table; otherwise the samples are made here.
