@@ -80,7 +80,7 @@ def main() -> None:
         with Workers(1) as one, Workers(2) as two:
             timed(two, job, todo[:40])
             ratios = [timed(one, job, todo)[0] / timed(two, job, todo)[0] for _ in range(REPEATS)]
-        how = "threads" if job.compiled else "processes of Dask"
+        how = "threads" if job.engine.compiled else "processes of Dask"
         print(f"{f'two {how}, {name}: speed-up':<44}{statistics.median(ratios):>10.2f}", flush=True)
 
 

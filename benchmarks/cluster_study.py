@@ -110,7 +110,7 @@ def measured() -> Costs:
         return [Chunk(number, type(work.engine).returns, (0, 1), 1) for number in range(count)]
 
     with cluster(2) as (address, scheduler), Workers(address) as workers:
-        workers._pool, workers._started = Tiny(address, work), True
+        workers._pool = Tiny(address, work)
         trips = []
         for chunk in chunks(100):
             started = time.perf_counter()

@@ -202,17 +202,17 @@ print(sp.plan(planner, model, max_calls=60_000, workers=eval(sys.argv[1])).to_js
 
 
 @full
-def test_a_script_without_a_guard(cluster: Cluster, tmp_path: Path) -> None:
-    """What it and its modules define travels with the work; only its own line is on standard output."""
+def test_a_script_without_a_guard(tmp_path: Path) -> None:
+    """Functions of the script travel with the work, and modules are found; only its own line is on standard output."""
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "helper.py").write_text(HELPER)
     found = []
-    for where in ("1", repr(cluster.address), "2"):
+    for where in ("1", "2"):
         command = [sys.executable, "-W", "error", str(tmp_path / "script.py"), where]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LONG)
         assert done.stderr == ""
         found.append(json.loads(done.stdout) | {"seconds": 0})
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
 
 
 def test_the_command_line(cluster: Cluster) -> None:
@@ -273,7 +273,7 @@ def test_dask_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_another_version_on_a_worker_that_joined_later() -> None:
     with pytest.raises(RuntimeError, match=r"a worker has smoothplan .*: install version 0\.0\.0 there"):
-        clusters.compute(clusters.Shipped(b""), [], None, False, "0.0.0")
+        clusters.compute(b"", [], None, False, "0.0.0")
 
 
 def _raise(rng: np.random.Generator) -> None:

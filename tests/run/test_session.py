@@ -39,6 +39,11 @@ def slower(state: Any, action: int, rng: np.random.Generator) -> tuple[Any, floa
     return place, 0.99 * reward, end
 
 
+def rarely_slower(state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
+    place, reward, end = walk(state, action, rng)
+    return place, reward * (0.99 if int(1e6 * abs(place[0])) % 6 == 0 else 1.0), end
+
+
 def misbehaving(how: Callable[[], Any], after: float = 0.999) -> sp.VectorModel:
     """Behaves until a rare draw: one in a thousand calls."""
 
@@ -142,7 +147,7 @@ def test_a_checkpoint_is_found_done(tmp_path: Path) -> None:
         return sp.plan(PLANNER, model(counting), seed=3, checkpoint=file)
 
     first = again()
-    assert counting.calls == first.calls
+    assert first.calls <= counting.calls < first.calls + 10  # a few show that the simulator is the same
     assert content(again()) == content(first)
     assert 0 < counting.calls < 0.05 * first.calls
     counting.calls = 0
@@ -170,18 +175,13 @@ def test_a_search_is_found_done(tmp_path: Path) -> None:
         ({"state": [0.3]}, "is of another state"),
         ({"max_calls": 10**6}, "is of another max_calls: there None, here 1000000"),
         ({"model": model(discount=0.31)}, "is of another model"),
-        ({"model": model(slower)}, "is of another simulator: chunk 0 that is made again has another outcome"),
-        (
-            {"planner": sp.OTGapE(SMOOTH, epsilon=0.3), "max_calls": 300, "model": model(slower)},
-            "is of another simulator: a call that is made again has another outcome",
-        ),
+        ({"model": model(slower)}, "is of another simulator: a call that is made again has another outcome"),
+        ({"model": model(rarely_slower)}, r"is of another simulator: chunk \d+ that is made again has another outcome"),
         ({"planner": sp.SmoothCruiser(SMOOTH, epsilon=0.11)}, "is of another planner"),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"planner": PLANNER, "model": model(), "seed": 3, "checkpoint": tmp_path / "run.ckpt"}
-    if "simulator: a call" in message:  # of a search
-        arguments |= changes | {"model": model()}
     before = sp.plan(**arguments)
     with pytest.raises(CheckpointError, match=message):
         sp.plan(**arguments | changes)
@@ -203,7 +203,7 @@ def test_a_checkpoint_is_kept_when_a_simulator_fails(tmp_path: Path) -> None:
     counting.broken = False
     result = again()
     # Only the chunk that failed is computed again, and the first of each kind.
-    assert 0.8 * made < result.calls - counting.calls <= tried <= made
+    assert 0.8 * made < result.calls - counting.calls <= tried < made + 10
 
 
 def test_a_search_that_ended_before_its_first_call_is_resumed(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class OneByOne(ThreadPool):
 
 def served_by(pool: ThreadPool) -> Workers:
     workers = Workers(2)
-    workers._pool, workers._started = pool, True
+    workers._pool = pool
     return workers
 
 

@@ -573,7 +573,7 @@ def proof(samples: Sampling) -> Proof:
     q_low = np.clip(returns[:, 0] - cut, q_least, q_most)
     below, above = samples.value.sequence.interval[0] - cut, samples.value.sequence.interval[1] + cut
     low = max(least, below, float(root.backed_up(planner.backup, q_low[None])[0]))
-    root.require_possible(planner.backup, (low, math.inf))
+    curvature.require_possible(root.model, planner.backup, (low, math.inf), root.state)
     if planner.error_range is not None:
         first = _bias(samples, 1)[1]
         q_high = np.clip(returns[:, 1] + cut + problem.discount * first, q_least, q_most)

@@ -27,7 +27,7 @@ from smoothplan.run.progress import Display
 from smoothplan.run.records import REFUSED_CALLS, GapDetails, History, Root, Run, Snapshot, Status, within
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import Backup, required_backup
-from smoothplan.theory.curvature import Problem
+from smoothplan.theory.curvature import Problem, require_possible
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class GapCruiserRun:
             for chunk, outcome in workers.in_order(self.samplers[self.actions[number].rung].work, chunks):
                 self._add(chunk, outcome)
                 interval = self._interval()
-                self._root.require_possible(self._planner.backup, interval)
+                require_possible(self._root.model, self._planner.backup, interval, self._root.state)
                 display.update(self._calls(), interval)
 
     def result(self) -> Snapshot:

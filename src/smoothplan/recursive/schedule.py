@@ -40,7 +40,7 @@ from smoothplan.run.records import (
 )
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import Backup
-from smoothplan.theory.curvature import Problem
+from smoothplan.theory.curvature import Problem, require_possible
 
 # Parts of δ. Most goes to the interval that adapts to the variance found, with which most runs stop early.
 REFERENCE_SHARE = 0.05  # the shared reference, whose error hardly matters
@@ -425,7 +425,7 @@ class ScheduleRun:
 
     def _intersect(self, low: float, high: float) -> None:
         self._interval = max(self._interval[0], low), min(self._interval[1], high)
-        self._root.require_possible(self._backup, self._interval)
+        require_possible(self._root.model, self._backup, self._interval, self._root.state)
 
     def _precise(self) -> bool:
         (low, high), value = self._interval, self._value()

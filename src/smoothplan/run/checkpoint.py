@@ -143,6 +143,13 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
         """An error that names the file."""
         return CheckpointError(f"checkpoint {self._path} {reason}")
 
+    def refuse_simulator(self, repeated: str) -> CheckpointError:
+        """An error for work that has another outcome than before when it is repeated."""
+        return self.refuse(
+            f"is of another simulator: {repeated} that is made again has another outcome. The simulator, its data, a "
+            "library or the processor has changed, or the simulator does not take all its randomness from rng"
+        )
+
     def _load(self, identity: Mapping[str, str]) -> bool:
         """Checks the whole file, and reads the chunks; False if it is empty."""
         (application,), (version,) = self._rows("PRAGMA application_id"), self._rows("PRAGMA user_version")

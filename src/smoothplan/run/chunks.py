@@ -39,7 +39,7 @@ class ClusterError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Sums over independent samples. They add, and write and read themselves.
+    """Sums over independent samples.
 
     Args:
         samples: the number of samples.
@@ -64,14 +64,12 @@ class Sums:
 
     def write(self) -> list[float]:
         """The sums as a list of numbers, for a checkpoint."""
-        return [number.item() if isinstance(number, np.generic) else number for number in (*self.moments, *self.more)]
+        return [np.asarray(number).item() for number in (*self.moments, *self.more)]
 
     @classmethod
     def read(cls, numbers: Sequence[float]) -> Self:
         """The sums that `write` gave."""
-        if len(numbers) < 3 or not isinstance(numbers[0], int):
-            raise ValueError(f"sums must be the number of samples, a total and squares, got {list(numbers)}")
-        return cls(numbers[0], numbers[1], numbers[2], tuple(numbers[3:]))
+        return cls(int(numbers[0]), numbers[1], numbers[2], tuple(numbers[3:]))
 
 
 class Engine(Protocol):
@@ -162,11 +160,6 @@ class Work:
         plain = [value.tolist() if isinstance(value, np.ndarray) else value for value in chunk.arguments]
         text = json.dumps([self.about, chunk.draw.__qualname__, plain])
         return blake2b(text.encode(), digest_size=8).hexdigest()
-
-    @property
-    def compiled(self) -> bool:
-        """Whether threads can run it in parallel; a simulator in Python needs processes."""
-        return bool(self.engine.compiled)
 
 
 @dataclass(eq=False)

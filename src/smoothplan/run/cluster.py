@@ -14,7 +14,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 import time
@@ -23,10 +22,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cached_property
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
 from typing import IO, Any
 
 import numpy as np
@@ -65,6 +63,7 @@ class DaskPool:
 
     Attributes:
         workers: how many batches are computed at a time, by the latest count.
+        batch_seconds: how long a batch should take: a second, or more if a scheduler would get a hundred a second.
         under_way: batches that are sent and not received.
     """
 
@@ -81,7 +80,7 @@ class DaskPool:
         self._limits: Limits = None if chunk_seconds is None else (chunk_seconds, chunk_seconds + WARM_UP)
         self._works: dict[Work, Any] = {work: (pack(work), None)}  # in bytes, and Dask's futures of them
         self.under_way: list[Batch] = []
-        self.workers = where if isinstance(where, int) else 1
+        self.workers, self.batch_seconds = where if isinstance(where, int) else 1, 1.0
         self._counted, self._seen = -math.inf, time.monotonic()  # when workers were counted, and when there were any
         self._leaving = ExitStack()
         try:
@@ -110,17 +109,8 @@ class DaskPool:
         self._leaving.callback(client.close, timeout=FETCH_SECONDS)
         return client
 
-    @property
-    def batch_seconds(self) -> float:
-        """How long a batch should take: a second, or more if a hundred batches a second would keep a scheduler busy."""
-        return max(1.0, self.workers / 100)
-
     def send(self, batch: Batch) -> None:
-        """Sends a batch.
-
-        Raises:
-            TypeError: the simulator holds something that cannot be sent to another process.
-        """
+        """Sends a batch; TypeError if the simulator cannot travel."""
         if batch.work not in self._works:
             self._works[batch.work] = pack(batch.work), None
         self.under_way.append(batch)
@@ -128,11 +118,7 @@ class DaskPool:
             self._advance(batch)
 
     def receive(self, seconds: float) -> list[Batch]:
-        """Waits until a batch is done, but no longer than that; all that are done.
-
-        Raises:
-            ClusterError: the cluster is gone.
-        """
+        """Waits until a batch is done, but no longer than that; all that are done."""
         end = time.monotonic() + seconds
         try:
             while True:
@@ -170,7 +156,7 @@ class DaskPool:
         with suppress(OSError, TimeoutError):  # the count stays if the scheduler does not answer
             found = sum(self._client.nthreads(callback_timeout=FETCH_SECONDS).values())
             if found:
-                self.workers, self._seen = found, time.monotonic()
+                self.workers, self.batch_seconds, self._seen = found, max(1.0, found / 100), time.monotonic()
         self._counted = time.monotonic()
 
     def _advance(self, batch: Batch) -> None:
@@ -195,10 +181,10 @@ class DaskPool:
         import dask
 
         data, shipped = self._works[batch.work]
-        # The work is the result of a task, so that Dask makes it again if the workers that have it go away.
+        # The bytes are the result of a task, so that Dask makes it again if the workers that have them go away.
         if shipped is None or shipped.status in ("cancelled", "error"):
             with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
-                shipped = self._client.submit(Shipped, data, key=f"smoothplan-work-{uuid.uuid4().hex}", pure=False)
+                shipped = self._client.submit(bytes, data, key=f"smoothplan-work-{uuid.uuid4().hex}", pure=False)
             self._works[batch.work] = data, shipped
         order = shipped, batch.chunks, self._limits, batch.careful, version("smoothplan")
         batch.ticket = self._client.submit(compute, *order, key=f"smoothplan-{uuid.uuid4().hex}", pure=False)
@@ -239,41 +225,20 @@ def _local(distributed: Any, workers: int, memory: int | None) -> Iterator[Any]:
 
 
 def pack(work: Work) -> bytes:
-    """Work in bytes, for another process.
-
-    Functions and classes from scripts, notebooks and modules that are not installed travel by value, with the globals
-    that they use; everything from installed packages is imported on the other side.
+    """Work in bytes, for another process. Functions and classes of scripts and notebooks travel by value.
 
     Raises:
         TypeError: something in it cannot be copied, such as a lock.
     """
     import cloudpickle
-    import numba.cloudpickle  # a copy of its own, for the functions that Numba compiles
 
-    own = [module for name, module in list(sys.modules.items()) if name != "__main__" and _is_own(name, module)]
     try:
-        with ExitStack() as registered:
-            for pickler in (cloudpickle, numba.cloudpickle):
-                for module in own:
-                    if module.__name__ not in pickler.list_registry_pickle_by_value():
-                        pickler.register_pickle_by_value(module)
-                        registered.callback(pickler.unregister_pickle_by_value, module)
-            return bytes(cloudpickle.dumps(work))
+        return bytes(cloudpickle.dumps(work))
     except Exception as error:  # objects of users may refuse in any way
         raise TypeError(
             f"this simulator cannot be sent to other processes: {error}; keep what cannot be copied out of it, create "
             "it on first use, or use workers=1"
         ) from error
-
-
-def _is_own(name: str, module: Any) -> bool:
-    """Whether a module is the user's own: neither smoothplan's nor in a folder of Python or of installed packages."""
-    file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
-    if not file or name != module.__name__ or name.partition(".")[0] == __name__.partition(".")[0]:
-        return False
-    path = Path(file).resolve()
-    python = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib")]
-    return {"site-packages", "dist-packages"}.isdisjoint(path.parts) and not any(map(path.is_relative_to, python))
 
 
 # In other processes: workers of Dask, and their children
@@ -308,46 +273,37 @@ def serve() -> None:
     main(sys.argv[1:])
 
 
-class Shipped:
-    """Work on a worker: unpacked once, in bytes if it travels on. Dask forgets it when its run is over."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.warm: set[str] = set()  # the kinds of chunks that it has computed
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Shipped, (self._data,)
-
-    @cached_property
-    def work(self) -> Work:
-        """The work itself. Only bytes that this program has packed are unpacked: they can run any code."""
-        try:
-            found: Work = pickle.loads(self._data)
-            return found
-        except BaseException as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise RuntimeError(f"this simulator cannot be set up in another process: {reason}") from error
+@lru_cache(maxsize=2)  # batches of a run have the same work
+def _unpacked(data: bytes) -> Work:
+    """The work in bytes. Only bytes that this program has packed are unpacked: they can run any code."""
+    try:
+        found: Work = pickle.loads(data)
+        return found
+    except BaseException as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise RuntimeError(f"this simulator cannot be set up in another process: {reason}") from error
 
 
-def compute(shipped: Shipped, chunks: list[Chunk[Any]], limits: Limits, careful: bool, wanted: str) -> Done:
+def compute(data: bytes, chunks: list[Chunk[Any]], limits: Limits, careful: bool, wanted: str) -> Done:
     """Computes a batch on a worker, or carefully in a child of it, with the wanted version of smoothplan."""
     here = version("smoothplan")
     if here != wanted:
         raise RuntimeError(f"a worker has smoothplan {here}: install version {wanted} there")
     if careful:
-        return _in_child(shipped, chunks, limits)
+        return _in_child(data, chunks, limits)
     with Path(os.devnull).open("w") as nowhere:
-        return _computed(shipped, chunks, limits, nowhere)
+        return _computed(data, chunks, limits, nowhere)
 
 
 _one_limited = threading.Lock()  # the timer of faulthandler is one for the process
+_warm: set[tuple[int, str]] = set()  # works, and kinds of chunks, that this process has computed
 
 
 def _computed(
-    shipped: Shipped, chunks: list[Chunk[Any]], limits: Limits, late: IO[str], notes: "_Notes | None" = None
+    data: bytes, chunks: list[Chunk[Any]], limits: Limits, late: IO[str], notes: "_Notes | None" = None
 ) -> Done:
     """Computes chunks in this process. It ends, with its traceback in a file, if one of them takes too long."""
-    work = shipped.work
+    work = _unpacked(data)
 
     @contextmanager
     def around(chunk: Chunk[Any]) -> Iterator[None]:
@@ -360,13 +316,13 @@ def _computed(
             yield
             return
         with _one_limited:
-            seconds = limits[chunk.draw.__qualname__ not in shipped.warm]
-            faulthandler.dump_traceback_later(seconds, exit=True, file=late)
+            kind = hash(data), chunk.draw.__qualname__
+            faulthandler.dump_traceback_later(limits[kind not in _warm], exit=True, file=late)
             try:
                 yield
             finally:
                 faulthandler.cancel_dump_traceback_later()
-        shipped.warm.add(chunk.draw.__qualname__)
+        _warm.add(kind)
 
     before = watcher.set(notes)
     try:
@@ -378,7 +334,7 @@ def _computed(
     return done
 
 
-def _in_child(shipped: Shipped, chunks: list[Chunk[Any]], limits: Limits) -> Done:
+def _in_child(data: bytes, chunks: list[Chunk[Any]], limits: Limits) -> Done:
     """Computes a batch in a child process. If that dies, the simulator is to blame."""
     import cloudpickle
     import distributed
@@ -388,7 +344,7 @@ def _in_child(shipped: Shipped, chunks: list[Chunk[Any]], limits: Limits) -> Don
     most, used = 0.95 * limit, 0  # the share at which Dask ends a worker
     with tempfile.TemporaryDirectory(prefix="smoothplan-") as name:
         folder = Path(name)
-        (folder / "batch").write_bytes(cloudpickle.dumps((shipped, chunks, limits)))
+        (folder / "batch").write_bytes(cloudpickle.dumps((data, chunks, limits)))
         child = _start_python("compute_in_child", name)
         try:
             while child.poll() is None and used <= most:
@@ -414,8 +370,9 @@ def _in_child(shipped: Shipped, chunks: list[Chunk[Any]], limits: Limits) -> Don
     row = int.from_bytes(found["call"][:8], "little") - 1
     chunk, states, actions, words = pickle.loads(found["call"][8:])
     guilty = row if 0 <= row < len(actions) else 0 if len(actions) == 1 else None
-    call = Call(states, actions, words, shipped.work.seed, chunk, guilty)
-    where = "in compiled code, of which engine='batched' names the call; it begins with " * shipped.work.compiled
+    work = _unpacked(data)
+    call = Call(states, actions, words, work.seed, chunk, guilty)
+    where = "in compiled code, of which engine='batched' names the call; it begins with " * work.engine.compiled
     error = SimulatorError(f"{reason} ({where}{call.place()})", call)
     if late:
         error.add_note(f"in a worker process:\n{late}")
@@ -427,8 +384,8 @@ def compute_in_child() -> None:
     folder = Path(sys.argv[1])
     _end_with_parent(lambda: os._exit(1))
     with (folder / "late").open("w") as late, (folder / "call").open("wb") as file:
-        shipped, chunks, limits = pickle.loads((folder / "batch").read_bytes())
-        done = _computed(shipped, chunks, limits, late, _Notes(file.fileno()))
+        data, chunks, limits = pickle.loads((folder / "batch").read_bytes())
+        done = _computed(data, chunks, limits, late, _Notes(file.fileno()))
     (folder / "new").write_bytes(pickle.dumps(done))
     (folder / "new").rename(folder / "done")
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib.metadata import version
 from typing import Any, get_args
 from zlib import crc32
@@ -19,7 +18,7 @@ from numpy.typing import ArrayLike
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats
 from smoothplan.base.compiling import announcing, working_time
-from smoothplan.base.records import Arrays, Record
+from smoothplan.base.records import Record
 from smoothplan.base.stopping import Stopped, StopSignal
 from smoothplan.models.model import GenerativeModel, Oracle, SimulatorError, Transition, action_names, required_model
 from smoothplan.models.tabular import TabularModel
@@ -154,7 +153,6 @@ def plan(
         worker_memory=worker_memory,
         checkpoint=checkpoint,
         identity=identity,
-        probe=partial(_probe, root),
     ) as (force, display):
         run = planner.start(root)
 
@@ -163,7 +161,12 @@ def plan(
             found = run.result()
             return _result(planner, root, replace(found, calls=found.calls + force.abandoned), status)
 
-        status = drive(lambda: run.run(force, display), lambda: result("interrupted"))
+        def work() -> Status:
+            if force.checkpoint is not None:
+                _compare_simulators(force.checkpoint, root)
+            return run.run(force, display)
+
+        status = drive(work, lambda: result("interrupted"))
         found = result(status)
         display.update(found.calls, found.interval, getattr(found.details, "progress", None))
         display.end(status)
@@ -185,7 +188,6 @@ def session(
     worker_memory: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     identity: Mapping[str, str] | None = None,
-    probe: Callable[[], Arrays] | None = None,
     signals: bool = True,
 ) -> Iterator[tuple[Workers, Display]]:
     """Opens workers, stop signal, progress display, compile notice and checkpoint; closes them whatever happens.
@@ -197,15 +199,12 @@ def session(
         max_seconds: stops the work; on the clock of `working_time`.
         begun: when that time began; now by default.
         identity: of the run, for its checkpoint.
-        probe: see `Workers`.
         signals: whether Ctrl-C and SIGTERM stop the work with a valid result; otherwise they have their usual effect.
     """
     begun = working_time() if begun is None else begun
     display = Display(progress, title=title, unit=unit, epsilon=epsilon, max_calls=max_calls, max_seconds=max_seconds)
     stop_signal = StopSignal(None if max_seconds is None else begun + max_seconds, chunk_seconds)
-    force = Workers(
-        workers, chunk_seconds=chunk_seconds, worker_memory=worker_memory, stop_signal=stop_signal, probe=probe
-    )
+    force = Workers(workers, chunk_seconds=chunk_seconds, worker_memory=worker_memory, stop_signal=stop_signal)
     if checkpoint is not None:  # opened last: no mistake in an argument leaves a file behind
         force.checkpoint = Checkpoint(checkpoint, identity or {})
     with (
@@ -280,19 +279,23 @@ def model_identity(model: GenerativeModel, state: Any) -> dict[str, str]:
     return {"version": version("smoothplan")} | found
 
 
-def _probe(root: Root) -> Arrays:
-    """The outcomes of a few simulator calls at the root, and of one after each, which the run does not count.
+def _compare_simulators(checkpoint: Checkpoint, root: Root) -> None:
+    """Makes a few simulator calls at the root, and one after each, and compares them with those of an earlier run.
 
-    Nothing for a table, whose content is part of the identity.
+    The run does not count them. The content of a table is part of the identity.
     """
     if isinstance(root.model, TabularModel):
-        return {}
+        return
     oracle = Oracle(root.model, root.seed, role="probe")
     first = oracle.sample(repeated(root.state, root.model.actions), np.arange(root.model.actions))
     further = first.next_states[~first.terminals]
     second = oracle.sample(further, np.zeros(len(further), dtype=np.int64))
-    both = zip(first, second, strict=True)
-    return {name: np.concatenate(pair) for name, pair in zip(Transition._fields, both, strict=True)}
+    found = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in Transition._fields}
+    before = checkpoint.snapshot("probe")
+    if before is None:
+        checkpoint.keep("probe", found)
+    elif not all(np.array_equal(found[name], before[name]) for name in found):
+        raise checkpoint.refuse_simulator("a call")
 
 
 def _result(planner: Planner, root: Root, found: Snapshot, status: Status) -> PlanResult:

@@ -11,7 +11,6 @@ from smoothplan.base.records import Arrays, Readable
 from smoothplan.models.model import GenerativeModel
 from smoothplan.run.progress import Display, GapProgress
 from smoothplan.run.workers import Workers
-from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup
 
 Status = Literal["converged", "completed", "max_calls", "max_seconds", "interrupted", "terminal"]
@@ -62,10 +61,6 @@ class Root:
         """Whether this share of the time limit has passed."""
         return self.max_seconds is not None and working_time() - self.begun > share * self.max_seconds
 
-    def require_possible(self, backup: Backup, proved: tuple[float, float]) -> None:
-        """Raises `ModelError` if a proved interval of the root's value contradicts the declared values."""
-        curvature.require_possible(self.model, backup, proved, self.state)
-
     def backed_up(self, backup: Backup, q: Floats, method: Literal["value", "policy"] = "value") -> Floats:
         """F or its policy at the root for a batch of action values [n, K]."""
         states = np.repeat(np.asarray(self.state)[None], len(q), axis=0)
@@ -107,17 +102,6 @@ class History:
         """The snapshots, of which the last is the present state."""
         earlier = [snapshot for snapshot in self.snapshots if snapshot.calls < calls]
         return (*earlier, HistoryPoint(calls, intervals.copy()))
-
-
-class Details(Protocol):
-    """The part of a result that is particular to its planner."""
-
-    @property
-    def support(self) -> Support:
-        """The basis of the result's interval."""
-
-    def summary(self) -> str:
-        """The details in words."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +204,7 @@ class Snapshot:
     samples: int  # root samples
     epsilon: float  # the accuracy wanted
     delta: float  # the probability that an interval fails, at most
-    details: GapDetails | ReferenceDetails | Details | None = None  # particular to the planner
+    details: GapDetails | ReferenceDetails | Any = None  # particular to the planner: `support`, and `summary` in words
 
 
 class Run(Protocol):

@@ -18,7 +18,7 @@ import numpy as np
 from smoothplan.base import arguments
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.stopping import Stopped, StopSignal, current
-from smoothplan.run.checkpoint import Checkpoint, CheckpointError, ChunkRow
+from smoothplan.run.checkpoint import Checkpoint, ChunkRow
 from smoothplan.run.chunks import Batch, Chunk, ClusterError, Done, Outcome, Sums, T, Work
 from smoothplan.run.cluster import DaskPool
 
@@ -74,11 +74,10 @@ class Workers(AbstractContextManager["Workers"]):
             or a Dask client.
         chunk_seconds: seconds that one chunk may take. Chunks are then computed in processes, which can be ended.
         worker_memory: bytes that a process on this machine may use; a fair share of the machine's memory by default.
-        checkpoint: outcomes are written there before they count, and looked up.
-        probe: makes a few simulator calls, which a run that continues from snapshots makes again and compares.
         stop_signal: stops the run.
 
     Attributes:
+        checkpoint: outcomes are written there before they count, and looked up, if it is set.
         abandoned: simulator calls of the chunk that failed or, in this thread, was stopped. No outcome includes them.
     """
 
@@ -88,8 +87,6 @@ class Workers(AbstractContextManager["Workers"]):
         *,
         chunk_seconds: float | None = None,
         worker_memory: int | None = None,
-        checkpoint: Checkpoint | None = None,
-        probe: Callable[[], Arrays] | None = None,
         stop_signal: StopSignal | None = None,
     ) -> None:
         # Dask tells a client from other objects, when work begins.
@@ -98,11 +95,10 @@ class Workers(AbstractContextManager["Workers"]):
         self._memory = None if worker_memory is None else arguments.whole("worker_memory", worker_memory)
         if worker_memory is not None and not isinstance(self._wanted, int):
             raise ValueError("worker_memory is for processes on this machine: give `dask worker` its --memory-limit")
-        self.checkpoint, self._probe = checkpoint, probe
-        self._verified: set[str] = set()  # kinds of chunks of which one was computed again, and compared
+        self.checkpoint: Checkpoint | None = None
         self.stop_signal = stop_signal or StopSignal()
         self.abandoned = 0
-        self._started = False
+        self._verified: set[str] = set()  # kinds of chunks of which one was computed again, and compared
         self._pool: ThreadPool | DaskPool | None = None
         self._pace: dict[str, float] = {}  # seconds of a chunk
 
@@ -117,7 +113,7 @@ class Workers(AbstractContextManager["Workers"]):
             if self._pool is not None:
                 last.callback(self._pool.close)
                 with suppress(ClusterError):  # whatever ended the run comes first
-                    self._receive(self._pool, 0.0)
+                    self._receive(0.0)
 
     def in_order(self, work: Work, chunks: Iterable[Chunk[T]]) -> Generator[tuple[Chunk[T], Outcome[T]], None, None]:
         """Computes chunks and yields each with its outcome, in their order. Chunks are asked for as they are needed.
@@ -127,10 +123,9 @@ class Workers(AbstractContextManager["Workers"]):
             SimulatorError: a simulator failed; the outcomes before its chunk have been yielded.
             ClusterError: the cluster is gone.
         """
-        if not self._started:
-            self._pool, self._started = self._pool_for(work), True
-        pool = self._pool
-        for chunk, outcome in self._here(work, chunks) if pool is None else self._elsewhere(pool, work, chunks):
+        if self._pool is None:
+            self._pool = self._pool_for(work)
+        for chunk, outcome in self._here(work, chunks) if self._pool is None else self._elsewhere(work, chunks):
             yield chunk, outcome
             self.stop_signal.check()
 
@@ -139,7 +134,7 @@ class Workers(AbstractContextManager["Workers"]):
         if isinstance(self._wanted, int) and self._seconds is None and self._memory is None:
             if self._wanted == 1:
                 return None
-            if work.compiled:
+            if work.engine.compiled:
                 return ThreadPool(self._wanted)
         return DaskPool(self._wanted, work, self._seconds, self._memory)
 
@@ -153,9 +148,9 @@ class Workers(AbstractContextManager["Workers"]):
                 self._write(work, [chunk], [outcome])
             yield chunk, outcome
 
-    def _elsewhere(
-        self, pool: ThreadPool | DaskPool, work: Work, chunks: Iterable[Chunk[T]]
-    ) -> Iterator[tuple[Chunk[T], Outcome[T]]]:
+    def _elsewhere(self, work: Work, chunks: Iterable[Chunk[T]]) -> Iterator[tuple[Chunk[T], Outcome[T]]]:
+        pool = self._pool
+        assert pool is not None
         batches = self._batches(pool, work, chunks)
         waiting: deque[Batch] = deque()  # in their order, done or not
         while True:
@@ -171,7 +166,7 @@ class Workers(AbstractContextManager["Workers"]):
             first = waiting.popleft()
             while first.done is None:
                 self.stop_signal.check()
-                self._receive(pool, 0.05)
+                self._receive(0.05)
             yield from zip(first.chunks, first.done.outcomes, strict=False)
             self._raise(first.done)
 
@@ -201,9 +196,9 @@ class Workers(AbstractContextManager["Workers"]):
         if batch:
             yield Batch(work, batch)
 
-    def _receive(self, pool: ThreadPool | DaskPool, seconds: float) -> None:
+    def _receive(self, seconds: float) -> None:
         """Waits a little, and receives the batches that are done, in any order."""
-        for batch in pool.receive(seconds):
+        for batch in () if self._pool is None else self._pool.receive(seconds):
             assert batch.done is not None
             self._write(batch.work, batch.chunks, batch.done.outcomes)
             for chunk, outcome in zip(batch.chunks, batch.done.outcomes, strict=False):
@@ -219,10 +214,7 @@ class Workers(AbstractContextManager["Workers"]):
         if row is None or chunk.draw.__qualname__ not in self._verified:
             self._verified.add(chunk.draw.__qualname__)
             return None
-        try:
-            return Outcome(Sums.read(row.numbers), row.calls, 0.0)
-        except ValueError as error:
-            raise CheckpointError(f"chunk {chunk.number} of the checkpoint cannot be read: {error}") from error
+        return Outcome(Sums.read(row.numbers), row.calls, 0.0)
 
     def _write(self, work: Work, chunks: Sequence[Chunk[Any]], outcomes: Sequence[Outcome[Sums]]) -> None:
         """Writes outcomes to the checkpoint; one that is there already must be the same, bit for bit."""
@@ -235,7 +227,7 @@ class Workers(AbstractContextManager["Workers"]):
             if before is None:
                 new.append((chunk.number, row))
             elif before != row:
-                raise _other_simulator(self.checkpoint, f"chunk {chunk.number}")
+                raise self.checkpoint.refuse_simulator(f"chunk {chunk.number}")
         if new:
             self.checkpoint.add(new)
 
@@ -252,14 +244,12 @@ class Workers(AbstractContextManager["Workers"]):
         """Restores a snapshot from before the run was resumed; whether there was any."""
         if self.checkpoint is None or (arrays := self.checkpoint.snapshot(name)) is None:
             return False
-        self._compare_probe(self.checkpoint)
         restore(arrays)
         return True
 
     def keep(self, name: str, saved: Callable[[], Arrays]) -> None:
         """Writes arrays to the checkpoint, if there is one, in place of earlier ones of that name."""
         if self.checkpoint is not None:
-            self._compare_probe(self.checkpoint)
             self.checkpoint.keep(name, saved())
 
     def in_slices(self, search: Any, explore: Callable[[int, int], tuple[int, bool]], max_calls: int | None) -> bool:
@@ -304,21 +294,3 @@ class Workers(AbstractContextManager["Workers"]):
                 return over
             if stopped:
                 self.stop_signal.check()
-
-    def _compare_probe(self, checkpoint: Checkpoint) -> None:
-        """Once: makes the calls of the probe, and compares them with those of an earlier run or keeps them."""
-        probe, self._probe = self._probe, None
-        if probe is None:
-            return
-        found, before = probe(), checkpoint.snapshot("probe")
-        if before is None:
-            checkpoint.keep("probe", found)
-        elif found.keys() != before.keys() or not all(np.array_equal(found[name], before[name]) for name in found):
-            raise _other_simulator(checkpoint, "a call")
-
-
-def _other_simulator(checkpoint: Checkpoint, repeated: str) -> CheckpointError:
-    return checkpoint.refuse(
-        f"is of another simulator: {repeated} that is made again has another outcome. The simulator, its data, a "
-        "library or the processor has changed, or the simulator does not take all its randomness from rng"
-    )
