@@ -225,7 +225,7 @@ def _(forecast: Forecast) -> str:
 def _(forecast: Forecast) -> str:
     schedule, most = forecast.schedule, 30  # rows that fit on a screen
     last = len(schedule.levels) - 1
-    rows = [["level", "kind", "N", "debias", "n", "Q̂ from", "X from", "pairs from", "M", "bias", "deviation", "calls"]]
+    rows = [["level", "kind", "N", "debias", "n", "Q from", "X from", "pairs from", "M", "bias", "deviation", "calls"]]
     for row in range(last, max(last - most, -1), -1):
         level, is_root = schedule.levels[row], row == last
         proved = schedule.sample if is_root else schedule.certificates[row]

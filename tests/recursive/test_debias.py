@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +12,7 @@ from smoothplan.recursive import debias as debiasing
 from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.debias import DEBIASING, Debiased, central_moments, left_over
 from smoothplan.theory.backups import LogSumExp
+from tests.attack.curvatures import joint_cumulant
 from tests.attack.levels import Laws, Outcomes, in_place_of_value
 from tests.recursive.common import entropy_problem
 
@@ -58,36 +58,16 @@ def test_moments_of_the_reference_approach_those_of_normal_variables(actions: in
     np.testing.assert_allclose([found.second**2, found.fourth**4, found.sixth**6], moments, rtol=1e-6)
 
 
-def joint_cumulant(weights: Floats, variables: list[Floats]) -> Floats:
-    """κ of variables on points with weights, all [n, m], by all partitions, [n]."""
-
-    def partitions(items: list[int]) -> Iterator[list[list[int]]]:
-        if not items:
-            yield []
-            return
-        first, *rest = items
-        for others in partitions(rest):
-            yield [[first], *others]
-            for place in range(len(others)):
-                yield [*others[:place], [first, *others[place]], *others[place + 1 :]]
-
-    total = np.zeros(len(weights))
-    for blocks in partitions(list(range(len(variables)))):
-        moments = [(weights * np.prod([variables[i] for i in block], axis=0)).sum(axis=1) for block in blocks]
-        total += (-1.0) ** (len(blocks) - 1) * math.factorial(len(blocks) - 1) * np.prod(moments, axis=0)
-    return total
-
-
 # --- What noise leaves of the bias
 
 
 def expanded(case: Case) -> Floats:
     """The terms c₂, c₃, c₂₂, c₄, c₃₂ and c₅ of Lemma 3.1, of the mean of all N returns."""
     n, eta, every = case.samples, case.backup.temperature, range(len(case.low))
-    policy, indicators = case.backup.policy(case.mean)[None], np.eye(len(case.low))[:, None]
+    policy, indicators = case.backup.policy(case.mean), np.eye(len(case.low))
 
     def partial(*of: int) -> float:
-        return float(joint_cumulant(policy, [indicators[a] for a in of])[0]) / eta ** (len(of) - 1)
+        return joint_cumulant(indicators[:, list(of)], policy) / eta ** (len(of) - 1)
 
     p, q, w = case.chance, 1.0 - case.chance, case.width
     k2, k3 = w**2 * p * q, w**3 * p * q * (q - p)

@@ -1,7 +1,7 @@
 """Both engines against the naive recursion and against exact distributions; calls against forecasts."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal
@@ -19,9 +19,8 @@ from smoothplan.recursive.compiled import CompiledEngine
 from smoothplan.recursive.level import Level
 from smoothplan.recursive.schedule import Schedule
 from smoothplan.run.chunks import Engine, Sums
-from smoothplan.theory.backups import HardMax, LogSumExp, OptimalTransport, SoftmaxMixture
+from smoothplan.theory.backups import HardMax, LogSumExp, SoftmaxMixture
 from smoothplan.theory.curvature import Problem
-from tests.common import in_the_plane
 from tests.naive import (
     DIGITS,
     Built,
@@ -36,7 +35,6 @@ from tests.naive import (
 )
 
 ENGINES = ("batched", "compiled")
-EngineName = Literal["batched", "compiled"]
 FALSE_ALARM = 1e-6 / 1000
 """Of one statistical comparison; there are fewer than 1000 in this file, so 1e-6 for all of them."""
 
@@ -310,47 +308,7 @@ def test_sums_of_a_large_chunk_are_rounded_by_less_than_confidence_sequences_all
         assert sums.squares == pytest.approx(count * reward**2, rel=1e-12)
 
 
-# --- A vectorised simulator and its tabular twin --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("row", [4, 5, 7])
-def test_a_vector_model_agrees_with_its_tabular_twin(row: int) -> None:
-    """States of two numbers, a reference that is a function of them. False-alarm rate 1e-6 for the whole file."""
-    tabular = random_model(8, actions=2, discount=0.6, kind="successor", terminal=0.2)
-    vector = in_the_plane(tabular)
-    table = np.random.default_rng(0).dirichlet(np.ones(2), size=tabular.states)
-
-    def reference(states: Any) -> Floats:
-        positions = np.asarray(states)
-        return np.asarray(table[(positions if positions.ndim == 1 else positions[:, 0]).astype(np.int64)])
-
-    backup = OptimalTransport(cost=[[0.0, 1.0], [0.6, 0.1]], tau=0.7, lam=0.6, reference=reference)
-    problem = Problem.of(vector, backup)
-    assert problem == Problem.of(tabular, backup)
-    levels = table_of_all_kinds(problem.middle)
-    schedule = Schedule(problem, levels[: row + 1], 1, 1.0, 0.1)
-    states = np.repeat([[2.0, 0.0]], 20_000, axis=0)
-    oracle = Oracle(vector, row)
-    samples = np.round(BatchedEngine(schedule, backup)._sample(oracle, row, states), DIGITS)
-    naive = Naive(problem, levels, backup, tabular, randomly(row))
-    same_distribution(np.round([naive.sample(row, 2) for _ in range(2 * NAIVE_SAMPLES)], DIGITS), samples)
-    expected = sum(naive.calls) / (2 * NAIVE_SAMPLES)
-    assert oracle.calls / len(states) == pytest.approx(expected, rel=0.1)
-
-
 # --- Whole runs: the forecast is the count --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def to_the_end(monkeypatch: pytest.MonkeyPatch) -> Callable[..., sp.PlanResult]:
-    """Runs a planner with a given schedule in place of its own, without stopping early."""
-
-    def run(planner: Any, schedule: Schedule, model: sp.TabularModel, engine: EngineName) -> sp.PlanResult:
-        whole = replace(schedule, early_stopping=False)
-        monkeypatch.setattr(type(planner), "schedule", lambda self, model: whole)
-        return sp.plan(planner, model, 0, seed=1, engine=engine)
-
-    return run
 
 
 RUNS: dict[str, Any] = {
@@ -365,36 +323,14 @@ RUNS: dict[str, Any] = {
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_full_run_makes_the_calls_of_its_forecast(
-    name: str, engine: EngineName, to_the_end: Callable[..., sp.PlanResult]
+    name: str, engine: Literal["batched", "compiled"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the digit: without order-2 levels, and as printed, where equal pairs are drawn too."""
+    """To the digit: without order-2 levels, and as printed, where equal pairs are drawn too. It does not stop early."""
     planner, model = RUNS[name], random_model(21, actions=2, discount=0.2, kind="bernoulli")
-    schedule = planner.schedule(model)
-    result = to_the_end(planner, schedule, model, engine)
+    schedule = replace(planner.schedule(model), early_stopping=False)
+    monkeypatch.setattr(type(planner), "schedule", lambda self, model: schedule)
+    result = sp.plan(planner, model, 0, seed=1, engine=engine)
     assert any(level.kind == "order-2" for level in schedule.levels) == (name == "printed second")
     assert result.calls == schedule.calls > 1000
     exact = sp.exact.solve(model, planner.backup).values[0]
     assert result.interval[0] <= exact <= result.interval[1]
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_full_run_with_order_2_levels_and_terminal_states_stays_below_its_forecast(
-    engine: EngineName, to_the_end: Callable[..., sp.PlanResult]
-) -> None:
-    """A root of order 2 over a small table, on a model without and on one with terminal states."""
-    for terminal in (0.0, 0.3):
-        model = random_model(22, actions=3, discount=0.3, kind="bernoulli", terminal=terminal)
-        backup = LogSumExp(0.5)
-        levels = (
-            Level("constant"),
-            Level("plug-in", samples=3, reference=0),
-            Level("order-1", samples=2, reference=1, linear=1),
-            Level("order-2", samples=200, reference=1, linear=2, quadratic=1, pairs=2),
-        )
-        schedule = Schedule(Problem.of(model, backup), levels, 500, 0.5, 0.1)
-        result = to_the_end(sp.SparseSampling(backup, epsilon=0.5), schedule, model, engine)
-        assert result.samples == 500 + 3 * 200
-        least = replace(schedule, levels=tuple(replace(level, pairs=0) for level in schedule.levels)).calls
-        assert (0 if terminal else least) < result.calls < schedule.calls
-        exact = sp.exact.solve(model, backup).values[0]
-        assert result.interval[0] <= exact <= result.interval[1]

@@ -132,21 +132,6 @@ def test_calls_go_to_the_actions_that_are_hard_to_tell_apart() -> None:
     assert calls[:2].min() > 5 * calls[2:].max() > 0
 
 
-@pytest.mark.parametrize(("order", "debias", "least", "most"), [(1, 0, 2.8, 4.0), (2, 0, 2.5, 3.1), (1, 2, 2.2, 2.7)])
-def test_the_price_of_a_radius_has_the_exponent_of_its_levels(
-    order: int, debias: int, least: float, most: float
-) -> None:
-    """2 + α: towards 4 with levels of order 1, 3 with those of order 2, 2⅔ where two terms are cancelled."""
-    problem = Problem.of(twins(0.0), SMOOTH)
-    radii = [2.0**-k for k in range(8, 13)]
-    rungs = [ladder(problem, radius, 0.05, order, debias)[1][-1] for radius in radii]
-    slope = -np.polyfit(np.log(radii), np.log([rung.price for rung in rungs]), 1)[0]
-    assert least <= slope <= most
-    # The bias is about α/(2 + α) of the radius.
-    for rung in rungs:
-        assert rung.through.bias / rung.radius == pytest.approx((slope - 2.0) / slope, abs=0.1)
-
-
 # Ladders
 
 

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
-from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.level import Bounds, Level, certify
 from smoothplan.theory.backups import HardMax, LogSumExp, SoftmaxMixture
 from smoothplan.theory.curvature import Problem
 from studies.errata_measures import taylor
-from tests.common import declaring, ordinary_values
 from tests.naive import Distribution, Exact, random_model, transport, with_own_shifts
 from tests.recursive.common import entropy_problem
 
@@ -127,37 +125,6 @@ def test_certificates_hold_exactly_with_declared_values(backup: SoftmaxMixture, 
             assert found.values[-1] > problem.values[1] + 0.5
 
 
-def test_action_values_are_bounded_by_what_they_lead_to() -> None:
-    """No ordinary action value exceeds the largest optimal value, and a poor one may be below the smallest."""
-    for name, (model, backup) in ((name, SMALL[name](1)) for name in SMALL):
-        declared = declaring(model, value_range=ordinary_values(model))
-        problem = Problem.of(declared, backup)
-        q = sp.exact.solve(declared, backup, tolerance=1e-10).q[~model.terminal]
-        low, high = problem.action_values
-        assert low - ROUNDING <= q.min() <= q.max() <= high + ROUNDING, name
-        assert np.ptp(q, axis=1).max() <= problem.action_gap + ROUNDING
-        if backup.temperature == 0.0:
-            assert high <= problem.values[1] < declared.reward_range[1] + declared.discount * problem.values[1]
-
-
-def test_certificates_of_clipping_hold_for_any_interval() -> None:
-    """Intervals that cut nothing, a little, everything, or lie beside all values."""
-    model, backup = SMALL["successor"](1)
-    problem = Problem.of(model, backup)
-    value = float(sp.exact.solve(model, backup, tolerance=1e-10).values[0])
-    ends = np.linspace(problem.values[0] - 1.0, problem.values[1] + 1.0, 6)
-    for low, high in itertools.combinations(ends.tolist(), 2):
-        levels = (
-            Level("constant"),
-            Level("plug-in", samples=2, reference=0, clip=(low, high)),
-            Level("order-1", samples=1, reference=0, linear=0, clip=(low, high)),
-            Level("order-2", samples=1, reference=0, linear=0, quadratic=0, pairs=2, clip=(low, high)),
-        )
-        exact = Exact(problem, levels, backup, model)
-        for row, proved in enumerate(certify(problem, levels)):
-            holds(proved, exact.level(row, 0), value)
-
-
 @pytest.mark.parametrize(
     ("actions", "pairs"),
     [(2, 2), (2, 3), (3, 2), *(pytest.param(*sizes, marks=pytest.mark.full) for sizes in ((3, 3), (4, 2)))],
@@ -177,25 +144,6 @@ def test_order_2_is_unbiased_for_the_taylor_polynomial(actions: int, pairs: int)
             found = exact.around(row, 0, reference.tolist()).mean
             polynomial = taylor(backup, q, reference, order, 0)
             assert found == pytest.approx(polynomial, abs=1e-10)
-
-
-@pytest.mark.parametrize("pairs", [2, 3, 4])
-@pytest.mark.parametrize(("gap", "noise"), [(1.0, 1.0), (1.0, 0.3), (0.2, 0.7), (20.0, 1.0)])
-def test_the_variance_of_the_quadratic_term_is_attained(gap: float, noise: float, pairs: int) -> None:
-    """By all outcomes at K = 2 with p = ½ around Q̂ = 0: a search for large ratios hardly ever meets such a case."""
-    coins = [[(0.5, 0, mean + noise, True), (0.5, 0, mean - noise, True)] for mean in (gap, 0.0)]
-    model, backup = sp.TabularModel.from_outcomes([coins], discount=0.5), LogSumExp(1.0)
-    problem = Problem.of(model, backup)
-    levels = (Level("constant"), Level("order-1", linear=0), Level("order-2", linear=0, quadratic=0, pairs=pairs))
-    exact = Exact(problem, levels, backup, model)
-    first, second = (exact.around(row, 0, [0.0, 0.0]).variance for row in (1, 2))
-    around, through = arithmetic.ReferenceMoments(gap / 2.0, 0.0, 0.0), Bounds(0.0, noise**2, -noise, gap + noise, 1.0)
-    proved = arithmetic.second_order(problem, around, through, through, pairs).variance
-    proved -= arithmetic.first_order(problem, around, through).variance
-    # Both parts are independent, so that variances add. The bound has the second moment, and the error of T₂ once more,
-    # which exceeds the range if the gap is large.
-    mean = gap**2 / 8.0
-    assert second - first + mean**2 == pytest.approx(proved - mean**2, rel=1e-9)
 
 
 @pytest.mark.parametrize("samples", [0, 1, 3, 6])

@@ -34,9 +34,6 @@ fractions = st.floats(0.01, 1.2)
 allowed_kinds = st.sampled_from([(0, 0), (1, 0), (2, 0), (1, 1), (2, 2)])
 
 
-# --- The table of complexities --------------------------------------------------------------------------------------
-
-
 def test_the_problem_is_what_the_model_and_the_backup_say() -> None:
     model = sp.models.garnet(states=20, actions=2, branching=4, discount=0.2, seed=1, reward_kind="bernoulli")
     assert Problem.of(model, LogSumExp(1.0)) == entropy_problem()
@@ -102,17 +99,6 @@ def test_more_kinds_are_never_dearer(discount: float) -> None:
         for kinds, price in calls.items():
             fewer = [other for some, other in calls.items() if some[0] <= kinds[0] and some[1] <= kinds[1]]
             assert price == min(fewer)
-
-
-@pytest.mark.parametrize(
-    ("discount", "most"), [(0.2, 3.05), (0.5, 3.25), pytest.param(0.7, 3.6, marks=pytest.mark.full)]
-)
-def test_wide_supports_do_not_spoil_the_price(discount: float, most: float) -> None:
-    """Nested references widen a support by a factor each: debiased levels have their exponent at every discount."""
-    assert slope(entropy_problem(discount), (2, 2), [1e-5, 1e-6]) <= most
-
-
-# --- Arithmetic of schedules ----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None)
