@@ -5,7 +5,6 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -47,38 +46,27 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
 
 def test_working_time_stands_still(fake: FakeTime) -> None:
     """Within nested pauses, which count once; seen from another thread, as while one compiles."""
-    seen: list[float] = []
     fake.now += 1.0
     with paused_clock():
         fake.now += 10.0
         with paused_clock():
             fake.now += 10.0
-        thread = threading.Thread(target=lambda: seen.append(working_time()))
-        thread.start()
-        thread.join()
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(working_time).result() == 1001.0
         fake.now += 10.0
     fake.now += 1.0
-    assert seen == [1001.0]
     assert working_time() == 1002.0
 
 
 def test_pauses_of_threads_count_once(fake: FakeTime) -> None:
-    first, second = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        with paused_clock():
-            first.set()
-            second.wait()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    first.wait()
-    with paused_clock():
+    with ThreadPoolExecutor(1) as other:
+        first, second = paused_clock(), paused_clock()
+        other.submit(first.__enter__).result()
+        with second:
+            fake.now += 5.0
+        assert working_time() == 1000.0
         fake.now += 5.0
-    assert working_time() == 1000.0
-    fake.now += 5.0
-    second.set()
-    thread.join()
+        other.submit(first.__exit__, None, None, None).result()
     assert working_time() == 1000.0
 
 

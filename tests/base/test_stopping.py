@@ -3,11 +3,9 @@
 import os
 import pickle
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -93,29 +91,6 @@ def test_handlers_of_the_user_stay() -> None:
         assert noted == ["mine"]
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def test_a_signal_within_a_signal_does_not_deadlock() -> None:
-    """A second signal may come at any line of what the first one does, even with a lock held."""
-    stop = StopSignal()
-    inside: list[str] = []
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if event == "line" and len(inside) < 100:
-            inside.append(frame.f_code.co_name)
-            stop.pull()
-        return trace
-
-    def run() -> None:
-        sys.settrace(trace)
-        stop.pull()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(10)
-    assert not thread.is_alive()
-    assert inside
-    assert stop.is_pulled
 
 
 def test_no_other_thread_or_process_is_stopped() -> None:

@@ -15,7 +15,7 @@ import pytest
 import smoothplan as sp
 from smoothplan import specs
 from smoothplan.base.stopping import Stopped
-from smoothplan.bounds.rounds import Rounds, root_intervals
+from smoothplan.bounds.rounds import Rounds
 from smoothplan.chains.batched import BatchedChains, largest_gap
 from smoothplan.chains.cruiser import bias
 from smoothplan.models.model import Oracle
@@ -249,18 +249,6 @@ def test_a_slow_backup_keeps_to_the_time_limit() -> None:
     result = sp.plan(sp.OTGapE(Slow(sp.Tsallis(0.5)), 0.001), small(0.6), state=0, max_seconds=1.0)
     assert result.status == "max_seconds"
     assert holds(result, small(0.6), sp.Tsallis(0.5))
-
-
-def test_a_search_is_saved_and_restored() -> None:
-    model, backup = small(0.6), sp.Tsallis(0.3)
-    planner = sp.OTGapE(backup, 0.01)
-    one, two = begun(planner, model), begun(planner, model)
-    one.explore(0.01, 500, 10**6)
-    two.restore(one.saved())
-    for search in (one, two):
-        search.explore(0.01, 1_000, 10**6)
-    np.testing.assert_array_equal(root_intervals(one), root_intervals(two))
-    assert one.oracle.calls == two.oracle.calls
 
 
 # References made from the simulator

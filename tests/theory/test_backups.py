@@ -133,22 +133,6 @@ def test_quadratic_term_is_a_variance_and_a_paired_difference(actions: int, back
     assert quadratic / 2.0 == pytest.approx(pairs / (4.0 * backup.temperature), abs=1e-12)
 
 
-# Conjugacy
-
-
-@pytest.mark.parametrize("actions", [1, 2, 3, 5])
-@pytest.mark.parametrize("which", range(8))
-def test_value_is_the_conjugate_of_the_regulariser(actions: int, which: int) -> None:
-    backup: Backup = [HardMax(), *smooth_backups(actions), Tsallis(0.3), Tsallis(2.0)][which]
-    rng = np.random.default_rng([which, actions])
-    for q in rng.normal(size=(5, actions)):
-        policy = backup.policy(q)
-        best = float(policy @ q - backup.regulariser(policy))
-        assert float(backup.value(q)) == pytest.approx(best, abs=1e-10)
-        others = np.concatenate([np.eye(actions), rng.dirichlet(np.full(actions, 0.5), size=20)])
-        assert (others @ q - backup.regulariser(others) <= best + 1e-10).all()
-
-
 # Laws, over wild ranges
 
 
@@ -330,15 +314,6 @@ def test_constants_of_priors() -> None:
     for row, offset, value in zip(TABLE, np.asarray(backup.offset), values, strict=True):
         single = OptimalTransport(cost=COST, tau=2.0, lam=0.25, prior=row)
         assert (single.offset, single.at_zero, *single.at_zero_range(3)) == pytest.approx((offset, value, value, value))
-
-
-def test_a_function_ranges_over_all_priors() -> None:
-    rng = np.random.default_rng(17)
-    cost = rng.normal(size=(3, 3))
-    low, high = OptimalTransport(cost=cost, tau=1.0, lam=0.3, prior=by_function).at_zero_range(3)
-    vertices = OptimalTransport(cost=cost, tau=1.0, lam=0.3, prior=np.eye(3))
-    corners = vertices.value(np.zeros((3, 3)), np.arange(3))
-    assert (low, high) == pytest.approx((corners.min(), corners.max()))
 
 
 # Tsallis

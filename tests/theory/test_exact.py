@@ -1,7 +1,6 @@
 """The exact solver against closed forms and independent linear algebra."""
 
 import math
-import tracemalloc
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
@@ -9,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_array
 
 from smoothplan import models
 from smoothplan.base.arguments import Floats
@@ -152,27 +150,6 @@ def test_an_unattainable_tolerance_raises(discount: float, tolerance: float) -> 
             exact.solve(model, backup, tolerance)
     with pytest.raises(ArithmeticError, match=f"tolerance {tolerance:g} is finer"):
         exact.evaluate(model, np.full((20, 3), 1 / 3), tolerance=tolerance)
-
-
-# Size
-
-
-@pytest.mark.full
-def test_a_hundred_thousand_states() -> None:
-    model = models.garnet(states=100_000, actions=5, branching=2, discount=0.7, seed=0, sparsity=0.5)
-    rows = np.repeat(np.arange(500_000), 2)
-    matrix = csr_array((model.probabilities.ravel(), (rows, model.successors.ravel())), shape=(500_000, 100_000))
-    for backup in (HardMax(), LogSumExp(0.2), OptimalTransport(cost=line_cost(5), tau=1.0, lam=0.2)):
-        tracemalloc.start()
-        solution = exact.solve(model, backup, 1e-8)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert solution.error <= 1e-8
-        assert peak < 200e6
-        q = model.rewards + 0.7 * (matrix @ solution.values).reshape(100_000, 5)
-        residual = np.abs(backup.value(q) - solution.values).max()
-        # A residual r means an error of at most r/(1−γ); an error of e, a residual of at most (1+γ)e.
-        assert residual <= 1.7 * solution.error
 
 
 # Errors
