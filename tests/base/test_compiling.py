@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
-from smoothplan.base import compiling, streams
+from smoothplan.base import compiling
 from smoothplan.base.compiling import Compiled, announcing, compiled, load_numba, paused_clock, pointer_to, working_time
 from smoothplan.base.stopping import StopSignal
 from smoothplan.run.records import Root
@@ -160,10 +160,6 @@ def test_a_pointer_leads_to_its_value() -> None:
     assert _through_a_pointer(0.5, np.zeros(1)) == 3.5
     with pytest.raises(NotImplementedError, match="compiled code"):
         pointer_to(1)
-
-
-def test_a_compiled_function_is_pickled_by_name() -> None:
-    assert pickle.loads(pickle.dumps(streams.uniform)) is streams.uniform
 
 
 def test_threads_compile_a_function_once() -> None:
