@@ -134,8 +134,8 @@ def test_it_asks_only_for_states_that_the_simulator_reached() -> None:
 @pytest.mark.parametrize("regressor", [None, LeastSquares()], ids=["hinges", "own"])
 def test_same_seed_same_bits_also_after_a_restart(regressor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if not all transitions are kept, nor all states evaluated."""
-    small = fitted.FITTING._replace(most_transitions=2_000, most_evaluated=300, least_kept=100)
-    monkeypatch.setattr(fitted, "FITTING", small)
+    for name, size in (("MOST_TRANSITIONS", 2_000), ("MOST_EVALUATED", 300), ("LEAST_KEPT", 100)):
+        monkeypatch.setattr(fitted, name, size)
     states = np.arange(LENGTH, dtype=float)[:, None]
     through, early, other, late = (
         sp.FittedReference(corridor(), sp.HardMax(), regressor=regressor, seed=seed) for seed in (5, 5, 6, 0)

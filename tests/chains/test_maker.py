@@ -7,6 +7,7 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
+from smoothplan.base.compiling import working_time
 from smoothplan.chains.fitted import FittedReference
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.maker import ReferenceMaker, default_reference, spend
@@ -93,6 +94,12 @@ def test_a_budget_is_calls_or_time_or_both(monkeypatch: pytest.MonkeyPatch) -> N
         now, made[:] = 0.0, []
         spend(work, lambda: sum(made), calls=calls, until=until)
         assert made == portions
+
+
+def test_a_compiled_simulator_has_a_grid_also_if_time_is_the_limit() -> None:
+    maker = ReferenceMaker(sp.models.mountain_car(), HardMax())
+    maker.make(np.array([-0.5, 0.0]), until=working_time() + 0.1)
+    assert isinstance(maker.reference, GridReference)
 
 
 def test_a_maker_counts_its_own_calls_and_goes_on_where_it_was_saved() -> None:

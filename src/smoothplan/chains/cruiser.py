@@ -465,6 +465,7 @@ class ReferenceRun:
         least = math.sqrt(8.0 * problem.temperature * (1.0 - problem.discount) * max(order_2 - value.estimate, 0.0))
         details = ReferenceDetails(
             reference=samples.claim,
+            made=planner.reference is None,
             order_1=value.estimate,
             order_1_error=value.error,
             policy_interval=(low - truncation.below, min(high + truncation.above, problem.values[1])),

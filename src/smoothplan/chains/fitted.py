@@ -1,10 +1,9 @@
 """A reference fitted to transitions at visited states: for vectors that are too long for a grid."""
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from contextlib import ContextDecorator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,40 +17,25 @@ from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup
 
-
-class FitTuning(NamedTuple):
-    """The numbers that tune a fit."""
-
-    walkers: int = 128  # walks at a time, at most
-    first: int = 256  # states visited before the first fit
-    growth: float = 1.5  # of the number of states from one fit to the next
-    # The share of visited states, the newest ones, that a fit uses, and the number below which it uses all. What poor
-    # policies reach is far from what matters, and costs much: a few hundred such states spoil a fit of thousands.
-    kept: float = 0.75
-    least_kept: int = 2_000
-    improvements: int = 2  # of the policy in every fit
-    sweeps: int = 10  # of the values for each policy; more amplify the noise of few samples
-    most_transitions: int = 1_000_000  # that are kept, so that a fit takes a bounded time
-    most_evaluated: int = 40_000  # states on which a policy is evaluated, for the same reason
-    hinges: int = 300  # at most, and no more than an eighth of the points
-    ridge: float = 30.0  # the penalty on squared weights, in units of one point's squared error
-
-
-FITTING = FitTuning()
+WALKERS = 128  # walks at a time, at most
+FIRST = 256  # states visited before the first fit
+GROWTH = 1.5  # of the number of states from one fit to the next
+# The share of visited states, the newest ones, that a fit uses, and the number below which it uses all. What poor
+# policies reach is far from what matters, and costs much: a few hundred such states spoil a fit of thousands.
+KEPT, LEAST_KEPT = 0.75, 2_000
+IMPROVEMENTS = 2  # of the policy in every fit
+SWEEPS = 10  # of the values for each policy; more amplify the noise of few samples
+# Transitions that are kept and states on which a policy is evaluated, so that a fit takes a bounded time.
+MOST_TRANSITIONS, MOST_EVALUATED = 1_000_000, 40_000
+HINGES = 300  # at most, and no more than an eighth of the points
+RIDGE = 30.0  # the penalty on squared weights, in units of one point's squared error
 
 Features = NDArray[np.float32]
 """[n, p]; single precision halves the time, and its rounding is far below the noise of simulated targets."""
 
-
-_libraries = cache(ThreadpoolController)  # NumPy's linear algebra; looking for it takes a millisecond
-
-
-@contextmanager
-def _in_one_thread() -> Iterator[None]:
-    # The number of threads would decide how sums are rounded. And on a busy machine threads wait for each other: two
-    # took up to ten times as long as one.
-    with _libraries().limit(limits=1, user_api="blas"):
-        yield
+# The number of threads would decide how sums are rounded. And on a busy machine threads wait for each other: two took
+# up to ten times as long as one.
+in_one_thread: ContextDecorator = ThreadpoolController().wrap(limits=1, user_api="blas")
 
 
 class HingeRidge:
@@ -66,13 +50,13 @@ class HingeRidge:
         seed: of the hinges.
     """
 
-    @_in_one_thread()
+    @in_one_thread
     def __init__(self, points: Floats, seed: int) -> None:
         rng, (count, dimensions) = np.random.default_rng(seed), points.shape
         spread = points.std(axis=0)
         self._mean, self._scale = points.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
         self._low, self._high = (end(points, axis=0) for end in (np.min, np.max))
-        hinges = min(FITTING.hinges, count // 8)
+        hinges = min(HINGES, count // 8)
         directions = rng.standard_normal((hinges, dimensions))
         # The number of coordinates that a direction has, the same ones as in a random order.
         sizes = np.array([1, 2, dimensions])[np.arange(hinges) % 3]
@@ -84,14 +68,14 @@ class HingeRidge:
         self._knots = (through * self._directions.T).sum(axis=1)
         self._fitted = self.features(points)
         gram = (self._fitted.T @ self._fitted).astype(np.float64)
-        penalty = np.full(len(gram), FITTING.ridge)
+        penalty = np.full(len(gram), RIDGE)
         penalty[0] = 1e-6  # the constant is free
         self._inverse = np.linalg.inv(gram + np.diag(penalty))
 
     def _standardised(self, points: Floats) -> Features:
         return np.asarray((np.clip(points, self._low, self._high) - self._mean) / self._scale, dtype=np.float32)
 
-    @_in_one_thread()
+    @in_one_thread
     def features(self, points: Floats) -> Features:
         """One, the standardised coordinates, and the hinges, [n, 1 + d + p]."""
         count, dimensions = points.shape
@@ -104,7 +88,7 @@ class HingeRidge:
         np.maximum(hinges, 0.0, out=hinges)
         return features
 
-    @_in_one_thread()
+    @in_one_thread
     def fit(self, targets: Floats) -> Features:
         """The weights [1 + d + p, k] that fit targets [n, k] at the points."""
         mean = targets.mean(axis=0)
@@ -112,26 +96,16 @@ class HingeRidge:
         weights[0] += mean
         return np.asarray(weights, dtype=np.float32)
 
-    @_in_one_thread()
+    @in_one_thread
     def predict(self, features: Features, weights: Features) -> Floats:
         """The fitted functions at the features of other points, [n, k]."""
         return (features @ weights).astype(np.float64)
 
 
-class Regressor(Protocol):
-    """What scikit-learn's regressors are."""
-
-    def fit(self, X: Floats, y: Floats) -> Any:
-        """Fits points [n, d] and targets [n]."""
-
-    def predict(self, X: Floats) -> Any:
-        """Estimates at points [n, d], [n]."""
-
-
 class _Copies:
     """A user's regressor with the methods of `HingeRidge`: one fresh copy for every column of targets."""
 
-    def __init__(self, regressor: Regressor, points: Floats) -> None:
+    def __init__(self, regressor: Any, points: Floats) -> None:
         self._regressor, self._points = regressor, points
         spread = points.std(axis=0)
         self._mean, self._scale = points.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
@@ -139,13 +113,13 @@ class _Copies:
     def features(self, points: Floats) -> Floats:
         return np.asarray((points - self._mean) / self._scale)
 
-    def fit(self, targets: Floats) -> list[Regressor]:
+    def fit(self, targets: Floats) -> list[Any]:
         points, copies = self.features(self._points), [copy.deepcopy(self._regressor) for _ in targets.T]
         for one, column in zip(copies, targets.T, strict=True):
             one.fit(points, column.copy())
         return copies
 
-    def predict(self, features: Floats, fitted: Sequence[Regressor]) -> Floats:
+    def predict(self, features: Floats, fitted: Sequence[Any]) -> Floats:
         columns = [np.asarray(one.predict(features), dtype=np.float64) for one in fitted]
         for column in columns:
             if column.shape != (len(features),) or not np.isfinite(column).all():
@@ -195,7 +169,7 @@ class FittedReference:
         model: GenerativeModel,
         backup: Backup,
         *,
-        regressor: Regressor | None = None,
+        regressor: Any = None,
         root: Any = None,
         seed: int = 0,
         oracle: Oracle | None = None,
@@ -214,8 +188,8 @@ class FittedReference:
         actions, none = model.actions, self._root[None][:0]
         blank = np.zeros((0, actions))
         self._data = _Data(none, np.repeat(none[:, None], actions, axis=1), blank, blank.astype(np.bool_))
-        self._walkers = np.repeat(self._root[None], FITTING.walkers, axis=0)
-        self._last = np.arange(FITTING.walkers) % actions  # the walkers' last actions
+        self._walkers = np.repeat(self._root[None], WALKERS, axis=0)
+        self._last = np.arange(WALKERS) % actions  # the walkers' last actions
         self.states = self._fitted_at = 0  # also those that are no longer kept
         self._targets, self._hinges = blank, 0  # of the last fit, and the seed of its hinges
         self._regression: Any = None
@@ -256,15 +230,15 @@ class FittedReference:
             )
         if state is not None:
             self._walkers[:] = start
-        walkers = int(np.clip((until - self.states) // 20, 16, FITTING.walkers))  # twenty steps each, at least
+        walkers = int(np.clip((until - self.states) // 20, 16, WALKERS))  # twenty steps each, at least
         while self.states < until:
-            goal = max(FITTING.first, int(FITTING.growth * (self._fitted_at or self.states)))
+            goal = max(FIRST, int(GROWTH * (self._fitted_at or self.states)))
             # A fit that the next one makes superfluous at once is left out.
             goal = until if until <= 1.25 * goal else goal
             self._visit(goal, walkers, start)
             if self.states >= 1.25 * self._fitted_at:
-                most = FITTING.most_transitions // actions + 1
-                kept = min(max(int(FITTING.kept * self.states), FITTING.least_kept), most)
+                most = MOST_TRANSITIONS // actions + 1
+                kept = min(max(int(KEPT * self.states), LEAST_KEPT), most)
                 self._data = _Data._make(column[-kept:] for column in self._data)
                 # If all rewards were alike and nothing ended, there is nothing to fit: walks continue at random.
                 if self._data.terminals.any() or np.ptp(self._data.rewards) > 0.0:
@@ -303,11 +277,11 @@ class FittedReference:
         points = self._points(data.states)
         self._hinges = int(self._oracle.rng.integers(1 << 62))
         regression = self._regression_on(points)
-        step = -(-len(points) // FITTING.most_evaluated)
+        step = -(-len(points) // MOST_EVALUATED)
         evaluation = regression if step == 1 else self._regression_on(points[::step])
         evaluated = _Data._make(column[::step] for column in data)
         q = None if self._regression is None else self.q(evaluated.states)
-        for _ in range(FITTING.improvements):
+        for _ in range(IMPROVEMENTS):
             values = self._evaluated(evaluation, evaluated, q)
             targets = np.empty((len(points), actions))
             for action in range(actions):  # one action at a time bounds the memory
@@ -344,7 +318,7 @@ class FittedReference:
         else:
             future = np.zeros(len(rows))
             future[alive] = self._backup.value(self.q(nexts[alive]), nexts[alive])
-        for _ in range(FITTING.sweeps):
+        for _ in range(SWEEPS):
             future = np.clip(future, *self._span) * alive
             solution = regression.fit((gains + discount * future)[:, None])
             future = regression.predict(features, solution)[:, 0]

@@ -4,6 +4,7 @@
 """
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -36,7 +37,12 @@ def usual_calls(model: GenerativeModel) -> int:
 
 
 def spend(
-    work: Callable[[int], object], made: Callable[[], int], *, calls: int | None = None, until: float | None = None
+    work: Callable[[int], object],
+    made: Callable[[], int],
+    *,
+    calls: int | None = None,
+    until: float | None = None,
+    first: int = 64,
 ) -> None:
     """Works within a budget: with all of the calls at once, or until a time in portions that double.
 
@@ -45,20 +51,21 @@ def spend(
         made: the number of simulator calls made so far.
         calls: simulator calls, at most. Either this or a time is given, or both.
         until: a time on the clock of `working_time`. No portion starts that would end later, judged by the last one.
+        first: calls of the first portion: a slow simulator makes a hundred in a second.
     """
     if until is None:
         assert calls is not None
         if calls > 0:
             work(calls)
         return
-    end = None if calls is None else made() + calls
-    portion, taken = 64, 0.0  # a slow simulator makes a hundred calls in a second
+    end = math.inf if calls is None else made() + calls
+    taken = 0.0
     while (started := working_time()) + 2.0 * taken < until:
         before = made()
-        size = portion if end is None else min(portion, end - before)
+        size = int(min(first, end - before))
         if size < 1 or work(size) is True or made() == before:
             return
-        portion, taken = 2 * portion, working_time() - started
+        first, taken = 2 * first, working_time() - started
 
 
 class ReferenceMaker:
@@ -81,14 +88,17 @@ class ReferenceMaker:
 
     def make(self, state: Any, *, calls: int | None = None, until: float | None = None) -> None:
         """Makes a reference from a state, if there is none, and improves it; see `spend` for the budget."""
-        if not self._given:
-            spend(partial(self._make_or_improve, state), lambda: self.calls, calls=calls, until=until)
+        model, backup, oracle = self._model, self._backup, self.oracle
 
-    def _make_or_improve(self, state: Any, calls: int) -> None:
-        if self.reference is None:
-            self.reference = default_reference(self._model, self._backup, state=state, calls=calls, oracle=self.oracle)
-        elif isinstance(self.reference, Improvable):
-            self.reference.improve(calls)
+        def work(calls: int) -> None:
+            if self.reference is None:
+                self.reference = default_reference(model, backup, state=state, calls=calls, oracle=oracle)
+            elif isinstance(self.reference, Improvable):
+                self.reference.improve(calls)
+
+        if not self._given:  # the first portion must suffice for a grid, if the simulator is compiled
+            first = 1 << 14 if isinstance(model, JitModel) else 64
+            spend(work, lambda: self.calls, calls=calls, until=until, first=first)
 
     @property
     def learns_at_states(self) -> bool:
@@ -148,8 +158,7 @@ def default_reference(
     """A reference that suits the model, by at most `calls` simulator calls.
 
     States that are whole numbers, in any shape, get a `SharedReference` if they recur. Vectors of up to six floats get
-    a `GridReference` if the simulator is compiled. All others get a `FittedReference`. The reference's `why`, which is
-    part of its `repr`, gives the reason.
+    a `GridReference` if the simulator is compiled. All others get a `FittedReference`. Its `why` gives the reason.
 
     Args:
         model: a simulator.
@@ -157,12 +166,12 @@ def default_reference(
         state: the start of its walks; the initial state by default.
         calls: simulator calls, at most.
         seed: of the simulator calls.
-        saved: the arrays that a reference's method `saved` returned, if it was made with the same arguments. They
-            restore it, improvements included, without any simulator call.
+        saved: what the method `saved` of a reference that was made with the same arguments has returned. It is
+            restored, improvements included, without any simulator call.
         oracle: makes the calls, and so counts them even if an error ends them; by default one of `seed`.
 
     Raises:
-        ValueError: no reference suits the model, or `saved` does not; the message says what would help.
+        ValueError: no reference suits the model; the message says what would help.
     """
     calls = arguments.whole("calls", calls)
     oracle = Oracle(model, seed, role="reference") if oracle is None else oracle

@@ -19,10 +19,7 @@ class TooFewCallsError(ValueError):
 
 
 class Reference(Protocol):
-    """Estimates Q̂ of the action values at any state: all that a planner needs, and all that a user must write.
-
-    Planners assume nothing about the quality of the estimates.
-    """
+    """Estimates Q̂ of the action values at any state, however good: all that a planner needs and a user must write."""
 
     def q(self, states: States) -> Floats:
         """Estimates of the action values of states [n, ...], [n, K]."""
@@ -120,13 +117,10 @@ def reason(why: str) -> str:
 
 
 class FiniteModel(NamedTuple):
-    """A model with S states, K actions and at most B successors: Q(s, a) = rewards + γ Σ chances·V(successors).
-
-    Transitions that end the episode have no entry, or chance 0.
-    """
+    """A model with S states, K actions and at most B successors: Q(s, a) = rewards + γ Σ chances·V(successors)."""
 
     rewards: Floats  # [S·K], means
-    chances: Floats  # [S·K, B]
+    chances: Floats  # [S·K, B]; 0 if there is no transition, or it ends the episode
     successors: Ints  # [S·K, B]
     rows: Ints  # [S], the row of a state's weights in `soft.weights`
     discount: float
@@ -136,17 +130,10 @@ class FiniteModel(NamedTuple):
 def iterate(
     model: FiniteModel, q: Floats, values: Floats, tolerance: float, backup: Callable[[Floats], Floats] | None = None
 ) -> int:
-    """Value iteration on q [S, K] and values [S], in place, until every value is within the tolerance.
+    """Value iteration from values [S] to q [S, K], both overwritten, until every value is within the tolerance.
 
-    Args:
-        model: the finite model.
-        q: overwritten.
-        values: the start of the iteration; overwritten.
-        tolerance: of a value.
-        backup: F at all states, from [S, K] to [S], if it is not a mixture of softmaxes.
-
-    Returns:
-        The number of sweeps, at most 100,000: more than any discount below 0.9999 needs.
+    If F is not a mixture of softmaxes, `backup` is F at all states, from [S, K] to [S]. Returns the number of sweeps,
+    at most 100,000: more than any discount below 0.9999 needs.
     """
     columns, actions = model.soft.shifts.shape
     # If a sweep changes values by at most d, they are within dγ/(1−γ) of the fixed point.

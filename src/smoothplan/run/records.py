@@ -153,6 +153,7 @@ class ReferenceDetails:
     """Details of `ReferenceCruiser`: the reference, judged by chains. Errors are standard errors."""
 
     reference: float  # F(Q̂) at the root
+    made: bool  # whether the run made the reference: impossible differences of its action values were then clamped
     order_1: float  # the value of the policy ∇F(Q̂), regulariser included
     order_1_error: float
     policy_interval: tuple[float, float]  # contains that value with probability at least 1 − δ
@@ -175,10 +176,11 @@ class ReferenceDetails:
 
     def summary(self) -> str:
         """The diagnosis in words."""
+        policy = "clamped policy" if self.made else "policy"
         lines = [
             *self.warnings,
             f"the reference claims {self.reference:.4g}",
-            f"its policy is worth {self.order_1:.4g} ± {self.order_1_error:.2g}, regulariser included",
+            f"its {policy} is worth {self.order_1:.4g} ± {self.order_1_error:.2g}, regulariser included",
         ]
         if self.order_2 is not None:
             lines.append(f"with the quadratic correction {self.order_2:.4g} ± {self.order_2_error:.2g}")
