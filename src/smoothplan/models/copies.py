@@ -116,9 +116,14 @@ class _Writer(pickle.Pickler):
                 found: Any = thing.__reduce_ex__(4)
                 if all(part is None for part in found[2:]):
                     return found[0], *found[1]
-            constant = isinstance(thing, type | types.FunctionType | types.ModuleType | np.ufunc | library().Space)
+            constants = type | types.FunctionType | types.ModuleType | np.ufunc | library().Space
+            builtin = isinstance(thing, types.BuiltinFunctionType)
             # A builtin method of an object, such as a generator's, is not the same in all copies.
-            if constant or (isinstance(thing, types.BuiltinFunctionType) and type(thing.__self__) is types.ModuleType):
+            if (
+                isinstance(thing.__self__, types.ModuleType | types.NoneType)
+                if builtin
+                else isinstance(thing, constants)
+            ):
                 return self._copies.number(thing)
             if kind.__module__.partition(".")[0] == "pygame":
                 return ()  # pictures and windows become None: copies draw nothing
@@ -167,12 +172,8 @@ class _Reader(pickle.Unpickler):
 class Copies:
     """Steps an environment from any state: a copy with this content, which draws from the generator of the call.
 
-    It learns the constants of the environment, and the bytes of a state, until `settle`.
-
-    Args:
-        environment: is not changed.
-        name: for messages.
-        size: bytes of a state; 0 to learn them.
+    The environment given is not changed. Until `settle`, it learns the constants of the environment, and the bytes of a
+    state, if their number `size` is 0.
     """
 
     one_at_a_time = True
@@ -208,10 +209,13 @@ class Copies:
 
     def number(self, constant: Any) -> int:
         """The number of a constant that is not known by its id: every environment may make its own."""
+        code, closure = (getattr(constant, name, None) for name in ("__code__", "__closure__"))
         for number, other in enumerate(self._constants):
-            if type(other) is type(constant) and _content(other) == _content(constant):
+            if type(other) is type(constant) and (
+                other == constant or (code and (other.__code__, other.__closure__) == (code, closure))
+            ):
                 return number
-        if any(isinstance(cell.cell_contents, library().Env) for cell in _content(constant)[1]):
+        if any(isinstance(cell.cell_contents, library().Env) for cell in closure or ()):
             raise CannotCopyError(f"holds {constant!r}, which refers to the environment it was made for")
         if not self._learning:
             raise CannotCopyError(f"holds {constant!r}, which was not there when the environment was examined")
@@ -297,8 +301,3 @@ class Copies:
                     reason = error if isinstance(error, CannotCopyError) else f"cannot be copied: {error}"
                     raise CannotCopyError(f"its attribute {name} {reason}") from None
             raise
-
-
-def _content(constant: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A constant as far as it matters: the code of a function, and what it closes over."""
-    return getattr(constant, "__code__", constant), getattr(constant, "__closure__", None) or ()
