@@ -18,13 +18,9 @@ from gymnasium import spaces
 import smoothplan as sp
 from smoothplan.models import from_gymnasium
 from smoothplan.models.gymnasium import notes, state_of
-from tests.models.test_gymnasium import InPlace, Line, doubled
+from tests.models.test_gymnasium import InPlace, doubled
 
 CARDS = {card: (4 if card == 10 else 1) / 13 for card in range(1, 11)}
-
-
-def pendulum() -> gymnasium.Env[Any, Any]:
-    return gymnasium.wrappers.DiscretizeAction(gymnasium.make("Pendulum-v1"), 3)
 
 
 class Colour(Enum):
@@ -192,14 +188,13 @@ def test_wrappers(blackjack: sp.GenerativeModel) -> None:
     observed = gymnasium.wrappers.TransformObservation(lake, lambda seen: seen, lake.observation_space)
     assert isinstance(from_gymnasium(observed), sp.TabularModel)
     assert isinstance(from_gymnasium(gymnasium.wrappers.FrameStackObservation(pole, 4)), sp.JitModel)
-    for wrapped, range_ in ((doubled("CartPole-v1"), (2, 2)), (pendulum(), (-17, 0))):
+    pendulum = gymnasium.wrappers.DiscretizeAction(gymnasium.make("Pendulum-v1"), 3)
+    for wrapped, range_ in ((doubled("CartPole-v1"), (2, 2)), (pendulum, (-17, 0))):
         model = from_gymnasium(wrapped, reward_range=range_)
         assert (model.initial_state.dtype, not notes(model)) == (np.float64, True)
-        sp.check_model(model, rounds=3)
-    flat = gymnasium.wrappers.FlattenObservation(cards)
+    flat, dear = gymnasium.wrappers.FlattenObservation(cards), doubled("Blackjack-v1")
     flat.reset(seed=3)
     np.testing.assert_array_equal(state_of(blackjack, flat), state_of(blackjack, cards))
-    dear = doubled("Blackjack-v1")
     model = from_gymnasium(gymnasium.wrappers.FlattenObservation(dear), reward_range=(-2, 2), discount=0.9)
     dear.reset(seed=3)
     one, two = (
@@ -207,27 +202,9 @@ def test_wrappers(blackjack: sp.GenerativeModel) -> None:
         for m, state in ((model, state_of(model, dear)), (blackjack, state_of(blackjack, cards)))
     )
     np.testing.assert_array_equal(one.rewards, 2 * two.rewards)
-    assert set(one.rewards) == {-2.0, 2.0} or len(set(one.rewards)) == 3
-
-
-class Ageing(Line):
-    """A hidden counter in a list, which no reset puts back."""
-
-    def __init__(self) -> None:
-        self.count = [0]
-
-    def reward(self) -> float:
-        self.count[0] += 1
-        return float(self.count[0] % 3 == 0)
-
-
-class Labelled(Line):
-    """Its state is not numbers."""
-
-    start = ("a",)
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return self.state, 0.0, False, False, {}
+    taxi = from_gymnasium(doubled("Taxi-v4"), reward_range=(-20, 40))  # its table is no part of a state
+    assert len(taxi.initial_state) == 256
+    sp.check_model(taxi, rounds=3)
 
 
 def test_environments_are_played_without_further_declarations() -> None:
@@ -235,16 +212,12 @@ def test_environments_are_played_without_further_declarations() -> None:
     first, again = ([(e.score, e.steps, e.calls) for e in result.episodes] for result in played)
     assert first == again
     assert "A copy knows all that the environment holds" in played[0].warnings[0]
-    assert sp.act(Labelled(), reward_range=(0, 1), calls=20, max_steps=2).episodes[0].steps == 2
-    assert sp.act(Ageing(), reward_range=(0, 1), calls=20, max_steps=3).mean == 1.0
 
 
-@pytest.mark.parametrize("kind", ["CartPole-v1", "FrozenLake-v1", "Blackjack-v1", Dungeon, InPlace])
+@pytest.mark.parametrize("kind", ["CartPole-v1", "Blackjack-v1", Dungeon, InPlace])
 def test_threads_and_pickled_copies_draw_alike(kind: Any) -> None:
     model = from_gymnasium(kind) if isinstance(kind, str) else from_gymnasium(kind(), reward_range=(0, 1))
-    size = 12 if notes(model) else 200
-    states = np.repeat(np.asarray(model.initial_state)[None], size, axis=0)
-    actions = np.arange(size) % model.actions
+    states, actions = np.repeat(np.asarray(model.initial_state)[None], 12, axis=0), np.arange(12) % model.actions
 
     def run(chunk: int, model: sp.GenerativeModel = model) -> Any:
         oracle = sp.Oracle(model, 0, chunk)

@@ -44,9 +44,8 @@ def test_states_may_be_given_or_must_be() -> None:
     assert sp.check_model(model, [[0.0, 0.0], [1.0, 1.0]], rounds=5).states > 2
     with pytest.raises(ValueError, match="states must be given: this model declares no initial_state"):
         sp.check_model(model)
-    for wrong in (3.0, np.zeros((0, 2))):
-        with pytest.raises(ValueError, match=re.escape("must be a batch [n, ...] of at least one state, got shape")):
-            sp.check_model(model, wrong)
+    with pytest.raises(ValueError, match=re.escape("must be a batch [n, ...] of at least one state, got shape (0, 2)")):
+        sp.check_model(model, np.zeros((0, 2)))
 
 
 # --- Broken simulators ----------------------------------------------------------------------------------------------
@@ -93,10 +92,6 @@ class Weather(OwnGenerator):
         return states + rng.random(states.shape), np.full(len(actions), self.weather)
 
 
-def _lies_about_one_action(states: Any, actions: Ints, rng: Rng) -> Answer:
-    return states, np.where(actions == 36, 2.0, 0.0)
-
-
 def _sometimes_ends(states: Any, actions: Ints, rng: Rng) -> Answer:
     """Planners take max_successors=1 for a known next step, so that an end that is drawn makes two."""
     return states, np.zeros(len(actions)), rng.random(len(actions)) < 0.5
@@ -120,7 +115,6 @@ CORNERS = altered(lambda s, r, t: (np.sign(s), np.full_like(r, 1.0), t))
     ("step", "declared", "message"),
     [
         (altered(lambda s, r, t: (s, r - (s[:, 0] > 4), t)), {}, r"is outside the declared range \[0, 1\] \(state \["),
-        (_lies_about_one_action, {"actions": 37}, r"reward 2.0 is outside the declared range \[0, 1\] \(state \[0.0"),
         (walk, {"terminates": False}, r"declared with terminates=False \(state \["),
         (_in_place, {}, "the simulator changes a state in place"),
         (_in_place_by_force, {}, r"the simulator changed a state in place: \[\[0.0, 0.0\]"),
@@ -142,30 +136,22 @@ def test_a_broken_simulator_is_caught(step: Any, declared: dict[str, Any], messa
         sp.check_model(sp.VectorModel(step, **DECLARED | declared))
 
 
-@pytest.mark.parametrize(("step", "kind"), [(CORNERS, "deterministic"), (coin(0.0), "transition")])
-def test_the_limits_of_the_declarations_are_allowed(step: Any, kind: Any) -> None:
-    """The walk on the corners of a square and the coin have four successors, and are allowed four."""
-    assert sp.check_model(sp.VectorModel(step, **DECLARED, reward_kind=kind, max_successors=4)).successors == 4
+def test_the_limits_of_the_declarations_are_allowed() -> None:
+    """The walk on corners and the coin have four successors. A lottery is worth −0.09 on average, but may pay 90."""
+    for step, kind in ((CORNERS, "deterministic"), (coin(0.0), "transition")):
+        model = sp.VectorModel(step, **DECLARED, reward_kind=kind, max_successors=4)  # type: ignore[arg-type]
+        assert sp.check_model(model).successors == 4
 
-
-def lottery(value_range: tuple[float, float]) -> sp.VectorModel:
-    """A prize of 90 with a chance of 1 %, or else −1: a ticket is worth −0.09, and staying away nothing."""
-
-    def step(states: Any, actions: Ints, rng: Rng) -> Answer:
+    def lottery(states: Any, actions: Ints, rng: Rng) -> Answer:
         prizes = np.where(rng.random(len(actions)) < 0.01, 90.0, -1.0)
         return states, np.where(actions == 1, prizes, 0.0), np.ones(len(actions), dtype=bool)
 
-    declared = {**DECLARED, "reward_range": (-1, 90)}
-    return sp.VectorModel(step, **declared, value_range=value_range)
-
-
-def test_returns_outside_the_value_range_are_no_contradiction() -> None:
     for seed in range(20):
-        report = sp.check_model(lottery((0.0, 0.0)), seed=seed, rounds=5)
-    assert report.rewards[0] < 0.0
+        declared = {**DECLARED, "reward_range": (-1, 90), "value_range": (0.0, 0.0)}
+        assert sp.check_model(sp.VectorModel(lottery, **declared), seed=seed, rounds=5).rewards[0] < 0.0
 
 
-@pytest.mark.parametrize(("discount", "ends"), [(0.0, False), (0.9, False), (0.99, False), (0.9, True)])
+@pytest.mark.parametrize(("discount", "ends"), [(0.0, False), (0.99, False), (0.9, True)])
 def test_a_value_range_that_random_actions_exceed_is_refuted(discount: float, ends: bool) -> None:
     """Each of two actions pays 1 with a chance of one half, so that even random ones are worth 0.5/(1 − γ)."""
 

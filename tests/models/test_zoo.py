@@ -37,8 +37,7 @@ MODELS: dict[str, Callable[[], sp.GenerativeModel]] = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_passes_the_check(name: str) -> None:
-    report = sp.check_model(MODELS[name]())
-    assert report.calls > 0
+    assert sp.check_model(MODELS[name]()).calls > 0
 
 
 @pytest.mark.parametrize(
@@ -46,12 +45,8 @@ def test_every_model_passes_the_check(name: str) -> None:
     [
         (lambda: zoo.garnet(3, branching=4), ValueError, "branching must be at most the number of states, 3, got 4"),
         (lambda: zoo.garnet(sparsity=1.5), ValueError, "sparsity must be at least 0 and at most 1, got 1.5"),
-        (lambda: zoo.chain(states=1), ValueError, "states must be at least 2, got 1"),
-        (lambda: zoo.two_room(size=0), ValueError, "size must be at least 1, got 0"),
         (lambda: zoo.frozen_lake("9x9"), ValueError, "map_name must be one of 4x4, 8x8, got '9x9'"),
         (lambda: zoo.frozen_lake(slippery="no"), TypeError, "slippery must be true or false, got 'no'"),  # type: ignore[arg-type]
-        (lambda: zoo.inventory(price=np.nan), ValueError, "price must be finite, got nan"),
-        (lambda: zoo.sysadmin(machines=2), ValueError, "machines must be at least 3, got 2"),
     ],
 )
 def test_a_wrong_argument_is_named(build: Callable[[], Any], error: type[Exception], message: str) -> None:
@@ -62,15 +57,12 @@ def test_a_wrong_argument_is_named(build: Callable[[], Any], error: type[Excepti
 # --- Garnet ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("branching", [1, 4, 10])
-def test_garnet_successors_are_different_and_the_model_belongs_to_its_seed(branching: int) -> None:
-    model, same, other = (zoo.garnet(10, 3, branching, seed=seed) for seed in (1, 1, 2))
-    assert all(len(set(entry)) == branching for entry in model.successors.reshape(-1, branching).tolist())
+def test_a_garnet_belongs_to_its_seed() -> None:
+    model, same, other = (zoo.garnet(10, 3, 4, seed=seed) for seed in (1, 1, 2))
+    assert all(len(set(entry)) == 4 for entry in model.successors.reshape(-1, 4).tolist())
     for name in ("probabilities", "successors", "rewards"):
         np.testing.assert_array_equal(getattr(model, name), getattr(same, name))
-    assert not np.array_equal(model.rewards, other.rewards)
-    assert branching == 10 or not np.array_equal(model.successors, other.successors)
-    assert (model.reward_kind, model.reward_range, model.max_successors) == ("deterministic", (0.0, 1.0), branching)
+        assert not np.array_equal(getattr(model, name), getattr(other, name))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -105,12 +97,9 @@ ROOMS = zoo.two_room(size=2, slip=0.2)
     ("model", "state", "action", "outcomes"),
     [
         (CHAIN, 0, 0, {0: (0.2, 2.0), 1: (0.8, 0.0)}),
-        (CHAIN, 1, 0, {0: (0.2, 2.0), 2: (0.8, 0.0)}),
         (CHAIN, 2, 0, {0: (0.2, 2.0), 2: (0.8, 10.0)}),
-        (CHAIN, 0, 1, {0: (0.8, 2.0), 1: (0.2, 0.0)}),
         (CHAIN, 2, 1, {0: (0.8, 2.0), 2: (0.2, 10.0)}),
         (RIVER, 0, 0, {0: (1.0, 0.005)}),
-        (RIVER, 3, 0, {2: (1.0, 0.0)}),
         (RIVER, 0, 1, {0: (0.4, 0.0), 1: (0.6, 0.0)}),
         (RIVER, 2, 1, {1: (0.05, 0.0), 2: (0.6, 0.0), 3: (0.35, 0.0)}),
         (RIVER, 3, 1, {2: (0.4, 1.0), 3: (0.6, 1.0)}),
@@ -118,7 +107,6 @@ ROOMS = zoo.two_room(size=2, slip=0.2)
         (ROOMS, 6, UP, {5: (0.1, 0.0), 6: (0.8, 0.0), 7: (0.1, 0.0)}),
         (ROOMS, 7, RIGHT, {2: (0.1, 0.0), 7: (0.1, 0.0), 8: (0.8, 1.0)}),
         (ROOMS, 3, DOWN, {2: (0.1, 0.0), 3: (0.1, 0.0), 8: (0.8, 1.0)}),
-        (ROOMS, 0, LEFT, {0: (0.9, 0.0), 4: (0.1, 0.0)}),
     ],
 )
 def test_rows_by_hand(
@@ -131,15 +119,7 @@ def test_rows_by_hand(
     assert found == outcomes
 
 
-def test_declarations_of_chains_and_grids() -> None:
-    assert (CHAIN.reward_kind, CHAIN.reward_range, CHAIN.terminates) == ("transition", (0.0, 10.0), False)
-    assert zoo.chain(slip=0.0).reward_kind == "deterministic"
-    assert (RIVER.reward_kind, RIVER.reward_range) == ("deterministic", (0.0, 1.0))
-    assert (ROOMS.states, ROOMS.initial_state, np.flatnonzero(ROOMS.terminal).tolist()) == (9, 0, [8])
-
-
-@pytest.mark.parametrize("map_name", ["4x4", "8x8"])
-@pytest.mark.parametrize("slippery", [True, False])
+@pytest.mark.parametrize(("map_name", "slippery"), [("4x4", True), ("8x8", False)])
 def test_frozen_lake_equals_gymnasiums(map_name: str, slippery: bool) -> None:
     ours = zoo.frozen_lake(map_name, slippery)
     theirs = sp.models.from_gymnasium("FrozenLake-v1", map_name=map_name, is_slippery=slippery)
@@ -158,9 +138,7 @@ def test_sailing_by_angles() -> None:
     """Every row against angles between vectors, which the model does not use."""
     size = 4
     model = zoo.sailing(size)
-    compass = [
-        np.array(direction) for direction in ((-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1))
-    ]
+    compass = np.array([(-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1)])
     probabilities, rewards, ends = dense(model)
     for r, c, wind, heading in product(range(size), range(size), range(8), range(8)):
         state = (r * size + c) * 8 + wind
@@ -187,7 +165,7 @@ def test_sailing_by_angles() -> None:
 
 @pytest.mark.parametrize(
     ("capacity", "max_order", "mean", "price", "cost", "holding"),
-    [(10, 5, 3.0, 1.0, 0.4, 0.05), (3, 6, 0.5, 2.0, 1.0, 0.3), (20, 2, 40.0, 1.0, 0.9, 0.0)],
+    [(10, 5, 3.0, 1.0, 0.4, 0.05), (3, 6, 0.5, 2.0, 1.0, 0.3)],
 )
 def test_inventory_equals_the_sum_over_demands(
     capacity: int, max_order: int, mean: float, price: float, cost: float, holding: float
