@@ -1,4 +1,7 @@
-"""The oracle counts, draws and checks; declarations are canonical; a call that fails can be made again."""
+"""The oracle counts, draws and checks; declarations are canonical; a call that fails can be made again.
+
+Simulators of one call at a time, and compiled ones.
+"""
 
 import json
 import pickle
@@ -6,15 +9,15 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 
 import smoothplan as sp
 from smoothplan.base.arguments import Ints
+from smoothplan.base.streams import generator
 from smoothplan.models.model import Declarations, declared_values
 from smoothplan.theory import curvature
-
-# --- The oracle's count and its draws ---------------------------------------------------------------------------------
 
 
 class Counting:
@@ -53,22 +56,6 @@ def test_calls_of_a_failing_simulator_are_counted(fails: str, error: type[Except
         oracle.sample(np.zeros((5, 2)), np.zeros(5, dtype=np.int64))
     assert oracle.calls == 5
     assert 5 <= counting.rows <= 3 * 5  # a batch that raises is called again in halves, to find out who is to blame
-
-
-def test_draws_depend_on_seed_and_chunk_only() -> None:
-    model = sp.VectorModel(Counting(), **DECLARED)
-
-    def drawn(seed: int, chunk: int) -> Any:
-        return sp.Oracle(model, seed, chunk).sample(np.zeros((4, 1)), np.zeros(4, dtype=np.int64)).next_states
-
-    keys = [(seed, chunk) for seed in range(4) for chunk in range(4)]
-    first = {key: drawn(*key) for key in keys}
-    for key in reversed(keys):
-        np.testing.assert_array_equal(drawn(*key), first[key])
-    assert len({float(values[0, 0]) for values in first.values()}) == len(keys)
-
-
-# --- Declarations -----------------------------------------------------------------------------------------------------
 
 
 def test_declarations_are_canonical_and_frozen() -> None:
@@ -125,9 +112,6 @@ def test_a_value_range_is_declared_by_any_model() -> None:
     # The end of what is possible is not refused because 1/(1 − 0.95) is a little less than 20.
     always = {**DECLARED, "discount": 0.95, "reward_range": (1, 1), "terminates": False, "value_range": (20, 20)}
     assert curvature.value_interval(sp.VectorModel(step, **always), sp.HardMax()) == pytest.approx((20.0, 20.0))
-
-
-# --- What the oracle refuses of a simulator ---------------------------------------------------------------------------
 
 
 def answering(*answer: Any) -> Any:
@@ -234,9 +218,6 @@ def test_no_calls_cost_nothing() -> None:
     assert len(transition.rewards) == len(transition.terminals) == oracle.calls == 0
 
 
-# --- Calls that are made again ----------------------------------------------------------------------------------------
-
-
 def slippery(state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
     """Fails by a draw, and only where the state is large."""
     luck = rng.random()
@@ -278,3 +259,71 @@ def test_what_is_no_call_is_refused(wrong: dict[str, Any]) -> None:
     for text in (json.dumps(entries | wrong), "", "[]", "[" * 100_000, "{}"):
         with pytest.raises(ValueError, match="call must be one that an error of a simulator has written down"):
             sp.models.Call.from_json(text)
+
+
+def _scalar_walk(state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
+    assert isinstance(action, int)
+    moved = state + (2 * action - 1) * rng.integers(1, 4)
+    return moved, float(moved > 0), bool(abs(moved) > 5)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int8, np.float32])
+def test_from_scalar_is_the_loop_over_the_rows(dtype: Any) -> None:
+    model = sp.VectorModel.from_scalar(_scalar_walk, **DECLARED)
+    states, actions = np.arange(-5, 6).astype(dtype), np.arange(11) % 2
+    transition = sp.Oracle(model, seed=2).sample(states, actions)
+    rng = generator(2)
+    expected = [_scalar_walk(int(s), int(a), rng) for s, a in zip(states, actions, strict=True)]
+    assert transition.next_states.dtype == dtype
+    assert list(zip(*(values.tolist() for values in transition), strict=True)) == expected
+
+
+def test_from_scalar_does_not_round_a_state() -> None:
+    model = sp.VectorModel.from_scalar(lambda s, a, rng: (s + 0.7, 0.0, False), **DECLARED)
+    with pytest.raises(sp.ModelError, match="next_states must have the dtype of states, int64, got float64"):
+        sp.Oracle(model, 0).sample(np.array([1, 2]), [0, 0])
+
+
+def _count_up(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    """Adds one to the first entry, a number of the generator to the second."""
+    next_states = states.copy()
+    for row in range(len(actions)):
+        next_states[row, 0] += 1.0
+        next_states[row, 1] += rng.random()
+    return next_states, np.zeros(len(actions)), np.zeros(len(actions), dtype=np.bool_)
+
+
+@pytest.mark.parametrize("step", [_count_up, numba.njit(_count_up)])
+def test_jit_equals_the_same_step_in_python_and_counts(step: Any) -> None:
+    """The rows that were stepped add up to the count: an account that the oracle does not keep."""
+    compiled = sp.Oracle(sp.JitModel(step, **DECLARED, initial_state=np.zeros(2)), 5)
+    plain = sp.Oracle(sp.VectorModel(_count_up, **DECLARED), 5)
+    total = 0.0
+    for size in BATCHES:
+        actions = np.zeros(size, dtype=np.int64)
+        transition = compiled.sample(np.zeros((size, 2)), actions)
+        total += transition.next_states[:, 0].sum()
+        for one, two in zip(transition, plain.sample(np.zeros((size, 2)), actions), strict=True):
+            np.testing.assert_array_equal(one, two)
+    assert compiled.calls == total == sum(BATCHES)
+
+
+def _writes(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    states[0, 0] = 0.0
+    return states.copy(), np.zeros(len(actions)), np.zeros(len(actions), dtype=np.bool_)
+
+
+def _two_results(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, Any]:
+    return states.copy(), np.zeros(len(actions))
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (_writes, "Numba cannot compile step for states of type .*Cannot modify readonly array"),
+        (_two_results, r"step must return \(next_states, rewards, terminals\) of type .*, got "),
+    ],
+)
+def test_jit_refuses_a_wrong_step_at_once(step: Any, message: str) -> None:
+    with pytest.raises(sp.ModelError, match=f"(?s){message}"):
+        sp.JitModel(step, **DECLARED, initial_state=np.zeros(2))

@@ -20,9 +20,6 @@ FALSE_ALARM = 1e-6 / (len(SEEDS) * len(SAMPLERS))
 """Of one run of a statistical test, so that all its runs together raise a false alarm with probability 1e-6."""
 
 
-# --- What a table draws -----------------------------------------------------------------------------------------------
-
-
 def _draw_many(tables: Tables, states: Ints, actions: Ints, stream: NDArray[np.uint64]) -> tuple[Any, Any, Any]:
     next_states, rewards = np.empty_like(states), np.empty(len(states))
     terminals = np.empty(len(states), dtype=np.bool_)
@@ -134,9 +131,6 @@ def test_compiled_and_batched_calls_share_one_count_but_no_draws() -> None:
     np.testing.assert_equal(compiled, draw_many(model.tables, states, actions, sp.Oracle(model, 1).stream))
 
 
-# --- What a table is --------------------------------------------------------------------------------------------------
-
-
 PAIR: dict[str, Any] = {
     "probabilities": [[[0.5, 0.5], [1.0, 0.0]], [[1.0, 0.0], [0.25, 0.75]]],
     "successors": [[[0, 1], [1, 0]], [[0, 0], [0, 1]]],
@@ -236,9 +230,6 @@ def test_from_dense_equals_the_full_matrices() -> None:
 
     for found, expected in zip(common.dense(model), (dense, dense * rewards, dense * ends), strict=True):
         np.testing.assert_array_equal(found, expected)
-
-
-# --- What a table refuses ---------------------------------------------------------------------------------------------
 
 
 def changed(name: str, place: tuple[int, ...], value: float) -> dict[str, Any]:

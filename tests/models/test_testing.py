@@ -48,9 +48,6 @@ def test_states_may_be_given_or_must_be() -> None:
         sp.check_model(model, np.zeros((0, 2)))
 
 
-# --- Broken simulators ----------------------------------------------------------------------------------------------
-
-
 def altered(change: Callable[[Any, Any, Any], Answer]) -> Any:
     """The walk with its answer changed."""
     return lambda states, actions, rng: change(*walk(states, actions, rng))

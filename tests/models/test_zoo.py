@@ -54,9 +54,6 @@ def test_a_wrong_argument_is_named(build: Callable[[], Any], error: type[Excepti
         build()
 
 
-# --- Garnet ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_garnet_belongs_to_its_seed() -> None:
     model, same, other = (zoo.garnet(10, 3, 4, seed=seed) for seed in (1, 1, 2))
     assert all(len(set(entry)) == 4 for entry in model.successors.reshape(-1, 4).tolist())
@@ -84,8 +81,6 @@ def test_garnet_rewards_and_probabilities_have_their_distributions(seed: int) ->
     # The gap between neighbours of three sorted uniform numbers is Beta(1, 3); one gap of each pair is independent.
     assert stats.kstest(model.probabilities[..., 1].ravel(), stats.beta(1, 3).cdf).pvalue > FALSE_ALARM / 3
 
-
-# --- Chains and grids -----------------------------------------------------------------------------------------------
 
 LEFT, DOWN, RIGHT, UP = range(4)
 CHAIN, RIVER = zoo.chain(states=3, slip=0.2), zoo.river_swim(states=4)
@@ -131,9 +126,6 @@ def test_frozen_lake_equals_gymnasiums(map_name: str, slippery: bool) -> None:
     assert ours.reward_range == theirs.reward_range == (0.0, 1.0)
 
 
-# --- Sailing --------------------------------------------------------------------------------------------------------
-
-
 def test_sailing_by_angles() -> None:
     """Every row against angles between vectors, which the model does not use."""
     size = 4
@@ -160,9 +152,6 @@ def test_sailing_by_angles() -> None:
     assert (model.reward_kind, model.reward_range) == ("deterministic", (-5.0, -1.0))
 
 
-# --- Inventory ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("capacity", "max_order", "mean", "price", "cost", "holding"),
     [(10, 5, 3.0, 1.0, 0.4, 0.05), (3, 6, 0.5, 2.0, 1.0, 0.3)],
@@ -184,9 +173,6 @@ def test_inventory_equals_the_sum_over_demands(
     assert model.reward_kind == "transition"
 
 
-# --- Sysadmin -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sysadmin_has_the_distribution_of_its_definition(seed: int) -> None:
     """Pearson's test over the joint outcomes of four machines; rate 1e-6 for all seeds and 16·5 pairs together."""
@@ -206,9 +192,6 @@ def test_sysadmin_has_the_distribution_of_its_definition(seed: int) -> None:
         statistic = ((counts - expected) ** 2 / np.maximum(expected, 1.0)).sum()
         assert statistic < stats.chi2.isf(FALSE_ALARM / 80, likely.sum())
         np.testing.assert_allclose(found.rewards, np.mean(state) - (action > 0) * 0.75 / machines, atol=1e-15)
-
-
-# --- Classic control ------------------------------------------------------------------------------------------------
 
 
 def test_mountain_car_stops_at_the_left_wall() -> None:
