@@ -25,6 +25,7 @@ from smoothplan.decide.decide import Decision, DecisionRun, either_limit, usual_
 from smoothplan.models.gymnasium import Look, Move, Player, from_gymnasium, notes
 from smoothplan.models.model import GenerativeModel, Oracle, States, required_model
 from smoothplan.run.plan import root_state, session
+from smoothplan.run.progress import Display
 from smoothplan.run.records import Root, Status
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import HardMax
@@ -350,8 +351,9 @@ def act(
     played: list[Episode] = []
     end: Status = "completed"
     title = f"playing {environment}" if isinstance(environment, str) else "playing"
+    display = Display(progress, title=title, unit="episodes", max_calls=episodes)
     with (
-        session(title=title, unit="episodes", progress=progress, max_calls=episodes) as (force, display),
+        session(display) as force,
         nullcontext() if record is None else recording(record) as look,
     ):
         declared: dict[str, Any] = {"reward_range": reward_range, "value_range": value_range}

@@ -18,7 +18,8 @@ from smoothplan.base.records import Record, plain, renderer
 from smoothplan.models.model import GenerativeModel, SimulatorError
 from smoothplan.models.tabular import TabularModel
 from smoothplan.run.checkpoint import described
-from smoothplan.run.plan import PlanResult, plan, root_state, session
+from smoothplan.run.plan import PlanResult, plan, root_state
+from smoothplan.run.progress import Display
 from smoothplan.run.records import GapDetails, Planner
 from smoothplan.theory.backups import HardMax
 from smoothplan.theory.exact import Solution, solve
@@ -137,7 +138,7 @@ def compare(
     keys = list(product(named, budgets, drawn))
     done: dict[tuple[str, int, int], dict[str, Any]] = {}
     solutions: dict[int, Solution] = {}
-    with session(title="comparing", unit="runs", progress=shown, max_calls=len(keys), signals=False) as (_, display):
+    with Display(shown, title="comparing", unit="runs", max_calls=len(keys)) as display:
         try:
             # Seeds come first, so that after an interruption all planners have about as many runs.
             for seed, budget, (name, contestant) in product(drawn, budgets, named.items()):

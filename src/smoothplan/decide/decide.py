@@ -133,8 +133,8 @@ def decide(
     run = DecisionRun(root, epsilon, delta, reference)
     if run.is_over:
         return run.decision("terminal")
-    limits: dict[str, Any] = {"max_calls": calls, "max_seconds": seconds, "begun": root.begun}
-    with session(title="deciding", progress=progress, workers=workers, **limits) as (force, display):
+    display = Display(progress, title="deciding", max_calls=calls, max_seconds=seconds)
+    with session(display, workers, deadline=root.deadline) as force:
 
         def work() -> Status:
             run.prepare(force, display)

@@ -5,8 +5,8 @@ Every driver works within a `session`.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, get_args
@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats
-from smoothplan.base.compiling import announcing, working_time
 from smoothplan.base.records import Record
 from smoothplan.base.stopping import Stopped, StopSignal
 from smoothplan.models.model import GenerativeModel, Oracle, SimulatorError, Transition, action_names, required_model
@@ -138,22 +137,13 @@ def plan(
         none: dict[str, Any] = {"value": 0.0, "interval": (0.0, 0.0), "action": None, "calls": 0, "samples": 0}
         worthless = Snapshot(**none, q=np.zeros(model.actions), epsilon=planner.epsilon, delta=planner.delta)
         return _result(planner, root, worthless, "terminal")
-    identity = None
-    if checkpoint is not None:  # calls made again compare the simulators
-        limits = {"seed": str(root.seed), "max_calls": str(root.max_calls), "engine": root.engine}
-        identity = {"planner": described(planner)} | model_identity(model, root.state) | limits
-    with session(
-        progress=progress,
-        epsilon=planner.epsilon,
-        max_calls=root.max_calls,
-        max_seconds=root.max_seconds,
-        begun=root.begun,
-        workers=workers,
-        chunk_seconds=chunk_seconds,
-        worker_memory=worker_memory,
-        checkpoint=checkpoint,
-        identity=identity,
-    ) as (force, display):
+    display = Display(progress, epsilon=planner.epsilon, max_calls=root.max_calls, max_seconds=root.max_seconds)
+    limits: dict[str, Any] = {"chunk_seconds": chunk_seconds, "worker_memory": worker_memory}
+    with session(display, workers, deadline=root.deadline, **limits) as force:
+        if checkpoint is not None:  # no mistake in an argument leaves a file behind
+            force.checkpoint = Checkpoint(checkpoint, _identity(planner, root))
+            if force.checkpoint.resumed:
+                display.note(f"resumed from {checkpoint}")
         run = planner.start(root)
 
         def result(status: Status) -> PlanResult:
@@ -175,55 +165,32 @@ def plan(
 
 @contextmanager
 def session(
-    *,
-    title: str = "planning",
-    unit: str = "calls",
-    progress: Shown = False,
-    epsilon: float | None = None,
-    max_calls: int | None = None,
-    max_seconds: float | None = None,
-    begun: float | None = None,
+    display: Display,
     workers: Any = 1,
+    *,
+    deadline: float | None = None,
     chunk_seconds: float | None = None,
     worker_memory: int | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    identity: Mapping[str, str] | None = None,
-    signals: bool = True,
-) -> Iterator[tuple[Workers, Display]]:
-    """Opens workers, stop signal, progress display, compile notice and checkpoint; closes them whatever happens.
+) -> Iterator[Workers]:
+    """Opens workers and display, and closes them whatever happens. Ctrl-C and SIGTERM stop the work.
 
     Args:
-        title, unit: of the display.
-        progress, workers, chunk_seconds, worker_memory, checkpoint: as for `plan`.
-        epsilon, max_calls: the goal and the limit that the display measures progress by.
-        max_seconds: stops the work; on the clock of `working_time`.
-        begun: when that time began; now by default.
-        identity: of the run, for its checkpoint.
-        signals: whether Ctrl-C and SIGTERM stop the work with a valid result; otherwise they have their usual effect.
+        display: shows the work.
+        workers, chunk_seconds, worker_memory: as for `plan`.
+        deadline: when the work stops, on the clock of `working_time`.
     """
-    begun = working_time() if begun is None else begun
-    display = Display(progress, title=title, unit=unit, epsilon=epsilon, max_calls=max_calls, max_seconds=max_seconds)
-    stop_signal = StopSignal(None if max_seconds is None else begun + max_seconds, chunk_seconds)
+    stop_signal = StopSignal(deadline, chunk_seconds)
     force = Workers(workers, chunk_seconds=chunk_seconds, worker_memory=worker_memory, stop_signal=stop_signal)
-    if checkpoint is not None:  # opened last: no mistake in an argument leaves a file behind
-        force.checkpoint = Checkpoint(checkpoint, identity or {})
-    with (
-        stop_signal.on_signals() if signals else nullcontext(),
-        force,
-        display,
-        announcing(lambda: display.note("compiling (once)")),  # the next run finds the code in the cache
-    ):
-        if force.checkpoint is not None and force.checkpoint.resumed:
-            display.note(f"resumed from {checkpoint}")
-        yield force, display
+    with stop_signal.on_signals(), force, display:
+        yield force
 
 
-def drive(work: Callable[[], Status], partial: Callable[[], Any]) -> Status:
+def drive(work: Callable[[], Status], so_far: Callable[[], Any]) -> Status:
     """Works to the end, or until something stops the work; the reason why it ended.
 
     Args:
         work: returns its own reason.
-        partial: the result so far, which an error of the simulator or of the cluster carries as `partial`.
+        so_far: the result, which an error of the simulator or of the cluster carries as `partial`.
     """
     try:
         return work()
@@ -232,7 +199,7 @@ def drive(work: Callable[[], Status], partial: Callable[[], Any]) -> Status:
     except KeyboardInterrupt:
         return "interrupted"
     except (SimulatorError, ClusterError) as error:
-        error.partial = partial()
+        error.partial = so_far()
         raise
 
 
@@ -262,7 +229,7 @@ def check_model(
         A report of the calls made. A pass is evidence, not proof.
     """
     examination = Examination(model, states, seed, rounds)
-    with session(title="checking", progress=progress, max_calls=examination.most_calls, signals=False) as (_, display):
+    with Display(progress, title="checking", max_calls=examination.most_calls) as display:
         with display.polling(lambda: examination.calls):
             report = examination.run()
         display.update(report.calls)
@@ -270,13 +237,19 @@ def check_model(
     return report
 
 
-def model_identity(model: GenerativeModel, state: Any) -> dict[str, str]:
-    """The identity of a model and a state, for a checkpoint: all declarations, and the table if there is one."""
-    names = [name for name in dir(GenerativeModel) if not name.startswith("_") and name != "step"]
-    declared = {name: getattr(model, name, None) for name in names}
-    table = f"{crc32(model.tables.outcomes.tobytes()):x}" if isinstance(model, TabularModel) else "none"
-    found = {"model": described((type(model), declared)), "table": table, "state": described(state)}
-    return {"version": version("smoothplan")} | found
+def _identity(planner: Planner, root: Root) -> dict[str, str]:
+    """The identity of a run, for its checkpoint: with all declarations of the model, and its table if there is one."""
+    model, names = root.model, [name for name in dir(GenerativeModel) if not name.startswith("_") and name != "step"]
+    return {
+        "planner": described(planner),
+        "version": version("smoothplan"),
+        "model": described((type(model), {name: getattr(model, name, None) for name in names})),
+        "table": f"{crc32(model.tables.outcomes.tobytes()):x}" if isinstance(model, TabularModel) else "none",
+        "state": described(root.state),
+        "seed": str(root.seed),
+        "max_calls": str(root.max_calls),
+        "engine": root.engine,
+    }
 
 
 def _compare_simulators(checkpoint: Checkpoint, root: Root) -> None:

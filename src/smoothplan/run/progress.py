@@ -5,13 +5,13 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import IO, Any, Literal, NamedTuple, cast
 
 import numpy as np
 
 from smoothplan.base.arguments import amount, scientific
-from smoothplan.base.compiling import paused_clock, working_time
+from smoothplan.base.compiling import announcing, paused_clock, working_time
 from smoothplan.base.records import plain
 
 Shown = bool | Literal["json"]
@@ -85,6 +85,7 @@ class Display(AbstractContextManager["Display"]):
             raise ValueError(f'progress must be True, False or "json", got {progress!r}')
         self.shown, self._json = progress is not False, progress == "json"
         self._unit, self._epsilon, self._max_seconds, self._clock = unit, epsilon, max_seconds, clock
+        self._open = ExitStack()
         self._limit: int | None = None
         if max_calls is not None:
             self.expect(max_calls)
@@ -113,12 +114,12 @@ class Display(AbstractContextManager["Display"]):
 
     def __enter__(self) -> "Display":
         if self.shown:
-            self._bar.start()
+            self._open.enter_context(announcing(lambda: self.note("compiling (once)")))  # the next run finds the code
+            self._open.enter_context(self._bar)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self.shown:
-            self._bar.stop()
+        self._open.close()
         if self._json:
             ending = "interrupted" if isinstance(error, KeyboardInterrupt) else "ended" if error is None else "failed"
             self._write(self._status or ending)

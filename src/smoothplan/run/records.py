@@ -57,6 +57,11 @@ class Root:
     started: float  # on the clock of time.perf_counter
     begun: float = field(default_factory=working_time)  # on the clock that limits on time are measured by
 
+    @property
+    def deadline(self) -> float | None:
+        """When time is up, on that clock."""
+        return None if self.max_seconds is None else self.begun + self.max_seconds
+
     def late(self, share: float) -> bool:
         """Whether this share of the time limit has passed."""
         return self.max_seconds is not None and working_time() - self.begun > share * self.max_seconds
