@@ -104,15 +104,6 @@ def test_docstring_examples(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-def test_the_commands_of_the_readme_are_those_of_the_makefile() -> None:
-    readme, makefile = (ROOT / "README.md").read_text("utf-8"), (ROOT / "Makefile").read_text("utf-8")
-    commands = re.findall(r"^make (\w+)", readme, flags=re.MULTILINE)
-    assert {"demo", "test"} <= set(commands)
-    for target in commands:
-        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
-    assert "make test" in (ROOT / ".ci" / "run").read_text("utf-8")
-
-
 def test_citations_name_this_version() -> None:
     citation, readme = (ROOT / "CITATION.cff").read_text("utf-8"), (ROOT / "README.md").read_text("utf-8")
     assert f"\nversion: {smoothplan.__version__}\n" in citation

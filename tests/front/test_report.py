@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import smoothplan as sp
-from smoothplan import report
-from smoothplan.base.records import Record, plain
+from smoothplan.base.records import plain
 from smoothplan.report import Row, window
 from tests.common import identified
 
@@ -60,12 +59,6 @@ def test_every_record_has_a_line_a_summary_a_page_and_json(records: dict[str, An
 def test_results_do_not_import_the_report_before_it_is_asked_for() -> None:
     code = "import smoothplan, sys; assert not any(name.startswith('smoothplan.report') for name in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_an_unknown_record_is_refused() -> None:
-    for render in (report.summary, report.table, report.figure):
-        with pytest.raises(TypeError, match="Record has no"):
-            render(Record())
 
 
 def test_json_has_the_types_of_json() -> None:
@@ -113,7 +106,7 @@ def test_pages_need_no_plotly_and_cannot_be_broken_into(
             st.floats(-1e9, 1e9),
             st.none() | st.just(float("inf")) | st.floats(0.0, 1e6),
             st.none() | st.tuples(st.floats(-1e9, 1e9), st.floats(0.0, 1e9)),
-            st.sampled_from(["proved", "lower", "declared", "estimate"]),
+            st.sampled_from(["proved", "lower", "declared"]),
         ),
         min_size=1,
         max_size=4,
@@ -187,16 +180,6 @@ def test_the_price_against_epsilon(records: dict[str, Any]) -> None:
     (line,) = forecast.figure().data
     assert (list(line.x), list(line.y)) == (list(prices), list(prices.values()))
     assert [x for x, symbol in zip(line.x, line.marker.symbol, strict=True) if symbol == "star"] == [0.1]
-
-
-def test_a_hopeless_price_is_shown_with_few_others() -> None:
-    for discount, least in ((0.8, 0.05), (0.97, 0.1)):  # some prices of the second are beyond all floats
-        long = sp.models.garnet(states=20, actions=2, discount=discount, seed=1)
-        hopeless = sp.forecast(sp.SparseSampling(sp.LogSumExp(1.0), epsilon=0.05), long)
-        epsilons = [epsilon for epsilon, _ in hopeless.prices]
-        assert 1 <= len(epsilons) <= 7
-        assert min(epsilons) >= least  # none that is more expensive
-        hopeless.figure()
 
 
 def test_values_against_calls(records: dict[str, Any]) -> None:

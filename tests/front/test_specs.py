@@ -85,14 +85,6 @@ def test_every_model_builds_with_its_defaults(name: str) -> None:
     assert model.initial_state is not None
 
 
-@pytest.mark.parametrize("name", specs.BACKUPS)
-def test_every_backup_builds_with_its_defaults(name: str) -> None:
-    for actions in (1, 2, 5):
-        backup = build_backup(name, actions)
-        assert backup.policy(np.arange(actions)).argmax() == actions - 1
-        assert backup.temperature in (0.0, 1.0)
-
-
 def test_planners_for_the_maximum_need_no_backup() -> None:
     for name in ("mdp-gape:epsilon=0.1", "uct"):
         assert build_planner(name, None).backup == HardMax()
