@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, get_args, get_origin
+from typing import Any, NamedTuple, NoReturn, cast, get_args, get_origin
 
 import numpy as np
 
@@ -30,8 +30,7 @@ from smoothplan.report import aligned, listed, plan_summary
 from smoothplan.run.chunks import ClusterError
 from smoothplan.run.plan import PlanResult
 from smoothplan.run.records import GapDetails, Planner
-from smoothplan.theory.backups import Backup, HardMax
-from smoothplan.theory.exact import Solution
+from smoothplan.theory.backups import HardMax
 
 GUIDE = """\
 A model, a backup or a planner is named by a spec, name:key=value,... Specs are parsed, and run nothing. To plan with a
@@ -75,7 +74,7 @@ class Command(NamedTuple):
                 if function is self.run or parameter.kind is parameter.KEYWORD_ONLY:
                     found.setdefault(name, parameter)
             texts = ({} if function is None else specs.documented(function)[1]) | texts
-        hidden = ("reference", "source", "options")  # not to be written on a command line
+        hidden = ("reference", "options")  # not to be written on a command line
         return {name: (each, texts.get(name, "")) for name, each in found.items() if name not in hidden}
 
 
@@ -84,7 +83,6 @@ class Command(NamedTuple):
 
 def plan(
     model: GenerativeModel,
-    source: str,
     state: Any = None,
     *,
     planner: str | None = None,
@@ -100,8 +98,8 @@ def plan(
     the model's declarations alone. `smoothplan forecast` bounds the simulator calls of a value at short horizons.
 
     Args:
-        planner: planner and accuracy, such as debiased:epsilon=0.1, the default. For a long horizon, and for an
-            environment of Gymnasium, a planner and a limit on calls are chosen, with reasons.
+        planner: planner and accuracy, such as debiased:epsilon=0.1, the default. For a long horizon a planner and a
+            limit on calls are chosen, with reasons.
         backup: the Bellman backup, lse:temperature=1 by default; hard-max for planners of the maximum. For a long
             horizon its temperature is chosen.
         bias: plan for the unregularised value, with a backup that changes no value by more than this.
@@ -117,7 +115,7 @@ def plan(
         make = None if planner is None else partial(specs.build_planner, planner)
         run = partial(smoothplan.plan_unregularised, model, state, bias=bias, planner=make)
     else:
-        if planner is None and (source.startswith("gym:") or is_long(model)):
+        if planner is None and is_long(model):
             given = None if backup is None else specs.build_backup(backup, model.actions)
             made, options["max_calls"], chosen = choose(model, given, options["max_calls"], options["max_seconds"])
         else:
@@ -130,7 +128,8 @@ def plan(
             raise ValueError("--graph needs a planner that explores a graph: ot-gape or mdp-gape")
         if Path(graph).suffix not in (".json", ".dot") or not Path(graph).parent.is_dir():
             raise ValueError(f"--graph must end in .json or .dot and be in a folder that exists, got {graph!r}")
-    truth = _solution(model, source, HardMax() if made is None else made.backup) if exact else None
+    table = cast(TabularModel, model)  # `exact.solve` refuses any other
+    truth = smoothplan.exact.solve(table, HardMax() if made is None else made.backup) if exact else None
     result = run(**options)
     result = replace(result, chosen=chosen or result.chosen)
     if graph is not None and isinstance(result.details, GapDetails):
@@ -208,7 +207,7 @@ def check(model: GenerativeModel, state: Any = None, **options: Any) -> Answer:
     return report._asdict(), listed(lines)
 
 
-def reproduce(file: str, /, model: GenerativeModel | None, source: str) -> Answer:
+def reproduce(file: str, /, model: GenerativeModel | None) -> Answer:
     """Repeats a simulator call that failed, with the same random numbers.
 
     Args:
@@ -223,11 +222,11 @@ def reproduce(file: str, /, model: GenerativeModel | None, source: str) -> Answe
         if simulator is not None:  # a file of data never says what code to run
             again = f"--simulator {shlex.quote(str(simulator))}"
             raise ValueError(f"{file} is about a simulator of your own, which you must name: add {again}")
-        model, source = specs.build_model(str(spec)), str(spec)
+        model = specs.build_model(str(spec))
     found = smoothplan.reproduce(model, json.dumps(call))
     text = f"the call did not fail this time: next states {found.next_states.tolist()}\n"
     text += f"rewards {found.rewards.tolist()}, terminal {found.terminals.tolist()}"
-    return {"model": source, **found._asdict()}, text
+    return found._asdict(), text
 
 
 def act(env: str, **options: Any) -> Answer:
@@ -242,7 +241,6 @@ def act(env: str, **options: Any) -> Answer:
 
 def solve(
     model: GenerativeModel,
-    source: str,
     *,
     backup: list[str] | None = None,
     state: list[int] | None = None,
@@ -256,33 +254,33 @@ def solve(
         tolerance: the largest error of a value.
     """
     names, most = backup or ["hard-max"], 20  # rows that fit on a screen; --json has all of them
-    solutions = [_solution(model, source, specs.build_backup(name, model.actions), tolerance) for name in names]
-    assert isinstance(model, TabularModel)
-    states = list(range(model.states)) if state is None else state
+    table = cast(TabularModel, model)  # `exact.solve` refuses any other
+    solutions = [smoothplan.exact.solve(table, specs.build_backup(name, model.actions), tolerance) for name in names]
+    states = list(range(table.states)) if state is None else state
     for each in states:
-        if not isinstance(each, int) or not 0 <= each < model.states:
-            raise ValueError(f"--state must be in 0..{model.states - 1}, got {shown(each)}")
+        if not isinstance(each, int) or not 0 <= each < table.states:
+            raise ValueError(f"--state must be in 0..{table.states - 1}, got {shown(each)}")
     fields = [
         {"backup": name, "error": solution.error, "iterations": solution.iterations}
         | {field: getattr(solution, field)[states] for field in ("values", "q", "policy")}
         for name, solution in zip(names, solutions, strict=True)
     ]
-    actions = model.action_names or [f"action {action}" for action in range(model.actions)]
+    actions = table.action_names or [f"action {action}" for action in range(model.actions)]
     rows = [["state"]]
     for number in range(1, len(names) + 1):
         rows[0] += [f"({number}) value", f"({number}) best action"]
     for each in states[:most] if state is None else states:
-        rows.append([f"{each}: {model.state_names[each]}" if model.state_names else str(each)])
+        rows.append([f"{each}: {table.state_names[each]}" if table.state_names else str(each)])
         for solution in solutions:
             best = int(solution.policy[each].argmax())
             action = f"{actions[best]} {solution.policy[each, best]:.0%}"
-            rows[-1] += ["0", "terminal"] if model.terminal[each] else [f"{solution.values[each]:.6f}", action]
+            rows[-1] += ["0", "terminal"] if table.terminal[each] else [f"{solution.values[each]:.6f}", action]
     lines = [repr(model), *(f"  ({number}) {name}" for number, name in enumerate(names, start=1)), aligned(rows)]
     if state is None and len(states) > most:
         lines.append(f"… and {len(states) - most} more states: choose with --state N; --json prints all")
     largest = max(solution.error for solution in solutions)
     lines.append(f"No value is off by more than {largest:.1e}, rounding included.")
-    return {"model": source, "discount": model.discount, "states": states, "solutions": fields}, "\n".join(lines)
+    return {"model": repr(model), "discount": model.discount, "states": states, "solutions": fields}, "\n".join(lines)
 
 
 def _listing(kind: str, name: str | None = None, /) -> Answer:
@@ -312,12 +310,6 @@ def _planner(planner: str, backup: str | None, model: GenerativeModel) -> Planne
     """The planner of a spec, with the backup of another, or its own."""
     given = None if backup is None else specs.build_backup(backup, model.actions)
     return specs.build_planner(planner, given, model.actions)
-
-
-def _solution(model: GenerativeModel, source: str, backup: Backup, tolerance: float = 1e-8) -> Solution:
-    if not isinstance(model, TabularModel):
-        raise ValueError(f"an exact value needs a table of states, and model {source} is not a table")
-    return smoothplan.exact.solve(model, backup, tolerance)
 
 
 COMMANDS = {
@@ -398,7 +390,7 @@ def _add_option(parser: argparse.ArgumentParser, parameter: inspect.Parameter, t
         return
     kinds = [parameter.annotation, *get_args(parameter.annotation)]
     kinds += [part for kind in kinds for part in get_args(kind)]
-    options["type"] = str if str in kinds else partial(_value, name)
+    options["type"] = str if str in kinds else _value
     if parameter.kind is parameter.POSITIONAL_ONLY:
         parser.add_argument(name, metavar=name.upper(), nargs=None if required else "?", **options)
         return
@@ -408,7 +400,7 @@ def _add_option(parser: argparse.ArgumentParser, parameter: inspect.Parameter, t
     parser.add_argument(f"--{name.replace('_', '-')}", required=required, metavar=metavar, **options)
 
 
-def _value(name: str, text: str) -> Any:
+def _value(text: str) -> Any:
     """A value as in a spec; numbers between commas are a list."""
     try:
         return specs.value(f"[{text}]" if "," in text and not text.startswith("[") else text)
@@ -423,8 +415,6 @@ def _call(command: Command, options: dict[str, Any]) -> Answer:
     if "model" in known:
         spec, file = options["model"], options["simulator"]
         given["model"] = specs.load(file) if file is not None else None if spec is None else specs.build_model(spec)
-        if "source" in inspect.signature(command.run).parameters:
-            given["source"] = spec or file or ""
     if "progress" in known:
         wanted = options["progress"]
         live = wanted == "live" or (wanted == "auto" and sys.stderr.isatty())
