@@ -178,7 +178,7 @@ def compare(
         backup: the backup of all planners; by default as in `plan`.
         csv: save one row per run to this file.
     """
-    named = [(each, _planner(each, backup, model)) for each in planner]
+    named = {each: _planner(each, backup, model) for each in planner}
     comparison = smoothplan.compare(named, model, state, **options)
     if csv is not None:
         comparison.to_csv(csv)

@@ -270,34 +270,31 @@ def _(comparison: Comparison) -> str:
 def _(comparison: Comparison) -> str:
     known = any(row["exact"] is not None for row in comparison.rows)
     truths = ["covered", "mean error", "mean regret"] if known else []
-    titles = ["planner", "action (share)", "budget", "runs", "mean calls", "mean value", "mean width", *truths]
-    cells = [titles, *(_cells(group, known) for group in comparison.groups().values())]
+    cells = [["planner", "action (share)", "budget", "runs", "mean calls", "mean value", "mean width", *truths]]
+    for (planner, budget), group in comparison.groups().items():
+        ran = [row for row in group if row["failure"] is None]
+        actions = Counter(row["action"] for row in ran if row["action"] is not None).most_common(1)
+        action = f"{actions[0][0]} ({actions[0][1] / len(ran):.0%})" if actions else "–"
+        calls = f"{round(fmean(row['calls'] for row in ran)):,}" if ran else "–"
+        cells.append([clean(planner), action, f"{budget:,}", f"{len(ran)}", calls])
+        cells[-1] += [_mean(ran, "value", error=True), _mean(ran, "width")]
+        if known:
+            tested = [row for row in ran if row["exact"] is not None and row["low"] is not None]
+            inside = [row["low"] <= row["exact"] <= row["high"] for row in tested]
+            cells[-1] += [f"{fmean(inside):.0%}" if inside else "–"]
+            cells[-1] += [_mean(ran, "error", error=True), _mean(ran, "regret", error=True)]
     failures = Counter(f"{row['planner']}: {row['failure']}" for row in comparison.rows if row["failure"] is not None)
     failed = [f"{count} runs failed, {reason}" for reason, count in failures.items()]
     return "\n".join([aligned(cells, texts=2), *failed])
 
 
-def _cells(group: Sequence[dict[str, Any]], known: bool) -> list[str]:
-    """The runs of one planner and budget."""
-    ran = [row for row in group if row["failure"] is None]
-
-    def mean(name: str, error: bool = False) -> str:
-        values = [row[name] for row in ran if row[name] is not None]
-        if not values:
-            return "–"
-        noise = f" ± {stdev(values) / math.sqrt(len(values)):.2g}" if error and len(values) > 1 else ""
-        return f"{fmean(values):.4g}{noise}"
-
-    actions = Counter(row["action"] for row in ran if row["action"] is not None).most_common(1)
-    action = f"{actions[0][0]} ({actions[0][1] / len(ran):.0%})" if actions else "–"
-    calls = f"{round(fmean(row['calls'] for row in ran)):,}" if ran else "–"
-    cells = [clean(group[0]["planner"]), action, f"{group[0]['budget']:,}", f"{len(ran)}", calls]
-    cells += [mean("value", error=True), mean("width")]
-    if not known:
-        return cells
-    tested = [row for row in ran if row["exact"] is not None and row["low"] is not None]
-    inside = [row["low"] <= row["exact"] <= row["high"] for row in tested]
-    return [*cells, f"{fmean(inside):.0%}" if inside else "–", mean("error", error=True), mean("regret", error=True)]
+def _mean(rows: Sequence[dict[str, Any]], name: str, error: bool = False) -> str:
+    """The mean of a column, with its standard error if that is asked for."""
+    values = [row[name] for row in rows if row[name] is not None]
+    if not values:
+        return "–"
+    noise = f" ± {stdev(values) / math.sqrt(len(values)):.2g}" if error and len(values) > 1 else ""
+    return f"{fmean(values):.4g}{noise}"
 
 
 @figure.register
@@ -312,11 +309,8 @@ def _(comparison: Comparison) -> Any:
         # Declared ends are no findings, and would squeeze everything else.
         below = [0.0 if run["support"] in (None, "declared") else run["value"] - run["low"] for run in runs]
         above = [0.0 if run["support"] in (None, "declared", "lower") else run["high"] - run["value"] for run in runs]
-        look = {
-            "name": title,
-            "legendgroup": title,
-            "hovertemplate": "%{text}: %{y:.6g}, %{x:,.0f} calls<extra></extra>",
-        }
+        hover = "%{text}: %{y:.6g}, %{x:,.0f} calls<extra></extra>"
+        look = {"name": title, "legendgroup": title, "hovertemplate": hover}
         chart.add_scatter(
             x=[max(run["calls"], 1) for run in runs], y=[run["value"] for run in runs], mode="markers", opacity=0.45,
             error_y={"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1},
@@ -379,23 +373,26 @@ def _(result: PlanResult) -> Any:
         rows.append(Row("regularised value", result.regularised_value, None, result.regularised_interval, support))
     if isinstance(details, ReferenceDetails):
         rows.append(Row("policy of the reference", details.order_1, details.order_1_error, details.policy_interval))
-    made = details.action_calls.tolist() if isinstance(details, GapDetails) else None
-    for action, (name, q) in enumerate(zip(result.names, result.q.tolist(), strict=True)):
-        if result.action is not None:
-            interval = None if result.q_intervals is None else tuple(result.q_intervals[action].tolist())
-            note = "" if made is None else f"{made[action]:,} calls"
-            rows.append(Row(f"action {name}", q, None, interval, support, action == result.action, note))
+    if result.action is not None:
+        calls = [f"{made:,} calls" for made in details.action_calls] if isinstance(details, GapDetails) else None
+        rows += _actions(result, [None] * len(result.names), support, calls)
     return bars(rows, result.delta)
 
 
 @figure.register
 def _(decision: Decision) -> Any:
-    rows = []
-    for action, (name, q, error) in enumerate(zip(decision.names, decision.q, decision.q_errors, strict=True)):
-        interval = None if decision.q_intervals is None else tuple(decision.q_intervals[action].tolist())
-        note = f"{decision.returns[action]:,} returns"
-        rows.append(Row(f"action {name}", float(q), float(error), interval, "proved", action == decision.action, note))
-    return bars(rows, decision.delta)
+    notes = [f"{count:,} returns" for count in decision.returns]
+    return bars(list(_actions(decision, decision.q_errors.tolist(), "proved", notes)), decision.delta)
+
+
+def _actions(
+    found: PlanResult | Decision, errors: Sequence[float | None], support: Support, notes: Sequence[str] | None
+) -> Iterator[Row]:
+    """A row for each action."""
+    for action, (name, q, error) in enumerate(zip(found.names, found.q.tolist(), errors, strict=True)):
+        interval = None if found.q_intervals is None else tuple(found.q_intervals[action].tolist())
+        note = "" if notes is None else notes[action]
+        yield Row(f"action {name}", q, error, interval, support, action == found.action, note)
 
 
 def window(rows: Iterable[Row]) -> Interval:

@@ -32,7 +32,7 @@ def first(model: Any, state: Any, calls: int, seed: int) -> Any:
 
 
 def test_rows_are_single_runs_beside_the_truth(model: sp.TabularModel) -> None:
-    comparison = sp.compare([CRUISER, ("tree", TREE)], model, 3, calls=[200, 2_000], seeds=[4, 7])
+    comparison = sp.compare({"SmoothCruiser": CRUISER, "tree": TREE}, model, 3, calls=[200, 2_000], seeds=[4, 7])
     assert [(row["planner"], row["budget"], row["seed"]) for row in comparison.rows] == [
         (name, budget, seed) for name in ("SmoothCruiser", "tree") for budget in (200, 2_000) for seed in (4, 7)
     ]
@@ -65,8 +65,9 @@ def test_rows_do_not_depend_on_what_else_is_compared(model: sp.TabularModel) -> 
 
 def test_a_function_may_take_part_and_a_planner_may_fail(model: sp.TabularModel) -> None:
     wrong = sp.SmoothCruiser(sp.LogSumExp(1.0, 5), epsilon=0.1)  # for another number of actions
-    comparison = sp.compare([first, wrong, TREE], model, 0, calls=100, seeds=1)
-    function, failed, _ = comparison.rows
+    comparison = sp.compare([first, wrong, TREE, TREE], model, 0, calls=100, seeds=1)
+    assert [row["planner"] for row in comparison.rows] == ["first", "SmoothCruiser", "UCT 1", "UCT 2"]
+    function, failed, *_ = comparison.rows
     assert (function["planner"], function["action"], function["calls"], function["value"]) == ("first", 0, 7, 0.25)
     assert function["gap"] is None
     assert function["error"] is None
@@ -92,7 +93,6 @@ def test_a_simulator_that_fails_is_no_failure_of_a_planner() -> None:
         ([], {}, "planners must be one or more"),
         ([sp.UCT], {}, "planners must be planners"),
         ("uct", {}, "planners must be planners"),
-        ([("a", TREE), ("a", CRUISER), ("a 1", TREE)], {}, "'a 1' twice"),
         ([TREE], {"calls": []}, "calls must be a whole number or several"),
         ([TREE], {"calls": "many"}, "calls must be a whole number"),
         ([TREE], {"seeds": [-1]}, "seeds must be at least 0"),

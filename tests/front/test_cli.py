@@ -135,7 +135,11 @@ def test_a_table_shows_the_exact_values(command: Command) -> None:
     model, backups = "gym:FrozenLake-v1", ["hard-max", "ot:tau=1,lam=0.2,cost=line"]
     arguments = ["solve", "--model", model, *(word for backup in backups for word in ("--backup", backup))]
     out, found, table = command.text(*arguments), command.json(*arguments), _tabular(model)
-    assert (found["model"], found["discount"], found["states"]) == (repr(table), table.discount, list(range(table.states)))
+    assert (found["model"], found["discount"], found["states"]) == (
+        repr(table),
+        table.discount,
+        list(range(table.states)),
+    )
     rows = [re.split(r" {2,}", line.strip()) for line in out.splitlines() if re.match(r"\d", line)]
     assert len(rows) == table.states
     for number, (backup, solution) in enumerate(zip(backups, found["solutions"], strict=True)):

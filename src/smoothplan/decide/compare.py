@@ -110,9 +110,9 @@ def compare(
     planners.
 
     Args:
-        planners: planners, or (name, planner) pairs, or a dictionary of planners by name. In place of a planner there
-            may be a function (model, state, calls, seed) that returns an object with the attributes action and calls,
-            and optionally value, interval, gap, status, seconds.
+        planners: one or more planners, or a dictionary of planners by name. In place of a planner there may be a
+            function (model, state, calls, seed) that returns an object with the attributes action and calls, and
+            optionally value, interval, gap, status, seconds.
         model: the simulator.
         state: where to plan; the model's initial state by default.
         calls: simulator calls that a run may make: one budget or several.
@@ -167,22 +167,18 @@ def _wholes(name: str, values: Any, least: int) -> list[int]:
 def _named(planners: Any) -> dict[str, Contestant]:
     """The contestants by name. One without a name gets that of its class, with a number if there are several."""
     if isinstance(planners, Mapping):
-        pairs = list(planners.items())
+        named = {str(name): contestant for name, contestant in planners.items()}
     else:
-        several = planners if isinstance(planners, Iterable) and not isinstance(planners, str) else [planners]
-        pairs = [each if isinstance(each, tuple) and len(each) == 2 else (None, each) for each in several]
-    if not pairs:
+        several = list(planners) if isinstance(planners, Iterable) and not isinstance(planners, str) else [planners]
+        names = [getattr(one, "__name__", type(one).__name__) for one in several]
+        numbers = [f" {names[:end].count(name)}" * (names.count(name) > 1) for end, name in enumerate(names, start=1)]
+        named = {name + number: one for name, number, one in zip(names, numbers, several, strict=True)}
+    if not named:
         raise ValueError(f"planners must be one or more planners, got {arguments.shown(planners)}")
-    usual = [getattr(one, "__name__", type(one).__name__) if name is None else str(name) for name, one in pairs]
-    named: dict[str, Contestant] = {}
-    for place, (name, (_, contestant)) in enumerate(zip(usual, pairs, strict=True)):
+    for contestant in named.values():
         if isinstance(contestant, type) or not (hasattr(contestant, "start") or callable(contestant)):
             wanted = "planners, or functions (model, state, calls, seed)"
             raise TypeError(f"planners must be {wanted}, got {arguments.shown(contestant)}")
-        unique = name if usual.count(name) == 1 else f"{name} {usual[: place + 1].count(name)}"
-        if unique in named:
-            raise ValueError(f"planners must have different names, got {unique!r} twice")
-        named[unique] = contestant
     return named
 
 
