@@ -7,9 +7,8 @@ from functools import partial
 from rich.progress import Progress
 
 from tests import attack as package
-from tests.attack import TARGETS
+from tests.attack import PAGE, TARGETS, read, row, written
 from tests.attack.climbing import TOLERANCE, Attack
-from tests.attack.page import PAGE, Row, read, written
 
 
 def main() -> int:
@@ -21,27 +20,24 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help=f"the ratios into {PAGE.name}")
     options = parser.parse_args()
     targets = [target for name, target in TARGETS.items() if options.only in name]
-    rows = {row.name: row for row in read(PAGE.read_text("utf-8"))}
-    refuted = 0
+    rows, refuted = read(PAGE.read_text("utf-8")), 0
     print(f"seed {options.seed}", flush=True)
     with Progress(transient=True) as progress:
         show = partial(progress.console.print, highlight=False, soft_wrap=True)
         task = progress.add_task("", total=len(targets))
         for target in targets:
-            attack = Attack.on(target, options.seed)
+            attack = Attack(target, options.seed)
             for best in attack.run(60.0 * options.minutes / len(targets)):
                 progress.update(task, description=f"{target.name}: {best:.4f}")
             progress.advance(task)
-            row = Row(target.name, target.attacked, attack.best, str(attack.summit), attack.evaluations)
-            rows[target.name] = max(rows.get(target.name, row), row, key=lambda known: known.ratio)
+            rows[target.name] = max(rows.get(target.name, row(attack)), row(attack))
             where = f" ({attack.summit})" if str(attack.summit) else ""
             show(f"{attack.best:8.4f}  {target.name}{where}")
             if attack.best > 1.0 + TOLERANCE:
                 refuted += 1
                 show(f"REFUTED by {attack.summit!r}")
     if options.write:
-        found = [rows[name] for name in TARGETS if name in rows]
-        PAGE.write_text(written(PAGE.read_text("utf-8"), found), "utf-8")
+        PAGE.write_text(written(PAGE.read_text("utf-8"), rows), "utf-8")
     print(f"{refuted} of {len(targets)} bounds are REFUTED" if refuted else "all bounds are kept")
     return 1 if refuted else 0
 

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -75,14 +75,10 @@ class Draw:
         return answer
 
     def moved(self, size: float) -> "Draw":
-        """The same options, and coordinates nearby: sometimes all of them differ, sometimes a few."""
+        """The same options, and coordinates nearby: sometimes all of them differ, sometimes a few; the same for 0."""
         x = np.array(self._coordinates)
         chosen = self._rng.random(len(x)) < self._rng.choice([0.2, 0.5, 1.0])
         return Draw(self._rng, self._options, (x + size * chosen * self._rng.normal(size=len(x))).tolist())
-
-    def again(self) -> "Draw":
-        """The same answers."""
-        return Draw(self._rng, self._options, self._coordinates)
 
     def __repr__(self) -> str:
         return f"Draw(rng, {self._options}, {self._coordinates})"
@@ -107,19 +103,13 @@ class Target:
     steps: int = 35  # and of each climb in it
 
 
-@dataclass
 class Attack:
     """A search for the largest ratio of one target."""
 
-    target: Target
-    rng: np.random.Generator
-    best: float = -math.inf
-    evaluations: int = 0
-    summit: Draw | None = field(default=None, repr=False)  # the case with the largest ratio
-
-    @classmethod
-    def on(cls, target: Target, seed: int) -> "Attack":
-        return cls(target, np.random.default_rng([seed, *target.name.encode()]))
+    def __init__(self, target: Target, seed: int) -> None:
+        self.target, self.rng = target, np.random.default_rng([seed, *target.name.encode()])
+        self.best, self.evaluations = -math.inf, 0
+        self.summit: Draw | None = None  # the case with the largest ratio
 
     def quick(self, enough: float = math.inf, patience: int = 1) -> float:
         """The largest ratio of a few climbs, or of more until one is large enough."""
@@ -135,7 +125,7 @@ class Attack:
             fresh = self.summit is None or self.rng.random() < 0.7
             start = max((Draw(self.rng) for _ in range(5)), key=self._ratio) if fresh else self.summit
             assert start is not None
-            self._climb(start.again(), 200)
+            self._climb(start.moved(0.0), 200)
             yield self.best
 
     def _ratio(self, draw: Draw) -> float:

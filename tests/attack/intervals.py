@@ -96,19 +96,33 @@ def betting_path(draw: Draw) -> float:
 
 
 @cache
-def _betting_limits(function: Callable[..., tuple[float, float]], delta: float, count: int) -> Floats:
-    """The interval for 0 to n ones among n variables that are 0 or 1, [n+1, 2]."""
-    odds = -math.log(delta)
+def betting_limits(function: Callable[..., tuple[float, float]], delta: float, count: int) -> Floats:
+    """The betting interval for 0 to n ones among n variables that are 0 or 1, [n+1, 2]."""
     ends = [(float(ones == count), float(ones > 0)) for ones in range(count + 1)]
-    return np.array([function(count, float(k), float(k), *ends[k], odds) for k in range(count + 1)])
+    return np.array([function(count, float(k), float(k), *ends[k], -math.log(delta)) for k in range(count + 1)])
 
 
-def betting_coin(draw: Draw) -> float:
-    """The probability that the interval of a coin ever fails."""
-    delta, length, chance = draw.pick(DELTAS, "δ"), draw.pick([20, 100, 300], "n"), draw.scale(1e-3, 1.0, "p")
+@cache
+def categorical_limits(function: Callable[..., float], delta: float, count: int) -> Floats:
+    """The interval of a probability for 0 to n of the first of two outcomes, [n+1, 2]."""
+    rows = []
+    for first in range(count + 1):
+        seen = np.array([hits for hits in (first, count - first) if hits > 0])
+        level = function(seen, 2, -math.log(delta)) / count
+        rows.append((kl.bernoulli_lower(first / count, level), kl.bernoulli_upper(first / count, level)))
+    return np.array(rows)
+
+
+def coin(betting: bool, draw: Draw) -> float:
+    """The probability that the interval of a coin ever fails, whose mean or whose probability it is."""
+    delta, length = draw.pick(DELTAS, "δ"), draw.pick([20, 100, 300], "n")
+    chance = draw.scale(1e-3, 1.0, "p") if betting else draw.scale(1e-4, 0.5, "p")
 
     def outside(count: int, _: Bools) -> Bools:
-        limits = _betting_limits(means.mean_interval, delta, count)
+        if betting:
+            limits = betting_limits(means.mean_interval, delta, count)
+        else:
+            limits = categorical_limits(kl.categorical_threshold, delta, count)
         return np.asarray((chance < limits[:, 0]) | (chance > limits[:, 1]))
 
     return ever(outside, np.array([chance, 1.0 - chance]), length) / delta
@@ -131,28 +145,6 @@ def betting_law(draw: Draw) -> float:
 
 
 # --- Transitions ------------------------------------------------------------------------------------------------------
-
-
-@cache
-def _two_outcomes(function: Callable[..., float], delta: float, count: int) -> Floats:
-    """The interval of the first probability, for 0 to n of the first outcome, [n+1, 2]."""
-    rows = []
-    for first in range(count + 1):
-        seen = np.array([hits for hits in (first, count - first) if hits > 0])
-        level = function(seen, 2, -math.log(delta)) / count
-        rows.append((kl.bernoulli_lower(first / count, level), kl.bernoulli_upper(first / count, level)))
-    return np.array(rows)
-
-
-def two_outcomes(draw: Draw) -> float:
-    """The probability that the interval of a probability ever fails."""
-    delta, length, chance = draw.pick(DELTAS, "δ"), draw.pick([20, 100, 300], "n"), draw.scale(1e-4, 0.5, "p")
-
-    def outside(count: int, _: Bools) -> Bools:
-        limits = _two_outcomes(kl.categorical_threshold, delta, count)
-        return np.asarray((chance < limits[:, 0]) | (chance > limits[:, 1]))
-
-    return ever(outside, np.array([chance, 1.0 - chance]), length) / delta
 
 
 def three_outcomes(draw: Draw) -> float:
@@ -235,25 +227,18 @@ def confidence_sequence(draw: Draw) -> float:
     return failed(means.ConfidenceSequence(0.0, 1.0, delta, target), 1.0, looks) / delta
 
 
-def bernstein(draw: Draw) -> float:
-    """The probability that the mean of coins is farther from its expectation than the radius."""
+def bernstein(by_count: bool, draw: Draw) -> float:
+    """The probability that the mean of coins is farther from its expectation than a radius, of so many or so large."""
     delta, chance = draw.pick(DELTAS, "δ"), draw.scale(1e-4, 0.5, "p")
-    count = round(draw.scale(1.0, 1e4))
-    draw.said["n"] = count
-    return farther(chance, count, float(means.bernstein_radius(chance * (1.0 - chance), 1.0, count, delta))) / delta
-
-
-def bernstein_count(draw: Draw) -> float:
-    """The same with a radius that is given, and as many coins as it takes."""
-    delta, chance, radius = draw.pick(DELTAS, "δ"), draw.scale(1e-4, 0.5, "p"), draw.scale(1e-2, 1.0, "radius")
-    count = math.ceil(means.bernstein_count(chance * (1.0 - chance), 1.0, radius, delta))
-    return farther(chance, count, radius) / delta
-
-
-def farther(chance: float, count: int, radius: float) -> float:
-    """The probability that the mean of coins is farther than a radius from its expectation."""
+    variance = chance * (1.0 - chance)
+    if by_count:
+        radius = draw.scale(1e-2, 1.0, "radius")
+        count = math.ceil(means.bernstein_count(variance, 1.0, radius, delta))
+    else:
+        draw.said["n"] = count = round(draw.scale(1.0, 1e4))
+        radius = float(means.bernstein_radius(variance, 1.0, count, delta))
     below = binom.cdf(math.ceil(count * (chance - radius) - 1e-9) - 1, count, chance)
-    return float(below + binom.sf(math.floor(count * (chance + radius) + 1e-9), count, chance))
+    return float(below + binom.sf(math.floor(count * (chance + radius) + 1e-9), count, chance)) / delta
 
 
 # --- The table --------------------------------------------------------------------------------------------------------
@@ -264,13 +249,13 @@ BALL = "smoothplan.confidence.kl.ball_extreme"
 
 TARGETS = [
     Target("betting interval: path by path", BETTING, betting_path, starts=5, steps=12),
-    Target("betting interval: coins, ever", BETTING, betting_coin, starts=4, steps=10),
+    Target("betting interval: coins, ever", BETTING, partial(coin, True), starts=4, steps=10),
     Target("betting interval: three values, ever", BETTING, betting_law, starts=4, steps=5),
-    Target("two outcomes: the probability, ever", CATEGORICAL, two_outcomes, 4, 10),
+    Target("two outcomes: the probability, ever", CATEGORICAL, partial(coin, False), 4, 10),
     Target("three outcomes: all probabilities, ever", CATEGORICAL, three_outcomes, starts=4, steps=5),
     Target("outcomes: one function, ever", "smoothplan.confidence.kl.wager_regret", one_function, 3, 5),
     Target("outcomes: the ball", BALL, ball),
     Target("confidence sequence: ever", "smoothplan.confidence.means.ConfidenceSequence", confidence_sequence, 6, 10),
-    Target("Bernstein's radius", "smoothplan.confidence.means.bernstein_radius", bernstein),
-    Target("Bernstein's count", "smoothplan.confidence.means.bernstein_count", bernstein_count),
+    Target("Bernstein's radius", "smoothplan.confidence.means.bernstein_radius", partial(bernstein, False)),
+    Target("Bernstein's count", "smoothplan.confidence.means.bernstein_count", partial(bernstein, True)),
 ]

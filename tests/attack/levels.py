@@ -158,24 +158,18 @@ def _model(actions: int) -> sp.TabularModel:
     return random_model(0, actions=actions, discount=0.0)
 
 
-class Child(NamedTuple):
-    """Returns through a child: their laws, whose means are wrong by its bias at most, and its certificates."""
+def child(draw: Draw, q: Floats, noise: Laws, *, biased: bool = True, by_action: bool = True) -> tuple[Laws, Bounds]:
+    """Returns through a child that does its worst around true action values [K], and their certificate.
 
-    laws: Laws
-    moments: Bounds  # the width is that of one action's returns
-    support: Bounds
-
-
-def child(draw: Draw, q: Floats, noise: Laws, *, biased: bool = True) -> Child:
-    """The child that does its worst around true action values [K]; it may or may not be biased."""
+    Their means are wrong by its bias at most, if it is biased.
+    """
     biased = draw.pick([biased, False])
     bias = draw.scale(1e-3, 1.0, "child's bias") if biased else 0.0
     moved = noise.around(q + bias * draw.between(-1.0, 1.0, len(q)))
-    return Child(moved, moved.proved(bias, by_action=True), moved.proved(bias, by_action=False))
+    return moved, moved.proved(bias, by_action=by_action)
 
 
-@dataclass(frozen=True)
-class Truth:
+class Truth(NamedTuple):
     """What a level is."""
 
     error: float  # E Y − V
@@ -216,10 +210,7 @@ def level(kind: Debiased | Literal["order-2"], debias: int, quantity: Quantity, 
     problem = replace(Problem.of(_model(actions), backup), reward_range=ends, values=(-1e3, 1e3))
     value, biased = float(backup.value(q)), quantity != "bias by noise"
 
-    def through(noise: Laws) -> tuple[Laws, Bounds]:
-        made = child(draw, q, noise, biased=biased)
-        return made.laws, made.support if quantity == "support" else made.moments
-
+    through = partial(child, draw, q, biased=biased, by_action=quantity != "support")
     returns, use = through(laws(draw, actions, size))
     around, outcomes = arithmetic.reference(problem, use, samples), Outcomes.of(returns, samples, 2**debias)
     if kind == "plug-in":
@@ -383,12 +374,12 @@ def clipped_reference(power: int, draw: Draw) -> float:
     actions, samples, size = draw.pick(SIZES[0])
     draw.said |= {"K": actions, "N": samples}
     q = draw.between(0.0, 1.0, actions)
-    sampled = child(draw, q, laws(draw, actions, size, draw.scale(0.1, 10.0)))
+    returns, proved_of_one = child(draw, q, laws(draw, actions, size, draw.scale(0.1, 10.0)))
     low, high = -draw.one(-0.2, 1.0), 1.0 + draw.one(-0.2, 1.0)
     problem = replace(Problem.of(_model(actions), LogSumExp(1.0)), reward_range=(0.0, 1.0), values=(-9.0, 9.0))
-    around = arithmetic.reference(problem, sampled.moments, samples)
+    around = arithmetic.reference(problem, proved_of_one, samples)
     proved = arithmetic.clipped_reference(problem, around, low, high)
-    outcomes = Outcomes.of(sampled.laws, samples, 1)
+    outcomes = Outcomes.of(returns, samples, 1)
     ranges = np.ptp(np.clip(outcomes.whole, low, high) - q, axis=1)
     return quotient(
         outcomes.mean(ranges**power) ** (1.0 / power), float(proved.second if power == 2 else proved.fourth)
