@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
-from smoothplan.bounds.explored import Explored, explored
-from smoothplan.bounds.gape import MDPGapE, OTGapE
+from smoothplan.bounds.gape import Explored, MDPGapE, OTGapE, explored
 from tests.common import begun, ending, identified, in_the_plane
 
 ROUNDING = 1e-14

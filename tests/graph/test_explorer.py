@@ -12,8 +12,7 @@ import smoothplan as sp
 from smoothplan.base import streams
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays
-from smoothplan.bounds.explored import explored
-from smoothplan.bounds.gape import OTGapE
+from smoothplan.bounds.gape import OTGapE, explored
 from smoothplan.confidence.kl import share
 from smoothplan.graph.explorer import Explorer, PairSampler, chunked, drawn
 from smoothplan.models.model import States, Transition

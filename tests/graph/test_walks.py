@@ -25,15 +25,12 @@ def test_the_soft_walk_follows_the_gradient(backup: Backup) -> None:
     search = begun(OTGapE(backup, 0.1), garnet(0, actions=3), state=4)
     upper = np.array([0.3, 0.9, 0.5])
     search.graph.q_high[:3] = upper
-    draws = [
-        walks.next_action(search.graph, search.rules, 0, 0, search.work.frames, None, search.oracle.stream)
-        for _ in range(20_000)
-    ]
+    draws = [walks.next_action(search.graph, search.rules, search.work, 0, 0) for _ in range(20_000)]
     policy = backup.policy(upper[None], np.array([4]))[0]
     frequencies = np.bincount(draws, minlength=3) / 20_000
     assert (np.abs(frequencies - policy) < 5.0 * np.sqrt(policy * (1.0 - policy) / 20_000)).all()
     rules = begun(OTGapE(backup, 0.1, walk="greedy"), garnet(0, actions=3)).rules
-    assert walks.next_action(search.graph, rules, 0, 0, search.work.frames, None, search.oracle.stream) == 1
+    assert walks.next_action(search.graph, rules, search.work, 0, 0) == 1
 
 
 @pytest.mark.parametrize("seed", [2, 3, 4, 5])

@@ -70,15 +70,9 @@ def new_side(graph: Graph, rules: Rules, side: int, anchor: int = -1, value: flo
 
 @compiled
 def converge(graph: Graph, rules: Rules, bounds: Side, frames: Floats, room: Floats, tolerance: float) -> None:
-    """Tightens the bounds.
+    """Tightens the bounds, to an accuracy of values, in an endless search with pooled counts.
 
-    Args:
-        graph: the discovered states.
-        rules: of an endless search with pooled counts.
-        bounds: overwritten.
-        frames: [1, 1 + J, K + 1], overwritten.
-        room: [4, outcomes], overwritten.
-        tolerance: the accuracy of values.
+    The arrays frames [1, 1 + J, K + 1] and room [4, outcomes] are overwritten.
     """
     actions, discount, side, base = rules.actions, rules.discount, bounds.side, bounds.base
     top = (rules.span_high[0] if side > 0 else -rules.span_low[0]) - base  # of a state that was not seen
@@ -249,16 +243,8 @@ def flow(
 ) -> None:
     """The discounted numbers of visits of pairs, [n·K]: an action at the root, then a policy, in the empirical model.
 
-    Visits end at the anchor, if there is one. They are accurate to about a hundredth.
-
-    Args:
-        pairs, successors, hits: of the graph.
-        discount: γ.
-        policy: probabilities of actions, [n·K].
-        action: the first one, at state 0.
-        anchor: the number of a state, −1 for none.
-        waiting: [n], overwritten.
-        result: [n·K], overwritten.
+    Visits end at the anchor, the number of a state or −1 for none. They are accurate to about a hundredth. `policy` has
+    probabilities of actions, [n·K]; waiting [n] and result [n·K] are overwritten.
     """
     waiting[:] = 0.0
     result[:] = 0.0

@@ -10,6 +10,7 @@ compiled; otherwise `proceed` returns for every sample, and its caller calls the
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -42,9 +43,8 @@ class UCT:
 
     Every round goes down the tree by the action with the largest Q + c·w·√(log N / n), untried ones first and in random
     order; adds a node where it leaves the tree; evaluates that node; and puts its discounted return into the mean Q of
-    every pair on its way. The scale w is the range of the returns seen from that node on. A declared range is often
-    many times wider (by its rewards, a lake that pays 1 at its end may have values in [0, 20]), and the range seen
-    needs no tuning for rewards of another size.
+    every pair on its way. The scale w is the range of the returns seen from that node on: declared ranges are often
+    many times wider.
 
     It has no end of its own, so `plan` needs `max_calls` or `max_seconds`. A round that is cut short by the limit
     counts for nothing. Values and action are estimates. The interval of the result is that of the declared values.
@@ -56,14 +56,11 @@ class UCT:
         loop: "closed": a node is a state at a depth, and equal states share their statistics; "open": a node is a
             sequence of actions, for simulators whose states never repeat. An open loop converges to the best such
             sequence, which may be worse than reacting to the state.
-        exploration: c. UCB1 has √2 for returns whose range is 1 (Auer, Cesa-Bianchi and Fischer, 2002), and so has UCT:
-            2·C_p with C_p = 1/√2. Regrets on nine models hardly differed between 0.5 and √2; below, a search may
-            settle on a wrong action.
+        exploration: c. UCB1 has √2 for returns whose range is 1 (Auer, Cesa-Bianchi and Fischer, 2002). Regrets on nine
+            models hardly differed between 0.5 and √2; below, a search may settle on a wrong action.
         rollout: the value of a new node: "random", the return of random actions to the depth; "none", the middle of the
-            possible values. A rollout takes calls, but the middle may be far off: "none" is better if calls are few for
-            the depth, and bad if an episode ends at its goal.
-        key: identifies a state of a closed loop, a function from a state to something hashable; by default the state
-            itself.
+            possible values, which is better if calls are few for the depth, and bad if an episode ends at its goal.
+        key: identifies a state of a closed loop by something hashable; by default the state itself.
     """
 
     backup: Backup = field(default_factory=HardMax)
@@ -176,7 +173,7 @@ def resized(tree: Readable, room: int, actions: int) -> Tree:
     return result
 
 
-@compiled
+@partial(compiled, inner=True)
 def ucb_action(tree: Tree, rules: TreeRules, node: int, stream: Stream) -> int:
     """An untried action at random, or else the one with the largest Q + c·w·√(log N / n).
 
@@ -221,17 +218,13 @@ def proceed(
     """Goes on with a tree search until it is `PAUSED`, is `FULL`, or waits for a `SAMPLE` of `loop.action`.
 
     Args:
-        tree: the nodes.
-        rules: the constants.
+        tree, rules, stream: the nodes, the constants, and the stream of the oracle.
         tables: the table to sample from; if it is empty, `SAMPLE` is returned.
         loop: [1] of `TREE_STATE`, the request and the state of the search.
-        path: [D, 2], the nodes and the actions of the round.
-        rewards: [D], of these steps.
+        path, rewards: [D, 2] and [D], the nodes, the actions and the rewards of the round.
         root: the number of the root's state.
-        state: the number of the state that the sample has led to, if it was asked for.
-        reward: of that sample.
-        end: whether it ended the episode.
-        stream: of the oracle.
+        state, reward, end: the outcome of a sample that was asked for: the number of the next state, its reward, and
+            whether it ended the episode.
     """
     now = loop[0]
     node, depth, rolled = now.node, now.depth, now.rolled
@@ -301,16 +294,16 @@ class UCTRun:
 
     def __init__(self, planner: UCT, root: Root) -> None:
         table, model = searched_table(root, planner.key, planner.backup), root.model
-        self._planner, self._limit = planner, root.max_calls
+        self._planner, self._limit, depth = planner, root.max_calls, planner.depth_for(root.model)
         self.interval = curvature.value_interval(model, planner.backup)
         self.rules = TreeRules(
             actions=model.actions,
-            depth=planner.depth_for(model),
+            depth=depth,
             discount=model.discount,
             open_loop=planner.loop == "open",
             exploration=planner.exploration,
             rollout=planner.rollout == "random",
-            middle=arguments.frozen(spans(model, planner.backup, planner.depth_for(model), "zero").mean(axis=1)),
+            middle=arguments.frozen(spans(model, planner.backup, depth, "zero").mean(axis=1)),
         )
         self.oracle = Oracle(model, root.seed)
         self._tables = NO_TABLE if table is None else table.tables
@@ -320,8 +313,7 @@ class UCTRun:
         key = 0 if self.rules.open_loop else self._first * self.rules.depth
         self.tree = resized({"keys": np.array([key]), "size": np.array([1])}, FIRST_NODES, model.actions)
         self._loop = np.zeros(1, dtype=TREE_STATE)
-        self._path = np.zeros((self.rules.depth, 2), dtype=np.int64)
-        self._rewards = np.zeros(self.rules.depth)
+        self._path, self._rewards = np.zeros((depth, 2), dtype=np.int64), np.zeros(depth)
 
     def run(self, workers: Workers, display: Display) -> Status:
         """Searches until a limit is reached. Rounds build on each other, so one worker makes them."""
@@ -341,12 +333,7 @@ class UCTRun:
         return self.oracle.calls
 
     def explore(self, until: int, limit: int) -> None:
-        """Rounds of the search.
-
-        Args:
-            until: no round begins after this many simulator calls in all.
-            limit: no call is made after this many in all. A round that it cuts short counts for nothing.
-        """
+        """Makes rounds. None begins after `until` simulator calls in all, and no call is made after `limit`."""
         self._loop[:] = np.zeros(1, dtype=TREE_STATE)
         self._loop["until"], self._loop["limit"] = min(until, limit), limit
         states, number, reward, end = self._root, 0, 0.0, False
@@ -376,8 +363,7 @@ class UCTRun:
         """
         counts = self.tree.counts[0]
         q = np.where(counts > 0, self.tree.means[0], self.rules.middle[0])
-        candidates = np.where(counts > 0, q, -np.inf)
-        action = int(np.argmax(candidates))
+        action = int(np.argmax(np.where(counts > 0, q, -np.inf)))
         return Snapshot(
             value=float(np.clip(q[action], *self.interval)),
             interval=self.interval,

@@ -23,6 +23,7 @@ from smoothplan.graph.graph import (
     ENDED,
     Graph,
     Rules,
+    Workspace,
     discovered,
     resized,
     used,
@@ -39,6 +40,9 @@ FIRST_ROOM = 64
 NO_TABLE = Tables(frozen(np.zeros(0, dtype=OUTCOME)), 1, 1)
 """The table of a simulator that is called."""
 
+CALLED = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
+"""A backup that compiled code calls, with the key of a state and a purpose: see `sets.fill`."""
+
 Key = Callable[[Any], Hashable]
 """Identifies a state: states with the same key are taken to be the same."""
 
@@ -50,18 +54,13 @@ def required_key(key: Key | None) -> None:
 
 
 class StateIndex:
-    """States of a simulator, numbered in the order of their discovery; the root is number 0.
-
-    Args:
-        root: the first state.
-        key: identifies a state, by default by all its bytes.
-    """
+    """States of a simulator, told apart by a key and numbered in the order of their discovery; the root is number 0."""
 
     def __init__(self, root: Any, key: Key | None) -> None:
         first = np.asarray(root)
         if key is None and first.dtype.hasobject:
             raise TypeError(f"key must be given for states of objects, whose bytes are addresses: got {root!r}")
-        self._key: Key = key or _bytes
+        self._key: Key = key or (lambda state: bytes((state + 0.0 if state.dtype.kind == "f" else state).tobytes()))
         self._numbers: dict[Hashable, int] = {}
         self.states: list[Any] = []
         self.number(first[()])  # a number is a number, as successors are
@@ -107,11 +106,6 @@ class StateIndex:
         for state in arrays["states"]:
             result.number(state)
         return result
-
-
-def _bytes(state: Any) -> bytes:
-    """All bytes of a state; the two zeros are one."""
-    return bytes((state + 0.0 if state.dtype.kind == "f" else state).tobytes())
 
 
 def searched_table(root: Root, key: Key | None, backup: Backup) -> TabularModel | None:
@@ -207,13 +201,9 @@ def chunked(counts: Ints, calls: int) -> Iterator[tuple[slice, Ints]]:
 
 
 def drawn(tables: Tables, rows: Ints, counts: Ints, rng: np.random.Generator) -> tuple[Ints, Floats, Ints]:
-    """Draws from a table: successors [p, B′], negative at the end of an episode, rewards, and the count of each.
+    """Draws `counts` [p] samples of the pairs `rows` [p], each of which is state·K + action, from a table.
 
-    Args:
-        tables: the table.
-        rows: pairs, by state·K + action, [p].
-        counts: the number of samples of each, [p].
-        rng: draws the counts.
+    Returns successors [p, B′], negative at the end of an episode, their rewards, and the count of each.
     """
     outcomes = tables.outcomes.reshape(-1, tables.width)[rows]
     levels = (outcomes["threshold"].astype(np.float64) + 1.0) / 2.0**64
@@ -257,22 +247,20 @@ class Explorer:
         self._tables = NO_TABLE if table is None else table.tables
         self._index = StateIndex(root, key) if table is None else None
         columns, actions = rules.soft.shifts.shape
-        self.work = walks.Workspace(
+        self.work = Workspace(
             frames=np.zeros((1, 1 + columns, actions + 1)),
             room=np.zeros((4, min(16, rules.bound))),
             path=np.zeros((walks.WALKING.longest if rules.endless else rules.stages, 3), dtype=np.int64),
+            backup=None if is_mixture(backup) else CALLED(self._call_backup),
+            stream=oracle.stream,
         )
         self._loop = np.zeros(1, dtype=walks.LOOP_STATE)
-        self._called: Any = None  # the backup, if compiled code has to call it
-        self._error: BaseException | None = None  # of such a call: it cannot pass through compiled code
+        self._error: BaseException | None = None  # of a called backup: it cannot pass through compiled code
         self._mixture = backup if is_mixture(backup) and table is None and depends_on_state(backup) else None
         self._weights = np.zeros((0, columns))  # [.., J], of the mixture at the states of a simulator
-        if self._mixture is not None:
-            self._weigh(0)
-        elif is_mixture(backup):
+        self._weigh(0)
+        if is_mixture(backup) and self._mixture is None:
             self.rules = rules._replace(soft=softmaxes(backup, actions, None if table is None else table.states))
-        else:
-            self._called = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(self._call_backup)
         self.number(np.asarray(root)[()])
 
     # Walks
@@ -293,15 +281,12 @@ class Explorer:
         return self._proceed(None, start=-1, epsilon=epsilon, until=min(until, limit), limit=limit, rounds=rounds)
 
     def survey(self, q: Floats, start: int, until: int) -> None:
-        """Samples for estimates, along walks that follow estimates. Statistics must be pooled over stages.
+        """Samples for estimates, along walks from the state `start` that follow estimates. Counts must be pooled.
 
         Args:
             q: estimates of the action values that walks follow, [n, K], of the first n discovered states; read-only.
-            start: the number of the state where they start.
+            start: the number of a state.
             until: the largest number of simulator calls in all; fewer are made if nothing is left to learn.
-
-        Raises:
-            ModelError: as `explore`.
         """
         self._proceed(q, start=start, until=until)
 
@@ -317,8 +302,7 @@ class Explorer:
             self._index.forget(self.count)  # the states of an interrupted call
         keys, rewards, now = np.zeros(0, dtype=np.int64), np.zeros(0), self._loop[0]
         while True:
-            made = self._tables, self._loop, self.work, q, keys, rewards, self._called, self.oracle.stream
-            verdict = walks.proceed(self.graph, self.rules, *made)
+            verdict = walks.proceed(self.graph, self.rules, self.work, self._loop, self._tables, q, keys, rewards)
             self._require_backup()
             if verdict == walks.SAMPLE:
                 count = int(now["count"])
@@ -362,7 +346,7 @@ class Explorer:
 
     def sweep(self) -> None:
         """Propagates bounds once through everything that was discovered."""
-        sets.sweep(self.graph, self.rules, self.work.frames, self.work.room, self._called)
+        sets.sweep(self.graph, self.rules, self.work)
         self._require_backup()
 
     # Pairs
@@ -375,9 +359,6 @@ class Explorer:
             counts: the number of samples of each.
             compared: two actions of the root, each of which is charged half of the calls.
             draw: calls the simulator.
-
-        Raises:
-            ModelError: as `explore`.
         """
         (states, actions), calls = np.divmod(entries, self.rules.actions), int(self.oracle.stream[CALLS])
 
@@ -421,21 +402,14 @@ class Explorer:
                 self.record(pairs, keys[sampled.groups], sampled.rewards, np.ones(len(pairs), dtype=np.int64))
 
     def record(self, entries: Ints, keys: Ints, rewards: Floats, times: Ints) -> None:
-        """Records outcomes [n], each as often as `times` says; those of a pair must be consecutive.
+        """Records outcomes [n], each as often as `times` [n] says; those of a pair must be consecutive.
 
-        Args:
-            entries: the pairs.
-            keys: of the next states, negative at the end of an episode.
-            rewards: of the outcomes.
-            times: the count of each.
-
-        Raises:
-            ModelError: as `explore`.
+        Keys of next states are negative at the end of an episode. Errors are those of `explore`.
         """
         done = 0
         while done < len(entries):
-            outcomes = entries, keys, rewards, times, self.work.room
-            done, verdict = sets.record_all(self.graph, self.rules, *outcomes, done)
+            outcomes = entries, keys, rewards, times, self.work.room, done
+            done, verdict = sets.record_all(self.graph, self.rules, *outcomes)
             if verdict != sets.RECORDED:
                 self._resolve(verdict, int(entries[done]))
 
@@ -487,20 +461,18 @@ class Explorer:
         assert self._index is not None
         known = len(self._index.states)
         keys = [ENDED if end else self._index.number(state) for state, end in zip(states, terminals, strict=True)]
-        if self._mixture is not None:
-            self._weigh(known)
+        self._weigh(known)
         return np.array(keys, dtype=np.int64)
 
     def _weigh(self, first: int) -> None:
         """Has compiled code find the weights of states from `first` on by their keys, which here are their numbers."""
-        assert self._mixture is not None
-        assert self._index is not None
-        states, weights = self._index.states, self._weights
-        if len(states) > len(weights):
-            self._weights = np.concatenate([weights, np.zeros((len(states), weights.shape[1]))])
+        states, weights = [] if self._index is None else self._index.states[first:], self._weights
+        if self._mixture is None or not states:
+            return
+        if first + len(states) > len(weights):
+            self._weights = np.concatenate([weights, np.zeros((first + len(states), weights.shape[1]))])
             self.rules = self.rules._replace(soft=self.rules.soft._replace(weights=frozen(self._weights)))
-        for number in range(first, len(states)):
-            self._weights[number] = self._mixture.weights(states[number][None])[0]
+        self._weights[first : first + len(states)] = self._mixture.weights(np.stack(states))
 
     def _resolve(self, verdict: int, entry: int, more: int = 1) -> None:
         """Makes room for outcomes of a pair, or raises the error that they are."""
@@ -551,5 +523,4 @@ class Explorer:
         self._index = None if self._index is None else self._index.restored(arrays)
         self.oracle.restore(arrays)
         self._widen(int(self.graph.pairs["seen"].max()))
-        if self._mixture is not None:
-            self._weigh(0)
+        self._weigh(0)

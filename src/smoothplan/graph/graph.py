@@ -11,7 +11,7 @@ share. A pair whose entries are all in use moves to a larger place, so memory fo
 
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints, frozen
 from smoothplan.base.compiling import compiled
 from smoothplan.base.records import Arrays, Readable
+from smoothplan.base.streams import Stream
 from smoothplan.models.model import GenerativeModel, rewards_are_known
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, HardMax, is_mixture
@@ -107,6 +108,16 @@ class Rules(NamedTuple):
     focused: bool = True
 
 
+class Workspace(NamedTuple):
+    """Arrays that the kernels overwrite, and the backup."""
+
+    frames: Floats  # [1, 1 + J, K + 1]
+    room: Floats  # [4, ..], for the outcomes of a pair
+    path: Ints  # [.., 3], the states, stages and actions of a walk
+    backup: Any  # None for a mixture of softmaxes, which is in the rules; else a function that calls it in Python
+    stream: Stream  # of the oracle
+
+
 def rules_of(
     model: GenerativeModel,
     backup: Backup,
@@ -115,16 +126,7 @@ def rules_of(
     horizon: int | None = None,
     tail: str = "honest",
 ) -> Rules:
-    """The rules of a focused search with pooled counts and soft walks; see `OTGapE`.
-
-    Args:
-        model: the simulator.
-        backup: F.
-        delta: the probability that any interval fails.
-        successors: a bound on the different next states of one (s, a); the model's own by default, if it has one.
-        horizon: stages; None for the discounted value.
-        tail: the values after the last stage, "honest" or "zero".
-    """
+    """The rules of a focused search with pooled counts and soft walks. The arguments are those of `OTGapE`."""
     successors = model.max_successors if successors is None else successors
     kind = VARYING
     if rewards_are_known(model):

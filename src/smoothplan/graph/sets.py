@@ -20,7 +20,18 @@ from smoothplan.confidence.kl import (
     wager_regret,
 )
 from smoothplan.confidence.means import mean_interval
-from smoothplan.graph.graph import BY_OUTCOME, ENDED, FIXED, VARYING, Graph, Rules, discovered, make_room, pair_at
+from smoothplan.graph.graph import (
+    BY_OUTCOME,
+    ENDED,
+    FIXED,
+    VARYING,
+    Graph,
+    Rules,
+    Workspace,
+    discovered,
+    make_room,
+    pair_at,
+)
 from smoothplan.theory.softmaxes import fill_frame, frame_value
 
 RECORDED, FULL, TOO_MANY, VARIES = range(4)
@@ -178,9 +189,9 @@ LOWER, POLICY, UPPER = -1, 0, 1
 
 
 @partial(compiled, inner=True)
-def fill(frames: Floats, rules: Rules, key: int, wanted: int, backup: Any) -> None:
-    """Applies the backup to the action values in the frame, see `fill_frame`, or calls it from Python."""
-    if backup is None:
+def fill(frames: Floats, backup: Any, rules: Rules, key: int, wanted: int) -> None:
+    """Applies the backup to the action values in the frame, see `fill_frame`, or calls it in Python."""
+    if backup is None:  # Numba drops the other branch, but only for an argument
         fill_frame(frames, 0, rules.soft)
     else:
         # Defaults that prove nothing, a uniform policy and an infinite bound: they stay if the call fails.
@@ -191,40 +202,37 @@ def fill(frames: Floats, rules: Rules, key: int, wanted: int, backup: Any) -> No
 
 
 @partial(compiled, inner=True)
-def back_up(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, room: Floats, backup: Any) -> None:
-    """Tightens the intervals of a state's actions and of its value. An interval never widens, nor turns over.
-
-    `backup` is None for a mixture of softmaxes, which is in the rules; else a function, see `Explorer`.
-    """
-    node = state * rules.stages + stage
+def back_up(graph: Graph, rules: Rules, work: Workspace, state: int, stage: int) -> None:
+    """Tightens the intervals of a state's actions and of its value. An interval never widens, nor turns over."""
+    node, frames = state * rules.stages + stage, work.frames
     start = node * rules.actions
     later = stage if rules.endless else stage + 1
     for action in range(rules.actions):
         sampled = pair_at(rules, state, stage, action)
         if graph.pairs[sampled].count > 0:
-            low, high = _action_interval(graph, rules, sampled, later, room)
+            low, high = _action_interval(graph, rules, sampled, later, work.room)
             entry = start + action
             graph.q_low[entry] = min(max(graph.q_low[entry], low), graph.q_high[entry])
             graph.q_high[entry] = max(min(graph.q_high[entry], high), graph.q_low[entry])
     # F of the lower bounds, then of the upper ones.
     for action in range(rules.actions):
         frames[0, 0, action] = graph.q_low[start + action]
-    fill(frames, rules, graph.keys[state], LOWER, backup)
+    fill(frames, work.backup, rules, graph.keys[state], LOWER)
     low = frame_value(frames, 0, graph.keys[state], rules.soft)
     graph.low[node] = min(max(graph.low[node], low), graph.high[node])
     for action in range(rules.actions):
         frames[0, 0, action] = graph.q_high[start + action]
-    fill(frames, rules, graph.keys[state], UPPER, backup)
+    fill(frames, work.backup, rules, graph.keys[state], UPPER)
     high = frame_value(frames, 0, graph.keys[state], rules.soft)
     graph.high[node] = max(min(graph.high[node], high), graph.low[node])
 
 
 @partial(compiled, merged=True)
-def sweep(graph: Graph, rules: Rules, frames: Floats, room: Floats, backup: Any) -> None:
+def sweep(graph: Graph, rules: Rules, work: Workspace) -> None:
     """Backs up everything, the latest discoveries first: they are mostly successors of earlier ones."""
     for stage in range(rules.stages - 1, -1, -1):
         for state in range(graph.totals[0].states - 1, -1, -1):
-            back_up(graph, rules, state, stage, frames, room, backup)
+            back_up(graph, rules, work, state, stage)
 
 
 @partial(compiled, inner=True, merged=True)

@@ -12,7 +12,7 @@ estimates instead of proofs: its walk follows estimates of the action values, wi
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
 from smoothplan.base.streams import CALLS, Stream, uniform
 from smoothplan.confidence.means import compiled_leaders
-from smoothplan.graph.graph import ENDED, VARYING, Graph, Rules, discovered, make_room, pair_at
+from smoothplan.graph.graph import ENDED, VARYING, Graph, Rules, Workspace, discovered, make_room, pair_at
 from smoothplan.graph.sets import (
     FULL,
     POLICY,
@@ -89,23 +89,16 @@ LOOP_STATE = np.dtype(
 """The state of a search between two samples."""
 
 
-class Workspace(NamedTuple):
-    """Arrays that the kernels overwrite."""
-
-    frames: Floats  # [1, 1 + J, K + 1]
-    room: Floats  # [4, ..], for the outcomes of a pair
-    path: Ints  # [.., 3], the states, stages and actions of a walk
-
-
 @partial(compiled, inner=True)
-def next_action(graph: Graph, rules: Rules, state: int, stage: int, frames: Floats, backup: Any, stream: Stream) -> int:
-    """An action by ∇F(U), or the greedy one: argmax U. `backup` as for `back_up`, here and below."""
+def next_action(graph: Graph, rules: Rules, work: Workspace, state: int, stage: int) -> int:
+    """An action by ∇F(U), or the greedy one: argmax U."""
+    frames, stream = work.frames, work.stream
     start = (state * rules.stages + stage) * rules.actions
     soft = rules.soft.temperature > 0.0 and rules.soft_share > 0.0
     if soft and (rules.soft_share >= 1.0 or uniform(stream) < rules.soft_share):
         for action in range(rules.actions):
             frames[0, 0, action] = graph.q_high[start + action]
-        fill(frames, rules, graph.keys[state], POLICY, backup)
+        fill(frames, work.backup, rules, graph.keys[state], POLICY)
         return draw_action(frames, 0, draw_column(graph.keys[state], rules.soft, stream), stream)
     best = 0
     for action in range(1, rules.actions):
@@ -136,9 +129,7 @@ def seen_successor(graph: Graph, entry: int, stream: Stream) -> int:
 
 
 @partial(compiled, inner=True)
-def _focused_walk(
-    graph: Graph, rules: Rules, loop: NDArray[np.void], work: Workspace, backup: Any, stream: Stream
-) -> bool:
+def _focused_walk(graph: Graph, rules: Rules, work: Workspace, loop: NDArray[np.void]) -> bool:
     """Fills the path; sets `steps` up to the pair to sample, or to all of it and returns False if there is none."""
     now, path = loop[0], work.path
     state, stage, action, steps, weight = now.state, now.stage, now.sampled, 0, 1.0
@@ -153,11 +144,11 @@ def _focused_walk(
         steps += 1
         if graph.pairs[entry].count == 0:
             break
-        state = seen_successor(graph, entry, stream)
+        state = seen_successor(graph, entry, work.stream)
         weight *= rules.discount
         if not goes_on(graph, rules, state, stage, steps, weight, now.gap):
             break
-        action = next_action(graph, rules, state, stage, work.frames, backup, stream)
+        action = next_action(graph, rules, work, state, stage)
     # Ignores negligible stakes: a walk that ends early may meet only pairs that are known well.
     graph.totals[0].stake = max(stake, WALKING.fading * graph.totals[0].stake)
     if stake > 0.0 and stake >= WALKING.negligible * graph.totals[0].stake:
@@ -206,23 +197,14 @@ def _exploring_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: S
 
 
 @partial(compiled, inner=True)
-def select(
-    graph: Graph,
-    rules: Rules,
-    loop: NDArray[np.void],
-    work: Workspace,
-    q: Floats | None,
-    backup: Any,
-    stream: Stream,
-) -> int:
+def select(graph: Graph, rules: Rules, work: Workspace, loop: NDArray[np.void], q: Floats | None) -> int:
     """Chooses a pair and the number of its samples, which may be none; `SAMPLE`, or another verdict of `proceed`."""
-    now = loop[0]
-    calls = int(stream[CALLS])
+    now, calls = loop[0], int(work.stream[CALLS])
 
     if q is not None:  # a survey
         if calls >= now.until or now.idle >= WALKING.idle:
             return PAUSED
-        entry = _exploring_walk(graph, rules, q, now.start, stream)
+        entry = _exploring_walk(graph, rules, q, now.start, work.stream)
         now.count = 0
         if entry >= 0:
             now.state, now.stage, now.sampled, now.entry = entry // rules.actions, 0, entry % rules.actions, entry
@@ -243,7 +225,7 @@ def select(
         now.focused = rules.focused and graph.totals[0].debt <= 0
         now.state, now.stage, now.sampled, now.weight, now.count = 0, 0, now.action, 1.0, 1
         if now.focused:
-            found = _focused_walk(graph, rules, loop, work, backup, stream)
+            found = _focused_walk(graph, rules, work, loop)
             last = now.steps - 1
             now.state, now.stage, now.sampled = work.path[last, 0], work.path[last, 1], work.path[last, 2]
             now.entry = pair_at(rules, now.state, now.stage, now.sampled)
@@ -260,15 +242,7 @@ def select(
 
 
 @partial(compiled, inner=True)
-def absorb(
-    graph: Graph,
-    rules: Rules,
-    loop: NDArray[np.void],
-    work: Workspace,
-    successor: int,
-    backup: Any,
-    stream: Stream,
-) -> None:
+def absorb(graph: Graph, rules: Rules, work: Workspace, loop: NDArray[np.void], successor: int) -> None:
     """Updates intervals after the pair's outcomes, of which `successor` is the last, were recorded."""
     now = loop[0]
     now.idle = 0 if now.count > 0 else now.idle + 1
@@ -279,57 +253,51 @@ def absorb(
     # Charges the calls to the round's action and to the debt to trajectories; the first of a focused round is free.
     graph.spent[now.action] += now.count
     graph.totals[0].debt += max(now.count - 1, 0) if now.focused else -WALKING.repeats_per_step * now.count
-    calls = int(stream[CALLS])
+    calls = int(work.stream[CALLS])
     if not now.focused:  # a trajectory may go on
         now.stage = now.stage if rules.endless else now.stage + 1
         now.weight *= rules.discount
         if calls < now.limit and goes_on(graph, rules, successor, now.stage, now.steps, now.weight, now.gap):
             now.state = successor
-            now.sampled = next_action(graph, rules, successor, now.stage, work.frames, backup, stream)
+            now.sampled = next_action(graph, rules, work, successor, now.stage)
             return
     # The round is over: back up its path, the deepest state first, and now and then everything.
     graph.totals[0].rounds += 1
     for step in range(now.steps - 1, -1, -1):
-        back_up(graph, rules, work.path[step, 0], work.path[step, 1], work.frames, work.room, backup)
+        back_up(graph, rules, work, work.path[step, 0], work.path[step, 1])
     now.steps = 0
     if calls > WALKING.sweep * graph.totals[0].swept + 10:
         graph.totals[0].swept = calls
-        sweep(graph, rules, work.frames, work.room, backup)
+        sweep(graph, rules, work)
 
 
 @compiled
 def proceed(
     graph: Graph,
     rules: Rules,
-    tables: Tables,
-    loop: NDArray[np.void],
     work: Workspace,
+    loop: NDArray[np.void],
+    tables: Tables,
     q: Floats | None,
     keys: Ints,
     rewards: Floats,
-    backup: Any,
-    stream: Stream,
 ) -> int:
     """Goes on with a search until one of the verdicts above, or until an outcome cannot be recorded.
 
     Args:
-        graph: the discovered states.
-        rules: the constants.
+        graph, rules, work: of the explorer.
+        loop: [1] of `LOOP_STATE`, the request and the state of the search.
         tables: the table to sample from; if it is empty, `SAMPLE` asks the caller for `loop.count` outcomes of the
             action `loop.sampled` at the state `loop.state`.
-        loop: [1] of `LOOP_STATE`, the request and the state of the search.
-        work: overwritten.
         q: the estimates that a survey follows, [n, K], of the first n discovered states; None for a search.
         keys, rewards: the outcomes that were asked for, [count]; keys are negative at the end of an episode.
-        backup: None for a mixture of softmaxes, else a function that calls it in Python.
-        stream: of the oracle.
     """
     now = loop[0]
     simulated = len(tables.outcomes) == 0
     successor = ENDED
     while True:
         if not now.selected:
-            verdict = select(graph, rules, loop, work, q, backup, stream)
+            verdict = select(graph, rules, work, loop, q)
             if verdict != SAMPLE:
                 return verdict
             now.selected, now.absorbed = True, 0
@@ -347,10 +315,10 @@ def proceed(
                     return FULL
                 key, reward, end = keys[i], rewards[i], keys[i] < 0
             else:
-                key, reward, end = draw(tables, graph.keys[now.state], now.sampled, stream)
+                key, reward, end = draw(tables, graph.keys[now.state], now.sampled, work.stream)
             successor = ENDED if end else discovered(graph, rules, key)
             verdict = record(graph, rules, now.entry, successor, reward, 1, work.room)
             if verdict != RECORDED:
                 return verdict
-        absorb(graph, rules, loop, work, successor, backup, stream)
+        absorb(graph, rules, work, loop, successor)
         now.selected = False

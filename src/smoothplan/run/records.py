@@ -124,7 +124,7 @@ class GapDetails:
     states: int = 0  # discovered and kept
     pairs: int = 0
     bytes: int = 0  # of memory for them
-    graph: Any = field(default=None, repr=False)  # the discovered graph, if any: see `bounds.explored.Explored`
+    graph: Any = field(default=None, repr=False)  # the discovered graph, if any: see `bounds.gape.Explored`
     progress: GapProgress | None = None
 
     support: ClassVar[Support] = "proved"
