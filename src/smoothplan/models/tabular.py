@@ -208,27 +208,25 @@ class TabularModel:
         >>> TabularModel.from_outcomes([[[(0.5, 0, 1.0, False), (0.5, 0, 0.0, True)]]], discount=0.9).max_successors
         2
         """
-        form = "a list of (probability, next state, reward, end)"
         try:
-            counts = [[len(entries) for entries in row] for row in outcomes]
-            flat = [tuple(entry) for row in outcomes for entries in row for entry in entries]
-        except TypeError:
-            raise TypeError(f"outcomes[s][a] must be {form}, got {arguments.shown(outcomes)}") from None
-        actions = sorted({len(row) for row in counts})
-        if len(actions) != 1 or actions[0] == 0:
-            raise ValueError(f"outcomes must have the same number of actions in every state, got numbers {actions}")
-        if wrong := [entry for entry in flat if len(entry) != 4]:
-            raise ValueError(f"outcomes[s][a] must be {form}, got {arguments.shown(wrong[0])}")
+            counts = np.array([[len(entries) for entries in row] for row in outcomes])
+            flat = _numbers("outcomes", [entry for row in outcomes for entries in row for entry in entries])
+            if counts.ndim != 2 or flat.shape != (counts.sum(), 4):
+                raise ValueError
+        except (TypeError, ValueError):
+            form = "a list of (probability, next state, reward, end), for the same actions of every state"
+            raise ValueError(f"outcomes[s][a] must be {form}, got {arguments.shown(outcomes)}") from None
+        for name, column, most in (("next state", flat[:, 1], len(counts) - 1), ("end", flat[:, 3], 1)):
+            wrong = column != np.round(np.clip(column, 0, most))
+            if wrong.any():
+                entry = tuple(flat[wrong][0].tolist())
+                raise ValueError(f"the {name} of an outcome must be one of 0..{most}, got {entry}")
         # The outcomes of a pair fill its first places in the table [S, K, B].
-        places = np.arange(np.max(counts)) < np.array(counts)[..., None]
-        tables: dict[str, Any] = {}
-        for number, name in enumerate(("probabilities", "successors", "rewards", "terminal")):
-            given = [entry[number] for entry in flat]
-            column = _numbers(name, given) if number in (0, 2) else _array(name, given, "plain entries")
-            if column.shape != (len(flat),):
-                raise ValueError(f"an outcome must have plain {name}, got {column.ndim - 1} more dimensions of them")
-            tables[name] = np.zeros(places.shape, dtype=column.dtype)
-            tables[name][places] = column
+        places = np.arange(counts.max()) < counts[..., None]
+        table = np.zeros((*places.shape, 4))
+        table[places] = flat
+        tables = {"successors": table[..., 1].astype(np.int64), "terminal": table[..., 3].astype(np.bool_)}
+        tables |= {"probabilities": table[..., 0], "rewards": table[..., 2]}
         return cls(**tables | declarations)
 
     @property
