@@ -227,7 +227,7 @@ class Growing(Line):
     [
         ("Pendulum-v1", {}, ValueError, "Pendulum-v1 cannot be made a generative model: its actions are a Box"),
         ("CartPole-v1", {"wheels": 3}, ValueError, "gymnasium cannot make 'CartPole-v1' with {'wheels': 3}: "),
-        ("FrozenLake-v1", {"reward_range": (0, 0.5)}, ValueError, "the reward 1.0 of state 14, action "),
+        ("FrozenLake-v1", {"reward_range": (0, 0.5)}, ValueError, "reward 1 of state 14, action "),
         (Line(), {}, ValueError, "reward_range must be given: the rewards of Line are not known to smoothplan"),
         (Line(), {"noise": 1, "size": 2}, TypeError, "options ['noise', 'size'] go with an id, not with an environm"),
         (doubled("CartPole-v1"), {}, ValueError, "are given by reward_range=(low, high), on the command line CartPole"),

@@ -142,15 +142,25 @@ class TabularModel:
         state_names: Sequence[str] | None = None,
         action_names: Sequence[str] | None = None,
     ) -> None:
-        table, targets = _transitions(probabilities, successors)
+        table, paid = _numbers("probabilities", probabilities), _numbers("rewards", rewards)
+        targets = _array("successors", successors, "whole numbers")
+        if table.ndim != 3 or table.size == 0:
+            raise ValueError(f"probabilities must have shape [S, K, B], got {table.shape}")
         states, actions, _ = table.shape
-        ended, ends = _terminal(terminal, targets, table > 0)
-        paid = _numbers("rewards", rewards)
+        if targets.shape != table.shape:
+            raise ValueError(f"successors must have the shape of probabilities, {table.shape}, got {targets.shape}")
+        if targets.dtype.kind not in "iu":
+            raise TypeError(f"successors must be whole numbers, got dtype {targets.dtype}")
         if paid.shape not in (table.shape, table.shape[:2]):
             raise ValueError(f"rewards must have shape {table.shape[:2]} or {table.shape}, got {paid.shape}")
-        if not np.isfinite(paid).all():
-            where = np.argwhere(~np.isfinite(paid))[0]
-            raise ModelError(f"the reward of state {where[0]}, action {where[1]} is {paid[tuple(where)]}")
+        _refuse("probability", table, ~((table >= 0) & (table < np.inf)), "is not a probability")
+        with np.errstate(over="ignore"):
+            sums = table.sum(axis=-1)
+        _refuse("the sum of probabilities", sums, np.abs(sums - 1.0) > arguments.SUM_TOLERANCE, "is not one")
+        _refuse("successor", targets, (targets < 0) | (targets >= states), f"is not one of the states 0..{states - 1}")
+        _refuse("reward", paid, ~np.isfinite(paid), "is not finite")
+        targets = targets.astype(np.int64)
+        ended, ends = _terminal(terminal, targets, table > 0)
         # Entries that cannot be drawn do not affect the range and kind of rewards.
         possible = (table > 0) & ~ended[:, None, None]
         arguments.one_of("reward_kind", reward_kind, *get_args(RewardKind))
@@ -348,31 +358,11 @@ def _array(name: str, values: ArrayLike, of: str) -> NDArray[Any]:
         raise TypeError(f"{name} must be an array of {of}, got {arguments.shown(values)}") from None
 
 
-def _transitions(probabilities: ArrayLike, successors: ArrayLike) -> tuple[Floats, Ints]:
-    table = _numbers("probabilities", probabilities)
-    targets = _array("successors", successors, "whole numbers")
-    if table.ndim != 3 or table.size == 0:
-        raise ValueError(f"probabilities must have shape [S, K, B], got {table.shape}")
-    if targets.shape != table.shape:
-        raise ValueError(f"successors must have the shape of probabilities, {table.shape}, got {targets.shape}")
-    if targets.dtype.kind not in "iu":
-        raise TypeError(f"successors must be whole numbers, got dtype {targets.dtype}")
-    for name, numbers, wrong, domain in (
-        ("probability", table, ~((table >= 0) & (table < np.inf)), "a probability"),
-        ("successor", targets, (targets < 0) | (targets >= len(table)), f"one of the states 0..{len(table) - 1}"),
-    ):
-        if wrong.any():
-            where = tuple(np.argwhere(wrong)[0])
-            raise ModelError(f"{name} {numbers[where]} of state {where[0]}, action {where[1]} is not {domain}")
-    with np.errstate(over="ignore"):
-        sums = table.sum(axis=-1)
-    wrong = np.abs(sums - 1.0) > arguments.SUM_TOLERANCE
+def _refuse(name: str, values: NDArray[Any], wrong: NDArray[np.bool_], reason: str) -> None:
+    """Raises if any entry is wrong, naming the first one, its state and its action."""
     if wrong.any():
-        state, action = np.argwhere(wrong)[0]
-        raise ModelError(
-            f"the probabilities of state {state}, action {action} sum to {sums[state, action]:.12g}, not to one"
-        )
-    return table, targets.astype(np.int64)
+        where = tuple(np.argwhere(wrong)[0])
+        raise ModelError(f"{name} {values[where]:.12g} of state {where[0]}, action {where[1]} {reason}")
 
 
 def _terminal(
@@ -425,18 +415,12 @@ def _range(
 ) -> tuple[float, float]:
     """The declared reward range, or the one of the table, after checking every possible entry against it."""
     counts = possible if rewards.ndim == 3 else possible.any(axis=-1)
-    if declared is None and kind == "bernoulli":
-        declared = (0.0, 1.0)
-    if declared is None:
+    if declared is None and kind != "bernoulli":
         drawn = rewards[counts]
         return (float(drawn.min()), float(drawn.max())) if drawn.size else (0.0, 0.0)
-    low, high = base.reward_range(kind, declared)
-    wrong = counts & ~((rewards >= low) & (rewards <= high))
-    if wrong.any():
-        where = np.argwhere(wrong)[0]
-        name = "mean reward" if kind == "bernoulli" else "reward"
-        raise ModelError(
-            f"the {name} {rewards[tuple(where)]} of state {where[0]}, action {where[1]} is outside the range "
-            f"[{low:g}, {high:g}]"
-        )
+    low, high = base.reward_range(kind, (0.0, 1.0) if declared is None else declared)
+    name = "mean reward" if kind == "bernoulli" else "reward"
+    _refuse(
+        name, rewards, counts & ~((rewards >= low) & (rewards <= high)), f"is outside the range [{low:g}, {high:g}]"
+    )
     return low, high
