@@ -35,7 +35,7 @@ test: $(VENV)/.dev browser
 faults: $(VENV)/.dev
 	$(BIN)/pytest -m full
 	$(BIN)/python -m tests.attack --minutes 4 --seed 0
-	$(BIN)/python -m tests.faults --kills 50 --seed 0
+	$(BIN)/python -m tests.faults --kills 3 --seed 0
 
 # The documentation, into site/: open site/index.html.
 docs: $(VENV)/.docs

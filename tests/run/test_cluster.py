@@ -86,10 +86,8 @@ def around_a_reference() -> tuple[Any, Any, int]:
 
 CASES: dict[str, Callable[[], tuple[Any, Any, int]]] = {
     "compiled": lambda: (second_order(), garnet(), 3_000_000),
-    "converged": lambda: (second_order(0.2), garnet(reward_kind="bernoulli"), 10_000_000),
     "ending": lambda: (second_order(), ending(2, 0.3, 1), 1_000_000),
     "closure": lambda: (second_order(), simulator(), 60_000),
-    "gap": lambda: (sp.OTGapCruiser(SOFT, epsilon=0.001, delta=0.1), simulator(), 60_000),
     "large table": lambda: (second_order(), garnet(states=150_000), 100_000),
     "reference": around_a_reference,
 }
@@ -127,14 +125,10 @@ def test_processes_on_this_machine_listen_on_loopback_only() -> None:
         pool.close()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=full if name in ("compiled", "converged", "gap") else ()) for name in CASES],
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=full if name == "compiled" else ()) for name in CASES])
 def test_the_bits_of_one_worker(cluster: Cluster, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     alone = plan(name)
     assert alone.samples > 10
-    assert (alone.status == "converged") == (name == "converged")
     assert content(plan(name, workers=cluster.address)) == content(alone)
     assert capfd.readouterr().out == ""
 
@@ -215,18 +209,7 @@ def test_a_script_without_a_guard(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
-def test_the_command_line(cluster: Cluster) -> None:
-    words = "plan --model garnet:states=50,actions=2,branching=4,discount=0.3,seed=1 --backup lse:temperature=0.5"
-    words += " --planner second-order:epsilon=0.01,delta=0.1 --max-calls 1000000 --json"
-    found = []
-    for where in ("1", cluster.address):
-        command = [sys.executable, "-m", "smoothplan.cli", *words.split(), "--workers", where]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LONG)
-        found.append(json.loads(done.stdout) | {"seconds": 0})
-    assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("where", ["tcp://127.0.0.1:{port}", "127.0.0.1:{port}", "nowhere.invalid:1", "strange://x:1"])
+@pytest.mark.parametrize("where", ["tcp://127.0.0.1:{port}", "strange://x:1"])
 def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     monkeypatch.setattr(clusters, "PATIENCE", 0.5)
     address = where.format(port=free_port())
@@ -249,13 +232,9 @@ def test_nobody_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         empty.close()
 
 
-@pytest.mark.parametrize("wrong", [object(), ["local"], {"address": "local"}, None])
-def test_wrong_kinds_of_workers(wrong: Any) -> None:
+def test_wrong_kinds_of_workers(cluster: Cluster) -> None:
     with pytest.raises(TypeError, match="workers must be a number, the address of a Dask scheduler or a client, got"):
-        plan("ending", workers=wrong)
-
-
-def test_a_client_that_is_closed(cluster: Cluster) -> None:
+        plan("ending", workers=["local"])
     client = DaskClient(cluster.address, set_as_default=False)
     client.close()
     with pytest.raises(ClusterError, match="is asynchronous or not connected"):
@@ -276,19 +255,9 @@ def test_another_version_on_a_worker_that_joined_later() -> None:
         clusters.compute(b"", [], None, False, "0.0.0")
 
 
-def _raise(rng: np.random.Generator) -> None:
-    if rng.random() < RARE:
-        raise ZeroDivisionError("an unlucky draw")
-
-
 def _crash(rng: np.random.Generator) -> None:
     if rng.random() < RARE:
         ctypes.string_at(0)
-
-
-def _exit(rng: np.random.Generator) -> None:
-    if rng.random() < RARE:
-        os._exit(3)
 
 
 def _hang(rng: np.random.Generator) -> None:
@@ -307,17 +276,11 @@ def _eat(rng: np.random.Generator) -> None:
         eaten.append(np.ones(1 << 20))
 
 
-TOO_LONG = r"a chunk took longer than chunk_seconds=1 s"
-
-
 @pytest.mark.parametrize(
     ("strange", "local", "options", "message"),
     [
-        (_raise, False, {}, "an unlucky draw"),
         (_crash, False, {}, "the simulator ended its process, by a crash or an exit"),
-        pytest.param(_exit, True, {}, "the simulator ended its process, by a crash or an exit", marks=full),
-        (_hang_in_c, False, {"chunk_seconds": 1.0}, TOO_LONG),
-        pytest.param(_hang, True, {"chunk_seconds": 1.0}, TOO_LONG, marks=full),
+        (_hang_in_c, False, {"chunk_seconds": 1.0}, "a chunk took longer than chunk_seconds=1 s"),
         pytest.param(
             _eat, True, {"worker_memory": 600_000_000}, "more memory .* of 600000000 bytes in use", marks=full
         ),
@@ -326,7 +289,7 @@ TOO_LONG = r"a chunk took longer than chunk_seconds=1 s"
 def test_simulators_that_fail(cluster: Cluster, strange: Any, local: bool, options: Any, message: str) -> None:
     """The call is named, as with one worker; what was done before is there; no process is left."""
     before = children()
-    where = 1 if local and options else 2 if local else cluster.address
+    where = 1 if local else cluster.address
     with pytest.raises(sp.SimulatorError, match=message) as caught:
         sp.plan(second_order(), simulator(strange), seed=7, max_calls=60_000, workers=where, **options)
     call, partial = caught.value.call, caught.value.partial
@@ -337,23 +300,17 @@ def test_simulators_that_fail(cluster: Cluster, strange: Any, local: bool, optio
     assert partial.calls < 60_000
     assert partial.interval[0] < partial.interval[1]
     assert not local or children() <= before
-    if strange is not _eat and strange is not _raise:
-        _reproduce(call, strange)
-    if strange is _raise:
-        with pytest.raises(sp.SimulatorError, match=message):
-            sp.reproduce(simulator(strange), call)
-
-
-def _reproduce(call: Any, strange: Any) -> None:
-    """Another process makes the call again, and comes to the same end; without the last row it does not."""
+    if strange is _eat:
+        return
 
     def again(states: int) -> int:
+        """Another process makes the call again, and comes to the same end; without the last row it does not."""
         child = os.fork()
         if child == 0:
             faulthandler.disable()
             signal.alarm(2)
-            part = type(call)(call.states[:states], call.actions[:states], call.generator)
             if states:
+                part = type(call)(call.states[:states], call.actions[:states], call.generator)
                 sp.reproduce(simulator(strange), part)
             os._exit(0)
         return os.waitpid(child, 0)[1]

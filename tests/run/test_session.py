@@ -224,36 +224,6 @@ def test_a_search_that_ended_before_its_first_call_is_resumed(tmp_path: Path) ->
     assert content(resumed) == content(sp.plan(planner, simulator))
 
 
-def test_the_command_line_writes_down_a_failing_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("smoothplan.specs.build_model", lambda spec: misbehaving(raises))
-    plan = [
-        "plan",
-        "--model",
-        "mine:size=2",
-        "--planner",
-        "smooth-cruiser:epsilon=0.1",
-        "--backup",
-        "lse:temperature=0.5",
-    ]
-    assert main([*plan, "--seed", "3"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("smoothplan: error: the simulator raised ZeroDivisionError: no luck (state [")
-    assert "; so far, PlanResult(value" in said
-    assert said.endswith("repeat the call with: smoothplan reproduce smoothplan-failure.json\n")
-    assert json.loads(Path("smoothplan-failure.json").read_text())["model"] == "mine:size=2"
-    assert main(["reproduce", "smoothplan-failure.json"]) == 2
-    assert "the simulator raised ZeroDivisionError: no luck (state [" in capsys.readouterr().err
-    monkeypatch.setattr("smoothplan.specs.build_model", lambda spec: model())
-    assert main(["reproduce", "smoothplan-failure.json", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["terminals"] == [False]
-    Path("other.json").write_text("[1, 2]")
-    assert main(["reproduce", "other.json"]) == 2
-    assert "other.json is not a failing simulator call saved by a plan" in capsys.readouterr().err
-
-
 def test_progress_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--model", "garnet:discount=0.2,seed=1", "--planner", "second-order:epsilon=0.05", "--json"]
     where = ["--checkpoint", str(tmp_path / "run.ckpt"), "--progress", "json"]

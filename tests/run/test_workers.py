@@ -134,19 +134,6 @@ def test_fast_chunks_are_sent_together_and_slow_ones_alone(seconds: float, lengt
     assert (max(sizes) > 10) == together
 
 
-def test_closing_leaves_no_thread_and_starts_nothing_more() -> None:
-    ran: list[int] = []
-    before = threading.active_count()
-    with served_by(OneByOne(3)) as workers:
-        outcomes = workers.in_order(work(ran.append), chunks(counted([])))
-        for _ in range(3):
-            next(outcomes)
-    finished = len(ran)
-    assert threading.active_count() == before
-    time.sleep(0.05)
-    assert len(ran) == finished
-
-
 @any_number
 @pytest.mark.parametrize(
     ("error", "arrives"), [(ValueError("chunk 5"), ValueError), (KeyboardInterrupt(), Stopped)], ids=["error", "Ctrl-C"]
@@ -163,16 +150,6 @@ def test_an_error_arrives_at_its_turn(count: int, error: BaseException, arrives:
         assert [next(outcomes)[0].number for _ in range(5)] == [0, 1, 2, 3, 4]
         with pytest.raises(arrives, match=r"chunk 5|interrupted"):
             next(outcomes)
-
-
-@any_number
-def test_an_error_in_making_chunks_arrives(count: int) -> None:
-    def some() -> Iterator[Chunk[Sums]]:
-        yield from chunks([0])
-        raise RuntimeError("no more chunks")
-
-    with Workers(count) as workers, pytest.raises(RuntimeError, match="no more chunks"):
-        numbers(workers.in_order(work(), some()))
 
 
 @any_number
