@@ -15,18 +15,17 @@ FILE = Path(__file__).with_suffix(".ipynb")
 CELLS = [
     """# Results at a glance
 
-A notebook shows forecasts, plans, decisions and comparisons as text. `figure()` draws them with
+A notebook shows forecasts, plans, decisions and comparisons as text. `figure()` draws all but forecasts with
 [Plotly](https://plotly.com/python/): install `smoothplan[plots]`.""",
     """## The price
 
-A forecast makes no simulator call. Its figure shows the price of other accuracies.""",
+A forecast makes no simulator call.""",
     """import smoothplan as sp
 
 model = sp.models.garnet(states=50, actions=3, branching=4, discount=0.2, seed=1, reward_kind="bernoulli")
 planner = sp.DebiasedCruiser(sp.LogSumExp(0.5), epsilon=0.05, delta=0.1)
 forecast = sp.forecast(planner, model)
 forecast""",
-    "forecast.figure()",
     """## A value
 
 The interval holds with the probability asked for.""",

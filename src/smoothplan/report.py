@@ -243,21 +243,6 @@ through; M: rewards that are averaged in a return through the level."""
     return "\n".join([aligned(rows, texts=2), *more, legend])
 
 
-@figure.register
-def _(forecast: Forecast) -> Any:
-    now, points = forecast.schedule.epsilon, forecast.prices
-    x, y = [epsilon for epsilon, _ in points], [float(max(calls, 1)) for _, calls in points]
-    chart = _plotly().Figure()
-    chart.add_scatter(
-        x=x, y=y, mode="lines+markers", line={"color": COLOURS[0]}, hoverinfo="text",
-        text=[f"ε = {epsilon:.4g}: at most {amount(calls)} simulator calls" for epsilon, calls in points],
-        marker={"size": 10, "symbol": ["star" if epsilon == now else "circle" for epsilon in x]},
-    )  # fmt: skip
-    chart.update_xaxes(type="log", title="accuracy ε (reward)", tickvals=x, ticktext=[f"{each:.3g}" for each in x])
-    chart.update_yaxes(type="log", title="price (simulator calls)", exponentformat="power")
-    return chart.update_layout(title=f"The price against ε; star: the present one, {now:g}", showlegend=False)
-
-
 # Comparisons
 
 

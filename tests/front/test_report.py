@@ -169,19 +169,6 @@ def test_bars_and_points_have_the_numbers(records: dict[str, Any]) -> None:
     assert (first, second) == ("unregularised value", "regularised value")
 
 
-def test_the_price_against_epsilon(records: dict[str, Any]) -> None:
-    forecast: sp.Forecast = records["forecast"]
-    prices = dict(forecast.prices)
-    assert len(prices) == 6
-    assert prices[0.1] == forecast.calls
-    for epsilon in (0.2, 0.05):
-        assert prices[epsilon] == sp.forecast(forecast.planner.with_epsilon(epsilon), forecast.model).calls
-    assert list(prices.values()) == sorted(prices.values())
-    (line,) = forecast.figure().data
-    assert (list(line.x), list(line.y)) == (list(prices), list(prices.values()))
-    assert [x for x, symbol in zip(line.x, line.marker.symbol, strict=True) if symbol == "star"] == [0.1]
-
-
 def test_values_against_calls(records: dict[str, Any]) -> None:
     comparison: sp.Comparison = records["comparison"]
     figure = comparison.figure()

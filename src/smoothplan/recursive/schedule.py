@@ -30,7 +30,6 @@ from smoothplan.run.chunks import Chunk, Engine, Sums, Work, chunk_size
 from smoothplan.run.progress import Display
 from smoothplan.run.records import (
     LONG_HORIZONS,
-    REFUSED_CALLS,
     Planner,
     Root,
     Snapshot,
@@ -239,24 +238,6 @@ class Forecast(Record):
         except ValueError:
             fine, coarse = self.calls, self._calls_at(self.schedule.epsilon * 2.0)
         return math.log2(fine) - math.log2(max(coarse, 1)) if fine > 0 else 0.0
-
-    @cached_property
-    def prices(self) -> tuple[tuple[float, int], ...]:
-        """(ε, calls) around the present ε, the largest ε first: the points of a figure.
-
-        Up to six larger ε, until a price is one that `plan` would start; up to three smaller ones, while it is. Prices
-        that no float can hold are left out.
-        """
-        epsilon = self.schedule.epsilon
-        larger, smaller = [(epsilon, self.calls)], [(epsilon, self.calls)]
-        try:
-            while len(larger) <= 2 or (len(larger) <= 6 and larger[-1][1] > REFUSED_CALLS):
-                larger.append((larger[-1][0] * 2.0, self._calls_at(larger[-1][0] * 2.0)))
-            while len(smaller) <= 3 and smaller[-1][1] <= REFUSED_CALLS:
-                smaller.append((smaller[-1][0] / 2.0, self._calls_at(smaller[-1][0] / 2.0)))
-        except ValueError:  # there is no schedule for that ε
-            pass
-        return tuple(point for point in (*larger[:0:-1], *smaller) if point[1] < 10**300)
 
     def table(self) -> str:
         """The levels as a table for people: from the root down, each with its children and its certificate.
