@@ -312,32 +312,6 @@ def test_a_bias_gives_an_interval_of_the_unregularised_value(command: Command, p
 
 # Own simulators. Errors of loading are in test_specs.
 
-OWN = """
-import numpy as np
-import smoothplan as sp
-
-
-def make_model(discount=0.2, limit=10.0):
-    def walk(state, action, rng):
-        if state[0] > limit:
-            raise RuntimeError("too far")
-        place = float(np.clip(state[0] + 0.3 * (2 * action - 1) + 0.1 * rng.standard_normal(), -1, 1))
-        return np.array([place]), 0.5 * (place - 1)
-
-    declared = dict(reward_range=(-1, 0), terminates=False, initial_state=[0.2])
-    return sp.VectorModel.from_scalar(walk, actions=2, discount=discount, **declared)
-
-
-table = sp.models.chain(states=3)
-"""
-
-
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "my_file.py").write_text(OWN)
-    return str(tmp_path / "my_file.py")
-
 
 def test_every_command_runs_a_file_of_the_user(command: Command, own: str, tmp_path: Path) -> None:
     model = ["--simulator", f"{own}:make_model,discount=0.3"]
@@ -361,7 +335,7 @@ def test_every_command_runs_a_file_of_the_user(command: Command, own: str, tmp_p
 
 
 def test_a_print_in_a_file_is_no_part_of_the_answer(command: Command, own: str) -> None:
-    Path(own).write_text(f"{OWN}\nprint('hello')")
+    Path(own).write_text(Path(own).read_text() + "\nprint('hello')")
     outcome = command("solve", "--simulator", f"{own}:table", "--json")
     assert (outcome.err, next(iter(json.loads(outcome.out)))) == ("hello\n", "model")
 

@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,37 +156,6 @@ def test_an_error_names_the_part_that_is_wrong(make: Callable[[str], Any], text:
 
 # Files of the user
 
-OWN = """
-import smoothplan as sp
-from beside import LOW  # a module in the same folder
-
-
-def make_model(discount=0.2, limit=10.0):
-    return sp.models.chain(discount=discount)
-
-
-class Table:
-    def __new__(cls, states):
-        return sp.models.chain(states=states)
-
-
-table = sp.models.chain(states=3)
-nothing = lambda: None
-number = 7
-wrong = lambda: 1 / 0
-"""
-
-
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A file of a user's, with a module beside it, in the working directory."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_file", raising=False)
-    (tmp_path / "beside.py").write_text("LOW = -1\n")
-    (tmp_path / "my_file.py").write_text(OWN)
-    return str(tmp_path / "my_file.py")
-
 
 def test_a_file_or_module_makes_a_model(own: str) -> None:
     assert load(f"{own}:make_model,discount=0.3").discount == 0.3
@@ -201,7 +169,7 @@ def test_a_file_or_module_makes_a_model(own: str) -> None:
     ("text", "complaint"),
     [
         ("my_file.py", "--simulator must be my_file.py:make_model or package.module:make_model, got"),
-        ("my_file.py:mak_model", "has no 'mak_model': did you mean make_model? choose from sp, LOW, make_model"),
+        ("my_file.py:mak_model", "has no 'mak_model': did you mean make_model? choose from np, sp, LOW, make_model"),
         ("my_file.py:make_model,limt=1", "has no option 'limt': did you mean limit? choose from discount, limit"),
         ("my_file.py:make_model,3", "expected key=value, got '3'"),
         ("my_file.py:make_model,discount=none", "raised TypeError: discount must be a number, got None ("),
@@ -210,7 +178,7 @@ def test_a_file_or_module_makes_a_model(own: str) -> None:
         ("my_file.py:nothing", "my_file.py:nothing makes no model: model must have"),
         ("my_file.py:number", "my_file.py:number makes no model: model must have actions"),
         ("my_file.py:wrong", "my_file.py:wrong raised ZeroDivisionError: division by zero ("),
-        ("my_file.py:wrong", "my_file.py, line 18)"),
+        ("my_file.py:wrong", "my_file.py, line 26)"),
         ("gone.py:make", "gone.py raised FileNotFoundError: "),
         ("gone.module:make", "raised ModuleNotFoundError: No module named 'gone'"),
     ],
