@@ -19,7 +19,7 @@ import numpy as np
 
 import smoothplan as sp
 from smoothplan.base.arguments import Floats
-from smoothplan.chains.batched import BatchedChains, Chains
+from smoothplan.chains.batched import BatchedChains
 from smoothplan.chains.grid import Grid, grid_nodes, make_grid
 from smoothplan.chains.table import TableChains
 from smoothplan.models.model import GenerativeModel, Oracle
@@ -113,7 +113,7 @@ def twin(kind: Kind, program: Path, data: Path) -> Contestant:
     return run
 
 
-def contestant(kind: Kind, chains: Chains, model: GenerativeModel, state: Any) -> Contestant:
+def contestant(kind: Kind, chains: TableChains | BatchedChains, model: GenerativeModel, state: Any) -> Contestant:
     """An engine of chains as a contestant."""
 
     def run(chunks: int, seed: int) -> Measurement:

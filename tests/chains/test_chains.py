@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
-from smoothplan.chains.batched import LIMIT, TOGETHER, BatchedChains, Chains
+from smoothplan.chains.batched import LIMIT, TOGETHER, BatchedChains
 from smoothplan.chains.grid import Grid, make_grid
 from smoothplan.chains.table import LANES, TableChains
 from smoothplan.models.model import GenerativeModel, Oracle
@@ -108,7 +108,10 @@ def near(sums: Sums, expected: float) -> None:
 # --- Means ----------------------------------------------------------------------------------------------------------
 
 COUNTS = {"table": 100_001, "batched": LIMIT + 11}
-ENGINES: dict[str, Callable[[ChainMeans], Chains]] = {"table": table_chains, "batched": batched_chains}
+ENGINES: dict[str, Callable[[ChainMeans], TableChains | BatchedChains]] = {
+    "table": table_chains,
+    "batched": batched_chains,
+}
 
 
 @pytest.mark.parametrize("horizon", [1, 9, 60])
@@ -236,7 +239,9 @@ def countdown(states: Any, actions: Any, rng: Any) -> Any:
     return states - 1.0, np.ones(len(actions)), states[:, 0] <= 1.0
 
 
-def four_engines(steps: int, backup: SoftmaxMixture = SOFT) -> list[tuple[GenerativeModel, Chains, Any]]:
+def four_engines(
+    steps: int, backup: SoftmaxMixture = SOFT
+) -> list[tuple[GenerativeModel, TableChains | BatchedChains, Any]]:
     """A model whose episodes last exactly that many steps: as a table, a simulator, and both with NumPy."""
     outcomes = [[[(1.0, max(left - 1, 0), 1.0, left <= 1)]] * 2 for left in range(steps + 1)]
     tabular = sp.TabularModel.from_outcomes(outcomes, discount=0.9)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise, product
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +23,7 @@ from smoothplan.base import streams
 from smoothplan.base.arguments import Floats
 from smoothplan.base.records import plain
 from smoothplan.chains import cruiser
-from smoothplan.chains.cruiser import IMPROVEMENTS, Proof, ReferenceCruiser, Sampling, Truncation, proof
+from smoothplan.chains.cruiser import Proof, ReferenceCruiser, Sampling, Truncation, proof
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.reference import CriticReference, TabularReference
 from smoothplan.chains.shared import SharedReference
@@ -432,7 +432,7 @@ def test_cart_pole() -> None:
 
 
 def test_a_poor_reference_learns() -> None:
-    """Exact values of the policies before and after; what the run saw of them, to six standard errors and the cut."""
+    """Exact values of the policies before and after; what the run saw, to six standard errors and the cut."""
     backup = sp.LogSumExp(0.001)
     for name in ("4x4", "8x8"):
         model = sp.models.frozen_lake(name)
@@ -447,19 +447,16 @@ def test_a_poor_reference_learns() -> None:
             assert good > 0.95 * solution.values[0]
             assert solution.q[0, result.action] > 0.95 * solution.values[0]
             found = diagnosed(result)
-            lessons = found.learning
-            assert len(lessons) == IMPROVEMENTS
-            assert all(before.calls < after.calls for before, after in pairwise(lessons))
-            assert lessons[-1].calls < result.calls <= 2_000_000
-            assert abs(lessons[-1].value - good) < 6.0 * lessons[-1].error + found.truncation
-            assert lessons[-1].value > poor + 2.0 * lessons[-1].error  # it rises
+            assert reference.calls < result.calls <= 2_000_000
+            assert abs(found.order_1 - good) < 6.0 * found.order_1_error + found.truncation
+            assert found.order_1 > poor + 2.0 * found.order_1_error  # it rises
 
 
 @pytest.mark.parametrize("made", [True, False])
 def test_no_sample_of_an_interval_draws_what_something_else_has_drawn(
     made: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """References have a role of their own, and every chunk of chains, previews included, a stream of its own."""
+    """References have a role of their own, and every chunk of chains, a stream of its own."""
     model, backup, drawn = garnet(), sp.LogSumExp(0.3), list[int]()
 
     class Watched(Oracle):
@@ -472,7 +469,6 @@ def test_no_sample_of_an_interval_draws_what_something_else_has_drawn(
     reference = None if made else SharedReference(model, backup)
     planner = ReferenceCruiser(backup, reference, epsilon=0.2, improve=True)
     result = sp.plan(planner, model, 0, max_calls=300_000)
-    assert len(diagnosed(result).learning) > 0
     assert result.samples > 0
     assert len(drawn) == len(set(drawn)) > 8
 
@@ -505,7 +501,7 @@ def test_a_limit_on_calls_is_hard_whatever_improves(order: int) -> None:
         result = sp.plan(planner, model, 0, max_calls=limit)
         assert reference.calls <= result.calls <= limit
     assert result.samples > 0
-    assert 20_000 < reference.calls < 50_000
+    assert reference.calls == 50_000
     with pytest.raises(ValueError, match=r"reference\.improve\(\d+\) must not make more than"):
         sp.plan(replace(planner, reference=Greedy(np.zeros((200, 4)))), model, 0, max_calls=100_000)
 

@@ -22,7 +22,6 @@ import smoothplan as sp
 from smoothplan.graph.explorer import PairSampler
 from smoothplan.run import cluster as clusters
 from smoothplan.run.chunks import ClusterError, Work
-from smoothplan.run.records import ReferenceDetails
 from tests.common import content, ending, vectorised
 from tests.faults.harness import Cluster, free_port, ring, wait_until
 
@@ -96,9 +95,7 @@ CASES: dict[str, Callable[[], tuple[Any, Any, int]]] = {
 def plan(name: str, **options: Any) -> sp.PlanResult:
     planner, model, calls = CASES[name]()
     found = sp.plan(planner, model, seed=3, max_calls=calls, **options)
-    if name == "reference":
-        assert isinstance(found.details, ReferenceDetails)
-        assert found.details.learning  # it was improved
+    assert name != "reference" or planner.reference.calls > 0  # it was improved
     return found
 
 

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,11 +36,9 @@ from smoothplan.run.chunks import Sums, added, categorical, pieces, repeated
 from smoothplan.run.records import Root, refuse_compiled
 from smoothplan.theory.backups import (
     Backup,
-    SoftmaxMixture,
     depends_on_state,
     is_mixture,
     required_mixture,
-    softmaxes,
 )
 from smoothplan.theory.curvature import Problem
 from smoothplan.theory.softmaxes import (
@@ -63,32 +61,12 @@ TOGETHER = 256
 """The same in compiled code: one call of the simulator for each of their steps."""
 
 
-class Chains(Protocol):
-    """Samples around one reference for one model and one backup, with horizons of at least 1. Nothing is kept."""
-
-    @property
-    def compiled(self) -> bool:
-        """Whether threads can run it in parallel; a simulator in Python needs processes."""
-
-    @property
-    def chunk_calls(self) -> int:
-        """Simulator calls of a good chunk: they take a fraction of a second."""
-
-    def values(self, oracle: Oracle, state: Any, count: int, horizon: int) -> Sums:
-        """Chains of order 1 from a state, Y."""
-
-    def returns(self, oracle: Oracle, state: Any, action: int, count: int, horizon: int) -> Sums:
-        """Returns of an action, X."""
-
-    def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> Sums:
-        """Corrections of second order, of n = `pairs` ≥ 2 pairs each, for a smooth mixture of softmaxes."""
-
-
 @dataclass(frozen=True, eq=False)
 class BatchedChains:
-    """See `Chains`. For any model, with references of many states at a time.
+    """Samples around one reference for any model, with references of many states at a time. Nothing is kept.
 
-    At most `LIMIT` chains advance together, so that memory grows neither with the horizon nor with the count.
+    Horizons are 1 at least. At most `LIMIT` chains advance together, so that memory grows neither with the horizon nor
+    with the count.
 
     Args:
         model: the simulator; calls go through the oracle.
@@ -127,9 +105,8 @@ class BatchedChains:
 
     def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> Sums:
         """Corrections of second order from a state."""
-        backup = required_mixture(self.backup, "a correction of second order", "sample values or returns")
         discount = self.model.discount
-        scale = stop_weight(discount, horizon) / (4.0 * backup.temperature)
+        scale = stop_weight(discount, horizon) / (4.0 * self._soft.temperature)
         sums, differing = np.zeros(3), 0
         for size in pieces(count, LIMIT):
             # Walks under the policy, each to a step drawn for it; those that end before are dropped.
@@ -138,7 +115,7 @@ class BatchedChains:
             if len(states) == 0:
                 continue
             q = self._references(states)
-            first, second = choose_pairs(q, self._softmaxes(backup, states), oracle.stream)
+            first, second = choose_pairs(q, self._softmaxes(states), oracle.stream)
             differ = np.flatnonzero(first != second)
             differing += len(differ)
             # Paired returns of the states at which two actions differ, and the differences of their errors.
@@ -206,10 +183,10 @@ class BatchedChains:
             )
         low, high = model.reward_range
         limits, fault = np.array([low, high, float(model.terminates)]), np.zeros(3 + 2 * starts.shape[1])
-        none = np.empty(0, dtype=np.int64)
+        soft, none = self._softmaxes(None), np.empty(0, dtype=np.int64)
         firsts, ends = (none if given is None else given.copy() for given in (actions, stops))
         results, stopped = np.zeros(len(starts)), np.empty((len(ends), starts.shape[1]))
-        world = World(model.discount, self.tail, self._soft, grid, self.gap, oracle.rng, limits, fault, oracle.stream)
+        world = World(model.discount, self.tail, soft, grid, self.gap, oracle.rng, limits, fault, oracle.stream)
         try:
             count = _advance(starts, firsts, ends, stopped, results, horizon, model.step, world)
             return results, stopped[:count]
@@ -229,30 +206,21 @@ class BatchedChains:
     def _choose(self, states: States, oracle: Oracle) -> tuple[Ints, Floats]:
         """Actions A ~ ∇F(Q̂) and their advantages F(Q̂) − Q̂(A), [n] each, at states [n, ...]."""
         q = self._references(states)
-        if self._mixture is not None:
-            return choose(q, self._softmaxes(self._mixture, states), oracle.stream)
+        if is_mixture(self.backup):
+            return choose(q, self._softmaxes(states), oracle.stream)
         actions = categorical(self.backup.policy(q, states).T, len(states), oracle.rng)
         return actions, self.backup.value(q, states) - q[np.arange(len(states)), actions]
 
     @cached_property
-    def _mixture(self) -> SoftmaxMixture | None:
-        return self.backup if is_mixture(self.backup) else None
-
-    @cached_property
     def _soft(self) -> Softmaxes:
-        """The backup as compiled code reads it, if it does not depend on states."""
-        return softmaxes(
-            required_mixture(self.backup, "a chain in compiled code", "use 'batched'"), self.model.actions, None
-        )
+        """The backup as compiled code reads it, but for its weights."""
+        mixture = required_mixture(self.backup, "a correction of second order", "sample values or returns")
+        return Softmaxes(mixture.temperature, frozen(mixture.shifts(self.model.actions).T), np.empty((0, 0)))
 
-    @cached_property
-    def _shifts(self) -> Floats:
-        assert self._mixture is not None
-        return np.asarray(frozen(self._mixture.shifts(self.model.actions).T))
-
-    def _softmaxes(self, backup: SoftmaxMixture, states: States) -> Softmaxes:
-        """The backup at states [n, ...], with weights [n, J] or [1, J]."""
-        return Softmaxes(backup.temperature, self._shifts, frozen(np.atleast_2d(backup.weights(states))))
+    def _softmaxes(self, states: States | None) -> Softmaxes:
+        """The backup at states [n, ...], a mixture of softmaxes, with weights [n, J] or [1, J]."""
+        mixture: Any = self.backup
+        return self._soft._replace(weights=frozen(np.atleast_2d(mixture.weights(states))))
 
     def _references(self, states: States) -> Floats:
         """Q̂ at states [n, ...], [n, K], read-only."""
@@ -405,7 +373,7 @@ def compiles(model: Any) -> TypeGuard[JitModel]:
 
 def chains_for(
     root: Root, backup: Backup, reference: Reference, problem: Problem, gap: float
-) -> tuple[Chains, tuple[float, float]]:
+) -> tuple[TableChains | BatchedChains, tuple[float, float]]:
     """The engine for chains around a reference, and bounds of F(Q̂) − Q̂(a), which contain 0.
 
     An action of the reference that is further than a gap below the best is raised to that.

@@ -11,7 +11,7 @@ variance is smallest.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import NormalDist
@@ -28,7 +28,7 @@ from smoothplan.chains.shared import SharedReference
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.run.chunks import Chunk, Outcome, Sums, Work
 from smoothplan.run.progress import Display
-from smoothplan.run.records import Budget, LearningPoint, ReferenceDetails, Root, Run, Snapshot, Status, within
+from smoothplan.run.records import Budget, ReferenceDetails, Root, Run, Snapshot, Status, within
 from smoothplan.run.workers import Workers
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, required_backup, required_mixture
@@ -44,7 +44,6 @@ PILOT_DELTA = 0.25  # of the corrections' δ, for the pilot's if others with ano
 DECISION = 0.3  # share of the simulator calls, for returns of the root's actions
 PILOT, PILOT_PAIRS = 64, 32  # samples of each part before the rest is planned, and pairs in each correction
 PREPARATION = 0.5  # share of the limits on calls and on time for the reference, at most
-IMPROVEMENTS = 5  # steps in which a reference is improved, each twice as long as the one before
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +224,6 @@ class Sampling:
     Args:
         planner, root, problem, truncation: of the run.
         reference: Q̂, which does not change any more; None if nothing is known, so that all actions are worth the same.
-        first: the number of the first chunk: no two chunks of a run draw from the same stream.
 
     Attributes:
         claim: F(Q̂) at the root.
@@ -243,10 +241,9 @@ class Sampling:
         problem: Problem,
         truncation: Truncation,
         reference: Reference | None,
-        first: int,
     ) -> None:
         self.planner, self.root, self.problem, self.truncation = planner, root, problem, truncation
-        self.horizon, self.next_chunk = truncation.horizon, first
+        self.horizon, self._next_chunk = truncation.horizon, 0
         actions, possible, backup = problem.actions, problem.action_values, planner.backup
         known = reference or CriticReference(lambda states: np.zeros((len(states), actions)))
         # Asked once before all threads, a reference may bring itself up to date; and its mistakes are found.
@@ -293,10 +290,6 @@ class Sampling:
         means: dict[str, list[Mean]] = {"values": [self.value], "returns": self.actions}
         return means if self.correction is None else {**means, "corrections": [self.correction]}
 
-    def preview(self, count: int) -> tuple[list[Chunk[Sums]], Mean]:
-        """Chains of the value that enter no interval: their chunks, and a mean for them."""
-        return list(self._chunks("values", 0, count, math.inf)), self._mean(0.5, 0.0)
-
     def next(self, spent: int) -> list[Chunk[Sums]]:
         """The next chunks that the limit on calls allows: of the pilot, or once that is done of a round.
 
@@ -331,8 +324,8 @@ class Sampling:
             asked: tuple[int, ...] = (samples, self.pairs, self.horizon)
             if part != "corrections":
                 asked = (samples, self.horizon) if part == "values" else (action, samples, self.horizon)
-            yield Chunk(self.next_chunk, getattr(type(self.engine), part), asked, samples, action, part)
-            self.next_chunk += 1
+            self._next_chunk += 1
+            yield Chunk(self._next_chunk, getattr(type(self.engine), part), asked, samples, action, part)
 
     def _most_calls(self, part: str) -> int:
         """Simulator calls of one sample, at most."""
@@ -409,29 +402,20 @@ class ReferenceRun:
     """A run around a reference: it is made or improved first, then samples are drawn around it."""
 
     def __init__(self, planner: ReferenceCruiser, root: Root, problem: Problem, truncation: Truncation) -> None:
-        self._planner, self._root = planner, root
-        self.maker = ReferenceMaker(root.model, planner.backup, planner.reference, root.seed)
-        limit = root.max_seconds  # the preparation ends in time
-        self._until = None if limit is None else root.begun + PREPARATION * limit
-        self._learning: list[LearningPoint] = []
-        self._learning_calls, self._warnings = 0, list[str]()
+        self._planner, self._root, self._warnings = planner, root, list[str]()
         # References draw from another role, because a chain must not depend on the samples that made its reference.
-        self.sampling = Sampling(planner, root, problem, truncation, self.maker.reference, first=1)
-
-    @property
-    def _spent(self) -> int:
-        """Simulator calls for the reference, previews of its policy included."""
-        return self.maker.calls + self._learning_calls
+        self.maker = ReferenceMaker(root.model, planner.backup, planner.reference, root.seed)
+        self._around = partial(Sampling, planner, root, problem, truncation)
+        self.sampling = self._around(self.maker.reference)
 
     def run(self, workers: Workers, display: Display) -> Status:
         """Samples until the interval or the standard error is within ε, or a limit is reached."""
-        if self._planner.reference is None:
-            self._make(workers)
-            self._start_again(display)
-        if self._planner.improve and isinstance(self.maker.reference, Improvable):
-            self._improve(workers, display)
+        if self._planner.reference is None or self._planner.improve:
+            self._prepare(workers)
+            self.sampling = self._around(self.maker.reference)
+            display.update(self.maker.calls, proof(self.sampling).interval)
         workers.stop_signal.check()
-        spent, interval = self._spent, proof(self.sampling).interval
+        spent, interval = self.maker.calls, proof(self.sampling).interval
         while chunks := self.sampling.next(spent):
             for chunk, outcome in workers.in_order(self.sampling.work, chunks):
                 self.sampling.add(chunk, outcome)
@@ -477,7 +461,6 @@ class ReferenceRun:
             pairs=None if correction is None else samples.pairs,
             budgets=dict(samples.budgets),
             least_error_range=None if correction is None else least,
-            learning=tuple(self._learning),
             reference_delta=reference_delta,
             warnings=tuple(self._warnings),
         )
@@ -487,75 +470,42 @@ class ReferenceRun:
             action=int(q.argmax()),  # one step better than the reference's policy
             q=q,
             q_intervals=q_intervals,
-            calls=self._spent + samples.calls,
+            calls=self.maker.calls + samples.calls,
             samples=samples.samples,
             epsilon=planner.epsilon,
             delta=min(1.0, planner.delta + reference_delta),
             details=details,
         )
 
-    def _start_again(self, display: Display) -> None:
-        """Starts to sample around a reference that has changed."""
-        before = self.sampling
-        shared = before.planner, before.root, before.problem, before.truncation
-        self.sampling = Sampling(*shared, self.maker.reference, first=before.next_chunk)
-        display.update(self._spent, proof(self.sampling).interval)
-
-    def _calls_left(self) -> int | None:
-        """Simulator calls that the preparation may still make; None for no limit."""
-        limit = self._root.max_calls
-        return None if limit is None else int(PREPARATION * limit) - self._spent
-
-    def _make(self, workers: Workers) -> None:
-        """Makes the reference, or warns if there is nothing to make it from."""
-        root, maker, left = self._root, self.maker, self._calls_left()
-        calls = usual_calls(root.model) if left is None else min(usual_calls(root.model), left)
-        missing = f"max_calls={root.max_calls} leaves no calls for it" if calls < 1 else ""
-        if not missing:
-            if not workers.recall("reference", partial(maker.restore, root.state)):
-                maker.make(root.state, calls=calls, until=self._until)
-                if maker.reference is not None:
-                    workers.keep("reference", maker.saved)
-            if maker.calls == 0:
+    def _prepare(self, workers: Workers) -> None:
+        """Makes the reference if none was given, improves it if it can be, and warns if there is none after all."""
+        root, maker, usual = self._root, self.maker, usual_calls(self._root.model)
+        limit = math.inf if root.max_calls is None else int(PREPARATION * root.max_calls)
+        until = None if root.max_seconds is None else root.begun + PREPARATION * root.max_seconds
+        steps: list[tuple[str, Callable[..., None]]] = []
+        if self._planner.reference is None:
+            steps.append(("reference", partial(maker.make, root.state)))
+        if self._planner.improve:
+            steps.append(("reference, improved", maker.improve))
+        for name, work in steps:
+            calls = int(min(usual, limit - maker.calls))
+            if calls < 1 or not isinstance(maker.reference, Improvable | None):
+                continue
+            kept = maker.reference is None or hasattr(maker.reference, "restore")
+            if not (kept and workers.recall(name, partial(maker.restore, root.state))):
+                work(calls=calls, until=until)
+                if hasattr(maker.reference, "saved"):
+                    workers.keep(name, maker.saved)
+        if self._planner.reference is None:
+            missing = ""
+            if limit < 1:
+                missing = f"max_calls={root.max_calls} leaves no calls for it"
+            elif maker.calls == 0:
                 missing = f"max_seconds={root.max_seconds} leaves no time for it"
             elif getattr(maker.reference, "is_blank", False):
                 missing = f"nothing can be learnt from {maker.calls:,} calls"
-        if missing:
-            self._warnings.append(f"no reference was made, so this is about a uniformly random policy: {missing}")
-
-    def _improve(self, workers: Workers, display: Display) -> None:
-        """Improves the reference step by step. After each, a few chains preview the value of its policy."""
-        most, left, unspent = usual_calls(self._root.model), self._calls_left(), 0
-        preview = None
-        if left is not None:
-            preview = int(0.2 * left / IMPROVEMENTS)  # a fifth of the calls is for these chains
-            most = min(most, left - IMPROVEMENTS * preview)
-        for step in range(IMPROVEMENTS):
-            done, skipped = f"reference, improved {step}", f"reference, not improved {step}"
-            # A resumed run repeats the decisions of the first one, whatever the time is now.
-            if workers.has(skipped) or (self._root.late(PREPARATION) and not workers.has(done)):
-                workers.keep(skipped, dict)
-                return
-            unspent += most * 2**step // (2**IMPROVEMENTS - 1)
-            if unspent < 1:
-                continue
-            before = self.maker.calls
-            restore = partial(self.maker.restore, self._root.state)
-            if not (hasattr(self.maker.reference, "restore") and workers.recall(done, restore)):
-                self.maker.improve(calls=unspent, until=self._until)
-                workers.keep(done, self.maker.saved)
-            if (made := self.maker.calls - before) == 0:
-                continue
-            unspent = max(0, unspent - made)
-            self._start_again(display)
-            # The preview enters no interval: no choice is made between chains of several references.
-            count = PILOT if preview is None else min(PILOT, preview // self.sampling.horizon)
-            if count > 1:
-                chunks, mean = self.sampling.preview(count)
-                for _, outcome in workers.in_order(self.sampling.work, chunks):
-                    self._learning_calls += outcome.calls
-                    mean.add(outcome.sums, outcome.calls)
-                self._learning.append(LearningPoint(self._spent, mean.estimate, mean.error))
+            if missing:
+                self._warnings.append(f"no reference was made, so this is about a uniformly random policy: {missing}")
 
 
 class Proof(NamedTuple):

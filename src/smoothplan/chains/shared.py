@@ -31,7 +31,6 @@ class SharedReference:
         root: the start of walks; the model's initial state by default.
         delta: the probability that any bound on the error fails, ever, at any state.
         seed: of the simulator calls.
-        successors: a bound on the different next states of one (s, a); the model's own by default.
         key: identifies a state, a function from a state to something hashable; by default the state itself. States
             with the same key must behave alike, or no bound holds.
         oracle: makes the simulator calls, and so counts them even if an error ends them; by default one of `seed`.
@@ -55,15 +54,13 @@ class SharedReference:
         root: Any = None,
         delta: float = 0.05,
         seed: int = 0,
-        successors: int | None = None,
         key: Key | None = None,
         oracle: Oracle | None = None,
     ) -> None:
         self.model, self._backup, self._actions = model, backup, model.actions
         self._scale, self._compiled = curvature.value_scale(model, backup), is_mixture(backup)
-        bound = None if successors is None else arguments.whole("successors", successors)
         self.delta = arguments.failure(delta)
-        rules = rules_of(model, backup, self.delta, bound)
+        rules = rules_of(model, backup, self.delta)
         start = start_of(model, root)
         self._dtype = start.dtype  # without an initial state, the root says what states are made of
         if model.initial_state is not None and start.dtype.kind == np.asarray(model.initial_state).dtype.kind:
@@ -224,8 +221,6 @@ class SharedReference:
 
 def _largest_range(q: Floats, low: Floats, high: Floats) -> Floats:
     """The largest max_a e − min_a e of errors e = Q̂ − Q with Q in [low, high], for arrays [n, K]: [n]."""
-    if q.shape[1] == 1:
-        return np.zeros(len(q))
     # Of two different actions: one with the largest error, another with the smallest.
     apart = (q - low)[:, :, None] - (q - high)[:, None, :]
     apart[:, np.arange(q.shape[1]), np.arange(q.shape[1])] = 0.0

@@ -253,7 +253,7 @@ def _sum_corrections(state: int, count: int, pairs: int, horizon: int, run: Samp
 
 @dataclass(frozen=True, eq=False)
 class TableChains:
-    """See `Chains`. For tabular models and references that are tables.
+    """Samples around one reference for tabular models, see `BatchedChains`: references are tables.
 
     Args:
         model: a tabular model.

@@ -145,14 +145,6 @@ class Budget(NamedTuple):
     share: float
 
 
-class LearningPoint(NamedTuple):
-    """The value of a reference's policy after a number of simulator calls."""
-
-    calls: int
-    value: float
-    error: float  # standard
-
-
 @dataclass(frozen=True, eq=False)
 class ReferenceDetails:
     """Details of `ReferenceCruiser`: the reference, judged by chains. Errors are standard errors."""
@@ -169,7 +161,6 @@ class ReferenceDetails:
     truncation: float  # the largest loss through cutting off chains
     pairs: int | None
     budgets: dict[str, Budget]
-    learning: tuple[LearningPoint, ...]  # how the reference was improved
     least_error_range: float | None  # estimate: the reference has an error range of at least this at some state
     reference_delta: float  # part of the result's δ: the probability that the error range of the reference fails
     warnings: tuple[str, ...]  # sentences that a user must read
