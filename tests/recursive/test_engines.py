@@ -21,18 +21,7 @@ from smoothplan.recursive.schedule import Schedule
 from smoothplan.run.chunks import Engine, Sums
 from smoothplan.theory.backups import HardMax, LogSumExp, SoftmaxMixture
 from smoothplan.theory.curvature import Problem
-from tests.naive import (
-    DIGITS,
-    Built,
-    Distribution,
-    Exact,
-    Naive,
-    built,
-    entrance,
-    random_model,
-    randomly,
-    rooted,
-)
+from tests.naive import DIGITS, Built, Distribution, Exact, Naive, built, entrance, random_model, randomly, rooted
 
 ENGINES = ("batched", "compiled")
 FALSE_ALARM = 1e-6 / 1000

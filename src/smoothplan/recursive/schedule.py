@@ -18,14 +18,7 @@ from smoothplan.base.arguments import Floats, Numbers
 from smoothplan.base.records import Record, renderer
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.models.model import GenerativeModel, required_model
-from smoothplan.recursive.level import (
-    Bounds,
-    Level,
-    ReferenceMoments,
-    certify,
-    certify_level,
-    one_step,
-)
+from smoothplan.recursive.level import Bounds, Level, ReferenceMoments, certify, certify_level, one_step
 from smoothplan.run.chunks import Chunk, Engine, Sums, Work, chunk_size
 from smoothplan.run.progress import Display
 from smoothplan.run.records import (
@@ -296,18 +289,18 @@ class ScheduleRun:
         self._planned = 0  # simulator calls of these chunks, at most
         self._interval = schedule.problem.values
         self._q_intervals: Floats = np.tile(schedule.problem.action_values, (schedule.problem.actions, 1))
-        self._actions: list[ConfidenceSequence] = []  # returns of each action
         self._mean: ConfidenceSequence | None = None  # samples around the reference
         # The radius that the noise should reach. A published schedule may leave no room for noise.
         self._radius = max(schedule.epsilon - schedule.bias, 1e-12)
+        support, share, radius = schedule.problem.action_values, ADAPTIVE_SHARE, self._radius
         if schedule.root.kind != "constant":
-            through, count = schedule.action_return, schedule.problem.actions
-            share, radius = ADAPTIVE_SHARE, self._radius
+            through = schedule.action_return
+            support = float(through.low), float(through.high)
             if schedule.root.kind != "plug-in":
                 # Tuned to the standard deviation of a reference entry.
                 share, radius = ACTIONS_SHARE, max(math.sqrt(through.variance / schedule.root.samples), 1e-12)
-            each = float(through.low), float(through.high), share * schedule.delta / count, radius
-            self._actions = [ConfidenceSequence(*each) for _ in range(count)]
+        each = *support, share * schedule.delta / schedule.problem.actions, radius
+        self._actions = [ConfidenceSequence(*each) for _ in range(schedule.problem.actions)]  # returns of each
 
     def run(self, workers: Workers, display: Display) -> Status:
         """Samples until the interval is within ε, the schedule is done, or the limit on calls is reached."""
@@ -340,7 +333,7 @@ class ScheduleRun:
             interval=self._interval,
             action=int(self._q().argmax()),
             q=self._q(),
-            q_intervals=self._q_intervals if self._actions else None,
+            q_intervals=None if self.schedule.root.kind == "constant" else self._q_intervals,
             calls=self._calls,
             samples=self._samples,
             epsilon=self._epsilon,
@@ -414,8 +407,6 @@ class ScheduleRun:
 
     def _q(self) -> Floats:
         """The mean return of each action, [K], around which the value is sampled."""
-        if not self._actions:
-            return np.full(self.schedule.problem.actions, sum(self.schedule.problem.action_values) / 2.0)
         return np.array([action.mean for action in self._actions])
 
     def _backed_up(self, q: Floats) -> float:
@@ -427,7 +418,7 @@ class ScheduleRun:
         low, high = self._interval
         if self._mean is not None and self._mean.count > 0:
             estimate = self._mean.mean
-        elif self._actions and self._actions[-1].count > 0:
+        elif self._actions[-1].count > 0:
             estimate = self._backed_up(self._q())
         else:
             estimate = (low + high) / 2.0
