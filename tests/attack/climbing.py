@@ -33,13 +33,6 @@ class Draw:
         self._asked = [0, 0]
         self.said: dict[str, object] = {}  # what stands in the table: sizes and temperatures
 
-    def _next(self, count: int) -> Floats:
-        start = self._asked[1]
-        self._asked[1] += count
-        missing = self._asked[1] - len(self._coordinates)
-        self._coordinates += self._rng.normal(size=max(missing, 0)).tolist()
-        return np.array(self._coordinates[start : start + count])
-
     def pick(self, options: Sequence[Option], name: str = "") -> Option:
         """One of some options."""
         place = self._asked[0]
@@ -50,11 +43,15 @@ class Draw:
 
     def reals(self, count: int) -> Floats:
         """Any numbers, [n]: normal at the start."""
-        return self._next(count)
+        start = self._asked[1]
+        self._asked[1] += count
+        missing = self._asked[1] - len(self._coordinates)
+        self._coordinates += self._rng.normal(size=max(missing, 0)).tolist()
+        return np.array(self._coordinates[start : start + count])
 
     def between(self, low: float, high: float, count: int) -> Floats:
         """Numbers in an interval, [n]."""
-        return np.asarray(low + (high - low) * np.clip(0.5 + self._next(count) / 2.0, 0.0, 1.0))
+        return np.asarray(low + (high - low) * np.clip(0.5 + self.reals(count) / 2.0, 0.0, 1.0))
 
     def one(self, low: float, high: float, name: str = "") -> float:
         """A number in an interval."""
@@ -66,7 +63,7 @@ class Draw:
 
     def law(self, size: int) -> Floats:
         """Probabilities, [n]; some may be zero."""
-        weights = np.maximum(self._next(size) + 1.0, 0.0) ** 2
+        weights = np.maximum(self.reals(size) + 1.0, 0.0) ** 2
         return np.asarray(weights / weights.sum() if weights.sum() > 0.0 else np.full(size, 1.0 / size))
 
     def _say(self, name: str, answer: Option) -> Option:

@@ -15,7 +15,7 @@ from smoothplan.run.records import Root
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import Backup
 from smoothplan.theory.curvature import Problem
-from tests.common import ending, holds, identified, intervals_of
+from tests.common import ending, holds
 
 SMOOTH = sp.LogSumExp(1.0)
 SURE = 1e-7
@@ -77,18 +77,6 @@ def test_the_bias_of_the_levels_is_needed(backup: Backup, end: int) -> None:
 # Why a run stops
 
 
-def test_more_calls_narrow_the_intervals_of_a_hopeless_problem() -> None:
-    model = garnet(2, 0.9)
-    widths = []
-    for max_calls in (0, 3_000, 100_000, 1_000_000):
-        result = sp.plan(sp.OTGapCruiser(SMOOTH, 0.01, SURE), model, 0, max_calls=max_calls)
-        assert result.status == "max_calls"
-        assert holds(result, model, SMOOTH)
-        widths.append(float((intervals_of(result)[:, 1] - intervals_of(result)[:, 0]).max()))
-    assert widths[0] == pytest.approx(1.0 + 0.9 * 10.0)
-    assert all(finer < 0.97 * coarser for coarser, finer in pairwise(widths))
-
-
 def test_a_hopeless_run_is_refused_with_numbers() -> None:
     with pytest.raises(sp.TooExpensiveError, match=r"may need more than 1\.0e11 simulator calls") as refusal:
         sp.plan(sp.OTGapCruiser(SMOOTH, 0.1), garnet(2, 0.9), 0)
@@ -121,15 +109,6 @@ def test_the_gap_decides_the_price() -> None:
     """ε is the same; only the gap between the actions changes."""
     prices = [sp.plan(sp.OTGapCruiser(SMOOTH, 0.02), twins(gap), 0, seed=1).calls for gap in (0.0, 0.04, 0.16, 0.64)]
     assert all(later < earlier / 2 for earlier, later in pairwise(prices))
-
-
-def test_calls_go_to_the_actions_that_are_hard_to_tell_apart() -> None:
-    rewards = np.array([[0.9, 0.85, 0.1, 0.0]])
-    model = sp.TabularModel(
-        np.full((1, 4, 2), 0.5), np.zeros((1, 4, 2), int), rewards, discount=0.2, reward_kind="bernoulli"
-    )
-    calls = identified(sp.plan(sp.OTGapCruiser(SMOOTH, 0.02), model, 0)).action_calls
-    assert calls[:2].min() > 5 * calls[2:].max() > 0
 
 
 # Ladders
