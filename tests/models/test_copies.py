@@ -92,7 +92,7 @@ class Dungeon(gymnasium.Env[Any, Any]):
 
 def rebuilt(model: sp.GenerativeModel, state: Any) -> Any:
     """The environment that a state stands for."""
-    return model.step.rebuilt(state, np.random.default_rng(0))  # type: ignore[attr-defined]
+    return model.step.scalar.rebuilt(state, np.random.default_rng(0))  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")

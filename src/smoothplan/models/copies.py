@@ -26,9 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.base import arguments
-from smoothplan.base.arguments import Ints
-from smoothplan.models.model import ModelError, States
-from smoothplan.models.vector import one_by_one
+from smoothplan.models.model import ModelError
 
 CONSTANT = ("spec", "P")
 """Attributes that all copies share with the environment: its specification and its transition table, if it has one."""
@@ -176,8 +174,6 @@ class Copies:
     state, if their number `size` is 0.
     """
 
-    one_at_a_time = True
-
     def __init__(self, environment: Any, name: str, size: int) -> None:
         self.name, self._lock, self._learning = name, threading.RLock(), True
         self._given, self.size, self._longest = size, size or 1 << 18, 0  # bytes: the last of the largest state so far
@@ -232,12 +228,8 @@ class Copies:
         self._learning, self.size = False, self._given or max(256, 64 * math.ceil(2 * self._longest / 64))
         self.initial = self.initial[: self.size]
 
-    def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
-        """See `GenerativeModel.step`."""
-        next_states, rewards, terminals = zip(*one_by_one(self._step, states, actions, rng), strict=True)
-        return np.array(next_states), np.array(rewards), np.array(terminals)
-
-    def _step(self, state: Any, action: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], float, bool]:
+    def __call__(self, state: Any, action: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], float, bool]:
+        """See `VectorModel.from_scalar`."""
         with self._lock:  # copies share their spaces, which draw from the generator of one of them
             environment = self.rebuilt(state, rng)
             try:

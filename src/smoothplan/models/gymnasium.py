@@ -92,19 +92,25 @@ def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]") -> 
     0
     """
     bare: Any = environment.unwrapped
-    if isinstance(model.step, Copies):
-        return model.step.state_of(environment)
+    if (copies := copies_of(model)) is not None:
+        return copies.state_of(environment)
     if isinstance(model, TabularModel):
         return int(bare.s)
     return np.array(bare.state, dtype=np.asarray(model.initial_state).dtype)
 
 
+def copies_of(model: GenerativeModel) -> Copies | None:
+    """The copies by which a model simulates an environment; None if there are none."""
+    step = getattr(model.step, "scalar", None)
+    return step if isinstance(step, Copies) else None
+
+
 def notes(model: GenerativeModel) -> tuple[str, ...]:
     """Sentences that a user of a model must read."""
-    if not isinstance(model.step, Copies):
+    if (copies := copies_of(model)) is None:
         return ()
     note = "A copy knows all that the environment holds, even if observations hide it"
-    return (f"{model.step.name} is simulated by copies of the environment. {note}",)
+    return (f"{copies.name} is simulated by copies of the environment. {note}",)
 
 
 def _opened(environment: Any, options: dict[str, Any]) -> tuple[Any, str]:
@@ -253,7 +259,7 @@ def _copied(given: Any, name: str, state_bytes: int | None, **declared: Any) -> 
         copies = Copies(given, name, size)
         real = copies.rebuilt(copies.initial, np.random.default_rng(0))
         declared |= {"actions": int(real.action_space.n), "initial_state": copies.initial}
-        agrees = _agrees(VectorModel(copies, **declared), real)
+        agrees = _agrees(VectorModel.from_scalar(copies, **declared), real)
     except ModelError:
         raise
     except Exception as error:  # whatever an environment does
@@ -264,7 +270,7 @@ def _copied(given: Any, name: str, state_bytes: int | None, **declared: Any) -> 
             "of its class, or draws from another generator than its own self.np_random"
         )
     copies.settle()
-    return VectorModel(copies, **declared | {"initial_state": copies.initial})
+    return VectorModel.from_scalar(copies, **declared | {"initial_state": copies.initial})
 
 
 def _agrees(model: GenerativeModel, real: Any) -> bool:
@@ -274,14 +280,15 @@ def _agrees(model: GenerativeModel, real: Any) -> bool:
     next state. The operations of a compiled twin are in another order, so its next state may differ by 1e-12.
     """
     error = 1e-12 if isinstance(model, JitModel) else 0.0
+    copies = copies_of(model)
     start, choices, steps = int(real.action_space.start), np.random.default_rng(0), iter(range(300))
     for episode in range(50):
         real.reset(seed=episode)
         for _ in islice(steps, 100):
             state = np.asarray(state_of(model, real))[None]
             action, seed = int(choices.integers(model.actions)), int(choices.integers(2**32))
-            if isinstance(model.step, Copies):
-                model.step.reseed(real, np.random.default_rng(seed))
+            if copies is not None:
+                copies.reseed(real, np.random.default_rng(seed))
             else:
                 real.unwrapped.np_random = np.random.default_rng(seed)
             _, reward, terminated, _, _ = real.step(start + action)

@@ -50,40 +50,31 @@ class VectorModel(Declarations):
         return cls(_Loop(step), **declarations)
 
 
-def one_by_one(step: ScalarStep, states: States, actions: Ints, rng: np.random.Generator) -> list[Any]:
-    """The answers of a scalar simulator to every row of a batch; `RowError` names the row that fails."""
-    watching, answers = watcher.get(), []
-    for row, (state, action) in enumerate(zip(states, actions, strict=True)):
-        if watching is not None:
-            watching.row(row)
-        try:
-            answers.append(step(state, int(action), rng))
-        except (Exception, SystemExit) as error:
-            raise RowError(row) from error
-    return answers
-
-
 @dataclass(frozen=True)
 class _Loop:
-    """A scalar simulator applied to every row of a batch."""
+    """A scalar simulator applied to every row of a batch; `RowError` names the row that fails."""
 
-    step: ScalarStep
+    scalar: ScalarStep
     one_at_a_time: ClassVar[bool] = True
 
     def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
-        answers = one_by_one(self.step, states, actions, rng)
-        for row, answer in enumerate(answers):
-            if not isinstance(answer, tuple) or len(answer) not in (2, 3):
-                raise RowError(row) from ModelError(
-                    f"step must return (next_state, reward, terminal), or the first two, got {arguments.shown(answer)}"
-                )
+        watching, answers = watcher.get(), []
+        for row, (state, action) in enumerate(zip(states, actions, strict=True)):
+            if watching is not None:
+                watching.row(row)
+            try:
+                answer = self.scalar(state, int(action), rng)
+                if not isinstance(answer, tuple) or len(answer) not in (2, 3):
+                    form = "(next_state, reward, terminal), or the first two"
+                    raise ModelError(f"step must return {form}, got {arguments.shown(answer)}")
+            except (Exception, SystemExit) as error:
+                raise RowError(row) from error
+            answers.append(answer)
         next_states, rewards = (np.asarray([answer[part] for answer in answers]) for part in (0, 1))
-        terminals = np.asarray([len(answer) == 3 and answer[2] for answer in answers])
-        found = next_states
         # Python's numbers take the precision of the states; a fraction is never rounded to a whole number.
-        if np.can_cast(found.dtype, states.dtype, "same_kind"):
-            found = found.astype(states.dtype)
-        return found, rewards, terminals
+        if np.can_cast(next_states.dtype, states.dtype, "same_kind"):
+            next_states = next_states.astype(states.dtype, copy=False)
+        return next_states, rewards, np.asarray([len(answer) == 3 and answer[2] for answer in answers])
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,19 +96,16 @@ class JitModel(Declarations):
         if not callable(self.step):
             raise TypeError(f"step must be a function of (states, actions, rng), got {self.step!r}")
         if isinstance(self.step, Compiled):
-            object.__setattr__(self, "step", self.step.dispatcher)
+            vars(self).update(step=self.step.dispatcher)
         elif not hasattr(self.step, "py_func"):
-            object.__setattr__(self, "step", load_numba().njit(nogil=True)(self.step))
-        if self.initial_state is not None:
-            self._compile(self.initial_state)
-
-    def _compile(self, state: Any) -> None:
-        numba = load_numba()
+            vars(self).update(step=load_numba().njit(nogil=True)(self.step))
+        if self.initial_state is None:
+            return
+        numba, step = load_numba(), vars(self)["step"]
         from numba.core.errors import NumbaError
 
-        example = (arguments.frozen(state[None]), arguments.frozen(np.zeros(1, dtype=np.int64)), generator(0))
-        types = tuple(numba.typeof(value) for value in example)
-        step: Any = self.step
+        states, actions = arguments.frozen(self.initial_state[None]), arguments.frozen(np.zeros(1, dtype=np.int64))
+        types = tuple(numba.typeof(value) for value in (states, actions, generator(0)))
         try:
             step.compile(types)
         except NumbaError as error:
