@@ -101,7 +101,7 @@ def random_scores(game: Game, episodes: int, seed: int) -> Any:
     for number in range(episodes):
         player.reset(episode_seed(seed, number))
         for _ in range(MAX_STEPS):
-            move = player.move(int(rng.integers(player.actions)))
+            move = player.move(int(rng.integers(model.actions)))
             scores[number] += move.reward
             if move.terminated or move.truncated:
                 break

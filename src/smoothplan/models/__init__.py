@@ -28,28 +28,7 @@ from smoothplan.models.zoo import (
 )
 
 __all__ = [
-    "Call",
-    "Declarations",
-    "GenerativeModel",
-    "JitModel",
-    "ModelError",
-    "ModelReport",
-    "Oracle",
-    "SimulatorError",
-    "TabularModel",
-    "Transition",
-    "VectorModel",
-    "cart_pole",
-    "chain",
-    "from_gymnasium",
-    "frozen_lake",
-    "garnet",
-    "inventory",
-    "mountain_car",
-    "reproduce",
-    "river_swim",
-    "sailing",
-    "state_of",
-    "sysadmin",
-    "two_room",
-]
+    "Call", "Declarations", "GenerativeModel", "JitModel", "ModelError", "ModelReport", "Oracle", "SimulatorError",
+    "TabularModel", "Transition", "VectorModel", "cart_pole", "chain", "from_gymnasium", "frozen_lake", "garnet",
+    "inventory", "mountain_car", "reproduce", "river_swim", "sailing", "state_of", "sysadmin", "two_room",
+]  # fmt: skip

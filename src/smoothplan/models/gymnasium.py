@@ -37,15 +37,14 @@ def from_gymnasium(
     """A generative model of a Gymnasium environment with finitely many actions.
 
     An environment with a transition table (`env.unwrapped.P`) becomes a `TabularModel` with the same state numbers.
-    Another whose whole state is `env.unwrapped.state` becomes a `VectorModel` that assigns the state and steps; its
-    states are that attribute, not the observation. CartPole and MountainCar with their default parameters become
-    compiled models of the same states, which differ from the environment in the last digits only. Any other is
-    simulated by copies: a state is the content of the environment, in bytes. `state_of` gives the state of a real
-    environment for all of them.
+    Another whose whole state is `env.unwrapped.state` becomes a `VectorModel` that assigns this attribute and steps.
+    CartPole and MountainCar with their default parameters become compiled models of the same states, which differ from
+    the environment in the last digits only. Any other is simulated by copies: a state is the content of the
+    environment, in bytes. `state_of` gives the state of a real environment for all of them.
 
-    Wrappers that only change observations do not matter. One that translates actions or rewards goes with an assignable
-    state; with any other, and with a table, the environment is copied as a whole. Time limits are dropped. The
-    environment passed is not changed.
+    Wrappers of observations do not matter. Those that translate actions or rewards go with an assignable state; with
+    any other, or a table, the environment is copied as a whole. Time limits are dropped. The environment passed is not
+    changed.
 
     Args:
         environment: an id such as "FrozenLake-v1", or an environment.
@@ -54,8 +53,7 @@ def from_gymnasium(
             except CartPole, MountainCar, Acrobot and Blackjack, and those with an attribute of this name.
         value_range: bounds of the unregularised optimal values, see `Declarations`: (0, 1) for FrozenLake, which pays
             1 at its end.
-        state_bytes: bytes of a state of an environment that is copied; by default twice as many as random play needs,
-            and at least 256.
+        state_bytes: bytes of a state by copies; by default twice as many as random play needs, and at least 256.
         **options: passed to `gymnasium.make` with an id, such as map_name="8x8".
 
     Raises:
@@ -64,11 +62,9 @@ def from_gymnasium(
     given, name = _opened(environment, options)
     declared: dict[str, Any] = {"discount": discount, "value_range": value_range}
     # A wrapper that translates single actions or rewards, and nothing else, goes with an assigned state.
-    translating = (library().ActionWrapper, library().RewardWrapper)
-    wrappers = layers(given)[:-1]
-    simple = all(
-        any(isinstance(each, kind) and type(each).step is kind.step for kind in translating) for each in wrappers
-    )
+    translating: Any = (library().ActionWrapper, library().RewardWrapper)
+    wrappers: list[Any] = [type(layer) for layer in layers(given)[:-1]]
+    simple = all(any(issubclass(kind, base) and kind.step is base.step for base in translating) for kind in wrappers)
     try:
         if (space := type(given.action_space).__name__) != "Discrete":
             way = ": gymnasium.wrappers.DiscretizeAction(env, n) chooses some" if space == "Box" else ""
@@ -346,9 +342,10 @@ class Player:
         if look is not None and isinstance(environment, str):
             options["render_mode"] = "rgb_array"
         self._environment, self.name = _opened(environment, options)
-        self._model = model
-        self._drawn: dict[str, Any] = {}
-        self.look = look
+        self._model, self.look = model, look
+        self._drawn: dict[
+            str, Any
+        ] = {}  # attributes that drawing leaves behind, such as a canvas: no part of the state
         if look is not None:  # a library may be missing, so a first picture is drawn
             needed, mode = f"record needs pictures of {self.name}", self._environment.render_mode
             if mode != "rgb_array":
@@ -358,11 +355,6 @@ class Player:
                 self._draw()
             except Exception as error:  # whatever an environment does
                 raise ValueError(f"{needed}, and it cannot draw them: {error}") from error
-
-    @property
-    def actions(self) -> int:
-        """K."""
-        return int(self._environment.action_space.n)
 
     @property
     def state(self) -> Any:
@@ -386,7 +378,6 @@ class Player:
             self.look(self._draw(), float(self._environment.metadata.get("render_fps", 30)))
 
     def _draw(self) -> NDArray[Any]:
-        """A picture. Attributes that drawing leaves behind, such as a canvas, are kept apart from the state."""
         attributes = vars(self._environment.unwrapped)
         before = dict(attributes)
         attributes.update(self._drawn)

@@ -126,8 +126,8 @@ class Examination:
     def _play(self) -> None:
         """Takes random actions: if they earn more than `value_range` allows, so does the best policy.
 
-        The mean of n returns exceeds its expectation by w·√(log(1/α)/2n) with probability α at most (Hoeffding), for
-        their width w. Here α = 1e-6. Rewards after the last step count as the least possible.
+        The mean of n returns of width w exceeds its expectation by w·√(log(1/α)/2n) with probability α = 1e-6 at most
+        (Hoeffding). Rewards after the last step count as the least possible.
         """
         declared = declared_values(self.model)
         if declared is None:
