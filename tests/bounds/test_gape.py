@@ -1,6 +1,11 @@
 """OT-GapE and MDP-GapE: intervals that hold at once however a run ends, actions as good as promised, prices."""
 
+import json
 import math
+import re
+import shutil
+import subprocess
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
@@ -11,14 +16,14 @@ import pytest
 from scipy.stats import binom
 
 import smoothplan as sp
-from smoothplan.bounds.gape import MDPGapE, OTGapE, SearchRun
+from smoothplan.bounds.gape import MDPGapE, OTGapE, SearchRun, explored
 from smoothplan.graph import sets
 from smoothplan.graph.explorer import Draw, Explorer
 from smoothplan.models.model import States
 from smoothplan.run.records import EngineName, Root
 from smoothplan.theory.backups import Backup, discrete_cost
 from tests.adversarial import ADVERSARIAL, all_hold, tight
-from tests.common import bounded, by_state, content, ending, holds, identified, intervals_of, vectorised
+from tests.common import begun, bounded, by_state, content, ending, holds, identified, intervals_of, tied
 
 SURE = 1e-7
 """A δ at which no interval of a few hundred fails."""
@@ -30,23 +35,9 @@ HARD = sp.HardMax()
 
 
 def garnet(
-    seed: int = 0,
-    states: int = 6,
-    actions: int = 2,
-    branching: int = 2,
-    discount: float = 0.5,
-    kind: Any = "bernoulli",
+    seed: int = 0, states: int = 6, actions: int = 2, branching: int = 2, discount: float = 0.5, kind: Any = "bernoulli"
 ) -> sp.TabularModel:
     return sp.models.garnet(states, actions, branching, discount, seed, reward_kind=kind)
-
-
-def twins(actions: int = 2, discount: float = 0.5) -> sp.TabularModel:
-    """All actions at all states are alike, so that none is ever proved to be the best."""
-    rng = np.random.default_rng(1)
-    probabilities = np.repeat(rng.dirichlet(np.ones(2), size=(6, 1)), actions, axis=1)
-    successors = np.repeat(np.argsort(rng.random((6, 1, 6)), axis=-1)[..., :2], actions, axis=1)
-    rewards = np.repeat(rng.random((6, 1)), actions, axis=1)
-    return sp.TabularModel(probabilities, successors, rewards, discount=discount, reward_kind="bernoulli")
 
 
 # The check of coverage
@@ -112,10 +103,8 @@ def test_a_run_that_converges_returns_an_optimal_action_but_for_epsilon() -> Non
 def bandit(actions: int = 100, chance: float = 0.5) -> sp.TabularModel:
     """A coin for each action, all alike: every pair must hold, or an interval of the root fails."""
     shape = (1, actions, 1)
-    successors = np.zeros(shape, dtype=np.int64)
-    return sp.TabularModel(
-        np.ones(shape), successors, np.full(shape[:2], chance), discount=0.0, reward_kind="bernoulli"
-    )
+    tables = np.ones(shape), np.zeros(shape, dtype=np.int64), np.full(shape[:2], chance)
+    return sp.TabularModel(*tables, discount=0.0, reward_kind="bernoulli")
 
 
 def lottery(actions: int = 40, chance: float = 0.05) -> sp.TabularModel:
@@ -197,19 +186,6 @@ def test_coverage_on_recurrent_models(name: str, full: bool) -> None:
     assert not too_many(misses_on(name, OTGapE, runs, calls), runs)
 
 
-@pytest.mark.parametrize("sampling", ["focused", "trajectories"])
-def test_any_simulator_will_do(sampling: Any) -> None:
-    """The same simulators without their tables, known by keys only. With δ = 1e-7 all intervals hold."""
-    for seed, model in enumerate(small_models()[::6]):
-        for backup in (HARD, sp.LogSumExp(0.3), by_state(model)):
-            planner = OTGapE(backup, 0.0, SURE, sampling=sampling)
-            unknown = sp.plan(planner, vectorised(model), seed=seed, max_calls=150)
-            assert holds(unknown, model, backup)
-            assert unknown.calls == 150 or unknown.status == "converged"
-            known = sp.plan(planner, model, seed=seed, max_calls=150, engine="batched")
-            assert content(known) | {"details": None} == content(unknown) | {"details": None}
-
-
 # Equivalences
 
 
@@ -239,27 +215,6 @@ def test_a_mixed_walk_has_both_ends(engine: EngineName) -> None:
 
 
 @pytest.mark.parametrize("engine", ["compiled", "batched"])
-@pytest.mark.parametrize("backup", [HARD, sp.LogSumExp(0.4)], ids=["hard", "soft"])
-def test_a_root_from_which_everything_ends(engine: EngineName, backup: Backup) -> None:
-    """One sample of each action tells all where rewards are deterministic; an end is worth 0."""
-    model = sp.TabularModel(
-        np.ones((2, 3, 1)),
-        np.ones((2, 3, 1), dtype=np.int64),
-        [[-2.0, 5.0, 4.0], [0.0] * 3],
-        discount=0.9,
-        terminal=[False, True],
-        reward_range=(-3.0, 7.0),
-    )
-    result = sp.plan(OTGapE(backup, 0.0, SURE), model, max_calls=1000, engine=engine)
-    assert (result.status, result.action) == ("converged", 1)
-    assert result.calls <= 3
-    sampled = identified(result).action_calls > 0
-    exact = np.array([-2.0, 5.0, 4.0])[sampled, None].repeat(2, axis=1)
-    np.testing.assert_allclose(intervals_of(result)[sampled], exact, rtol=1e-14)  # but for rounding outward
-    assert holds(result, model, backup)
-
-
-@pytest.mark.parametrize("engine", ["compiled", "batched"])
 @pytest.mark.parametrize("sampling", ["focused", "trajectories"])
 @pytest.mark.parametrize("discount", [0.0, 0.5, 0.9])
 def test_deterministic_models(engine: EngineName, sampling: Any, discount: float) -> None:
@@ -267,14 +222,7 @@ def test_deterministic_models(engine: EngineName, sampling: Any, discount: float
     for backup in (HARD, sp.LogSumExp(0.3)):
         for seed in range(2):
             model = garnet(seed, states=5, branching=1, discount=discount, kind="deterministic")
-            tied = sp.TabularModel(
-                model.probabilities[:, [0, 0]],
-                model.successors[:, [0, 0]],
-                model.rewards[:, [0, 0]],
-                discount=discount,
-                reward_range=(0.0, 1.0),
-            )
-            for problem in (model, tied):
+            for problem in (model, tied(model)):
                 planner = OTGapE(backup, 0.0, SURE, sampling=sampling)
                 result = sp.plan(planner, problem, max_calls=30, engine=engine)
                 assert result.status == "converged" or result.calls == 30
@@ -284,18 +232,6 @@ def test_deterministic_models(engine: EngineName, sampling: Any, discount: float
                     assert close.status == "converged"
                     assert close.calls < 200
                     assert holds(close, problem, backup)
-
-
-def test_shifted_and_scaled_rewards_change_nothing_else() -> None:
-    """Without ends, rewards a + b·R have values a/(1−γ) + b·V: the same calls are made, up to rounding."""
-    model = garnet(4, states=20, actions=3)
-    scaled = sp.TabularModel(
-        model.probabilities, model.successors, 10.0 * model.rewards - 3.0, discount=0.5, reward_range=(-3.0, 7.0)
-    )
-    plain = sp.TabularModel(model.probabilities, model.successors, model.rewards, discount=0.5, reward_range=(0.0, 1.0))
-    one, two = (sp.plan(OTGapE(HARD, epsilon), problem) for epsilon, problem in ((0.1, plain), (1.0, scaled)))
-    assert one.calls == two.calls
-    np.testing.assert_allclose(10.0 * intervals_of(one) - 6.0, intervals_of(two), rtol=1e-9)
 
 
 # Keys
@@ -343,14 +279,6 @@ def test_a_key_tells_states_apart() -> None:
     assert holds(known, chain, HARD, 5)
     by_bytes = sp.plan(replace(unchanged, key=None), chain, max_calls=500, engine="batched")
     np.testing.assert_array_equal(intervals_of(known), intervals_of(by_bytes))
-
-
-def test_the_two_zeros_are_one_state() -> None:
-    def step(states: States, actions: Any, rng: np.random.Generator) -> Any:
-        return np.where(rng.random(len(states)) < 0.5, 0.0, -0.0), np.zeros(len(states))
-
-    result = sp.plan(OTGapE(HARD, 0.0), noisy_model(step, max_successors=1, initial_state=0.0), max_calls=50)
-    assert identified(result).states == 1
 
 
 # Errors
@@ -427,7 +355,7 @@ def limited(model: sp.GenerativeModel, **options: Any) -> int:
         ),
         (
             # Beyond four stages lies 0.5⁴·2 = 0.125.
-            lambda: sp.plan(OTGapE(HARD, 0.1, horizon=4), twins()),
+            lambda: sp.plan(OTGapE(HARD, 0.1, horizon=4), garnet()),
             ValueError,
             r"horizon must be longer .* got 4: .* by 0\.12, and epsilon=0\.1 may never",
         ),
@@ -443,16 +371,6 @@ def limited(model: sp.GenerativeModel, **options: Any) -> int:
 def test_what_does_not_fit_together_is_named(call: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
-
-
-def test_without_a_call_no_price_is_estimated() -> None:
-    model, planner = sp.models.river_swim(discount=0.9), sp.OTGapE(sp.HardMax(), epsilon=0.1)
-    nothing, some = (identified(sp.plan(planner, model, max_calls=calls)) for calls in (0, 100))
-    assert nothing.progress is not None
-    assert some.progress is not None
-    assert nothing.progress.price is None
-    assert some.progress.price is not None
-    assert some.progress.price > 100.0
 
 
 # Prices
@@ -483,3 +401,118 @@ def test_prices(large: list[sp.TabularModel], backup: Backup, rewards: Any, epsi
     for found in map(identified, results):
         assert found.bytes <= 200 * found.states * 5
         assert found.gap <= epsilon
+
+
+# The explored graph
+
+UNPRINTABLE = """<b a='1'>&amp;"]]>\\N \\" {x} // \x00\x1b[31m \ud800 \n -> é"""
+"""Means something to XML, to Graphviz, to a terminal, or to an encoder."""
+
+
+def seen(planner: OTGapE, model: Any, calls: int) -> tuple[sp.PlanResult, dict[str, Any], str]:
+    """A run with at most so many calls, and its graph as JSON and as text for Graphviz, which is well formed."""
+    result = sp.plan(planner, model, 0, max_calls=calls)
+    graph = identified(result).graph
+    assert "graph" not in json.loads(result.to_json())["details"]
+    assert_graphviz(graph.to_dot())
+    return result, json.loads(graph.to_json()), graph.to_dot()
+
+
+def assert_graphviz(text: str) -> None:
+    """A line is a brace, or a statement with quoted texts; lines join nodes that there are."""
+    string = r'"(?:[^"\\\n]|\\.)*"'
+    attributes = rf"\[\w+=(?:{string}|[\w.#]+)(?:, \w+=(?:{string}|[\w.#]+))*\];"
+    first, *lines, last = text.splitlines()
+    assert (first, last) == ("digraph explored {", "}")
+    nodes, joined = {"graph", "node", "edge"}, set[str]()
+    for line in lines:
+        found = re.fullmatch(rf"  (\w+)(?: -> (\w+))? {attributes}", line)
+        assert found, line
+        (nodes if found[2] is None else joined).update(filter(None, found.groups()))
+    assert joined <= nodes
+    program = shutil.which("dot")
+    if program is not None:
+        subprocess.run([program, "-Tsvg"], input=text.encode(), check=True, capture_output=True, timeout=60)
+
+
+def test_the_explored_graph_agrees_with_the_result() -> None:
+    result, data, _ = seen(MDPGapE(epsilon=0.01), sp.models.river_swim(discount=0.9), 5_000)
+    found = identified(result)
+    assert (data["gap"], data["calls"]) == (found.gap, result.calls)
+    np.testing.assert_allclose(data["q_intervals"], intervals_of(result), rtol=1e-14)  # those are rounded outward
+    np.testing.assert_allclose(data["states"][0]["interval"], result.interval, rtol=1e-14)
+    assert len(data["states"]) == data["states_discovered"] == found.states
+    assert len(data["pairs"]) == data["pairs_sampled"] == found.pairs
+    assert data["states"][0]["name"] == "place 0"
+    assert sum(pair["count"] for pair in data["pairs"]) == result.calls
+    assert sum(pair["count"] for pair in data["pairs"] if pair["state"] == 0) == result.samples
+    for pair in data["pairs"]:
+        assert pair["state"] > 0 or pair["q"] == data["q_intervals"][pair["action"]]
+        assert pair["name"] == ("left", "right")[pair["action"]]
+        assert sum(after["count"] for after in pair["successors"]) == pair["count"]
+    ahead: defaultdict[int, set[int]] = defaultdict(set)
+    for pair in data["pairs"]:
+        ahead[pair["state"]] |= {after["state"] for after in pair["successors"]}
+    depths, latest = {0: 0}, {0}
+    while latest:
+        latest = {number for state in latest for number in ahead[state]} - depths.keys()
+        depths |= dict.fromkeys(latest, 1 + max(depths.values()))
+    assert {state["number"]: state["depth"] for state in data["states"]} == depths
+
+
+@pytest.mark.parametrize("counts", ["pooled", "stage-wise"])
+@pytest.mark.parametrize("tail", ["honest", "zero"])
+def test_an_explored_graph_with_a_horizon_has_states_at_stages(counts: Any, tail: Any) -> None:
+    planner = OTGapE(sp.LogSumExp(0.5), epsilon=0.01, horizon=3, counts=counts, tail=tail)
+    result, data, dot = seen(planner, garnet(1, states=8, discount=0.9, kind="deterministic"), 400)
+    nodes = {(state["number"], state["stage"]): state for state in data["states"]}
+    assert [node for node in nodes if node[1] == 0] == [(0, 0)]
+    assert all(state["depth"] == state["stage"] <= 3 for state in data["states"])
+    np.testing.assert_allclose(nodes[0, 0]["interval"], result.interval, rtol=1e-14)
+    reached = {(after["state"], pair["stage"] + 1) for pair in data["pairs"] for after in pair["successors"]}
+    assert reached | {(0, 0)} == nodes.keys()
+    last = [state["interval"] for state in data["states"] if state["stage"] == 3]
+    assert last
+    assert all((low == high == 0.0) == (tail == "zero") for low, high in last)
+    stages = {(pair["state"], pair["action"], pair["stage"] * (counts != "pooled")): pair for pair in data["pairs"]}
+    assert sum(pair["count"] for pair in stages.values()) == result.calls
+    assert all(f"\\nstage {stage}\\n" in dot for stage in range(4))
+
+
+def test_names_in_a_graph_are_escaped() -> None:
+    outcomes = [
+        [[(0.5, 0, 0.0, False), (0.5, 1, 0.5, False)], [(0.3, 1, 1.0, True), (0.7, 1, 0.0, False)]],
+        [[(1.0, 0, 1.0, False)], [(1.0, 1, 0.0, True)]],
+    ]
+    names: Any = {"state_names": [UNPRINTABLE, "the other\nstate"], "action_names": [UNPRINTABLE, "a" * 500]}
+    model = sp.TabularModel.from_outcomes(outcomes, discount=0.7, reward_range=(0.0, 1.0), **names)
+    _, data, dot = seen(OTGapE(sp.LogSumExp(0.5), epsilon=0.01), model, 500)
+    assert data["states"][0]["name"] == data["pairs"][0]["name"] == UNPRINTABLE
+    assert any(after["state"] == "end" for pair in data["pairs"] for after in pair["successors"])
+    assert all(text in dot for text in ("the other state", "a" * 40, "-> end ["))
+    assert "\x1b" not in dot
+    assert "a" * 41 not in dot
+
+
+def test_a_picture_of_a_graph_has_a_limit() -> None:
+    model = garnet(1, states=200, actions=15, branching=4, discount=0.9, kind="deterministic")
+    result, data, _ = seen(OTGapE(sp.LogSumExp(0.5), epsilon=0.01), model, 5_000)
+    for limit in (1, 7, 60):
+        dot = identified(result).graph.to_dot(limit)
+        assert f"the {limit} nearest nodes; {len(data['states']) - limit} more" in dot
+        assert len(re.findall(r"^  s\d+ \[", dot, re.MULTILINE)) == limit
+        assert re.search(r"-> others \[", dot)
+        assert_graphviz(dot)
+    with pytest.raises(ValueError, match="limit must be"):
+        identified(result).graph.to_dot(0)
+
+
+def test_a_snapshot_stays_as_it_is() -> None:
+    explorer = begun(MDPGapE(epsilon=0.1), sp.models.river_swim())
+    graph = explored(explorer, 0.0)
+    assert repr(graph) == "Explored(1 states, 0 pairs, 0 calls)"
+    for array in explorer.graph:
+        array[...] = 1
+    assert not graph.graph.pairs["count"].any()
+    with pytest.raises(ValueError, match="read-only"):
+        graph.graph.hits[0] = 0

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -132,44 +132,6 @@ def test_the_relative_gap_covers_every_part(parts: int) -> None:
             )
             worst = max(worst, np.delete(above, proved.best).max() - below[proved.best])
         assert worst - 1e-9 <= proved.gap <= worst + 0.02 * gap
-
-
-def test_the_smallest_relative_gap_is_kept_with_its_action() -> None:
-    """Whenever it changes, plain sweeps prove it of the action that it names; otherwise all of it stays."""
-    actions: set[tuple[int, int]] = set()
-    for seed in range(4):
-        model = tied(recurrent(seed, states=3))
-        search = started(OTGapE(HARD, 0.0, DELTA), model, seed=seed)
-        rounds, explorer = in_rounds(search), search.explorer
-        explored(search, 10, 10)
-        while search.calls < 300:
-            proved = rounds.proved
-            rounds.tighten(0.0)
-            found = rounds.proved
-            if found != proved:
-                assert found.gap < proved.gap
-                anchor = rounds.anchor
-                above, below = (
-                    naive_bounds(explorer, HARD, side, anchor, float(end[anchor]))[1][0]
-                    + (1.0 - model.discount) * float(end[anchor])
-                    for side, end in ((1, explorer.graph.low), (-1, explorer.graph.high))
-                )
-                assert found.gap >= np.delete(above, found.best).max() - below[found.best] - 1e-9
-                actions.add((seed, found.best))
-            assert not explored(search, search.calls + 10, search.calls + 10)
-    assert len(actions) > len({seed for seed, _ in actions})  # of some search it names one action, then another
-
-
-def test_the_better_of_two_proofs_is_returned_with_its_own_action() -> None:
-    search = started(OTGapE(HARD, 0.0, DELTA), recurrent(2, actions=3))
-    search.explorer.explore(0.0, 50, 50)
-    absolute = search.proved
-    for best, challenger in product(range(3), repeat=2):
-        better, worse = (BestAction(best, challenger, absolute.gap + by) for by in (-0.1, 0.1))
-        search.rounds.proved = better
-        assert search.proved == better
-        search.rounds.proved = worse
-        assert search.proved == absolute
 
 
 # Walks or rounds

@@ -68,20 +68,6 @@ def test_a_restored_search_goes_on_with_the_same_bits(
     assert undisturbed.count >= 5
 
 
-def test_what_is_saved_does_not_change() -> None:
-    search = begun(OTGapE(sp.HardMax(), 0.0), MODELS["large"])
-    arrays = search.saved()
-    before = copied(arrays)
-    search.explore(0.0, 500, MANY)
-    assert equal(arrays, before)
-    # Going back is as good as going on.
-    later = search.saved()
-    search.restore(arrays)
-    assert equal(search.saved(), before)
-    search.explore(0.0, 500, MANY)
-    assert equal(search.saved(), later)
-
-
 def test_states_of_any_shape_and_a_simulator_that_draws_small_numbers() -> None:
     """Numbers of 32 bits leave half of a word behind in the generator."""
 

@@ -13,10 +13,10 @@ from scipy.special import gammaln
 import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.bounds.gape import OTGapE
-from smoothplan.bounds.rounds import best_action, root_intervals
+from smoothplan.bounds.rounds import best_action
 from smoothplan.confidence.kl import bernoulli_lower, bernoulli_upper, wager_regret
 from smoothplan.graph import sets
-from smoothplan.graph.explorer import FIRST_ROOM, Explorer
+from smoothplan.graph.explorer import Explorer
 from smoothplan.graph.graph import BY_OUTCOME, ENDED, spans
 from smoothplan.run.records import EngineName
 from smoothplan.theory.backups import Backup, discrete_cost
@@ -56,64 +56,52 @@ def ending(
     )
 
 
-Exact = tuple[Floats, Floats]
-"""The values that the intervals must contain at each stage: [H, S] of states, [H, S, K] of actions."""
+def exact(model: sp.TabularModel, planner: OTGapE) -> Floats:
+    """What the intervals must contain, [H, S, 1 + K]: the value and the action values of each state at each stage.
 
-
-def exact(model: sp.TabularModel, planner: OTGapE) -> Exact:
-    """The discounted values; by backward induction where nothing follows the last stage."""
+    They are the discounted values; or those of backward induction where nothing follows the last stage.
+    """
     stages = planner.horizon or 1
     if planner.tail == "honest":
         solution = sp.exact.solve(model, planner.backup, 1e-11)
-        return np.tile(solution.values, (stages, 1)), np.tile(solution.q, (stages, 1, 1))
-    value = np.zeros(model.states)
-    values: list[Floats] = []
-    q: list[Floats] = []
+        return np.tile(np.column_stack([solution.values, solution.q]), (stages, 1, 1))
+    value, found = np.zeros(model.states), list[Floats]()
     for _ in range(stages):
-        action_values = sp.exact.action_values(model, value)
-        value = np.where(model.terminal, 0.0, planner.backup.value(action_values, np.arange(model.states)))
-        values.insert(0, value)
-        q.insert(0, action_values)
-    return np.array(values), np.array(q)
+        q = sp.exact.action_values(model, value)
+        value = np.where(model.terminal, 0.0, planner.backup.value(q, np.arange(model.states)))
+        found.insert(0, np.column_stack([value, q]))
+    return np.array(found)
 
 
 class Look(NamedTuple):
-    """All intervals of a search: of N states at H stages."""
+    """All intervals of a search."""
 
     states: Ints  # [N], the model's own numbers
-    low: Floats  # [N, H]
+    low: Floats  # [N, H, 1 + K], of the values and the action values
     high: Floats
-    q_low: Floats  # [N, H, K]
-    q_high: Floats
 
 
 def look(search: Explorer) -> Look:
-    number, stages, actions = search.count, search.rules.stages, search.rules.actions
-    shapes = [(number, stages)] * 2 + [(number, stages, actions)] * 2
-    names = ("low", "high", "q_low", "q_high")
-    arrays = [
-        getattr(search.graph, name)[: math.prod(shape)].reshape(shape).copy()
-        for name, shape in zip(names, shapes, strict=True)
-    ]
-    return Look(np.array([int(search.state(i)) for i in range(number)]), *arrays)
+    number, stages, actions, graph = search.count, search.rules.stages, search.rules.actions, search.graph
+    low, high = (
+        np.column_stack([values[: number * stages], q[: number * stages * actions].reshape(-1, actions)])
+        for values, q in ((graph.low, graph.q_low), (graph.high, graph.q_high))
+    )
+    shape = number, stages, 1 + actions
+    return Look(np.array([int(search.state(i)) for i in range(number)]), low.reshape(shape), high.reshape(shape))
 
 
-def holds(seen: Look, truth: Exact) -> bool:
+def holds(seen: Look, truth: Floats) -> bool:
     """Whether every interval contains what it should."""
-    values, q = truth[0][:, seen.states].T, truth[1][:, seen.states].transpose(1, 0, 2)
-    return contain(seen.low, values, seen.high) and contain(seen.q_low, q, seen.q_high)
+    return contain(seen.low, truth[:, seen.states].transpose(1, 0, 2), seen.high)
 
 
 def nested(outer: Look, inner: Look) -> bool:
     """Whether no interval has widened, to the last bit, and none has turned over."""
     number = len(outer.states)
-    return bool(
-        (outer.states == inner.states[:number]).all()
-        and all((old <= new[:number]).all() for old, new in ((outer.low, inner.low), (outer.q_low, inner.q_low)))
-        and all((old >= new[:number]).all() for old, new in ((outer.high, inner.high), (outer.q_high, inner.q_high)))
-        and (inner.low <= inner.high).all()
-        and (inner.q_low <= inner.q_high).all()
-    )
+    kept = (outer.states == inner.states[:number]).all()
+    narrower = (outer.low <= inner.low[:number]).all() and (outer.high >= inner.high[:number]).all()
+    return bool(kept and narrower and (inner.low <= inner.high).all())
 
 
 def slices(search: Explorer, calls: int, growth: float = 1.3) -> Iterator[Look]:
@@ -172,20 +160,9 @@ def test_all_intervals_hold_and_never_widen(
         assert all(nested(outer, inner) for outer, inner in pairwise(looks))
         first, last = looks[0], looks[-1]
         # Bounds that said nothing would hold too.
-        assert last.q_high[0, 0].max() - last.q_low[0, 0].max() < 0.9 * (first.q_high - first.q_low)[0, 0].max()
+        width = (first.high - first.low)[0, 0, 1:].max()
+        assert last.high[0, 0, 1:].max() - last.low[0, 0, 1:].max() < 0.9 * width
         assert len(last.states) > 2
-
-
-def test_a_keyed_search_with_references_by_state_grows_too() -> None:
-    """The table of references grows with the graph."""
-    model = garnet(0, states=400, actions=3, kind="deterministic")
-    planner = OTGapE(by_state(model), 0.0, SURE)
-    search = begun(planner, model, engine="batched")
-    truth = exact(model, planner)
-    for calls in (100, 400, 1000):
-        search.explore(0.0, calls, MANY)
-        assert holds(look(search), truth)
-    assert search.count > 2 * FIRST_ROOM
 
 
 # Levels
@@ -273,7 +250,7 @@ def test_spans_contain_every_value_at_its_stage(rewards: tuple[float, float], ta
         )
         for backup in (sp.HardMax(), sp.LogSumExp(0.5), by_state(table)):
             low, high = spans(table, backup, 4, tail).T
-            values = exact(table, OTGapE(backup, 0.0, horizon=4, tail=tail))[0][:, ~table.terminal]
+            values = exact(table, OTGapE(backup, 0.0, horizon=4, tail=tail))[:, ~table.terminal, 0]
             assert (low[:4, None] <= values + 1e-9).all()
             assert (values <= high[:4, None] + 1e-9).all()
             assert not ends or ((low <= 0.0) & (high >= 0.0)).all()
@@ -329,22 +306,6 @@ def test_the_interval_of_an_action_value_is_that_of_its_sets(kind: Any, horizon:
                     assert found == pytest.approx(interval_of_sets(search, entry, later), rel=1e-9, abs=1e-9)
     doubled = {(2, 1), (2, 2), (6, 2), (6, 6), (8, 5)}
     assert met >= (doubled if kind == "bernoulli" else {(1, 1), (2, 1), (3, 2), (3, 3), (4, 3)})
-
-
-@pytest.mark.parametrize("bound", [1, 2, 3])
-def test_an_interval_covers_what_has_not_been_seen(bound: int) -> None:
-    """After one sample, an unseen successor may be worth anything, and the reward too."""
-    model = garnet(3, branching=bound, kind="deterministic")
-    search = begun(OTGapE(sp.HardMax(), 0.0, 0.1), model)
-    search.explore(0.0, 1, MANY)
-    entry = int(np.flatnonzero(search.graph.pairs["count"])[0])
-    low, high = root_intervals(search)[entry]
-    reward = float(model.rewards[0, entry])
-    span = np.array(sp.curvature.value_interval(model, sp.HardMax()))
-    assert (low, high) == pytest.approx(tuple(reward + 0.6 * span))
-    assert sets.slack(search.graph, search.rules, entry, 0) == pytest.approx(
-        0.0 if bound == 1 else 0.6 * (1.0 - math.exp(-search.graph.pairs[entry]["level"])) * (span[1] - span[0])
-    )
 
 
 # Rounding
