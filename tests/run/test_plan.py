@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ import smoothplan as sp
 from smoothplan.base import streams
 from smoothplan.recursive.compiled import CompiledEngine
 from smoothplan.recursive.planners import HEADROOM
-from smoothplan.run.records import REFUSED_CALLS, History, Planner
+from smoothplan.run.records import REFUSED_CALLS, Planner
 from smoothplan.theory.backups import Backup, line_cost
 from tests.common import by_state, content, declaring, ending, holds, ordinary_values, vectorised
 
@@ -68,22 +67,6 @@ def test_the_result_does_not_depend_on_the_workers(
 # What a result says
 
 
-@pytest.mark.parametrize("actions", [1, 2])
-@pytest.mark.parametrize("discount", [0.0, 0.3])
-def test_extreme_models(actions: int, discount: float) -> None:
-    """One action, no future: nothing special happens. With δ = 1e-9 all intervals hold."""
-    for bernoulli in (False, True):
-        model = garnet(actions, discount, bernoulli=bernoulli)
-        planners: list[Planner] = [
-            second_order(0.1, 1e-9),
-            sp.SparseSampling(sp.HardMax(), epsilon=0.1, delta=1e-9),
-        ]
-        for planner in planners:
-            result = sp.plan(planner, model, 3)
-            assert result.status == "converged"
-            assert holds(result, model, planner.backup, 3)
-
-
 def test_a_large_offset_of_the_rewards_does_not_matter() -> None:
     """Rewards of 0 or 1 on top of 10⁸, where sums of squares have lost the variance. With δ = 1e-7 all hold."""
     plain = ending(2, 0.2, 1)
@@ -97,17 +80,6 @@ def test_a_large_offset_of_the_rewards_does_not_matter() -> None:
 
 
 # Why a run stops
-
-
-def test_more_calls_make_a_narrower_interval() -> None:
-    model = garnet(discount=0.5)
-    widths = []
-    for max_calls in (0, 300, 10_000, 300_000):
-        result = sp.plan(second_order(0.001), model, 0, max_calls=max_calls)
-        assert result.status == "max_calls"
-        widths.append(result.interval[1] - result.interval[0])
-    assert widths[0] == pytest.approx(2.0)
-    assert all(finer < 0.8 * coarser for coarser, finer in pairwise(widths))
 
 
 @pytest.mark.parametrize("discount", [0.8, pytest.param(0.95, marks=pytest.mark.full)])
@@ -331,25 +303,6 @@ def test_coverage(cases: dict[str, Case], seeds: int) -> None:
     for part in parts if cases is RECURSIVE else ({},):
         alone = [outcome._replace(result=replace(outcome.result, **part)) for outcome in found]
         assert sum(not holds(*outcome, scale=0.25) for outcome in alone) > allowed
-
-
-# What runs share
-
-
-def test_a_history_stays_short_and_ends_in_the_present() -> None:
-    history = History()
-    intervals = np.zeros((2, 2))
-    calls = 0
-    while calls < 10**12:
-        history.add(calls, intervals)
-        calls += 1 + calls // 150
-        intervals[0, 0] += 1.0
-    snapshots = history.until(calls, intervals)
-    assert 150 < len(snapshots) <= 200
-    assert (snapshots[0].calls, snapshots[-1].calls) == (0, calls)
-    assert all(earlier.calls < later.calls for earlier, later in pairwise(snapshots))
-    assert snapshots[0].intervals[0, 0] == 0.0
-    assert snapshots[-1].intervals[0, 0] == intervals[0, 0] > 1000.0
 
 
 def test_a_reference_shares_no_stream_with_what_is_sampled_around_it(monkeypatch: pytest.MonkeyPatch) -> None:

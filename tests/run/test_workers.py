@@ -12,7 +12,7 @@ import smoothplan as sp
 from smoothplan.base.compiling import working_time
 from smoothplan.base.stopping import Stopped, StopSignal
 from smoothplan.run.chunks import Batch, Chunk, Outcome, Sums, Work, chunk_size
-from smoothplan.run.workers import AHEAD, BEHIND, ThreadPool, Workers
+from smoothplan.run.workers import BEHIND, ThreadPool, Workers
 
 MODEL = sp.models.chain(states=3)
 
@@ -95,25 +95,12 @@ def served_by(pool: ThreadPool) -> Workers:
 
 @any_number
 def test_chunks_are_pulled_no_further_ahead_than_needed(count: int) -> None:
-    """Also while the first chunks are held up."""
     pulled: list[int] = []
     with served_by(OneByOne(count)) as workers:
         for received, _ in enumerate(workers.in_order(work(), chunks(counted(pulled)))):
             assert len(pulled) - received <= BEHIND * count + 1
             if received == 30:
                 break
-    release, begun = threading.Event(), []
-
-    def run(number: int) -> None:
-        begun.append(number)
-        if number < count:
-            assert release.wait(60)
-
-    pulled.clear()
-    threading.Timer(0.2, release.set).start()
-    with served_by(OneByOne(count)) as workers:
-        next(iter(workers.in_order(work(run), chunks(counted(pulled)))))
-        assert len(begun) <= len(pulled) <= BEHIND * count + AHEAD * count + 1
 
 
 @pytest.mark.parametrize(("seconds", "length", "together"), [(0.0, 3_000, True), (0.15, 5, False)])

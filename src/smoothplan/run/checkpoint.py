@@ -117,10 +117,6 @@ class Checkpoint(AbstractContextManager["Checkpoint"]):
         """Adds outcomes of chunks, all or none. When it returns, the operating system has them."""
         self._insert("INSERT", {f"chunk {n}": json.dumps(row, allow_nan=False).encode() for n, row in rows})
 
-    def has(self, name: str) -> bool:
-        """Whether there is a snapshot of that name."""
-        return bool(self._rows("SELECT name FROM rows WHERE name = ?", f"snapshot {name}"))
-
     def snapshot(self, name: str) -> dict[str, NDArray[Any]] | None:
         """The arrays that were last kept under a name, or None."""
         for (value,) in self._rows("SELECT value FROM rows WHERE name = ?", f"snapshot {name}"):

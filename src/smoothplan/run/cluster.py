@@ -110,12 +110,10 @@ class DaskPool:
         return client
 
     def send(self, batch: Batch) -> None:
-        """Sends a batch; TypeError if the simulator cannot travel."""
+        """Takes a batch, which `receive` submits; TypeError if the simulator cannot travel."""
         if batch.work not in self._works:
             self._works[batch.work] = pack(batch.work), None
         self.under_way.append(batch)
-        if self._client.status == "running":
-            self._advance(batch)
 
     def receive(self, seconds: float) -> list[Batch]:
         """Waits until a batch is done, but no longer than that; all that are done."""

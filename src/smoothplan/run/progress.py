@@ -59,8 +59,7 @@ class Display(AbstractContextManager["Display"]):
     Args:
         progress: False for nothing, True for a live line that vanishes at the end, "json" for a JSON object per line,
             about once a second and at the end.
-        title: of the work.
-        unit: of the count.
+        title, unit: of the work, and of the count.
         epsilon: half the width of the interval wanted, if any.
         max_calls: the limit on calls, or the number of things to do.
         max_seconds: the limit on time.

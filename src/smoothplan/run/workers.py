@@ -55,8 +55,7 @@ class ThreadPool:
         wait([batch.ticket for batch in self.under_way], seconds, FIRST_COMPLETED)
         arrived = [batch for batch in self.under_way if batch.ticket.done()]
         for batch in arrived:
-            error = batch.ticket.exception()
-            batch.done = batch.ticket.result() if error is None else Done([], error)
+            batch.done = batch.ticket.result()
             self.under_way.remove(batch)
         return arrived
 
@@ -238,7 +237,7 @@ class Workers(AbstractContextManager["Workers"]):
 
     def has(self, name: str) -> bool:
         """Whether there is a snapshot of that name."""
-        return self.checkpoint is not None and self.checkpoint.has(name)
+        return self.checkpoint is not None and self.checkpoint.snapshot(name) is not None
 
     def recall(self, name: str, restore: Callable[[Readable], object]) -> bool:
         """Restores a snapshot from before the run was resumed; whether there was any."""
