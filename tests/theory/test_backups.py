@@ -328,6 +328,7 @@ def test_sparsemax_is_the_projection_onto_the_simplex(eta: float, actions: int) 
     random = np.random.default_rng([21, actions]).normal(size=(8, actions))
     for q in (*random, np.zeros(actions), np.arange(actions) * eta, np.eye(actions)[0]):  # ties, and some left out
         policy = Tsallis(eta).policy(q)
+        assert policy.sum() == pytest.approx(1.0, abs=1e-14)
         gains = q - eta * policy
         inside = gains[policy > 0.0]
         np.testing.assert_allclose(inside, inside[0], atol=1e-13 * max(1.0, eta))
