@@ -263,8 +263,8 @@ class LevelSearch:
 
     def _returns(self, first: int, end: int) -> Bounds:
         """The certificates of returns through some of the levels, as columns."""
-        columns = zip(*self.certificates[first:end], strict=True)
-        proved = Bounds(*(np.array(column, dtype=np.float64) for column in columns))
+        rows = np.array(self.certificates[first:end], dtype=np.float64).reshape(-1, len(Bounds._fields))
+        proved = Bounds(*np.ascontiguousarray(rows.T))
         rewards = np.array([float(level.rewards) for level in self._levels[first:end]])
         return arithmetic.one_step(self._problem, proved, rewards)
 
