@@ -379,9 +379,28 @@ def compared(kind: str) -> Found:
     return found
 
 
+def prices(forecast: sp.Forecast) -> list[tuple[float, int]]:
+    """(ε, calls) around the present ε, the largest ε first; prices that no float can hold are left out."""
+    epsilon, most = forecast.schedule.epsilon, 10**11
+
+    def at(epsilon: float) -> tuple[float, int]:
+        return epsilon, sp.forecast(forecast.planner.with_epsilon(epsilon), forecast.model).calls
+
+    larger, smaller = [(epsilon, forecast.calls)], [(epsilon, forecast.calls)]
+    try:
+        while len(larger) <= 2 or (len(larger) <= 6 and larger[-1][1] > most):
+            larger.append(at(larger[-1][0] * 2.0))
+        while len(smaller) <= 3 and smaller[-1][1] <= most:
+            smaller.append(at(smaller[-1][0] / 2.0))
+    except ValueError:  # there is no schedule for that ε
+        pass
+    return [point for point in (*larger[:0:-1], *smaller) if point[1] < 10**300]
+
+
 def forecasted(planner: str, kind: str) -> Found:
     model = model_of(kind)
-    return fields(sp.forecast(PLANNERS[planner](model.actions), model), "calls exponent prices")
+    forecast = sp.forecast(PLANNERS[planner](model.actions), model)
+    return fields(forecast, "calls exponent") | {"prices": bits(prices(forecast))}
 
 
 def others() -> Cases:

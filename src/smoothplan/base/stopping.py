@@ -19,10 +19,10 @@ Reason = Literal["max_seconds", "interrupted"]
 ALARM = getattr(signal, "SIGALRM", 0)
 """The signal of the interval timer; 0 on a system without one."""
 
-USUAL: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL} | (
-    {ALARM: signal.SIG_DFL} if ALARM else {}
-)
+USUAL: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 """Signals that stop a run, with their usual handlers."""
+if ALARM:
+    USUAL[ALARM] = signal.SIG_DFL
 
 
 class Stopped(BaseException):

@@ -67,26 +67,21 @@ def stream(seed: int, chunk: int = 0, role: Role = "samples") -> Stream:
     return words
 
 
-@partial(compiled, merged=True)
-def _rotate(word: Any, bits: int) -> Any:
-    return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
-
-
 @partial(compiled, inner=True)
 def advance(s0: Any, s1: Any, s2: Any, s3: Any) -> tuple[Any, Any, Any, Any, Any]:
     """One step of xoshiro256++: a random word, and the next four words of the state.
 
     For loops that keep the state in registers; `next_word` is the same for the rest.
     """
-    result = _rotate(s0 + s3, 23) + s0
+    summed = s0 + s3
+    result = ((summed << np.uint64(23)) | (summed >> np.uint64(41))) + s0
     shifted = s1 << np.uint64(17)
     s2 ^= s0
     s3 ^= s1
     s1 ^= s2
     s0 ^= s3
     s2 ^= shifted
-    s3 = _rotate(s3, 45)
-    return result, s0, s1, s2, s3
+    return result, s0, s1, s2, (s3 << np.uint64(45)) | (s3 >> np.uint64(19))
 
 
 @partial(compiled, merged=True)
