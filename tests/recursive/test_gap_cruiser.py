@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
+from smoothplan.recursive.compiled import CompiledEngine
 from smoothplan.recursive.gap_cruiser import GapCruiserRun
 from smoothplan.recursive.optimise import PRICE_GROWTH, ladder
 from smoothplan.run.progress import Display
@@ -64,7 +65,7 @@ def test_the_bias_of_the_levels_is_needed(backup: Backup, end: int) -> None:
     assert solution.values[0] == pytest.approx(sp.curvature.value_interval(model, backup)[end])
     planner = sp.OTGapCruiser(backup, epsilon=0.2, delta=SURE)
     honest, careless = started(planner, model), started(planner, model)
-    careless.samplers = [sampler._replace(through=sampler.through._replace(bias=0.0)) for sampler in careless.samplers]
+    careless.rungs = [rung._replace(through=rung.through._replace(bias=0.0)) for rung in careless.rungs]
     for run in (honest, careless):
         assert run.run(Workers(), Display()) == "converged"
     low, high = np.array([action.interval for action in honest.actions]).T
@@ -82,7 +83,7 @@ def test_a_hopeless_run_is_refused_with_numbers() -> None:
         sp.plan(sp.OTGapCruiser(SMOOTH, 0.1), garnet(2, 0.9), 0)
     assert "max_calls=N" in str(refusal.value)
     epsilon = float(str(refusal.value).split("epsilon=")[1].split(" ")[0])
-    assert started(sp.OTGapCruiser(SMOOTH, 1.01 * epsilon), garnet(2, 0.9)).samplers
+    assert started(sp.OTGapCruiser(SMOOTH, 1.01 * epsilon), garnet(2, 0.9)).rungs
     with pytest.raises(sp.TooExpensiveError):
         started(sp.OTGapCruiser(SMOOTH, 0.9 * epsilon), garnet(2, 0.9))
 
@@ -138,9 +139,12 @@ def test_a_ladder_leads_down_to_its_radius(order: int, discount: float, backup: 
 
 def test_what_is_proved_of_a_rung_is_what_is_proved_of_its_schedule() -> None:
     for model in (garnet(3, 0.3), ending(2, 0.4, 1)):
-        for sampler in started(sp.OTGapCruiser(SMOOTH, 0.1), model).samplers:
-            np.testing.assert_allclose(sampler.through, sampler.rung.through, rtol=1e-9)
-            assert sampler.calls == sampler.rung.through.calls
+        run = started(sp.OTGapCruiser(SMOOTH, 0.1), model)
+        for rung, work in zip(run.rungs, run.works, strict=True):
+            assert isinstance(work.engine, CompiledEngine)
+            schedule = work.engine.schedule
+            np.testing.assert_allclose(schedule.action_return, rung.through, rtol=1e-9)
+            assert schedule.reference_calls == model.actions * rung.through.calls
 
 
 def test_what_actions_and_rungs_spend_adds_up_to_delta() -> None:
@@ -149,9 +153,9 @@ def test_what_actions_and_rungs_spend_adds_up_to_delta() -> None:
     run = started(planner, garnet(3, 0.3))
     assert run.run(Workers(), Display()) == "converged"
     spent = [mean.delta for action in run.actions for mean in action.means.values()]
-    assert len(run.samplers) > 1
+    assert len(run.rungs) > 1
     assert len(spent) > 3
-    np.testing.assert_allclose(spent, 0.2 / (3 * len(run.samplers)), rtol=1e-12)
+    np.testing.assert_allclose(spent, 0.2 / (3 * len(run.rungs)), rtol=1e-12)
 
 
 def test_a_limit_on_time_does_not_change_the_ladder() -> None:
@@ -160,7 +164,7 @@ def test_a_limit_on_time_does_not_change_the_ladder() -> None:
         (sp.OTGapCruiser(SMOOTH, 0.05), twins(0.0), (None, 1e-3, 10.0)),
         (sp.OTGapCruiser(SMOOTH, 0.0), garnet(2, 0.9), (1e-3, 10.0)),
     ):
-        ladders = [[sampler.rung for sampler in started(planner, model, None, limit).samplers] for limit in limits]
+        ladders = [started(planner, model, None, limit).rungs for limit in limits]
         assert all(ladder == ladders[0] for ladder in ladders)
         assert len(ladders[0]) > 3
 

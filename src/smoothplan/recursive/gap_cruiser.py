@@ -9,7 +9,7 @@ returns through it.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from smoothplan.base.arguments import Floats, scientific
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.confidence.means import leaders
 from smoothplan.recursive.debias import MOST
-from smoothplan.recursive.level import Bounds, Level
+from smoothplan.recursive.level import Level
 from smoothplan.recursive.optimise import Rung, ladder
 from smoothplan.recursive.planners import HEADROOM, engine_for, too_expensive
 from smoothplan.recursive.schedule import Schedule, trimmed
@@ -86,24 +86,14 @@ class OTGapCruiser:
         # The ladder is part of the proof, and a resumed run may have another limit on time: only the limit on calls
         # shapes it. Otherwise it ends at a price that no run pays in a week.
         levels, rungs = rungs_within(1e14 if budget is None else HEADROOM * budget)
-        samplers = []
+        works = []
         for rung in rungs:
             # A schedule whose root draws returns through the rung's level.
             top = Level("plug-in", samples=1, reference=rung.level)
             schedule = Schedule(problem, trimmed([*levels[: rung.level + 1], top]), 1, self.epsilon, self.delta)
-            work = Work(engine_for(root.engine, schedule, self.backup, root.model), root.model, root.state, root.seed)
-            each = schedule.reference_calls // problem.actions
-            samplers.append(RungSampler(rung, schedule.action_return, each, work))
-        return GapCruiserRun(self, root, problem, samplers)
-
-
-class RungSampler(NamedTuple):
-    """A rung that is ready to run."""
-
-    rung: Rung
-    through: Bounds
-    calls: int  # simulator calls of one return, at most
-    work: Work
+            engine = engine_for(root.engine, schedule, self.backup, root.model)
+            works.append(Work(engine, root.model, root.state, root.seed))
+        return GapCruiserRun(self, root, problem, rungs, works)
 
 
 @dataclass
@@ -129,10 +119,12 @@ class RootAction:
 
 
 class GapCruiserRun:
-    """A run of OT-GapCruiser: the knowledge of each root action."""
+    """A run of OT-GapCruiser: the knowledge of each root action. Each rung has its own work."""
 
-    def __init__(self, planner: OTGapCruiser, root: Root, problem: Problem, samplers: list[RungSampler]) -> None:
-        self._planner, self._root, self._problem, self.samplers = planner, root, problem, samplers
+    def __init__(
+        self, planner: OTGapCruiser, root: Root, problem: Problem, rungs: list[Rung], works: list[Work]
+    ) -> None:
+        self._planner, self._root, self._problem, self.rungs, self.works = planner, root, problem, rungs, works
         self.actions = [RootAction(problem.action_values) for _ in range(problem.actions)]
         self._rounds = self._samples = 0
         self._chunks = 0  # drawn so far, and so the number of the next
@@ -151,7 +143,7 @@ class GapCruiserRun:
             if not chunks:
                 return "max_calls"
             self._rounds += 1
-            for chunk, outcome in workers.in_order(self.samplers[self.actions[number].rung].work, chunks):
+            for chunk, outcome in workers.in_order(self.works[self.actions[number].rung], chunks):
                 self._add(chunk, outcome)
                 interval = self._interval()
                 require_possible(self._root.model, self._planner.backup, interval, self._root.state)
@@ -199,36 +191,36 @@ class GapCruiserRun:
         action, limit = self.actions[number], self._root.max_calls
         left = math.inf if limit is None else limit - self._calls()
         # An action goes on to the next rung once its radius is reached, if the limit on calls allows it.
-        while action.rung < len(self.samplers) - 1:
-            here, finer = self.samplers[action.rung].rung, self.samplers[action.rung + 1].rung
-            if action.radius > here.radius or finer.price > HEADROOM * left:
+        while action.rung < len(self.rungs) - 1:
+            finer = self.rungs[action.rung + 1]
+            if action.radius > self.rungs[action.rung].radius or finer.price > HEADROOM * left:
                 break
             action.rung += 1
-        sampler = self.samplers[action.rung]
+        rung, engine = self.rungs[action.rung], self.works[action.rung].engine
         have = action.means[action.rung].count if action.rung in action.means else 0
         # Large enough that updating the intervals takes no time, small enough that few samples are wasted.
-        count = math.ceil(max(sampler.rung.samples / 64, have / 16))
+        count = math.ceil(max(rung.samples / 64, have / 16))
         if limit is not None:
-            count = min(count, (limit - self._calls()) // sampler.calls)
-        size = chunk_size(sampler.work.engine.chunk_calls, sampler.calls, samples=count)
+            count = min(count, (limit - self._calls()) // int(rung.through.calls))
+        size = chunk_size(engine.chunk_calls, int(rung.through.calls), samples=count)
         for start in range(0, count, size):
             samples = min(size, count - start)
-            yield Chunk(self._chunks, type(sampler.work.engine).returns, (number, samples), samples, number)
+            yield Chunk(self._chunks, type(engine).returns, (number, samples), samples, number)
             self._chunks += 1
 
     def _add(self, chunk: Chunk[Sums], outcome: Outcome[Sums]) -> None:
         """Adds a chunk. The interval of its action never widens."""
         action = self.actions[chunk.action]
-        rung, through, *_ = self.samplers[action.rung]
+        rung = self.rungs[action.rung]
+        through, bias = rung.through, float(rung.through.bias)
         if action.rung not in action.means:
-            delta = self._planner.delta / (self._problem.actions * len(self.samplers))
-            target = rung.radius - float(through.bias)
-            action.means[action.rung] = ConfidenceSequence(float(through.low), float(through.high), delta, target)
+            delta = self._planner.delta / (self._problem.actions * len(self.rungs))
+            ends = float(through.low), float(through.high)
+            action.means[action.rung] = ConfidenceSequence(*ends, delta, rung.radius - bias)
         mean = action.means[action.rung]
         mean.update(*outcome.sums.moments)
         # Returns without variance are all equal.
         low, high = (mean.mean, mean.mean) if through.variance == 0.0 else mean.interval
-        bias = float(through.bias)
         action.interval = max(action.interval[0], low - bias), min(action.interval[1], high + bias)
         action.calls += outcome.calls
         self._samples += outcome.sums.samples
