@@ -153,17 +153,6 @@ def test_same_seed_same_bits_also_after_a_restart(regressor: Any, monkeypatch: p
     assert (late.q(states) == through.q(states)).all()
 
 
-def test_a_regressor_of_ones_own_is_copied_and_never_fitted_itself() -> None:
-    own = LeastSquares()
-    reference = sp.FittedReference(corridor(), sp.HardMax(), regressor=own)
-    reference.improve(1_000)
-    assert not hasattr(own, "weights")
-    assert "LeastSquares" in repr(reference)
-    reference.why = "so"
-    assert repr(sp.FittedReference(corridor(), sp.HardMax())) == "FittedReference(states=0, calls=0)"
-    assert repr(reference).endswith("why='so')")
-
-
 class Scalar(LeastSquares):
     def predict(self, X: Floats) -> Floats:
         return np.zeros(1)

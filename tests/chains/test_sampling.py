@@ -34,7 +34,6 @@ from tests.chains.worlds import (
     solved,
     walk,
 )
-from tests.common import diagnosed
 from tests.naive import ChainMeans
 
 # Biases
@@ -248,29 +247,6 @@ def test_grids_that_compiled_chains_do_not_know_are_batched() -> None:
 # Supports
 
 
-def test_the_support_of_a_chain_is_that_of_its_rewards() -> None:
-    """Tickets of a lottery: every optimal value is 0, and a chain of tickets is worth −1 or 90 at every step."""
-    outcomes = [[[(1.0, 0, 0.0, False)], [(0.01, 0, 90.0, False), (0.99, 0, -1.0, False)]]]
-    lottery = sp.TabularModel.from_outcomes(outcomes, discount=0.9, value_range=(0.0, 0.0))
-    assert lottery.reward_kind == "bounded"
-    backup, horizon = sp.LogSumExp(0.01), 20
-    problem = Problem.of(lottery, backup)
-    assert problem.values == pytest.approx((0.0, 0.0), abs=0.07)
-    tempted = TabularReference(np.array([[0.0, 5.0]]))
-    planner = ReferenceCruiser(backup, tempted, order=1, epsilon=0.1, delta=0.01, horizon=horizon)
-    samples = begun(planner, lottery).sampling
-    low, high = samples.value.sequence.low, samples.value.sequence.high
-    lone = [samples.engine.values(Oracle(lottery, 0, chunk), 0, 1, horizon).total for chunk in range(200)]
-    assert low <= min(lone) < problem.values[0] - 8.0
-    assert problem.values[1] + 8.0 < max(lone) <= high
-    result = sp.plan(planner, lottery, max_calls=20_000)
-    assert result.interval[0] <= 0.0 <= result.interval[1]
-    worth = -0.09 / (1.0 - 0.9)
-    ends = diagnosed(result).policy_interval
-    assert ends[0] <= worth <= ends[1]
-    assert worth < problem.values[0]
-
-
 def test_samples_lie_in_the_supports() -> None:
     """Chains, returns and corrections one by one, around references of all sizes. No false alarms."""
     cart = sp.models.cart_pole(discount=0.8)
@@ -316,20 +292,6 @@ def test_samples_lie_in_the_supports() -> None:
                 corrected = chains.corrections(oracle, state, 1, 2, horizon).total
                 assert least - slack <= corrected <= most + slack
     assert seen == {(TableChains, True), (BatchedChains, False), (BatchedChains, True)}
-
-
-def test_a_chain_that_ends_has_no_tail() -> None:
-    """It is worth nothing, or all of a debt that is not collected: both are in the support."""
-    for sign in (1.0, -1.0):
-        ends = sorted((0.0, sign))
-        model = sp.TabularModel.from_outcomes(
-            [[[(1.0, 0, 0.0, False)], [(1.0, 0, 0.0, True)]]], discount=0.9, reward_range=(ends[0], ends[1])
-        )
-        planner = ReferenceCruiser(sp.LogSumExp(0.01), TabularReference([[0.0, 0.0]]), epsilon=0.1, horizon=1, order=1)
-        samples = begun(planner, model).sampling
-        for action, worth in ((0, 0.9 * Problem.of(model, planner.backup).middle), (1, 0.0)):
-            assert samples.engine.returns(Oracle(model, 0), 0, action, 1, 1).total == pytest.approx(worth)
-            assert samples.value.sequence.low <= worth <= samples.value.sequence.high
 
 
 def test_the_parts_of_delta_add_up_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from smoothplan.chains.shared import SharedReference
 from smoothplan.graph.graph import Rules, rules_of
 from smoothplan.models.model import GenerativeModel, States
 from smoothplan.theory import exact
-from smoothplan.theory.backups import HardMax, LogSumExp, OptimalTransport, SoftmaxMixture, line_cost
+from smoothplan.theory.backups import HardMax, LogSumExp, SoftmaxMixture
 from tests.chains.worlds import BACKUPS, simulated, small
 from tests.common import vectorised
 
@@ -42,18 +42,6 @@ def test_a_shared_reference_converges(backup: SoftmaxMixture, with_table: bool) 
         assert worst <= 6.0 * np.sqrt(15 / calls) / (1.0 - 0.6)
     assert worst < 0.1
     assert reference.states == 5
-
-
-def test_a_state_dependent_backup_is_shared() -> None:
-    table = small(seed=4, branching=4)
-    prior = np.random.default_rng(0).dirichlet(np.ones(3), size=5)
-    by_table = OptimalTransport(cost=line_cost(3), tau=1.0, lam=0.2, reference=prior)
-    by_function = OptimalTransport(cost=line_cost(3), tau=1.0, lam=0.2, reference=lambda states: prior[states])
-    truth = exact.solve(table, by_table).q
-    for model, backup in ((table, by_table), (vectorised(table), by_function)):
-        reference = SharedReference(model, backup, seed=2)
-        reference.improve(20_000)
-        np.testing.assert_allclose(reference.q(np.arange(5)), truth, atol=0.1)
 
 
 @pytest.mark.parametrize("actions", [1, 2, 4])

@@ -45,13 +45,9 @@ def root_of(model: GenerativeModel, state: Any = 0, engine: EngineName = "auto")
 
 
 @cache
-def _solved(model: Any, backup: Any) -> sp.exact.Solution:
-    return sp.exact.solve(model, backup, 1e-9)
-
-
-def solved(model: sp.TabularModel, backup: Any) -> sp.exact.Solution:
+def solved(model: Any, backup: Any) -> sp.exact.Solution:
     """The exact solution, found once."""
-    return _solved(model, backup)
+    return sp.exact.solve(model, backup, 1e-9)
 
 
 def ranged(noise: Floats) -> Floats:
