@@ -64,7 +64,6 @@ def test_value_iteration_agrees_with_the_exact_solver(backup: SoftmaxMixture, mo
     # A state that ends is worth F(0) to the iteration, and nobody looks.
     solution = exact.solve(model, backup, 1e-9)
     np.testing.assert_allclose(q[~model.terminal], solution.q[~model.terminal], atol=1e-7)
-    assert iterate(finite, q, values, 1e-7) == 1
 
 
 # Saved references

@@ -298,23 +298,11 @@ def _simulated(states: Floats, actions: Ints, step: Step, world: World) -> tuple
 def _advance(
     starts: Floats, firsts: Ints, stops: Ints, stopped: Floats, sums: Floats, horizon: int, step: Step, world: World
 ) -> int:
-    """See `BatchedChains._advanced`. It is one function for chains, returns and walks.
+    """See `BatchedChains._advanced`: one function for chains, returns and walks. Returns how many have stopped.
 
-    The simulator is a first-class function, so that nothing is compiled anew for another model. Its calls are counted,
-    and checked against the model's declarations.
-
-    Args:
-        starts: the start of each chain, [n, d]; overwritten.
-        firsts: the first actions, [n] or [0]; overwritten.
-        stops: the step before which each chain stops, [n] or [0]; overwritten.
-        stopped: receives the states of chains that have stopped, [n, d] or [0, d].
-        sums: the sums of the chains are added here, [n].
-        horizon: steps.
-        step: the simulator.
-        world: what the chains have in common.
-
-    Returns:
-        The number of chains that have stopped.
+    The simulator is a first-class function, so that nothing is compiled anew for another model. First actions and stops
+    are [n], or [0] if there are none. All arrays are overwritten: `sums` [n] receives the sums of the chains, `stopped`
+    [n, d] the states of those that stop.
     """
     dimensions, columns, found = starts.shape[1], world.grid.table.shape[1], 0
     q, room, advantages = np.empty((TOGETHER, columns)), np.empty(columns), np.empty(TOGETHER)

@@ -22,10 +22,11 @@ import numpy as np
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.chains.batched import chains_for, conditioned, largest_gap
-from smoothplan.chains.maker import ReferenceMaker, usual_calls
+from smoothplan.chains.maker import ReferenceMaker
 from smoothplan.chains.reference import CriticReference, Improvable, Reference
 from smoothplan.chains.shared import SharedReference
 from smoothplan.confidence import ConfidenceSequence
+from smoothplan.models.vector import JitModel
 from smoothplan.run.chunks import Chunk, Outcome, Sums, Work
 from smoothplan.run.progress import Display
 from smoothplan.run.records import Budget, ReferenceDetails, Root, Run, Snapshot, Status, within
@@ -479,7 +480,8 @@ class ReferenceRun:
 
     def _prepare(self, workers: Workers) -> None:
         """Makes the reference if none was given, improves it if it can be, and warns if there is none after all."""
-        root, maker, usual = self._root, self.maker, usual_calls(self._root.model)
+        root, maker = self._root, self.maker
+        usual = 400_000 if isinstance(root.model, JitModel) else 100_000  # simulator calls, if the limits allow them
         limit = math.inf if root.max_calls is None else int(PREPARATION * root.max_calls)
         until = None if root.max_seconds is None else root.begun + PREPARATION * root.max_seconds
         steps: list[tuple[str, Callable[..., None]]] = []

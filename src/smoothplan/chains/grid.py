@@ -1,7 +1,6 @@
 """A reference on a regular grid of continuous states: soft value iteration at its nodes, interpolated between them."""
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -204,7 +203,7 @@ class GridReference:
         *,
         low: ArrayLike | None = None,
         high: ArrayLike | None = None,
-        cells: int | Sequence[int] | None = None,
+        cells: int | None = None,
         samples: int | None = None,
         seed: int = 0,
         max_calls: int = 2_000_000,
@@ -218,8 +217,7 @@ class GridReference:
             backup: F.
             low, high: the box, [d] each; by default the states that walks from the initial state visit. The simulator
                 is asked about all of the box: give one that it knows if it refuses some states.
-            cells: of the grid, along each axis or [d]; by default about 10,000 nodes in all, or as many as `max_calls`
-                allows.
+            cells: of the grid, along each axis; by default about 10,000 nodes in all, or as many as `max_calls` allows.
             samples: simulator calls at each node and action; by default one if there is one successor, else eight, or
                 as many as `max_calls` allows.
             seed: of the simulator calls.
@@ -309,7 +307,7 @@ class GridReference:
         shape = "×".join(str(nodes) for nodes in self.grid.shape)
         return f"GridReference({shape} nodes, samples={self.samples}, calls={self.calls}{reason(self.why)})"
 
-    def _sizes(self, cells: int | Sequence[int] | None, samples: int | None, limit: int) -> tuple[Ints, Ints, int, int]:
+    def _sizes(self, cells: int | None, samples: int | None, limit: int) -> tuple[Ints, Ints, int, int]:
         """What the calls pay for: cells of the grid and of coarse ones [d], samples, and steps of walks.
 
         Each try has half of the nodes and of the steps of the one before. If successors are random, their samples are
@@ -317,12 +315,7 @@ class GridReference:
         """
         model, dimensions = self._model, self._box.shape[1]
         samples = None if samples is None else arguments.whole("samples", samples)
-        fixed = None
-        if cells is not None:
-            counts = np.full(dimensions, cells) if np.ndim(cells) == 0 else np.asarray(cells)
-            if counts.shape != (dimensions,):
-                raise ValueError(f"cells must be a whole number or {dimensions} of them, got {cells!r}")
-            fixed = np.array([arguments.whole("cells", count) for count in counts.tolist()])
+        fixed = None if cells is None else np.full(dimensions, arguments.whole("cells", cells))
         # Three effective horizons 1/(1−γ), but not more than 300 steps.
         longest = min(300, math.ceil(3.0 / (1.0 - model.discount)))
         for halvings in range(15):

@@ -31,11 +31,6 @@ RECURRENCE = 4.0
 """States recur if there are at least so many simulator calls per discovered state."""
 
 
-def usual_calls(model: GenerativeModel) -> int:
-    """Simulator calls for a reference, if no other number is given: more if the simulator is compiled."""
-    return 400_000 if isinstance(model, JitModel) else 100_000
-
-
 def spend(
     work: Callable[[int], object],
     made: Callable[[], int],

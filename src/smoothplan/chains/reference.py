@@ -129,34 +129,34 @@ class FiniteModel(NamedTuple):
 
 def iterate(
     model: FiniteModel, q: Floats, values: Floats, tolerance: float, backup: Callable[[Floats], Floats] | None = None
-) -> int:
+) -> None:
     """Value iteration from values [S] to q [S, K], both overwritten, until every value is within the tolerance.
 
-    If F is not a mixture of softmaxes, `backup` is F at all states, from [S, K] to [S]. Returns the number of sweeps,
-    at most 100,000: more than any discount below 0.9999 needs.
+    If F is not a mixture of softmaxes, `backup` is F at all states, from [S, K] to [S]. There are at most 100,000
+    sweeps, more than any discount below 0.9999 needs.
     """
     columns, actions = model.soft.shifts.shape
     # If a sweep changes values by at most d, they are within dγ/(1−γ) of the fixed point.
     enough, most = tolerance * (1.0 - model.discount) / max(model.discount, tolerance), 100_000
     if backup is None:
-        return _iterate(model, q.reshape(-1), values, enough, most, np.zeros((1, 1 + columns, actions + 1)))
-    for sweeps in range(1, most + 1):
+        _iterate(model, q.reshape(-1), values, enough, most, np.zeros((1, 1 + columns, actions + 1)))
+        return
+    for _ in range(most):
         future = (model.chances * values[model.successors]).sum(axis=1)
         q[:] = (model.rewards + model.discount * future).reshape(q.shape)
         before, values[:] = values.copy(), backup(q)
         if np.abs(values - before).max(initial=0.0) <= enough:
-            return sweeps
-    return most
+            return
 
 
 @compiled
-def _iterate(model: FiniteModel, q: Floats, values: Floats, enough: float, most: int, frames: Floats) -> int:
+def _iterate(model: FiniteModel, q: Floats, values: Floats, enough: float, most: int, frames: Floats) -> None:
     """Sweeps over all states, in descending and ascending order in turn, until no value changes by more than enough."""
     count, actions = len(values), model.soft.shifts.shape[1]
-    for sweeps in range(1, most + 1):
+    for sweep in range(most):
         change = 0.0
         for place in range(count):
-            state = count - 1 - place if sweeps % 2 == 1 else place
+            state = count - 1 - place if sweep % 2 == 0 else place
             for action in range(actions):
                 pair = state * actions + action
                 future = 0.0
@@ -168,5 +168,4 @@ def _iterate(model: FiniteModel, q: Floats, values: Floats, enough: float, most:
             change = max(change, abs(value - values[state]))
             values[state] = value
         if change <= enough:
-            return sweeps
-    return most
+            return
