@@ -1,4 +1,4 @@
-"""Backups as a user may write them, with no more than the protocol asks for."""
+"""Backups as a user may write them, with no more than the protocol asks for; and a sample of those of the library."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +8,28 @@ from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 
 from smoothplan.base.arguments import Floats
-from smoothplan.theory.backups import Backup, LogSumExp
+from smoothplan.theory.backups import Backup, HardMax, LogSumExp, OptimalTransport, Tsallis, discrete_cost, line_cost
+
+
+def transports(actions: int, states: int) -> list[OptimalTransport]:
+    """With a uniform prior, a skewed one and costs of either sign, one prior per state, and a function of the state."""
+    rng = np.random.default_rng([actions, states])
+    signed = rng.normal(size=(actions, actions))
+    table = rng.dirichlet(np.ones(actions), size=states)
+    one_hot = np.eye(actions)
+    return [
+        OptimalTransport(cost=line_cost(actions), tau=1.0, lam=0.25),
+        OptimalTransport(cost=signed, tau=0.5, lam=2.0, prior=rng.dirichlet(np.ones(actions))),
+        OptimalTransport(cost=signed, tau=0.7, lam=0.1, prior=table),
+        OptimalTransport(
+            cost=discrete_cost(actions), tau=0.5, lam=0.5, prior=lambda s: one_hot[np.asarray(s) % actions]
+        ),
+    ]
+
+
+def library_backups(actions: int, states: int) -> list[Backup]:
+    """One of every kind, for a table of that size."""
+    return [HardMax(), LogSumExp(0.05), LogSumExp(2.0), Tsallis(0.7), *transports(actions, states)]
 
 
 @dataclass(frozen=True)

@@ -89,20 +89,6 @@ def test_closed_form_by_hand(actions: int, backup: Smooth) -> None:
     np.testing.assert_allclose(backup.policy(q), written_out.policy(q), atol=1e-13)
 
 
-@pytest.mark.parametrize("actions", [1, 2, 5])
-def test_without_costs_it_is_log_sum_exp(actions: int) -> None:
-    rng = np.random.default_rng(actions)
-    q = rng.normal(size=(20, actions))
-    policies = rng.dirichlet(np.ones(actions), size=20)
-    priors = rng.dirichlet(np.ones(actions), size=20)
-    backup = OptimalTransport(cost=np.zeros((actions, actions)), prior=priors, tau=0.8, lam=0.5)
-    entropic, states = LogSumExp(0.4), np.arange(20)
-    np.testing.assert_allclose(backup.value(q, states), entropic.value(q), atol=1e-14)
-    np.testing.assert_allclose(backup.policy(q, states), entropic.policy(q), atol=1e-14)
-    np.testing.assert_allclose(backup.hessian(q, states), entropic.hessian(q), atol=1e-14)
-    np.testing.assert_allclose(backup.regulariser(policies, states), entropic.regulariser(policies), atol=1e-11)
-
-
 # Derivatives
 
 

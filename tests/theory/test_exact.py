@@ -13,23 +13,10 @@ from smoothplan import models
 from smoothplan.base.arguments import Floats
 from smoothplan.models import TabularModel
 from smoothplan.theory import exact
-from smoothplan.theory.backups import Backup, HardMax, LogSumExp, OptimalTransport, SoftmaxMixture, Tsallis, line_cost
+from smoothplan.theory.backups import Backup, HardMax, LogSumExp, OptimalTransport, SoftmaxMixture
 from tests.common import TABLES, dense
 from tests.naive import Mixture
-
-
-def backups(actions: int, states: int) -> list[Backup]:
-    rng = np.random.default_rng([actions, states])
-    cost = rng.normal(size=(actions, actions))
-    table = rng.dirichlet(np.ones(actions), size=states)
-    return [
-        HardMax(),
-        LogSumExp(0.02),
-        LogSumExp(1.0),
-        OptimalTransport(cost=line_cost(actions), tau=1.0, lam=0.2),
-        OptimalTransport(cost=cost, tau=0.5, lam=1.0, reference=table),
-        Tsallis(0.4),
-    ]
+from tests.own_backups import library_backups, transports
 
 
 def continuing(model: TabularModel) -> tuple[Floats, Floats]:
@@ -80,7 +67,7 @@ def test_values_solve_the_bellman_equation(name: str) -> None:
     model = TABLES[name]()
     matrix, rewards = continuing(model)
     states = np.arange(model.states)
-    for backup in backups(model.actions, model.states):
+    for backup in library_backups(model.actions, model.states):
         solution = exact.solve(model, backup, 1e-9)
         q = rewards + model.discount * matrix @ solution.values
         expected = np.where(model.terminal, 0.0, backup.value(q, states))
@@ -93,7 +80,7 @@ def test_values_solve_the_bellman_equation(name: str) -> None:
 def test_evaluation_is_linear_algebra(name: str) -> None:
     model = TABLES[name]()
     policy = np.random.default_rng(7).dirichlet(np.ones(model.actions), size=model.states)
-    for backup in backups(model.actions, model.states):
+    for backup in library_backups(model.actions, model.states):
         charged = exact.evaluate(model, policy, backup, 1e-9)
         np.testing.assert_allclose(charged.values, policy_values(model, policy, backup), atol=2e-9, rtol=0)
         assert (charged.values <= exact.solve(model, backup, 1e-9).values + 1e-8).all()
@@ -107,7 +94,7 @@ def test_evaluation_is_linear_algebra(name: str) -> None:
 def test_the_error_is_within_its_bound(name: str, tolerance: float) -> None:
     model = TABLES[name]()
     policy = np.random.default_rng(10).dirichlet(np.ones(model.actions), size=model.states)
-    for backup in backups(model.actions, model.states):
+    for backup in library_backups(model.actions, model.states):
         for solve in (partial(exact.solve, model, backup), partial(exact.evaluate, model, policy, backup)):
             rough, fine = solve(tolerance=tolerance), solve(tolerance=1e-9)
             assert np.abs(rough.values - fine.values).max() <= rough.error + fine.error
@@ -145,7 +132,7 @@ def attempt(model: TabularModel, tolerance: float) -> exact.Solution | None:
 @pytest.mark.parametrize(("discount", "tolerance"), [(0.5, 1e-16), (0.99, 1e-14), (0.999, 1e-12), (0.9, 1e-300)])
 def test_an_unattainable_tolerance_raises(discount: float, tolerance: float) -> None:
     model = models.garnet(states=20, actions=3, branching=3, discount=discount, seed=1)
-    for backup in backups(3, 20):
+    for backup in library_backups(3, 20):
         with pytest.raises(ArithmeticError, match=f"tolerance {tolerance:g} is finer than double precision can reach"):
             exact.solve(model, backup, tolerance)
     with pytest.raises(ArithmeticError, match=f"tolerance {tolerance:g} is finer"):
@@ -162,8 +149,8 @@ UNIFORM = np.full((5, 2), 0.5)
     ("call", "message"),
     [
         (lambda: exact.solve(MODEL, HardMax(), 0.0), r"tolerance must be greater than 0, got 0\.0"),
-        (lambda: exact.solve(MODEL, backups(3, 5)[3]), "actions is 2 but this backup's cost matrix has 3 actions"),
-        (lambda: exact.solve(MODEL, backups(2, 4)[4]), r"states must be in 0\.\.3, got 4"),
+        (lambda: exact.solve(MODEL, transports(3, 5)[0]), "actions is 2 but this backup's cost matrix has 3 actions"),
+        (lambda: exact.solve(MODEL, transports(2, 4)[2]), r"states must be in 0\.\.3, got 4"),
         (lambda: exact.solve(MODEL, LogSumExp(1.0, actions=3)), r"q must have 3 actions .* got shape \(5, 2\)"),
         (lambda: exact.evaluate(MODEL, UNIFORM[:4]), r"policy must have shape \(5, 2\), got \(4, 2\)"),
         (lambda: exact.evaluate(MODEL, np.ones((5, 3)) / 3), "policy must have 2 entries along its last axis"),
