@@ -36,16 +36,6 @@ class Counting:
 
 
 DECLARED: dict[str, Any] = {"actions": 2, "discount": 0.9, "reward_range": (0, 1)}
-BATCHES = (1, 7, 0, 100, 3)
-
-
-def test_every_row_of_every_batch_is_counted() -> None:
-    counting = Counting()
-    oracle = sp.Oracle(sp.VectorModel(counting, **DECLARED), seed=0)
-    for size in BATCHES:
-        oracle.sample(np.zeros((size, 2)), np.zeros(size, dtype=np.int64))
-        assert oracle.calls == counting.rows
-    assert oracle.calls == sum(BATCHES)
 
 
 @pytest.mark.parametrize(("fails", "error"), [("raises", sp.SimulatorError), ("nan", sp.ModelError)])
@@ -74,17 +64,9 @@ def test_declarations_are_canonical_and_frozen() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        (
-            {"reward_kind": "normal"},
-            ValueError,
-            "reward_kind must be 'deterministic' or 'bernoulli' or 'transition' or",
-        ),
+        ({"reward_kind": "normal"}, ValueError, "reward_kind must be 'deterministic' or 'bernoulli' or 'transition'"),
         ({"value_range": (0, np.inf)}, ValueError, "value_range[1] must be finite, got inf"),
-        (
-            {"value_range": (-2, -1)},
-            ValueError,
-            "value_range must overlap [0, 10], the values that reward_range=(0.0, 1",
-        ),
+        ({"value_range": (-2, -1)}, ValueError, "value_range must overlap [0, 10], the values that reward_range=(0.0"),
         ({"reward_kind": "bernoulli", "reward_range": (0, 2)}, ValueError, "must be (0, 1) for bernoulli rewards, got"),
         ({"terminates": 1}, TypeError, "terminates must be true or false, got 1"),
         ({"step": 3}, TypeError, "step must be a function of (states, actions, rng), got 3"),
@@ -134,22 +116,17 @@ FINE = (STATES, np.array([0.0, 1.0]), np.array([False, False]))
         ),
         (answering(STATES, np.array([0.5, np.nan])), {}, "reward nan is outside the declared range [0, 1]"),
         (answering(STATES, np.array([1.0, 0.5])), {"reward_kind": "bernoulli"}, "reward 0.5 of a bernoulli model is"),
+        (answering(np.array([[1.5], [np.nan]]), FINE[1]), {}, "the next state is not finite (state [2.5], action 1, r"),
         (
-            answering(np.array([[1.5], [np.nan]]), FINE[1]),
-            {},
-            "the next state is not finite (state [2.5], action 1, reward 1.0, next state [nan], seed 0, chunk 0)",
-        ),
-        (
-            answering(STATES, FINE[1], np.array([False, True])),
+            answering(STATES, FINE[1], ~FINE[2]),
             {"terminates": False},
-            "terminal in a model declared with",
+            "is terminal in a model declared with terminates",
         ),
         (answering(STATES[:1], FINE[1]), {}, "next_states must have the shape of states, (2, 1), got (1, 1)"),
         (answering(STATES.astype(np.float32), FINE[1]), {}, "must have the dtype of states, float64, got float32"),
         (answering(STATES, np.zeros((2, 1))), {}, "rewards must have shape (2,), got (2, 1)"),
         (answering(STATES, np.array([True, False])), {}, "rewards must be numbers, got bool"),
         (answering(STATES, FINE[1], np.array([0, 1])), {}, "terminals must be booleans, got int64"),
-        (answering(*FINE, {}), {}, "step must return (next_states, rewards, terminals), got tuple"),
         (lambda s, a, rng: None, {}, "step must return (next_states, rewards, terminals), got NoneType: None"),
     ],
 )
@@ -192,30 +169,13 @@ def test_the_oracle_does_not_let_a_simulator_change_its_arguments(step: Any) -> 
     np.testing.assert_array_equal(states, STATES)
 
 
-def test_errors_of_the_simulator_itself_are_named_with_the_call() -> None:
-    def step(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
-        raise LookupError("no such road")
-
-    with pytest.raises(sp.SimulatorError) as caught:
-        sp.Oracle(sp.VectorModel(step, **DECLARED), 3, 4).sample(STATES, [0, 1])
-    assert str(caught.value) == (
-        "the simulator raised LookupError: no such road (state [1.5], action 0, seed 3, chunk 4)"
-    )
-    assert isinstance(caught.value.__cause__, LookupError)
-
-
-def test_terminals_may_be_left_out_and_rewards_may_be_whole_numbers() -> None:
-    transition = sp.Oracle(sp.VectorModel(answering(STATES, np.array([0, 1])), **DECLARED), 0).sample(STATES, [0, 1])
-    assert transition.rewards.dtype == np.float64
-    assert transition.rewards.tolist() == [0.0, 1.0]
-    assert transition.terminals.tolist() == [False, False]
-
-
-def test_no_calls_cost_nothing() -> None:
-    oracle = sp.Oracle(sp.VectorModel(Counting("raises"), **DECLARED), 0)
-    transition = oracle.sample(np.zeros((0, 3)), np.zeros(0, dtype=np.int64))
-    assert transition.next_states.shape == (0, 3)
-    assert len(transition.rewards) == len(transition.terminals) == oracle.calls == 0
+def test_terminals_may_be_left_out_and_no_calls_cost_nothing() -> None:
+    oracle = sp.Oracle(sp.VectorModel(answering(STATES, np.array([0, 1])), **DECLARED), 0)
+    found = oracle.sample(STATES, [0, 1])
+    assert (found.rewards.dtype.name, found.rewards.tolist()) == ("float64", [0.0, 1.0])
+    assert not found.terminals.any()
+    found = oracle.sample(np.zeros((0, 3)), np.zeros(0, dtype=np.int64))
+    assert (found.next_states.shape, len(found.rewards), len(found.terminals), oracle.calls) == ((0, 3), 0, 0, 2)
 
 
 def slippery(state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
@@ -247,16 +207,12 @@ def test_a_call_that_went_wrong_can_be_made_again() -> None:
     assert kinds == {ZeroDivisionError, type(None)}
 
 
-SOUND = {"states": [[1.0]], "dtype": "<f8", "actions": [0], "generator": [1, 2, 3, 4, 0, 0]}
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"dtype": "O"}, {"actions": [0, 1]}, {"generator": [1, 2, 3, 4, 2, 0]}, {"row": 9}, {"chunk": "0"}]
-)
-def test_what_is_no_call_is_refused(wrong: dict[str, Any]) -> None:
-    entries = SOUND | {"seed": 0, "chunk": 0, "row": 0}
-    assert sp.models.Call.from_json(json.dumps(entries)).row == 0
-    for text in (json.dumps(entries | wrong), "", "[]", "[" * 100_000, "{}"):
+def test_what_is_no_call_is_refused() -> None:
+    sound: dict[str, Any] = {"states": [[1.0]], "dtype": "<f8", "actions": [0], "generator": [1, 2, 3, 4, 0, 0]}
+    sound |= {"seed": 0, "chunk": 0, "row": 0}
+    assert sp.models.Call.from_json(json.dumps(sound)).row == 0
+    changes = ({"dtype": "O"}, {"actions": [0, 1]}, {"generator": [1, 2, 3, 4, 2, 0]}, {"row": 9}, {"chunk": "0"})
+    for text in (*(json.dumps(sound | change) for change in changes), "", "[]", "[" * 100_000, "{}"):
         with pytest.raises(ValueError, match="call must be one that an error of a simulator has written down"):
             sp.models.Call.from_json(text)
 
@@ -299,18 +255,12 @@ def test_jit_equals_the_same_step_in_python_and_counts(step: Any) -> None:
     compiled = sp.Oracle(sp.JitModel(step, **DECLARED, initial_state=np.zeros(2)), 5)
     plain = sp.Oracle(sp.VectorModel(_count_up, **DECLARED), 5)
     total = 0.0
-    for size in BATCHES:
-        actions = np.zeros(size, dtype=np.int64)
-        transition = compiled.sample(np.zeros((size, 2)), actions)
-        total += transition.next_states[:, 0].sum()
-        for one, two in zip(transition, plain.sample(np.zeros((size, 2)), actions), strict=True):
-            np.testing.assert_array_equal(one, two)
-    assert compiled.calls == total == sum(BATCHES)
-
-
-def _writes(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, Any, Any]:
-    states[0, 0] = 0.0
-    return states.copy(), np.zeros(len(actions)), np.zeros(len(actions), dtype=np.bool_)
+    for size in (1, 7, 0, 100, 3):
+        batch = np.zeros((size, 2)), np.zeros(size, dtype=np.int64)
+        found = compiled.sample(*batch)
+        total += found.next_states[:, 0].sum()
+        np.testing.assert_equal(found, plain.sample(*batch))
+    assert compiled.calls == plain.calls == total == 111
 
 
 def _two_results(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[Any, Any]:
@@ -320,7 +270,7 @@ def _two_results(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        (_writes, "Numba cannot compile step for states of type .*Cannot modify readonly array"),
+        (_add_in_place, "Numba cannot compile step for states of type "),
         (_two_results, r"step must return \(next_states, rewards, terminals\) of type .*, got "),
     ],
 )

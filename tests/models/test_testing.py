@@ -31,10 +31,8 @@ def test_a_correct_simulator_passes_and_is_described() -> None:
 
     model = sp.VectorModel(counted, **DECLARED)
     report = sp.check_model(model)
-    assert report.calls == rows
-    assert report.states > 100
+    assert (report.calls, report.states > 100, report.successors) == (rows, True, 32)
     assert 0 <= report.rewards[0] < 0.1 < 0.9 < report.rewards[1] <= 1
-    assert report.successors == 32
     assert 0 < report.terminal < 0.2
     assert sp.check_model(model) == report != sp.check_model(model, seed=2)
 
@@ -53,18 +51,10 @@ def altered(change: Callable[[Any, Any, Any], Answer]) -> Any:
     return lambda states, actions, rng: change(*walk(states, actions, rng))
 
 
-def _in_place(states: Any, actions: Ints, rng: Rng) -> Answer:
-    states += 1.0
-    return states, np.zeros(len(actions))
-
-
 def _in_place_by_force(states: Any, actions: Ints, rng: Rng) -> Answer:
     states.flags.writeable = True
-    return _in_place(states, actions, rng)
-
-
-def _global_numpy(states: Any, actions: Ints, rng: Rng) -> Answer:
-    return states, np.random.rand(len(actions))  # noqa: NPY002
+    states += 1.0
+    return states, np.zeros(len(actions))
 
 
 class OwnGenerator:
@@ -113,19 +103,13 @@ CORNERS = altered(lambda s, r, t: (np.sign(s), np.full_like(r, 1.0), t))
     [
         (altered(lambda s, r, t: (s, r - (s[:, 0] > 4), t)), {}, r"is outside the declared range \[0, 1\] \(state \["),
         (walk, {"terminates": False}, r"declared with terminates=False \(state \["),
-        (_in_place, {}, "the simulator changes a state in place"),
         (_in_place_by_force, {}, r"the simulator changed a state in place: \[\[0.0, 0.0\]"),
-        (_global_numpy, {}, "or draws from another generator than the one it is given"),
         (OwnGenerator(), {}, "gave two different results: the simulator keeps a hidden state, or draws from"),
         (Weather(), {}, "gave two different results: the simulator keeps a hidden state"),
         (walk, {"reward_kind": "deterministic"}, "rewards declared deterministic took"),
         (CORNERS, {"max_successors": 3}, "4 different next states, more than max_successors=3"),
         (_sometimes_ends, {"max_successors": 1}, "2 different next states, more than max_successors=1"),
-        (
-            coin(1e-9),
-            {"reward_kind": "transition"},
-            r"rewards declared fixed by the transition took values \S+ and \S+",
-        ),
+        (coin(1e-9), {"reward_kind": "transition"}, r"declared fixed by the transition took values \S+ and \S+ at "),
     ],
 )
 def test_a_broken_simulator_is_caught(step: Any, declared: dict[str, Any], message: str) -> None:
@@ -164,7 +148,5 @@ def test_a_value_range_that_random_actions_exceed_is_refuted(discount: float, en
     )
     calls = [sp.check_model(model).calls for model in (undeclared, right)]
     assert 0 < calls[1] - calls[0] < 40_000
-    with pytest.raises(
-        sp.ModelError, match=r"value_range=\(0.0, \S+\) is too low: random actions earn \S+ on average from"
-    ):
+    with pytest.raises(sp.ModelError, match=r"value_range=\(0.0, \S+\) is too low: random actions earn \S+ on av"):
         sp.check_model(wrong)

@@ -102,13 +102,11 @@ class JitModel(Declarations):
         if self.initial_state is None:
             return
         numba, step = load_numba(), vars(self)["step"]
-        from numba.core.errors import NumbaError
-
         states, actions = arguments.frozen(self.initial_state[None]), arguments.frozen(np.zeros(1, dtype=np.int64))
         types = tuple(numba.typeof(value) for value in (states, actions, generator(0)))
         try:
             step.compile(types)
-        except NumbaError as error:
+        except Exception as error:  # Numba's own error, or any other: it fails at some steps that change their states
             raise ModelError(f"Numba cannot compile step for states of type {types[0]}: {error}") from error
         found = step.overloads[types].signature.return_type
         flags = numba.types.Array(numba.types.boolean, 1, "C")
