@@ -203,33 +203,27 @@ class Forecast(Record):
 
     planner: Scheduled
     model: GenerativeModel
+    schedule: Schedule
 
     def __repr__(self) -> str:
-        try:
-            return f"Forecast({self.summary()})"
-        except ValueError as error:  # ε is out of reach
-            return f"Forecast({error})"
-
-    @cached_property
-    def schedule(self) -> Schedule:
-        """The table of levels."""
-        return self.planner.schedule(self.model)
+        return f"Forecast({self.summary()})"
 
     @property
     def calls(self) -> int:
         """The most simulator calls that the run may make; it stops earlier if its interval is within ε."""
         return self.schedule.calls
 
-    def _calls_at(self, epsilon: float) -> int:
-        return self.planner.with_epsilon(epsilon).schedule(self.model).calls
-
     @cached_property
     def exponent(self) -> float:
         """Growth of the price: log₂ of the forecast at ε/2 over that at ε; at ε over 2ε if ε/2 has no schedule."""
+
+        def calls(epsilon: float) -> int:
+            return self.planner.with_epsilon(epsilon).schedule(self.model).calls
+
         try:
-            fine, coarse = self._calls_at(self.schedule.epsilon / 2.0), self.calls
+            fine, coarse = calls(self.schedule.epsilon / 2.0), self.calls
         except ValueError:
-            fine, coarse = self.calls, self._calls_at(self.schedule.epsilon * 2.0)
+            fine, coarse = self.calls, calls(self.schedule.epsilon * 2.0)
         return math.log2(fine) - math.log2(max(coarse, 1)) if fine > 0 else 0.0
 
     def table(self) -> str:
@@ -261,13 +255,14 @@ def forecast(planner: Planner, model: GenerativeModel) -> Forecast:
 
     Raises:
         TypeError: the planner has no schedule; it says why in its attribute `no_forecast`.
+        ValueError: no schedule reaches ε.
     """
     required_planner(planner)
     required_model(model)
     if not isinstance(planner, Scheduled):
         reason = getattr(planner, "no_forecast", "it has no schedule")
         raise TypeError(f"{type(planner).__name__} has no forecast: {reason}; limit it with max_calls")
-    return Forecast(planner, model)
+    return Forecast(planner, model, planner.schedule(model))
 
 
 class ScheduleRun:
