@@ -325,12 +325,11 @@ class Row(NamedTuple):
     """A row of a chart of values."""
 
     name: str
-    point: float | None = None  # an estimate
+    point: float  # an estimate
     error: float | None = None  # its standard error
     interval: Interval | None = None
     support: Support = "proved"  # of the interval
     chosen: bool = False
-    note: str = ""
 
     @property
     def whisker(self) -> float:
@@ -340,44 +339,34 @@ class Row(NamedTuple):
     @property
     def words(self) -> str:
         """The row as a tooltip. Plotly interprets some tags."""
-        said = [self.name + (" (chosen)" if self.chosen else "")]
-        if self.point is not None:
-            noise = f" ± {self.error:.2g} (one standard error)" if self.whisker else ""
-            said.append(f"estimate {self.point:.6g}{noise}")
-        if self.interval is not None:
-            said.append(_bounds(self.interval, self.support, "(proved)"))
-        return escape(clean("; ".join([*said, *([self.note] if self.note else [])])))
+        noise = f" ± {self.error:.2g} (one standard error)" if self.whisker else ""
+        proved = "" if self.interval is None else f"; {_bounds(self.interval, self.support, '(proved)')}"
+        return escape(clean(f"{self.name}{' (chosen)' * self.chosen}; estimate {self.point:.6g}{noise}{proved}"))
 
 
 @figure.register
 def _(result: PlanResult) -> Any:
     details, support = result.details, result.support
     rows = [Row("value", result.value, getattr(details, "standard_error", None), result.interval, support)]
-    if result.regularised_interval is not None:
+    if result.regularised_value is not None:
         rows = [rows[0]._replace(name="unregularised value")]
         rows.append(Row("regularised value", result.regularised_value, None, result.regularised_interval, support))
     if isinstance(details, ReferenceDetails):
         rows.append(Row("policy of the reference", details.order_1, details.order_1_error, details.policy_interval))
-    if result.action is not None:
-        calls = [f"{made:,} calls" for made in details.action_calls] if isinstance(details, GapDetails) else None
-        rows += _actions(result, [None] * len(result.names), support, calls)
-    return bars(rows, result.delta)
+    return bars([*rows, *_actions(result, [None] * len(result.names), support)], result.delta)
 
 
 @figure.register
 def _(decision: Decision) -> Any:
-    notes = [f"{count:,} returns" for count in decision.returns]
-    return bars(list(_actions(decision, decision.q_errors.tolist(), "proved", notes)), decision.delta)
+    return bars([*_actions(decision, decision.q_errors.tolist(), "proved")], decision.delta)
 
 
-def _actions(
-    found: PlanResult | Decision, errors: Sequence[float | None], support: Support, notes: Sequence[str] | None
-) -> Iterator[Row]:
-    """A row for each action."""
+def _actions(found: PlanResult | Decision, errors: Sequence[float | None], support: Support) -> Iterator[Row]:
+    """A row for each action; none at a terminal state."""
     for action, (name, q, error) in enumerate(zip(found.names, found.q.tolist(), errors, strict=True)):
         interval = None if found.q_intervals is None else tuple(found.q_intervals[action].tolist())
-        note = "" if notes is None else notes[action]
-        yield Row(f"action {name}", q, error, interval, support, action == found.action, note)
+        if found.action is not None:
+            yield Row(f"action {name}", q, error, interval, support, action == found.action)
 
 
 def window(rows: Iterable[Row]) -> Interval:
@@ -389,7 +378,7 @@ def window(rows: Iterable[Row]) -> Interval:
     core: list[float] = []
     every: list[float] = []
     for row in rows:
-        core += [] if row.point is None else [row.point - row.whisker, row.point + row.whisker]
+        core += [row.point - row.whisker, row.point + row.whisker]
         every += row.interval or ()
         if row.support == "proved" and row.error is None:  # a finding, not only the context of an estimate
             core += row.interval or ()
@@ -416,21 +405,18 @@ def bars(rows: Sequence[Row], delta: float) -> Any:
         "declared": ("declared", {"color": grey, "opacity": 0.3}),
     }
     for support, (title, look) in looks.items():
-        found = [(y, row, row.interval) for y, row in enumerate(rows) if row.interval and row.support == support]
+        found = [(y, row.words, *row.interval) for y, row in enumerate(rows) if row.interval and row.support == support]
         if found:
+            places, words, lows, highs = zip(*found, strict=True)
             chart.add_bar(
-                orientation="h", y=[y for y, _, _ in found], base=[low for _, _, (low, _) in found],
-                x=[high - low for _, _, (low, high) in found], width=0.5, marker=look, hoverinfo="text",
-                hovertext=[row.words for _, row, _ in found], name=f"interval ({title})",
+                orientation="h", y=places, base=lows, x=[high - low for low, high in zip(lows, highs, strict=True)],
+                width=0.5, marker=look, hoverinfo="text", hovertext=words, name=f"interval ({title})",
             )  # fmt: skip
-    points = [(y, row, row.point) for y, row in enumerate(rows) if row.point is not None and math.isfinite(row.point)]
-    whiskers = [row.whisker for _, row, _ in points]
-    chosen = any(row.chosen for row in rows)
+    whiskers, chosen = [row.whisker for row in rows], any(row.chosen for row in rows)
     chart.add_scatter(
-        x=[point for _, _, point in points], y=[y for y, _, _ in points], mode="markers", hoverinfo="text",
-        hovertext=[row.words for _, row, _ in points],
-        error_x={"type": "data", "array": whiskers, "visible": any(whiskers)},
-        marker={"color": orange, "symbol": ["star" if row.chosen else "circle" for _, row, _ in points], "size": 11},
+        x=[row.point for row in rows], y=[*range(len(rows))], mode="markers", hoverinfo="text",
+        hovertext=[row.words for row in rows], error_x={"array": whiskers, "visible": any(whiskers)},
+        marker={"color": orange, "symbol": ["star" if row.chosen else "circle" for row in rows], "size": 11},
         name="estimate" + " ± 2 standard errors" * any(whiskers) + ", star: chosen" * chosen,
     )  # fmt: skip
     chart.update_xaxes(title="value (discounted reward)", range=window(rows))
