@@ -15,12 +15,12 @@ import json
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import smoothplan
 from smoothplan import models
@@ -33,7 +33,6 @@ from smoothplan.theory import backups
 from smoothplan.theory.backups import Backup
 
 Factory = Callable[..., Any]
-T = TypeVar("T")
 
 # The grammar
 
@@ -306,9 +305,9 @@ def load(text: str) -> GenerativeModel:
         raise ValueError(f"{where} has no {name!r}: {choices(name, known)}")
     made = getattr(module, name)
     if callable(made):
-        make = made
-        _check(make, options_of("model", make), options, what, f"{what},")
-        made = _guarded(lambda: make(**options), what, module)
+        _check(made, options_of("model", made), options, what, f"{what},")
+        with _one_line(what, module.__file__):
+            made = made(**options)
     elif options:
         raise ValueError(f"{what} is no function, and takes no options, got {', '.join(options)}")
     try:
@@ -323,31 +322,32 @@ def _module(where: str) -> ModuleType:
     folder = str(Path.cwd() if path is None else path.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    if path is None:
-        return _guarded(lambda: importlib.import_module(where), where, None)
-    # A name of its own: a file called like an installed package must not take its place.
-    name = f"simulator_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module, loader = importlib.util.module_from_spec(spec), spec.loader
-    sys.modules[name] = module  # dataclasses and processes of Dask look it up
-    _guarded(lambda: loader.exec_module(module), where, module)
+    with _one_line(where, str(path)):
+        if path is None:
+            return importlib.import_module(where)
+        # A name of its own: a file called like an installed package must not take its place.
+        name = f"simulator_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses and Dask look it up there
+        spec.loader.exec_module(module)
     return module
 
 
-def _guarded(run: Callable[[], T], what: str, module: ModuleType | None) -> T:
-    """Runs code of the user; an exception becomes an error of one line, with its place.
+@contextmanager
+def _one_line(what: str, own: str | None) -> Iterator[None]:
+    """Code of the user runs within: an exception becomes an error of one line, with its place in their own file.
 
     Its prints go to standard error: standard output is for the answer, which may be JSON.
     """
     try:
         with redirect_stdout(sys.stderr):
-            return run()
+            yield
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if module is not None and frame.filename == module.__file__]
-        file, line = (own or frames)[-1].filename, (own or frames)[-1].lineno
+        last = ([frame for frame in frames if frame.filename == own] or frames)[-1]
+        file, line = last.filename, last.lineno
         if isinstance(error, SyntaxError) and error.filename is not None:
             file, line = error.filename, error.lineno
         raise ValueError(f"{what} raised {type(error).__name__}: {error} ({file}, line {line})") from error
