@@ -170,7 +170,7 @@ class Batch:
     chunks: list[Chunk[Any]]
     done: Done | None = None
     ticket: Any = None  # the future of its pool, if it is on its way
-    careful: bool = False  # whether its process died, so that it is computed in a child
+    deaths: int = 0  # of processes that computed it; after the first one it is computed in a child
 
 
 def chunk_size(

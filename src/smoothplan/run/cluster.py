@@ -167,7 +167,10 @@ class DaskPool:
             batch.done = batch.ticket.result(timeout=FETCH_SECONDS)
         except (self._distributed.KilledWorker, CancelledError) as lost:
             batch.ticket = None
-            batch.careful |= isinstance(lost, self._distributed.KilledWorker)
+            batch.deaths += isinstance(lost, self._distributed.KilledWorker)
+            if batch.deaths == 10:  # even a child does not help, such as if no process has enough memory
+                chunk = f"chunk {batch.chunks[0].number} (seed {batch.work.seed})"
+                batch.done = Done([], ClusterError(f"workers at {self._where} died of {chunk} {batch.deaths} times"))
         except Exception as failed:
             if isinstance(failed, OSError) and batch.ticket.status != "error":
                 return  # the worker that has it does not answer; Dask may know of another, or compute it again
@@ -184,7 +187,7 @@ class DaskPool:
             with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
                 shipped = self._client.submit(bytes, data, key=f"smoothplan-work-{uuid.uuid4().hex}", pure=False)
             self._works[batch.work] = data, shipped
-        order = shipped, batch.chunks, self._limits, batch.careful, version("smoothplan")
+        order = shipped, batch.chunks, self._limits, batch.deaths > 0, version("smoothplan")
         batch.ticket = self._client.submit(compute, *order, key=f"smoothplan-{uuid.uuid4().hex}", pure=False)
 
 
@@ -365,10 +368,9 @@ def _in_child(data: bytes, chunks: list[Chunk[Any]], limits: Limits) -> Done:
         reason = f"the simulator needs more memory than its process may have: {used} of {limit} bytes in use"
     else:
         reason = "the simulator ended its process, by a crash or an exit"
-    row = int.from_bytes(found["call"][:8], "little") - 1
+    row, work = int.from_bytes(found["call"][:8], "little") - 1, _unpacked(data)
     chunk, states, actions, words = pickle.loads(found["call"][8:])
-    guilty = row if 0 <= row < len(actions) else 0 if len(actions) == 1 else None
-    work = _unpacked(data)
+    guilty = row if row >= 0 else 0 if len(actions) == 1 else None
     call = Call(states, actions, words, work.seed, chunk, guilty)
     where = "in compiled code, of which engine='batched' names the call; it begins with " * work.engine.compiled
     error = SimulatorError(f"{reason} ({where}{call.place()})", call)
