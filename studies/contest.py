@@ -33,7 +33,7 @@ from smoothplan.recursive.debias import DEBIASING, MOST, Debiased
 from smoothplan.recursive.level import Level
 from smoothplan.recursive.optimise import optimised
 from smoothplan.recursive.schedule import Schedule
-from smoothplan.run.chunks import Engine, Sums
+from smoothplan.run.chunks import Sums
 from smoothplan.theory import exact
 from smoothplan.theory.backups import LogSumExp, OptimalTransport, SoftmaxMixture, line_cost
 from smoothplan.theory.curvature import Problem
@@ -233,7 +233,7 @@ def twin(case: Case, program: Path, data: Path, count: int) -> Contestant:
 # The engines
 
 
-def engine_contestant(case: Case, engine: Engine, model: GenerativeModel, chunk_calls: int) -> Contestant:
+def engine_contestant(case: Case, engine: Any, model: GenerativeModel, chunk_calls: int) -> Contestant:
     """An engine as a contestant, one chunk after another."""
     count = case.samples(chunk_calls)
 

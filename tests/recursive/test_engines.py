@@ -18,7 +18,7 @@ from smoothplan.recursive.batched import BatchedEngine
 from smoothplan.recursive.compiled import CompiledEngine
 from smoothplan.recursive.level import Level
 from smoothplan.recursive.schedule import Schedule
-from smoothplan.run.chunks import Engine, Sums
+from smoothplan.run.chunks import Sums
 from smoothplan.theory.backups import HardMax, LogSumExp, SoftmaxMixture
 from smoothplan.theory.curvature import Problem
 from tests.naive import DIGITS, Built, Distribution, Exact, Naive, built, entrance, random_model, randomly, rooted
@@ -28,7 +28,7 @@ FALSE_ALARM = 1e-6 / 1000
 """Of one statistical comparison; there are fewer than 1000 in this file, so 1e-6 for all of them."""
 
 
-def engine_of(name: str, schedule: Schedule, backup: SoftmaxMixture, model: sp.TabularModel) -> Engine:
+def engine_of(name: str, schedule: Schedule, backup: SoftmaxMixture, model: sp.TabularModel) -> Any:
     return BatchedEngine(schedule, backup) if name == "batched" else CompiledEngine(schedule, backup, model)
 
 

@@ -42,7 +42,7 @@ class Mixture(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class BatchedEngine:
-    """See `Engine`."""
+    """An interpreter of a schedule, for any model and backup; `chunk_calls` calls take it a fraction of a second."""
 
     schedule: Schedule
     backup: Backup

@@ -319,7 +319,7 @@ def _sum_samples(state: int, action: int, count: int, recursion: Recursion) -> t
 
 @dataclass(frozen=True, eq=False)
 class CompiledEngine:
-    """See `Engine`. For tabular models."""
+    """An interpreter of a schedule, for tabular models and mixtures of softmaxes. See `BatchedEngine`."""
 
     schedule: Schedule
     backup: SoftmaxMixture

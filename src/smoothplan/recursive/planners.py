@@ -23,7 +23,6 @@ from smoothplan.recursive.compiled import CompiledEngine
 from smoothplan.recursive.level import Level
 from smoothplan.recursive.optimise import optimised
 from smoothplan.recursive.schedule import Schedule, ScheduleRun, require_depth
-from smoothplan.run.chunks import Engine
 from smoothplan.run.records import (
     LONG_HORIZONS,
     REFUSED_CALLS,
@@ -327,7 +326,9 @@ def too_expensive(price: str, epsilon: float, calls: int) -> TooExpensiveError:
     return TooExpensiveError(message + "; max_calls=N plans as accurately as N calls allow")
 
 
-def engine_for(name: EngineName, schedule: Schedule, backup: Backup, model: GenerativeModel) -> Engine:
+def engine_for(
+    name: EngineName, schedule: Schedule, backup: Backup, model: GenerativeModel
+) -> CompiledEngine | BatchedEngine:
     """The engine for a schedule."""
     if isinstance(model, TabularModel) and is_mixture(backup) and name != "batched":
         return CompiledEngine(schedule, backup, model)

@@ -19,7 +19,7 @@ from smoothplan.base.records import Record, renderer
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.models.model import GenerativeModel, required_model
 from smoothplan.recursive.level import Bounds, Level, ReferenceMoments, certify, certify_level, one_step
-from smoothplan.run.chunks import Chunk, Engine, Sums, Work, chunk_size
+from smoothplan.run.chunks import Chunk, Sums, Work, chunk_size
 from smoothplan.run.progress import Display
 from smoothplan.run.records import (
     LONG_HORIZONS,
@@ -272,11 +272,11 @@ class ScheduleRun:
         schedule: coarser than ε asks for, if a limit on calls demands it.
         backup: F.
         root: the model, the state and the limits.
-        engine: interprets the schedule.
+        engine: interprets the schedule: a compiled or a batched one.
         epsilon: the accuracy requested.
     """
 
-    def __init__(self, schedule: Schedule, backup: Backup, root: Root, engine: Engine, epsilon: float) -> None:
+    def __init__(self, schedule: Schedule, backup: Backup, root: Root, engine: Any, epsilon: float) -> None:
         self.schedule, self.engine = schedule, engine
         self._backup, self._root, self._epsilon = backup, root, epsilon
         self._calls = self._samples = 0

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import zip_longest
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -72,24 +72,6 @@ class Sums:
         return cls(int(numbers[0]), numbers[1], numbers[2], tuple(numbers[3:]))
 
 
-class Engine(Protocol):
-    """An interpreter of a schedule for one model and one backup. Engines keep nothing between calls."""
-
-    @property
-    def compiled(self) -> bool:
-        """Whether threads can run it in parallel; a simulator in Python needs processes."""
-
-    @property
-    def chunk_calls(self) -> int:
-        """Simulator calls of a good chunk: they take a fraction of a second."""
-
-    def returns(self, oracle: Oracle, state: Any, action: int, count: int) -> Sums:
-        """Returns of an action at the root, through the level of the root's reference."""
-
-    def values(self, oracle: Oracle, state: Any, reference: Floats, count: int) -> Sums:
-        """Samples of the root's value around a given reference, [K]."""
-
-
 class Chunk(NamedTuple, Generic[T]):
     """Samples at the root that are drawn from one random stream."""
 
@@ -122,7 +104,8 @@ class Work:
     """An engine at a root. The outcome of a chunk depends on nothing else, wherever it is computed.
 
     Args:
-        engine: has the methods that chunks name, and says whether it is `compiled`.
+        engine: has the methods that chunks name, and keeps nothing between calls. It is `compiled` if threads can run
+            it in parallel; a simulator in Python needs processes.
         model: the simulator.
         state: the root.
         seed: of the run.
