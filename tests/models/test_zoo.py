@@ -43,7 +43,7 @@ def test_every_model_passes_the_check(name: str) -> None:
 @pytest.mark.parametrize(
     ("build", "error", "message"),
     [
-        (lambda: zoo.garnet(3, branching=4), ValueError, "branching must be at most the number of states, 3, got 4"),
+        (lambda: zoo.garnet(3, branching=4), ValueError, "branching must be at most 3, got 4"),
         (lambda: zoo.garnet(sparsity=1.5), ValueError, "sparsity must be at least 0 and at most 1, got 1.5"),
         (lambda: zoo.frozen_lake("9x9"), ValueError, "map_name must be one of 4x4, 8x8, got '9x9'"),
         (lambda: zoo.frozen_lake(slippery="no"), TypeError, "slippery must be true or false, got 'no'"),  # type: ignore[arg-type]

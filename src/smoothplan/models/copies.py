@@ -107,25 +107,24 @@ class _Writer(pickle.Pickler):
             return number
         if kind is frozenset:
             return frozenset, sorted(thing, key=repr)
-        if kind is not list and kind is not dict and kind is not set:
-            if isinstance(thing, np.dtype) and thing.names is None:
-                return np.dtype, thing.str
-            if isinstance(thing, tuple | str | bytes | int | float | complex | range | slice | np.generic):
-                found: Any = thing.__reduce_ex__(4)
-                if all(part is None for part in found[2:]):
-                    return found[0], *found[1]
-            constants = type | types.FunctionType | types.ModuleType | np.ufunc | library().Space
-            builtin = isinstance(thing, types.BuiltinFunctionType)
-            # A builtin method of an object, such as a generator's, is not the same in all copies.
-            if (
-                isinstance(thing.__self__, types.ModuleType | types.NoneType)
-                if builtin
-                else isinstance(thing, constants)
-            ):
-                return self._copies.number(thing)
-            if kind.__module__.partition(".")[0] == "pygame":
-                return ()  # pictures and windows become None: copies draw nothing
-        return None if kind is not set else self._sets.setdefault(key, _Members(sorted(thing, key=repr)))
+        if kind is set:
+            return self._sets.setdefault(key, _Members(sorted(thing, key=repr)))
+        if kind is list or kind is dict:
+            return None
+        if isinstance(thing, np.dtype) and thing.names is None:
+            return np.dtype, thing.str
+        if isinstance(thing, tuple | str | bytes | int | float | complex | range | slice | np.generic):
+            found: Any = thing.__reduce_ex__(4)
+            if all(part is None for part in found[2:]):
+                return found[0], *found[1]
+        constants = (
+            type | types.FunctionType | types.BuiltinFunctionType | types.ModuleType | np.ufunc | library().Space
+        )
+        # A builtin method of an object, such as a generator's, is not the same in all copies.
+        if isinstance(thing, constants) and isinstance(getattr(thing, "__self__", None) or types, types.ModuleType):
+            return self._copies.number(thing)
+        # Pictures and windows become None: copies draw nothing.
+        return () if kind.__module__.partition(".")[0] == "pygame" else None
 
     def reducer_override(self, thing: Any) -> Any:
         """How to take a set apart. Refuses objects whose copy would not be independent."""

@@ -57,12 +57,10 @@ def garnet(
         reward_kind: "deterministic", or "bernoulli" to draw rewards 0 or 1 with these means.
     """
     states, actions = arguments.whole("states", states), arguments.whole("actions", actions)
-    branching = arguments.whole("branching", branching)
-    if branching > states:
-        raise ValueError(f"branching must be at most the number of states, {states}, got {branching}")
+    branching = arguments.whole("branching", branching, most=states)
     entries = states * actions * branching
-    _affordable("states · actions · branching", entries, 10**8)  # memory: a few gigabytes
-    _affordable("states · actions · branching²", entries * branching, 2 * 10**10)  # comparisons: about a minute
+    arguments.whole("states · actions · branching", entries, most=10**8)  # memory: a few gigabytes
+    arguments.whole("states · actions · branching²", entries * branching, most=2 * 10**10)  # time: about a minute
     sparsity = arguments.number("sparsity", sparsity, least=0.0, most=1.0)
     rng = np.random.default_rng(arguments.whole("seed", seed, least=0))
     successors = _subsets(states, branching, states * actions, rng).reshape(states, actions, branching)
@@ -71,11 +69,6 @@ def garnet(
     rewards = rng.random((states, actions)) * (rng.random((states, actions)) >= sparsity)
     declared: dict[str, Any] = {"discount": discount, "reward_kind": reward_kind, "reward_range": (0.0, 1.0)}
     return TabularModel(probabilities, successors, rewards, **declared)
-
-
-def _affordable(name: str, count: int, most: int) -> None:
-    if count > most:
-        raise ValueError(f"{name} must be at most {most:,}, got {count:,}")
 
 
 def _subsets(population: int, size: int, count: int, rng: np.random.Generator) -> Ints:
@@ -265,7 +258,7 @@ def inventory(
     """
     capacity = arguments.whole("capacity", capacity, most=math.isqrt(MOST_STATES))
     max_order = arguments.whole("max_order", max_order, most=math.isqrt(MOST_STATES))
-    _affordable("(capacity + 1)² · (max_order + 1)", (capacity + 1) ** 2 * (max_order + 1), 10**7)
+    arguments.whole("(capacity + 1)² · (max_order + 1)", (capacity + 1) ** 2 * (max_order + 1), most=10**7)
     mean_demand = arguments.positive("mean_demand", mean_demand)
     price, unit_cost = arguments.number("price", price), arguments.number("unit_cost", unit_cost)
     holding_cost = arguments.number("holding_cost", holding_cost)
