@@ -79,7 +79,6 @@ class Agent:
         stop_signal: stops it, between two batches of simulator calls.
 
     Attributes:
-        calls: simulator calls made, those of the reference included.
         reference_calls: simulator calls for the reference before the first step.
         steps: decisions made.
         deviations: decisions for another action than the reference's best.
@@ -405,19 +404,19 @@ def recording(path: str | Path) -> Iterator[Look]:
         raise ImportError(f'record needs FFmpeg: pip install "smoothplan[gym]" ({error})') from None
     if file.is_dir() or not os.access(file.parent, os.W_OK):
         raise ValueError(f"record must be a file in a folder that can be written, got {str(path)!r}")
-    coded = ["-vf", "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"]  # a palette each
+    coded = "-vf split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"  # a palette each
     if file.suffix.lower() == ".mp4":  # most players need even sizes
-        coded = ["-vf", "scale=ceil(iw/2)*2:ceil(ih/2)*2:flags=neighbor", "-pix_fmt", "yuv420p"]
-        coded += ["-c:v", "libx264", "-movflags", "+faststart"]
+        even = "scale=ceil(iw/2)*2:ceil(ih/2)*2:flags=neighbor"
+        coded = f"-vf {even} -pix_fmt yuv420p -c:v libx264 -movflags +faststart"
     process: subprocess.Popen[bytes] | None = None
 
     def add(picture: NDArray[Any], frames_per_second: float) -> None:
         nonlocal process
         if process is None:
             size = f"{picture.shape[1]}x{picture.shape[0]}"
-            given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", f"{frames_per_second:g}", "-i", "-"]
+            given = f"-y -loglevel error -f rawvideo -pix_fmt rgb24 -s {size} -r {frames_per_second:g} -i -"
             process = subprocess.Popen(
-                [program, "-y", "-loglevel", "error", *given, *coded, f"file:{file.absolute()}"],
+                [program, *given.split(), *coded.split(), f"file:{file.absolute()}"],
                 stdin=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C ends the episode, not the file

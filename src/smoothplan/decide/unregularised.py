@@ -54,11 +54,7 @@ def plan_unregularised(
 
     Returns:
         A plan whose `value` and `interval` are unregularised. `regularised_value` and `regularised_interval` are those
-        of the smooth backup, as are the action values. `chosen` has the reasons for the backup, and for the planner and
-        the limit if they were not given.
-
-    Raises:
-        ValueError: the planner plans with another backup, or for another value than the discounted one.
+        of the smooth backup, as are the action values. `chosen` has the reasons for choices that were made.
 
     >>> from smoothplan import DebiasedCruiser, models
     >>> model = models.garnet(states=20, actions=2, discount=0.1, seed=1)
