@@ -16,7 +16,7 @@ from smoothplan.chains.table import LANES, TableChains
 from smoothplan.models.model import GenerativeModel, Oracle
 from smoothplan.run.chunks import Sums
 from smoothplan.theory.backups import HardMax, LogSumExp, OptimalTransport, SoftmaxMixture, line_cost
-from tests.naive import Built, ChainMeans, built, random_model
+from tests.naive import Built, ChainMeans, built
 
 DEVIATIONS = 7.0
 """Standard errors between a mean and its expectation: 3e-12 for a normal mean, and there are fewer than 300 here. The
@@ -196,19 +196,6 @@ def test_engines_agree_between_the_nodes(backup: SoftmaxMixture, gap: float) -> 
 
 
 # --- Variance -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_noise_is_the_variance_of_a_difference(engine: str) -> None:
-    """Two Bernoulli rewards and nothing behind them. Estimates of the variance are below 2, so that Hoeffding holds."""
-    model = random_model(3, actions=2, discount=0.0, kind="bernoulli")
-    means = model.rewards[0]
-    chains = ENGINES[engine](ChainMeans(model, LogSumExp(1.0), np.zeros((model.states, 2))))
-    found = chains.corrections(Oracle(model, 0), 0, 20_000, 3, 1)
-    expected = float((means * (1.0 - means)).sum())
-    differing, noise = found.more
-    assert abs(noise / differing - expected) <= 2.0 * math.sqrt(math.log(2e8) / 2.0 / differing)
-    assert abs(differing / found.samples - 0.5) <= math.sqrt(math.log(2e8) / 2.0 / found.samples)
 
 
 # --- Calls, randomness and memory -----------------------------------------------------------------------------------

@@ -168,14 +168,10 @@ NOWHERE = replace(corridor(), initial_state=None)
 @pytest.mark.parametrize(
     ("call", "complaint"),
     [
-        *(
-            (lambda own=own: fit(regressor=own), "an object with the methods fit and predict")
-            for own in (Scalar, "", 1)
-        ),
+        (lambda: fit(regressor=Scalar), "an object with the methods fit and predict"),
         (lambda: fit(NOWHERE), "root must be given"),
         (lambda: fit(NOWHERE, root=[True]), "states of numbers, got dtype bool"),
         (lambda: fit(at=[0.0, 1.0]), r"state must have shape \(1,\) and dtype float64"),
-        (lambda: fit(calls=0), "calls must be"),
         (lambda: sp.FittedReference(corridor(), sp.HardMax()).q(np.zeros(3)), "states must have 2 axes"),
         (lambda: fit(regressor=Scalar()), r"the regressor must predict \d+ finite numbers, got shape \(1,\)"),
     ],

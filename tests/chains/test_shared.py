@@ -157,10 +157,8 @@ HIDDEN = vectorised(small())
     ("call", "complaint"),
     [
         (lambda: in_common(root=9), "state 9 is not one of the states 0..4"),
-        (lambda: in_common(delta=0.0), "delta must be greater than 0 and below 1, got 0.0"),
         (lambda: in_common(table=replace(HIDDEN, initial_state=None)), "root must be given"),
         (lambda: in_common(1000, table=replace(HIDDEN, max_successors=1)), "more than 1 different next states"),
-        (lambda: in_common(0), "calls must be at least 1"),
         (lambda: in_common(at=15, table=sp.models.frozen_lake()), "state 15 is terminal"),
         (lambda: SharedReference(small(), HardMax()).q(np.array([0.5])), "whole numbers"),
     ],

@@ -34,12 +34,7 @@ from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel, Step
 from smoothplan.run.chunks import Sums, added, categorical, pieces, repeated
 from smoothplan.run.records import Root, refuse_compiled
-from smoothplan.theory.backups import (
-    Backup,
-    depends_on_state,
-    is_mixture,
-    required_mixture,
-)
+from smoothplan.theory.backups import Backup, depends_on_state, is_mixture, required_mixture
 from smoothplan.theory.curvature import Problem
 from smoothplan.theory.softmaxes import (
     Softmaxes,

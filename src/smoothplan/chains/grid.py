@@ -173,9 +173,10 @@ class GridReference:
         self, model: GenerativeModel, backup: Backup, oracle: Oracle, low: ArrayLike | None, high: ArrayLike | None
     ) -> None:
         self._model, self._backup, self._oracle, self._given = model, backup, oracle, low is not None
-        if self._given != (high is not None) or (not self._given and model.initial_state is None):
-            why = " of this model, which declares no initial_state" if model.initial_state is None else ""
-            raise ValueError(f"both low and high must be given, or neither{why}")
+        if self._given != (high is not None):
+            raise ValueError(f"low and high must be given together, got {low!r} and {high!r}")
+        if low is None and model.initial_state is None:
+            raise ValueError("low and high must be given, because this model declares no initial_state")
         start = np.asarray(low, np.float64) if model.initial_state is None else np.asarray(model.initial_state)
         if start.ndim != 1 or start.dtype.kind != "f" or not 1 <= len(start) <= MOST_DIMENSIONS:
             raise ValueError(
