@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numba
@@ -22,21 +23,11 @@ from smoothplan.base.stopping import StopSignal
 from smoothplan.run.records import Root
 
 
-class FakeTime:
-    """A stand-in for the module `time` that the test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+def fake(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A clock that the test sets, with nothing left out yet."""
-    clock = FakeTime()
-    monkeypatch.setattr(compiling, "time", clock)
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(compiling, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     monkeypatch.setattr(compiling, "_clock", compiling._Clock())
     return clock
 
@@ -44,7 +35,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
 # The clock
 
 
-def test_working_time_stands_still(fake: FakeTime) -> None:
+def test_working_time_stands_still(fake: SimpleNamespace) -> None:
     """Within nested pauses, which count once; seen from another thread, as while one compiles."""
     fake.now += 1.0
     with paused_clock():
@@ -58,7 +49,7 @@ def test_working_time_stands_still(fake: FakeTime) -> None:
     assert working_time() == 1002.0
 
 
-def test_pauses_of_threads_count_once(fake: FakeTime) -> None:
+def test_pauses_of_threads_count_once(fake: SimpleNamespace) -> None:
     with ThreadPoolExecutor(1) as other:
         first, second = paused_clock(), paused_clock()
         other.submit(first.__enter__).result()
@@ -70,7 +61,7 @@ def test_pauses_of_threads_count_once(fake: FakeTime) -> None:
     assert working_time() == 1000.0
 
 
-def test_a_pause_without_an_end_is_over_when_its_thread_goes_on(fake: FakeTime) -> None:
+def test_a_pause_without_an_end_is_over_when_its_thread_goes_on(fake: SimpleNamespace) -> None:
     """An interrupt may keep Numba from reporting the end."""
     compiling._clock.pause(+1)
     fake.now += 3.0
@@ -81,7 +72,7 @@ def test_a_pause_without_an_end_is_over_when_its_thread_goes_on(fake: FakeTime) 
     assert working_time() == 1002.0
 
 
-def test_limits_on_time_do_not_count_compiling(fake: FakeTime) -> None:
+def test_limits_on_time_do_not_count_compiling(fake: SimpleNamespace) -> None:
     model = sp.models.garnet(states=5, actions=2, discount=0.2, seed=1)
     root, stop = Root(model, 0, 0, None, 10.0, "auto", 0.0), StopSignal(working_time() + 10.0)
     with paused_clock():

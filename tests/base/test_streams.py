@@ -60,15 +60,10 @@ def test_streams_differ_between_seeds_roles_and_chunks_and_are_reproducible(sour
 
 
 @pytest.mark.parametrize("make", [streams.stream, streams.generator])
-@pytest.mark.parametrize(
-    ("seed", "chunk", "message"),
-    [
-        (-1, 0, "seed must be at least 0"),
-        (0, -2, "chunk must be at least 0"),
-        (0, 2**32, "chunk must be at most"),  # whose words are those of a role and a chunk
-        (0.5, 0, "seed must be a whole number"),
-    ],
-)
-def test_a_wrong_seed_or_chunk_is_refused(make: Any, seed: Any, chunk: int, message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        make(seed, chunk)
+def test_a_wrong_seed_or_chunk_is_refused(make: Any) -> None:
+    """The words of a chunk of 2³² would be those of a role and a chunk."""
+    cases = [((-1, 0), "seed must be at least 0"), ((0.5, 0), "seed must be a whole number")]
+    cases += [((0, -2), "chunk must be at least 0"), ((0, 2**32), "chunk must be at most")]
+    for given, message in cases:
+        with pytest.raises((ValueError, TypeError), match=message):
+            make(*given)

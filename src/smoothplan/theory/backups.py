@@ -15,7 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Literal, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -111,7 +111,7 @@ class SoftmaxMixture:
 
     def regulariser(self, policy: ArrayLike, states: Any = None) -> Floats:
         """max over q of ⟨π, q⟩ − F_s(q), [...], by iteration."""
-        rows, shifts, weights = self._aligned("policy", _policies(policy), states)
+        rows, shifts, weights = self._aligned("policy", policy, states)
         shape = np.broadcast_shapes(rows.shape[:-1], weights.shape[:-1])
         rows, weights = (
             np.broadcast_to(part, (*shape, part.shape[-1])).reshape(-1, part.shape[-1]) for part in (rows, weights)
@@ -126,11 +126,12 @@ class SoftmaxMixture:
                 "Use LogSumExp or OptimalTransport with a small temperature; curvature.gap_to_hard_max bounds the "
                 "difference"
             )
-        values, shifts, weights = self._aligned("q", _action_values(q), states)
+        values, shifts, weights = self._aligned("q", q, states)
         return exponentials(values, shifts, self.temperature), weights
 
-    def _aligned(self, name: str, rows: Floats, states: Any) -> tuple[Floats, Floats, Floats]:
+    def _aligned(self, name: Literal["q", "policy"], values: ArrayLike, states: Any) -> tuple[Floats, Floats, Floats]:
         """Rows [..., K], the shifts, and the weights at states that align with the rows."""
+        rows = _rows(name, values)
         shifts, weights = self.shifts(rows.shape[-1]), self.weights(states)
         if len(shifts) != rows.shape[-1]:
             raise ValueError(f"{name} must have {len(shifts)} actions along its last axis, got shape {rows.shape}")
@@ -190,18 +191,14 @@ class NoCurvatureError(TypeError):
     """A quantity that needs a smooth backup was requested from one that is not."""
 
 
-def _action_values(q: ArrayLike, actions: int | None = None, name: str = "q") -> Floats:
-    result = arguments.array(name, q)
+def _rows(name: Literal["q", "policy"], values: ArrayLike, actions: int | None = None) -> Floats:
+    """Action values or policies, [..., K]."""
+    result = arguments.array(name, values)
     if result.ndim == 0 or result.shape[-1] == 0:
         raise ValueError(f"{name} must have one entry per action along its last axis, got shape {result.shape}")
     if actions not in (None, result.shape[-1]):
         raise ValueError(f"{name} must have {actions} actions along its last axis, got shape {result.shape}")
-    return result
-
-
-def _policies(policy: ArrayLike, actions: int | None = None) -> Floats:
-    values = _action_values(policy, actions, "policy")
-    return arguments.distributions("policy", values, values.shape[-1])
+    return arguments.distributions(name, result, result.shape[-1]) if name == "policy" else result
 
 
 @dataclass(frozen=True)
@@ -226,16 +223,16 @@ class HardMax(SoftmaxMixture):
 
     def value(self, q: ArrayLike, states: Any = None) -> Floats:
         """max_a q(a), [...]."""
-        return np.asarray(_action_values(q).max(axis=-1))
+        return np.asarray(_rows("q", q).max(axis=-1))
 
     def policy(self, q: ArrayLike, states: Any = None) -> Floats:
         """The greedy policy, [..., K]: all mass on the first of the best actions."""
-        q = _action_values(q)
+        q = _rows("q", q)
         return np.asarray(np.arange(q.shape[-1]) == q.argmax(axis=-1)[..., None], dtype=np.float64)
 
     def regulariser(self, policy: ArrayLike, states: Any = None) -> Floats:
         """Zero for every policy, [...]."""
-        return np.zeros(_policies(policy).shape[:-1])
+        return np.zeros(_rows("policy", policy).shape[:-1])
 
 
 @dataclass(frozen=True)
@@ -285,7 +282,7 @@ class LogSumExp(_Tempered, SoftmaxMixture):
 
     def regulariser(self, policy: ArrayLike, states: Any = None) -> Floats:
         """−η·entropy(π), [...]."""
-        return np.asarray(-self.temperature * entropy(_policies(policy, self.actions)))
+        return np.asarray(-self.temperature * entropy(_rows("policy", policy, self.actions)))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -432,14 +429,14 @@ class Tsallis(_Tempered):
 
     def value(self, q: ArrayLike, states: Any = None) -> Floats:
         """F(q), [...]."""
-        values = _action_values(q, self.actions)
+        values = _rows("q", q, self.actions)
         policy, top = self.policy(values), values.max(axis=-1)
         gain = (policy * (values - top[..., None])).sum(axis=-1)  # less the best value, so that nothing cancels
         return np.asarray(top + gain + self.temperature / 2.0 * (1.0 - (policy**2).sum(axis=-1)))
 
     def policy(self, q: ArrayLike, states: Any = None) -> Floats:
         """∇F(q), [..., K]: the projection of q/η onto the simplex."""
-        values = _action_values(q, self.actions)
+        values = _rows("q", q, self.actions)
         # Actions below the best by 1 or more have no probability, however far they are.
         scores = np.maximum((values - values.max(axis=-1, keepdims=True)) / self.temperature, -1.0)
         ordered = -np.sort(-scores, axis=-1)
@@ -456,7 +453,7 @@ class Tsallis(_Tempered):
 
     def regulariser(self, policy: ArrayLike, states: Any = None) -> Floats:
         """−(η/2)(1 − ‖π‖²), [...]."""
-        return np.asarray(self.temperature / 2.0 * ((_policies(policy, self.actions) ** 2).sum(axis=-1) - 1.0))
+        return np.asarray(self.temperature / 2.0 * ((_rows("policy", policy, self.actions) ** 2).sum(axis=-1) - 1.0))
 
 
 def line_cost(actions: int) -> Floats:
