@@ -51,21 +51,9 @@ def new_side(graph: Graph, rules: Rules, side: int, anchor: int = -1, value: flo
     values = (graph.high[:states] if side > 0 else -graph.low[:states]) - base
     if anchor >= 0:
         values[anchor] = 0.0
-    pairs = states * rules.actions
-    return Side(
-        side,
-        anchor,
-        base,
-        values,
-        q=np.zeros(pairs),
-        bonus=np.zeros(pairs),
-        exponent=np.ones(pairs),
-        own=np.zeros(pairs),
-        ahead=np.zeros(pairs),
-        worst_case=np.zeros(outcomes),
-        moves=np.zeros(states),
-        best=np.zeros(states, dtype=np.int64),
-    )
+    q, bonus, exponent, own, ahead = np.zeros((5, states * rules.actions))
+    moves, best = np.zeros(states), np.zeros(states, dtype=np.int64)
+    return Side(side, anchor, base, values, q, bonus, exponent, own, ahead, np.zeros(outcomes), moves, best)
 
 
 @compiled

@@ -20,14 +20,7 @@ from smoothplan.base.arguments import Floats, Ints, frozen
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.streams import CALLS
 from smoothplan.bounds.rounds import BestAction, Rounds, best_action, root_intervals
-from smoothplan.graph.explorer import (
-    Draw,
-    Explorer,
-    Key,
-    PairSampler,
-    required_key,
-    searched_table,
-)
+from smoothplan.graph.explorer import Draw, Explorer, Key, PairSampler, required_key, searched_table
 from smoothplan.graph.graph import ENDED, Graph, Rules, rules_of, spans, successor_bound
 from smoothplan.models.model import Oracle, declared_values
 from smoothplan.run.chunks import Work
@@ -196,13 +189,9 @@ class SearchRun:
         return workers.in_slices(self, explore, max_calls)
 
     def explore(self, until: int, limit: int, draw: Draw, threads: int = 1) -> bool:
-        """Makes walks until a number of calls is made, or one round; returns whether the gap is within ε.
+        """Makes walks, or one round whose simulator calls `draw` makes; returns whether the gap is within ε.
 
-        Args:
-            until: no walk begins after this many calls in all.
-            limit: no call is made after this many in all; a round may use them all.
-            draw: calls the simulator for a round.
-            threads: sweep the bounds.
+        No walk begins after `until` calls in all, and no call is made after `limit`. Threads sweep bounds.
         """
         converged = self._round(limit, draw, threads)
         if converged is None:

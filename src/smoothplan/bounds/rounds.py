@@ -261,7 +261,12 @@ class Rounds:
         wanted = np.zeros(len(counts))
         for each, share in zip(gains, shares, strict=True):
             wanted = np.maximum(wanted, _shared_out(counts, *each, share * budget))
-        return _whole(wanted, min(most, int(budget)))
+        # Whole numbers near these: the remainder of rounding is carried on to the next.
+        most, total = min(most, int(budget)), float(wanted.sum())
+        if total > most:
+            wanted = wanted * (most / total)
+        ends = np.floor(np.cumsum(wanted) + 0.5).astype(np.int64)
+        return np.minimum(np.diff(ends, prepend=0), most)
 
     def _averaged(self, bracket: Bracket) -> Floats:
         """Visits of pairs, averaged over rounds, from above and from below, [2, n·K]."""
@@ -322,12 +327,3 @@ def _shared_out(counts: Ints, gain: Floats, exponent: Floats, budget: float) -> 
         middle = math.sqrt(low * high)
         low, high = (low, middle) if new(middle).sum() > budget else (middle, high)
     return new(high)
-
-
-def _whole(wanted: Floats, most: int) -> Ints:
-    """Whole numbers near these, at most `most` in all: the remainder of rounding is carried on to the next."""
-    total = float(wanted.sum())
-    if total > most:
-        wanted = wanted * (most / total)
-    ends = np.floor(np.cumsum(wanted) + 0.5).astype(np.int64)
-    return np.minimum(np.diff(ends, prepend=0), most)

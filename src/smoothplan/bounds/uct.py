@@ -123,9 +123,13 @@ TREE_STATE = np.dtype(
         ("total", np.float64),  # the return of the rollout so far
         ("weight", np.float64),  # the discount of its next reward
         ("waiting", np.bool_),  # whether an outcome is still to be absorbed
+        ("state", np.int64),  # the outcome of a sample of a simulator: the number of the next state
+        ("reward", np.float64),
+        ("end", np.bool_),  # of the episode
         # The request.
         ("until", np.int64),  # no round begins after this many calls in all
         ("limit", np.int64),  # and no call is made after this many
+        ("root", np.int64),  # the number of the root's state
     ],
     align=True,
 )
@@ -209,10 +213,6 @@ def proceed(
     loop: NDArray[np.void],
     path: Ints,
     rewards: Floats,
-    root: int,
-    state: int,
-    reward: float,
-    end: bool,
     stream: Stream,
 ) -> int:
     """Goes on with a tree search until it is `PAUSED`, is `FULL`, or waits for a `SAMPLE` of `loop.action`.
@@ -220,15 +220,13 @@ def proceed(
     Args:
         tree, rules, stream: the nodes, the constants, and the stream of the oracle.
         tables: the table to sample from; if it is empty, `SAMPLE` is returned.
-        loop: [1] of `TREE_STATE`, the request and the state of the search.
+        loop: [1] of `TREE_STATE`, the request, the state of the search, and the outcome of a sample that was asked for.
         path, rewards: [D, 2] and [D], the nodes, the actions and the rewards of the round.
-        root: the number of the root's state.
-        state, reward, end: the outcome of a sample that was asked for: the number of the next state, its reward, and
-            whether it ended the episode.
     """
     now = loop[0]
     node, depth, rolled = now.node, now.depth, now.rolled
     action, total, weight, waiting = now.action, now.total, now.weight, now.waiting
+    state, reward, end = now.state, now.reward, now.end
     while True:
         if waiting:  # absorb the outcome
             over = end
@@ -268,7 +266,7 @@ def proceed(
         waiting = False
         calls = int(stream[CALLS])
         if depth == 0:
-            node, state = 0, root
+            node, state = 0, now.root
             if calls >= now.until or tree.size[0] == len(tree.keys):
                 now.depth, now.rolled, now.waiting = 0, 0, False
                 return PAUSED if calls >= now.until else FULL
@@ -312,7 +310,6 @@ class UCTRun:
         self._first = 0 if table is None else int(root.state)  # the number of the root
         key = 0 if self.rules.open_loop else self._first * self.rules.depth
         self.tree = resized({"keys": np.array([key]), "size": np.array([1])}, FIRST_NODES, model.actions)
-        self._loop = np.zeros(1, dtype=TREE_STATE)
         self._path, self._rewards = np.zeros((depth, 2), dtype=np.int64), np.zeros(depth)
 
     def run(self, workers: Workers, display: Display) -> Status:
@@ -334,22 +331,21 @@ class UCTRun:
 
     def explore(self, until: int, limit: int) -> None:
         """Makes rounds. None begins after `until` simulator calls in all, and no call is made after `limit`."""
-        self._loop[:] = np.zeros(1, dtype=TREE_STATE)
-        self._loop["until"], self._loop["limit"] = min(until, limit), limit
-        states, number, reward, end = self._root, 0, 0.0, False
-        work = self._tables, self._loop, self._path, self._rewards, self._first
-        last = self.rules.depth - 1
+        loop, states = np.zeros(1, dtype=TREE_STATE), self._root
+        loop["until"], loop["limit"], loop["root"], now = min(until, limit), limit, self._first, loop[0]
         while True:
-            verdict = proceed(self.tree, self.rules, *work, number, reward, end, self.oracle.stream)
+            work = self._tables, loop, self._path, self._rewards, self.oracle.stream
+            verdict = proceed(self.tree, self.rules, *work)
             if verdict == FULL:
                 self.tree = resized(self.tree._asdict(), int(1.5 * len(self.tree.keys)), self.rules.actions)
             elif verdict != SAMPLE:
                 return
             else:
-                action, depth, rolled = self._loop[0].item()[:3]
-                states, reward, end = self._step(states if depth else self._root, action)
-                if self._index is not None and not (rolled or end or depth == last):
-                    number = self._index.number(states[0])
+                action, depth, rolled = now.item()[:3]
+                states, now["reward"], end = self._step(states if depth else self._root, action)
+                now["end"] = end
+                if self._index is not None and not (rolled or end or depth == self.rules.depth - 1):
+                    now["state"] = self._index.number(states[0])
 
     def _step(self, states: States, action: int) -> tuple[States, float, bool]:
         """One simulator call, at states [1, ...]."""

@@ -18,16 +18,7 @@ from smoothplan.base.compiling import compiled
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.streams import CALLS
 from smoothplan.graph import sets, walks
-from smoothplan.graph.graph import (
-    BY_OUTCOME,
-    ENDED,
-    Graph,
-    Rules,
-    Workspace,
-    discovered,
-    resized,
-    used,
-)
+from smoothplan.graph.graph import BY_OUTCOME, ENDED, Graph, Rules, Workspace, discovered, resized, used
 from smoothplan.models.model import ModelError, Oracle, States
 from smoothplan.models.tabular import OUTCOME, Tables, TabularModel
 from smoothplan.run.chunks import Chunk, Outcome
@@ -266,7 +257,7 @@ class Explorer:
     # Walks
 
     def explore(self, epsilon: float, until: int, rounds: int, limit: int | None = None) -> bool:
-        """Samples along walks; returns whether the intervals at the root leave a gap of at most ε.
+        """Samples along at most `rounds` walks; returns whether the intervals at the root leave a gap of at most ε.
 
         Args:
             epsilon: ε.
@@ -281,12 +272,10 @@ class Explorer:
         return self._proceed(None, start=-1, epsilon=epsilon, until=min(until, limit), limit=limit, rounds=rounds)
 
     def survey(self, q: Floats, start: int, until: int) -> None:
-        """Samples for estimates, along walks from the state `start` that follow estimates. Counts must be pooled.
+        """Samples for estimates, along walks from the state numbered `start`. Counts must be pooled.
 
-        Args:
-            q: estimates of the action values that walks follow, [n, K], of the first n discovered states; read-only.
-            start: the number of a state.
-            until: the largest number of simulator calls in all; fewer are made if nothing is left to learn.
+        Walks follow q, estimates of the action values of the first n discovered states, [n, K], read-only. At most
+        `until` simulator calls are made in all; fewer if nothing is left to learn.
         """
         self._proceed(q, start=start, until=until)
 

@@ -293,10 +293,3 @@ def make_room(graph: Graph, rules: Rules, entry: int, more: int, room: Floats) -
 def pair_at(rules: Rules, state: int, stage: int, action: int) -> int:
     """The entry of the statistics of a pair."""
     return (state * rules.records + min(stage, rules.records - 1)) * rules.actions + action
-
-
-def outcomes_of(pairs: NDArray[np.void]) -> Ints:
-    """The entries of the outcomes of pairs [m], pair by pair."""
-    seen = pairs["seen"]
-    behind = np.cumsum(seen)
-    return np.asarray(np.arange(int(seen.sum())) + np.repeat(pairs["start"] - (behind - seen), seen))

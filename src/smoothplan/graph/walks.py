@@ -22,17 +22,7 @@ from smoothplan.base.compiling import compiled
 from smoothplan.base.streams import CALLS, Stream, uniform
 from smoothplan.confidence.means import compiled_leaders
 from smoothplan.graph.graph import ENDED, VARYING, Graph, Rules, Workspace, discovered, make_room, pair_at
-from smoothplan.graph.sets import (
-    FULL,
-    POLICY,
-    RECORDED,
-    back_up,
-    fill,
-    record,
-    refresh,
-    slack,
-    sweep,
-)
+from smoothplan.graph.sets import FULL, POLICY, RECORDED, back_up, fill, record, refresh, slack, sweep
 from smoothplan.models.tabular import Tables, draw
 from smoothplan.theory.softmaxes import draw_action, draw_column
 
