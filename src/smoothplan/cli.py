@@ -23,7 +23,7 @@ import smoothplan
 from smoothplan import specs
 from smoothplan.base.arguments import shown
 from smoothplan.base.records import Record, to_json
-from smoothplan.decide.unregularised import choose, is_long
+from smoothplan.decide.unregularised import choose_planner, is_long
 from smoothplan.models import GenerativeModel, SimulatorError, TabularModel
 from smoothplan.recursive.schedule import Scheduled
 from smoothplan.report import aligned, listed, plan_summary
@@ -117,7 +117,8 @@ def plan(
     else:
         if planner is None and is_long(model):
             given = None if backup is None else specs.build_backup(backup, model.actions)
-            made, options["max_calls"], chosen = choose(model, given, options["max_calls"], options["max_seconds"])
+            limits = options["max_calls"], options["max_seconds"]
+            made, options["max_calls"], chosen = choose_planner(model, given, *limits)
         else:
             made = _planner(planner or specs.DEFAULT_PLANNER, backup, model)
         if exact and getattr(made, "tail", "honest") == "zero":

@@ -21,8 +21,6 @@ from smoothplan.recursive.schedule import Forecast
 from smoothplan.run.plan import PlanResult
 from smoothplan.run.records import LONG_HORIZONS, REFUSED_CALLS, GapDetails, ReferenceDetails, Support, within
 
-Interval = tuple[float, float]
-
 COLOURS = ("#3987c9", "#d9731a", "#1f9e78", "#c0639b", "#b58a12", "#8f6bc0", "#5aa7d6", "#8a8f98")
 """Of planners; the first two also of intervals and marks, the last of context. Visible on white and on black."""
 
@@ -136,7 +134,7 @@ def _plan_lines(result: PlanResult, price: int | None, truth: float | None) -> I
     yield "status", statuses[result.status]
 
 
-def _bounds(interval: Interval, support: Support, sure: str) -> str:
+def _bounds(interval: tuple[float, float], support: Support, sure: str) -> str:
     """An interval and its basis."""
     low, high = (f"{end:.6g}" for end in interval)
     if support == "lower":
@@ -327,7 +325,7 @@ class Row(NamedTuple):
     name: str
     point: float  # an estimate
     error: float | None = None  # its standard error
-    interval: Interval | None = None
+    interval: tuple[float, float] | None = None
     support: Support = "proved"  # of the interval
     chosen: bool = False
 
@@ -369,7 +367,7 @@ def _actions(found: PlanResult | Decision, errors: Sequence[float | None], suppo
             yield Row(f"action {name}", q, error, interval, support, action == found.action)
 
 
-def window(rows: Iterable[Row]) -> Interval:
+def window(rows: Iterable[Row]) -> tuple[float, float]:
     """The part of the axis that is shown at first.
 
     Estimates stay distinguishable even if an interval is a thousand times wider than their differences: a bar widens

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
-from smoothplan.decide.unregularised import choose, is_long, smooth_backup, width
+from smoothplan.decide.unregularised import choose_planner, is_long, smooth_backup, width
 from smoothplan.theory import curvature, exact
 from smoothplan.theory.backups import discrete_cost, line_cost, ring_cost
 from smoothplan.theory.curvature import gap_of_values
@@ -157,7 +157,7 @@ def test_a_plan_for_a_random_policy_says_so_first() -> None:
 def test_without_a_planner_one_is_chosen_and_ends() -> None:
     model = sp.models.chain(discount=0.95)
     found = sp.plan_unregularised(model, bias=0.5)
-    assert found.calls <= (choose(model)[1] or 0)
+    assert found.calls <= (choose_planner(model)[1] or 0)
     assert found.interval[0] <= exact.solve(model, sp.HardMax()).values[0] <= found.interval[1]
     few = sp.plan_unregularised(model, bias=0.5, max_calls=5000)
     assert few.calls <= 5000
@@ -190,7 +190,7 @@ def test_no_clock_decides_the_limit_on_calls() -> None:
         raise AssertionError("a choice must not call the simulator")
 
     model = sp.VectorModel(never, actions=2, discount=0.99, reward_range=(0, 1), initial_state=[0.0])
-    _, limit, reasons = choose(model)
+    _, limit, reasons = choose_planner(model)
     assert limit == 200_000
     assert reasons["limit"].startswith("200,000 simulator calls, for a simulator in Python; max_calls=N")
-    assert choose(sp.models.chain())[1] == 2_000_000
+    assert choose_planner(sp.models.chain())[1] == 2_000_000

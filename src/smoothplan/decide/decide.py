@@ -31,7 +31,7 @@ from smoothplan.theory.backups import HardMax
 
 USUAL_CALLS = 100_000  # simulator calls, if neither calls nor seconds are given
 USUAL_EPSILON = 0.001  # the gap to prove by default, as a fraction of the width of the interval of all values
-REFERENCE_SHARE = 0.5  # the share of the budget for a reference, search included
+PREPARATION_SHARE = 0.5  # the share of the budget for a reference, search included
 WALK_CALLS = 512  # simulator calls that show whether states of real numbers recur
 POOR = 0.1  # the error of a reference that deserves a warning, as a fraction of the value
 # The search for a certificate ends after a trial if it seems to take this many times the budget. The first estimates of
@@ -209,7 +209,7 @@ class DecisionRun:
             Stopped: time is up.
         """
         root, model = self.root, self.root.model
-        limit = None if root.max_calls is None else int(REFERENCE_SHARE * root.max_calls)
+        limit = None if root.max_calls is None else int(PREPARATION_SHARE * root.max_calls)
         if self._maker.reference is not None or limit == 0:
             return
         kind = np.asarray(root.state).dtype.kind
@@ -247,7 +247,7 @@ class DecisionRun:
         if limit is not None:
             return {"calls": (trial_calls(limit) if trial else limit) - self.calls}
         assert self.root.max_seconds is not None
-        return {"until": self.root.begun + REFERENCE_SHARE * (0.1 if trial else 1.0) * self.root.max_seconds}
+        return {"until": self.root.begun + PREPARATION_SHARE * (0.1 if trial else 1.0) * self.root.max_seconds}
 
     def compare(self, workers: Workers) -> None:
         """Races the actions by what is left of the budget, if there is a reference.

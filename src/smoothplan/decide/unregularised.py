@@ -45,8 +45,8 @@ def plan_unregularised(
         state: where to plan; the model's initial state by default.
         bias: the tolerated difference of values. It widens the interval by at most as much, and by half as much again
             if costs have either sign.
-        planner: from the backup to a planner. By default `choose` makes one, which proves a lower bound only, and a
-            limit on calls if no limit is given.
+        planner: from the backup to a planner. By default `choose_planner` makes one, which proves a lower bound only,
+            and a limit on calls if no limit is given.
         cost: costs [K, K] of an optimal-transport backup; by default the backup is `LogSumExp`.
         max_calls: as for `plan`.
         max_seconds: as for `plan`.
@@ -66,7 +66,7 @@ def plan_unregularised(
     backup = smooth_backup(model, arguments.positive("bias", bias), cost)
     reasons = {"backup": f"{_spec(backup)}, for a bias of at most {bias:g}"}
     if planner is None:
-        made, max_calls, chosen = choose(model, backup, max_calls, max_seconds)
+        made, max_calls, chosen = choose_planner(model, backup, max_calls, max_seconds)
         reasons |= chosen
     else:
         made = planner(backup)
@@ -113,7 +113,7 @@ def _spec(backup: Backup) -> str:
     return f"lse:temperature={backup.temperature:.3g}"
 
 
-def choose(
+def choose_planner(
     model: GenerativeModel, backup: Backup | None = None, max_calls: int | None = None, max_seconds: float | None = None
 ) -> tuple[Planner, int | None, dict[str, str]]:
     """A planner for a long horizon that ends in seconds: chains of order 1 around a reference from the simulator.
