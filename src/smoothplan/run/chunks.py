@@ -28,30 +28,19 @@ T = TypeVar("T")
 
 
 class ClusterError(RuntimeError):
-    """The cluster is gone.
+    """The cluster is gone."""
 
-    Attributes:
-        partial: the result of the run so far, if there was one.
-    """
-
-    partial: Any = None
+    partial: Any = None  # the result of the run so far, if there was one
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Sums over independent samples.
+    """Sums over independent samples."""
 
-    Args:
-        samples: the number of samples.
-        total: their sum.
-        squares: the sum of their squares.
-        more: further sums, which only the engine and its planner know.
-    """
-
-    samples: int = 0
+    samples: int = 0  # their number
     total: float = 0.0
-    squares: float = 0.0
-    more: tuple[float, ...] = ()
+    squares: float = 0.0  # the sum of their squares
+    more: tuple[float, ...] = ()  # further sums, which only the engine and its planner know
 
     def __add__(self, other: "Sums") -> "Sums":
         more = tuple(one + two for one, two in zip_longest(self.more, other.more, fillvalue=0))
@@ -101,26 +90,15 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """An engine at a root. The outcome of a chunk depends on nothing else, wherever it is computed.
+    """An engine at a root. The outcome of a chunk depends on nothing else, wherever it is computed."""
 
-    Args:
-        engine: has the methods that chunks name, and keeps nothing between calls. It is `compiled` if threads can run
-            it in parallel; a simulator in Python needs processes.
-        model: the simulator.
-        state: the root.
-        seed: of the run.
-        about: distinguishes it from other work of the same run, and of other runs with the same chunk numbers.
-        kept: whether outcomes are written to a checkpoint; a search keeps its own as part of its state.
-        role: of the streams that chunks draw from.
-    """
-
-    engine: Any
+    engine: Any  # has the methods that chunks name; `compiled` if threads can run it, while Python needs processes
     model: GenerativeModel
-    state: Any
-    seed: int
-    about: str = ""
-    kept: bool = True
-    role: Role = "samples"
+    state: Any  # the root
+    seed: int  # of the run
+    about: str = ""  # distinguishes it from other work of the same run, and of other runs with the same chunk numbers
+    kept: bool = True  # whether outcomes are written to a checkpoint; a search keeps its own as part of its state
+    role: Role = "samples"  # of the streams that chunks draw from
 
     def each(
         self, chunks: Iterable[Chunk[Any]], around: Callable[[Chunk[Any]], AbstractContextManager[Any]] = nullcontext

@@ -33,10 +33,7 @@ from smoothplan.theory.backups import depends_on_state
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class PlanResult(Record, Snapshot):
-    """The result of a run.
-
-    The interval contains the value with probability at least 1 − δ, whatever stopped the run.
-    """
+    """The result of a run. Its interval contains the value with probability at least 1 − δ, whatever stopped it."""
 
     policy: Floats  # ∇F(q), [K]
     seconds: float
@@ -96,9 +93,8 @@ def plan(
             unless a limit on time, a signal or an error ends it. docs/long-runs.md lists the other conditions.
         max_calls: a limit on the simulator calls that the result rests on. Giving one also allows a run whose forecast
             is hopeless.
-        max_seconds: a limit on time. Work in progress is then discarded. Compiling code, which happens once, and
-            loading it do not count, except in processes of Dask. With a limit the result may depend on the machine,
-            even if the run ends before: making a reference takes a share of the time.
+        max_seconds: a limit on time, without compiling and loading code in this process. Work in progress is then
+            discarded. With a limit the result may depend on the machine: making a reference takes a share of the time.
         workers: a number: threads for compiled engines, processes of Dask for simulators in Python; 1 is this thread.
             Or the address of a Dask scheduler ("tcp://..."), or a Dask client.
         checkpoint: a file. Finished work is written there, and a run that finds its own file continues from it.
@@ -106,8 +102,7 @@ def plan(
             are then computed in processes of Dask, even with one worker. Simulator calls that this process makes one
             after the other, such as those of the walks of a search, are limited each instead.
         worker_memory: bytes that a process on this machine may use; a fair share of the machine's memory by default.
-            Giving it also has chunks computed in processes. It does not limit simulator calls in this process: those of
-            searches, and of a reference that is made first.
+            Chunks are then computed in processes. Searches, and makers of references, are not limited.
         progress: True to show the shrinking interval, speed and time left on standard error, "json" for JSON lines.
         engine: "compiled" for tabular and jitted models, "batched" for any; by default whichever is faster.
 

@@ -194,8 +194,9 @@ class Display(AbstractContextManager["Display"]):
             text += f", value in [{low:.4f}, {high:.4f}]"
             if self._epsilon and math.isfinite(high - low):
                 # As if the width of the interval were proportional to 1/√calls.
-                ends.append(self._calls * max((high - low) / (2.0 * self._epsilon), 1.0) ** 2)
-        known = [end for end in ends if end is not None]
+                ratio = max((high - low) / (2.0 * self._epsilon), 1.0)
+                ends.append(self._calls * ratio * ratio)
+        known = [end for end in ends if end is not None and end < math.inf]
         task.total = max(min(known), self._calls) if known else None
         task.finished_time = None  # for Rich: an estimate that is reached may grow again
         task.fields["text"] = f"{text} {self._detail}".rstrip()

@@ -188,10 +188,7 @@ class ReferenceDetails:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Snapshot:
-    """The result of a run so far.
-
-    The interval contains the value with probability at least 1 − δ, at all times at once.
-    """
+    """The result of a run so far. At all times at once, its interval contains the value with probability 1 − δ."""
 
     value: float  # the point estimate, within the interval
     interval: tuple[float, float]
@@ -209,11 +206,7 @@ class Run(Protocol):
     """A run of a planner at a root. Its result is valid whenever it ends."""
 
     def run(self, workers: Workers, display: Display) -> Status:
-        """Samples until the run is within ε or a limit on calls is reached; returns why it ended.
-
-        Raises:
-            Stopped: time is up, or the user wants it to end.
-        """
+        """Samples until the run is within ε or a limit on calls is reached, or `Stopped`; returns why it ended."""
 
     def result(self) -> Snapshot:
         """The result so far. It may be called at any time."""
