@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 import smoothplan as sp
 from smoothplan.models import from_gymnasium
-from smoothplan.models.gymnasium import notes, state_of
+from smoothplan.models.gymnasium import copies_of, notes, state_of
 from tests.models.test_gymnasium import InPlace, doubled
 
 CARDS = {card: (4 if card == 10 else 1) / 13 for card in range(1, 11)}
@@ -88,11 +88,6 @@ class Dungeon(gymnasium.Env[Any, Any]):
         """A method, which `dealt` holds."""
 
 
-def rebuilt(model: sp.GenerativeModel, state: Any) -> Any:
-    """The environment that a state stands for."""
-    return model.step.scalar.rebuilt(state, np.random.default_rng(0))  # type: ignore[attr-defined]
-
-
 @pytest.fixture(scope="module")
 def dungeon() -> sp.GenerativeModel:
     real = Dungeon()
@@ -103,8 +98,8 @@ def dungeon() -> sp.GenerativeModel:
 
 def test_a_copy_is_all_of_the_environment(dungeon: sp.GenerativeModel) -> None:
     """Its construction has compared it with the real environment, step by step; here is what that would not notice."""
-    real, model = Dungeon(), dungeon
-    assert "copies of Dungeon, states of" in repr(model)
+    real, model, copies = Dungeon(), dungeon, copies_of(dungeon)
+    assert copies is not None
     real.reset(seed=1)
     states = [state_of(model, real)]
     for action in (4, 5, 6, 4):
@@ -112,7 +107,7 @@ def test_a_copy_is_all_of_the_environment(dungeon: sp.GenerativeModel) -> None:
         states.append(state_of(model, real))
     assert len({state.tobytes() for state in states}) == 5
     for state in states:
-        copied = rebuilt(model, state)
+        copied = copies.rebuilt(state, np.random.default_rng(0))
         np.testing.assert_array_equal(state_of(model, copied), state)
         assert copied.self is copied
         assert copied.first.map is copied.map

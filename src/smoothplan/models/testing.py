@@ -52,12 +52,15 @@ class Examination:
         if self.first.ndim == 0 or len(self.first) == 0:
             raise ValueError(f"states must be a batch [n, ...] of at least one state, got shape {self.first.shape}")
         self.rounds = arguments.whole("rounds", self.rounds)
+        # Random plays: steps that leave a twentieth of the value, at most, and as many plays as take about a second.
+        discount = self.model.discount
+        self.steps = 1 if discount == 0.0 else min(math.ceil(math.log(0.05) / math.log(discount)), 600)
+        self.plays = 0 if declared_values(self.model) is None else max(32, min(20_000 // self.steps, 4_000))
 
     @property
     def most_calls(self) -> int:
         """An upper bound on its simulator calls."""
-        played = 0 if declared_values(self.model) is None else math.prod(_plays(self.model.discount))
-        return self.rounds * (3 * self.walkers + self.repeats) + played
+        return self.rounds * (3 * self.walkers + self.repeats) + self.steps * self.plays
 
     def run(self) -> ModelReport:
         """Raises `ModelError` at the first broken promise."""
@@ -128,7 +131,7 @@ class Examination:
         if declared is None:
             return
         discount, (least, most) = self.model.discount, possible_returns(self.model)
-        steps, count = _plays(discount)
+        steps, count = self.steps, self.plays
         choices = streams.generator(self.seed, 1 + 2 * self.rounds)
         states, going_on, totals = self.first[np.arange(count) % len(self.first)], np.arange(count), np.zeros(count)
         for step in range(steps):
@@ -143,9 +146,3 @@ class Examination:
                 f"value_range={declared} is too low: random actions earn {totals.mean():.6g} on average from state "
                 f"{self.first[0].tolist()}{' and others' if len(self.first) > 1 else ''}, and surely {sure:.6g}"
             )
-
-
-def _plays(discount: float) -> tuple[int, int]:
-    """Steps that leave a twentieth of the value, at most, and the number of random plays that take about a second."""
-    steps = 1 if discount == 0.0 else min(math.ceil(math.log(0.05) / math.log(discount)), 600)
-    return steps, max(32, min(20_000 // steps, 4_000))
