@@ -97,7 +97,8 @@ def test_costs_of_either_sign_move_no_value_further_than_the_bias(name: str, see
     """And the gap contains the difference of exact values, under any backup."""
     model, rng, bias = MODELS[name](seed), np.random.default_rng(seed), 0.5
     costs = rng.uniform(-0.5, 1.0, (model.actions, model.actions))  # or the least may have the larger size
-    kept = [smooth_backup(model, bias, cost) for cost in (None, costs, 0.2 * costs - 0.1, ring_cost(model.actions))]
+    given = (None, costs, 0.2 * costs - 0.1, 0.0 * costs, ring_cost(model.actions))
+    kept = [smooth_backup(model, bias, cost) for cost in given]
     others: list[Any] = [
         sp.LogSumExp(0.2, model.actions),
         sp.OptimalTransport(cost=costs, tau=0.3, lam=0.4),

@@ -199,22 +199,6 @@ def test_gap_to_hard_max_is_sharp(actions: int) -> None:
         assert max(gaps) == pytest.approx(high, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("bias", [0.5, 0.05])
-def test_smoothing_keeps_its_promise(name: str, bias: float) -> None:
-    model = MODELS[name]()
-    hard = exact.solve(model, HardMax(), 1e-9).values
-    tau, lam = curvature.smoothing_for_bias(bias, model.discount, model.actions)
-    assert tau * lam * math.log(model.actions) == pytest.approx((1 - model.discount) * bias)
-    soft = exact.solve(model, LogSumExp(tau * lam), 1e-9).values
-    assert np.abs(soft - hard).max() <= bias + 1e-8
-
-    tau, lam = curvature.smoothing_for_bias(bias, model.discount, model.actions, cost_max=3.0)
-    assert tau * (3.0 + lam * math.log(model.actions)) == pytest.approx((1 - model.discount) * bias)
-    smooth = exact.solve(model, OptimalTransport(cost=3.0 * line_cost(model.actions), tau=tau, lam=lam), 1e-9).values
-    assert np.abs(smooth - hard).max() <= bias + 1e-8
-
-
 # Errors
 
 OT = OptimalTransport(cost=line_cost(2), tau=1.0, lam=0.5)
@@ -226,8 +210,6 @@ OT = OptimalTransport(cost=line_cost(2), tau=1.0, lam=0.5)
         (lambda: curvature.remainder_constant(4, 1.0), "beta must be at most 3, got 4"),
         (lambda: curvature.value_interval(models.chain(), transports(3, 1)[0]), "actions is 2 but .* has 3 actions"),
         (lambda: curvature.gap_to_hard_max(OT, 3), "actions is 3 but .* has 2 actions"),
-        (lambda: curvature.smoothing_for_bias(0, 0.9, 2), "bias must be greater than 0, got 0"),
-        (lambda: curvature.smoothing_for_bias(1, 0.9, 1), "actions must be at least 2, got 1"),
         (lambda: curvature.reference_bias(3, 0.1, 0.3, 0.9), "order must be at most 2, got 3"),
         (lambda: curvature.reference_bias(2, -0.1, 0.3, 0.9), r"error_range must be at least 0, got -0\.1"),
         (lambda: curvature.reference_bias(2, 0.1, 0.0, 0.9), r"temperature must be greater than 0, got 0\.0"),

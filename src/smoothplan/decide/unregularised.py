@@ -3,6 +3,7 @@
 The bias of a smooth backup is bounded, and the interval accounts for it.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -92,18 +93,24 @@ def plan_unregularised(
 def smooth_backup(model: GenerativeModel, bias: float | None = None, cost: Any = None) -> Backup:
     """A backup whose optimal values are within a bias of the unregularised ones: by default the smoothest `LogSumExp`.
 
+    Its τ and λ satisfy τ(max|C| + λ log K) = (1−γ)·bias (Proposition 6.16). Half goes to costs, if there are any.
+
     Args:
         model: the simulator.
         bias: the tolerated difference of values; by default a thousandth of the width of their interval.
         cost: costs [K, K] for an optimal-transport backup; by default the backup is `LogSumExp`.
     """
     bias = 1e-3 * width(model) if bias is None else bias
-    actions = max(model.actions, 2)  # one action has no regularisation, at any temperature
+    budget = bias * (1.0 - model.discount)
+    temperature = budget / math.log(max(model.actions, 2))  # one action has no regularisation, at any temperature
     if cost is None:
-        return LogSumExp(curvature.smoothing_for_bias(bias, model.discount, actions)[0], model.actions)
+        return LogSumExp(temperature, model.actions)
     costs = np.asarray(cost, dtype=np.float64)
-    tau, lam = curvature.smoothing_for_bias(bias, model.discount, actions, float(np.abs(costs).max(initial=0.0)))
-    return OptimalTransport(cost=costs, tau=tau, lam=lam)
+    largest = float(np.abs(costs).max(initial=0.0))
+    if largest == 0.0:
+        return OptimalTransport(cost=costs, tau=temperature, lam=1.0)
+    tau = 0.5 * budget / largest
+    return OptimalTransport(cost=costs, tau=tau, lam=0.5 * temperature / tau)
 
 
 def _spec(backup: Backup) -> str:

@@ -191,24 +191,6 @@ def gap_of_values(model: GenerativeModel, backup: Backup) -> Interval:
     return _with_the_end(model, low, high)
 
 
-def smoothing_for_bias(bias: float, discount: float, actions: int, cost_max: float = 0.0) -> tuple[float, float]:
-    """(τ, λ) whose optimal value is within `bias` of the unregularised one: τ(C_max + λ log K) = (1−γ)·bias.
-
-    Args:
-        bias: the tolerated difference of values. One half is spent on the costs, the other on the temperature.
-        discount: γ.
-        actions: K, at least 2.
-        cost_max: max|C|; 0 for the entropy backup, whose temperature τλ may then spend all of the bias.
-    """
-    gamma = arguments.number("discount", discount, least=0.0, below=1.0)
-    budget = arguments.positive("bias", bias) * (1.0 - gamma)
-    temperature = budget / math.log(arguments.whole("actions", actions, least=2))
-    if arguments.number("cost_max", cost_max, least=0.0) == 0.0:
-        return temperature, 1.0
-    tau = 0.5 * budget / cost_max
-    return tau, 0.5 * temperature / tau
-
-
 @dataclass(frozen=True)
 class Problem:
     """The facts about a model and a backup that certificates use."""
