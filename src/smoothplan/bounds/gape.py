@@ -250,7 +250,7 @@ class SearchRun:
     def progress(self) -> GapProgress:
         """How far the identification of the best action is."""
         explorer, rounds, proved = self.explorer, self.rounds, self.proved
-        width, price = float(explorer.rules.span_high[0] - explorer.rules.span_low[0]), None
+        price = None
         if self.calls > 0 and 0.0 < self.epsilon < proved.gap:
             with suppress(OverflowError):  # more than a float can count: no estimate
                 decay = (math.log(proved.gap) - math.log(self.epsilon)) / rounds.exponent
@@ -259,7 +259,7 @@ class SearchRun:
             Bottleneck(explorer.state(int(entry) // explorer.rules.actions), int(entry) % explorer.rules.actions, share)
             for entry, share in rounds.bottlenecks.tolist()
         )
-        fraction = proved.gap / width if width > 0.0 else 0.0
+        fraction = proved.gap / rounds.width if rounds.width > 0.0 else 0.0
         return GapProgress(proved.gap, fraction, price, proved is rounds.proved, bottlenecks)
 
     def result(self) -> Snapshot:

@@ -95,7 +95,7 @@ class Bracket(NamedTuple):
 
 KEPT = (
     *("proved", "differences", "exponent", "bottlenecks", "anchor"),
-    *("_on", "_mark", "_compared", "_anchored", "_relative", "_growth", "_visits", "_relative_visits"),
+    *("_on", "_mark", "_compared", "_anchored", "_relative", "_growth", "_visits"),
 )
 """Attributes of `Rounds` that a checkpoint keeps."""
 
@@ -111,6 +111,7 @@ class Rounds:
         anchor: the number of the state that relative bounds refer to.
         proved: the best proof by relative bounds so far; its gap is infinite before there is any.
         differences: estimates of the root's action values by relative bounds, less their mean, [K]; empty before.
+        width: of the interval of all values.
         values: bounds of all values by the last sweeps, from below and from above, [2, n].
         exponent: ξ, if the gap falls about like calls^(−ξ).
         bottlenecks: the pairs that hold up the gap, by their entries, and the estimated share of each, [m, 2].
@@ -120,7 +121,7 @@ class Rounds:
         self._explorer, rules = explorer, explorer.rules
         self._by_state = depends_on_state(explorer.backup)
         self._possible = rules.endless and rules.focused and is_mixture(explorer.backup)
-        self._width = float(rules.span_high[0] - rules.span_low[0])  # of the interval of all values
+        self.width = float(rules.span_high[0] - rules.span_low[0])
         self.proved = BestAction(0, 0, math.inf)
         self.differences = np.zeros(0)
         self.values = np.zeros((2, 0))
@@ -133,8 +134,7 @@ class Rounds:
         self._anchored = 0  # calls when it was chosen
         self._relative = False  # whether relative bounds were better then
         self._growth = SHARING.growth[0]  # of the last round
-        self._visits = np.zeros((2, 0))  # averages from above and from below, [2, n·K]
-        self._relative_visits = np.zeros((2, 0))  # by relative bounds
+        self._visits = np.zeros((2, 2, 0))  # averages by absolute and by relative bounds, [2, 2, n·K]
 
     def take_over(self, calls: int) -> bool:
         """Whether the next samples are those of a round: few pairs are new."""
@@ -203,7 +203,7 @@ class Rounds:
     def _tolerance(self, epsilon: float) -> float:
         """The accuracy that converged values need."""
         gap = best_action(root_intervals(self._explorer)[None]).gap
-        return SHARING.accuracy * max(epsilon, gap, 1e-9 * self._width)
+        return SHARING.accuracy * max(epsilon, gap, 1e-9 * self.width)
 
     def _brackets(self, tolerance: float, wanted: Iterable[tuple[int, float, float]], threads: int) -> list[Bracket]:
         """Converged bounds for anchors, each with an interval of its value, by a number of threads."""
@@ -235,8 +235,8 @@ class Rounds:
         gains = []  # of samples of each pair, visits·ξ·bonus, and its ξ; [n·K] each
         for bracket in brackets:
             visits, (upper, lower, _) = self._averaged(bracket), bracket
-            exponents, bonuses = np.stack([upper.exponent, lower.exponent]), np.stack([upper.bonus, lower.bonus])
-            bonuses = np.minimum(bonuses, self._width)
+            exponents = np.stack([upper.exponent, lower.exponent])
+            bonuses = np.minimum([upper.bonus, lower.bonus], self.width)
             parts = visits * exponents * bonuses
             gain, weighted = parts.sum(axis=0), (parts * exponents).sum(axis=0)
             gains.append((gain, np.divide(weighted, gain, out=np.full_like(gain, 0.5), where=gain > 0.0)))
@@ -256,10 +256,10 @@ class Rounds:
         if gap < epsilon * (1.0 + growth) ** self.exponent:  # less is enough
             growth = max((gap / epsilon) ** (1.0 / self.exponent) - 1.0, small / 2.0)
         budget = max(growth * calls, float(self._explorer.rules.actions))
-        shares = [1.0] if len(brackets) == 1 else [1.0 - SHARING.absolute_share, SHARING.absolute_share]
+        split = [1.0] if len(brackets) == 1 else [1.0 - SHARING.absolute_share, SHARING.absolute_share]
         counts = graph.pairs["count"][: len(brackets[0].upper.q)]
         wanted = np.zeros(len(counts))
-        for each, share in zip(gains, shares, strict=True):
+        for each, share in zip(gains, split, strict=True):
             wanted = np.maximum(wanted, _shared_out(counts, *each, share * budget))
         # Whole numbers near these: the remainder of rounding is carried on to the next.
         most, total = min(most, int(budget)), float(wanted.sum())
@@ -270,13 +270,13 @@ class Rounds:
 
     def _averaged(self, bracket: Bracket) -> Floats:
         """Visits of pairs, averaged over rounds, from above and from below, [2, n·K]."""
-        visits, name = self._new_visits(bracket), "_relative_visits" if bracket.upper.anchor >= 0 else "_visits"
-        before: Floats = getattr(self, name)
-        if before.size:
+        visits, kind, before = self._new_visits(bracket), int(bracket.upper.anchor >= 0), self._visits
+        self._visits = np.zeros((2, *visits.shape))
+        self._visits[..., : before.shape[2]] = before
+        if before[kind].any():
             memory = SHARING.memory ** (self._growth / SHARING.growth[0])
-            visits *= 1.0 - memory
-            visits[:, : before.shape[1]] += memory * before
-        setattr(self, name, visits)
+            visits = (1.0 - memory) * visits + memory * self._visits[kind]
+        self._visits[kind] = visits
         return visits
 
     def _new_visits(self, bracket: Bracket) -> Floats:
