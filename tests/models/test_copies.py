@@ -7,7 +7,6 @@ import threading
 import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
@@ -21,10 +20,6 @@ from smoothplan.models.gymnasium import copies_of, notes, state_of
 from tests.models.test_gymnasium import InPlace, doubled
 
 CARDS = {card: (4 if card == 10 else 1) / 13 for card in range(1, 11)}
-
-
-class Colour(Enum):
-    RED = 1
 
 
 class Place(NamedTuple):
@@ -65,7 +60,7 @@ class Dungeon(gymnasium.Env[Any, Any]):
         self.first.friend, second.friend = second, self.first
         self.near, self.dealt = self.doors["door 3"], [self.doors["door 4"], self.deal, self.np_random.integers]
         self.keys, self.last = {"gold"}, deque([1.5, -0.0], maxlen=3)
-        self.colour, self.count, self.self, self.größe = Colour.RED, np.int64(0), self, "klein"
+        self.count, self.self, self.größe = np.int64(0), self, "klein"
         return 0, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -100,6 +95,7 @@ def test_a_copy_is_all_of_the_environment(dungeon: sp.GenerativeModel) -> None:
     """Its construction has compared it with the real environment, step by step; here is what that would not notice."""
     real, model, copies = Dungeon(), dungeon, copies_of(dungeon)
     assert copies is not None
+    assert "copies of Dungeon, states of" in repr(model)
     real.reset(seed=1)
     states = [state_of(model, real)]
     for action in (4, 5, 6, 4):
@@ -111,7 +107,6 @@ def test_a_copy_is_all_of_the_environment(dungeon: sp.GenerativeModel) -> None:
         np.testing.assert_array_equal(state_of(model, copied), state)
         assert copied.self is copied
         assert copied.first.map is copied.map
-        assert copied.colour is Colour.RED
         assert copied.first.random is copied.np_random
     assert len(states[0]) < 2_000  # what has not changed since the reset hardly counts
     again = Dungeon()
@@ -128,7 +123,6 @@ def test_equal_content_has_equal_bytes(dungeon: sp.GenerativeModel) -> None:
         real.reset(seed=0)
         real.keys = {f"{key}{8 * n}" for n in range(8) for key in keys}
     two.place = Place(*(int(text) for text in "11"))
-    two.colour = Colour["RED"]
     assert two.place is not two.start
     np.testing.assert_array_equal(state_of(model, one), state_of(model, two))
     two.last = deque([1.5, 0.0], maxlen=3)  # −0.0 is another number, 1 / x says

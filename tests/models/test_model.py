@@ -55,8 +55,7 @@ def test_declarations_are_canonical_and_frozen() -> None:
     start[:] = 9.0
     assert (declared.actions, declared.discount, declared.reward_range) == (2, 0.0, (0.0, 1.0))
     assert (declared.reward_kind, declared.max_successors, declared.terminates) == ("bounded", 3, True)
-    assert declared.initial_state.tolist() == [0.0, 1.0]
-    assert not declared.initial_state.flags.writeable
+    assert (declared.initial_state.tolist(), declared.initial_state.flags.writeable) == ([0.0, 1.0], False)
     with pytest.raises(AttributeError):
         declared.actions = 3  # type: ignore[misc]
 

@@ -187,8 +187,3 @@ def test_sysadmin_has_the_distribution_of_its_definition(seed: int) -> None:
         statistic = ((counts - expected) ** 2 / np.maximum(expected, 1.0)).sum()
         assert statistic < stats.chi2.isf(FALSE_ALARM / 80, likely.sum())
         np.testing.assert_allclose(found.rewards, np.mean(state) - (action > 0) * 0.75 / machines, atol=1e-15)
-
-
-def test_mountain_car_stops_at_the_left_wall() -> None:
-    found = sp.Oracle(zoo.mountain_car(), 0).sample(np.array([[-1.19, -0.05]]), [0])
-    assert found.next_states.tolist() == [[-1.2, 0.0]]

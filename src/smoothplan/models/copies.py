@@ -199,6 +199,9 @@ class Copies:
         vars(self).update(state, _lock=threading.RLock())
         self.numbers = {id(constant): number for number, constant in enumerate(self._constants)}
 
+    def __repr__(self) -> str:
+        return f"copies of {self.name}, states of {self.size} bytes"
+
     def number(self, constant: Any) -> int:
         """The number of a constant that is not known by its id: every environment may make its own."""
         code, closure = (getattr(constant, name, None) for name in ("__code__", "__closure__"))
