@@ -148,13 +148,11 @@ def test_a_reference_is_whole_wherever_its_simulator_is_interrupted(name: str) -
                 raise KeyboardInterrupt
             return simulator.step(states, actions, rng)
 
-        reference: Learnt
+        reference: Learnt = FittedReference(line(step), sp.HardMax())
         if name == "open grid":
             reference = GridReference.build(line(step), sp.HardMax(), cells=6, samples=2)
         elif name == "keyed":
             reference = SharedReference(vectorised(ENDING, step), by_state(ENDING))
-        else:
-            reference = FittedReference(line(step), sp.HardMax())
         calls = count()
         before = answers(reference)
         try:

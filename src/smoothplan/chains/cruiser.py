@@ -11,7 +11,7 @@ variance is smallest.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import NormalDist
@@ -305,32 +305,24 @@ class Sampling:
         total = work + min(work / 4, max(8 * self.engine.chunk_calls, work / 16))
         chunks: list[Chunk[Sums]] = []
         for part in self.budgets or means:
-            for number, mean in enumerate(means[part]):
+            each = self.horizon * (1 + 2 * self.pairs if part == "corrections" else 1)  # calls of a sample, at most
+            size, draw = max(1, self.engine.chunk_calls // each), getattr(type(self.engine), part)
+            for action, mean in enumerate(means[part]):
                 count = PILOT
                 if self.budgets:
                     budget = self.budgets[part]
                     count = math.ceil((budget.share * total / len(means[part]) - mean.work) / budget.calls)
-                added = list(self._chunks(part, number, count, left))
-                left -= sum(chunk.samples for chunk in added) * self._most_calls(part)
-                chunks += added
+                # No more samples than the calls that are left are sure to allow.
+                count = count if left == math.inf else min(count, int(left) // each)
+                for start in range(0, count, size):
+                    samples = min(size, count - start)
+                    asked: tuple[int, ...] = (samples, self.pairs, self.horizon)
+                    if part != "corrections":
+                        asked = (samples, self.horizon) if part == "values" else (action, samples, self.horizon)
+                    self._next_chunk += 1
+                    chunks.append(Chunk(self._next_chunk, draw, asked, samples, action, part))
+                left -= max(count, 0) * each
         return chunks
-
-    def _chunks(self, part: str, action: int, count: int, left: float) -> Iterator[Chunk[Sums]]:
-        """Samples in chunks, as many as the calls that are left are sure to allow."""
-        each = self._most_calls(part)
-        count = count if left == math.inf else min(count, int(left) // each)
-        size = max(1, self.engine.chunk_calls // each)
-        for start in range(0, count, size):
-            samples = min(size, count - start)
-            asked: tuple[int, ...] = (samples, self.pairs, self.horizon)
-            if part != "corrections":
-                asked = (samples, self.horizon) if part == "values" else (action, samples, self.horizon)
-            self._next_chunk += 1
-            yield Chunk(self._next_chunk, getattr(type(self.engine), part), asked, samples, action, part)
-
-    def _most_calls(self, part: str) -> int:
-        """Simulator calls of one sample, at most."""
-        return self.horizon * (1 + 2 * self.pairs) if part == "corrections" else self.horizon
 
     def add(self, chunk: Chunk[Sums], outcome: Outcome[Sums]) -> None:
         """Adds the outcome of a chunk."""

@@ -313,10 +313,8 @@ class FittedReference:
             chosen, charges = np.minimum(drawn, actions - 1), self._backup.regulariser(policy, data.states)
         nexts, alive = data.next_states[rows, chosen], ~data.terminals[rows, chosen]
         gains, features = data.rewards[rows, chosen] - charges, regression.features(self._points(nexts))
-        if q is None:
-            future = np.full(len(rows), data.rewards.mean() / (1.0 - discount))
-        else:
-            future = np.zeros(len(rows))
+        future = np.full(len(rows), data.rewards.mean() / (1.0 - discount))
+        if q is not None:
             future[alive] = self._backup.value(self.q(nexts[alive]), nexts[alive])
         for _ in range(SWEEPS):
             future = np.clip(future, *self._span) * alive
