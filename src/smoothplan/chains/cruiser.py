@@ -12,7 +12,7 @@ variance is smallest.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from statistics import NormalDist
 from typing import ClassVar, NamedTuple
@@ -80,13 +80,14 @@ class ReferenceCruiser:
 
     backup: Backup
     reference: Reference | None = None
-    order: int = field(default=2, kw_only=True)
-    epsilon: float = field(kw_only=True)
-    delta: float = field(default=0.1, kw_only=True)
-    horizon: int | None = field(default=None, kw_only=True)
-    pairs: int | None = field(default=None, kw_only=True)
-    error_range: float | None = field(default=None, kw_only=True)
-    improve: bool = field(default=False, kw_only=True)
+    _: KW_ONLY
+    order: int = 2
+    epsilon: float
+    delta: float = 0.1
+    horizon: int | None = None
+    pairs: int | None = None
+    error_range: float | None = None
+    improve: bool = False
 
     no_forecast: ClassVar[str] = "its price depends on the variance of the chains, which a pilot measures"
 
