@@ -341,7 +341,7 @@ def test_runs_without_noise_end(order: int, actions: int, discount: float, error
     """One action, no future, rewards that are always the same. With δ = 1e-9 all intervals hold."""
     model = sp.models.garnet(states=5, actions=actions, branching=1, discount=discount, seed=0)
     backup = sp.LogSumExp(0.3)
-    reference = TabularReference.from_solution(solved(model, backup))
+    reference = TabularReference(solved(model, backup).q)
     planner = ReferenceCruiser(backup, reference, order=order, epsilon=0.3, delta=1e-9, error_range=error_range)
     result = sp.plan(planner, model, 0)
     assert result.status == "converged"
@@ -352,7 +352,7 @@ def test_runs_without_noise_end(order: int, actions: int, discount: float, error
 @pytest.mark.parametrize("options", [{"horizon": 1}, {"error_range": 3.0}, {"error_range": 3.0, "horizon": 1}])
 def test_what_is_out_of_reach_is_not_run_after_for_ever(order: int, options: dict[str, Any]) -> None:
     model, backup = garnet(discount=0.9), sp.LogSumExp(0.3)
-    reference = TabularReference.from_solution(solved(model, backup))
+    reference = TabularReference(solved(model, backup).q)
     result = sp.plan(ReferenceCruiser(backup, reference, order=order, epsilon=0.3, **options), model, 0)
     assert result.status == "completed"
 

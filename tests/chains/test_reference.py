@@ -28,7 +28,7 @@ def test_a_critic_is_any_function_and_a_table_is_what_was_given() -> None:
     np.testing.assert_array_equal(critic.q(np.array([[1.0, 2.0]])), [[3.0, 3.0, 3.0]])
     assert critic.q(np.zeros((0, 2))).shape == (0, 3)
     solution = exact.solve(sp.models.garnet(states=6, actions=2, branching=2, discount=0.5, seed=1), HardMax())
-    table = TabularReference.from_solution(solution)
+    table = TabularReference(solution.q)
     np.testing.assert_array_equal(table.q(np.array([4, 0])), solution.q[[4, 0]])
     assert not table.table.flags.writeable
 

@@ -46,7 +46,7 @@ def test_chains_cover_the_ordinary_value_at_long_horizons(cost: str, seed: int) 
     model = sp.models.garnet(states=15, actions=3, branching=3, discount=0.97, seed=seed)
 
     def planner(backup: sp.backups.Backup) -> sp.ReferenceCruiser:
-        reference = sp.TabularReference.from_solution(exact.solve(model, backup))
+        reference = sp.TabularReference(exact.solve(model, backup).q)
         return sp.ReferenceCruiser(backup, reference, order=1, epsilon=0.3, delta=DELTA, error_range=1e-6)
 
     truth = exact.solve(model, sp.HardMax()).values[0]

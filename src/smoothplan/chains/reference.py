@@ -10,7 +10,6 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
 from smoothplan.models.model import GenerativeModel, States
-from smoothplan.theory.exact import Solution
 from smoothplan.theory.softmaxes import Softmaxes, fill_frame, frame_value
 
 
@@ -68,7 +67,7 @@ class TabularReference:
     """A table of estimates, for a model whose states are numbered from 0.
 
     Args:
-        q: estimates, [S, K].
+        q: estimates, [S, K], such as those of an exact solution.
     """
 
     def __init__(self, q: ArrayLike) -> None:
@@ -76,11 +75,6 @@ class TabularReference:
         if table.ndim != 2 or table.size == 0:
             raise ValueError(f"q must be a table [S, K], got shape {table.shape}")
         self.table: Floats = arguments.frozen(table.copy())
-
-    @classmethod
-    def from_solution(cls, solution: Solution) -> "TabularReference":
-        """The action values of an exact solution, perhaps of another model or another backup."""
-        return cls(solution.q)
 
     def q(self, states: States) -> Floats:
         """Rows of the table, [n, K]."""
