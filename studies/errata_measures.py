@@ -15,7 +15,7 @@ from smoothplan.recursive.level import Level
 from smoothplan.recursive.planners import DebiasedCruiser, SecondOrderSmoothCruiser, SmoothCruiser
 from smoothplan.recursive.schedule import Schedule, forecast
 from smoothplan.theory import curvature, exact
-from smoothplan.theory.backups import Backup, LogSumExp, OptimalTransport, required_mixture
+from smoothplan.theory.backups import Backup, LogSumExp, OptimalTransport
 from smoothplan.theory.curvature import Problem
 
 Variant = Literal["printed", "mended", "pairs", "debiased"]
@@ -215,16 +215,6 @@ def value_bounds(actions: int, discount: float, temperature: float, seed: int) -
 # Remainders: how much of the bounds is attained
 
 
-def taylor(backup: Backup, q: Floats, around: Floats, order: int, states: Any = None) -> Floats:
-    """The Taylor polynomial T_order(Q; Q̂) of a backup, [...], at Q and around Q̂ [..., K]; for order 2, of a mixture."""
-    delta = q - around
-    result = backup.value(around, states) + (backup.policy(around, states) * delta).sum(axis=-1)
-    if order == 2:
-        mixture = required_mixture(backup, "a Taylor polynomial of order 2", "use order 1")
-        result = result + 0.5 * np.einsum("...i,...ij,...j->...", delta, mixture.hessian(around, states), delta)
-    return np.asarray(result)
-
-
 def attained_remainders(kind: str, actions: int, size: float, count: int, seed: int) -> dict[str, float]:
     """The largest Taylor remainders over random references and errors, in units of their bounds.
 
@@ -249,8 +239,8 @@ def attained_remainders(kind: str, actions: int, size: float, count: int, seed: 
     delta = (delta / np.where(ranges > 0.0, ranges, 1.0) * size * eta)[ranges[:, 0] > 0.0]
     around = around[ranges[:, 0] > 0.0]
     q = around + delta
-    first = backup.value(q) - taylor(backup, q, around, 1)
-    second = np.abs(backup.value(q) - taylor(backup, q, around, 2))
+    first = backup.value(q) - curvature.taylor(backup, q, around, 1)
+    second = np.abs(backup.value(q) - curvature.taylor(backup, q, around, 2))
     norms = np.linalg.norm(delta, axis=1)
     return {
         "first": float(first.max()) / (curvature.remainder_constant(2, eta) * (size * eta) ** 2),

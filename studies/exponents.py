@@ -36,12 +36,6 @@ BETA = {FIRST: 2.0, SECOND: 3.0, ONE_TERM: 3.0, DEBIASED: 3.0}
 """β of the exponent 2 + 2/(β − 1): the order of the Taylor remainder, and 3 for debiased levels, however many terms
 they cancel (docs/proofs/prices.md)."""
 
-
-def total_exponent(beta: float) -> float:
-    """2 + 2/(β−1), by the paper (Theorem 4.3): planning to accuracy ε costs ε^−(2 + 2/(β−1)) calls."""
-    return 2.0 + 2.0 / (beta - 1.0)
-
-
 ROUGH = 0.05
 """Prices are rough by this, for levels come from grids: what is cheaper by less does not pay."""
 
@@ -277,7 +271,7 @@ def _fine_claims(settings: Settings, prices: AllPrices) -> Iterator[Claim]:
         for planner, beta in BETA.items():
             if planner == SECOND and discount != settings.discount:
                 continue  # what becomes of pairs there is in the notes, and in the study of the errata
-            theory = total_exponent(beta)
+            theory = curvature.total_exponent(beta)
             yield Claim(
                 statement=f"The certified price of {planner} is Õ(ε^−{theory:.3g}), γ = {discount:g}.",
                 quantity=f"exponent of the forecast, beside logarithms, {planner}, γ = {discount:g}, ε ≤ 1e-3",
@@ -445,7 +439,7 @@ def _run_claims(settings: Settings, growth: Mapping[str, Growth]) -> Iterator[Cl
 
 def _local_figure(settings: Settings, discount: float, prices: AllPrices) -> Figure:
     ends = [1.0 / settings.forecasts[0], 1.0 / settings.forecasts[-1]]
-    limits = sorted({total_exponent(beta) for beta in BETA.values()}, reverse=True)
+    limits = sorted({curvature.total_exponent(beta) for beta in BETA.values()}, reverse=True)
     highest = 1.5 * limits[0]  # what is steeper has no exponent
     series = []
     for planner in KINDS:

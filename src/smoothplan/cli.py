@@ -383,6 +383,7 @@ def _add_option(parser: argparse.ArgumentParser, parameter: inspect.Parameter, t
         ways = ["auto", "live", "none"] if parameter.annotation is bool else ["auto", "live", "json", "none"]
         text = "on standard error; auto, the default, is live on a terminal"
         parser.add_argument("--progress", choices=ways, default="auto", help=text)
+        parser.add_argument("--quiet", action="store_const", dest="progress", const="none", help="no progress display")
         return
     told = "" if required or default is None or isinstance(default, bool) else f" (default: {default})"
     options: dict[str, Any] = {"help": f"{text.rstrip('.')}{told}", "default": None if required else default}

@@ -17,17 +17,22 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import smoothplan
 from smoothplan import models
 from smoothplan.base import arguments
 from smoothplan.base.arguments import shown
+from smoothplan.bounds.gape import MDPGapE, OTGapE
+from smoothplan.bounds.uct import UCT
+from smoothplan.chains.cruiser import ReferenceCruiser
 from smoothplan.models import GenerativeModel
 from smoothplan.models.model import required_model
+from smoothplan.recursive.gap_cruiser import OTGapCruiser
+from smoothplan.recursive.planners import DebiasedCruiser, SecondOrderSmoothCruiser, SmoothCruiser, SparseSampling
 from smoothplan.run.records import Planner
 from smoothplan.theory import backups
 from smoothplan.theory.backups import Backup
@@ -120,21 +125,20 @@ _ZOO = (
 MODELS: dict[str, Factory] = {"gym": models.from_gymnasium}
 MODELS |= {make.__name__.replace("_", "-"): make for make in _ZOO}
 BACKUPS: dict[str, Factory] = {
-    "hard-max": smoothplan.HardMax,
-    "lse": smoothplan.LogSumExp,
-    "ot": smoothplan.OptimalTransport,
-    "tsallis": smoothplan.Tsallis,
+    {"LogSumExp": "lse", "OptimalTransport": "ot"}.get(name, re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()): kind
+    for name, kind in vars(backups).items()
+    if isinstance(kind, type) and is_dataclass(kind) and not name.startswith("_")
 }
 PLANNERS: dict[str, Factory] = {
-    "debiased": smoothplan.DebiasedCruiser,
-    "second-order": smoothplan.SecondOrderSmoothCruiser,
-    "smooth-cruiser": smoothplan.SmoothCruiser,
-    "sparse-sampling": smoothplan.SparseSampling,
-    "reference-cruiser": smoothplan.ReferenceCruiser,
-    "ot-gape": smoothplan.OTGapE,
-    "mdp-gape": smoothplan.MDPGapE,
-    "ot-gap-cruiser": smoothplan.OTGapCruiser,
-    "uct": smoothplan.UCT,
+    "debiased": DebiasedCruiser,
+    "second-order": SecondOrderSmoothCruiser,
+    "smooth-cruiser": SmoothCruiser,
+    "sparse-sampling": SparseSampling,
+    "reference-cruiser": ReferenceCruiser,
+    "ot-gape": OTGapE,
+    "mdp-gape": MDPGapE,
+    "ot-gap-cruiser": OTGapCruiser,
+    "uct": UCT,
 }
 COSTS = {"line": backups.line_cost, "ring": backups.ring_cost, "discrete": backups.discrete_cost}
 """Costs of optimal transport that a word names, each a function of the number of actions."""
@@ -170,7 +174,7 @@ def documented(thing: Factory) -> tuple[str, dict[str, str]]:
     found = {name.strip(): " ".join(said.split()) for names, said in entries for name in names.split(",")}
     for name, said in found.items():
         if other := re.fullmatch(r"as for `(\w+)`\.", said):
-            there = getattr(smoothplan, other[1], None) or getattr(models, other[1])
+            there = getattr(sys.modules["smoothplan"], other[1], None) or getattr(models, other[1])
             found[name] = documented(there)[1][name]
     return re.split(r"\n\n(?:\w+:$|>>>)", text, maxsplit=1, flags=re.MULTILINE)[0], found
 

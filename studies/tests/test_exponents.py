@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from smoothplan.models.zoo import garnet
-from smoothplan.theory import exact
+from smoothplan.theory import curvature, exact
 from smoothplan.theory.backups import LogSumExp
 from studies import exponents
 from studies.base import Row
@@ -36,7 +36,7 @@ def theory(planner: str, x: float) -> float:
         return 2.0 * x
     # More kinds of levels are cheaper, whatever ε is.
     return (
-        exponents.total_exponent(exponents.BETA[planner]) * x
+        curvature.total_exponent(exponents.BETA[planner]) * x
         - 2.0 * math.log(x)
         - 30.0 * list(exponents.KINDS).index(planner)
     )

@@ -16,7 +16,6 @@ from smoothplan.recursive.level import Bounds
 from smoothplan.theory import curvature, softmaxes
 from smoothplan.theory.backups import LogSumExp, OptimalTransport, SoftmaxMixture
 from smoothplan.theory.curvature import Problem
-from studies.errata_measures import taylor
 from tests.attack.climbing import ROUNDING, Draw, Target, quotient
 from tests.attack.levels import statistic_ends
 from tests.naive import ChainMeans, random_model
@@ -40,7 +39,7 @@ def expansion(draw: Draw, order: int, least: float, most: float) -> tuple[Softma
     around, delta = 2.0 * draw.reals(actions), draw.between(0.0, 1.0, actions)
     reach = draw.scale(least, most, "range")
     delta = reach * (delta - delta.min()) / max(float(np.ptp(delta)), 1e-9)
-    found = backup.value(around + delta) - taylor(backup, around + delta, around, order)
+    found = backup.value(around + delta) - curvature.taylor(backup, around + delta, around, order)
     return backup, float(found), float(np.ptp(delta))
 
 

@@ -3,9 +3,12 @@
 import os
 import pickle
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -133,3 +136,26 @@ def test_a_limit_that_cannot_be_kept_is_refused() -> None:
 
     with ThreadPoolExecutor(1) as other, pytest.raises(ValueError, match="chunk_seconds cannot limit simulator calls"):
         other.submit(run).result()
+
+
+def test_a_signal_within_a_signal_does_not_deadlock() -> None:
+    """A second signal may come at any line of what the first one does, even with a lock held."""
+    stop = StopSignal()
+    inside: list[str] = []
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line" and len(inside) < 100:
+            inside.append(frame.f_code.co_name)
+            stop.pull()
+        return trace
+
+    def run() -> None:
+        sys.settrace(trace)
+        stop.pull()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert inside
+    assert stop.is_pulled

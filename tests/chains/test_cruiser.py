@@ -490,3 +490,16 @@ def test_the_summary_reads_well() -> None:
         assert ("quadratic correction" in words) == (order == 2)
         if reference is not None:
             assert found.reference == pytest.approx(float(backup.value(reference.q(np.array([0])))[0]))
+
+
+@pytest.mark.parametrize("engine", ["auto", "batched"])
+def test_the_policy_is_evaluated_as_given(engine: EngineName) -> None:
+    """A rule that is surer of the worse action than any action values are. With δ = 1e-9 no interval fails."""
+    model = sp.TabularModel(np.ones((1, 2, 1)), np.zeros((1, 2, 1), dtype=int), [[0.0, 1.0]], discount=0.5)
+    backup, rule = sp.LogSumExp(1.0), TabularReference([[10.0, 0.0]])
+    worth = policy_values(model, backup, rule)[0]
+    assert worth == pytest.approx(0.001, abs=1e-4)
+    for error_range in (None, 12.0):
+        planner = ReferenceCruiser(backup, rule, order=1, epsilon=0.1, delta=1e-9, error_range=error_range)
+        low, high = diagnosed(sp.plan(planner, model, 0, max_calls=300_000, engine=engine)).policy_interval
+        assert low <= worth <= high < 0.5

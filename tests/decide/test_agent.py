@@ -356,3 +356,12 @@ def test_what_is_missing_is_said_before_the_work(
 def test_an_environment_that_does_not_draw_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="make it with render_mode='rgb_array', got None"):
         sp.act(gymnasium.make("CartPole-v1"), record=tmp_path / "pole.gif")
+
+
+def test_workers_change_nothing() -> None:
+    decisions = []
+    for workers in (1, 2):
+        with sp.Agent(TABLE, calls=2_000, reference_calls=500, workers=workers) as agent:
+            decisions.append(agent.decide(0))
+    assert decisions[0].q.tolist() == decisions[1].q.tolist()
+    assert decisions[0].calls == decisions[1].calls > 0

@@ -11,8 +11,7 @@ import pytest
 import smoothplan as sp
 from smoothplan.recursive.level import Bounds, Level, certify
 from smoothplan.theory.backups import HardMax, LogSumExp, SoftmaxMixture
-from smoothplan.theory.curvature import Problem
-from studies.errata_measures import taylor
+from smoothplan.theory.curvature import Problem, taylor
 from tests.naive import Distribution, Exact, random_model, transport, with_own_shifts
 from tests.recursive.common import entropy_problem
 

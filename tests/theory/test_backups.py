@@ -1,6 +1,7 @@
 """The backups against their definitions, finite differences and enumeration, and their laws over wild ranges."""
 
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -237,6 +238,14 @@ def by_function(states: Any) -> Floats:
     return np.asarray(TABLE[np.asarray(states)])
 
 
+@pytest.mark.parametrize("prior", [TABLE[0], TABLE, by_function])
+def test_a_prior_is_mixed_with_the_uniform_distribution(prior: Any) -> None:
+    backup = pickle.loads(pickle.dumps(OptimalTransport.from_prior(prior, 0.3, **GOOD)))
+    states = np.array([0, 2, 1])
+    rows = TABLE[[0, 0, 0]] if np.ndim(prior) == 1 else TABLE[states]
+    np.testing.assert_allclose(np.broadcast_to(backup.weights(states), (3, 3)), 0.7 * rows + 0.1, atol=1e-15)
+
+
 @pytest.mark.parametrize("prior", [TABLE, by_function])
 def test_each_state_uses_its_own_prior(prior: Any) -> None:
     backup, states = OptimalTransport(**GOOD, prior=prior), np.array([2, 0, 1, 2])
@@ -412,6 +421,8 @@ def at_states(prior: Any, states: Any) -> Floats:
         (lambda: with_prior([0.5, 0.5]), r"prior must have 3 entries .*, got shape \(2,\)"),
         (lambda: with_prior([[1.0, 0.0, 0.0], [0.5, 0.0, 0.0]]), r"prior must sum to one, .* 0\.5 at .*\(1,\)"),
         (lambda: with_prior([1.5, -0.5, 0.0]), r"prior must not be negative, got -0\.5 at .*\(1,\)"),
+        (lambda: OptimalTransport.from_prior(TABLE[0], 0.0, **GOOD), "xi must be greater than 0 and at most 1, got 0"),
+        (lambda: OptimalTransport.from_prior([0.5, 0.6, 0], 0.5, **GOOD), "prior must sum to one, got a sum of 1.1"),
         (lambda: with_prior([[[1.0, 0.0, 0.0]]]), r"prior must be a vector \[K\] or a table \[S, K\]"),
         (lambda: at_states(lambda _: [[0.5, 0.6, 0.0]] * 2, [0, 1]), r"prior\(states\) must sum to one, .* 1\.1"),
         (lambda: at_states(TABLE, None), r"the prior depends on the state \(\[S, K\]\): pass states="),

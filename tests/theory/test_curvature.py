@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,17 +13,20 @@ from smoothplan.models import ModelError, TabularModel
 from smoothplan.theory import curvature, exact
 from smoothplan.theory.backups import Backup, HardMax, LogSumExp, OptimalTransport, Tsallis, line_cost
 from smoothplan.theory.curvature import Problem
-from studies.errata_measures import taylor
 from tests.common import TABLES, declaring, ordinary_values
 from tests.own_backups import Called, TwoTemperatures, library_backups, transports
 
 MODELS = {name: build for name, build in TABLES.items() if build().actions > 1}
 
 
-# Constants
+# Exponents and constants
 
 
 def test_constants_by_hand() -> None:
+    assert [curvature.total_exponent(beta) for beta in (2, 3, 5)] == [4.0, 3.0, 2.5]
+    assert curvature.hessian_lipschitz(0.5) == 6.0
+    assert curvature.remainder_constant(2, 0.25, "euclidean") == 2.0
+    assert curvature.remainder_constant(3, 0.5, "euclidean") == 1.0
     assert curvature.remainder_constant(2, 0.25) == 0.5
     assert curvature.remainder_constant(3, 0.5) == pytest.approx(math.sqrt(3) / 27)
 
@@ -47,13 +50,38 @@ def test_the_bias_of_chains_by_hand() -> None:
         assert high == pytest.approx(min(cubic + useful * (own - useful / 2.0), size**2 / 6.0))
 
 
+@pytest.mark.parametrize("norm", get_args(curvature.Norm))
+@pytest.mark.parametrize("beta", [2, 3])
+@pytest.mark.parametrize("epsilon", [1e-6, 0.1, 40.0])
+@pytest.mark.parametrize("temperature", [1e-3, 1.0, 50.0])
+def test_tolerance_inverts_remainder(temperature: float, epsilon: float, beta: int, norm: curvature.Norm) -> None:
+    error = curvature.tolerance(epsilon, beta, temperature, norm)
+    assert curvature.remainder(error, beta, temperature, norm) == pytest.approx(epsilon, rel=1e-12)
+
+
+def test_taylor_polynomials() -> None:
+    backup = transports(3, 4)[2]
+    rng = np.random.default_rng(0)
+    q, around, states = rng.normal(size=(4, 3)), rng.normal(size=(4, 3)), np.arange(4)
+    for row in range(4):
+        delta = q[row] - around[row]
+        terms = [
+            float(backup.value(around[row], row)),
+            float(backup.policy(around[row], row) @ delta),
+            float(delta @ backup.hessian(around[row], row) @ delta) / 2,
+        ]
+        for order in (0, 1, 2):
+            value = curvature.taylor(backup, q, around, order, states)[row]
+            assert float(value) == pytest.approx(sum(terms[: order + 1]), abs=1e-14)
+
+
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("backup", [LogSumExp(0.5), *transports(3, 1)[:2]])
 def test_remainder_rates(backup: LogSumExp | OptimalTransport, order: int) -> None:
     around, direction = np.random.default_rng(2).normal(size=(2, 3))
     steps = np.geomspace(1e-3, 1e-2, 8) * backup.temperature
     points = around + steps[:, None] * direction
-    remainders = np.abs(backup.value(points) - taylor(backup, points, around, order))
+    remainders = np.abs(backup.value(points) - curvature.taylor(backup, points, around, order))
     slope = np.polyfit(np.log(steps), np.log(remainders), 1)[0]
     assert slope == pytest.approx(order + 1, abs=0.05)
 
@@ -171,14 +199,11 @@ def test_transfer_at_the_backup_level(which: int, actions: int) -> None:
     q = rng.normal(size=(2000, actions)) * np.geomspace(1e-2, 1e2, 2000)[:, None]
     to_entropy = backup.value(q, states) - LogSumExp(backup.temperature).value(q)
     to_maximum = backup.value(q, states) - HardMax().value(q)
-    low, high = curvature.gap_to_hard_max(backup, actions)
-    assert low - 1e-12 <= to_maximum.min() <= to_maximum.max() <= high + 1e-12
-    costs = backup.tau * np.abs(backup.cost).max()  # the paper's bounds
-    assert np.abs(to_entropy).max() <= costs + 1e-12
-    assert np.abs(to_maximum).max() <= costs + backup.temperature * math.log(actions) + 1e-12
-    prior = np.asarray(backup.prior)
-    assert low - 1e-12 <= to_entropy.min()
-    assert to_entropy.max() <= -backup.tau * (prior @ backup.cost.min(axis=0)).min() + 1e-12
+    assert np.abs(to_entropy).max() <= curvature.transfer_to_entropy(backup) + 1e-12
+    assert np.abs(to_maximum).max() <= curvature.transfer_to_hard_max(backup, actions) + 1e-12
+    gaps = {curvature.gap_to_entropy(backup): to_entropy, curvature.gap_to_hard_max(backup, actions): to_maximum}
+    for (low, high), gap in gaps.items():
+        assert low - 1e-12 <= gap.min() <= gap.max() <= high + 1e-12
 
 
 @pytest.mark.parametrize("actions", [1, 2, 5])
@@ -199,6 +224,18 @@ def test_gap_to_hard_max_is_sharp(actions: int) -> None:
         assert max(gaps) == pytest.approx(high, abs=1e-6)
 
 
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("bias", [0.5, 0.05])
+def test_smoothing_keeps_its_promise(name: str, bias: float) -> None:
+    model = MODELS[name]()
+    hard, cost = exact.solve(model, HardMax(), 1e-9).values, 3.0 * line_cost(model.actions)
+    for cost_max in (0.0, 3.0):
+        tau, lam = curvature.smoothing_for_bias(bias, model.discount, model.actions, cost_max)
+        assert tau * (cost_max + lam * math.log(model.actions)) == pytest.approx((1 - model.discount) * bias)
+        backup = OptimalTransport(cost=cost, tau=tau, lam=lam) if cost_max else LogSumExp(tau)
+        assert np.abs(exact.solve(model, backup, 1e-9).values - hard).max() <= bias + 1e-8
+
+
 # Errors
 
 OT = OptimalTransport(cost=line_cost(2), tau=1.0, lam=0.5)
@@ -207,7 +244,11 @@ OT = OptimalTransport(cost=line_cost(2), tau=1.0, lam=0.5)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: curvature.total_exponent(1.5), r"beta must be at least 2, got 1\.5"),
         (lambda: curvature.remainder_constant(4, 1.0), "beta must be at most 3, got 4"),
+        (lambda: curvature.tolerance(0.0, 2, 1.0), r"epsilon must be greater than 0, got 0\.0"),
+        (lambda: curvature.taylor(OT, [0, 0], [0, 0], 3), "order must be at most 2, got 3"),
+        (lambda: curvature.smoothing_for_bias(1, 0.9, 1), "actions must be at least 2, got 1"),
         (lambda: curvature.value_interval(models.chain(), transports(3, 1)[0]), "actions is 2 but .* has 3 actions"),
         (lambda: curvature.gap_to_hard_max(OT, 3), "actions is 3 but .* has 2 actions"),
         (lambda: curvature.reference_bias(3, 0.1, 0.3, 0.9), "order must be at most 2, got 3"),

@@ -6,7 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -59,7 +59,7 @@ class Episode:
     rewards: Floats = field(repr=False)  # [T]
 
 
-class Agent:
+class Agent(AbstractContextManager["Agent"]):
     """Chooses actions, state by state, and keeps what its reference learns.
 
     The first decision makes a reference from there. At every state a part of the calls improves it, if it can learn,
@@ -76,6 +76,7 @@ class Agent:
             default.
         delta: the level of the estimated regret of decisions.
         seed: of the simulator calls.
+        workers: as for `plan`; `with Agent(...) as agent:` ends them, and so does `close`.
         stop_signal: stops it, between two batches of simulator calls.
 
     Attributes:
@@ -100,6 +101,7 @@ class Agent:
         reference_calls: int | None = None,
         delta: float = 0.1,
         seed: int = 0,
+        workers: Any = 1,
         stop_signal: StopSignal | None = None,
     ) -> None:
         self.model = required_model(model)
@@ -110,12 +112,19 @@ class Agent:
             self._first = arguments.whole("reference_calls", reference_calls)
         self._delta, self._seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)
         self._stop_signal = stop_signal or StopSignal()
-        self._workers = Workers(stop_signal=self._stop_signal)
+        self._workers = Workers(workers, stop_signal=self._stop_signal)
         self._epsilon = usual_epsilon(model)
         self._maker = ReferenceMaker(model, HardMax(), reference, self._seed)
         self._raced, self._chunk = 0, 0  # simulator calls of races, and the next chunk of samples
         self.reference_calls, self.steps, self.deviations = 0, 0, 0
         self.decision: Decision | None = None
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends its workers, if it has any besides this thread."""
+        self._workers.close()
 
     @property
     def calls(self) -> int:

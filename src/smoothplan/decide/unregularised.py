@@ -3,7 +3,6 @@
 The bias of a smooth backup is bounded, and the interval accounts for it.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -101,16 +100,12 @@ def smooth_backup(model: GenerativeModel, bias: float | None = None, cost: Any =
         cost: costs [K, K] for an optimal-transport backup; by default the backup is `LogSumExp`.
     """
     bias = 1e-3 * width(model) if bias is None else bias
-    budget = bias * (1.0 - model.discount)
-    temperature = budget / math.log(max(model.actions, 2))  # one action has no regularisation, at any temperature
+    actions = max(model.actions, 2)  # one action has no regularisation, at any temperature
     if cost is None:
-        return LogSumExp(temperature, model.actions)
+        return LogSumExp(curvature.smoothing_for_bias(bias, model.discount, actions)[0], model.actions)
     costs = np.asarray(cost, dtype=np.float64)
-    largest = float(np.abs(costs).max(initial=0.0))
-    if largest == 0.0:
-        return OptimalTransport(cost=costs, tau=temperature, lam=1.0)
-    tau = 0.5 * budget / largest
-    return OptimalTransport(cost=costs, tau=tau, lam=0.5 * temperature / tau)
+    tau, lam = curvature.smoothing_for_bias(bias, model.discount, actions, float(np.abs(costs).max(initial=0.0)))
+    return OptimalTransport(cost=costs, tau=tau, lam=lam)
 
 
 def _spec(backup: Backup) -> str:

@@ -15,6 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol, TypeGuard
 
 import numpy as np
@@ -337,6 +338,15 @@ class OptimalTransport(SoftmaxMixture):
         object.__setattr__(self, "lam", arguments.positive("lam", lam))
         object.__setattr__(self, "prior", prior)
 
+    @classmethod
+    def from_prior(
+        cls, prior: ArrayLike | Prior, xi: float, *, cost: ArrayLike, tau: float, lam: float
+    ) -> "OptimalTransport":
+        """The backup with the robust prior (1−ξ)·prior + ξ·uniform, 0 < ξ ≤ 1, so that μ_s(a) ≥ ξ/K everywhere."""
+        given, share = cls(cost=cost, tau=tau, lam=lam, prior=prior), arguments.number("xi", xi, above=0.0, most=1.0)
+        mixed = partial(_mixed, given.prior, share, given.actions)
+        return cls(cost=cost, tau=tau, lam=lam, prior=mixed if callable(given.prior) else mixed())
+
     @property
     def actions(self) -> int:  # type: ignore[override]
         """K."""
@@ -394,6 +404,12 @@ class OptimalTransport(SoftmaxMixture):
         if unknown.any():
             raise ValueError(f"states must be in 0..{len(self.prior) - 1}, got {states[unknown].flat[0]}")
         return np.asarray(self.prior[states])
+
+
+def _mixed(prior: Floats | Prior, xi: float, actions: int, states: Any = None) -> Floats:
+    """A prior mixed with the uniform distribution. It is checked first: mixing would hide its errors."""
+    rows = _normalised("prior(states)", prior(states), actions) if callable(prior) else prior
+    return np.asarray((1.0 - xi) * rows + xi / actions)
 
 
 def _normalised(name: str, values: ArrayLike, size: int) -> Floats:

@@ -1,21 +1,32 @@
-"""The curvature–complexity theory as formulas: remainders, the bias of chains, intervals of values, gaps of backups.
+"""The curvature–complexity theory as formulas: exponents, remainders, tolerances, intervals of values, gaps of backups.
 
-Nothing here samples. The constants are sharp ones; those that the paper prints are where it is reproduced, in
-`recursive.planners` and in studies/. docs/proofs has the proofs.
+Nothing here samples. If a constant of the paper is loose, the sharp one is given too. docs/proofs has the proofs.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from smoothplan.base import arguments
+from smoothplan.base.arguments import Floats
 from smoothplan.models.model import ROUNDING, GenerativeModel, ModelError, declared_values, rewards_are_known
-from smoothplan.theory.backups import Backup, OptimalTransport, is_mixture, required_backup
+from smoothplan.theory.backups import (
+    Backup,
+    OptimalTransport,
+    SoftmaxMixture,
+    is_mixture,
+    required_backup,
+    required_mixture,
+)
 from smoothplan.theory.softmaxes import CUMULANTS
 
 Interval = tuple[float, float]
+
+Norm = Literal["range", "euclidean"]
+"""How the error Δ of a reference is measured: by max Δ − min Δ, with sharp constants, or as in the paper by ‖Δ‖₂."""
 
 RESOLUTION = 1e-12
 """The smallest difference of values that is certified, relative to the largest value; rounding is about 1e-16."""
@@ -24,14 +35,60 @@ SMALLEST = 1e-30
 """The largest value is 0 or at least this: the fourth power of a smaller one would underflow and prove nonsense."""
 
 
-def remainder_constant(beta: int, temperature: float) -> float:
-    """c_β with |F(Q) − T_{β−1}(Q; Q̂)| ≤ c_β·range(Q − Q̂)^β for a mixture of softmaxes F, β = 2 or 3.
+# Taylor models
 
-    T is the Taylor polynomial of F around Q̂. The constants are sharp, 1/(8η) and √3/(108η²): the largest variance, and
-    the largest third cumulant, of a variable of range 1 are 1/4 and √3/18.
+
+def total_exponent(beta: float) -> float:
+    """2 + α_β with α_β = 2/(β−1), by the paper (Theorem 4.3): planning to accuracy ε costs ε^−(2+α_β) calls.
+
+    It is 4 at first order (β = 2) and 3 at second. docs/proofs/prices.md says which schedules have a proved price.
     """
-    order = arguments.whole("beta", beta, least=2, most=3)
-    return CUMULANTS[order] / (math.factorial(order) * arguments.positive("temperature", temperature) ** (order - 1))
+    return 2.0 + 2.0 / (arguments.number("beta", beta, least=2.0) - 1.0)
+
+
+def hessian_lipschitz(temperature: float) -> float:
+    """M = 3/(2η²), the paper's Lipschitz constant of the Hessian (Lemma 5.6, appendix B)."""
+    return 1.5 / arguments.positive("temperature", temperature) ** 2
+
+
+def remainder_constant(beta: int, temperature: float, norm: Norm = "range") -> float:
+    """c_β with |F(Q) − T_{β−1}(Q; Q̂)| ≤ c_β·‖Q − Q̂‖^β for a mixture of softmaxes F, β = 2 or 3.
+
+    In the range norm these are sharp, 1/(8η) and √3/(108η²): the largest variance, and the largest third cumulant, of
+    a variable of range 1 are 1/4 and √3/18. In the Euclidean norm they are the paper's L/2 = 1/(2η) and M/6.
+    """
+    order, eta = arguments.whole("beta", beta, least=2, most=3), arguments.positive("temperature", temperature)
+    arguments.one_of("norm", norm, "range", "euclidean")
+    if norm == "euclidean":
+        return 1.0 / (2.0 * eta) if order == 2 else hessian_lipschitz(eta) / 6.0
+    return CUMULANTS[order] / (math.factorial(order) * eta ** (order - 1))
+
+
+def remainder(error: float, beta: int, temperature: float, norm: Norm = "range") -> float:
+    """The largest Taylor remainder of order β when the reference is wrong by `error` in the given norm."""
+    return remainder_constant(beta, temperature, norm) * float(arguments.number("error", error, least=0.0) ** beta)
+
+
+def tolerance(epsilon: float, beta: int, temperature: float, norm: Norm = "range") -> float:
+    """The error of the reference at which the Taylor remainder reaches ε (Proposition 4.2 of the paper).
+
+    With β = 3 and the Euclidean norm this is the paper's ρ(ε) = (6ε/M)^(1/3).
+    """
+    return float((arguments.positive("epsilon", epsilon) / remainder_constant(beta, temperature, norm)) ** (1.0 / beta))
+
+
+def taylor(backup: Backup, q: ArrayLike, around: ArrayLike, order: int, states: Any = None) -> Floats:
+    """The Taylor polynomial T_order(Q; Q̂) of a backup, [...], for Q and Q̂ [..., K]; order 2 needs softmaxes."""
+    arguments.whole("order", order, least=0, most=2)
+    point = arguments.array("around", around)
+    delta = arguments.array("q", q) - point
+    result = backup.value(point, states)
+    if order >= 1:
+        result = result + (backup.policy(point, states) * delta).sum(axis=-1)
+    if order == 2:
+        mixture = required_mixture(backup, "a Taylor polynomial of order 2", "use order 1")
+        result = result + 0.5 * np.einsum("...i,...ij,...j->...", delta, mixture.hessian(point, states), delta)
+    return result
 
 
 def reference_bias(order: int, error_range: float, temperature: float, discount: float, tail: float = 0.0) -> Interval:
@@ -169,6 +226,28 @@ def require_resolvable(epsilon: float, *intervals: Interval) -> None:
 # Gaps between backups
 
 
+def transfer_to_entropy(backup: OptimalTransport) -> float:
+    """The paper's bound on |F(Q) − LogSumExp_η(Q)| over all Q: τ·max|C| (Proposition 5.5)."""
+    return backup.tau * float(np.abs(backup.cost).max())
+
+
+def transfer_to_hard_max(backup: SoftmaxMixture, actions: int) -> float:
+    """The paper's bound on |F(Q) − max Q| over all Q: τ·max|C| + η log K (Proposition 5.5)."""
+    geometry = transfer_to_entropy(backup) if isinstance(backup, OptimalTransport) else 0.0
+    return geometry + backup.temperature * math.log(arguments.whole("actions", actions))
+
+
+def gap_to_entropy(backup: OptimalTransport) -> Interval:
+    """An interval that contains F_s(Q) − LogSumExp_η(Q) for all Q and s: −τ times costs averaged over the prior.
+
+    They are max over s, i of Σ_j μ_s(j)·C_ij and min over s of Σ_j μ_s(j)·min_i C_ij; over all μ if μ_s is a function.
+    """
+    worst, best = backup.cost.max(), backup.cost.min()
+    if not callable(backup.prior):
+        worst, best = (backup.prior @ backup.cost.T).max(), (backup.prior @ backup.cost.min(axis=0)).min()
+    return -backup.tau * float(worst), -backup.tau * float(best)
+
+
 def gap_to_hard_max(backup: Backup, actions: int) -> Interval:
     """The smallest interval that contains F_s(Q) − max Q for all Q and s: [−max_a regulariser_s(a), F_s(0)].
 
@@ -176,10 +255,9 @@ def gap_to_hard_max(backup: Backup, actions: int) -> Interval:
     all others. If the prior of an `OptimalTransport` is a function, the interval is for all priors.
     """
     high = backup.at_zero_range(actions)[1]
-    if not isinstance(backup, OptimalTransport):
-        return 0.0 - float(np.max(backup.regulariser(np.eye(actions)))), high
-    charges = backup.cost if callable(backup.prior) else backup.prior @ backup.cost.T  # of actions, at states or priors
-    return -backup.tau * float(charges.max()), high
+    if isinstance(backup, OptimalTransport):
+        return gap_to_entropy(backup)[0], high
+    return 0.0 - float(np.max(backup.regulariser(np.eye(actions)))), high
 
 
 def gap_of_values(model: GenerativeModel, backup: Backup) -> Interval:
@@ -189,6 +267,26 @@ def gap_of_values(model: GenerativeModel, backup: Backup) -> Interval:
     """
     low, high = (end / (1.0 - model.discount) for end in gap_to_hard_max(backup, model.actions))
     return _with_the_end(model, low, high)
+
+
+def smoothing_for_bias(bias: float, discount: float, actions: int, cost_max: float = 0.0) -> tuple[float, float]:
+    """(τ, λ) whose optimal value is within `bias` of the unregularised one: τ(C_max + λ log K) = (1−γ)·bias.
+
+    Half of the bias goes to the costs, if there are any. Without costs λ is 1, and τ the temperature of `LogSumExp`.
+
+    Args:
+        bias: the tolerated difference of values.
+        discount: γ.
+        actions: K, at least 2.
+        cost_max: max|C|; 0 for the entropy backup.
+    """
+    gamma = arguments.number("discount", discount, least=0.0, below=1.0)
+    budget = arguments.positive("bias", bias) * (1.0 - gamma)
+    temperature = budget / math.log(arguments.whole("actions", actions, least=2))
+    if arguments.number("cost_max", cost_max, least=0.0) == 0.0:
+        return temperature, 1.0
+    tau = budget / (2.0 * cost_max)
+    return tau, temperature / (2.0 * tau)
 
 
 @dataclass(frozen=True)
