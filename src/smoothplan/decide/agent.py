@@ -278,7 +278,7 @@ class ActResult(Record):
     seconds: float
     seed: int
     end: Status  # "completed", or "interrupted" by Ctrl-C or SIGTERM
-    warnings: tuple[str, ...]  # such as the cost of a copy of the environment
+    warnings: tuple[str, ...]  # such as that copies know what observations hide
 
     @property
     def scores(self) -> Floats:
