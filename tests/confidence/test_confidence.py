@@ -389,6 +389,19 @@ def test_sums_that_were_rounded_a_million_times(values: tuple[float, ...], repea
     check_rounding(values, repeats, interval, 3.0)
 
 
+@pytest.mark.parametrize("variance", [0.0, 1e-5, 0.001, 0.05])
+def test_the_betting_interval_adapts_to_the_variance(variance: float) -> None:
+    """2·√(2v·(log(4/δ) + regret)/n), and no more than a few times log(4/δ)/n beyond; that alone if nothing varies."""
+    spread = 0.3 if variance else 0.0
+    for count in (1_000, 10_000, 10**6):
+        sums = count, 0.4 * count, (0.16 + variance) * count, 0.4 - spread, 0.4 + spread
+        low, high = means.mean_interval(*sums, math.log(1.0 / DELTA))
+        needed = (math.log(4.0 / DELTA) + (kl.wager_regret(count) if variance else 1.0)) / count
+        by_variance = 2.0 * math.sqrt(2.0 * variance * needed)
+        assert low <= 0.4 <= high
+        assert 0.9 * min(by_variance, needed) <= high - low <= by_variance + (2.0 if variance else 1.0) * needed
+
+
 # The best action
 
 

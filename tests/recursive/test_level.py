@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
-from smoothplan.recursive.level import Bounds, Level, certify
+from smoothplan.recursive.level import Bounds, Level, ReferenceMoments, certify, first_order, second_order
 from smoothplan.theory.backups import HardMax, LogSumExp, SoftmaxMixture
 from smoothplan.theory.curvature import Problem, taylor
 from tests.naive import Distribution, Exact, random_model, transport, with_own_shifts
@@ -143,6 +143,25 @@ def test_order_2_is_unbiased_for_the_taylor_polynomial(actions: int, pairs: int)
             found = exact.around(row, 0, reference.tolist()).mean
             polynomial = taylor(backup, q, reference, order, 0)
             assert found == pytest.approx(polynomial, abs=1e-10)
+
+
+@pytest.mark.parametrize("pairs", [2, 3, 4])
+@pytest.mark.parametrize(("gap", "noise"), [(1.0, 1.0), (1.0, 0.3), (0.2, 0.7), (20.0, 1.0)])
+def test_the_variance_of_the_quadratic_term_is_attained(gap: float, noise: float, pairs: int) -> None:
+    """By all outcomes at K = 2 with p = ½ around Q̂ = 0: a search for large ratios hardly ever meets such a case."""
+    coins = [[(0.5, 0, mean + noise, True), (0.5, 0, mean - noise, True)] for mean in (gap, 0.0)]
+    model, backup = sp.TabularModel.from_outcomes([coins], discount=0.5), LogSumExp(1.0)
+    problem = Problem.of(model, backup)
+    levels = (Level("constant"), Level("order-1", linear=0), Level("order-2", linear=0, quadratic=0, pairs=pairs))
+    exact = Exact(problem, levels, backup, model)
+    first, second = (exact.around(row, 0, [0.0, 0.0]).variance for row in (1, 2))
+    around, through = ReferenceMoments(gap / 2.0, 0.0, 0.0), Bounds(0.0, noise**2, -noise, gap + noise, 1.0)
+    proved = second_order(problem, around, through, through, pairs).variance
+    proved -= first_order(problem, around, through).variance
+    # Both parts are independent, so that variances add. The bound has the second moment, and the error of T₂ once more,
+    # which exceeds the range if the gap is large.
+    mean = gap**2 / 8.0
+    assert second - first + mean**2 == pytest.approx(proved - mean**2, rel=1e-9)
 
 
 @pytest.mark.parametrize("samples", [0, 1, 3, 6])

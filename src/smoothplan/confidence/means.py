@@ -97,9 +97,6 @@ class ConfidenceSequence:
 
 # Betting, as scalar kernels for compiled code, which check nothing
 
-HALF_ULP = 2.0**-53  # relative error of one addition: for a sum of n positive terms added one by one, n times as large
-OUTWARDS = 1e-13  # limits are moved outwards by this, relatively: more than rounding can have moved them inwards
-
 
 @partial(compiled, inner=True)
 def mean_interval(
@@ -122,7 +119,8 @@ def mean_interval(
     if count == 0:
         return 0.0, 1.0
     each = log_odds + LOG_2
-    rounding = HALF_ULP * (count + 8.0)
+    half_ulp = 2.0**-53  # relative error of one addition: n times as large for n positive terms added one by one
+    rounding = half_ulp * (count + 8.0)
     mean = min(max(total / count * (1.0 - rounding), least), most)
     # Squares that underflow count as zero: 1e-300 is more than they can be.
     variance = max(0.0, squares / count - mean * mean) + 2.0 * rounding * squares / count + 1e-300
@@ -132,17 +130,18 @@ def mean_interval(
     variance = max(0.0, squares / count - mean * mean) + 8.0 * rounding * mean
     mean = min(max(mean * (1.0 + rounding), least), most)
     high = 1.0 - _lowest_mean(count, 1.0 - mean, variance, 1.0 - most, 1.0 - least, each)
-    return low, min(1.0, high + 2.0 * HALF_ULP)
+    return low, min(1.0, high + 2.0 * half_ulp)
 
 
 @partial(compiled, inner=True)
 def _lowest_mean(count: int, mean: float, variance: float, least: float, most: float, log_odds: float) -> float:
     """The smallest mean that no wager on a larger one has refuted."""
     level = (log_odds + LOG_2) / count
+    outwards = 1e-13  # relatively: limits are moved by more than rounding can have moved them inwards
     # Two values with this mean and variance, the lower one being the least that was seen.
     below = mean - least
     if below <= 0.0:
-        return least * math.exp(-level) * (1.0 - OUTWARDS)
+        return least * math.exp(-level) * (1.0 - outwards)
     above = min(variance / below, most - mean)
     likely = below / (below + above)  # the share of the upper one
     # The best constant wager in hindsight, less the regret of the portfolio.
@@ -152,8 +151,8 @@ def _lowest_mean(count: int, mean: float, variance: float, least: float, most: f
         staked = mean * math.exp((1.0 - likely) * math.log(least / mean) + likely * math.log1p(above / mean) - level)
         harmonic = least * ((mean + above) / (least + above))
         # The comparison must not be decided by rounding, as it would be if all variables are nearly the same.
-        limit = max(limit, staked) if limit * (1.0 - OUTWARDS) >= harmonic else staked
-    return min(limit, mean) * (1.0 - OUTWARDS)
+        limit = max(limit, staked) if limit * (1.0 - outwards) >= harmonic else staked
+    return min(limit, mean) * (1.0 - outwards)
 
 
 def leaders(low: Floats, high: Floats) -> tuple[int, int, float]:
