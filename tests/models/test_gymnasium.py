@@ -184,6 +184,23 @@ class Line(gymnasium.Env[Any, Any]):
         return float(self.np_random.random() < 0.5)
 
 
+class Drawn(Line):
+    """Its pictures are of numbers from 0 to 1."""
+
+    render_mode = "rgb_array"
+
+    def render(self) -> Any:
+        return np.zeros((2, 4, 3))
+
+
+def test_pictures_that_an_animation_cannot_show_are_refused() -> None:
+    model = from_gymnasium(Drawn(), reward_range=(0, 1))
+    with pytest.raises(
+        ValueError, match=r"record needs pictures of Drawn, .* of uint8, got float64 of shape \(2, 4, 3\)"
+    ):
+        Player(Drawn(), model, look=lambda *_: None)
+
+
 class InPlace(Line):
     """Changes its state in place."""
 

@@ -69,6 +69,10 @@ class Weather:
         return states + rng.random(states.shape), np.full(len(actions), self.weather)
 
 
+def _lies_about_one_action(states: Any, actions: Ints, rng: Rng) -> Answer:
+    return states, np.where(actions == 36, 2.0, 0.0)
+
+
 def _sometimes_ends(states: Any, actions: Ints, rng: Rng) -> Answer:
     """Planners take max_successors=1 for a known next step, so that an end that is drawn makes two."""
     return states, np.zeros(len(actions)), rng.random(len(actions)) < 0.5
@@ -92,6 +96,7 @@ CORNERS = altered(lambda s, r, t: (np.sign(s), np.full_like(r, 1.0), t))
     ("step", "declared", "message"),
     [
         (altered(lambda s, r, t: (s, r - (s[:, 0] > 4), t)), {}, r"is outside the declared range \[0, 1\] \(state \["),
+        (_lies_about_one_action, {"actions": 37}, r"reward 2.0 is outside the declared range \[0, 1\] \(state \["),
         (walk, {"terminates": False}, r"declared with terminates=False \(state \["),
         (_in_place_by_force, {}, r"the simulator changed a state in place: \[\[0.0, 0.0\]"),
         (Weather(), {}, "gave two different results: the simulator keeps a hidden state, or draws"),

@@ -248,6 +248,7 @@ OT = OptimalTransport(cost=line_cost(2), tau=1.0, lam=0.5)
         (lambda: curvature.remainder_constant(4, 1.0), "beta must be at most 3, got 4"),
         (lambda: curvature.tolerance(0.0, 2, 1.0), r"epsilon must be greater than 0, got 0\.0"),
         (lambda: curvature.taylor(OT, [0, 0], [0, 0], 3), "order must be at most 2, got 3"),
+        (lambda: curvature.taylor(OT, [0], [0, 0], 1), r"q and around .* got shapes \(1,\) and \(2,\)"),
         (lambda: curvature.smoothing_for_bias(1, 0.9, 1), "actions must be at least 2, got 1"),
         (lambda: curvature.value_interval(models.chain(), transports(3, 1)[0]), "actions is 2 but .* has 3 actions"),
         (lambda: curvature.gap_to_hard_max(OT, 3), "actions is 3 but .* has 2 actions"),

@@ -152,10 +152,11 @@ UNIFORM = np.full((5, 2), 0.5)
         (lambda: exact.solve(MODEL, transports(3, 5)[0]), "actions is 2 but this backup's cost matrix has 3 actions"),
         (lambda: exact.solve(MODEL, transports(2, 4)[2]), r"states must be in 0\.\.3, got 4"),
         (lambda: exact.solve(MODEL, LogSumExp(1.0, actions=3)), r"q must have 3 actions .* got shape \(5, 2\)"),
+        (lambda: exact.evaluate(models.sysadmin(3), UNIFORM), "model must be a table of states, a TabularModel, got V"),  # type: ignore[arg-type]
         (lambda: exact.evaluate(MODEL, UNIFORM[:4]), r"policy must have shape \(5, 2\), got \(4, 2\)"),
         (lambda: exact.evaluate(MODEL, np.ones((5, 3)) / 3), "policy must have 2 entries along its last axis"),
     ],
 )
 def test_bad_input_is_named(call: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         call()

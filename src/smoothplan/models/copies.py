@@ -28,9 +28,6 @@ from numpy.typing import NDArray
 from smoothplan.base import arguments
 from smoothplan.models.model import ModelError
 
-CONSTANT = ("spec", "P")
-"""Attributes that all copies share with the environment: its specification and its transition table, if it has one."""
-
 
 class CannotCopyError(ModelError):
     """Something in an environment cannot be copied; the message names it."""
@@ -175,10 +172,12 @@ class Copies:
 
     def __init__(self, environment: Any, name: str, size: int) -> None:
         self.name, self._lock, self._learning = name, threading.RLock(), True
-        self._given, self.size, self._longest = size, size or 1 << 18, 0  # bytes: the last of the largest state so far
+        # Bytes: as asked for, of a state, and of the largest one so far. Before there is a start, content takes more.
+        self._given, self.size, self._longest = size, max(size, 1 << 18), 0
         chain = layers(environment)
         self._kinds = [type(layer) for layer in chain]
-        self._shared = {key: vars(chain[-1])[key] for key in CONSTANT if key in vars(chain[-1])}
+        # All copies share the specification and the transition table of the environment, if it has them.
+        self._shared = {key: vars(chain[-1])[key] for key in ("spec", "P") if key in vars(chain[-1])}
         # NumPy's ways to write scalars, contiguous arrays and others; then classes that may first occur late.
         values = (np.float64(0.0), np.zeros(4), np.zeros(4)[::2])
         self._constants: list[Any] = [value.__reduce_ex__(5)[0] for value in values]
@@ -189,7 +188,7 @@ class Copies:
         self._start = b""  # the content that others are compressed by reference to
         real = self.rebuilt(self.state_of(environment), np.random.default_rng(0))
         real.reset(seed=0)
-        self._start, self._longest = self._written(real), 0
+        self._start, self.size, self._longest = self._written(real), size or self.size, 0
         self.initial = self.state_of(real)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -278,7 +277,7 @@ class Copies:
     def _written(self, environment: Any) -> bytes:
         """The content of an environment."""
         chain = layers(environment)
-        apart = {"_np_random", "_np_random_seed", "_cached_spec", "render_mode", "env", *CONSTANT}
+        apart = {"_np_random", "_np_random_seed", "_cached_spec", "render_mode", "env", "spec", *self._shared}
         content = [{name: vars(layer)[name] for name in sorted(vars(layer).keys() - apart)} for layer in chain]
         own = {id(vars(chain[-1]).get("_np_random")): -1} | {id(layer): -2 - n for n, layer in enumerate(chain)}
         try:

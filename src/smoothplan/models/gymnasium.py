@@ -340,9 +340,11 @@ class Player:
                 raise ValueError(f"{needed}: make it with render_mode='rgb_array', got {mode!r}")
             try:
                 self._environment.reset(seed=0)
-                self._draw()
+                picture = self._draw()
             except Exception as error:  # whatever an environment does
                 raise ValueError(f"{needed}, and it cannot draw them: {error}") from error
+            if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+                raise ValueError(f"{needed}, [height, width, 3] of uint8, got {picture.dtype} of shape {picture.shape}")
 
     @property
     def state(self) -> Any:

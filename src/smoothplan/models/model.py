@@ -22,7 +22,7 @@ RewardKind = Literal["deterministic", "bernoulli", "transition", "bounded"]
 there; or any number in the declared range."""
 
 ROUNDING = 1e-9
-"""Rounding error of a value, relative to the largest value that the rewards allow."""
+"""Rounding error of a value, relative to the largest number it is computed from."""
 
 
 class Transition(NamedTuple):

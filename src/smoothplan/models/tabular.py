@@ -180,7 +180,7 @@ class TabularModel:
         for name, names, count in (("state_names", state_names, states), ("action_names", action_names, actions)):
             vars(self)[name] = None if names is None else tuple(map(str, names))
             if names is not None and len(vars(self)[name]) != count:
-                raise ValueError(f"{name} must have {count} entries, got {len(names)}")
+                raise ValueError(f"{name} must have {count} entries, got {len(vars(self)[name])}")
         vars(self).update(value_range=base.declared_values(self))
 
     @classmethod

@@ -19,7 +19,7 @@ from smoothplan.models.vector import JitModel, VectorModel
 MOST_STATES = 100_000
 """The most states of a table that is written entry by entry."""
 
-Outcome = tuple[float, int, float]
+Branch = tuple[float, int, float]
 """(probability, next state, reward)."""
 
 COMPASS = ((-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1))
@@ -27,7 +27,7 @@ COMPASS = ((-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1))
 
 
 def _from_rule(
-    states: int, actions: Sequence[str], rule: Callable[[int, int], list[Outcome]], **declarations: Any
+    states: int, actions: Sequence[str], rule: Callable[[int, int], list[Branch]], **declarations: Any
 ) -> TabularModel:
     """The table of a rule that lists the outcomes of a state and an action; those of probability 0 are dropped."""
     numbers = range(len(actions))
@@ -95,7 +95,7 @@ def chain(states: int = 5, discount: float = 0.95, slip: float = 0.2) -> Tabular
     states = arguments.whole("states", states, least=2, most=MOST_STATES)
     slip = arguments.number("slip", slip, least=0.0, most=1.0)
 
-    def outcomes(state: int, action: int) -> list[Outcome]:
+    def outcomes(state: int, action: int) -> list[Branch]:
         last = states - 1
         effects: list[tuple[int, float]] = [(min(state + 1, last), 10.0 if state == last else 0.0), (0, 2.0)]
         return [(1.0 - slip, *effects[action]), (slip, *effects[1 - action])]
@@ -116,7 +116,7 @@ def river_swim(states: int = 6, discount: float = 0.95) -> TabularModel:
     states = arguments.whole("states", states, least=2, most=MOST_STATES)
     last = states - 1
 
-    def outcomes(state: int, action: int) -> list[Outcome]:
+    def outcomes(state: int, action: int) -> list[Branch]:
         if action == 0:
             return [(1.0, max(state - 1, 0), 0.005 if state == 0 else 0.0)]
         if state == 0:
@@ -174,7 +174,7 @@ def _grid_world(rows: Sequence[str], slip: float, discount: float) -> TabularMod
     moves = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
     steps = list(moves.values())
 
-    def outcomes(state: int, action: int) -> list[Outcome]:
+    def outcomes(state: int, action: int) -> list[Branch]:
         row, column = cells[state]
         result = []
         for turn, probability in ((-1, slip / 2.0), (0, 1.0 - slip), (1, slip / 2.0)):
@@ -212,7 +212,7 @@ def sailing(size: int = 5, discount: float = 0.95) -> TabularModel:
     costs = (1.0, 2.0, 3.0, 4.0, 5.0)  # by angle to the wind, in steps of 45°: with it, broad, across, close, into it
     places = list(product(range(size), range(size), range(winds)))  # row, column, wind
 
-    def outcomes(state: int, heading: int) -> list[Outcome]:
+    def outcomes(state: int, heading: int) -> list[Branch]:
         row, column, wind = places[state]
         apart = min((heading - wind) % winds, (wind - heading) % winds)
         down, right = COMPASS[heading]
@@ -265,7 +265,7 @@ def inventory(
     logs = [k * math.log(mean_demand) - mean_demand - math.lgamma(k + 1) for k in range(capacity)]
     demand = [math.exp(log) for log in logs]
 
-    def outcomes(stock: int, order: int) -> list[Outcome]:
+    def outcomes(stock: int, order: int) -> list[Branch]:
         delivered = min(order, capacity - stock)
         available = stock + delivered
         sold_out = max(0.0, 1.0 - sum(demand[:available]))

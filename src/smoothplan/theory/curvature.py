@@ -80,8 +80,10 @@ def tolerance(epsilon: float, beta: int, temperature: float, norm: Norm = "range
 def taylor(backup: Backup, q: ArrayLike, around: ArrayLike, order: int, states: Any = None) -> Floats:
     """The Taylor polynomial T_order(Q; Q̂) of a backup, [...], for Q and Q̂ [..., K]; order 2 needs softmaxes."""
     arguments.whole("order", order, least=0, most=2)
-    point = arguments.array("around", around)
-    delta = arguments.array("q", q) - point
+    point, target = arguments.array("around", around), arguments.array("q", q)
+    if point.shape[-1:] != target.shape[-1:]:
+        raise ValueError(f"q and around must have the same last axis, got shapes {target.shape} and {point.shape}")
+    delta = target - point
     result = backup.value(point, states)
     if order >= 1:
         result = result + (backup.policy(point, states) * delta).sum(axis=-1)

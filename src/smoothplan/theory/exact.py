@@ -43,9 +43,8 @@ def solve(model: TabularModel, backup: Backup, tolerance: float = 1e-8) -> Solut
         ArithmeticError: the tolerance is finer than double precision can reach on this model.
         ModelError: a value is outside the range that the model declares.
     """
+    _require_table(model)
     required_backup(backup)
-    if not isinstance(required_model(model), TabularModel):
-        raise TypeError(f"model must be a table of states, a TabularModel, got {arguments.shown(model)}")
     states = np.arange(model.states)
     low, high = backup.at_zero_range(model.actions)
     gain = max(abs(model.reward_range[0] + low), abs(model.reward_range[1] + high))  # the most that one step can add
@@ -66,6 +65,7 @@ def evaluate(model: TabularModel, policy: ArrayLike, backup: Backup | None = Non
         backup: its regulariser is subtracted; `HardMax`, which has none, by default.
         tolerance: the largest allowed error of a value.
     """
+    _require_table(model)
     weights = arguments.distributions("policy", policy, model.actions)
     if weights.shape != (model.states, model.actions):
         raise ValueError(f"policy must have shape {(model.states, model.actions)}, got {weights.shape}")
@@ -73,6 +73,11 @@ def evaluate(model: TabularModel, policy: ArrayLike, backup: Backup | None = Non
     gain = max(abs(bound) for bound in model.reward_range) + float(np.abs(charge).max())
     found = _fixed_point(model, lambda q: np.einsum("sk,sk->s", weights, q) - charge, gain, tolerance)
     return Solution(found[0], action_values(model, found[0]), weights, *found[1:])
+
+
+def _require_table(model: TabularModel) -> None:
+    if not isinstance(required_model(model), TabularModel):
+        raise TypeError(f"model must be a table of states, a TabularModel, got {arguments.shown(model)}")
 
 
 def action_values(model: TabularModel, values: Floats) -> Floats:

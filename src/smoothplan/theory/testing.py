@@ -14,10 +14,8 @@ from numpy.typing import ArrayLike
 
 from smoothplan.base import arguments, streams
 from smoothplan.base.arguments import Floats
+from smoothplan.models.model import ROUNDING
 from smoothplan.theory.backups import Backup, OptimalTransport, required_backup
-
-ROUNDING = 1e-9
-"""The rounding error of a value, relative to the largest number it is computed from."""
 
 
 class BackupError(ValueError):
