@@ -345,7 +345,7 @@ class Row(NamedTuple):
 @figure.register
 def _(result: PlanResult) -> Any:
     details, support = result.details, result.support
-    rows = [Row("value", result.value, getattr(details, "standard_error", None), result.interval, support)]
+    rows = [Row("value", result.value, None, result.interval, support)]
     if result.regularised_value is not None:
         rows = [rows[0]._replace(name="unregularised value")]
         rows.append(Row("regularised value", result.regularised_value, None, result.regularised_interval, support))

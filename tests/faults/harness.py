@@ -2,8 +2,8 @@
 
     python -m tests.faults --kills 3 --seed 0
 
-Real processes are killed, by their numbers. Nothing here depends on the clock to be right: a kill that comes after the
-end of a run is counted as late. Linux only.
+Real processes are killed, by their numbers, and clients are also told to end. Nothing here depends on the clock to be
+right: a kill that comes after the end of a run is counted as late. Linux only.
 """
 
 import argparse
@@ -117,10 +117,10 @@ WORKER = b"spawn_main"
 """In the command of a worker, which its nanny has spawned."""
 
 
-def kill(pid: int) -> bool:
-    """Kills a process; whether there was one."""
+def kill(pid: int, number: int = signal.SIGKILL) -> bool:
+    """Sends a signal to a process; whether there was one."""
     with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
         return True
     return False
 
@@ -355,11 +355,14 @@ def kill_scheduler(harness: Harness, row: Row, kills: int) -> None:
         harness.finish(row, "python", client)
 
 
-def kill_client(name: str, damage: bool = False, workers: int | None = 1) -> Callable[[Harness, Row, int], None]:
-    """A client is killed, and resumed, until it has come to its end.
+def kill_client(
+    name: str, number: int = signal.SIGKILL, damage: bool = False, workers: int | None = 1
+) -> Callable[[Harness, Row, int], None]:
+    """A client is killed, or told to end, and resumed, until it has come to its end.
 
     Args:
         name: of the case.
+        number: of the signal.
         damage: whether the checkpoint is cut or overwritten in between.
         workers: of the run; None for the cluster of the harness.
     """
@@ -370,13 +373,15 @@ def kill_client(name: str, damage: bool = False, workers: int | None = 1) -> Cal
             checkpoint = harness.checkpoint()
             while True:
                 client = harness.client(name, checkpoint=str(checkpoint), workers=where)
-                struck = row.kills < kills and _strike(harness, row, client, checkpoint)
+                struck = row.kills < kills and _strike(harness, row, client, checkpoint, number)
                 if damage and client.wait() == REFUSED:
                     shutil.rmtree(checkpoint.parent)
                     checkpoint.parent.mkdir()
                     continue
                 if not struck:
                     break
+                if number != signal.SIGKILL:
+                    _check_farewell(row, client)
                 harness.leave(row, client)
                 if damage:
                     _damage(harness, checkpoint)
@@ -385,17 +390,30 @@ def kill_client(name: str, damage: bool = False, workers: int | None = 1) -> Cal
     return scenario
 
 
-def _strike(harness: Harness, row: Row, client: Client, checkpoint: Path) -> bool:
-    """Kills a client, mostly when it has got on a little; whether it was in time."""
+def _strike(harness: Harness, row: Row, client: Client, checkpoint: Path, number: int) -> bool:
+    """Sends a signal to a client, mostly when it has got on a little; whether it was in time."""
     before = progress(checkpoint)
-    if harness.random.random() > 0.2:
+    if number != signal.SIGKILL or harness.random.random() > 0.2:
         client.wait_for(lambda: progress(checkpoint) != before)
     harness.pause(0.0, 3.0, client)
     if client.ended:
         row.late += client.process.returncode == 0
         return False
-    row.kills += kill(client.process.pid)
+    row.kills += kill(client.process.pid, number)
     return True
+
+
+def _check_farewell(row: Row, client: Client) -> None:
+    """A client that was told to end does so soon, with a valid result."""
+    if not wait_until(lambda: client.ended, ENDING):
+        row.trouble.append(f"still there {ENDING:g} s after a signal")
+        client.process.kill()
+        return
+    status, (output, errors) = client.wait(), client.said
+    if status < 0 and output.endswith("}\n"):  # its result was out already
+        row.kills, row.late = row.kills - 1, row.late + 1
+    elif status != 0 or content(output)["status"] not in ("interrupted", "max_calls"):
+        row.trouble.append(f"after a signal: exit status {status}, {output[-100:]!r}, {errors[-300:]!r}")
 
 
 def _damage(harness: Harness, checkpoint: Path) -> None:
@@ -441,6 +459,9 @@ SCENARIOS: dict[str, Callable[[Harness, Row, int], None]] = {
     "client, a search": kill_client("search"),
     "client, around a reference": kill_client("reference", workers=2),
     "client, checkpoint damaged": kill_client("python", damage=True),
+    "SIGTERM, threads": kill_client("compiled", signal.SIGTERM, workers=2),
+    "SIGINT, processes": kill_client("python", signal.SIGINT, workers=2),
+    "SIGINT, a search": kill_client("search", signal.SIGINT),
     "a simulator hangs": break_simulator("hangs", "took longer than chunk_seconds=5 s", chunk_seconds=5.0),
     "a simulator eats memory": break_simulator("eats", "needs more memory", worker_memory=1_000_000_000),
 }
@@ -493,6 +514,8 @@ def main() -> int:
 
 def _child(**options: Any) -> int:
     """A client: plans, and prints what it has."""
+    # A shell that starts a job in the background has it ignore interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         print(go(**options).to_json())
     except (sp.ClusterError, sp.CheckpointError, sp.SimulatorError) as error:

@@ -1,5 +1,6 @@
 """Checkpoints: what was written is found again, bit for bit, whatever happens to the process; damage is an error."""
 
+import os
 import random
 import re
 import sqlite3
@@ -166,6 +167,19 @@ def test_places_where_no_file_can_be(path: Path) -> None:
     check(path)
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing is read-only to root")
+def test_what_is_read_only_is_refused(path: Path) -> None:
+    write(path)
+    path.chmod(0o400)
+    path.parent.chmod(0o500)
+    try:
+        for name in ("run.ckpt", "new.ckpt"):
+            with pytest.raises(CheckpointError, match=f"{name} cannot be read or written"):
+                Checkpoint(path.parent / name, IDENTITY)
+    finally:
+        path.parent.chmod(0o700)
+
+
 # Damage
 
 
@@ -320,3 +334,27 @@ def test_a_killed_run_loses_nothing_that_it_announced(path: Path, kills: int) ->
                 assert (arrays["bulk"] == np.random.default_rng(number).random(5_000)).all()
             count = len(found.found)
     assert count > 0
+
+
+@unix
+def test_a_full_disk_leaves_what_was_written(path: Path) -> None:
+    """The system refuses to let a file grow, as a full disk does; then there is room again."""
+    code = """
+        import resource, signal
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        with Checkpoint(sys.argv[1], IDENTITY) as found:
+            found.add([(1, ChunkRow("a", [1], 1))])
+            _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, most))
+            try:
+                found.keep("q", {"a": np.random.default_rng(0).random(100_000)})
+            except CheckpointError as error:
+                print(error, flush=True)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+            found.add([(7, ChunkRow("a", [7], 7))])
+    """
+    with child(code, str(path)) as process:
+        assert said(process).startswith(f"checkpoint {path} cannot be read or written: ")
+    with Checkpoint(path, IDENTITY) as found:
+        assert found.found == {number: ChunkRow("a", [number], number) for number in (1, 7)}
+        assert found.snapshot("q") is None

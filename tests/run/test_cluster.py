@@ -309,6 +309,35 @@ def test_simulators_that_fail(cluster: Cluster, strange: Any, local: bool, optio
     assert again(call.row + 1) != 0
 
 
+@full
+def test_a_slow_leak_is_survived() -> None:
+    """A process that has grown too large is replaced, and its batch is computed again."""
+    kept: list[Any] = []
+
+    def leak(rng: np.random.Generator) -> None:
+        kept.append(np.ones(1_000))  # 8 kB a call, half a gigabyte in all
+        time.sleep(1e-4)  # so that a batch takes a small part of that
+
+    found = sp.plan(second_order(), simulator(leak), seed=7, max_calls=60_000, worker_memory=500_000_000)
+    assert content(found) == content(sp.plan(second_order(), simulator(), seed=7, max_calls=60_000))
+
+
+@full
+def test_a_kill_from_outside_is_not_blamed_on_the_simulator(tmp_path: Path) -> None:
+    """Neither of a worker, nor of the child that then computes its batch again."""
+    killed = tmp_path / "killed"
+
+    def strange(rng: np.random.Generator) -> None:
+        before = killed.read_text() if killed.exists() else ""
+        if len(before) < 2:
+            killed.write_text(before + "x")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    found = sp.plan(second_order(), simulator(strange), seed=7, max_calls=60_000, worker_memory=2_000_000_000)
+    assert killed.read_text() == "xx"
+    assert content(found) == content(sp.plan(second_order(), simulator(), seed=7, max_calls=60_000))
+
+
 class Elsewhere:
     """Needs a file that workers do not have."""
 

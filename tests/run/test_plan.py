@@ -305,6 +305,14 @@ def test_coverage(cases: dict[str, Case], seeds: int) -> None:
         assert sum(not holds(*outcome, scale=0.25) for outcome in alone) > allowed
 
 
+def test_early_stopping_pays() -> None:
+    """Certified variances are for the worst model: others let a run stop at half of the forecast or earlier."""
+    planner, model = second_order(0.02), garnet()
+    found = sp.plan(planner, model, 0)
+    assert found.status == "converged"
+    assert found.calls <= 0.5 * sp.forecast(planner, model).calls
+
+
 def test_a_reference_shares_no_stream_with_what_is_sampled_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chains around a reference must not depend on the samples that made it, even if both have the same seed."""
     model, soft = sp.models.garnet(30, 2, branching=3, discount=0.8, seed=1), sp.LogSumExp(0.5)

@@ -165,18 +165,21 @@ class DaskPool:
             return
         try:
             batch.done = batch.ticket.result(timeout=FETCH_SECONDS)
+            died = batch.done is None
         except (self._distributed.KilledWorker, CancelledError) as lost:
-            batch.ticket = None
-            batch.deaths += isinstance(lost, self._distributed.KilledWorker)
-            if batch.deaths == 10:  # even a child does not help, such as if no process has enough memory
-                chunk = f"chunk {batch.chunks[0].number} (seed {batch.work.seed})"
-                batch.done = Done([], ClusterError(f"workers at {self._where} died of {chunk} {batch.deaths} times"))
+            died = isinstance(lost, self._distributed.KilledWorker)
         except Exception as failed:
             if isinstance(failed, OSError) and batch.ticket.status != "error":
                 return  # the worker that has it does not answer; Dask may know of another, or compute it again
             problem = ClusterError(f"a worker at {self._where} cannot compute: {type(failed).__name__}: {failed}")
             problem.__cause__ = failed
             batch.done = Done([], problem)
+        if batch.done is None:  # it is sent again
+            batch.ticket = None
+            batch.deaths += died
+            if batch.deaths == 10:  # even a child does not help, such as if no process has enough memory
+                chunk = f"chunk {batch.chunks[0].number} (seed {batch.work.seed})"
+                batch.done = Done([], ClusterError(f"workers at {self._where} died of {chunk} {batch.deaths} times"))
 
     def _submit(self, batch: Batch) -> None:
         import dask
@@ -285,7 +288,7 @@ def _unpacked(data: bytes) -> Work:
         raise RuntimeError(f"this simulator cannot be set up in another process: {reason}") from error
 
 
-def compute(data: bytes, chunks: list[Chunk[Any]], limits: Limits, careful: bool, wanted: str) -> Done:
+def compute(data: bytes, chunks: list[Chunk[Any]], limits: Limits, careful: bool, wanted: str) -> Done | None:
     """Computes a batch on a worker, or carefully in a child of it, with the wanted version of smoothplan."""
     here = version("smoothplan")
     if here != wanted:
@@ -335,8 +338,11 @@ def _computed(
     return done
 
 
-def _in_child(data: bytes, chunks: list[Chunk[Any]], limits: Limits) -> Done:
-    """Computes a batch in a child process. If that dies, the simulator is to blame."""
+def _in_child(data: bytes, chunks: list[Chunk[Any]], limits: Limits) -> Done | None:
+    """Computes a batch in a child process. If that ends itself or exceeds a limit, the simulator is to blame.
+
+    None if somebody else killed the child, such as the system for lack of memory.
+    """
     import cloudpickle
     import distributed
     import psutil
@@ -359,6 +365,8 @@ def _in_child(data: bytes, chunks: list[Chunk[Any]], limits: Limits) -> Done:
     if "done" in found:
         done: Done = pickle.loads(found["done"])
         return done
+    if child.returncode == -signal.SIGKILL and used <= most:
+        return None
     if not found.get("call"):
         raise RuntimeError(f"a child of a worker ended before the first simulator call, with status {child.returncode}")
     late = found["late"].decode().rstrip()
