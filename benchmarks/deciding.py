@@ -63,7 +63,8 @@ def followed(model: sp.VectorModel, policy: Policy, steps: int, seed: int) -> fl
     world, total = Simulated(model), 0.0
     world.reset(seed)
     for step in range(steps):
-        total += model.discount**step * world.move(int(policy(np.asarray(world.state)[None])[0])).reward
+        reward, _, _ = world.move(int(policy(np.asarray(world.state)[None])[0]))
+        total += model.discount**step * reward
     return total
 
 

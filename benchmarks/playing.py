@@ -101,9 +101,9 @@ def random_scores(game: Game, episodes: int, seed: int) -> Any:
     for number in range(episodes):
         player.reset(episode_seed(seed, number))
         for _ in range(MAX_STEPS):
-            move = player.move(int(rng.integers(model.actions)))
-            scores[number] += move.reward
-            if move.terminated or move.truncated:
+            reward, terminated, truncated = player.move(int(rng.integers(model.actions)))
+            scores[number] += reward
+            if terminated or truncated:
                 break
     return scores
 

@@ -144,7 +144,7 @@ def test_an_episode_is_what_was_played(model: Any) -> None:
     world.reset(4)
     for state, action, reward in zip(episode.states, episode.actions, episode.rewards, strict=True):
         np.testing.assert_array_equal(world.state, state)
-        assert world.move(int(action)).reward == reward
+        assert world.move(int(action))[0] == reward
 
 
 @pytest.mark.parametrize("after", [30, 110, 400], ids=["in the reference", "in the first race", "later"])

@@ -19,7 +19,6 @@ from smoothplan.theory.backups import (
     Backup,
     HardMax,
     LogSumExp,
-    NoCurvatureError,
     OptimalTransport,
     Tsallis,
     depends_on_state,
@@ -382,7 +381,7 @@ def test_hard_max_is_greedy_and_breaks_ties_by_order() -> None:
 
 @pytest.mark.parametrize("name", ["hessian", "local_policies", "coupling"])
 def test_hard_max_has_no_curvature(name: str) -> None:
-    with pytest.raises(NoCurvatureError, match="HardMax has no Hessian, local softmaxes or coupling"):
+    with pytest.raises(TypeError, match="HardMax has no Hessian, local softmaxes or coupling"):
         getattr(HardMax(), name)([0.0, 1.0])
 
 

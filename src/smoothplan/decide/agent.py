@@ -22,7 +22,7 @@ from smoothplan.base.stopping import Stopped, StopSignal, current
 from smoothplan.chains.maker import ReferenceMaker
 from smoothplan.chains.reference import Reference
 from smoothplan.decide.decide import Decision, DecisionRun, either_limit, usual_epsilon
-from smoothplan.models.gymnasium import Look, Move, Player, from_gymnasium, notes
+from smoothplan.models.gymnasium import Look, Player, from_gymnasium, notes
 from smoothplan.models.model import GenerativeModel, Oracle, States, required_model
 from smoothplan.run.plan import root_state, session
 from smoothplan.run.progress import Display
@@ -218,14 +218,14 @@ class Agent(AbstractContextManager["Agent"]):
             while len(actions) < max_steps:
                 state = world.state
                 action = self.act(state)
-                move = world.move(action)
+                reward, terminated, truncated = world.move(action)
                 states.append(state)
                 actions.append(action)
-                rewards.append(move.reward)
+                rewards.append(reward)
                 if on_step is not None:
                     on_step(sum(rewards), len(rewards))
-                if move.terminated or move.truncated:
-                    end = "terminated" if move.terminated else "truncated"
+                if terminated or truncated:
+                    end = "terminated" if terminated else "truncated"
                     break
         except (Stopped, KeyboardInterrupt):
             end = "interrupted"
@@ -255,11 +255,11 @@ class Simulated:
         """Starts an episode."""
         self.state, self._oracle = root_state(self._model, None), Oracle(self._model, seed, role="world")
 
-    def move(self, action: int) -> Move:
-        """Takes an action."""
+    def move(self, action: int) -> tuple[float, bool, bool]:
+        """Takes an action; see `Player.move`."""
         states, rewards, terminals = self._oracle.sample(np.asarray(self.state)[None], np.array([action]))
         self.state = states[0]
-        return Move(float(rewards[0]), bool(terminals[0]), False)
+        return float(rewards[0]), bool(terminals[0]), False
 
 
 # Gymnasium

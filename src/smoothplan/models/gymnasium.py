@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -306,14 +306,6 @@ def _agrees(model: GenerativeModel, real: Any) -> bool:
     return True
 
 
-class Move(NamedTuple):
-    """The result of one step of a real environment."""
-
-    reward: float
-    terminated: bool
-    truncated: bool  # by the environment's own time limit
-
-
 Look = Callable[[NDArray[np.uint8], float], None]
 """Is given a picture, [height, width, 3], and how many of them a second is meant to have."""
 
@@ -356,12 +348,12 @@ class Player:
         self._environment.reset(seed=seed)
         self._look()
 
-    def move(self, action: int) -> Move:
-        """Takes an action, numbered from 0."""
+    def move(self, action: int) -> tuple[float, bool, bool]:
+        """Takes an action, numbered from 0: reward, terminated, and truncated by the environment's own time limit."""
         start = int(self._environment.action_space.start)
         _, reward, terminated, truncated, _ = self._environment.step(start + action)
         self._look()
-        return Move(float(reward), bool(terminated), bool(truncated))
+        return float(reward), bool(terminated), bool(truncated)
 
     def _look(self) -> None:
         if self.look is not None:

@@ -122,7 +122,7 @@ class SoftmaxMixture:
     def _columns(self, q: ArrayLike, states: Any) -> tuple[tuple[Floats, Floats, Floats], Floats]:
         """The exponentials of all columns, see `softmaxes.exponentials`, and their weights."""
         if self.temperature == 0.0:
-            raise NoCurvatureError(
+            raise TypeError(
                 f"{type(self).__name__} has no Hessian, local softmaxes or coupling: the maximum is piecewise linear. "
                 "Use LogSumExp or OptimalTransport with a small temperature; curvature.gap_to_hard_max bounds the "
                 "difference"
@@ -186,10 +186,6 @@ def softmaxes(backup: SoftmaxMixture, actions: int, states: int | None) -> Softm
     """A backup in the form that compiled code reads; `states` is the number of states of a table."""
     weights = np.atleast_2d(backup.weights(None if states is None else np.arange(states)))
     return Softmaxes(backup.temperature, arguments.frozen(backup.shifts(actions).T), arguments.frozen(weights))
-
-
-class NoCurvatureError(TypeError):
-    """A quantity that needs a smooth backup was requested from one that is not."""
 
 
 def _rows(name: Literal["q", "policy"], values: ArrayLike, actions: int | None = None) -> Floats:
