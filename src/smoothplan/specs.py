@@ -183,7 +183,8 @@ def entry(kind: str, name: str) -> Factory:
     """The class or function of a name."""
     known, name = REGISTRIES[kind], name.replace("_", "-")
     if name not in known:
-        raise ValueError(f"unknown {kind} {shown(name)}: {choices(name, known)}")
+        hint = f"did you mean gym:{name}?" if kind == "model" and re.search(r"-v\d+$", name) else choices(name, known)
+        raise ValueError(f"unknown {kind} {shown(name)}: {hint}")
     return known[name]
 
 

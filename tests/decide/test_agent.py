@@ -16,7 +16,7 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.chains.fitted import FittedReference
-from smoothplan.decide.agent import FIRST_STEPS, SLOW_STEP_CALLS, STEP_CALLS, Simulated, recording
+from smoothplan.decide.agent import Simulated, recording
 from smoothplan.models.gymnasium import Player
 from tests.common import Counter, vectorised
 from tests.decide.simulators import JITTED, MODELS, TABLE, counted, critic, line, plane
@@ -56,9 +56,9 @@ def test_an_own_loop_counts_every_call_and_keeps_to_its_limits(name: str) -> Non
 
 
 def test_the_usual_limits_know_what_a_call_costs() -> None:
-    for model, usual in ((plane(), STEP_CALLS), (line(), SLOW_STEP_CALLS)):
+    for model, usual in ((plane(), 20_000), (line(), 4_000)):
         agent = sp.Agent(model)
-        assert (agent._limit, agent._first) == (usual, FIRST_STEPS * usual)
+        assert (agent._limit, agent._first) == (usual, 25 * usual)
 
 
 # The reference
@@ -177,7 +177,7 @@ def test_misuse_is_named() -> None:
 def test_episodes_are_reproducible_and_differ() -> None:
     def played(**options: Any) -> list[Any]:
         result = sp.act("FrozenLake-v1", calls=500, episodes=3, **options)
-        assert 0 < result.reference_calls <= FIRST_STEPS * 500  # learning on the way belongs to episodes
+        assert 0 < result.reference_calls <= 25 * 500  # learning on the way belongs to episodes
         assert result.calls == result.reference_calls + sum(episode.calls for episode in result.episodes)
         assert all(0 < episode.calls <= 500 * episode.steps for episode in result.episodes)
         return [(episode.score, episode.steps, episode.deviations, episode.calls) for episode in result.episodes]

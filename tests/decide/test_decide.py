@@ -94,6 +94,17 @@ def test_compiling_does_not_count_and_time_does() -> None:
     assert found.status in ("max_seconds", "completed")
 
 
+def test_a_slow_simulator_stops_in_time() -> None:
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        time.sleep(0.005)
+        return walk(states, actions, rng)
+
+    counter = Counter(plane(step))
+    found = sp.decide(plane(counter), seconds=0.2)
+    assert found.calls == counter.calls > 0
+    assert found.seconds < 10.0
+
+
 # Warnings
 
 

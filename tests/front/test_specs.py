@@ -129,6 +129,7 @@ ERRORS: list[tuple[Callable[[str], Any], str, str]] = [
     (parse, "ot:cost=[a,b]", "is not a list of numbers"),
     (build_model, "nowhere", "unknown model 'nowhere': choose from gym, "),
     (build_model, "river-swin", "unknown model 'river-swin': did you mean river-swim? choose from"),
+    (build_model, "CartPole-v1", "unknown model 'CartPole-v1': did you mean gym:CartPole-v1?"),
     (build_model, "my_file.py:make", "got 'my_file.py:make'; a file is run by --simulator FILE:NAME"),
     (build_model, "chain:length=5", "model chain has no option 'length': choose from states, discount, slip"),
     (build_model, "chain:sates=3", "no option 'sates': did you mean states? choose from states"),

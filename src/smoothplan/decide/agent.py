@@ -33,12 +33,6 @@ from smoothplan.theory.backups import HardMax
 if TYPE_CHECKING:
     import gymnasium
 
-STEP_CALLS = 20_000  # simulator calls of a step, if neither calls nor seconds are given
-SLOW_STEP_CALLS = 4_000  # the same if the simulator steps one state at a time
-FIRST_STEPS = 25  # calls for the reference before the first step, in steps
-FIRST_SECONDS = 10.0  # the same in the time of steps, if time is limited
-LEARNING = 0.25  # the share of a step's budget for improving the reference
-
 End = Literal["terminated", "truncated", "max_steps", "interrupted"]
 """Why an episode ended: by itself; by the environment's time limit; by the agent's limit on steps; by the user."""
 
@@ -73,7 +67,7 @@ class Agent(AbstractContextManager["Agent"]):
         reference: Q̂; by default it is made from the simulator. One with a method improve(calls, state) is improved at
             every state, which changes it.
         reference_calls: simulator calls for the default reference, before the first step, at most; 25 times `calls` by
-            default.
+            default, or ten times `seconds`.
         delta: the level of the estimated regret of decisions.
         seed: of the simulator calls.
         workers: as for `plan`; `with Agent(...) as agent:` ends them, and so does `close`.
@@ -105,9 +99,9 @@ class Agent(AbstractContextManager["Agent"]):
         stop_signal: StopSignal | None = None,
     ) -> None:
         self.model = required_model(model)
-        usual = SLOW_STEP_CALLS if getattr(model.step, "one_at_a_time", False) else STEP_CALLS
+        usual = 4_000 if getattr(model.step, "one_at_a_time", False) else 20_000
         self._limit, self._seconds = either_limit(calls, seconds, usual=usual, least=0)
-        self._first = None if self._limit is None else FIRST_STEPS * (self._limit or usual)
+        self._first = None if self._limit is None else 25 * (self._limit or usual)
         if reference_calls is not None:
             self._first = arguments.whole("reference_calls", reference_calls)
         self._delta, self._seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)
@@ -155,13 +149,14 @@ class Agent(AbstractContextManager["Agent"]):
         run = DecisionRun(root, self._epsilon, self._delta, self.reference, self._chunk)
         if run.is_over:
             return run.decision("terminal")
-        until = None if self._seconds is None else begun + LEARNING * self._seconds
+        learning = 0.25  # the share of the budget for improving the reference
+        until = None if self._seconds is None else begun + learning * self._seconds
         self._stop_signal.deadline = None if self._seconds is None else begun + self._seconds
         before = current.set(self._stop_signal)
         try:
             if self._maker.learns_at_states and self.model.actions > 1 and self._limit != 0:
                 known = self._maker.calls
-                calls = None if self._limit is None else max(1, int(LEARNING * self._limit))
+                calls = None if self._limit is None else max(1, int(learning * self._limit))
                 self._maker.improve(calls=calls, until=until, state=state)
                 if self._limit is not None:
                     run.root = replace(root, max_calls=self._limit - (self._maker.calls - known))
@@ -184,7 +179,8 @@ class Agent(AbstractContextManager["Agent"]):
         """Makes the first reference, if there is none, from a state; the first decision does so itself."""
         if self.reference is not None:
             return
-        until = working_time() + FIRST_SECONDS * (self._seconds or 0.0) if self._first is None else None
+        # Without a number of calls it takes the time of ten decisions.
+        until = working_time() + 10.0 * (self._seconds or 0.0) if self._first is None else None
         try:
             self._maker.make(root_state(self.model, state), calls=self._first, until=until)
         finally:

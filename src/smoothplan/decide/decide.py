@@ -29,14 +29,7 @@ from smoothplan.run.workers import Workers
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import HardMax
 
-USUAL_CALLS = 100_000  # simulator calls, if neither calls nor seconds are given
-USUAL_EPSILON = 0.001  # the gap to prove by default, as a fraction of the width of the interval of all values
 PREPARATION_SHARE = 0.5  # the share of the budget for a reference, search included
-WALK_CALLS = 512  # simulator calls that show whether states of real numbers recur
-POOR = 0.1  # the error of a reference that deserves a warning, as a fraction of the value
-# The search for a certificate ends after a trial if it seems to take this many times the budget. The first estimates of
-# its calls are often ten times too high.
-HOPELESS = 100.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,7 +119,7 @@ def decide(
     """
     started = time.perf_counter()
     required_model(model)
-    calls, seconds = either_limit(calls, seconds, usual=USUAL_CALLS, least=1)
+    calls, seconds = either_limit(calls, seconds, usual=100_000, least=1)
     epsilon = usual_epsilon(model) if epsilon is None else arguments.bounded("epsilon", epsilon)
     delta, seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)
     root = Root(model, root_state(model, state), seed, calls, seconds, "auto", started)
@@ -160,9 +153,9 @@ def either_limit(
 
 
 def usual_epsilon(model: GenerativeModel) -> float:
-    """The gap that counts as certified by default."""
+    """The gap that counts as certified by default: a thousandth of the width of the interval of all values."""
     low, high = curvature.value_interval(model, HardMax())
-    return USUAL_EPSILON * (high - low)
+    return 0.001 * (high - low)
 
 
 class DecisionRun:
@@ -215,7 +208,7 @@ class DecisionRun:
         kind = np.asarray(root.state).dtype.kind
         may_recur = kind in "iub"  # whole numbers may be met again, others hardly ever are
         if kind == "f" and limit is not None and not is_deterministic(model):
-            may_recur = walks_recur(model, self._walker, root.state, min(WALK_CALLS, limit // 20))
+            may_recur = walks_recur(model, self._walker, root.state, min(512, limit // 20))
         if may_recur:
             oracle = self._maker.oracle
             shared = SharedReference(model, HardMax(), root=root.state, delta=self._delta, oracle=oracle)
@@ -229,8 +222,9 @@ class DecisionRun:
             spend(look, lambda: self.calls, **self._budget(limit, trial=True))
             if recurs(shared):
                 self._search, self._maker.reference = search, shared
-                price = search.progress.price
-                if not self._proved and (root.max_calls is None or price is None or price <= HOPELESS * root.max_calls):
+                # The first estimates of the calls that a proof takes are often ten times too high.
+                price, hopeless = search.progress.price, 100.0 * (root.max_calls or math.inf)
+                if not self._proved and (price is None or price <= hopeless):
                     spend(look, lambda: self.calls, **self._budget(limit))
                 if not self._proved:
                     spend(shared.improve, lambda: self.calls, **self._budget(limit))
@@ -360,7 +354,7 @@ class DecisionRun:
         if counts[action] < race.enough:
             yield f"{limit} sufficed for only {counts[action]} returns of every action: the estimates are rough"
         claimed, earned, noise = race.claim, means[race.best], errors[race.best]
-        if abs(claimed - earned) > max(3.0 * noise, POOR * max(abs(claimed), abs(earned))):
+        if abs(claimed - earned) > max(3.0 * noise, 0.1 * max(abs(claimed), abs(earned))):
             yield (
                 f"the reference is poor: it claims {claimed:.4g} for action {names[race.best]}, and its policy earns "
                 f"{earned:.4g} ± {noise:.2g}; more calls would improve it"

@@ -34,19 +34,8 @@ from smoothplan.run.workers import Workers
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import HardMax
 
-EARLY = 0.15  # length of early returns, in effective horizons 1/(1−γ)
-LATE = 0.02  # discount at which late returns end: the reference values the rest
 LATE_ROWS = 32  # late returns of every action that the horizon is shortened for, if calls are few
-ROUNDS = 3  # rounds between which actions are eliminated; one fewer if late returns are few: rounds take time
 LEAST = 8  # rows before the first elimination
-FALSE_ALARMS = 1e-3  # rate at which a comparison eliminates an action that is as good as the leader, about
-# Squares of a correction count from this many times its variance on. Unbiasedness would have 1, but then half of all
-# corrections that are pure noise count.
-STANDS_OUT = 3.0
-LEAD = 1.0  # standard errors by which an action must lead the reference's best to replace it
-# The same for a reference that counts the outcomes of every action, in more calls than a race makes. With 1, chance
-# replaced good actions so often that agents on a frozen lake did worse than the reference alone.
-LEAD_OF_COUNTS = 2.0
 CLEAR = 3.0  # standard errors by which a difference is clear: no action is chosen that is clearly worse
 
 
@@ -60,9 +49,9 @@ class Horizons(NamedTuple):
     @classmethod
     def of(cls, model: GenerativeModel, calls: float) -> "Horizons":
         """For a number of calls."""
-        discount = model.discount
-        full = 1 if discount <= LATE else math.ceil(math.log(LATE) / math.log(discount))
-        early = min(full, max(1, round(EARLY / (1.0 - discount))))
+        discount, last = model.discount, 0.02  # the discount at which late returns end: the reference values the rest
+        full = 1 if discount <= last else math.ceil(math.log(last) / math.log(discount))
+        early = min(full, max(1, round(0.15 / (1.0 - discount))))  # 0.15 of an effective horizon
         if is_deterministic(model):
             return cls(early, max(1, int(min(full, calls / model.actions))), full)
         return cls(early, max(early, int(min(full, calls / 2.0 / (LATE_ROWS * model.actions)))), full)
@@ -105,7 +94,10 @@ class Race:
         self._root, model = root, root.model
         here = values_of(reference.q, np.asarray(root.state)[None], model.actions)[0]
         self.claim, self.best = float(here.max()), int(here.argmax())
-        self._lead = LEAD_OF_COUNTS if isinstance(reference, SharedReference) else LEAD
+        # Standard errors by which an action must lead the reference's best to replace it. A reference that counts the
+        # outcomes of every action does so in more calls than a race makes. With 1, chance replaced its good actions so
+        # often that agents on a frozen lake did worse than the reference alone.
+        self._lead = 2.0 if isinstance(reference, SharedReference) else 1.0
         low, high = curvature.value_interval(model, HardMax())
         self._exact, chains = is_deterministic(model), None
         if self._exact and isinstance(reference, GridReference) and compiles(model):
@@ -128,7 +120,7 @@ class Race:
         self.horizons = Horizons.of(self._root.model, calls)
         limit = self.calls + calls
         few = calls < 4 * LATE_ROWS * self.horizons.late * len(self.active)
-        rounds = ROUNDS - 1 if few else ROUNDS
+        rounds = 2 if few else 3  # rounds take time
         for number in range(rounds):
             if self._round((limit - self.calls) // (rounds - number), workers):
                 return
@@ -162,8 +154,9 @@ class Race:
         self._sample(rows, late, workers)
         if late > early and not self._exact:
             self._sample((before + calls - self.calls) // (early * each), early, workers)
-        if self.estimates()[2][self.active].min() >= self.enough:  # the level suits few returns, too
-            kept = [found.at_most(FALSE_ALARMS) <= self._rounding for found in self._behind()]
+        if self.estimates()[2][self.active].min() >= self.enough:
+            # About one in a thousand actions that are as good as the leader is eliminated. It suits few returns, too.
+            kept = [found.at_most(1e-3) <= self._rounding for found in self._behind()]
             self.active = self.active[kept]
         return len(self.active) == 1 or self._exact
 
@@ -231,7 +224,8 @@ class Race:
 
         The mean of a row is subtracted, because all actions have it in common. With the correction c of early estimates
         by late ones, and its variance v, the part is (1 − 3Σv/Σc²)₊, as James and Stein shrink: nothing if the
-        correction may be noise, all of it if it clearly is not. Only an action that leads the reference's best by a
+        correction may be noise, all of it if it clearly is not. (Unbiasedness would have 1 in place of 3, but then half
+        of all corrections that are pure noise count.) Only an action that leads the reference's best by a
         standard error replaces it, or by two for a reference that counts: changing between equals gains nothing.
         """
         if len(self._early) == 0:
@@ -244,7 +238,7 @@ class Race:
         if len(corrections) >= self.enough:
             mean = corrections.mean(axis=0)
             noise, square = float(self._variances(corrections).sum()), float(mean @ mean)
-            part = max(0.0, 1.0 - STANDS_OUT * noise / square) if square > 0.0 else 0.0
+            part = max(0.0, 1.0 - 3.0 * noise / square) if square > 0.0 else 0.0
             estimates = estimates + part * mean
         ahead = int(estimates.argmax())
         if self.best not in left:
