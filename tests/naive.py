@@ -306,7 +306,7 @@ class Exact:
 # --- Chains around a reference, by linear algebra ---------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(eq=False)
 class ChainMeans:
     """What chains around a table have for means, without sampling."""
 

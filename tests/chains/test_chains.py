@@ -1,6 +1,7 @@
 """The engines of chains against exact linear algebra, against each other, and what they refuse."""
 
 import math
+import tracemalloc
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -10,13 +11,13 @@ import numpy as np
 import pytest
 
 import smoothplan as sp
-from smoothplan.chains.batched import LIMIT, TOGETHER, BatchedChains
+from smoothplan.chains.batched import LIMIT, BatchedChains
 from smoothplan.chains.grid import Grid, make_grid
 from smoothplan.chains.table import LANES, TableChains
 from smoothplan.models.model import GenerativeModel, Oracle
 from smoothplan.run.chunks import Sums
 from smoothplan.theory.backups import HardMax, LogSumExp, OptimalTransport, SoftmaxMixture, line_cost
-from tests.naive import Built, ChainMeans, built
+from tests.naive import Built, ChainMeans, built, random_model
 
 DEVIATIONS = 7.0
 """Standard errors between a mean and its expectation: 3e-12 for a normal mean, and there are fewer than 300 here. The
@@ -72,9 +73,9 @@ def simulator(model: sp.TabularModel) -> sp.JitModel:
 
 
 @cache
-def engine_of(name: str, kind: str) -> tuple[GenerativeModel, TableChains | BatchedChains]:
+def engine_of(chosen: ChainMeans, kind: str) -> tuple[GenerativeModel, TableChains | BatchedChains]:
     """An engine for a case, and its model: a compiled simulator has a grid through its states."""
-    model, backup, table = case(name).model, case(name).backup, case(name).table
+    model, backup, table = chosen.model, chosen.backup, chosen.table
     if kind == "table":
         return model, TableChains(model, backup, table, TAIL)
     if kind == "batched":
@@ -101,7 +102,8 @@ BY_STATE = ("table", "function ends")  # backups that compiled simulators cannot
 )
 def test_means_are_exact(name: str, kind: str, horizon: int) -> None:
     """Chains, returns and corrections have the means that linear algebra gives; see `DEVIATIONS` for false alarms."""
-    chosen, (model, chains), count = case(name), engine_of(name, kind), COUNTS[kind]
+    chosen, count = case(name), COUNTS[kind]
+    model, chains = engine_of(chosen, kind)
     values, returns, corrections = chosen.at_horizon(horizon, TAIL)
     number, oracle = horizon % chosen.model.states, Oracle(model, 3)
     state: Any = [float(number)] if kind == "compiled" else number
@@ -164,6 +166,30 @@ def test_engines_agree_between_the_nodes(backup: SoftmaxMixture, gap: float) -> 
 # --- Variance -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", COUNTS)
+def test_a_right_reference_leaves_no_variance_where_nothing_is_random(kind: str) -> None:
+    """Each step is centred by the action taken: with Q̂ = Q and certain transitions the chain telescopes."""
+    table = random_model(1, actions=3, discount=0.8, branching=1)
+    solution = sp.exact.solve(table, SOFT, tolerance=1e-11)
+    model, chains = engine_of(ChainMeans(table, SOFT, solution.q), kind)
+    sums = chains.values(Oracle(model, 0), [0.0] if kind == "compiled" else 0, 1000, 150)
+    mean = sums.total / sums.samples
+    assert mean == pytest.approx(solution.values[0], abs=1e-9)
+    assert sums.squares / sums.samples - mean**2 < 1e-12
+
+
+@pytest.mark.parametrize("kind", COUNTS)
+def test_noise_is_the_variance_of_a_difference(kind: str) -> None:
+    """Two Bernoulli rewards and nothing behind them. Estimates of the variance are below 2, so that Hoeffding holds."""
+    table = random_model(3, actions=2, discount=0.0, kind="bernoulli")
+    model, chains = engine_of(ChainMeans(table, SOFT, np.zeros((table.states, 2))), kind)
+    found = chains.corrections(Oracle(model, 0), [0.0] if kind == "compiled" else 0, 20_000, 3, 1)
+    differing, noise = found.more
+    expected = float((table.rewards[0] * (1.0 - table.rewards[0])).sum())
+    assert abs(noise / differing - expected) <= 2.0 * math.sqrt(math.log(2e8) / 2.0 / differing)
+    assert abs(differing / found.samples - 0.5) <= math.sqrt(math.log(2e8) / 2.0 / found.samples)
+
+
 # --- Calls, randomness and memory -----------------------------------------------------------------------------------
 
 
@@ -188,7 +214,7 @@ def four_engines(steps: int) -> list[tuple[GenerativeModel, TableChains | Batche
     ]
 
 
-@pytest.mark.parametrize("count", [0, 1, 7, LANES + 1, TOGETHER + 3])
+@pytest.mark.parametrize("count", [0, 1, 7, LANES + 1, 259])
 @pytest.mark.parametrize("horizon", [1, 4, 12])
 def test_every_call_is_counted(count: int, horizon: int) -> None:
     steps, pairs = 6, 5
@@ -217,6 +243,27 @@ def test_every_call_is_counted(count: int, horizon: int) -> None:
         assert oracle.calls <= count * (horizon - 1 + 2 * pairs * length)
 
 
+@pytest.mark.parametrize("kind", ["batched", "compiled"])
+def test_memory_does_not_grow(kind: str) -> None:
+    """Neither with the horizon nor with the number of samples or pairs."""
+    model, chains = engine_of(case("entropy"), kind)
+
+    def peak(draw: Callable[..., Sums], *sizes: int) -> int:
+        tracemalloc.start()
+        draw(Oracle(model, 0), [0.0] if kind == "compiled" else 0, *sizes)
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return size
+
+    peak(chains.corrections, 10, 2, 3)  # compiles
+    for draw, few, long, many in (
+        (chains.values, (3,), (100,), (3,)),
+        (chains.corrections, (2, 3), (2, 60), (10, 3)),
+    ):
+        most = 1.2 * peak(draw, 2 * LIMIT, *few)
+        assert max(peak(draw, 2 * LIMIT, *long), peak(draw, 6 * LIMIT, *many)) < most
+
+
 # --- Errors ---------------------------------------------------------------------------------------------------------
 
 
@@ -243,3 +290,11 @@ def test_a_broken_promise_is_named(broken: Callable[[], sp.JitModel], complaint:
         chains.values(Oracle(model, 0), [1.0, 0.0], 100, 50)
     with pytest.raises(sp.ModelError, match=complaint):
         chains.corrections(Oracle(model, 0), [1.0, 0.0], 100, 2, 50)
+
+
+def test_a_grid_of_another_model_is_named() -> None:
+    (model, grid), other = plane(), make_grid([0.0], [1.0], [2], np.zeros((2, 2)))
+    with pytest.raises(ValueError, match=r"states \[2\] and 3 actions, the grid states \[1\] and 2 actions"):
+        BatchedChains(model, SOFT, other).values(Oracle(model, 0), model.initial_state, 1, 1)
+    with pytest.raises(ValueError, match=r"states must have shape \[n, 2\], got \(3, 1\)"):
+        grid.at(np.zeros((3, 1)))

@@ -6,6 +6,7 @@ test which passes once always passes.
 
 import math
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -26,7 +27,7 @@ from smoothplan.chains.cruiser import Proof, ReferenceCruiser, Sampling, Truncat
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.reference import CriticReference, TabularReference
 from smoothplan.chains.shared import SharedReference
-from smoothplan.models.model import GenerativeModel, Oracle
+from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.run.plan import outward
 from smoothplan.run.records import EngineName, Root
 from smoothplan.theory.backups import SoftmaxMixture, is_mixture
@@ -48,7 +49,7 @@ from tests.chains.worlds import (
     solved,
     walk,
 )
-from tests.common import content, diagnosed
+from tests.common import Counter, content, diagnosed, vectorised
 from tests.naive import ChainMeans
 
 FALSE_ALARM = 1e-6
@@ -408,7 +409,7 @@ class Greedy(TabularReference):
 
 @pytest.mark.parametrize("order", [1, 2])
 def test_a_limit_on_calls_is_hard_whatever_improves(order: int) -> None:
-    """Chains of 1,500 steps, so that looks at the policy between improvements are dear."""
+    """And improving takes no more than half of it, though chains have 1,500 steps."""
     model, backup = garnet(states=200, actions=4, discount=0.99), sp.LogSumExp(1.0)
     for limit in (0, 10, 3_000, 100_000):
         reference = SharedReference(model, backup)
@@ -419,6 +420,40 @@ def test_a_limit_on_calls_is_hard_whatever_improves(order: int) -> None:
     assert reference.calls == 50_000
     with pytest.raises(ValueError, match=r"reference\.improve\(\d+\) must not make more than"):
         sp.plan(replace(planner, reference=Greedy(np.zeros((200, 4)))), model, 0, max_calls=100_000)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_calls_are_exact_if_time_ends_the_preparation(given: bool) -> None:
+    table, backup = garnet(discount=0.99), sp.LogSumExp(1.0)
+    counter = Counter(table)
+
+    def slow(states: States, actions: Any, rng: np.random.Generator) -> tuple[Any, ...]:
+        time.sleep(1e-3)
+        return counter(states, actions, rng)
+
+    model = vectorised(table, slow)
+    sp.plan(ReferenceCruiser(backup, epsilon=0.1), vectorised(table), max_calls=200)  # compiles
+    reference = SharedReference(model, backup) if given else None
+    result = sp.plan(ReferenceCruiser(backup, reference, epsilon=0.1, improve=given), model, max_seconds=0.3)
+    assert (result.status, result.samples) == ("max_seconds", 0)
+    assert result.calls == counter.calls > 10
+
+
+def test_before_any_sample_the_reference_recommends() -> None:
+    for best in range(3):
+        q = np.tile(np.where(np.arange(3) == best, 1.5, 1.0), (12, 1))
+        result = sp.plan(ReferenceCruiser(sp.LogSumExp(0.3), TabularReference(q), epsilon=0.1), garnet(), max_calls=0)
+        assert (result.action, result.calls) == (best, 0)
+        assert result.q == pytest.approx(q[0])
+
+
+def test_a_pilot_that_takes_all_the_calls_is_not_wasted() -> None:
+    model, backup = garnet(discount=0.9), sp.LogSumExp(0.3)
+    table = TabularReference(solved(model, backup).q + 0.3 * np.random.default_rng(0).normal(size=(12, 3)))
+    found = diagnosed(sp.plan(ReferenceCruiser(backup, table, epsilon=0.01), model, 0, max_calls=150_000))
+    assert found.order_2 != found.order_1
+    assert found.order_2_error is not None
+    assert found.order_2_error < 2.0
 
 
 def test_a_reference_that_is_not_made_is_missed_aloud() -> None:

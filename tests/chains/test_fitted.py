@@ -82,6 +82,7 @@ def test_it_agrees_with_the_exact_solution(backup: Backup, regressor: Any, kind:
     q, exact = reference.q(np.arange(LENGTH, dtype=kind)[:, None]), solved_corridor(backup)
     assert np.abs(q - exact).max() < 0.5
     assert (q[2:].argmax(axis=1) == 1).all()
+    assert not hasattr(regressor, "weights")  # only copies of it are fitted
 
 
 def test_it_is_better_than_a_tuned_heuristic_in_five_dimensions() -> None:

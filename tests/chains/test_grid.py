@@ -39,7 +39,7 @@ def test_grids_interpolate(dimensions: int) -> None:
 
 
 def ladder(initial_state: Any = (0.0,)) -> sp.VectorModel:
-    """Steps of ±0.25 on a where the reward is the place; nothing ends."""
+    """Steps of ±0.25 on a line where the reward is the place; nothing ends."""
 
     def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
         return np.clip(states + 0.25 * (2 * actions[:, None] - 1), -1.0, 1.0), states[:, 0]
@@ -61,6 +61,13 @@ def greedy_steps(model: GenerativeModel, reference: Reference, most: int) -> int
 
 
 PLACES = np.linspace(-1.0, 1.0, 9)
+
+
+def test_an_axis_along_which_nothing_moves_has_a_width() -> None:
+    start = np.zeros(2, dtype=np.float32)
+    model = simulated(lambda s, a, rng: (s + np.array([1.0, 0.0], np.float32), np.zeros(len(s))), initial_state=start)
+    grid = GridReference.build(model, HardMax(), cells=4).grid
+    assert (grid.low[1], grid.high[1]) == pytest.approx((-0.0005, 0.0005))
 
 
 def prior(states: Any) -> Floats:

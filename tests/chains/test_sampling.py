@@ -12,7 +12,7 @@ import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.chains import cruiser
 from smoothplan.chains.batched import BatchedChains, chains_for, conditioned, largest_gap
-from smoothplan.chains.cruiser import TRUNCATION, ReferenceCruiser, support
+from smoothplan.chains.cruiser import ReferenceCruiser, support
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.reference import CriticReference, Reference, TabularReference
 from smoothplan.chains.table import TableChains
@@ -128,12 +128,12 @@ def test_the_default_horizon_costs_a_small_part_of_epsilon(
     problem = Problem.of(model, backup)
     planner = ReferenceCruiser(backup, epsilon=0.2, order=order, error_range=error_range)
     cut = planner.truncation(problem)
-    assert cut.optimal <= TRUNCATION * 0.2
+    assert cut.optimal <= 0.05 * 0.2
     assert discount == 0.0 or cut.horizon >= math.log(0.01 * 2.0 / problem.width) / math.log(discount) - 1e-9
     if order == 2 and error_range is not None:
         tail = cut.below + cut.above
         wide, narrow = (reference_bias(2, error_range, 0.3, discount, end) for end in (tail, 0.0))
-        assert max(narrow[0] - wide[0], wide[1] - narrow[1]) <= 2.0 * TRUNCATION * 0.2
+        assert max(narrow[0] - wide[0], wide[1] - narrow[1]) <= 2.0 * 0.05 * 0.2
 
 
 # Clamping
@@ -272,9 +272,8 @@ def test_samples_lie_in_the_supports() -> None:
             chains = samples.engine
             seen.add((type(chains), chains.compiled))
             low, high = support(problem, samples._advantages, horizon)
-            if (
-                isinstance(chains, BatchedChains) and not chains.compiled
-            ):  # also those of actions that are too unlikely to be drawn
+            if isinstance(chains, BatchedChains) and not chains.compiled:
+                # Also those of actions that are too unlikely to be drawn.
                 points = np.linspace(-0.5, 1.0, 50)[:, None]
                 q = chains._references(points)
                 ends = backup.value(q)[:, None] - q

@@ -52,9 +52,6 @@ QFunction = Callable[[States], ArrayLike]
 LIMIT = 1 << 13
 """Chains that advance together: enough to hide Python's overhead, small enough for the processor's cache."""
 
-TOGETHER = 256
-"""The same in compiled code: one call of the simulator for each of their steps."""
-
 
 @dataclass(frozen=True, eq=False)
 class BatchedChains:
@@ -299,11 +296,12 @@ def _advance(
     are [n], or [0] if there are none. All arrays are overwritten: `sums` [n] receives the sums of the chains, `stopped`
     [n, d] the states of those that stop.
     """
+    together = 256  # chains, that advance by one call of the simulator for each of their steps
     dimensions, columns, found = starts.shape[1], world.grid.table.shape[1], 0
-    q, room, advantages = np.empty((TOGETHER, columns)), np.empty(columns), np.empty(TOGETHER)
-    owners, actions = np.empty(TOGETHER, dtype=np.int64), np.empty(TOGETHER, dtype=np.int64)
-    for begin in range(0, len(starts), TOGETHER):
-        states, ends = starts[begin : begin + TOGETHER], stops[begin : begin + TOGETHER]
+    q, room, advantages = np.empty((together, columns)), np.empty(columns), np.empty(together)
+    owners, actions = np.empty(together, dtype=np.int64), np.empty(together, dtype=np.int64)
+    for begin in range(0, len(starts), together):
+        states, ends = starts[begin : begin + together], stops[begin : begin + together]
         count, scale = len(states), 1.0
         ended = np.zeros(count, dtype=np.bool_)
         for row in range(count):  # loops compile faster than functions of NumPy

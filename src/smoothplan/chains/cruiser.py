@@ -38,13 +38,9 @@ from smoothplan.theory.curvature import Problem, require_resolvable
 LONGEST_CHAIN = 10**8
 """Steps of a chain, at most: they take the fastest engine seconds."""
 
-
-TRUNCATION = 0.05  # share of ε, for the part of the value beyond the default horizon
 VALUE_DELTA, CORRECTION_DELTA, ACTION_DELTA = 0.6, 0.3, 0.1  # shares of δ
 PILOT_DELTA = 0.25  # of the corrections' δ, for the pilot's if others with another number of pairs follow
-DECISION = 0.3  # share of the simulator calls, for returns of the root's actions
-PILOT, PILOT_PAIRS = 64, 32  # samples of each part before the rest is planned, and pairs in each correction
-PREPARATION = 0.5  # share of the limits on calls and on time for the reference, at most
+PILOT = 64  # samples of each part before the rest is planned
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +118,7 @@ class ReferenceCruiser:
         """The truncation at the horizon that is given, or at the earliest one, about, that costs a small part of ε."""
         if self.horizon is not None:
             return Truncation.at(problem, self.horizon)
-        whole, horizon, tolerated = Truncation.at(problem, 0), 1, TRUNCATION * self.epsilon
+        whole, horizon, tolerated = Truncation.at(problem, 0), 1, 0.05 * self.epsilon
         while horizon <= LONGEST_CHAIN:
             left = problem.discount**horizon
             found = Truncation(horizon, left * whole.below, left * whole.above, left * whole.optimal)
@@ -265,7 +261,7 @@ class Sampling:
         self._support = support(problem, self._advantages, self.horizon)
         self.pairs, self.correction, unused = 0, None, CORRECTION_DELTA
         if planner.order == 2:
-            self.pairs, unused = planner.pairs or PILOT_PAIRS, 0.0
+            self.pairs, unused = planner.pairs or 32, 0.0  # 32 in the pilot, which then chooses their number
             share = CORRECTION_DELTA * (PILOT_DELTA if planner.pairs is None else 1.0)
             self.correction = self._mean(share, 0.0, self._correction_support(self.pairs))
         self.value = self._mean(VALUE_DELTA + unused, problem.middle)
@@ -337,7 +333,8 @@ class Sampling:
         each = max(self.value.calls / max(self.value.count, 1), 1.0)
         returns = sum(mean.calls for mean in self.actions) / max(sum(mean.count for mean in self.actions), 1)
         parts: dict[str, tuple[float, float]] = {"values": (each, self.value.variance)}
-        rest = 1.0 - DECISION
+        decision = 0.3  # share of the simulator calls, for returns of the root's actions
+        rest = 1.0 - decision
         if self.correction is not None:
             tried = np.unique(np.round(2.0 ** np.arange(1.0, 12.01, 0.5)).astype(np.int64))
             pairs = np.append(tried, self.pairs)
@@ -369,7 +366,7 @@ class Sampling:
             share = rest * (least + (1.0 - least * len(parts)) * relative)
             self.budgets[part] = Budget(calls, variance, share)
         most = max(mean.variance for mean in self.actions)
-        self.budgets["returns"] = Budget(max(returns, 1.0), most, DECISION)
+        self.budgets["returns"] = Budget(max(returns, 1.0), most, decision)
 
     def _correction_prices(self, pairs: Ints, chain_calls: float) -> tuple[Floats, Floats]:
         """Calls and variance of a correction for numbers of pairs, extrapolated from the corrections so far.
@@ -475,8 +472,9 @@ class ReferenceRun:
         """Makes the reference if none was given, improves it if it can be, and warns if there is none after all."""
         root, maker = self._root, self.maker
         usual = 400_000 if isinstance(root.model, JitModel) else 100_000  # simulator calls, if the limits allow them
-        limit = math.inf if root.max_calls is None else int(PREPARATION * root.max_calls)
-        until = None if root.max_seconds is None else root.begun + PREPARATION * root.max_seconds
+        # Of the limits on calls and on time, half at most.
+        limit = math.inf if root.max_calls is None else root.max_calls // 2
+        until = None if root.max_seconds is None else root.begun + root.max_seconds / 2.0
         steps: list[tuple[str, Callable[..., None]]] = []
         if self._planner.reference is None:
             steps.append(("reference", partial(maker.make, root.state)))

@@ -18,17 +18,9 @@ from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup
 
 WALKERS = 128  # walks at a time, at most
-FIRST = 256  # states visited before the first fit
-GROWTH = 1.5  # of the number of states from one fit to the next
-# The share of visited states, the newest ones, that a fit uses, and the number below which it uses all. What poor
-# policies reach is far from what matters, and costs much: a few hundred such states spoil a fit of thousands.
-KEPT, LEAST_KEPT = 0.75, 2_000
-IMPROVEMENTS = 2  # of the policy in every fit
-SWEEPS = 10  # of the values for each policy; more amplify the noise of few samples
+LEAST_KEPT = 2_000  # visited states, of which a fit uses all
 # Transitions that are kept and states on which a policy is evaluated, so that a fit takes a bounded time.
 MOST_TRANSITIONS, MOST_EVALUATED = 1_000_000, 40_000
-HINGES = 300  # at most, and no more than an eighth of the points
-RIDGE = 30.0  # the penalty on squared weights, in units of one point's squared error
 
 Features = NDArray[np.float32]
 """[n, p]; single precision halves the time, and its rounding is far below the noise of simulated targets."""
@@ -56,7 +48,7 @@ class HingeRidge:
         spread = points.std(axis=0)
         self._mean, self._scale = points.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
         self._low, self._high = (end(points, axis=0) for end in (np.min, np.max))
-        hinges = min(HINGES, count // 8)
+        hinges = min(300, count // 8)
         directions = rng.standard_normal((hinges, dimensions))
         # The number of coordinates that a direction has, the same ones as in a random order.
         sizes = np.array([1, 2, dimensions])[np.arange(hinges) % 3]
@@ -68,7 +60,7 @@ class HingeRidge:
         self._knots = (through * self._directions.T).sum(axis=1)
         self._fitted = self.features(points)
         gram = (self._fitted.T @ self._fitted).astype(np.float64)
-        penalty = np.full(len(gram), RIDGE)
+        penalty = np.full(len(gram), 30.0)  # on squared weights, in units of one point's squared error
         penalty[0] = 1e-6  # the constant is free
         self._inverse = np.linalg.inv(gram + np.diag(penalty))
 
@@ -232,13 +224,14 @@ class FittedReference:
             self._walkers[:] = start
         walkers = int(np.clip((until - self.states) // 20, 16, WALKERS))  # twenty steps each, at least
         while self.states < until:
-            goal = max(FIRST, int(GROWTH * (self._fitted_at or self.states)))
+            goal = max(256, int(1.5 * (self._fitted_at or self.states)))  # states at the next fit
             # A fit that the next one makes superfluous at once is left out.
             goal = until if until <= 1.25 * goal else goal
             self._visit(goal, walkers, start)
             if self.states >= 1.25 * self._fitted_at:
-                most = MOST_TRANSITIONS // actions + 1
-                kept = min(max(int(KEPT * self.states), LEAST_KEPT), most)
+                # Of the visited states the newest three quarters. What poor policies reach is far from what matters,
+                # and costs much: a few hundred such states spoil a fit of thousands.
+                kept = min(max(int(0.75 * self.states), LEAST_KEPT), MOST_TRANSITIONS // actions + 1)
                 self._data = _Data._make(column[-kept:] for column in self._data)
                 # If all rewards were alike and nothing ended, there is nothing to fit: walks continue at random.
                 if self._data.terminals.any() or np.ptp(self._data.rewards) > 0.0:
@@ -281,7 +274,7 @@ class FittedReference:
         evaluation = regression if step == 1 else self._regression_on(points[::step])
         evaluated = _Data._make(column[::step] for column in data)
         q = None if self._regression is None else self.q(evaluated.states)
-        for _ in range(IMPROVEMENTS):
+        for _ in range(2):  # improvements of the policy
             values = self._evaluated(evaluation, evaluated, q)
             targets = np.empty((len(points), actions))
             for action in range(actions):  # one action at a time bounds the memory
@@ -316,7 +309,7 @@ class FittedReference:
         future = np.full(len(rows), data.rewards.mean() / (1.0 - discount))
         if q is not None:
             future[alive] = self._backup.value(self.q(nexts[alive]), nexts[alive])
-        for _ in range(SWEEPS):
+        for _ in range(10):  # more sweeps amplify the noise of few samples
             future = np.clip(future, *self._span) * alive
             solution = regression.fit((gains + discount * future)[:, None])
             future = regression.predict(features, solution)[:, 0]
