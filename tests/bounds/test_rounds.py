@@ -137,6 +137,17 @@ def test_the_relative_gap_covers_every_part(parts: int) -> None:
 # Walks or rounds
 
 
+def test_rounds_are_for_focused_and_endless_searches_with_softmaxes() -> None:
+    def rounds(backup: Any = HARD, **options: Any) -> bool:
+        return started(OTGapE(backup, 0.0, **options), recurrent(1)).rounds.take_over(10**6)
+
+    assert rounds()
+    assert rounds(sp.LogSumExp(0.1))
+    assert not rounds(sampling="trajectories")
+    assert not rounds(horizon=5)
+    assert not rounds(sp.Tsallis(0.5))
+
+
 def searched(model: Any, epsilon: float, seed: int, rounds: bool | None = None) -> tuple[int, int]:
     """Calls and rounds of a search to its end in slices as those of a run; `rounds` for always or never."""
     search = started(OTGapE(HARD, epsilon), model, seed=seed)

@@ -200,6 +200,14 @@ def test_it_claims_nothing() -> None:
     assert few.value == pytest.approx(sum(few.interval) / 2, rel=0.05)
 
 
+def test_the_value_is_inside_the_interval() -> None:
+    """A short depth leaves out rewards that are sure to come."""
+    model = sp.TabularModel(np.ones((1, 1, 1)), np.zeros((1, 1, 1), dtype=int), np.ones((1, 1)), discount=0.9)
+    result = sp.plan(sp.UCT(depth=2), model, 0, max_calls=100)
+    assert result.q == pytest.approx([1.9])
+    assert result.value == pytest.approx(result.interval[0], rel=1e-14) == pytest.approx(10.0)
+
+
 def test_a_spec_names_it() -> None:
     planner = specs.build_planner("uct:depth=5,loop=open,rollout=none", HARD)
     assert planner == sp.UCT(depth=5, loop="open", rollout=None)  # a spec has no other word for it

@@ -89,6 +89,17 @@ def test_states_of_any_shape_and_a_simulator_that_draws_small_numbers() -> None:
         assert same(search, fresh)
 
 
+def test_the_two_zeros_are_one_state() -> None:
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        return np.where(rng.random(len(states)) < 0.5, 0.0, -0.0), np.zeros(len(states))
+
+    model = sp.VectorModel(step, actions=2, discount=0.5, reward_range=(0, 1), max_successors=1, initial_state=0.0)
+    search = begun(OTGapE(sp.HardMax(), 0.0), model, state=0.0)
+    search.explore(0.0, 50, MANY)
+    search.sample_pairs(np.arange(2), np.array([20, 20]), (0, 1), alone(search))
+    assert search.count == 1
+
+
 def uncharged(search: Explorer) -> Arrays:
     """All of a search but the random streams, which count calls that were interrupted too."""
     arrays = search.saved()
@@ -196,6 +207,21 @@ def test_what_pads_a_table_is_never_drawn() -> None:
         assert times.sum() == 10**16
         assert (times >= 0).all()
         assert not times[0, 10:].any()
+
+
+def test_states_of_an_interrupted_round_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = sp.models.garnet(states=50, actions=2, branching=4, discount=0.5, seed=1)
+    search = begun(OTGapE(sp.HardMax(), 0.0), vectorised(model))
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(search, "record", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            search.sample_pairs(np.arange(2), np.array([20, 20]), (0, 1), alone(search))
+    search.sample_pairs(np.arange(1, 2), np.array([20]), (0, 1), alone(search))
+    assert [search.state(number) for number in range(search.count)] == list(search.states)
 
 
 @pytest.mark.parametrize("simulator", [False, True])

@@ -100,6 +100,7 @@ class OTGapE:
         Args:
             root: the state, and the limits of the run.
             explorer: owns the graph to go on with, such as that of a `SharedReference` of the same model, backup and δ.
+                Its rules take the place of the planner's own.
         """
         model, horizon = root.model, self.horizon
         if root.max_calls is None and root.max_seconds is None:  # a run that might go on for ever is refused
@@ -123,7 +124,11 @@ class OTGapE:
             table = searched_table(root, self.key, self.backup)
             explorer = Explorer(rules, Oracle(model, root.seed), self.backup, root.state, table, self.key)
         elif explorer.oracle.model is not model or explorer.rules.log_odds != -math.log(self.delta):
-            raise ValueError(f"explorer must be of the model of the root, and of delta={self.delta:g}")
+            known, delta = type(explorer.oracle.model).__name__, math.exp(-explorer.rules.log_odds)
+            raise ValueError(
+                f"explorer must be of the root's own model and of delta={self.delta:g}, got one of a {known} and of "
+                f"delta={delta:g}"
+            )
         return SearchRun(explorer, root, self.epsilon, self.delta)
 
 
@@ -205,10 +210,10 @@ class SearchRun:
         if not rounds.take_over(self.calls):
             if self._declares_values and rounds.compare_now(self.calls):
                 rounds.sweep(self.epsilon, threads)
-                self._require_possible(rounds)
+                self._require_possible()
             return None
         brackets = rounds.tighten(self.epsilon, threads)
-        self._require_possible(rounds)
+        self._require_possible()
         best, challenger, gap = self.proved
         if gap <= self.epsilon:
             return True
@@ -221,9 +226,9 @@ class SearchRun:
         self.explorer.graph.totals[0]["rounds"] += 1
         return False
 
-    def _require_possible(self, rounds: Rounds) -> None:
+    def _require_possible(self) -> None:
         """Compares the bounds of every value with the range that the model declares, if it does."""
-        explorer, (low, high) = self.explorer, rounds.values
+        explorer, (low, high) = self.explorer, self.rounds.values
         for number in (int(np.argmax(low)), int(np.argmin(high))) if self._declares_values else ():
             proved = float(low[number]), float(high[number])
             curvature.require_possible(self._root.model, explorer.backup, proved, explorer.state(number))

@@ -25,14 +25,8 @@ from smoothplan.run.chunks import Chunk, Outcome
 from smoothplan.run.records import Root, refuse_compiled
 from smoothplan.theory.backups import Backup, depends_on_state, is_mixture, softmaxes
 
-FIRST_ROOM = 64
-"""States that a new graph has room for."""
-
 NO_TABLE = Tables(frozen(np.zeros(0, dtype=OUTCOME)), 1, 1)
 """The table of a simulator that is called."""
-
-CALLED = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
-"""A backup that compiled code calls, with the key of a state and a purpose: see `sets.fill`."""
 
 Key = Callable[[Any], Hashable]
 """Identifies a state: states with the same key are taken to be the same."""
@@ -234,15 +228,16 @@ class Explorer:
         key: Key | None = None,
     ) -> None:
         self.rules, self.oracle, self.backup, self.table = rules, oracle, backup, table
-        self.graph: Graph = resized({}, rules, FIRST_ROOM, 4 * FIRST_ROOM)
+        self.graph: Graph = resized({}, rules, 64, 4 * 64)  # room for the first states, and outcomes
         self._tables = NO_TABLE if table is None else table.tables
         self._index = StateIndex(root, key) if table is None else None
         columns, actions = rules.soft.shifts.shape
+        called = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)  # with a key and a purpose, see `sets.fill`
         self.work = Workspace(
             frames=np.zeros((1, 1 + columns, actions + 1)),
             room=np.zeros((4, min(16, rules.bound))),
             path=np.zeros((walks.WALKING.longest if rules.endless else rules.stages, 3), dtype=np.int64),
-            backup=None if is_mixture(backup) else CALLED(self._call_backup),
+            backup=None if is_mixture(backup) else called(self._call_backup),
             stream=oracle.stream,
         )
         self._loop = np.zeros(1, dtype=walks.LOOP_STATE)
@@ -368,6 +363,7 @@ class Explorer:
             seen = np.nonzero(times)
             self.record(entries[seen[0]], keys[seen], rewards[seen], times[seen])
             return
+        self._index.forget(self.count)  # the states of an interrupted call
         known, pieces = np.asarray(self._index.states), dict[int, Ints]()
 
         def chunks() -> Iterator[Chunk[Sampled]]:

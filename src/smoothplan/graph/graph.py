@@ -210,8 +210,8 @@ def resized(arrays: Readable, rules: Rules, room: int, outcomes: int) -> Graph:
     )
     for name in set(Graph._fields) & set(arrays) - {"slots"}:
         array = getattr(result, name)
-        used = arrays[name][: len(array)]
-        array[: len(used)] = used
+        kept = arrays[name][: len(array)]
+        array[: len(kept)] = kept
     enter_all(result.slots, result.keys, result.totals[0]["states"])
     return result
 
