@@ -139,7 +139,8 @@ def _bounds(interval: tuple[float, float], support: Support, sure: str) -> str:
     low, high = (f"{end:.6g}" for end in interval)
     if support == "lower":
         return f"at least {low} {sure}; at most {high}, by what the model declares"
-    return f"in [{low}, {high}]" + (", by what the model declares" if support == "declared" else f" {sure}")
+    basis = {"proved": f" {sure}", "declared": ", by what the model declares", "estimate": " (estimate)"}
+    return f"in [{low}, {high}]{basis[support]}"
 
 
 # Decisions and episodes
@@ -345,7 +346,7 @@ class Row(NamedTuple):
 @figure.register
 def _(result: PlanResult) -> Any:
     details, support = result.details, result.support
-    rows = [Row("value", result.value, None, result.interval, support)]
+    rows = [Row("value", result.value, getattr(details, "standard_error", None), result.interval, support)]
     if result.regularised_value is not None:
         rows = [rows[0]._replace(name="unregularised value")]
         rows.append(Row("regularised value", result.regularised_value, None, result.regularised_interval, support))
@@ -401,6 +402,7 @@ def bars(rows: Sequence[Row], delta: float) -> Any:
         "proved": ("proved", {"color": blue, "opacity": 0.75}),
         "lower": ("proved from below", {"color": grey, "opacity": 0.3, "line": {"color": blue, "width": 2}}),
         "declared": ("declared", {"color": grey, "opacity": 0.3}),
+        "estimate": ("estimate", {"color": orange, "opacity": 0.3}),
     }
     for support, (title, look) in looks.items():
         found = [(y, row.words, *row.interval) for y, row in enumerate(rows) if row.interval and row.support == support]

@@ -140,9 +140,6 @@ PLANNERS: dict[str, Factory] = {
     "ot-gap-cruiser": OTGapCruiser,
     "uct": UCT,
 }
-COSTS = {"line": backups.line_cost, "ring": backups.ring_cost, "discrete": backups.discrete_cost}
-"""Costs of optimal transport that a word names, each a function of the number of actions."""
-
 REGISTRIES = {"model": MODELS, "backup": BACKUPS, "planner": PLANNERS}
 
 DEFAULT_BACKUP, DEFAULT_PLANNER = "lse:temperature=1", "debiased:epsilon=0.1"
@@ -234,16 +231,17 @@ def build_model(text: str) -> GenerativeModel:
 def build_backup(text: str, actions: int) -> Backup:
     """The backup that a spec names, for a model with this number of actions.
 
-    A word for `cost` names one of `COSTS`: `ot:cost=line` uses `line_cost(actions)`.
+    A word for `cost` names a function of the number of actions: `ot:cost=line` uses `line_cost(actions)`.
     """
     actions, spec = arguments.whole("actions", actions), parse(text)
+    costs = {"line": backups.line_cost, "ring": backups.ring_cost, "discrete": backups.discrete_cost}
     cost = spec.options.get("cost", "discrete")
     if spec.name == "ot" and isinstance(cost, str):
-        if cost not in COSTS:
-            raise ValueError(f"cost must be a matrix or one of {', '.join(COSTS)}, got {shown(cost)}")
+        if cost not in costs:
+            raise ValueError(f"cost must be a matrix or one of {', '.join(costs)}, got {shown(cost)}")
         if actions > 5_000:  # a matrix of 5,000² entries takes 200 MB
             raise ValueError(f"cost {cost} is for at most 5,000 actions, got a model with {actions:,}")
-        spec.options["cost"] = COSTS[cost](actions)
+        spec.options["cost"] = costs[cost](actions)
     backup: Backup = _build("backup", spec, actions=actions)
     if (made := getattr(backup, "actions", None)) not in (None, actions):
         raise ValueError(f"backup {spec.name} must be for the model's {actions} actions, got one for {made}")

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -77,6 +78,9 @@ def test_a_summary_says_what_an_interval_rests_on(records: dict[str, Any]) -> No
         assert expected in records[name].summary().splitlines()[0], name
     assert records["unregularised"].summary().count("with probability at least 0.9") == 1
     assert "(estimate)" not in repr(records["search"])
+    unknown = replace(records["value"], details=SimpleNamespace(support="estimate", summary=lambda: "a guess"))
+    assert "] (estimate)" in unknown.summary().splitlines()[0]
+    assert "interval (estimate)" in [trace.name for trace in unknown.figure().data]
 
 
 def test_pages_need_no_plotly_and_cannot_be_broken_into(
@@ -106,7 +110,7 @@ def test_pages_need_no_plotly_and_cannot_be_broken_into(
             st.floats(-1e9, 1e9),
             st.none() | st.just(float("inf")) | st.floats(0.0, 1e6),
             st.none() | st.tuples(st.floats(-1e9, 1e9), st.floats(0.0, 1e9)),
-            st.sampled_from(["proved", "lower", "declared"]),
+            st.sampled_from(["proved", "lower", "declared", "estimate"]),
         ),
         min_size=1,
         max_size=4,

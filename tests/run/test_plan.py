@@ -18,7 +18,7 @@ from smoothplan.recursive.compiled import CompiledEngine
 from smoothplan.recursive.planners import HEADROOM
 from smoothplan.run.records import REFUSED_CALLS, Planner
 from smoothplan.theory.backups import Backup, line_cost
-from tests.common import by_state, content, declaring, ending, holds, ordinary_values, vectorised
+from tests.common import by_state, content, declaring, ending, holds, identified, ordinary_values, vectorised
 
 SMOOTH = sp.LogSumExp(1.0)
 
@@ -303,6 +303,17 @@ def test_coverage(cases: dict[str, Case], seeds: int) -> None:
     for part in parts if cases is RECURSIVE else ({},):
         alone = [outcome._replace(result=replace(outcome.result, **part)) for outcome in found]
         assert sum(not holds(*outcome, scale=0.25) for outcome in alone) > allowed
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_what_the_intervals_imply(name: str) -> None:
+    """If they hold, the action is as close to optimal as the gap says: within ε if the run converged."""
+    for outcome in outcomes(GAPS[name], 45):
+        found = identified(outcome.result)
+        assert (outcome.result.status == "converged") == (found.gap <= outcome.result.epsilon * (1 + 1e-8))
+        if holds(*outcome):
+            q = sp.exact.solve(outcome.model, outcome.backup, 1e-10).q[outcome.state]
+            assert q.max() - q[outcome.result.action] <= max(found.gap, 0.0) + 1e-9
 
 
 def test_early_stopping_pays() -> None:

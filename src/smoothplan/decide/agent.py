@@ -66,8 +66,8 @@ class Agent(AbstractContextManager["Agent"]):
         seconds: time of a decision, instead of calls. Decisions then depend on the machine.
         reference: Q̂; by default it is made from the simulator. One with a method improve(calls, state) is improved at
             every state, which changes it.
-        reference_calls: simulator calls for the default reference, before the first step, at most; 25 times `calls` by
-            default, or ten times `seconds`.
+        reference_calls: simulator calls for the default reference, before the first step, at most; by default 25 times
+            `calls`, or what ten times `seconds` allow.
         delta: the level of the estimated regret of decisions.
         seed: of the simulator calls.
         workers: as for `plan`; `with Agent(...) as agent:` ends them, and so does `close`.
