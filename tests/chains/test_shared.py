@@ -16,7 +16,7 @@ from smoothplan.chains.shared import SharedReference
 from smoothplan.graph.graph import Rules, rules_of
 from smoothplan.models.model import GenerativeModel, States
 from smoothplan.theory import exact
-from smoothplan.theory.backups import HardMax, LogSumExp, SoftmaxMixture
+from smoothplan.theory.backups import HardMax, LogSumExp, OptimalTransport, SoftmaxMixture, line_cost
 from tests.chains.worlds import BACKUPS, simulated, small
 from tests.common import vectorised
 
@@ -42,6 +42,17 @@ def test_a_shared_reference_converges(backup: SoftmaxMixture, with_table: bool) 
         assert worst <= 6.0 * np.sqrt(15 / calls) / (1.0 - 0.6)
     assert worst < 0.1
     assert reference.states == 5
+
+
+@pytest.mark.parametrize("with_table", [True, False])
+def test_a_backup_that_depends_on_the_state_is_that_of_each_state(with_table: bool) -> None:
+    table, prior = small(seed=4, branching=4), np.random.default_rng(0).dirichlet(np.ones(3), size=5)
+    backup = OptimalTransport(
+        cost=line_cost(3), tau=1.0, lam=0.2, prior=prior if with_table else lambda states: prior[states]
+    )
+    reference = SharedReference(table if with_table else vectorised(table), backup, seed=2)
+    reference.improve(20_000)
+    np.testing.assert_allclose(reference.q(np.arange(5)), exact.solve(table, backup).q, atol=0.1)
 
 
 @pytest.mark.parametrize("actions", [1, 2, 4])
