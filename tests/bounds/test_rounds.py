@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -132,6 +132,22 @@ def test_the_relative_gap_covers_every_part(parts: int) -> None:
             )
             worst = max(worst, np.delete(above, proved.best).max() - below[proved.best])
         assert worst - 1e-9 <= proved.gap <= worst + 0.02 * gap
+        rounds.proved = better = BestAction(1 - proved.best, proved.best, proved.gap / 2.0)
+        rounds.tighten(gap / 2.0 if parts > 1 else 0.0)
+        assert rounds.proved == better  # a larger gap does not replace it, nor its action
+
+
+def test_the_better_of_two_proofs_is_returned_with_its_own_action() -> None:
+    search = started(OTGapE(HARD, 0.0, DELTA), recurrent(2, actions=3))
+    search.explorer.explore(0.0, 50, 50)
+    absolute = search.proved
+    for best, challenger in product(range(3), repeat=2):
+        better, worse = (BestAction(best, challenger, absolute.gap + by) for by in (-0.1, 0.1))
+        search.rounds.proved = better
+        assert search.proved == better
+        assert (search.result().action, search.progress.relative) == (best, True)
+        search.rounds.proved = worse
+        assert search.proved == absolute
 
 
 # Walks or rounds
