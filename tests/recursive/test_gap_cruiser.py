@@ -16,7 +16,7 @@ from smoothplan.run.records import Root
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import Backup
 from smoothplan.theory.curvature import Problem
-from tests.common import ending, holds
+from tests.common import ending, holds, identified
 
 SMOOTH = sp.LogSumExp(1.0)
 SURE = 1e-7
@@ -110,6 +110,14 @@ def test_the_gap_decides_the_price() -> None:
     """ε is the same; only the gap between the actions changes."""
     prices = [sp.plan(sp.OTGapCruiser(SMOOTH, 0.02), twins(gap), 0, seed=1).calls for gap in (0.0, 0.04, 0.16, 0.64)]
     assert all(later < earlier / 2 for earlier, later in pairwise(prices))
+
+
+def test_calls_go_to_the_actions_that_are_hard_to_tell_apart() -> None:
+    rewards = np.array([[0.9, 0.85, 0.1, 0.0]])
+    stay = np.full((1, 4, 2), 0.5), np.zeros((1, 4, 2), int)
+    model = sp.TabularModel(*stay, rewards, discount=0.2, reward_kind="bernoulli")
+    calls = identified(sp.plan(sp.OTGapCruiser(SMOOTH, 0.02), model, 0)).action_calls
+    assert calls[:2].min() > 5 * calls[2:].max() > 0
 
 
 # Ladders
