@@ -73,6 +73,14 @@ def test_a_far_support_does_not_lose_coverage_to_rounding() -> None:
                 assert sequence.interval[0] <= far + 0.5 <= sequence.interval[1]
 
 
+def test_the_interval_only_shrinks_and_stays_in_the_support() -> None:
+    rng, sequence = np.random.default_rng(2), ConfidenceSequence(0.0, 1.0, 0.1, 0.05)
+    for _ in range(100):
+        before, samples = sequence.interval, (rng.random(5) < 0.05).astype(np.float64)
+        sequence.update(5, samples.sum(), float(samples @ samples))
+        assert before[0] <= sequence.interval[0] <= sequence.interval[1] <= before[1]
+
+
 def test_no_variables_and_a_support_of_one_point() -> None:
     sequence = ConfidenceSequence(0.0, 1.0, 0.1, 0.05)
     sequence.update(0, 0.0, 0.0)
