@@ -9,7 +9,8 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.recursive.level import Level, certify
-from smoothplan.recursive.schedule import Schedule, trimmed
+from smoothplan.recursive.schedule import CERTAIN_SHARE, REFERENCE_SHARE, Schedule, ScheduleRun, trimmed
+from smoothplan.run.records import Root
 from tests.recursive.common import SMOOTH, Recursive, each, entropy_problem, priced
 
 
@@ -32,6 +33,17 @@ def test_costs_by_hand() -> None:
     assert (schedule.reference_calls, schedule.sample_calls) == second
     assert schedule.calls == second[0] + 10 * second[1]
     assert [float(proved.calls) for proved in schedule.certificates] == schedule.costs
+
+
+def test_what_a_run_spends_adds_up_to_delta() -> None:
+    run = sp.SmoothCruiser(SMOOTH, epsilon=0.05, delta=0.2).start(Root(priced(), 0, 0, None, None, "auto", 0.0))
+    assert isinstance(run, ScheduleRun)
+    assert run.schedule.root.kind == "order-1"
+    for _ in run._stages():  # the second one has samples around the reference
+        assert sum(action.delta for action in run._actions) < 0.2
+    assert run._mean is not None
+    spent = sum(action.delta for action in run._actions) + run._mean.delta
+    assert spent + (REFERENCE_SHARE + CERTAIN_SHARE) * 0.2 == pytest.approx(0.2)
 
 
 def test_trimmed_keeps_what_is_needed_in_order() -> None:
