@@ -31,7 +31,8 @@ test: $(VENV)/.dev browser
 	$(BIN)/pytest --numprocesses auto --dist loadgroup
 
 # Kills workers, schedulers and clients at random moments, and compares with undisturbed runs: some minutes.
-# What `make test` leaves out: tests and cases of tests that are slow, 50 kills, and a longer attack on the bounds.
+# What `make test` leaves out: tests and cases of tests that are slow, three kills of every kind, and a longer attack on
+# the bounds.
 faults: $(VENV)/.dev
 	$(BIN)/pytest -m full
 	$(BIN)/python -m tests.attack --minutes 4 --seed 0

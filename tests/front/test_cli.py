@@ -332,6 +332,11 @@ def test_every_command_runs_a_file_of_the_user(command: Command, own: str, tmp_p
     command.refused("reproduce", failure, by=f"which you must name: add --simulator {guarded}")
     command.refused("reproduce", failure, "--simulator", guarded, by="RuntimeError: too far")
     assert "rewards" in command.json("reproduce", failure, "--simulator", f"{own}:make_model")
+    call = json.loads(Path(failure).read_text())["call"] | {"states": [0], "actions": [0], "dtype": "<i8", "row": 0}
+    Path(failure).write_text(json.dumps({"model": "chain", "call": call}))  # a model that a spec names
+    assert command.json("reproduce", failure)["terminals"] == [False]
+    Path(failure).write_text("[1, 2]")
+    command.refused("reproduce", failure, by=f"{failure} is not a failing simulator call saved by a plan")
 
 
 def test_a_print_in_a_file_is_no_part_of_the_answer(command: Command, own: str) -> None:
