@@ -101,14 +101,21 @@ def test_value_interval_contains_every_value(name: str) -> None:
 
 @pytest.mark.parametrize("reward", [0.0, 1.0])
 def test_value_interval_is_attained(reward: float) -> None:
-    """By a single state whose actions are all worth the smallest, or the largest, reward."""
+    """By a single state whose actions are all worth the smallest, or the largest, reward.
+
+    A policy without the bonus of a regulariser may be worth less, and an action more if every policy is charged.
+    """
     model = TabularModel(
         np.ones((1, 3, 1)), np.zeros((1, 3, 1), dtype=int), [[reward] * 3], discount=0.8, reward_range=(0, 1)
     )
-    candidates: list[Backup] = [HardMax(), LogSumExp(0.5), Tsallis(0.5), *transports(3, 1)[:3]]
+    dear = OptimalTransport(cost=np.full((3, 3), 3.0), tau=1.0, lam=0.1)
+    candidates: list[Backup] = [HardMax(), LogSumExp(0.5), Tsallis(0.5), *transports(3, 1)[:3], dear]
     for backup in candidates:
-        value = float(exact.solve(model, backup).values[0])
-        assert curvature.value_interval(model, backup)[int(reward)] == pytest.approx(value, abs=1e-8)
+        solution, problem = exact.solve(model, backup), Problem.of(model, backup)
+        assert curvature.value_interval(model, backup)[int(reward)] == pytest.approx(solution.values[0], abs=1e-8)
+        first = exact.evaluate(model, [[1.0, 0.0, 0.0]], backup).values
+        for (low, high), found in ((problem.action_values, solution.q), (problem.policy_values, first)):
+            assert low - 1e-7 <= found.min() <= found.max() <= high + 1e-7
 
 
 def test_value_interval_includes_the_worth_of_terminal_states() -> None:
