@@ -222,6 +222,16 @@ def test_nobody_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
         empty.close()
 
 
+def test_an_agent_does_not_keep_the_work_of_all_its_decisions(cluster: Cluster) -> None:
+    found = []
+    for where in (1, cluster.address):
+        with sp.Agent(simulator(), calls=500, reference_calls=200, workers=where) as agent:
+            found.append([agent.decide([0.1 * step, 0.0]).q.tolist() for step in range(8)])
+            pool = agent._workers._pool
+            assert pool is None or (isinstance(pool, clusters.DaskPool) and len(pool._works) <= 4)
+    assert found[0] == found[1]
+
+
 def test_wrong_kinds_of_workers(cluster: Cluster) -> None:
     with pytest.raises(TypeError, match="workers must be a number, the address of a Dask scheduler or a client, got"):
         plan("ending", workers=["local"])

@@ -112,6 +112,10 @@ class DaskPool:
     def send(self, batch: Batch) -> None:
         """Takes a batch, which `receive` submits; TypeError if the simulator cannot travel."""
         if batch.work not in self._works:
+            busy = {each.work for each in self.under_way}
+            for old in list(self._works)[:-3]:  # an agent has other work at every state
+                if old not in busy:
+                    del self._works[old]
             self._works[batch.work] = pack(batch.work), None
         self.under_way.append(batch)
 
