@@ -285,9 +285,9 @@ def test_a_value_range_that_is_wrong_is_refuted() -> None:
         reward_range=(0.0, 1.0),
         value_range=(0.0, 1.0),
     )
-    for simulator in (model, vectorised(model)):
+    for simulator, rounds in product((model, vectorised(model)), (False, True)):
         with pytest.raises(sp.ModelError, match="value_range"):
-            sp.plan(OTGapE(HARD, 1e-3), simulator, 0, max_calls=20_000)
+            searched(simulator, 1e-3, 0, rounds)
 
 
 # Resumed
@@ -335,6 +335,15 @@ def test_a_restored_search_goes_on_with_the_same_rounds(kind: str, simulator: bo
         stepped(search, int(pause))
         fresh = started(planner, model)
         fresh.restore(copied(search.saved()))
+        np.testing.assert_array_equal(fresh.result().q, search.result().q)
+        assert fresh.progress == search.progress
         stepped(fresh, 3000)
         assert equal(fresh.saved(), expected)
         assert fresh.proved == undisturbed.proved
+
+
+def test_a_restored_search_has_room_for_hundreds_of_successors() -> None:
+    search, fresh = (started(OTGapE(HARD, 0.0), scattering()) for _ in range(2))
+    stepped(search, 1000)
+    fresh.restore(copied(search.saved()))
+    assert fresh.explorer.work.room.shape[1] >= fresh.explorer.graph.pairs["seen"].max() > 16

@@ -209,6 +209,22 @@ def test_what_pads_a_table_is_never_drawn() -> None:
         assert not times[0, 10:].any()
 
 
+def test_a_round_adds_up_rewards_that_vary() -> None:
+    """Also those of outcomes that are equal otherwise."""
+    drawn_rewards: list[Floats] = []
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        drawn_rewards.append(rng.random(len(states)))
+        return rng.integers(2, size=len(states)), drawn_rewards[-1]
+
+    search = begun(
+        OTGapE(sp.HardMax(), 0.0),
+        sp.VectorModel(step, actions=2, discount=0.5, reward_range=(0, 1), reward_kind="bounded", initial_state=0),
+    )
+    search.sample_pairs(np.arange(2), np.array([30, 30]), (0, 1), alone(search))
+    assert search.graph.pairs["total"].sum() == pytest.approx(np.concatenate(drawn_rewards).sum())
+
+
 def test_states_of_an_interrupted_round_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     model = sp.models.garnet(states=50, actions=2, branching=4, discount=0.5, seed=1)
     search = begun(OTGapE(sp.HardMax(), 0.0), vectorised(model))
