@@ -235,6 +235,37 @@ def test_threads_and_pickled_copies_draw_alike(kind: Any) -> None:
     np.testing.assert_equal([run(chunk, copied) for chunk in range(8)], expected)
 
 
+class Dice(gymnasium.Env[Any, Any]):
+    """Draws from a generator of its own, which a reset makes anew."""
+
+    observation_space, action_space = spaces.Discrete(6), spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.eyes += int(self.rng.integers(6) + self.np_random.integers(2))
+        return self.eyes % 6, float(self.eyes % 6 == 0), self.eyes > 30, False, {}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.rng, self.eyes = np.random.default_rng(seed), 0
+        return 0, {}
+
+
+def test_a_generator_of_the_environments_own_draws_from_the_call() -> None:
+    """Calls differ by their draws, states by their content only, and the real environment is not disturbed."""
+    real = Dice()
+    model = from_gymnasium(real, reward_range=(0, 1))
+    states = np.repeat(np.asarray(model.initial_state)[None], 1_000, axis=0)
+    found = sp.Oracle(model, 0).sample(states, np.zeros(1_000, dtype=np.int64)).next_states
+    copies = copies_of(model)
+    assert copies is not None
+    eyes = [copies.rebuilt(state, np.random.default_rng(0)).eyes for state in np.unique(found, axis=0)]
+    assert sorted(eyes) == list(range(7))
+    assert real.rng.integers(2**62) == np.random.default_rng(0).integers(2**62)
+
+
 MEMORY = np.zeros(4)
 
 
@@ -262,7 +293,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (Outside(), {}, "Outside cannot be made a generative model: a copy does not"),
     (Outside("draws"), {}, "draws from another generator than its own"),
     (Outside(threading.Lock()), {}, "its attribute held cannot be copied: cannot pickle"),
-    (Outside([random.Random(0)]), {}, "its attribute held holds a Random of its own: draw from self.np_random"),
+    (Outside([random.Random(0)]), {}, "its attribute held holds a Random: draw from self.np_random"),
     (Outside(MEMORY[:2]), {}, "its attribute second shares its memory with"),
     (Outside(Outside), {}, "which refers to the environment it was made f"),
     ("Blackjack-v1", {}, "must contain all rewards: action 1 paid -1, got (0"),

@@ -102,6 +102,8 @@ class _Writer(pickle.Pickler):
         number = self._own.get(key, self._copies.numbers.get(key))
         if number is not None:
             return number
+        if isinstance(thing, np.random.Generator):
+            return -1  # all of them draw from the generator of the call
         if kind is frozenset:
             return frozenset, sorted(thing, key=repr)
         if kind is set:
@@ -127,8 +129,8 @@ class _Writer(pickle.Pickler):
         """How to take a set apart. Refuses objects whose copy would not be independent."""
         if type(thing) is _Members:
             return set, (list(thing),)
-        if isinstance(thing, np.random.Generator | np.random.RandomState | np.random.BitGenerator | random.Random):
-            raise CannotCopyError(f"holds a {type(thing).__name__} of its own: draw from self.np_random only")
+        if isinstance(thing, np.random.RandomState | np.random.BitGenerator | random.Random):
+            raise CannotCopyError(f"holds a {type(thing).__name__}: draw from self.np_random")
         if isinstance(thing, library().Env):
             raise CannotCopyError(f"holds another environment, {type(thing).__name__}")
         if isinstance(thing, np.ndarray):
@@ -271,6 +273,9 @@ class Copies:
         """Gives a rebuilt environment the draws of a copy that is rebuilt with `rng`."""
         own = environment.unwrapped.np_random
         own.bit_generator.state = rng.bit_generator.state
+        for layer in layers(environment):
+            held = [name for name, value in vars(layer).items() if isinstance(value, np.random.Generator)]
+            vars(layer).update(dict.fromkeys(held, own))
         for space in self._spaces:
             space._np_random = own
 
