@@ -401,6 +401,8 @@ class GridReference:
             rewards[entries] = gains.reshape(-1, samples).mean(axis=1)
             chances, successors, width = spread(grid, points, ends, samples)
             parts.append((chances[:, :width].copy(), successors[:, :width].copy()))
+        if len(parts) == 1:
+            return rewards, *parts[0]
         widest = max(chances.shape[1] for chances, _ in parts)
         padded = [
             [np.pad(part, ((0, 0), (0, widest - part.shape[1]))) for part in some] for some in zip(*parts, strict=True)
