@@ -228,7 +228,7 @@ class BatchedChains:
 
 
 class World(NamedTuple):
-    """What chains in compiled code have in common."""
+    """The setting of chains in compiled code."""
 
     discount: float
     tail: float

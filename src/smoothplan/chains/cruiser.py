@@ -502,7 +502,7 @@ class ReferenceRun:
 
 
 class Proof(NamedTuple):
-    """What is proved at the root."""
+    """The proof at the root."""
 
     interval: tuple[float, float]  # of the optimal value: from below by the chains, from above by the error range
     q_intervals: Floats  # of the action values, [K, 2]

@@ -309,7 +309,7 @@ class GridReference:
         return f"GridReference({shape} nodes, samples={self.samples}, calls={self.calls}{reason(self.why)})"
 
     def _sizes(self, cells: int | None, samples: int | None, limit: int) -> tuple[Ints, Ints, int, int]:
-        """What the calls pay for: cells of the grid and of coarse ones [d], samples, and steps of walks.
+        """The grid that the calls pay for: cells of the grid and of coarse ones [d], samples, and steps of walks.
 
         Each try has half of the nodes and of the steps of the one before. If successors are random, their samples are
         halved every other time. Cells and samples that the user has given do not change.

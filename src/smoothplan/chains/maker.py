@@ -161,7 +161,7 @@ def default_reference(
         state: the start of its walks; the initial state by default.
         calls: simulator calls, at most.
         seed: of the simulator calls.
-        saved: what the method `saved` of a reference that was made with the same arguments has returned. It is
+        saved: the arrays from the method `saved` of a reference that was made with the same arguments. It is
             restored, improvements included, without any simulator call.
         oracle: makes the calls, and so counts them even if an error ends them; by default one of `seed`.
 

@@ -286,7 +286,7 @@ class TableChains:
         return Sums(count, total, squares, tuple(more))
 
     def sampler(self, oracle: Oracle) -> Sampler:
-        """What compiled code draws samples from, for one call of an engine."""
+        """The sampler of compiled code, for one call of an engine."""
         lanes = np.zeros(LANES, dtype=np.uint64), np.zeros(LANES, dtype=np.int64), np.zeros(LANES)
         return Sampler._make([*self._shared, *lanes, oracle.stream])
 
@@ -298,7 +298,7 @@ class TableChains:
 
     @cached_property
     def _shared(self) -> tuple[Any, ...]:
-        """What all samplers share: the fields before the lanes."""
+        """The fields that all samplers share: those before the lanes."""
         model, states = self.model, np.arange(self.model.states)
         table = np.where(model.terminal[:, None], 0.0, self.table)
         policy = self.backup.policy(table, states)

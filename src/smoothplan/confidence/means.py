@@ -18,7 +18,7 @@ def bernstein_radius(variance: Numbers, width: Numbers, count: Numbers, delta: f
     Bernstein's inequality with the variance known: r solves n·r² = 2·log(2/δ)·(v + w·r/3).
     """
     log = math.log(2.0 / delta)
-    linear = np.where(variance > 0.0, width * log / (3.0 * count), 0.0)  # what has no variance has no error
+    linear = np.where(variance > 0.0, width * log / (3.0 * count), 0.0)  # without variance there is no error
     return linear + np.sqrt(linear**2 + 2.0 * variance * log / count)
 
 

@@ -109,7 +109,7 @@ def decide(
         progress: as for `plan`.
 
     Raises:
-        SimulatorError: the simulator failed or broke what it declares. It names the call, which `reproduce` makes
+        SimulatorError: the simulator failed or broke its declarations. It names the call, which `reproduce` makes
             again, and has the decision so far as `partial`.
 
     >>> from smoothplan import models
@@ -244,7 +244,7 @@ class DecisionRun:
         return {"until": self.root.begun + PREPARATION_SHARE * (0.1 if trial else 1.0) * self.root.max_seconds}
 
     def compare(self, workers: Workers) -> None:
-        """Races the actions by what is left of the budget, if there is a reference.
+        """Races the actions with the rest of the budget, if there is a reference.
 
         Raises:
             Stopped: time is up.

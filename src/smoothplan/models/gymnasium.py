@@ -325,7 +325,7 @@ class Player:
             options["render_mode"] = "rgb_array"
         self._environment, self.name = _opened(environment, options)
         self._model, self.look = model, look
-        self._drawn: dict[str, Any] = {}  # what drawing leaves behind, such as a canvas, is no part of the state
+        self._drawn: dict[str, Any] = {}  # leftovers of drawing, such as a canvas: no part of the state
         if look is not None:  # a library may be missing, so a first picture is drawn
             needed, mode = f"record needs pictures of {self.name}", self._environment.render_mode
             if mode != "rgb_array":

@@ -36,7 +36,7 @@ class CheckpointError(ValueError):
 class ChunkRow(NamedTuple):
     """The outcome of a chunk."""
 
-    asked: str  # a digest of what was asked of the chunk
+    asked: str  # a digest of the chunk's work
     numbers: list[float]  # finite; whole numbers stay whole, others keep every bit
     calls: int  # of the simulator
 

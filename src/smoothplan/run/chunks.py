@@ -117,7 +117,7 @@ class Work:
         return Done(outcomes)
 
     def asked(self, chunk: Chunk[Any]) -> str:
-        """A digest of what a chunk asks for, the same in every process."""
+        """A digest of the work of a chunk, the same in every process."""
         plain = [value.tolist() if isinstance(value, np.ndarray) else value for value in chunk.arguments]
         text = json.dumps([self.about, chunk.draw.__qualname__, plain])
         return blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""Whether a backup is what it declares to be: `check_backup` tests it at random and at awkward action values.
+"""Whether a backup keeps its declarations: `check_backup` tests it at random and at awkward action values.
 
 Nothing is lost to truncation. A convex F is nowhere below its tangents; with policies as gradients it is then monotone,
 too. A difference of order k − 1 of the slopes along a line, over the k − 1-st power of its step, is a weighted mean of
@@ -19,11 +19,11 @@ from smoothplan.theory.backups import Backup, OptimalTransport, required_backup
 
 
 class BackupError(ValueError):
-    """A backup is not what it declares to be."""
+    """A backup breaks its declarations."""
 
 
 class BackupReport(NamedTuple):
-    """What `check_backup` saw of a backup that passed."""
+    """The numbers that `check_backup` saw of a backup that passed."""
 
     points: int  # action values at which it was tested
     at_zero: tuple[float, float]  # smallest and largest F_s(0)
@@ -33,7 +33,7 @@ class BackupReport(NamedTuple):
 def check_backup(
     backup: Backup, actions: int, states: ArrayLike | None = None, *, seed: int = 0, points: int = 400
 ) -> BackupReport:
-    """Tests what a backup declares. A pass is evidence, not proof.
+    """Tests the declarations of a backup. A pass is evidence, not proof.
 
     Args:
         backup: F.
