@@ -14,6 +14,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -25,6 +26,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
 import numpy as np
@@ -233,15 +235,35 @@ def _local(distributed: Any, workers: int, memory: int | None) -> Iterator[Any]:
 
 
 def pack(work: Work) -> bytes:
-    """Work in bytes, for another process. Functions and classes of scripts and notebooks travel by value.
+    """Work in bytes, for another process.
+
+    Functions and classes from scripts, notebooks and modules that are not installed travel by value, with the globals
+    that they use; everything from installed packages is imported on the other side.
 
     Raises:
         TypeError: something in it cannot be copied, such as a lock.
     """
     import cloudpickle
+    import numba.cloudpickle  # a copy of its own, for the functions that Numba compiles
 
+    standard = tuple(str(Path(sysconfig.get_path(kind)).resolve()) for kind in ("stdlib", "platstdlib"))
+
+    def is_own(name: str, module: Any) -> bool:
+        file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
+        if not file or name != module.__name__ or name.partition(".")[0] in ("__main__", "smoothplan"):
+            return False
+        path = Path(file).resolve()
+        return {"site-packages", "dist-packages"}.isdisjoint(path.parts) and not str(path).startswith(standard)
+
+    own = [module for name, module in list(sys.modules.items()) if is_own(name, module)]
     try:
-        return bytes(cloudpickle.dumps(work))
+        with ExitStack() as registered:
+            for pickler in (cloudpickle, numba.cloudpickle):
+                known = pickler.list_registry_pickle_by_value()
+                for module in (each for each in own if each.__name__ not in known):
+                    pickler.register_pickle_by_value(module)
+                    registered.callback(pickler.unregister_pickle_by_value, module)
+            return bytes(cloudpickle.dumps(work))
     except Exception as error:  # objects of users may refuse in any way
         raise TypeError(
             f"this simulator cannot be sent to other processes: {error}; keep what cannot be copied out of it, create "
