@@ -196,7 +196,7 @@ def test_every_kernel_has_one_version(tmp_path: Path) -> None:
     """After plans on a table and with a compiled simulator; from a cache, inner functions would not be seen."""
     code = "import json; from tests.base.test_compiling import several_plans; print(json.dumps(several_plans()))"
     versions = json.loads(in_another_process(code, NUMBA_CACHE_DIR=str(tmp_path)))
-    for name in ("_sample", "_sum_samples", "_advance", "_sum_chains", "_sum_corrections", "interpolate"):
+    for name in ("_sample", "_sum_samples", "_advance", "interpolate"):
         assert versions[name] == 1
     assert {name: count for name, count in versions.items() if count > 1} == {}  # merged functions have none
 

@@ -247,11 +247,12 @@ def test_damage_is_an_error_or_costs_some_rows(path: Path, tmp_path_factory: Any
     assert seen == {"error", "all", "some"}  # `outcome` has compared every row that is found
 
 
-def test_a_row_with_a_wrong_checksum(path: Path) -> None:
+@pytest.mark.parametrize("value", ["CAST(replace(value, '100', '101') AS BLOB)", "NULL", "7"])
+def test_a_row_with_a_wrong_checksum(path: Path, value: str) -> None:
     """What no check of pages can see."""
     write(path)
     with sqlite3.connect(path) as other:
-        other.execute("UPDATE rows SET value = CAST(replace(value, '100', '101') AS BLOB) WHERE name = 'chunk 0'")
+        other.execute(f"UPDATE rows SET value = {value} WHERE name = 'chunk 0'")
     other.close()
     with pytest.raises(CheckpointError, match=r"is damaged \(the checksum of chunk 0 does not fit"):
         Checkpoint(path, IDENTITY)

@@ -211,6 +211,8 @@ def _local(distributed: Any, workers: int, memory: int | None) -> Iterator[Any]:
     # A process that uses more than its share of the memory is ended; pausing it first would gain nothing.
     settings = {f"DASK_DISTRIBUTED__WORKER__MEMORY__{name}": "False" for name in ("TARGET", "SPILL", "PAUSE")}
     settings["DASK_LOGGING__DISTRIBUTED"] = "critical"
+    # It may report a worker that was ended after the cluster has closed, when logs are no longer silenced.
+    logging.getLogger("distributed.batched").setLevel(logging.CRITICAL)
     with (
         tempfile.TemporaryDirectory(prefix="smoothplan-", ignore_cleanup_errors=True) as folder,
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),  # we send a batch again, and more carefully
