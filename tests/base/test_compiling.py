@@ -196,7 +196,8 @@ def test_every_kernel_has_one_version(tmp_path: Path) -> None:
     """After plans on a table and with a compiled simulator; from a cache, inner functions would not be seen."""
     code = "import json; from tests.base.test_compiling import several_plans; print(json.dumps(several_plans()))"
     versions = json.loads(in_another_process(code, NUMBA_CACHE_DIR=str(tmp_path)))
-    for name in ("_sample", "_sum_samples", "_advance", "interpolate"):
+    kernels = ("compiled._sample", "compiled._sum_samples", "batched._advance", "grid.interpolate")
+    for name in (*kernels, "table._advance", "table._sum_chains", "table._sum_corrections"):
         assert versions[name] == 1
     assert {name: count for name, count in versions.items() if count > 1} == {}  # merged functions have none
 
@@ -206,10 +207,12 @@ def several_plans() -> dict[str, int]:
     backup = sp.LogSumExp(0.5)
     table = sp.models.garnet(states=5, actions=2, discount=0.2, seed=1)
     sp.plan(sp.DebiasedCruiser(backup, epsilon=0.1), table, 0)
-    sp.plan(sp.ReferenceCruiser(backup, order=2, epsilon=0.1), sp.models.cart_pole(), max_calls=500_000)
+    for model, state in ((sp.models.cart_pole(), None), (table, 0)):
+        sp.plan(sp.ReferenceCruiser(backup, order=2, epsilon=0.1), model, state, max_calls=500_000)
     modules = [module for name, module in sys.modules.items() if name.startswith("smoothplan.")]
     functions = {thing for module in modules for thing in vars(module).values() if isinstance(thing, Compiled)}
-    return {f.py_func.__qualname__: len(f.dispatcher.signatures) for f in functions if f._ready}
+    names = {f: f"{f.py_func.__module__.rpartition('.')[2]}.{f.py_func.__qualname__}" for f in functions if f._ready}
+    return {name: len(f.dispatcher.signatures) for f, name in names.items()}
 
 
 def test_cached_code_loads_in_another_process(tmp_path: Path) -> None:
