@@ -294,7 +294,7 @@ def _bound_claims(rows: Sequence[Row]) -> Iterator[Claim]:
 def _gain_claim(settings: Settings, rows: Sequence[Row]) -> Claim:
     problem, r = max(settings.table_problems), settings.table_range
     first, second = _errors(rows, "order_1", *problem, r), _errors(rows, "order_2", *problem, r)
-    ratio = (r**2 / (8.0 * problem[1])) / (curvature.remainder_constant(3, problem[1]) * r**3)
+    ratio = (r**2 / (8.0 * problem[1])) / curvature.remainder(r, 3, problem[1])
     return Claim(
         statement="At long horizons order 2 is far nearer than order 1.",
         quantity=f"least ratio of the errors of orders 1 and 2 at γ = {problem[0]:g}, η = {problem[1]:g}, r = {r:g}",

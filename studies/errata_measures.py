@@ -67,8 +67,7 @@ def ladder_price(problem: Problem, epsilon: float, delta: float, *, coarse_pairs
     """
     bound = (1.0 + problem.at_zero[1] - problem.at_zero[0]) / (1.0 - problem.discount)
     spread, log_actions = 1.0 + problem.discount * bound, math.log(problem.actions)
-    lipschitz = 1.5 / problem.temperature**2  # M, of the Hessian (Lemma 5.6 of the paper)
-    threshold = math.sqrt(6.0 / lipschitz)
+    threshold = math.sqrt(6.0 / curvature.hessian_lipschitz(problem.temperature))
     step = -math.log(problem.discount) / 2.0  # of log accuracy, from a level to its linear child
     # Accuracies are rounded down to a grid of ratio e^−0.1 or finer: up to 10 % of an accuracy.
     parts = max(1, math.ceil(step / 0.1))
@@ -90,7 +89,7 @@ def ladder_price(problem: Problem, epsilon: float, delta: float, *, coarse_pairs
             if accuracy >= threshold:
                 logs.append(log_actions + log_count - 2.0 * math.log(accuracy) + child(row - parts))
                 continue
-            radius = (6.0 * accuracy / lipschitz) ** (1.0 / 3.0)
+            radius = curvature.tolerance(accuracy, 3, problem.temperature, "euclidean")
             around = log_actions + log_count - 2.0 * math.log(radius) + child(place(radius) - parts)
             pairs = row - parts
             if coarse_pairs:
@@ -243,10 +242,10 @@ def attained_remainders(kind: str, actions: int, size: float, count: int, seed: 
     second = np.abs(backup.value(q) - curvature.taylor(backup, q, around, 2))
     norms = np.linalg.norm(delta, axis=1)
     return {
-        "first": float(first.max()) / (curvature.remainder_constant(2, eta) * (size * eta) ** 2),
-        "first_least": float(first.min()) / (curvature.remainder_constant(2, eta) * (size * eta) ** 2),
-        "second": float(second.max()) / (curvature.remainder_constant(3, eta) * (size * eta) ** 3),
-        "printed_second": float((second / norms**3).max()) * 4.0 * eta**2,  # M/6 with M = 3/(2η²)
+        "first": float(first.max()) / curvature.remainder(size * eta, 2, eta),
+        "first_least": float(first.min()) / curvature.remainder(size * eta, 2, eta),
+        "second": float(second.max()) / curvature.remainder(size * eta, 3, eta),
+        "printed_second": float((second / norms**3).max()) / curvature.remainder_constant(3, eta, "euclidean"),
     }
 
 

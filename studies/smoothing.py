@@ -65,16 +65,11 @@ def value_gaps(backup: OptimalTransport, seed: int) -> dict[str, float]:
     return _gaps(backup, entropy, hard, model.discount)
 
 
-def _costs_at_most(backup: OptimalTransport) -> float:
-    """The paper's bound on |F − LogSumExp_η|, τ·max|C|; η log K more is its bound on |F − max| (Proposition 5.5)."""
-    return backup.tau * float(np.abs(backup.cost).max())
-
-
 def _gaps(backup: OptimalTransport, entropy: Floats, hard: Floats, discount: float) -> dict[str, float]:
     """Extremes of V − V_entropy and V − V_max, beside the paper's bounds and the exact ranges."""
     bounds = {
-        "entropy_bound": _costs_at_most(backup),
-        "hard_bound": _costs_at_most(backup) + backup.temperature * math.log(backup.actions),
+        "entropy_bound": curvature.transfer_to_entropy(backup),
+        "hard_bound": curvature.transfer_to_hard_max(backup, backup.actions),
     }
     low, high = curvature.gap_to_hard_max(backup, backup.actions)
     bounds |= {"range_low": low, "range_high": high}
@@ -129,7 +124,7 @@ def limit_error(case: str, tau: float, lam: float, seed: int) -> dict[str, float
     backup = transport("line" if case == "line" else "zero", tau, lam)
     hard = exact.solve(model, HardMax(), TOLERANCE).values
     error = float(np.abs(exact.solve(model, backup, TOLERANCE).values - hard).max())
-    bound = _costs_at_most(backup) + backup.temperature * math.log(model.actions)
+    bound = curvature.transfer_to_hard_max(backup, model.actions)
     return {"temperature": backup.temperature, "error": error, "bound": bound / (1.0 - model.discount)}
 
 

@@ -32,6 +32,7 @@ from smoothplan.run.records import (
     TooExpensiveError,
     refuse_compiled,
 )
+from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, is_mixture, required_backup, required_mixture
 from smoothplan.theory.curvature import Problem, require_resolvable
 
@@ -82,14 +83,13 @@ def second_order_smooth_cruiser(problem: Problem, epsilon: float, delta: float) 
     """
     bound = (1.0 + problem.at_zero[1] - problem.at_zero[0]) / (1.0 - problem.discount)
     spread = 1.0 + problem.discount * bound
-    lipschitz = 1.5 / problem.temperature**2  # M, of the Hessian (Lemma 5.6)
-    threshold = math.sqrt(6.0 / lipschitz)
+    threshold = math.sqrt(6.0 / curvature.hessian_lipschitz(problem.temperature))
 
     def samples(accuracy: float, share: float) -> int:
         return math.ceil(spread**2 * math.log(2.0 * problem.actions / share) / (2.0 * accuracy**2))
 
     def tolerance(accuracy: float) -> float:
-        return float((accuracy / (lipschitz / 6.0)) ** (1.0 / 3.0))
+        return curvature.tolerance(accuracy, 3, problem.temperature, "euclidean")
 
     return _printed(problem, epsilon, delta, 2, bound, threshold, samples, tolerance)
 

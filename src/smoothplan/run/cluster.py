@@ -23,7 +23,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -248,16 +248,14 @@ def pack(work: Work) -> bytes:
     import cloudpickle
     import numba.cloudpickle  # a copy of its own, for the functions that Numba compiles
 
-    standard = tuple(str(Path(sysconfig.get_path(kind)).resolve()) for kind in ("stdlib", "platstdlib"))
-
-    def is_own(name: str, module: Any) -> bool:
-        file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
-        if not file or name != module.__name__ or name.partition(".")[0] in ("__main__", "smoothplan"):
-            return False
-        path = Path(file).resolve()
-        return {"site-packages", "dist-packages"}.isdisjoint(path.parts) and not str(path).startswith(standard)
-
-    own = [module for name, module in list(sys.modules.items()) if is_own(name, module)]
+    own = [
+        module
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType)
+        and name == module.__name__
+        and name.partition(".")[0] not in ("__main__", "smoothplan")
+        and not _is_installed(getattr(module, "__file__", None))
+    ]
     try:
         with ExitStack() as registered:
             for pickler in (cloudpickle, numba.cloudpickle):
@@ -271,6 +269,16 @@ def pack(work: Work) -> bytes:
             f"this simulator cannot be sent to other processes: {error}; keep what cannot be copied out of it, create "
             "it on first use, or use workers=1"
         ) from error
+
+
+@cache  # an agent packs every decision
+def _is_installed(file: str | None) -> bool:
+    """Whether the module of a file is Python's own, or of an installed package; one without a file is."""
+    if not file:
+        return True
+    path = Path(file).resolve()
+    standard = tuple(str(Path(sysconfig.get_path(kind)).resolve()) for kind in ("stdlib", "platstdlib"))
+    return not {"site-packages", "dist-packages"}.isdisjoint(path.parts) or str(path).startswith(standard)
 
 
 # In other processes: workers of Dask, and their children

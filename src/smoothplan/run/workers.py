@@ -235,10 +235,6 @@ class Workers(AbstractContextManager["Workers"]):
         """Threads that compiled work in this process may use."""
         return self._wanted if isinstance(self._wanted, int) else 1
 
-    def has(self, name: str) -> bool:
-        """Whether there is a snapshot of that name."""
-        return self.checkpoint is not None and self.checkpoint.snapshot(name) is not None
-
     def recall(self, name: str, restore: Callable[[Readable], object]) -> bool:
         """Restores a snapshot from before the run was resumed; whether there was any."""
         if self.checkpoint is None or (arrays := self.checkpoint.snapshot(name)) is None:
