@@ -133,6 +133,7 @@ def exact_bernoulli(p: float, q: float) -> Decimal:
 @example(1e-12, 1e-10)
 @example(0.01, 1.0)
 @example(0.0, 31.0)
+@example(9.263964347542263e-08, 10.0**-4.171875)
 def test_bernoulli_limits_are_met_from_outside(p: float, level: float) -> None:
     """No point inside them has been left out, and hardly one outside taken in."""
     upper, lower = kl.bernoulli_upper(p, level), kl.bernoulli_lower(p, level)

@@ -88,7 +88,7 @@ def bernoulli_lower(p: float, level: float) -> float:
     entropy = -p * math.log(p) - (1.0 - p) * math.log1p(-p)
     q = max(p - math.sqrt(level / 2.0), p - math.sqrt(2.0 * p * level), math.exp(-(level + entropy) / p))
     for _ in range(STEPS):
-        if q <= 0.0:
+        if q < 2.3e-308:  # subnormal numbers have too few digits to be rounded outwards
             return 0.0
         step = (bernoulli_divergence(p, q) - level) * q * (1.0 - q) / (p - q) if q < p else 0.0
         if step <= ACCURATE * q:
