@@ -5,7 +5,7 @@ from typing import Any
 
 from studies.base import Study
 
-NAMES = ("exponents", "errata", "constants", "smoothing", "gap", "regret", "critic", "prism", "throughput")
+NAMES = ("exponents", "errata", "constants", "smoothing", "gap", "regret", "decisions", "critic", "prism", "throughput")
 """In the order in which they are best read."""
 
 

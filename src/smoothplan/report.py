@@ -160,7 +160,7 @@ def _(decision: Decision) -> str:
         more = f"better by more than {decision.regret:.4g}" if decision.regret > 0.0 else "better"
         parts.append(f"no {'action' if decision.regret > 0.0 else 'other action'} seems {more} {level}")
     if not math.isfinite(decision.gap):
-        parts.append("nothing is proved" if parts else "nothing is known of how good it is")
+        parts.append("nothing is proved" if parts else "how much better another action may be is not known")
     known = f"the best, {proved}" if decision.gap <= 0.0 else "; ".join(parts)
     lines.append(f"action {decision.names[decision.action]}: {known}")
     width = max(map(len, decision.names))
@@ -174,6 +174,7 @@ def _(decision: Decision) -> str:
             low, high = decision.q_intervals[action]
             line += f"  in [{low:.6g}, {high:.6g}]"
         lines.append(line)
+    lines += [f"note: {text}" for text in decision.notes]
     made = f"{decision.calls:,} simulator calls, {decision.seconds:.2f} s"
     return "\n".join([*lines, f"how: {decision.method}", made])
 

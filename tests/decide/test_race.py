@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.decide import race
 from smoothplan.models.model import States
+from studies.textbook import REPORTED_ON, Textbook
 from tests.common import dense, vectorised
 from tests.decide.simulators import TABLE, critic, plane
 
@@ -60,9 +62,8 @@ def test_common_random_numbers_make_differences_precise() -> None:
         model = replace(plane(step), reward_range=(0.0, 1.0))
         found = sp.decide(model, calls=3_000, reference=critic(0.0, 0.1, 0.0))
         assert found.action == 2
-        rivals[step] = (found.difference_errors / found.q_errors)[:2]
-    assert (rivals[noisy] < 0.4).all()
-    assert (rivals[apart] > 0.8).all()
+        rivals[step] = found.difference_errors[:2]
+    assert (rivals[noisy] < 0.5 * rivals[apart]).all()
 
 
 def lottery(rng: np.random.Generator) -> sp.VectorModel:
@@ -116,8 +117,53 @@ def test_chance_does_not_spoil_a_good_table(monkeypatch: pytest.MonkeyPatch) -> 
         )
 
     assert lost() <= 0.005
-    monkeypatch.setattr(race, "SharedReference", sp.GridReference)  # not known to count outcomes
+    monkeypatch.setattr(race, "quantile", lambda level, freedom: 0.0)  # any lead counts
     assert lost() > 0.03
+
+
+def leaves(reference: Any, problem: Textbook, calls: int, runs: int) -> int:
+    """How often another action is chosen than the best one of a reference, at the start of a problem."""
+    model, start = problem.model(), np.array(problem.start)
+    best = int(reference.q(start[None].astype(float))[0].argmax())
+    found = [sp.decide(model, calls=calls, seed=seed, reference=reference) for seed in range(runs)]
+    return sum(decision.action != best for decision in found)
+
+
+@pytest.mark.parametrize("calls", [100, 1_000, 20_000])
+@pytest.mark.parametrize("name", ["(s, S)", "pricing"])
+def test_the_best_policy_is_not_left_for_noise(name: str, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With Q* as the reference at most δ = 0.1 of the decisions leave it: false alarms have probability 1e-6."""
+    problem, runs = REPORTED_ON[name](), 60
+    truth = sp.CriticReference(lambda states: problem.q[problem.number(states)])
+    assert leaves(truth, problem, calls, runs) <= stats.binom.isf(1e-6, runs, 0.1)
+    if calls == 20_000 and name == "pricing":
+        monkeypatch.setattr(race, "quantile", lambda level, freedom: 0.0)  # any lead counts
+        assert leaves(truth, problem, calls, runs) > stats.binom.isf(1e-6, runs, 0.1)
+
+
+def test_returns_that_are_all_alike_are_not_certain() -> None:
+    """A loss of 1 in one of 1,000 steps is rarely seen in 100 returns: the error allows for it."""
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
+        lost = (rng.random(len(states)) < 1e-3) & (actions == 1)
+        return states, np.where(lost, 0.0, 1.0), np.ones(len(states), dtype=bool)
+
+    model = sp.VectorModel(step, actions=2, discount=0.9, reward_range=(0, 1), initial_state=np.zeros(2))
+    for seed in range(5):
+        found = sp.decide(model, calls=200, seed=seed, reference=sp.CriticReference(lambda s: np.zeros((len(s), 2))))
+        assert (found.q_errors > 0.001).all()
+        assert found.difference_errors[1 - found.action] > 0.001
+
+
+def test_samples_are_the_paired_returns() -> None:
+    found = sp.decide(TABLE, 0, calls=4_000, reference=sp.TabularReference(np.zeros((TABLE.states, TABLE.actions))))
+    assert found.samples is not None
+    assert found.samples.shape[1] == TABLE.actions
+    assert ((~np.isnan(found.samples)).sum(axis=0) == found.returns).all()
+    for action in range(TABLE.actions):
+        apart = found.samples[:, action] - found.samples[:, found.action]
+        assert np.nanmean(apart) == pytest.approx(found.differences[action])
+    assert "samples" not in found.to_dict()
 
 
 def test_equal_actions_cannot_be_told_apart() -> None:

@@ -19,9 +19,10 @@ CALLS = 4
 """Index of the word of a `Stream` that counts simulator calls."""
 
 
-Role = Literal["samples", "reference", "race", "walk", "world", "probe"]
+Role = Literal["samples", "reference", "race", "walk", "world", "probe", "contest"]
 """The purpose of draws: the samples of a planner; making and improving a reference; a race between actions; walks that
-see whether states recur; episodes of a simulated world; and calls that tell whether a checkpoint is of this simulator.
+see whether states recur; episodes of a simulated world; calls that tell whether a checkpoint is of this simulator; and
+contests between policies.
 A reference made with the seed of a planner must not depend on the samples of that planner."""
 
 

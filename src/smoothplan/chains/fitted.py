@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Sequence
 from contextlib import ContextDecorator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,17 +11,27 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from smoothplan.base import arguments
-from smoothplan.base.arguments import Floats
+from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.chains.reference import reason, start_of
-from smoothplan.models.model import GenerativeModel, Oracle, States
+from smoothplan.chains.returns import affordable, tournament
+from smoothplan.models.model import GenerativeModel, Oracle, States, Transition
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup
 
 WALKERS = 128  # walks at a time, at most
+FIRST_FIT, GROWTH = 128, 1.5  # visited states of the first fit, and their growth from one fit to the next
+SWEEPS = 10  # more amplify the noise of few samples
+FEW_DIMENSIONS = 4  # up to which walks are few and long at first, and the equations for values are solved
+NEAR = 6.0  # transitions for every step of the horizon over which values are evaluated
+JOINT_ACTIONS, JOINT_HINGES, MOST_PAIRS = 6, 100, 20_000  # least actions of joint fits; their hinges and pairs, at most
+MOST_SCOUTED = 500  # steps of a walk that finds out how long episodes last
+TRIAL_SHARE = 0.2  # of the calls, for comparing fits
 LEAST_KEPT = 2_000  # visited states, of which a fit uses all
 # Transitions that are kept and states on which a policy is evaluated, so that a fit takes a bounded time.
-MOST_TRANSITIONS, MOST_EVALUATED = 1_000_000, 40_000
+MOST_TRANSITIONS, MOST_EVALUATED = 1_000_000, 8_000
+
+Span = tuple[float, float]
 
 Features = NDArray[np.float32]
 """[n, p]; single precision halves the time, and its rounding is far below the noise of simulated targets."""
@@ -30,86 +41,216 @@ Features = NDArray[np.float32]
 in_one_thread: ContextDecorator = ThreadpoolController().wrap(limits=1, user_api="blas")
 
 
-class HingeRidge:
-    """Functions that are linear but for hinges max(0, ⟨u, x⟩ − t), fitted by least squares with a ridge penalty.
+class Hinges(NamedTuple):
+    """Functions that are linear but for hinges max(0, ⟨u, x⟩ − t).
 
-    Points are standardised, and clipped to the box of those of the fit: it never extrapolates. A third of the
-    directions u are axes, a third lie in planes of two axes, the others are arbitrary; a hinge passes through one of
-    the points. A hinge that few points reach has a small norm, so the penalty keeps its weight small.
+    Points are standardised, and clipped to the box of those of the fit: it never extrapolates.
+    """
+
+    mean: Floats  # [d]
+    scale: Floats  # [d]
+    low: Floats  # [d], a corner of the box
+    high: Floats  # [d], the opposite corner
+    directions: Features  # u, [d, p]
+    knots: Features  # t, [p]
+
+    @in_one_thread
+    def features(self, points: Floats) -> Features:
+        """One, the standardised coordinates, and the hinges, [n, 1 + d + p]."""
+        count, dimensions = points.shape
+        features = np.empty((count, 1 + dimensions + len(self.knots)), dtype=np.float32)
+        features[:, 0] = 1.0
+        features[:, 1 : 1 + dimensions] = standardised = self.standardised(points)
+        hinges = features[:, 1 + dimensions :]
+        np.matmul(standardised, self.directions, out=hinges)
+        hinges -= self.knots
+        np.maximum(hinges, 0.0, out=hinges)
+        return features
+
+    def standardised(self, points: Floats) -> Features:
+        """Points in the box, less the mean, in units of the scale, [n, d]."""
+        return np.asarray((np.clip(points, self.low, self.high) - self.mean) / self.scale, dtype=np.float32)
+
+    @in_one_thread
+    def predict(self, features: Features, weights: Features) -> Floats:
+        """The functions of some weights [1 + d + p, k] at the features of points, [n, k]."""
+        return (features @ weights).astype(np.float64)
+
+
+class Variant(NamedTuple):
+    """A way of fitting."""
+
+    penalty: float  # on squared weights, in units of one point's squared error
+    sweeps: bool = False  # whether a few sweeps from earlier values evaluate a policy, or equations that are solved
+
+
+class HingeRidge:
+    """Fits `Hinges` by least squares with a ridge penalty.
+
+    A third of the directions are axes, a third lie in planes of two axes, the others are arbitrary; a hinge passes
+    through one of the points. A hinge that few points reach has a small norm, so the penalty keeps its weight small.
 
     Args:
         points: the points of the fit, [n, d].
         seed: of the hinges.
+        most: hinges.
     """
 
+    variants: tuple[Variant, ...] = (Variant(30.0, True), *(Variant(penalty) for penalty in (10.0, 1.0, 100.0, 1000.0)))
+    """Which one is best depends on the noise of rewards and on the shape of values, so all are tried."""
+
     @in_one_thread
-    def __init__(self, points: Floats, seed: int) -> None:
+    def __init__(self, points: Floats, seed: int, most: int = 300) -> None:
         rng, (count, dimensions) = np.random.default_rng(seed), points.shape
         spread = points.std(axis=0)
-        self._mean, self._scale = points.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
-        self._low, self._high = (end(points, axis=0) for end in (np.min, np.max))
-        hinges = min(300, count // 8)
+        hinges = min(most, count // 8)
         directions = rng.standard_normal((hinges, dimensions))
         # The number of coordinates that a direction has, the same ones as in a random order.
         sizes = np.array([1, 2, dimensions])[np.arange(hinges) % 3]
         order = rng.random((hinges, dimensions)).argsort(axis=1).argsort(axis=1)
         directions[order >= sizes[:, None]] = 0.0
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        through = self._standardised(points[rng.integers(count, size=hinges)])
-        self._directions = np.ascontiguousarray(directions.T, dtype=np.float32)  # [d, p]
-        self._knots = (through * self._directions.T).sum(axis=1)
-        self._fitted = self.features(points)
-        gram = (self._fitted.T @ self._fitted).astype(np.float64)
-        penalty = np.full(len(gram), 30.0)  # on squared weights, in units of one point's squared error
-        penalty[0] = 1e-6  # the constant is free
-        self._inverse = np.linalg.inv(gram + np.diag(penalty))
+        box = Hinges(
+            mean=points.mean(axis=0),
+            scale=np.where(spread > 0.0, spread, 1.0),
+            low=points.min(axis=0),
+            high=points.max(axis=0),
+            directions=np.ascontiguousarray(directions.T, dtype=np.float32),
+            knots=np.zeros(hinges, dtype=np.float32),
+        )
+        through = box.standardised(points[rng.integers(count, size=hinges)])
+        self.function = box._replace(knots=(through * box.directions.T).sum(axis=1))
+        self._fitted = self.function.features(points)
+        self._gram = (self._fitted.T @ self._fitted).astype(np.float64)
 
-    def _standardised(self, points: Floats) -> Features:
-        return np.asarray((np.clip(points, self._low, self._high) - self._mean) / self._scale, dtype=np.float32)
-
-    @in_one_thread
-    def features(self, points: Floats) -> Features:
-        """One, the standardised coordinates, and the hinges, [n, 1 + d + p]."""
-        count, dimensions = points.shape
-        features = np.empty((count, 1 + dimensions + len(self._knots)), dtype=np.float32)
-        features[:, 0] = 1.0
-        features[:, 1 : 1 + dimensions] = standardised = self._standardised(points)
-        hinges = features[:, 1 + dimensions :]
-        np.matmul(standardised, self._directions, out=hinges)
-        hinges -= self._knots
-        np.maximum(hinges, 0.0, out=hinges)
-        return features
+    def _penalised(self, penalty: float) -> Floats:
+        """The normal equations' matrix; the constant is free, coordinates nearly so."""
+        penalties = np.full(len(self._gram), penalty)
+        penalties[0] = 1e-6
+        penalties[1 : 1 + len(self.function.mean)] = min(penalty, 10.0)
+        return np.asarray(self._gram + np.diag(penalties))
 
     @in_one_thread
-    def fit(self, targets: Floats) -> Features:
+    def fit(self, targets: Floats, variant: Variant) -> Features:
         """The weights [1 + d + p, k] that fit targets [n, k] at the points."""
         mean = targets.mean(axis=0)
-        weights = self._inverse @ (self._fitted.T @ (targets - mean).astype(np.float32)).astype(np.float64)
+        sums = (self._fitted.T @ (targets - mean).astype(np.float32)).astype(np.float64)
+        weights = np.linalg.solve(self._penalised(variant.penalty), sums)
         weights[0] += mean
         return np.asarray(weights, dtype=np.float32)
 
     @in_one_thread
+    def evaluate(
+        self, gains: Floats, going: Floats, discount: float, following: Floats, guess: Floats, span: Span
+    ) -> list[Features]:
+        """Weights [1 + d + p, 1] of V = gains + γ·going·V(following), at the points, for each of the variants.
+
+        Sweeps start from a guess of V(following) and are clipped to the span of possible values: they have little
+        noise, but look only a few steps further than the guess. Equations that are solved (least-squares temporal
+        differences, Bradtke and Barto, 1996) look as far as the discount does. If that leaves the span, sweeps take
+        their place.
+        """
+        features, middle, count = self.function.features(following), sum(span) / 2.0, len(gains)
+        # Few transitions tell little of the far future: a shorter horizon errs less (Jiang and others, 2015).
+        near = min(discount, 1.0 - NEAR / max(count, 2.0 * NEAR))
+        transition = (self._fitted.T @ ((near * going).astype(np.float32)[:, None] * features)).astype(np.float64)
+        # The middle of the span bounds rounding.
+        sums = (self._fitted.T @ (gains + (near * going - 1.0) * middle).astype(np.float32)).astype(np.float64)
+        room, found = 0.1 * (span[1] - span[0]), []
+        for variant in self.variants:
+            if not variant.sweeps:
+                weights = np.linalg.solve(self._penalised(variant.penalty) - transition, sums)
+                weights[0] += middle
+                values = self._fitted @ weights.astype(np.float32)
+                if values.min() >= span[0] - room and values.max() <= span[1] + room:
+                    found.append(weights[:, None].astype(np.float32))
+                    continue
+            future, operator = guess, np.linalg.inv(self._penalised(variant.penalty))
+            for _ in range(SWEEPS):
+                targets = gains + discount * going * np.clip(future, *span)
+                mean = targets.mean()
+                swept = operator @ (self._fitted.T @ (targets - mean).astype(np.float32)).astype(np.float64)
+                swept[0] += mean
+                future = (features @ swept.astype(np.float32)).astype(np.float64)
+            found.append(swept[:, None].astype(np.float32))
+        return found
+
+
+class JointHinges(NamedTuple):
+    """Functions of state and action together: hinges in both, the action being a further coordinate, and constants.
+
+    They suit actions that are amounts, such as orders or prices: neighbours learn from each other.
+    """
+
+    actions: int
+    hinges: Hinges  # of d + 1 coordinates
+
+    def features(self, points: Floats) -> Features:
+        """The features of all actions at points [n, d], [n·K, p + K]: hinges, and one for each action."""
+        count, every = len(points), np.arange(self.actions, dtype=np.float64)
+        pairs = np.column_stack([np.repeat(points, self.actions, axis=0), np.tile(every, count)])
+        return self.of_pairs(pairs)
+
+    def of_pairs(self, pairs: Floats) -> Features:
+        """The features of pairs of state and action, [m, d + 1], [m, p + K]."""
+        constants = np.eye(self.actions, dtype=np.float32)[pairs[:, -1].astype(np.int64)]
+        return np.concatenate([self.hinges.features(pairs), constants], axis=1)
+
+    @in_one_thread
     def predict(self, features: Features, weights: Features) -> Floats:
-        """The fitted functions at the features of other points, [n, k]."""
-        return (features @ weights).astype(np.float64)
+        """The function at the features of points, [n, K]."""
+        return (features @ weights).astype(np.float64).reshape(-1, self.actions)
+
+
+@in_one_thread
+def joint_fit(points: Floats, targets: Floats, penalties: Sequence[float], seed: int) -> "list[Fit]":
+    """Fits `JointHinges` to targets [n, K] at points [n, d], with each of some penalties."""
+    count, actions = targets.shape
+    rng = np.random.default_rng(seed)
+    chosen = rng.choice(count * actions, size=min(count * actions, MOST_PAIRS), replace=False)
+    pairs = np.column_stack([points[chosen // actions], chosen % actions])
+    hinges = HingeRidge(pairs, seed, most=JOINT_HINGES).function
+    function, wanted = JointHinges(actions, hinges), targets.ravel()[chosen]
+    features, mean = function.of_pairs(pairs), float(wanted.mean())
+    gram = (features.T @ features).astype(np.float64)
+    sums = (features.T @ (wanted - mean).astype(np.float32)).astype(np.float64)
+    free = np.ones(len(gram), dtype=np.bool_)
+    free[1 + pairs.shape[1] : len(gram) - actions] = False
+    found = []
+    for penalty in penalties:
+        weights = np.linalg.solve(gram + np.diag(np.where(free, min(penalty, 1.0), penalty)), sums)
+        weights[0] += mean
+        found.append(Fit(function, weights[:, None].astype(np.float32)))
+    return found
 
 
 class _Copies:
     """A user's regressor with the methods of `HingeRidge`: one fresh copy for every column of targets."""
 
+    variants = (Variant(0.0, True),)
+
     def __init__(self, regressor: Any, points: Floats) -> None:
-        self._regressor, self._points = regressor, points
+        self._regressor, self._points, self.function = regressor, points, self
         spread = points.std(axis=0)
         self._mean, self._scale = points.mean(axis=0), np.where(spread > 0.0, spread, 1.0)
 
     def features(self, points: Floats) -> Floats:
         return np.asarray((points - self._mean) / self._scale)
 
-    def fit(self, targets: Floats) -> list[Any]:
+    def fit(self, targets: Floats, variant: Variant | None = None) -> list[Any]:
         points, copies = self.features(self._points), [copy.deepcopy(self._regressor) for _ in targets.T]
         for one, column in zip(copies, targets.T, strict=True):
             one.fit(points, column.copy())
         return copies
+
+    def evaluate(
+        self, gains: Floats, going: Floats, discount: float, following: Floats, guess: Floats, span: Span
+    ) -> list[Any]:
+        future, features = guess, self.features(following)
+        for _ in range(SWEEPS):
+            swept = self.fit((gains + discount * going * np.clip(future, *span))[:, None])
+            future = self.predict(features, swept)[:, 0]
+        return [swept]
 
     def predict(self, features: Floats, fitted: Sequence[Any]) -> Floats:
         columns = [np.asarray(one.predict(features), dtype=np.float64) for one in fitted]
@@ -119,6 +260,13 @@ class _Copies:
                     f"the regressor must predict {len(features)} finite numbers, got shape {column.shape}: {column!r}"
                 )
         return np.stack(columns, axis=1)
+
+
+class Fit(NamedTuple):
+    """A fitted function Q̂."""
+
+    function: Any  # `Hinges`, or a `_Copies`
+    solution: Any  # its weights, or a user's regressors
 
 
 class _Data(NamedTuple):
@@ -178,14 +326,23 @@ class FittedReference:
         self._span = curvature.value_interval(model, backup)
         self._oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
         actions, none = model.actions, self._root[None][:0]
+        self._moves = actions // 8  # steps of a walk between two states at which all actions are simulated
         blank = np.zeros((0, actions))
         self._data = _Data(none, np.repeat(none[:, None], actions, axis=1), blank, blank.astype(np.bool_))
         self._walkers = np.repeat(self._root[None], WALKERS, axis=0)
         self._last = np.arange(WALKERS) % actions  # the walkers' last actions
-        self.states = self._fitted_at = 0  # also those that are no longer kept
-        self._targets, self._hinges = blank, 0  # of the last fit, and the seed of its hinges
-        self._regression: Any = None
-        self._solution: Any = None
+        self._ages = np.zeros(WALKERS, dtype=np.int64)  # steps since the walkers' start
+        self._longest, self._ends = 0, False  # the steps of the longest walk, and whether any episode ended
+        self.states = self._fitted_at = self._tried_at = 0  # also those that are no longer kept
+        self._targets = blank  # of the last fit of a user's regressor
+        self._fit: Fit | None = None
+        # In few dimensions few walks at first, so that some get to the end of their episodes; in many dimensions most
+        # states are new anyway, and those near the start matter. The kind of fit that won the last trial: at first
+        # equations that are solved, or sweeps, which have little noise. With too few calls for a trial it stays so.
+        few = self._root.size <= FEW_DIMENSIONS
+        self._least_walkers, self._walk_steps = (10, 40) if few else (16, 20)
+        self._usual = 1 + 2 * (actions >= JOINT_ACTIONS) if few else 0
+        self._fits: list[Fit] = []  # the latest ones, and those that won a trial
 
     @property
     def calls(self) -> int:
@@ -195,17 +352,20 @@ class FittedReference:
     @property
     def is_blank(self) -> bool:
         """Whether there was no fit yet: too few states were visited, or all rewards were alike."""
-        return self._regression is None
+        return self._fit is None
 
     def q(self, states: States) -> Floats:
         """Estimates, [n, K]; the middle of what is possible before the first fit."""
-        points = self._points(np.asarray(states))
-        if self._regression is None:
+        return self._q(self._fit, np.asarray(states))
+
+    def _q(self, fit: Fit | None, states: States) -> Floats:
+        points = self._points(states)
+        if fit is None:
             return np.full((len(points), self._model.actions), sum(self._span) / 2.0)
-        return self._predicted(self._regression, points, self._solution)
+        return _predicted(fit.function, points, fit.solution)
 
     def improve(self, calls: int, state: Any = None) -> None:
-        """Makes at most that many more simulator calls, a multiple of K.
+        """Makes at most that many more simulator calls.
 
         There is a fit at once if the states have grown by a quarter since the last one, else later.
 
@@ -213,42 +373,71 @@ class FittedReference:
             calls: how many.
             state: the start of walks; by default they continue, and start again at the root.
         """
-        actions = self._model.actions
-        until = self.states + arguments.whole("calls", calls) // actions
+        until = self.calls + arguments.whole("calls", calls)
         start = self._root if state is None else np.asarray(state)
         if start.shape != self._root.shape or not np.can_cast(start.dtype, self._root.dtype, "same_kind"):
             raise ValueError(
                 f"state must have shape {self._root.shape} and dtype {self._root.dtype}, as the root has, got {state!r}"
             )
         if state is not None:
-            self._walkers[:] = start
-        walkers = int(np.clip((until - self.states) // 20, 16, WALKERS))  # twenty steps each, at least
-        while self.states < until:
-            goal = max(256, int(1.5 * (self._fitted_at or self.states)))  # states at the next fit
-            # A fit that the next one makes superfluous at once is left out.
-            goal = until if until <= 1.25 * goal else goal
-            self._visit(goal, walkers, start)
+            self._walkers[:], self._ages[:] = start, 0
+        least = self._model.actions
+        if self.states == 0:
+            self._scout(calls, start)
+        price, refits = least + self._moves, False
+        later = until - int(TRIAL_SHARE * calls)  # the calls after that compare the last fits
+        while (left := later - self.calls) >= least:
+            goal = max(FIRST_FIT, int(GROWTH * self._fitted_at)) - self.states  # states until the next fit
+            last = int(left / price)
+            final = last <= 1.25 * goal  # a fit that the next one makes superfluous at once is left out
+            self._visit(max(1, last if final else goal), start, later)
             if self.states >= 1.25 * self._fitted_at:
-                # Of the visited states the newest three quarters. What poor policies reach is far from what matters,
-                # and costs much: a few hundred such states spoil a fit of thousands.
-                kept = min(max(int(0.75 * self.states), LEAST_KEPT), MOST_TRANSITIONS // actions + 1)
-                self._data = _Data._make(column[-kept:] for column in self._data)
-                # If all rewards were alike and nothing ended, there is nothing to fit: walks continue at random.
-                if self._data.terminals.any() or np.ptp(self._data.rewards) > 0.0:
-                    self._fit()
+                refits = True
+                if not final:
+                    self._refit()
+                    trial = int(TRIAL_SHARE * price * (self.states - self._tried_at))
+                    self._try(start, min(trial, later - self.calls))
+        if refits:
+            self._refit()
+            self._try(start, until - self.calls)
+        if until - self.calls >= least:
+            self._visit(until, start, until)
+        self._fits = [] if self._fit is None else [self._fit]
 
-    def _visit(self, goal: int, walkers: int, start: States) -> None:
-        """Walks on, until that many states were visited."""
+    def _scout(self, calls: int, start: States) -> None:
+        """Finds out how long episodes last, by a tenth of the calls, and how far walks must go between two visits.
+
+        Few visits are then spread over whole episodes: values near the end are the ones that others follow from.
+        """
+        scouts, rng, actions = 2, self._oracle.rng, self._model.actions
+        states, ages = np.repeat(start[None].astype(self._root.dtype), scouts, axis=0), np.zeros(scouts, dtype=np.int64)
+        chosen = rng.integers(actions, size=scouts)
+        ended = np.zeros(scouts, dtype=np.bool_)
+        for _ in range(min(calls // (10 * scouts), MOST_SCOUTED)):
+            chosen = np.where(rng.random(scouts) < 0.5, rng.integers(actions, size=scouts), chosen)
+            found = self._oracle.sample(states, chosen)
+            ages, states = ages + 1, found.next_states.copy()
+            self._longest, ended = max(self._longest, int(ages.max())), ended | found.terminals
+            if ended.all():
+                break
+            states[found.terminals], ages[found.terminals] = start, 0
+        self._ends = bool(ended.any())
+        visits = max(1, int(0.7 * calls / actions) // self._least_walkers)  # of a walker
+        if self._ends:
+            self._moves = max(self._moves, min(actions, self._longest // visits))
+
+    def _visit(self, more: int, start: States, until: int) -> None:
+        """Walks on, until that many more states were visited or a number of calls was made."""
         parts, rng, actions = [self._data], self._oracle.rng, self._model.actions
-        rates = np.geomspace(0.02, 0.5, 8)  # of random actions, in one walk of eight each: some stay near the policy
+        goal = self.states + more
+        walkers = int(np.clip(goal // self._walk_steps, self._least_walkers, WALKERS))
         try:
-            while self.states < goal:
-                count = min(walkers, goal - self.states)
-                states = self._walkers[:count].copy()
-                usual = self._last[:count] if self._regression is None else self.q(states).argmax(axis=1)
-                explores = rng.random(count) < np.resize(rates, count)
-                chosen = np.where(explores, rng.integers(actions, size=count), usual)
-                restarts = rng.random(count) < (1.0 - self._model.discount) / 3.0
+            while (count := min(walkers, goal - self.states, (until - self.calls) // actions)) > 0:
+                for _ in range(self._moves):
+                    if self.calls + count * (actions + 1) <= until:
+                        chosen = self._chosen(count)
+                        self._move(self._oracle.sample(self._walkers[:count].copy(), chosen), chosen, start)
+                states, chosen = self._walkers[:count].copy(), self._chosen(count)
                 # All actions with the same random numbers.
                 common, after = np.random.SFC64(int(rng.integers(1 << 62))).state, rng.bit_generator.state
                 answers = self._oracle.sample_alike(((states, np.full(count, one)) for one in range(actions)), common)
@@ -256,82 +445,196 @@ class FittedReference:
                 found = _Data(states, *(np.stack(column, axis=1) for column in zip(*answers, strict=True)))
                 parts.append(found)
                 rows = np.arange(count)
-                restarts |= found.terminals[rows, chosen]
-                self._walkers[:count] = found.next_states[rows, chosen]
-                self._walkers[:count][restarts] = start
-                self._last[:count] = chosen
+                pairs = rows, chosen
+                moved = Transition(found.next_states[pairs], found.rewards[pairs], found.terminals[pairs])
+                self._move(moved, chosen, start)
+                self._ends |= bool(found.terminals.any())
                 self.states += count
         finally:  # transitions are kept even if an error or a stop ends the walks
             self._data = _Data._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
 
-    def _fit(self) -> None:
-        """Fits Q̂ to the transitions."""
-        data, discount, actions = self._data, self._model.discount, self._model.actions
-        points = self._points(data.states)
-        self._hinges = int(self._oracle.rng.integers(1 << 62))
-        regression = self._regression_on(points)
+    def _chosen(self, count: int) -> Ints:
+        """Actions of the first walkers: those of Q̂, and random ones in between."""
+        rng, actions = self._oracle.rng, self._model.actions
+        rates = np.geomspace(0.02, 0.5, 8)  # of random actions, in one walk of eight each: some stay near the policy
+        usual = self._last[:count] if self._fit is None else self.q(self._walkers[:count]).argmax(axis=1)
+        return np.where(rng.random(count) < np.resize(rates, count), rng.integers(actions, size=count), usual)
+
+    def _move(self, found: Transition, chosen: Ints, start: States) -> None:
+        """Moves the first walkers on; after an end, and now and then, they start again."""
+        count = len(chosen)
+        # Some walks are short, so that the neighbourhood of the start is known well.
+        rates = np.geomspace((1.0 - self._model.discount) / 3.0, 0.1, 8)[5 * np.arange(count) % 8]
+        restarts = self._oracle.rng.random(count) < rates
+        restarts |= found.terminals
+        self._ages[:count] += 1
+        self._longest = max(self._longest, int(self._ages[:count].max()))
+        self._walkers[:count], self._last[:count] = found.next_states, chosen
+        self._walkers[:count][restarts], self._ages[:count][restarts] = start, 0
+
+    def _refit(self) -> None:
+        """Fits Q̂ to the transitions in several ways, unless there is nothing to fit: then walks continue at random."""
+        # Of the visited states the newest three quarters. What poor policies reach is far from what matters, and costs
+        # much: a few hundred such states spoil a fit of thousands.
+        kept = min(max(int(0.75 * self.states), LEAST_KEPT), MOST_TRANSITIONS // self._model.actions + 1)
+        self._data = _Data._make(column[-kept:] for column in self._data)
+        if not self._data.terminals.any() and np.ptp(self._data.rewards) == 0.0:
+            return
+        data, points = self._data, self._points(self._data.states)
+        self._span = self._possible()
+        hinges = int(self._oracle.rng.integers(1 << 62))
+        regression = self._regression_on(points, hinges)
         step = -(-len(points) // MOST_EVALUATED)
-        evaluation = regression if step == 1 else self._regression_on(points[::step])
+        evaluation = regression if step == 1 else self._regression_on(points[::step], hinges)
         evaluated = _Data._make(column[::step] for column in data)
-        q = None if self._regression is None else self.q(evaluated.states)
-        for _ in range(2):  # improvements of the policy
-            values = self._evaluated(evaluation, evaluated, q)
-            targets = np.empty((len(points), actions))
-            for action in range(actions):  # one action at a time bounds the memory
-                found = self._predicted(evaluation, self._points(data.next_states[:, action]), values)[:, 0]
-                # Values are clipped, but Q̂ is not: actions that are both clipped would be alike.
-                future = np.clip(found, *self._span)
-                targets[:, action] = data.rewards[:, action] + discount * future * ~data.terminals[:, action]
-            self._regression, self._solution, self._targets = regression, regression.fit(targets), targets
-            q = self.q(evaluated.states)
-        self._fitted_at = self.states
+        before: Fit | int = self._best_constant(evaluation, evaluated) if self._fit is None else self._fit
+        fits = self._improved(regression, evaluation, evaluated, before)
+        if self._fit is None:
+            fits = self._improved(regression, evaluation, evaluated, fits[0])
+        self._fits = [*fits, *self._fits[: len(fits) + 1]] if self._regressor is None else fits
+        self._fit, self._fitted_at = fits[0], self.states
 
-    def _regression_on(self, points: Floats) -> Any:
-        return HingeRidge(points, self._hinges) if self._regressor is None else _Copies(self._regressor, points)
+    def _best_constant(self, evaluation: Any, evaluated: _Data) -> int:
+        """The action that is worth most, on average over the states, if it is always taken."""
+        worth = []
+        for action in range(self._model.actions):
+            solutions = self._evaluated(evaluation, evaluated, action)
+            values = _predicted(
+                evaluation.function, self._points(evaluated.states), solutions[min(1, len(solutions) - 1)]
+            )
+            worth.append(float(np.clip(values[:, 0], *self._span).mean()))
+        return int(np.argmax(worth))
 
-    def _predicted(self, regression: Any, points: Floats, solution: Any) -> Floats:
-        """Predictions [n, k]; 20,000 points at a time bound the memory."""
-        parts = (points[first : first + 20_000] for first in range(0, max(len(points), 1), 20_000))
-        return np.concatenate([regression.predict(regression.features(part), solution) for part in parts])
+    def _improved(self, regression: Any, evaluation: Any, evaluated: _Data, policy: Fit | int) -> list[Fit]:
+        """Fits to r + γV with the values V of a policy, the usual one first: joint ones, variants, and their mean."""
+        data, discount, actions = self._data, self._model.discount, self._model.actions
+        values = self._evaluated(evaluation, evaluated, policy)
+        targets = np.empty((len(values), len(data.states), actions))
+        columns = values[0] if self._regressor is not None else np.concatenate(values, axis=1)
+        for action in range(actions):  # one action at a time bounds the memory
+            following, going = self._points(data.next_states[:, action]), ~data.terminals[:, action]
+            # Values are clipped, but Q̂ is not: actions that are both clipped would be alike.
+            future = np.clip(_predicted(evaluation.function, following, columns), *self._span)
+            targets[:, :, action] = data.rewards[:, action] + discount * future.T * going
+        self._targets = targets[0] if self._regressor is not None else self._targets
+        fitted = [regression.fit(target, variant) for target, variant in zip(targets, regression.variants, strict=True)]
+        fits = [Fit(regression.function, solution) for solution in fitted]
+        if self._regressor is None:
+            joint = []
+            if actions >= JOINT_ACTIONS:
+                seed = int(self._oracle.rng.integers(1 << 62))
+                joint = joint_fit(self._points(data.states), targets.mean(axis=0), (30.0, 1.0), seed)
+            mean = Fit(regression.function, np.mean(fitted, axis=0))
+            fits = [fits[0], *joint, *fits[1:], mean]
+            fits.insert(0, fits.pop(self._usual))  # the kind that won last
+        return fits
 
-    def _evaluated(self, regression: Any, data: _Data, q: Floats | None) -> Any:
-        """Values of the policy of action values, uniform without any, as a solution with one column."""
+    def _try(self, start: States, calls: int) -> None:
+        """Takes whichever of the latest fits earns most from the start of walks and from visited states.
+
+        With too few calls for that, nothing changes.
+        """
+        horizon = int(min(np.ceil(1.5 / (1.0 - self._model.discount)), 2 * self._longest if self._ends else np.inf))
+
+        def starts(rows: int) -> States:
+            found = np.repeat(start[None].astype(self._root.dtype), rows, axis=0)
+            found[: rows // 2] = self._data.states[self._oracle.rng.integers(len(self._data.states), size=rows // 2)]
+            return found
+
+        fits = self._fits[: max(2, affordable(calls, horizon))]
+        policies, value = [partial(self._action, fit) for fit in fits], partial(self._mean_value, fits)
+        outcome = tournament(self._oracle, starts, policies, value, horizon, calls)
+        if outcome is not None:
+            self._tried_at, self._fit = self.states, fits[outcome.winner]
+            self._usual = self._place(outcome.winner)
+            self._fits = [self._fit]
+
+    def _place(self, winner: int) -> int:
+        """The kind of a fit, by its place among the latest ones; an earlier fit changes nothing."""
+        kinds = len(HingeRidge.variants) + 1 + 2 * (self._model.actions >= JOINT_ACTIONS)
+        order = [self._usual, *(kind for kind in range(kinds) if kind != self._usual)]
+        return order[winner] if winner < kinds else self._usual
+
+    def _action(self, fit: Fit, states: States) -> Ints:
+        return np.asarray(self._q(fit, states).argmax(axis=1))
+
+    def _mean_value(self, fits: Sequence[Fit], states: States) -> Floats:
+        found = np.mean([self._q(fit, states).max(axis=1) for fit in fits], axis=0)
+        return np.asarray(np.clip(found, *self._span))
+
+    def _possible(self) -> Span:
+        """Bounds of values, as far as transitions tell: rewards that were seen, times the steps that are left."""
+        discount, rewards = self._model.discount, self._data.rewards
+        steps = 2.0 * self._longest if self._ends else np.inf
+        total = (1.0 - discount**steps) / (1.0 - discount)
+        low, high = float(rewards.min()) * total, float(rewards.max()) * total
+        if self._ends:
+            low, high = min(low, 0.0), max(high, 0.0)
+        least, most = curvature.value_interval(self._model, self._backup)
+        added = curvature.gap_of_values(self._model, self._backup)[1]
+        return max(low, least), min(high + added, most)
+
+    def _regression_on(self, points: Floats, hinges: int) -> Any:
+        return HingeRidge(points, hinges) if self._regressor is None else _Copies(self._regressor, points)
+
+    def _evaluated(self, regression: Any, data: _Data, policy: Fit | int) -> list[Any]:
+        """Values of the policy of a fit, or of an action that is always taken, as solutions with one column."""
         rng, actions, discount = self._oracle.rng, self._model.actions, self._model.discount
         rows = np.arange(len(data.states))
-        if q is None:
-            chosen, charges = rng.integers(actions, size=len(rows)), np.zeros(len(rows))
+        if isinstance(policy, int):
+            chosen, charges = np.full(len(rows), policy), np.zeros(len(rows))
         else:
-            policy = self._backup.policy(q, data.states)
-            drawn = (rng.random(len(q))[:, None] > np.cumsum(policy, axis=1)).sum(axis=1)
-            chosen, charges = np.minimum(drawn, actions - 1), self._backup.regulariser(policy, data.states)
-        nexts, alive = data.next_states[rows, chosen], ~data.terminals[rows, chosen]
-        gains, features = data.rewards[rows, chosen] - charges, regression.features(self._points(nexts))
-        future = np.full(len(rows), data.rewards.mean() / (1.0 - discount))
-        if q is not None:
-            future[alive] = self._backup.value(self.q(nexts[alive]), nexts[alive])
-        for _ in range(10):  # more sweeps amplify the noise of few samples
-            future = np.clip(future, *self._span) * alive
-            solution = regression.fit((gains + discount * future)[:, None])
-            future = regression.predict(features, solution)[:, 0]
-        return solution
+            chances = self._backup.policy(self._q(policy, data.states), data.states)
+            drawn = (rng.random(len(rows))[:, None] > np.cumsum(chances, axis=1)).sum(axis=1)
+            chosen, charges = np.minimum(drawn, actions - 1), self._backup.regulariser(chances, data.states)
+        nexts, going = data.next_states[rows, chosen], ~data.terminals[rows, chosen]
+        gains = data.rewards[rows, chosen] - charges
+        guess = np.full(len(rows), gains.mean() / (1.0 - discount * going.mean()))
+        if not isinstance(policy, int):
+            guess[going] = self._backup.value(self._q(policy, nexts[going]), nexts[going])
+        found: list[Any] = regression.evaluate(gains, going * 1.0, discount, self._points(nexts), guess, self._span)
+        return found
 
     def saved(self) -> Arrays:
-        """Its state as named arrays, for `restore`. Regressors are not saved, but the targets of their fit."""
-        own = {"walkers": self._walkers, "last": self._last, "targets": self._targets}
-        numbers = np.array([self.states, self._fitted_at, self._hinges])
-        kept = {name: array.copy() for name, array in (self._data._asdict() | own).items()}
-        return self._oracle.saved() | kept | {"numbers": numbers}
+        """Its state as named arrays, for `restore`. A user's regressors are not saved, but the targets of their fit."""
+        own = {"walkers": self._walkers, "last": self._last, "ages": self._ages, "targets": self._targets}
+        own["numbers"] = np.array(
+            [
+                self.states,
+                self._fitted_at,
+                self._tried_at,
+                self._longest,
+                self._ends,
+                self._moves,
+                self._usual,
+            ]
+        )
+        own["span"] = np.array(self._span)
+        if self._fit is not None and self._regressor is None:
+            function = self._fit.function
+            joint = isinstance(function, JointHinges)
+            hinges = function.hinges if joint else function
+            own |= hinges._asdict() | {"joint": np.array([joint]), "weights": self._fit.solution}
+        return self._oracle.saved() | {name: array.copy() for name, array in (self._data._asdict() | own).items()}
 
     def restore(self, arrays: Readable) -> None:
-        """Takes on the state of a reference that was made with the same arguments, by a fit to the same targets."""
+        """Takes on the state of a reference that was made with the same arguments."""
         self._oracle.restore(arrays)
         self._data = _Data._make(arrays[name].copy() for name in _Data._fields)
-        self._walkers, self._last, self._targets = (arrays[name].copy() for name in ("walkers", "last", "targets"))
-        self.states, self._fitted_at, self._hinges = arrays["numbers"].tolist()
-        self._regression = self._solution = None
-        if len(self._targets):
-            self._regression = self._regression_on(self._points(self._data.states[: len(self._targets)]))
-            self._solution = self._regression.fit(self._targets)
+        own = ("walkers", "last", "ages", "targets")
+        self._walkers, self._last, self._ages, self._targets = (arrays[name].copy() for name in own)
+        self.states, self._fitted_at, self._tried_at, self._longest, *others = arrays["numbers"].tolist()
+        ends, self._moves, self._usual = others
+        low, high = arrays["span"].tolist()
+        self._ends, self._span, self._fit = bool(ends), (low, high), None
+        if "weights" in arrays:
+            hinges = Hinges._make(arrays[name].copy() for name in Hinges._fields)
+            function = JointHinges(self._model.actions, hinges) if arrays["joint"][0] else hinges
+            self._fit = Fit(function, arrays["weights"].copy())
+            self._fits = [self._fit]
+        elif len(self._targets):
+            regression = _Copies(self._regressor, self._points(self._data.states[: len(self._targets)]))
+            self._fit = Fit(regression, regression.fit(self._targets))
 
     def _points(self, states: States) -> Floats:
         """States [n, ...] as vectors [n, d]."""
@@ -343,3 +646,9 @@ class FittedReference:
     def __repr__(self) -> str:
         regressor = "" if self._regressor is None else f", regressor={self._regressor!r}"
         return f"FittedReference(states={self.states}, calls={self.calls}{regressor}{reason(self.why)})"
+
+
+def _predicted(function: Any, points: Floats, solution: Any) -> Floats:
+    """Predictions [n, k]; 20,000 points at a time bound the memory."""
+    parts = (points[first : first + 20_000] for first in range(0, max(len(points), 1), 20_000))
+    return np.concatenate([function.predict(function.features(part), solution) for part in parts])

@@ -1,13 +1,12 @@
 """Makes a reference from the simulator if none is given, and improves it, within a hard budget of calls or seconds.
 
-`plan`, `decide` and `Agent` all spend their budget for a reference through a `ReferenceMaker`.
+`plan` spends its budget for a reference through a `ReferenceMaker`; `decide` and `Agent` compare several, see
+`decide.policies`.
 """
 
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -95,23 +94,16 @@ class ReferenceMaker:
             first = 1 << 14 if isinstance(model, JitModel) else 64
             spend(work, lambda: self.calls, calls=calls, until=until, first=first)
 
-    @property
-    def learns_at_states(self) -> bool:
-        """Whether the reference can be improved at a state of one's choice, by a method improve(calls, state)."""
-        improve = getattr(self.reference, "improve", None)
-        return callable(improve) and "state" in inspect.signature(improve).parameters
-
-    def improve(self, *, calls: int | None = None, until: float | None = None, state: Any = None) -> None:
-        """Improves the reference, which has a method `improve`, at a state if one is given; see `spend` for the budget.
+    def improve(self, *, calls: int | None = None, until: float | None = None) -> None:
+        """Improves the reference, which has a method `improve`; see `spend` for the budget.
 
         Raises:
             ValueError: the reference made more calls than it was asked for.
         """
         reference: Any = self.reference
-        improve = reference.improve if state is None else partial(reference.improve, state=state)
         before = reference.calls
         try:
-            spend(improve, lambda: reference.calls, calls=calls, until=until)
+            spend(reference.improve, lambda: reference.calls, calls=calls, until=until)
         finally:
             made = reference.calls - before
             self._given_calls += made if self._given else 0
@@ -224,15 +216,3 @@ def recurs(reference: SharedReference) -> bool:
     example = np.asarray(reference.explorer.state(0))
     label = example.dtype.kind != "f" and (example.dtype.kind != "i" or example.ndim == 0)
     return isinstance(reference.model, TabularModel) or label or reference.calls >= RECURRENCE * reference.states
-
-
-def walks_recur(model: GenerativeModel, oracle: Oracle, start: Any, calls: int) -> bool:
-    """Whether random walks from a state meet the same states again, by at most that many calls."""
-    walks, steps, seen = 16, calls // 16, set[bytes]()
-    states = np.repeat(np.asarray(start)[None], walks, axis=0)
-    for _ in range(steps):
-        found = oracle.sample(states, oracle.rng.integers(model.actions, size=walks))
-        seen.update(state.tobytes() for state in found.next_states)
-        states = found.next_states.copy()
-        states[found.terminals] = start
-    return steps > 0 and steps * walks >= RECURRENCE * len(seen)

@@ -7,9 +7,10 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +20,15 @@ from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import working_time
 from smoothplan.base.records import Record
 from smoothplan.base.stopping import Stopped, StopSignal, current
-from smoothplan.chains.maker import ReferenceMaker
 from smoothplan.chains.reference import Reference
 from smoothplan.decide.decide import Decision, DecisionRun, either_limit, usual_epsilon
+from smoothplan.decide.policies import Budget, PolicySearch, Rule
 from smoothplan.models.gymnasium import Look, Player, from_gymnasium, notes
 from smoothplan.models.model import GenerativeModel, Oracle, States, required_model
 from smoothplan.run.plan import root_state, session
 from smoothplan.run.progress import Display
 from smoothplan.run.records import Root, Status
 from smoothplan.run.workers import Workers
-from smoothplan.theory.backups import HardMax
 
 if TYPE_CHECKING:
     import gymnasium
@@ -68,6 +68,7 @@ class Agent(AbstractContextManager["Agent"]):
             every state, which changes it.
         reference_calls: simulator calls for the default reference, before the first step, at most; by default 25 times
             `calls`, or what ten times `seconds` allow.
+        policy: a rule in use, which is followed unless something better is found; as for `decide`.
         delta: the level of the estimated regret of decisions.
         seed: of the simulator calls.
         workers: as for `plan`; `with Agent(...) as agent:` ends them, and so does `close`.
@@ -93,6 +94,7 @@ class Agent(AbstractContextManager["Agent"]):
         seconds: float | None = None,
         reference: Reference | None = None,
         reference_calls: int | None = None,
+        policy: Rule | None = None,
         delta: float = 0.1,
         seed: int = 0,
         workers: Any = 1,
@@ -108,7 +110,8 @@ class Agent(AbstractContextManager["Agent"]):
         self._stop_signal = stop_signal or StopSignal()
         self._workers = Workers(workers, stop_signal=self._stop_signal)
         self._epsilon = usual_epsilon(model)
-        self._maker = ReferenceMaker(model, HardMax(), reference, self._seed)
+        self._policies = PolicySearch(model, self._seed, reference, policy, self._delta)
+        self._policies.lasts = True
         self._raced, self._chunk = 0, 0  # simulator calls of races, and the next chunk of samples
         self.reference_calls, self.steps, self.deviations = 0, 0, 0
         self.decision: Decision | None = None
@@ -123,12 +126,12 @@ class Agent(AbstractContextManager["Agent"]):
     @property
     def calls(self) -> int:
         """Simulator calls made, those of the reference included."""
-        return self._raced + self._maker.calls
+        return self._raced + self._policies.calls
 
     @property
     def reference(self) -> Reference | None:
         """Q̂; None until there is one."""
-        return self._maker.reference
+        return self._policies.reference if self._policies.made else None
 
     def act(self, state: Any) -> int:
         """An action at a state that is not terminal."""
@@ -146,7 +149,7 @@ class Agent(AbstractContextManager["Agent"]):
             self.prepare(state)
             begun = working_time()  # the first step has as much time as the others
         root = Root(self.model, state, self._seed, self._limit, self._seconds, "auto", started, begun)
-        run = DecisionRun(root, self._epsilon, self._delta, self.reference, self._chunk)
+        run = DecisionRun(root, self._epsilon, self._delta, self._policies, self._chunk)
         if run.is_over:
             return run.decision("terminal")
         learning = 0.25  # the share of the budget for improving the reference
@@ -154,12 +157,9 @@ class Agent(AbstractContextManager["Agent"]):
         self._stop_signal.deadline = None if self._seconds is None else begun + self._seconds
         before = current.set(self._stop_signal)
         try:
-            if self._maker.learns_at_states and self.model.actions > 1 and self._limit != 0:
-                known = self._maker.calls
+            if self._policies.learns_at_states and self.model.actions > 1 and self._limit != 0:
                 calls = None if self._limit is None else max(1, int(learning * self._limit))
-                self._maker.improve(calls=calls, until=until, state=state)
-                if self._limit is not None:
-                    run.root = replace(root, max_calls=self._limit - (self._maker.calls - known))
+                self._policies.improve(state, calls=calls, until=until)
             run.compare(self._workers)
         except Stopped as stopped:
             if stopped.reason != "max_seconds":
@@ -180,11 +180,43 @@ class Agent(AbstractContextManager["Agent"]):
         if self.reference is not None:
             return
         # Without a number of calls it takes the time of ten decisions.
-        until = working_time() + 10.0 * (self._seconds or 0.0) if self._first is None else None
+        seconds = 10.0 * (self._seconds or 0.0) if self._first is None else None
         try:
-            self._maker.make(root_state(self.model, state), calls=self._first, until=until)
+            self._policies.make(root_state(self.model, state), Budget(self._first, working_time(), seconds))
         finally:
-            self.reference_calls = self._maker.calls
+            self.reference_calls = self._policies.calls
+
+    def save(self, path: str | Path) -> None:
+        """Writes its memory to a file, as arrays: what its policy has learnt. No code is written, and no model.
+
+        Raises:
+            ValueError: there is nothing to save yet, or its reference cannot be saved.
+        """
+        if self.reference is None:
+            raise ValueError("the agent has learnt nothing yet: save it after a decision, or after prepare()")
+        with Path(path).open("wb") as file:
+            memory: dict[str, Any] = self._policies.saved() | {"chunk": np.array([self._chunk, self._seed])}
+            np.savez_compressed(file, **memory)
+
+    @classmethod
+    def load(cls, path: str | Path, model: GenerativeModel, **options: Any) -> "Agent":
+        """An agent with the memory of a saved one, for the same model.
+
+        Args:
+            path: the file.
+            model: the simulator, as it was declared for the saved agent.
+            **options: of `Agent`, such as calls and policy; the seed is that of the saved agent.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = dict(file)
+            chunk, seed = arrays["chunk"].tolist()
+        except (KeyError, ValueError, EOFError, BadZipFile) as error:
+            raise ValueError(f"path must be a file that Agent.save has written, got {str(path)!r}: {error}") from error
+        agent = cls(model, seed=seed, **options)
+        agent._policies.restore(arrays)
+        agent._chunk = chunk
+        return agent
 
     def play(
         self,

@@ -1,14 +1,11 @@
 """A race between the actions at a state: returns that follow the policy π of a reference, compared in pairs.
 
-A return takes one action and then the best action of a reference Q̂ at every state, for H steps. The reference values
-the state that is reached:
-
-    X_a(H) = Σ_{t<H} γ^t R_t + γ^H max_b Q̂(s_H, b),    A_0 = a,    A_t = argmax_b Q̂(s_t, b).
-
-Means of returns estimate Q^π(s, a), and an action that is better under Q^π than π's own improves on π. Late returns,
-over a long horizon, are noisy, because trajectories diverge after the first step. Early returns, over a few steps, have
-little noise, but the reference's errors. The choice combines both: early estimates, and as much of the correction by
-late ones as stands out from its noise. Everything here is estimated; nothing is proved.
+A return takes one action and then the best action of a reference Q̂ at every state, for H steps or to the end of the
+episode. The reference values the state that is reached; see `chains.returns`. Means of returns estimate Q^π(s, a), and
+an action that is better under Q^π than π's own improves on π. Late returns, over a long horizon, are noisy, because
+trajectories diverge after the first step. Early returns, over a few steps, have little noise, but the reference's
+errors. The choice combines both: early estimates, and as much of the correction by late ones as stands out from its
+noise. Everything here is estimated; nothing is proved.
 """
 
 import math
@@ -24,7 +21,8 @@ from smoothplan.base.compiling import working_time
 from smoothplan.chains.batched import BatchedChains, QFunction, compiles, values_of
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.reference import Reference
-from smoothplan.chains.shared import SharedReference
+from smoothplan.chains.returns import PairedReturns, paired_returns, quantile
+from smoothplan.decide.policies import CUT
 from smoothplan.models.model import GenerativeModel, Oracle, States, is_deterministic
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel
@@ -35,7 +33,8 @@ from smoothplan.theory import curvature
 from smoothplan.theory.backups import HardMax
 
 LATE_ROWS = 32  # late returns of every action that the horizon is shortened for, if calls are few
-LEAST = 8  # rows before the first elimination
+EARLY = 0.15  # the horizon of early returns, as a share of the effective one
+LEAST = 8  # rows before the first elimination, and before the reference's best action is left
 CLEAR = 3.0  # standard errors by which a difference is clear: no action is chosen that is clearly worse
 
 
@@ -45,16 +44,6 @@ class Horizons(NamedTuple):
     early: int
     late: int
     full: int  # of late returns if calls are unlimited
-
-    @classmethod
-    def of(cls, model: GenerativeModel, calls: float) -> "Horizons":
-        """For a number of calls."""
-        discount, last = model.discount, 0.02  # the discount at which late returns end: the reference values the rest
-        full = 1 if discount <= last else math.ceil(math.log(last) / math.log(discount))
-        early = min(full, max(1, round(0.15 / (1.0 - discount))))  # 0.15 of an effective horizon
-        if is_deterministic(model):
-            return cls(early, max(1, int(min(full, calls / model.actions))), full)
-        return cls(early, max(early, int(min(full, calls / 2.0 / (LATE_ROWS * model.actions)))), full)
 
 
 class Difference(NamedTuple):
@@ -75,12 +64,27 @@ class Difference(NamedTuple):
         return self.rows * (CLEAR * self.error / max(abs(self.mean), 1e-12)) ** 2
 
     def at_most(self, level: float) -> float:
-        """A one-sided bound at a level, by Student's distribution."""
-        return self.mean + (quantile(level, self.rows - 1) * self.error if self.error > 0.0 else 0.0)
+        """A one-sided bound at a level."""
+        return self.mean + (NormalDist().inv_cdf(level) * self.error if self.error > 0.0 else 0.0)
+
+    def chance(self, margin: float) -> float:
+        """The probability that the difference exceeds a margin, as far as the noise tells."""
+        if not math.isfinite(self.error):
+            return 1.0
+        if self.error == 0.0:
+            return float(self.mean > margin)
+        return 1.0 - NormalDist().cdf((margin - self.mean) / self.error)
 
 
 class Race:
     """A race at a state between returns that follow a reference. Its estimates are valid whenever it is stopped.
+
+    Args:
+        root: where to decide.
+        reference: Q̂.
+        delta: the probability that the reference's best action is left for one that is no better, at most; None if it
+            is left for any action that leads by a standard error, because the reference is no better than the race.
+        first_chunk: the number of the first chunk of samples.
 
     Attributes:
         claim: the value of the state by the reference.
@@ -90,26 +94,27 @@ class Race:
         next_chunk: the number of the next chunk of samples.
     """
 
-    def __init__(self, root: Root, reference: Reference, first_chunk: int = 0) -> None:
-        self._root, model = root, root.model
-        here = values_of(reference.q, np.asarray(root.state)[None], model.actions)[0]
-        self.claim, self.best = float(here.max()), int(here.argmax())
-        # Standard errors by which an action must lead the reference's best to replace it. A reference that counts the
-        # outcomes of every action does so in more calls than a race makes. With 1, chance replaced its good actions so
-        # often that agents on a frozen lake did worse than the reference alone.
-        self._lead = 2.0 if isinstance(reference, SharedReference) else 1.0
+    def __init__(self, root: Root, reference: Reference, delta: float | None = 0.1, first_chunk: int = 0) -> None:
+        self._root, self._delta, model = root, delta, root.model
+        self._claims = values_of(reference.q, np.asarray(root.state)[None], model.actions)[0]
+        self.claim, self.best = float(self._claims.max()), int(self._claims.argmax())
         low, high = curvature.value_interval(model, HardMax())
         self._exact, chains = is_deterministic(model), None
         if self._exact and isinstance(reference, GridReference) and compiles(model):
             chains = BatchedChains(model, HardMax(), reference.grid, min(max(self.claim, low), high))
-        self._engine = PairedReturns(model, reference.q, (low, high), chains)
+        self._engine = ReturnsEngine(model, reference.q, (low, high), chains)
         self._work = Work(self._engine, model, root.state, root.seed, kept=False, role="race")
         self.active = np.arange(model.actions)
         self.next_chunk, self.calls = first_chunk, 0
-        self.horizons = Horizons.of(model, math.inf)
         self.enough = 1 if self._exact else LEAST
+        full = 1 if model.discount <= CUT else math.ceil(math.log(CUT) / math.log(model.discount))
+        self.horizons = Horizons(1, full, full)
+        self._ready = False  # whether a pilot has set the horizons
         nothing = np.zeros((0, model.actions))
-        self._early, self._late = nothing, nothing  # [n, K] each, NaN if an action has no such return in that row
+        # Returns valued early and late, the weights of Q̂ in these, and its part of the latter (or of the former, if
+        # returns end early), [n, K] each; NaN if an action has no such return.
+        self._early, self._late, self._early_weights, self._late_weights, self._tails = (nothing,) * 5
+        self._longest = np.zeros(model.actions, dtype=np.int64)  # steps of the longest return
 
     def run(self, calls: int, workers: Workers) -> None:
         """Races in rounds, with at most that many calls, until one action is left.
@@ -117,27 +122,56 @@ class Race:
         Raises:
             Stopped: time is up; all samples before count.
         """
-        self.horizons = Horizons.of(self._root.model, calls)
-        limit = self.calls + calls
-        few = calls < 4 * LATE_ROWS * self.horizons.late * len(self.active)
-        rounds = 2 if few else 3  # rounds take time
-        for number in range(rounds):
-            if self._round((limit - self.calls) // (rounds - number), workers):
+        limit, rounds, before = self.calls + calls, 3, -1  # rounds take time
+        if not self._ready:
+            self._pilot(calls, workers)
+        while self._ready and self.calls > before:
+            before = self.calls
+            if self._round((limit - self.calls) // max(rounds, 1), workers):
                 return
+            rounds -= 1
 
     def run_for(self, until: float, workers: Workers) -> None:
         """Races until a time on the clock of `working_time`: the speed of earlier rounds sets the size of the next."""
-        started, before, share = working_time(), self.calls, LEAST * len(self.active)
-        early = self.horizons.early
-        while working_time() < started + 0.1 * (until - started) and share < 1 << 20:  # a pilot, in growing batches
-            self._sample(share // len(self.active), early, workers)
-            share *= 2
-        speed = (self.calls - before) / max(working_time() - started, 1e-9)
-        self.horizons = Horizons.of(self._root.model, speed * (until - working_time()))
+        started, portion = working_time(), 2 * LEAST * len(self.active)
         while (left := until - working_time()) > 0.02 * (until - started):
-            before, least = self.calls, LEAST * len(self.active) * self.horizons.late
-            if self._round(max(int(0.5 * speed * left), least), workers) or self.calls == before:
+            before, begun = self.calls, working_time()
+            self.run(portion, workers)
+            if len(self.active) == 1 or (self._exact and self._ready):
                 return
+            speed = (self.calls - before) / max(working_time() - begun, 1e-9)
+            if self.calls == before and portion > speed * left:
+                return
+            known = speed > 0.0 and working_time() - begun > 0.02 * left
+            portion = max(int(0.4 * speed * left), portion) if known else 4 * portion
+
+    def _pilot(self, calls: int, workers: Workers) -> None:
+        """Sets the horizons, by the lengths of a few returns: episodes may end long before the discount ends them."""
+        model, full, each = self._root.model, self.horizons.full, len(self.active)
+        if self._exact:
+            self.horizons, self._ready = Horizons(1, max(1, min(full, calls // each)), full), True
+            return
+        rows = min(LEAST, calls // each)
+        if rows == 0:
+            return
+        wanted = max(1, min(full, round(EARLY / (1.0 - model.discount))))
+        reach = max(min(wanted, calls // 2 // (rows * each)), min(full, calls // 4 // (rows * each)), 1)
+        marks = sorted({*(1 << power for power in range(reach.bit_length())), min(wanted, reach), reach})
+        (found,) = self._sampled(rows, marks, workers, most=rows)
+        steps, going = found.steps, found.weights[-1] > 0.0
+
+        def cost(horizon: int) -> float:
+            """Calls of a return, on average."""
+            return float(np.minimum(steps, horizon).mean() + going.mean() * max(horizon - reach, 0))
+
+        effective = min(1.0 / (1.0 - model.discount), cost(full))
+        early = max(mark for mark in marks if mark <= max(1.0, EARLY * effective))
+        late = full if going.any() else min(full, 2 * int(steps.max()))
+        while late > early and LATE_ROWS * each * cost(late) > calls / 2.0:
+            late = max(early, int(0.8 * late))
+        self.horizons, self._ready = Horizons(early, late, full), True
+        complete = reach >= late or not going.any()
+        self._add(found, marks.index(early), len(marks) - 1 if complete else None)
 
     def _round(self, calls: int, workers: Workers) -> bool:
         """Samples by at most that many calls, and eliminates the actions that are clearly worse; whether all is told.
@@ -150,10 +184,12 @@ class Race:
         if self._exact:
             rows = min(rows, 1)
         elif late > early:
-            rows //= 2
+            rows = max(rows // 2, min(rows, 1))
         self._sample(rows, late, workers)
         if late > early and not self._exact:
-            self._sample((before + calls - self.calls) // (early * each), early, workers)
+            # Half of what late returns have really taken, which may end early.
+            left = min(before + calls - self.calls, max(self.calls - before, early * each))
+            self._sample(left // (early * each), early, workers)
         if self.estimates()[2][self.active].min() >= self.enough:
             # About one in a thousand actions that are as good as the leader is eliminated. It suits few returns, too.
             kept = [found.at_most(1e-3) <= self._rounding for found in self._behind()]
@@ -161,28 +197,44 @@ class Race:
         return len(self.active) == 1 or self._exact
 
     def _sample(self, rows: int, horizon: int, workers: Workers) -> None:
-        """Samples rows of returns of the active actions."""
-        size = max(1, self._engine.chunk_calls // (horizon * len(self.active)))
+        """Samples rows of returns of the active actions, which end early or late."""
+        early, late, _ = self.horizons
+        marks = [early] if horizon == early else [early, late]
+        for found in self._sampled(rows, marks, workers):
+            self._add(found, 0, len(marks) - 1 if horizon == late else None)
 
-        def chunks() -> Iterator[Chunk[tuple[Floats, Floats]]]:
+    def _sampled(
+        self, rows: int, marks: list[int], workers: Workers, most: int | None = None
+    ) -> Iterator[PairedReturns]:
+        """Samples rows of returns of the active actions, in chunks of so many rows at most."""
+        size = most or max(1, self._engine.chunk_calls // (marks[-1] * len(self.active)))
+
+        def chunks() -> Iterator[Chunk[PairedReturns]]:
             for start in range(0, rows, size):
                 count = min(size, rows - start)
-                shape = self.active, count, self.horizons.early, horizon
-                yield Chunk(self.next_chunk, PairedReturns.paired, shape, count)
+                yield Chunk(self.next_chunk, ReturnsEngine.sample, (self.active, count, marks), count)
                 self.next_chunk += 1
 
         before = workers.abandoned
         try:
-            for chunk, outcome in workers.in_order(self._work, chunks()):
+            for _, outcome in workers.in_order(self._work, chunks()):
                 self.calls += outcome.calls
-                wide = np.full((2, chunk.samples, self._root.model.actions), np.nan)
-                early, returns = outcome.sums
-                wide[0, :, self.active] = early.T
-                if horizon == self.horizons.late:
-                    wide[1, :, self.active] = returns.T
-                self._early, self._late = np.concatenate([[self._early, self._late], wide], axis=1)
+                yield outcome.sums
         finally:
             self.calls += workers.abandoned - before
+
+    def _add(self, found: PairedReturns, early: int, late: int | None) -> None:
+        """Takes returns into account, by the marks of their valuations."""
+        wide = np.full((5, len(found.steps), self._root.model.actions), np.nan)
+        wide[0][:, self.active], wide[2][:, self.active] = found.valued[early], found.weights[early]
+        wide[4][:, self.active] = found.tails[early if late is None else late]
+        if late is not None:
+            wide[1][:, self.active], wide[3][:, self.active] = found.valued[late], found.weights[late]
+        self._longest[self.active] = np.maximum(self._longest[self.active], found.steps.max(axis=0))
+        kept = self._early, self._late, self._early_weights, self._late_weights, self._tails
+        self._early, self._late, self._early_weights, self._late_weights, self._tails = (
+            np.concatenate(pair) for pair in zip(kept, wide, strict=True)
+        )
 
     def _behind(self) -> list[Difference]:
         """The lead of the best active action over each."""
@@ -190,9 +242,23 @@ class Race:
         return [self.difference(leader, int(action)) for action in self.active]
 
     @property
+    def samples(self) -> Floats:
+        """Late returns, [n, K]; early ones if there are no others. Rows are paired; NaN if an action has none."""
+        return self._returns[~np.isnan(self._returns).all(axis=1)]
+
+    @property
     def _returns(self) -> Floats:
-        """Late returns, [n, K]; early ones if there are no others."""
         return self._early if np.isnan(self._late).all() else self._late
+
+    @property
+    def _weights(self) -> Floats:
+        return self._early_weights if np.isnan(self._late).all() else self._late_weights
+
+    @property
+    def cut_weight(self) -> float:
+        """The mean weight of the reference's values in returns: the discount where they are cut, 0 if episodes end."""
+        weights = self._weights
+        return float(np.nanmean(weights)) if (~np.isnan(weights)).any() else 0.0
 
     @property
     def _rounding(self) -> float:
@@ -200,24 +266,81 @@ class Race:
         return 1e-9 * max(1.0, float(np.abs(np.nan_to_num(self._returns)).max(initial=0.0)))
 
     def estimates(self) -> tuple[Floats, Floats, Ints]:
-        """Action values, their standard errors and the numbers of returns, [K] each."""
-        returns = self._returns
+        """Action values, their standard errors and the numbers of returns, [K] each.
+
+        If V̂ is off by e at the states where returns are cut, a return with the weight w there is off by we. Returns
+        that are valued twice tell e; the values are corrected, and the correction is part of the error.
+        """
+        returns, weights = self._returns, self._weights
         counts = (~np.isnan(returns)).sum(axis=0)
-        means = np.nansum(returns, axis=0) / np.maximum(counts, 1)
+        many = np.maximum(counts, 1)
+        means = np.nansum(returns, axis=0) / many
         squares = np.nansum((returns - means) ** 2, axis=0)
-        errors = np.sqrt(squares / np.maximum(counts - 1, 1) / np.maximum(counts, 1))
+        noise = np.sqrt(squares / np.maximum(counts - 1, 1) / many) * [_small_sample(count) for count in counts]
+        offset, doubt = self._offset()
+        correction = np.nansum(weights, axis=0) / many * offset
+        tail = np.nansum(weights, axis=0) / many * (abs(offset) + doubt)
+        errors = np.sqrt(np.maximum(noise, self._floor(returns, counts, self._longest)) ** 2 + tail**2)
         errors[counts < (1 if self._exact else 2)] = np.inf
-        means[counts == 0] = self.claim
+        means = np.where(counts == 0, self.claim, means + correction)
         return means, errors, counts
 
-    def difference(self, one: int, other: int) -> Difference:
-        """How much better one action is than another, by the rows that have returns of both."""
-        both = self._returns[:, one] - self._returns[:, other]
-        both = both[~np.isnan(both)]
-        if len(both) < (1 if self._exact else 2):
-            return Difference(0.0, math.inf, len(both))
-        error = 0.0 if self._exact else float(both.std(ddof=1)) / math.sqrt(len(both))
-        return Difference(float(both.mean()), error, len(both))
+    def _offset(self) -> tuple[float, float]:
+        """The mean of V − V̂ where returns are cut, estimated, and its standard error."""
+        apart, moved = self._late - self._early, self._early_weights - self._late_weights
+        rows = ~np.isnan(apart).all(axis=1)
+        if rows.sum() < 2 or np.nansum(moved) <= 1e-3 * np.nansum(self._early_weights[rows]):
+            # Valued once: the reference's own claim is a valuation at the start, of weight 1.
+            apart = self._returns[:, [self.best]] - self.claim
+            moved = 1.0 - self._weights[:, [self.best]]
+            rows = ~np.isnan(apart).all(axis=1)
+        weight = float(np.nanmean(moved[rows])) if rows.any() else 0.0
+        if weight <= 1e-9:
+            return 0.0, 0.0
+        sums = np.nanmean(apart[rows], axis=1)
+        noise = float(sums.std(ddof=1)) / math.sqrt(len(sums)) if len(sums) > 1 else 0.0
+        return float(sums.mean()) / weight, noise / weight
+
+    def _floor(self, returns: Floats, counts: Ints, steps: Ints) -> Floats:
+        """The least standard error of means of returns [n, K] that are all alike, 0 of others, [K].
+
+        With n of them an outcome of probability 1/n may have been missed, which may change a reward of every step.
+        """
+        if self._exact or len(returns) == 0:
+            return np.zeros(returns.shape[1])
+        low, high = self._root.model.reward_range
+        spread = np.nanmax(np.where(np.isnan(returns), -np.inf, returns), axis=0) - np.nanmin(
+            np.where(np.isnan(returns), np.inf, returns), axis=0
+        )
+        return np.where(spread <= self._rounding, (high - low) * steps / np.maximum(counts, 1), 0.0)
+
+    def difference(self, one: int, other: int, early: bool = False) -> Difference:
+        """How much better one action is than another, by the rows that have returns of both, late or early ones."""
+        if one == other:
+            return Difference(0.0, 0.0, int((~np.isnan(self._returns[:, one])).sum()))
+        returns, weights = (self._early, self._early_weights) if early else (self._returns, self._weights)
+        both = returns[:, one] - returns[:, other]
+        known = ~np.isnan(both)
+        both, count = both[known], int(known.sum())
+        if count < (1 if self._exact else 2):
+            return Difference(0.0, math.inf, count)
+        if self._exact:
+            return Difference(float(both.mean()), 0.0, count)
+        noise = float(both.std(ddof=1)) / math.sqrt(count) * _small_sample(count)
+        steps = np.array([max(self._longest[one], self._longest[other])])
+        noise = max(noise, float(self._floor(both[:, None], np.array([count]), steps)[0]))
+        tail = 0.0
+        weight = float(weights[known][:, [one, other]].mean())
+        if not early and weight > 0.0:
+            soon = (self._early[:, one] - self._early[:, other])[known]
+            moved = float(self._early_weights[known][:, [one, other]].mean()) - weight
+            if moved <= 1e-3:  # valued once: the reference's own claims are valuations at the start, of weight 1
+                soon, moved = np.full(count, self._claims[one] - self._claims[other]), 1.0 - weight
+            tail = min(weight / max(moved, 1e-9), 1.0) * abs(float(both.mean() - soon.mean()))
+            # A slope of V̂ that is off stays off from mark to mark: half of what it contributes may be wrong.
+            parts = self._tails[known]
+            tail = max(tail, 0.5 * abs(float((parts[:, one] - parts[:, other]).mean())))
+        return Difference(float(both.mean()), math.hypot(noise, tail), count)
 
     def choice(self) -> int:
         """The best active action by early estimates and a part of the correction by late ones.
@@ -225,15 +348,16 @@ class Race:
         The mean of a row is subtracted, because all actions have it in common. With the correction c of early estimates
         by late ones, and its variance v, the part is (1 − 3Σv/Σc²)₊, as James and Stein shrink: nothing if the
         correction may be noise, all of it if it clearly is not. (Unbiasedness would have 1 in place of 3, but then half
-        of all corrections that are pure noise count.) Only an action that leads the reference's best by a
-        standard error replaces it, or by two for a reference that counts: changing between equals gains nothing.
+        of all corrections that are pure noise count.) Only an action that leads the reference's best replaces it, by a
+        standard error, or at the level 1 − δ for all rivals together: changing between equals gains nothing.
         """
-        if len(self._early) == 0:
+        if len(self._early) < self.enough:
             return self.best
         left = self.active[[found.mean <= CLEAR * found.error + self._rounding for found in self._behind()]]
         early, late = self._early[:, left], self._late[:, left]
         corrections = _centred(late - early)
         corrections = corrections[~np.isnan(corrections).any(axis=1)]
+        early = early[~np.isnan(early).any(axis=1)]
         estimates, part = _centred(early).mean(axis=0), 0.0
         if len(corrections) >= self.enough:
             mean = corrections.mean(axis=0)
@@ -246,7 +370,11 @@ class Race:
         stays = int(np.flatnonzero(left == self.best)[0])
         apart = [rows[:, [ahead]] - rows[:, [stays]] for rows in (early, corrections)]
         error = math.sqrt(float(self._variances(apart[0])[0] + part**2 * self._variances(apart[1])[0]))
-        leads = estimates[ahead] - estimates[stays] > self._lead * error + self._rounding
+        fewest = len(early) if part == 0.0 else min(len(early), len(corrections))
+        needed = 0.0 if self._exact else error
+        if self._delta is not None and not self._exact:
+            needed *= quantile(1.0 - self._delta / max(self._root.model.actions - 1, 1), fewest - 1)
+        leads = estimates[ahead] - estimates[stays] > needed + self._rounding
         return int(left[ahead]) if leads else self.best
 
     def _variances(self, rows: Floats) -> Floats:
@@ -261,29 +389,14 @@ def _centred(rows: Floats) -> Floats:
     return np.asarray(rows - rows.mean(axis=1, keepdims=True))
 
 
-def quantile(level: float, freedom: int) -> float:
-    """The quantile of Student's distribution at a level, by its expansion around the normal one (Fisher, Cornish).
-
-    >>> [round(quantile(0.95, freedom), 2) for freedom in (10, 30, 1000)]  # 1.81, 1.70 and 1.65 in tables
-    [1.81, 1.7, 1.65]
-    """
-    z = NormalDist().inv_cdf(level)
-    if freedom < 1:
-        return math.inf if level > 0.5 else -math.inf
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-
-
-# Returns
+def _small_sample(count: int) -> float:
+    """The factor by which Student's 90 % interval of n samples is wider than the normal one."""
+    return quantile(0.95, count - 1) / NormalDist().inv_cdf(0.95) if count > 2 else 4.0
 
 
 @dataclass(frozen=True, eq=False)
-class PairedReturns:
-    """Samples returns around one reference. It keeps nothing between calls.
-
-    Row i of every action draws the same random numbers, as far as the simulator draws in the same way at different
-    states, so differences between actions are less noisy than their values. After the first episode has ended, the
-    remaining rows are simulated together, each with its own random numbers: rows stay independent of each other.
-    """
+class ReturnsEngine:
+    """Samples paired returns around one reference. It keeps nothing between calls."""
 
     model: GenerativeModel
     reference: QFunction  # Q̂: states [n, ...] to [n, K]
@@ -302,38 +415,15 @@ class PairedReturns:
             return self.chains.chunk_calls
         return 1 << 12 if getattr(self.model.step, "one_at_a_time", False) else 1 << 17
 
-    def paired(
-        self, oracle: Oracle, state: States, actions: Ints, count: int, early: int, horizon: int
-    ) -> tuple[Floats, Floats]:
-        """Returns of some actions [A] at a state, valued after an early step and at the horizon, [n, A] each."""
+    def sample(self, oracle: Oracle, state: States, actions: Ints, count: int, marks: list[int]) -> PairedReturns:
+        """Returns of some actions [A] at a state."""
         if self.chains is not None:
-            sums = [self.chains.returns(oracle, state, int(action), 1, horizon).total for action in actions]
-            alike = np.repeat(np.array([sums]), count, axis=0)
-            return alike, alike
-        totals = np.zeros(len(actions) * count)  # the rows of an action are together
-        soon = totals
-        going_on, scale = np.arange(len(totals)), 1.0
-        states, chosen = repeated(state, len(totals)), np.repeat(actions, count)
-        groups = len(actions)  # row i of every group draws the same random numbers
-        for step in range(1, horizon + 1):
-            if groups > 1:
-                answers = oracle.sample_alike(zip(np.split(states, groups), np.split(chosen, groups), strict=True))
-                states, rewards, terminals = (np.concatenate(column) for column in zip(*answers, strict=True))
-            else:
-                states, rewards, terminals = oracle.sample(states, chosen)
-            totals[going_on] += scale * rewards
-            scale *= self.model.discount
-            if terminals.any():
-                going_on, states, groups = going_on[~terminals], states[~terminals], 1
-            if len(going_on) == 0:
-                break
-            q = values_of(self.reference, states, self.model.actions)
-            if step in (early, horizon):
-                ended = totals.copy()
-                ended[going_on] += scale * np.clip(q.max(axis=1), *self.values)
-                soon, totals = (ended, totals) if step < horizon else (soon, ended)
-            chosen = q.argmax(axis=1)
-        if early >= horizon:
-            soon = totals
-        by_row = [np.ascontiguousarray(sums.reshape(-1, count).T) for sums in (soon, totals)]
-        return by_row[0], by_row[1]
+            sums = [self.chains.returns(oracle, state, int(action), 1, marks[-1]).total for action in actions]
+            alike = np.tile(np.array(sums), (len(marks), count, 1))
+            none = np.zeros_like(alike)
+            return PairedReturns(alike, none, none, np.full((count, len(actions)), marks[-1]))
+        policy = [lambda states: values_of(self.reference, states, self.model.actions).argmax(axis=1)]
+        return paired_returns(oracle, repeated(state, count), policy, self._value, marks, actions)
+
+    def _value(self, states: States) -> Floats:
+        return np.asarray(np.clip(values_of(self.reference, states, self.model.actions).max(axis=1), *self.values))

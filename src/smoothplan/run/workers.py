@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from smoothplan.base import arguments
+from smoothplan.base.compiling import paused_clock
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.stopping import Stopped, StopSignal, current
 from smoothplan.run.checkpoint import Checkpoint, ChunkRow
@@ -123,7 +124,8 @@ class Workers(AbstractContextManager["Workers"]):
             ClusterError: the cluster is gone.
         """
         if self._pool is None:
-            self._pool = self._pool_for(work)
+            with paused_clock():  # starting workers does not count against a limit on time
+                self._pool = self._pool_for(work)
         for chunk, outcome in self._here(work, chunks) if self._pool is None else self._elsewhere(work, chunks):
             yield chunk, outcome
             self.stop_signal.check()

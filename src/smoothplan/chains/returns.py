@@ -1,0 +1,198 @@
+"""Paired returns: what different first actions or policies earn from the same states under the same random numbers.
+
+Group g of row i takes its first action and then follows its policy π_g, for H steps or to the end of the episode. A
+function V̂ values the state that is reached:
+
+    X(h) = Σ_{t<h} γ^t R_t + γ^h V̂(s_h),    h = one of some marks, the last of which is H.
+
+Returns valued at an early mark have little noise and the errors of V̂; later ones have more noise, and less of its
+errors.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.models.model import Oracle, States, Transition
+
+Policy = Callable[[States], Ints]
+"""From states [n, ...] to actions [n]."""
+
+
+Values = Callable[[States], Floats]
+"""V̂, from states [n, ...] to values [n]."""
+
+
+@dataclass(frozen=True, eq=False)
+class PairedReturns:
+    """Returns of n rows and G groups, valued at M marks."""
+
+    valued: Floats  # X at every mark, [M, n, G]
+    weights: Floats  # γ^h if the episode goes on at a mark, else 0: the weight of V̂ in X, [M, n, G]
+    tails: Floats  # the part of X that is V̂'s, [M, n, G]
+    steps: Ints  # steps made, [n, G]
+
+
+def paired_returns(
+    oracle: Oracle,
+    states: States,
+    policies: Sequence[Policy],
+    value: Values,
+    marks: Sequence[int],
+    first: Ints | None = None,
+) -> PairedReturns:
+    """Samples returns of policies from states.
+
+    As long as row i goes on in every group, its groups draw the same random numbers, if the simulator draws alike from
+    different states. Rows are independent of each other.
+
+    Args:
+        oracle: makes the calls.
+        states: where rows start, [n, ...].
+        policies: of the groups, [G]; a single one serves all groups.
+        value: V̂, from states [n, ...] to [n].
+        marks: steps after which returns are valued, ascending.
+        first: the first actions of the groups, [G]; by default their policies choose.
+    """
+    count, groups = len(states), len(policies) if first is None else len(first)
+    places = np.stack([states] * groups, axis=0)  # [G, n, ...]
+    totals, steps = np.zeros((groups, count)), np.zeros((groups, count), dtype=np.int64)
+    going = np.ones((groups, count), dtype=np.bool_)
+    scale, discount = 1.0, oracle.model.discount
+    valued, weights, tails = np.zeros((3, len(marks), groups, count))
+
+    def choose() -> Ints:
+        chosen = np.zeros((groups, count), dtype=np.int64)
+        if len(policies) == 1:
+            chosen[going] = policies[0](places[going])
+            return chosen
+        for group, policy in enumerate(policies):
+            if going[group].any():
+                chosen[group, going[group]] = policy(places[group, going[group]])
+        return chosen
+
+    def move(found: Transition, *where: Any) -> None:
+        """Moves some rows on."""
+        places[where], going[where] = found.next_states, ~found.terminals
+        totals[where] += scale * found.rewards
+        steps[where] += 1
+
+    chosen = choose() if first is None else np.repeat(np.asarray(first)[:, None], count, axis=1)
+    for step in range(1, marks[-1] + 1):
+        together = going.all(axis=0) & (groups > 1)
+        if together.any():
+            pairs = ((places[group, together], chosen[group, together]) for group in range(groups))
+            for group, found in enumerate(oracle.sample_alike(pairs)):
+                move(found, group, together)
+        alone = going & ~together
+        if alone.any():
+            move(oracle.sample(places[alone], chosen[alone]), alone)
+        scale *= discount
+        if step in marks:
+            mark = marks.index(step)
+            weights[mark] = scale * going
+            if going.any():
+                tails[mark][going] = scale * value(places[going])
+            valued[mark] = totals + tails[mark]
+        if not going.any():
+            valued[[mark for mark, at in enumerate(marks) if at > step]] = totals
+            break
+        if step < marks[-1]:
+            chosen = choose()
+    by_row = [np.ascontiguousarray(array.swapaxes(-1, -2)) for array in (valued, weights, tails)]
+    return PairedReturns(by_row[0], by_row[1], by_row[2], np.ascontiguousarray(steps.T))
+
+
+# Tournaments between policies
+
+LEAST_ROWS, LEAST_STEPS = 8, 10  # of a comparison between policies, if returns can be as long
+
+
+class Outcome(NamedTuple):
+    """The winner of a tournament, and its lead over the runner-up by paired returns, with its standard error."""
+
+    winner: int
+    second: int
+    lead: float
+    error: float
+
+
+def tournament(
+    oracle: Oracle,
+    starts: Callable[[int], States],
+    policies: Sequence[Policy],
+    value: Values,
+    horizon: int,
+    calls: int,
+    *,
+    favourite: int | None = None,
+    level: float = 0.9,
+) -> Outcome | None:
+    """Compares policies by paired returns, in rounds after which the better half goes on.
+
+    Args:
+        oracle: makes the calls.
+        starts: a number of states from which returns start, [n, ...].
+        policies: to be compared.
+        value: V̂ of the states where returns are cut, the same for all.
+        horizon: steps of a return, at most.
+        calls: simulator calls, at most.
+        favourite: a policy that another one replaces only if it is better at the level.
+        level: of that test, one-sided.
+
+    Returns:
+        None if there are too few calls, or fewer than two policies.
+    """
+    left, until = list(range(len(policies))), oracle.calls + calls
+    if len(left) < 2 or affordable(calls, horizon) < len(left):
+        return None
+    rounds = max(1, (len(left) - 1).bit_length())
+    found = np.zeros((0, len(left)))
+    for number in range(rounds):
+        stop = oracle.calls + (until - oracle.calls) // (rounds - number)
+        steps = max(1, min(horizon, (stop - oracle.calls) // len(left) // LEAST_ROWS))
+        while (rows := (stop - oracle.calls) // (len(left) * steps)) > 0:  # again if episodes end early
+            chosen = [policies[one] for one in left]
+            found = np.concatenate([found, paired_returns(oracle, starts(rows), chosen, value, [steps]).valued[-1]])
+        order = np.argsort(-found.mean(axis=0), kind="stable")
+        kept = order[: max(2, (len(left) + 1) // 2)]
+        if favourite is not None and left.index(favourite) not in kept:
+            kept[-1] = left.index(favourite)
+        left, found = [left[place] for place in kept], found[:, kept]
+    order = np.argsort(-found.mean(axis=0), kind="stable")
+    first, second = (int(place) for place in order[:2])
+    if favourite is not None:
+        usual = left.index(favourite)
+        lead, error = _lead(found[:, first] - found[:, usual])
+        if first != usual:
+            second = usual
+            if lead <= quantile(level, len(found) - 1) * error:
+                first, second = usual, first
+    return Outcome(left[first], left[second], *_lead(found[:, first] - found[:, second]))
+
+
+def affordable(calls: int, horizon: int) -> int:
+    """How many policies a number of calls can compare."""
+    return calls // (LEAST_ROWS * min(horizon, LEAST_STEPS))
+
+
+def _lead(apart: Floats) -> tuple[float, float]:
+    """The mean of differences, and its standard error."""
+    return float(apart.mean()), float(apart.std(ddof=1)) / math.sqrt(len(apart))
+
+
+def quantile(level: float, freedom: int) -> float:
+    """The quantile of Student's distribution at a level, by its expansion around the normal one (Fisher, Cornish).
+
+    >>> [round(quantile(0.95, freedom), 2) for freedom in (10, 30, 1000)]  # 1.81, 1.70 and 1.65 in tables
+    [1.81, 1.7, 1.65]
+    """
+    z = NormalDist().inv_cdf(level)
+    if freedom < 1:
+        return math.inf if level > 0.5 else -math.inf
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

@@ -1,0 +1,403 @@
+"""Which policy to follow after the first step: candidates are learnt from the simulator, and compared by their returns.
+
+A table of the states that were met, a fit or a grid, a constant action and a rule of the user each have their
+strengths, which neither the dtype of a state nor the discount tells. So each gets a share of the budget. Returns from
+the state of the decision, with the same random numbers for all, choose between them, and the winner gets the rest.
+"""
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.base.compiling import working_time
+from smoothplan.base.records import Arrays, Readable
+from smoothplan.chains.batched import values_of
+from smoothplan.chains.fitted import FittedReference
+from smoothplan.chains.grid import MOST_DIMENSIONS, GridReference
+from smoothplan.chains.maker import RECURRENCE, spend
+from smoothplan.chains.reference import Reference, TooFewCallsError
+from smoothplan.chains.returns import tournament
+from smoothplan.chains.shared import SharedReference
+from smoothplan.models.model import GenerativeModel, Oracle, SimulatorError, States, action_names
+from smoothplan.models.tabular import TabularModel
+from smoothplan.models.vector import JitModel
+from smoothplan.theory import curvature
+from smoothplan.theory.backups import HardMax
+
+Rule = Callable[[States], ArrayLike]
+"""A policy in use: from states [n, ...] to actions [n]."""
+
+LEARNT = (SharedReference, FittedReference, GridReference)
+"""References that are made from simulator calls."""
+
+CUT = 0.02  # the discount at which returns are cut: a reference values the rest
+
+
+class PolicyReference:
+    """Follows a rule, and values states by another reference, if there is one.
+
+    Args:
+        rule: from states [n, ...] to actions [n].
+        actions: K.
+        base: values states; 0 without one.
+        name: of the rule, in words.
+    """
+
+    def __init__(self, rule: Rule, actions: int, base: Reference | None = None, name: str = "policy") -> None:
+        if not callable(rule):
+            raise TypeError(f"policy must be a function from states [n, ...] to actions [n], got {rule!r}")
+        self.rule, self._actions, self.base, self._name = rule, actions, base, name
+
+    def action(self, states: States) -> Ints:
+        """The rule's actions, [n], or an error that names the state."""
+        found = np.asarray(self.rule(states))
+        if found.shape != (len(states),) or found.dtype.kind not in "iub":
+            raise ValueError(
+                f"policy must return whole-numbered actions of shape ({len(states)},), got {found.dtype} of shape "
+                f"{found.shape}"
+            )
+        wrong = (found < 0) | (found >= self._actions)
+        if wrong.any():
+            raise ValueError(
+                f"policy must return actions in 0..{self._actions - 1}, got {found[wrong][0]} at state "
+                f"{states[wrong][0].tolist()}"
+            )
+        return np.asarray(found, dtype=np.int64)
+
+    def q(self, states: States) -> Floats:
+        """The action values of the base, [n, K], with those of the rule's actions just above the others."""
+        q = np.zeros((len(states), self._actions))
+        if self.base is not None:
+            q = values_of(self.base.q, states, self._actions).copy()
+        top = q.max(axis=1)
+        q[np.arange(len(q)), self.action(states)] = top + 1e-12 * (1.0 + np.abs(top))
+        return q
+
+    def __repr__(self) -> str:
+        return f"PolicyReference({self._name})"
+
+
+@dataclass
+class Budget:
+    """The calls or the time for a stretch of work, of which parts end at shares of the whole."""
+
+    calls: int | None
+    begun: float  # on the clock of `working_time`
+    seconds: float | None
+
+    def upto(self, share: float, made: int) -> dict[str, Any]:
+        """The calls that are left until a share of the whole is spent, or the time when it is; see `spend`."""
+        if self.calls is not None:
+            return {"calls": int(share * self.calls) - made}
+        assert self.seconds is not None
+        return {"until": self.begun + share * self.seconds}
+
+    def as_calls(self, share: float, made: int) -> int:
+        """The same as a number of calls, at the speed so far."""
+        if self.calls is not None:
+            return int(share * self.calls) - made
+        assert self.seconds is not None
+        now = working_time()
+        return int(made / max(now - self.begun, 1e-9) * (self.begun + share * self.seconds - now))
+
+
+class Walks:
+    """Random walks from a state, which tell whether states are met again."""
+
+    def __init__(self, oracle: Oracle, start: Any) -> None:
+        self._oracle, self._start = oracle, np.asarray(start)
+        self._states = np.repeat(self._start[None], 16, axis=0)
+        self._seen: set[bytes] = set()
+
+    def more(self, calls: int) -> None:
+        """Makes at most that many calls."""
+        oracle = self._oracle
+        for _ in range(calls // len(self._states)):
+            found = oracle.sample(self._states, oracle.rng.integers(oracle.model.actions, size=len(self._states)))
+            self._seen.update(state.tobytes() for state in found.next_states)
+            self._states = found.next_states.copy()
+            self._states[found.terminals] = self._start
+
+    @property
+    def recur(self) -> bool:
+        """Whether there were enough calls for every state that was found."""
+        return self._oracle.calls >= RECURRENCE * max(len(self._seen), 1)
+
+
+class PolicySearch:
+    """Learns a policy to follow, as a reference, from the simulator; or keeps one that is given.
+
+    Args:
+        model: the simulator.
+        seed: of the simulator calls.
+        reference: Q̂; None for one that is made.
+        rule: the user's policy, which is followed unless another one is better at the level 1 − δ.
+        delta: δ.
+
+    Attributes:
+        reference: its best actions are the policy; None until there is one.
+        compared: what was compared, and who won by how much, in words; empty if there was nothing to compare.
+        table: the reference on a graph of explored states, if states recur.
+    """
+
+    def __init__(
+        self,
+        model: GenerativeModel,
+        seed: int,
+        reference: Reference | None = None,
+        rule: Rule | None = None,
+        delta: float = 0.1,
+    ) -> None:
+        self._model, self._seed, self._delta = model, seed, delta
+        self._given, self._rule = reference, rule
+        self._oracles = {role: Oracle(model, seed, role=role) for role in ("reference", "walk", "contest")}
+        self._fits = Oracle(model, seed, 1, role="reference")
+        self.reference: Any = reference
+        self.table: SharedReference | None = None
+        self.compared = ""
+        self._made, self._given_calls = reference is not None and rule is None, 0
+        self._start: Any = None
+        self.lasts = False  # whether it serves many decisions
+        if rule is not None:
+            self.reference = PolicyReference(rule, model.actions, reference, "the given policy")
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made, exact even if an error or a stop has ended them."""
+        return self._given_calls + self._fits.calls + sum(oracle.calls for oracle in self._oracles.values())
+
+    @property
+    def made(self) -> bool:
+        """Whether there is nothing left to make: `make` was called, or a reference given and no rule."""
+        return self._made
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the policy's own action is left only for one that is better at the level 1 − δ.
+
+        A reference or a rule of the user is; and one that rests on many more calls than a decision, as an agent's does.
+        """
+        followed = isinstance(self.reference, PolicyReference) and self.reference.rule is self._rule
+        return self._given is not None or self.lasts or followed
+
+    @property
+    def _learner(self) -> Any:
+        """The reference that learns: the policy's own, or the one that values states for a rule."""
+        return self.reference.base if isinstance(self.reference, PolicyReference) else self.reference
+
+    @property
+    def learns_at_states(self) -> bool:
+        """Whether the reference can be improved at a state of one's choice, by a method improve(calls, state)."""
+        improve = getattr(self._learner, "improve", None)
+        return callable(improve) and "state" in inspect.signature(improve).parameters
+
+    def improve(self, state: Any, *, calls: int | None = None, until: float | None = None) -> None:
+        """Improves the reference at a state; see `spend` for the budget.
+
+        Raises:
+            ValueError: the reference made more calls than it was asked for.
+        """
+        learner = self._learner
+        before = learner.calls
+        try:
+            spend(partial(learner.improve, state=state), lambda: learner.calls, calls=calls, until=until)
+        finally:
+            made = learner.calls - before
+            self._given_calls += made if learner is self._given else 0
+        if calls is not None and made > calls:
+            raise ValueError(
+                f"reference.improve({calls}) must not make more than {calls} simulator calls, but {learner!r} made "
+                f"{made}"
+            )
+
+    def saved(self) -> Arrays:
+        """What was learnt as named arrays, for `restore`.
+
+        Raises:
+            ValueError: the reference cannot be saved.
+        """
+        learner, kinds = self._learner, [kind.__name__ for kind in LEARNT]
+        if type(learner).__name__ not in kinds:
+            raise ValueError(f"only references that are learnt here can be saved ({', '.join(kinds)}), not {learner!r}")
+        follows = -1 if learner is self.reference else -2  # the learner, the given rule, or a constant action
+        if follows == -2 and isinstance(self.reference.rule, _Constant):
+            follows = self.reference.rule.number
+        about = {"kind": np.array([kinds.index(type(learner).__name__), follows]), "root": np.asarray(self._start)}
+        found: Arrays = about | learner.saved()
+        return found
+
+    def restore(self, arrays: Readable) -> None:
+        """Takes on what another search has learnt for the same model, without any simulator call.
+
+        Raises:
+            ValueError: the arrays are not those of such a search, or the rule is missing that it followed.
+        """
+        (kind, follows), self._start = arrays["kind"].tolist(), arrays["root"]
+        options: dict[str, Any] = {"root": self._start, "oracle": self._fits}
+        if LEARNT[kind] is GridReference:
+            assert isinstance(self._model, JitModel)
+            centred = replace(self._model, initial_state=self._start)
+            learner: Any = GridReference.build(centred, HardMax(), oracle=self._fits, saved=arrays)
+        else:
+            learner = LEARNT[kind](self._model, HardMax(), **options)
+            learner.restore(arrays)
+        self.reference, self._made = learner, True
+        if follows >= 0:
+            self.reference = PolicyReference(_Constant(follows), self._model.actions, learner, f"always {follows}")
+        elif follows == -2:
+            if self._rule is None:
+                raise ValueError("policy must be given again: the saved agent followed it, and no code was saved")
+            self.reference = PolicyReference(self._rule, self._model.actions, learner, "the given policy")
+
+    def rule_action(self, state: Any) -> int | None:
+        """The action of the given rule at a state; None without a rule."""
+        if self._rule is None:
+            return None
+        rule = PolicyReference(self._rule, self._model.actions)
+        return int(rule.action(np.asarray(state)[None])[0])
+
+    def make(self, state: Any, budget: Budget, prove: Callable[["PolicySearch", Budget], bool] | None = None) -> None:
+        """Makes candidates within a budget, and takes the best one.
+
+        Args:
+            state: where the policy starts.
+            budget: for everything here.
+            prove: searches on `table` for a proof, by a part of the budget; whether it has found one.
+        """
+        model, self._start = self._model, np.asarray(state)
+        state = self._start
+        if self.made:
+            return
+        self._made = True
+        labels = isinstance(model, TabularModel) or state.dtype.kind not in "iuf"
+        learnt: dict[str, Any] = {} if self._given is None else {"the given reference": self._given}
+        if self._given is None:
+            recurs = labels or self._recurs(state, budget)
+            if recurs:
+                self.table = SharedReference(
+                    model, HardMax(), root=state, delta=self._delta, oracle=self._oracles["reference"]
+                )
+                self.reference = self.reference or self.table
+                learnt["a table of the states met"] = self.table
+                if prove is not None and prove(self, budget):
+                    self.reference = self.table
+                    return
+                share = 0.85 if labels else 0.4
+                spend(self.table.improve, lambda: self.calls, **budget.upto(share, self.calls))
+            if not labels:
+                spend(
+                    lambda calls: self._learn(learnt, state, calls),
+                    lambda: self.calls,
+                    **budget.upto(0.75 if recurs else 0.85, self.calls),
+                    first=1 << 14 if isinstance(model, JitModel) else 64,
+                )
+        self._contest(state, learnt, budget.as_calls(0.85 if len(learnt) > 1 else 1.0, self.calls))
+        if isinstance(self._learner, LEARNT) and self._given is None:
+            spend(self._learner.improve, lambda: self.calls, **budget.upto(1.0, self.calls))
+
+    def _recurs(self, state: States, budget: Budget) -> bool:
+        """Whether random walks meet the same states again, by a twentieth of the budget."""
+        walks = Walks(self._oracles["walk"], state)
+        spend(walks.more, lambda: self.calls, **budget.upto(0.05, self.calls))
+        return walks.recur
+
+    def _learn(self, learnt: dict[str, Any], state: States, calls: int) -> None:
+        """Makes a fit or, of a compiled simulator of few numbers, a grid; or improves it."""
+        names = [name for name in ("a fit", "a grid") if name in learnt]
+        if names:
+            learnt[names[0]].improve(calls)
+            return
+        model = self._model
+        if (
+            isinstance(model, JitModel)
+            and state.dtype.kind == "f"
+            and state.ndim == 1
+            and len(state) <= MOST_DIMENSIONS
+        ):
+            try:
+                centred = replace(model, initial_state=state)
+                learnt["a grid"] = GridReference.build(centred, HardMax(), max_calls=calls, oracle=self._fits)
+                self.reference = self.reference or learnt["a grid"]
+                return
+            except (TooFewCallsError, SimulatorError):  # the simulator may not know all states of a box
+                calls = max(1, calls - self._fits.calls)
+        fitted = FittedReference(model, HardMax(), root=state, oracle=self._fits)
+        learnt["a fit"] = fitted
+        self.reference = self.reference or fitted
+        fitted.improve(calls)
+
+    def _contest(self, state: States, learnt: dict[str, Any], calls: int) -> None:
+        """Takes whichever candidate earns most from the state."""
+        model, names = self._model, action_names(self._model)
+        low, high = curvature.value_interval(model, HardMax())
+        known = [reference for reference in learnt.values() if not getattr(reference, "is_blank", False)]
+        base = known[0] if known else None
+
+        def value(states: States) -> Floats:
+            if not known:
+                return np.zeros(len(states))
+            found = np.mean([values_of(one.q, states, model.actions).max(axis=1) for one in known], axis=0)
+            return np.asarray(np.clip(found, low, high))
+
+        candidates: dict[str, Any] = dict(learnt)
+        if self._rule is not None:
+            candidates = {"the given policy": PolicyReference(self._rule, model.actions, base, "the given policy")}
+            candidates |= learnt
+            self.reference = candidates["the given policy"]
+        full = 1 if model.discount <= CUT else math.ceil(math.log(CUT) / math.log(model.discount))
+        constants = {
+            f"always {name}": PolicyReference(_Constant(action), model.actions, base, f"always {name}")
+            for action, name in enumerate(names)
+        }
+        for found in (candidates | constants, candidates):  # constants if calls can compare them
+            outcome = tournament(
+                self._oracles["contest"],
+                lambda rows: np.repeat(state[None], rows, axis=0),
+                [_Best(reference, model.actions) for reference in found.values()],
+                value,
+                full,
+                calls,
+                favourite=None if self._rule is None else 0,
+                level=1.0 - self._delta,
+            )
+            if outcome is not None:
+                titles = list(found)
+                won, second = titles[outcome.winner], titles[outcome.second]
+                self.reference = found[won]
+                others = f" of {len(titles)} policies" if len(titles) > 2 else ""
+                self.compared = (
+                    f"{won} earned most{others}, {outcome.lead:.3g} ± {outcome.error:.2g} more than {second}"
+                    if outcome.lead >= 0.0
+                    else f"nothing better than {won} was found"
+                )
+                return
+        if self._rule is None and candidates:
+            self.reference = list(candidates.values())[-1]
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """The same action everywhere."""
+
+    number: int
+
+    def __call__(self, states: States) -> Ints:
+        return np.full(len(states), self.number)
+
+
+@dataclass(frozen=True, eq=False)
+class _Best:
+    """The best actions of a reference."""
+
+    reference: Any
+    actions: int
+
+    def __call__(self, states: States) -> Ints:
+        return np.asarray(values_of(self.reference.q, states, self.actions).argmax(axis=1))
