@@ -26,7 +26,7 @@ FEW_DIMENSIONS = 4  # up to which walks are few and long at first, and the equat
 NEAR = 6.0  # transitions for every step of the horizon over which values are evaluated
 JOINT_ACTIONS, JOINT_HINGES, MOST_PAIRS = 6, 100, 20_000  # least actions of joint fits; their hinges and pairs, at most
 MOST_SCOUTED = 500  # steps of a walk that finds out how long episodes last
-TRIAL_SHARE = 0.2  # of the calls, for comparing fits
+TRIAL_SHARE, LEAST_FITS = 0.2, 4  # of the calls, for comparing fits; and how many of these there must be
 LEAST_KEPT = 2_000  # visited states, of which a fit uses all
 # Transitions that are kept and states on which a policy is evaluated, so that a fit takes a bounded time.
 MOST_TRANSITIONS, MOST_EVALUATED = 1_000_000, 8_000
@@ -326,7 +326,6 @@ class FittedReference:
         self._span = curvature.value_interval(model, backup)
         self._oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
         actions, none = model.actions, self._root[None][:0]
-        self._moves = actions // 8  # steps of a walk between two states at which all actions are simulated
         blank = np.zeros((0, actions))
         self._data = _Data(none, np.repeat(none[:, None], actions, axis=1), blank, blank.astype(np.bool_))
         self._walkers = np.repeat(self._root[None], WALKERS, axis=0)
@@ -341,6 +340,9 @@ class FittedReference:
         # equations that are solved, or sweeps, which have little noise. With too few calls for a trial it stays so.
         few = self._root.size <= FEW_DIMENSIONS
         self._least_walkers, self._walk_steps = (10, 40) if few else (16, 20)
+        self._moves = (
+            actions // 8 if few else 0
+        )  # steps of a walk between two states at which all actions are simulated
         self._usual = 1 + 2 * (actions >= JOINT_ACTIONS) if few else 0
         self._fits: list[Fit] = []  # the latest ones, and those that won a trial
 
@@ -385,7 +387,8 @@ class FittedReference:
         if self.states == 0:
             self._scout(calls, start)
         price, refits = least + self._moves, False
-        later = until - int(TRIAL_SHARE * calls)  # the calls after that compare the last fits
+        trial = int(TRIAL_SHARE * calls)
+        later = until - (trial if affordable(trial, self._horizon) >= LEAST_FITS else 0)  # then the last fits compete
         while (left := later - self.calls) >= least:
             goal = max(FIRST_FIT, int(GROWTH * self._fitted_at)) - self.states  # states until the next fit
             last = int(left / price)
@@ -534,20 +537,27 @@ class FittedReference:
 
         With too few calls for that, nothing changes.
         """
-        horizon = int(min(np.ceil(1.5 / (1.0 - self._model.discount)), 2 * self._longest if self._ends else np.inf))
+        fits = self._fits[: affordable(calls, self._horizon)]
+        if len(fits) < min(LEAST_FITS, len(self._fits)):
+            return
 
         def starts(rows: int) -> States:
             found = np.repeat(start[None].astype(self._root.dtype), rows, axis=0)
             found[: rows // 2] = self._data.states[self._oracle.rng.integers(len(self._data.states), size=rows // 2)]
             return found
 
-        fits = self._fits[: max(2, affordable(calls, horizon))]
         policies, value = [partial(self._action, fit) for fit in fits], partial(self._mean_value, fits)
-        outcome = tournament(self._oracle, starts, policies, value, horizon, calls)
+        outcome = tournament(self._oracle, starts, policies, value, self._horizon, calls)
         if outcome is not None:
             self._tried_at, self._fit = self.states, fits[outcome.winner]
             self._usual = self._place(outcome.winner)
             self._fits = [self._fit]
+
+    @property
+    def _horizon(self) -> int:
+        """Steps of a return in a trial, if there are enough calls."""
+        effective = np.ceil(1.5 / (1.0 - self._model.discount))
+        return int(min(effective, 2 * self._longest if self._ends else np.inf))
 
     def _place(self, winner: int) -> int:
         """The kind of a fit, by its place among the latest ones; an earlier fit changes nothing."""

@@ -21,7 +21,7 @@ from smoothplan.base.compiling import working_time
 from smoothplan.base.records import Record
 from smoothplan.base.stopping import Stopped, StopSignal, current
 from smoothplan.chains.reference import Reference
-from smoothplan.decide.decide import Decision, DecisionRun, either_limit, usual_epsilon
+from smoothplan.decide.decide import Decision, DecisionRun, either_limit
 from smoothplan.decide.policies import Budget, PolicySearch, Rule
 from smoothplan.models.gymnasium import Look, Player, from_gymnasium, notes
 from smoothplan.models.model import GenerativeModel, Oracle, States, required_model
@@ -109,7 +109,6 @@ class Agent(AbstractContextManager["Agent"]):
         self._delta, self._seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)
         self._stop_signal = stop_signal or StopSignal()
         self._workers = Workers(workers, stop_signal=self._stop_signal)
-        self._epsilon = usual_epsilon(model)
         self._policies = PolicySearch(model, self._seed, reference, policy, self._delta)
         self._policies.lasts = True
         self._raced, self._chunk = 0, 0  # simulator calls of races, and the next chunk of samples
@@ -149,7 +148,7 @@ class Agent(AbstractContextManager["Agent"]):
             self.prepare(state)
             begun = working_time()  # the first step has as much time as the others
         root = Root(self.model, state, self._seed, self._limit, self._seconds, "auto", started, begun)
-        run = DecisionRun(root, self._epsilon, self._delta, self._policies, self._chunk)
+        run = DecisionRun(root, None, self._delta, self._policies, self._chunk)
         if run.is_over:
             return run.decision("terminal")
         learning = 0.25  # the share of the budget for improving the reference

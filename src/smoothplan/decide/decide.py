@@ -30,7 +30,7 @@ from smoothplan.theory import curvature
 from smoothplan.theory.backups import HardMax
 
 PREPARATION_SHARE = 0.5  # the share of the budget for a policy, search included
-HOPELESS = 10.0  # a proof that seems to take more times the budget is not pursued: first estimates are often too high
+HOPELESS = 100.0, 10.0  # a proof that seems to take more times the budget, at first and later, is not pursued
 WORTH_TELLING = 0.02  # a loss, as a share of the span of all actions, that a reader would act on
 DOUBT = 0.2  # the chance of such a loss that a warning tells
 
@@ -129,10 +129,10 @@ def decide(
     started = time.perf_counter()
     required_model(model)
     calls, seconds = either_limit(calls, seconds, usual=100_000, least=1)
-    epsilon = usual_epsilon(model) if epsilon is None else arguments.bounded("epsilon", epsilon)
+    wanted = None if epsilon is None else arguments.bounded("epsilon", epsilon)
     delta, seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)
     root = Root(model, root_state(model, state), seed, calls, seconds, "auto", started)
-    run = DecisionRun(root, epsilon, delta, PolicySearch(model, seed, reference, policy, delta))
+    run = DecisionRun(root, wanted, delta, PolicySearch(model, seed, reference, policy, delta))
     if run.is_over:
         return run.decision("terminal")
     display = Display(progress, title="deciding", max_calls=calls, max_seconds=seconds)
@@ -172,13 +172,17 @@ class DecisionRun:
 
     Args:
         root: where to decide, with its limits.
-        epsilon, delta: as for `decide`.
+        epsilon: the gap that is asked for; None for the usual one, which may be more than actions are apart.
+        delta: as for `decide`.
         policies: finds the policy that returns follow.
         first_chunk: of the race.
     """
 
-    def __init__(self, root: Root, epsilon: float, delta: float, policies: PolicySearch, first_chunk: int = 0) -> None:
-        self.root, self._epsilon, self._delta, self._first_chunk = root, epsilon, delta, first_chunk
+    def __init__(
+        self, root: Root, epsilon: float | None, delta: float, policies: PolicySearch, first_chunk: int = 0
+    ) -> None:
+        self.root, self._delta, self._first_chunk, self._asked = root, delta, first_chunk, epsilon is not None
+        self._epsilon = usual_epsilon(root.model) if epsilon is None else epsilon
         self._policies, self._before = policies, policies.calls
         self._search: SearchRun | None = None
         self.race: Race | None = None
@@ -219,7 +223,7 @@ class DecisionRun:
                 assert self._search is not None
                 return self._search.search(table.calls + calls, workers, display)
 
-            for share, within_budgets in ((0.15, HOPELESS), (0.4, 1.0), (0.9, 0.0)):
+            for share, within_budgets in ((0.15, HOPELESS[0]), (0.4, HOPELESS[1]), (0.9, 0.0)):
                 spend(look, lambda: policies.calls, **budget.upto(share, policies.calls))
                 price, most = self._search.progress.price, within_budgets * (root.max_calls or math.inf)
                 if self._proved or (price is not None and price > most):
@@ -263,12 +267,12 @@ class DecisionRun:
 
     @property
     def _settled(self) -> bool:
-        """Whether what is proved is all that a reader would act on: ε may be more than actions are apart."""
-        if not self._proved:
-            return False
+        """Whether a proof is all that a reader would act on: of the gap asked for, or one that is small in the span."""
+        if not self._proved or self._asked:
+            return self._proved
         assert self._search is not None
         span = 0.0 if self.race is None else float(np.ptp(self.race.estimates()[0]))
-        return self._search.proved.gap <= max(WORTH_TELLING * span, 0.0)
+        return self._search.proved.gap <= WORTH_TELLING * span
 
     def decision(self, status: Status) -> Decision:
         """The decision by everything found so far."""

@@ -23,7 +23,7 @@ from smoothplan.chains.fitted import FittedReference
 from smoothplan.chains.grid import MOST_DIMENSIONS, GridReference
 from smoothplan.chains.maker import RECURRENCE, spend
 from smoothplan.chains.reference import Reference, TooFewCallsError
-from smoothplan.chains.returns import tournament
+from smoothplan.chains.returns import LEAST_STEPS, affordable, tournament
 from smoothplan.chains.shared import SharedReference
 from smoothplan.models.model import GenerativeModel, Oracle, SimulatorError, States, action_names
 from smoothplan.models.tabular import TabularModel
@@ -280,6 +280,11 @@ class PolicySearch:
         learnt: dict[str, Any] = {} if self._given is None else {"the given reference": self._given}
         if self._given is None:
             recurs = labels or self._recurs(state, budget)
+            rivals = 1 + (recurs and not labels) + (self._rule is not None)
+            rivals += model.actions if rivals == 1 else 0  # constant actions
+            reserved = (
+                0.15 if budget.calls is None or affordable(int(0.15 * budget.calls), LEAST_STEPS) >= rivals else 0.0
+            )
             if recurs:
                 self.table = SharedReference(
                     model, HardMax(), root=state, delta=self._delta, oracle=self._oracles["reference"]
@@ -289,13 +294,13 @@ class PolicySearch:
                 if prove is not None and prove(self, budget):
                     self.reference = self.table
                     return
-                share = 0.85 if labels else 0.4
+                share = 1.0 - reserved if labels else 0.4
                 spend(self.table.improve, lambda: self.calls, **budget.upto(share, self.calls))
             if not labels:
                 spend(
                     lambda calls: self._learn(learnt, state, calls),
                     lambda: self.calls,
-                    **budget.upto(0.75 if recurs else 0.85, self.calls),
+                    **budget.upto(0.75 if recurs else 1.0 - reserved, self.calls),
                     first=1 << 14 if isinstance(model, JitModel) else 64,
                 )
         self._contest(state, learnt, budget.as_calls(0.85 if len(learnt) > 1 else 1.0, self.calls))
@@ -372,11 +377,10 @@ class PolicySearch:
                 won, second = titles[outcome.winner], titles[outcome.second]
                 self.reference = found[won]
                 others = f" of {len(titles)} policies" if len(titles) > 2 else ""
-                self.compared = (
-                    f"{won} earned most{others}, {outcome.lead:.3g} ± {outcome.error:.2g} more than {second}"
-                    if outcome.lead >= 0.0
-                    else f"nothing better than {won} was found"
-                )
+                lead = f"{outcome.lead:.3g} ± {outcome.error:.2g} more than" if outcome.lead > 0.0 else "as much as"
+                self.compared = f"{won} earned most{others}, {lead} {second}"
+                if outcome.lead < 0.0:
+                    self.compared = f"nothing better than {won} was found"
                 return
         if self._rule is None and candidates:
             self.reference = list(candidates.values())[-1]

@@ -127,7 +127,8 @@ class Race:
             self._pilot(calls, workers)
         while self._ready and self.calls > before:
             before = self.calls
-            if self._round((limit - self.calls) // max(rounds, 1), workers):
+            left, row = limit - self.calls, self.horizons.early * len(self.active)
+            if self._round(max(left // max(rounds, 1), min(left, row)), workers):
                 return
             rounds -= 1
 
@@ -151,10 +152,11 @@ class Race:
         if self._exact:
             self.horizons, self._ready = Horizons(1, max(1, min(full, calls // each)), full), True
             return
-        rows = min(LEAST, calls // each)
+        # At least so many rows come first, and their length second.
+        wanted = max(1, min(full, round(EARLY / (1.0 - model.discount)), calls // (LEAST * each)))
+        rows = min(LEAST, calls // each, max(2, calls // 2 // (wanted * each)))
         if rows == 0:
             return
-        wanted = max(1, min(full, round(EARLY / (1.0 - model.discount))))
         reach = max(min(wanted, calls // 2 // (rows * each)), min(full, calls // 4 // (rows * each)), 1)
         marks = sorted({*(1 << power for power in range(reach.bit_length())), min(wanted, reach), reach})
         (found,) = self._sampled(rows, marks, workers, most=rows)

@@ -87,6 +87,7 @@ class DaskPool:
         self._leaving = ExitStack()
         try:
             self._client = self._connected(where, memory)
+            self._seen = time.monotonic()
         except BaseException:
             self._leaving.close()
             raise
