@@ -31,6 +31,9 @@ from smoothplan.theory.backups import HardMax
 
 PREPARATION_SHARE = 0.5  # the share of the budget for a policy, search included
 HOPELESS = 100.0, 10.0  # a proof that seems to take more times the budget, at first and later, is not pursued
+FIRST_LOOK = (
+    4_000  # calls after which that is judged, of a simulator in Python: a search calls it for one state at a time
+)
 WORTH_TELLING = 0.02  # a loss, as a share of the span of all actions, that a reader would act on
 DOUBT = 0.2  # the chance of such a loss that a warning tells
 
@@ -223,8 +226,12 @@ class DecisionRun:
                 assert self._search is not None
                 return self._search.search(table.calls + calls, workers, display)
 
-            for share, within_budgets in ((0.15, HOPELESS[0]), (0.4, HOPELESS[1]), (0.9, 0.0)):
-                spend(look, lambda: policies.calls, **budget.upto(share, policies.calls))
+            compiled = isinstance(root.model, TabularModel)
+            for share, within_budgets in ((0.15, HOPELESS[not compiled]), (0.4, HOPELESS[1]), (0.9, 0.0)):
+                left = budget.upto(share, policies.calls)
+                if share == 0.15 and not compiled and "calls" in left:
+                    left["calls"] = min(left["calls"], FIRST_LOOK)
+                spend(look, lambda: policies.calls, **left)
                 price, most = self._search.progress.price, within_budgets * (root.max_calls or math.inf)
                 if self._proved or (price is not None and price > most):
                     break

@@ -37,6 +37,9 @@ Rule = Callable[[States], ArrayLike]
 LEARNT = (SharedReference, FittedReference, GridReference)
 """References that are made from simulator calls."""
 
+MOST_TABLE_CALLS = 10_000
+"""Calls that improve a table before it competes with a fit, at most."""
+
 CUT = 0.02  # the discount at which returns are cut: a reference values the rest
 
 
@@ -294,8 +297,10 @@ class PolicySearch:
                 if prove is not None and prove(self, budget):
                     self.reference = self.table
                     return
-                share = 1.0 - reserved if labels else 0.4
-                spend(self.table.improve, lambda: self.calls, **budget.upto(share, self.calls))
+                left = budget.upto(1.0 - reserved if labels else 0.4, self.calls)
+                if not labels and "calls" in left:  # its walks call the simulator for one state at a time
+                    left["calls"] = min(left["calls"], MOST_TABLE_CALLS)
+                spend(self.table.improve, lambda: self.calls, **left)
             if not labels:
                 spend(
                     lambda calls: self._learn(learnt, state, calls),

@@ -35,6 +35,7 @@ from smoothplan.theory.backups import HardMax
 LATE_ROWS = 32  # late returns of every action that the horizon is shortened for, if calls are few
 EARLY = 0.15  # the horizon of early returns, as a share of the effective one
 LEAST = 8  # rows before the first elimination, and before the reference's best action is left
+UNUSED = 0.03  # the share of the calls that may be left
 CLEAR = 3.0  # standard errors by which a difference is clear: no action is chosen that is clearly worse
 
 
@@ -122,10 +123,11 @@ class Race:
         Raises:
             Stopped: time is up; all samples before count.
         """
-        limit, rounds, before = self.calls + calls, 3, -1  # rounds take time
+        limit, rounds, before = self.calls + calls, 3, -1
         if not self._ready:
             self._pilot(calls, workers)
-        while self._ready and self.calls > before:
+        # Rounds take time, so that the last few calls may be left: episodes that end early leave some of every round.
+        while self._ready and self.calls > before and limit - self.calls > UNUSED * calls:
             before = self.calls
             left, row = limit - self.calls, self.horizons.early * len(self.active)
             if self._round(max(left // max(rounds, 1), min(left, row)), workers):
@@ -168,7 +170,7 @@ class Race:
 
         effective = min(1.0 / (1.0 - model.discount), cost(full))
         early = max(mark for mark in marks if mark <= max(1.0, EARLY * effective))
-        late = full if going.any() else min(full, 2 * int(steps.max()))
+        late = full if going.any() else min(full, math.ceil(1.5 * int(steps.max())))
         while late > early and LATE_ROWS * each * cost(late) > calls / 2.0:
             late = max(early, int(0.8 * late))
         self.horizons, self._ready = Horizons(early, late, full), True
@@ -186,10 +188,10 @@ class Race:
         if self._exact:
             rows = min(rows, 1)
         elif late > early:
-            rows = max(rows // 2, min(rows, 1))
+            rows = max(2 * rows // 3, min(rows, 1))
         self._sample(rows, late, workers)
         if late > early and not self._exact:
-            # Half of what late returns have really taken, which may end early.
+            # As many as late returns have really taken, which may end early.
             left = min(before + calls - self.calls, max(self.calls - before, early * each))
             self._sample(left // (early * each), early, workers)
         if self.estimates()[2][self.active].min() >= self.enough:
