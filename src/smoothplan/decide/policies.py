@@ -324,7 +324,7 @@ class PolicySearch:
         if names:
             learnt[names[0]].improve(calls)
             return
-        model = self._model
+        model, doubt = self._model, ""
         if (
             isinstance(model, JitModel)
             and state.dtype.kind == "f"
@@ -336,9 +336,10 @@ class PolicySearch:
                 learnt["a grid"] = GridReference.build(centred, HardMax(), max_calls=calls, oracle=self._fits)
                 self.reference = self.reference or learnt["a grid"]
                 return
-            except (TooFewCallsError, SimulatorError):  # the simulator may not know all states of a box
-                calls = max(1, calls - self._fits.calls)
+            except (TooFewCallsError, SimulatorError) as error:  # the simulator may not know all states of a box
+                calls, doubt = max(1, calls - self._fits.calls), f"no grid could be made: {error}"
         fitted = FittedReference(model, HardMax(), root=state, oracle=self._fits)
+        fitted.why = doubt
         learnt["a fit"] = fitted
         self.reference = self.reference or fitted
         fitted.improve(calls)
@@ -387,6 +388,8 @@ class PolicySearch:
                 if outcome.lead < 0.0:
                     self.compared = f"nothing better than {won} was found"
                 return
+        if len(candidates) > 1:
+            self.compared = f"too few calls to compare {len(candidates)} policies"
         if self._rule is None and candidates:
             self.reference = list(candidates.values())[-1]
 
