@@ -32,7 +32,7 @@ from smoothplan.theory.backups import HardMax
 PREPARATION_SHARE = 0.5  # the share of the budget for a policy, search included
 HOPELESS = 100.0, 10.0  # a proof that seems to take more times the budget, at first and later, is not pursued
 FIRST_LOOK = (
-    4_000  # calls after which that is judged, of a simulator in Python: a search calls it for one state at a time
+    4_000  # calls after which that is judged for a simulator in Python, which walks call for one state at a time
 )
 WORTH_TELLING = 0.02  # a loss, as a share of the span of all actions, that a reader would act on
 DOUBT = 0.2  # the chance of such a loss that a warning tells
@@ -428,7 +428,7 @@ class DecisionRun:
                 f"{earned:.4g} ± {noise:.2g}; more calls would improve it"
             )
         _, late, full = race.horizons
-        if 4 * late < full and race.samples.size and race.cut_weight > 0.05:
+        if 4 * late < full and race.cut_weight > 0.05:
             yield (
                 f"returns are cut after {late} of about {full} steps: the reference's value stands for the rest, and "
                 "standard errors include an estimate of its error"

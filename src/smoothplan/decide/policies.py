@@ -43,6 +43,11 @@ MOST_TABLE_CALLS = 10_000
 CUT = 0.02  # the discount at which returns are cut: a reference values the rest
 
 
+def full_horizon(discount: float) -> int:
+    """Steps of a return that is cut by the discount alone."""
+    return 1 if discount <= CUT else math.ceil(math.log(CUT) / math.log(discount))
+
+
 class PolicyReference:
     """Follows a rule, and values states by another reference, if there is one.
 
@@ -158,7 +163,7 @@ class PolicySearch:
         rule: Rule | None = None,
         delta: float = 0.1,
     ) -> None:
-        self._model, self._seed, self._delta = model, seed, delta
+        self._model, self._delta = model, delta
         self._given, self._rule = reference, rule
         self._oracles = {role: Oracle(model, seed, role=role) for role in ("reference", "walk", "contest")}
         self._fits = Oracle(model, seed, 1, role="reference")
@@ -362,7 +367,6 @@ class PolicySearch:
             candidates = {"the given policy": PolicyReference(self._rule, model.actions, base, "the given policy")}
             candidates |= learnt
             self.reference = candidates["the given policy"]
-        full = 1 if model.discount <= CUT else math.ceil(math.log(CUT) / math.log(model.discount))
         constants = {
             f"always {name}": PolicyReference(_Constant(action), model.actions, base, f"always {name}")
             for action, name in enumerate(names)
@@ -373,7 +377,7 @@ class PolicySearch:
                 lambda rows: np.repeat(state[None], rows, axis=0),
                 [_Best(reference, model.actions) for reference in found.values()],
                 value,
-                full,
+                full_horizon(model.discount),
                 calls,
                 favourite=None if self._rule is None else 0,
                 level=1.0 - self._delta,

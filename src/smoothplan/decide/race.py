@@ -22,7 +22,7 @@ from smoothplan.chains.batched import BatchedChains, QFunction, compiles, values
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.reference import Reference
 from smoothplan.chains.returns import PairedReturns, paired_returns, quantile
-from smoothplan.decide.policies import CUT
+from smoothplan.decide.policies import full_horizon
 from smoothplan.models.model import GenerativeModel, Oracle, States, is_deterministic
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel
@@ -108,7 +108,7 @@ class Race:
         self.active = np.arange(model.actions)
         self.next_chunk, self.calls = first_chunk, 0
         self.enough = 1 if self._exact else LEAST
-        full = 1 if model.discount <= CUT else math.ceil(math.log(CUT) / math.log(model.discount))
+        full = full_horizon(model.discount)
         self.horizons = Horizons(1, full, full)
         self._ready = False  # whether a pilot has set the horizons
         nothing = np.zeros((0, model.actions))
