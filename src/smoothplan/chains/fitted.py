@@ -2,19 +2,19 @@
 
 import copy
 from collections.abc import Sequence
-from contextlib import ContextDecorator
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
-from smoothplan.chains.reference import reason, start_of
+from smoothplan.chains.hinges import Features, Hinges, in_one_thread
+from smoothplan.chains.reference import as_points, numeric_start, reason, same_kind
 from smoothplan.chains.returns import affordable, tournament
+from smoothplan.chains.walkers import Span, Walkers
 from smoothplan.models.model import GenerativeModel, Oracle, States, Transition
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup
@@ -24,57 +24,11 @@ FIRST_FIT, GROWTH = 128, 1.5  # visited states of the first fit, and their growt
 SWEEPS = 10  # more amplify the noise of few samples
 FEW_DIMENSIONS = 4  # up to which walks are few and long at first, and the equations for values are solved
 NEAR = 6.0  # transitions for every step of the horizon over which values are evaluated
-JOINT_ACTIONS, JOINT_HINGES, MOST_PAIRS = 6, 100, 20_000  # least actions of joint fits; their hinges and pairs, at most
 MOST_SCOUTED = 500  # steps of a walk that finds out how long episodes last
 TRIAL_SHARE, LEAST_FITS = 0.2, 4  # of the calls, for comparing fits; and how many of these there must be
 LEAST_KEPT = 2_000  # visited states, of which a fit uses all
 # Transitions that are kept and states on which a policy is evaluated, so that a fit takes a bounded time.
 MOST_TRANSITIONS, MOST_EVALUATED = 1_000_000, 8_000
-
-Span = tuple[float, float]
-
-Features = NDArray[np.float32]
-"""[n, p]; single precision halves the time, and its rounding is far below the noise of simulated targets."""
-
-# The number of threads would decide how sums are rounded. And on a busy machine threads wait for each other: two took
-# up to ten times as long as one.
-in_one_thread: ContextDecorator = ThreadpoolController().wrap(limits=1, user_api="blas")
-
-
-class Hinges(NamedTuple):
-    """Functions that are linear but for hinges max(0, ⟨u, x⟩ − t).
-
-    Points are standardised, and clipped to the box of those of the fit: it never extrapolates.
-    """
-
-    mean: Floats  # [d]
-    scale: Floats  # [d]
-    low: Floats  # [d], a corner of the box
-    high: Floats  # [d], the opposite corner
-    directions: Features  # u, [d, p]
-    knots: Features  # t, [p]
-
-    @in_one_thread
-    def features(self, points: Floats) -> Features:
-        """One, the standardised coordinates, and the hinges, [n, 1 + d + p]."""
-        count, dimensions = points.shape
-        features = np.empty((count, 1 + dimensions + len(self.knots)), dtype=np.float32)
-        features[:, 0] = 1.0
-        features[:, 1 : 1 + dimensions] = standardised = self.standardised(points)
-        hinges = features[:, 1 + dimensions :]
-        np.matmul(standardised, self.directions, out=hinges)
-        hinges -= self.knots
-        np.maximum(hinges, 0.0, out=hinges)
-        return features
-
-    def standardised(self, points: Floats) -> Features:
-        """Points in the box, less the mean, in units of the scale, [n, d]."""
-        return np.asarray((np.clip(points, self.low, self.high) - self.mean) / self.scale, dtype=np.float32)
-
-    @in_one_thread
-    def predict(self, features: Features, weights: Features) -> Floats:
-        """The functions of some weights [1 + d + p, k] at the features of points, [n, k]."""
-        return (features @ weights).astype(np.float64)
 
 
 class Variant(NamedTuple):
@@ -87,9 +41,6 @@ class Variant(NamedTuple):
 class HingeRidge:
     """Fits `Hinges` by least squares with a ridge penalty.
 
-    A third of the directions are axes, a third lie in planes of two axes, the others are arbitrary; a hinge passes
-    through one of the points. A hinge that few points reach has a small norm, so the penalty keeps its weight small.
-
     Args:
         points: the points of the fit, [n, d].
         seed: of the hinges.
@@ -101,25 +52,7 @@ class HingeRidge:
 
     @in_one_thread
     def __init__(self, points: Floats, seed: int, most: int = 300) -> None:
-        rng, (count, dimensions) = np.random.default_rng(seed), points.shape
-        spread = points.std(axis=0)
-        hinges = min(most, count // 8)
-        directions = rng.standard_normal((hinges, dimensions))
-        # The number of coordinates that a direction has, the same ones as in a random order.
-        sizes = np.array([1, 2, dimensions])[np.arange(hinges) % 3]
-        order = rng.random((hinges, dimensions)).argsort(axis=1).argsort(axis=1)
-        directions[order >= sizes[:, None]] = 0.0
-        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        box = Hinges(
-            mean=points.mean(axis=0),
-            scale=np.where(spread > 0.0, spread, 1.0),
-            low=points.min(axis=0),
-            high=points.max(axis=0),
-            directions=np.ascontiguousarray(directions.T, dtype=np.float32),
-            knots=np.zeros(hinges, dtype=np.float32),
-        )
-        through = box.standardised(points[rng.integers(count, size=hinges)])
-        self.function = box._replace(knots=(through * box.directions.T).sum(axis=1))
+        self.function = Hinges.drawn(points, np.random.default_rng(seed), most)
         self._fitted = self.function.features(points)
         self._gram = (self._fitted.T @ self._fitted).astype(np.float64)
 
@@ -176,54 +109,6 @@ class HingeRidge:
         return found
 
 
-class JointHinges(NamedTuple):
-    """Functions of state and action together: hinges in both, the action being a further coordinate, and constants.
-
-    They suit actions that are amounts, such as orders or prices: neighbours learn from each other.
-    """
-
-    actions: int
-    hinges: Hinges  # of d + 1 coordinates
-
-    def features(self, points: Floats) -> Features:
-        """The features of all actions at points [n, d], [n·K, p + K]: hinges, and one for each action."""
-        count, every = len(points), np.arange(self.actions, dtype=np.float64)
-        pairs = np.column_stack([np.repeat(points, self.actions, axis=0), np.tile(every, count)])
-        return self.of_pairs(pairs)
-
-    def of_pairs(self, pairs: Floats) -> Features:
-        """The features of pairs of state and action, [m, d + 1], [m, p + K]."""
-        constants = np.eye(self.actions, dtype=np.float32)[pairs[:, -1].astype(np.int64)]
-        return np.concatenate([self.hinges.features(pairs), constants], axis=1)
-
-    @in_one_thread
-    def predict(self, features: Features, weights: Features) -> Floats:
-        """The function at the features of points, [n, K]."""
-        return (features @ weights).astype(np.float64).reshape(-1, self.actions)
-
-
-@in_one_thread
-def joint_fit(points: Floats, targets: Floats, penalties: Sequence[float], seed: int) -> "list[Fit]":
-    """Fits `JointHinges` to targets [n, K] at points [n, d], with each of some penalties."""
-    count, actions = targets.shape
-    rng = np.random.default_rng(seed)
-    chosen = rng.choice(count * actions, size=min(count * actions, MOST_PAIRS), replace=False)
-    pairs = np.column_stack([points[chosen // actions], chosen % actions])
-    hinges = HingeRidge(pairs, seed, most=JOINT_HINGES).function
-    function, wanted = JointHinges(actions, hinges), targets.ravel()[chosen]
-    features, mean = function.of_pairs(pairs), float(wanted.mean())
-    gram = (features.T @ features).astype(np.float64)
-    sums = (features.T @ (wanted - mean).astype(np.float32)).astype(np.float64)
-    free = np.ones(len(gram), dtype=np.bool_)
-    free[1 + pairs.shape[1] : len(gram) - actions] = False
-    found = []
-    for penalty in penalties:
-        weights = np.linalg.solve(gram + np.diag(np.where(free, min(penalty, 1.0), penalty)), sums)
-        weights[0] += mean
-        found.append(Fit(function, weights[:, None].astype(np.float32)))
-    return found
-
-
 class _Copies:
     """A user's regressor with the methods of `HingeRidge`: one fresh copy for every column of targets."""
 
@@ -265,7 +150,7 @@ class _Copies:
 class Fit(NamedTuple):
     """A fitted function Q̂."""
 
-    function: Any  # `Hinges`, `JointHinges`, or a `_Copies`
+    function: Any  # `Hinges` or a `_Copies`
     solution: Any  # its weights, or a user's regressors
 
 
@@ -317,23 +202,14 @@ class FittedReference:
         methods = [getattr(regressor, name, None) for name in ("fit", "predict")]
         if regressor is not None and (isinstance(regressor, type) or not all(map(callable, methods))):
             raise TypeError(f"regressor must be an object with the methods fit and predict, got {regressor!r}")
-        self._root = start_of(model, root)
-        if self._root.dtype.kind not in "iuf" or self._root.size == 0:
-            raise ValueError(
-                f"a fit needs states of numbers, got dtype {self._root.dtype} and shape {self._root.shape}"
-            )
+        self._root = numeric_start(model, root)
         self._model, self._backup, self._regressor = model, backup, copy.deepcopy(regressor)
         self._span = curvature.value_interval(model, backup)
         self._oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
         actions, none = model.actions, self._root[None][:0]
         blank = np.zeros((0, actions))
         self._data = _Data(none, np.repeat(none[:, None], actions, axis=1), blank, blank.astype(np.bool_))
-        self._walkers = np.repeat(self._root[None], WALKERS, axis=0)
-        self._last = np.arange(WALKERS) % actions  # the walkers' last actions
-        self._ages = np.zeros(WALKERS, dtype=np.int64)  # steps since the walkers' start
-        self._longest, self._ends = 0, False  # the steps of the longest walk, and whether any episode ended
-        self._earned = np.zeros(WALKERS)  # discounted rewards since the walkers' start
-        self._returns = np.array([np.inf, -np.inf])  # the least and the largest return of a walk that ended
+        self._walkers = Walkers(self._oracle, self._root, WALKERS)
         self.states = self._fitted_at = self._tried_at = 0  # also those that are no longer kept
         self._targets = blank  # of the last fit of a user's regressor
         self._fit: Fit | None = None
@@ -342,10 +218,8 @@ class FittedReference:
         # equations that are solved, or sweeps, which have little noise. With too few calls for a trial it stays so.
         few = self._root.size <= FEW_DIMENSIONS
         self._least_walkers, self._walk_steps = (10, 40) if few else (16, 20)
-        self._moves = (
-            actions // 8 if few else 0
-        )  # steps of a walk between two states at which all actions are simulated
-        self._usual = 1 + 2 * (actions >= JOINT_ACTIONS) if few else 0
+        self._moves = actions // 8 if few else 0  # steps of a walk between two states at which all actions are tried
+        self._usual = 1 if few else 0
         self._fits: list[Fit] = []  # the latest ones, and those that won a trial
 
     @property
@@ -363,7 +237,7 @@ class FittedReference:
         return self._q(self._fit, np.asarray(states))
 
     def _q(self, fit: Fit | None, states: States) -> Floats:
-        points = self._points(states)
+        points = as_points(states, self._root)
         if fit is None:
             return np.full((len(points), self._model.actions), sum(self._span) / 2.0)
         return _predicted(fit.function, points, fit.solution)
@@ -378,16 +252,12 @@ class FittedReference:
             state: the start of walks; by default they continue, and start again at the root.
         """
         until = self.calls + arguments.whole("calls", calls)
-        start = self._root if state is None else np.asarray(state)
-        if start.shape != self._root.shape or not np.can_cast(start.dtype, self._root.dtype, "same_kind"):
-            raise ValueError(
-                f"state must have shape {self._root.shape} and dtype {self._root.dtype}, as the root has, got {state!r}"
-            )
         if state is not None:
-            self._walkers[:], self._ages[:], self._earned[:] = start, 0, 0.0
+            self._walkers.restart(same_kind(state, self._root))
+        start = self._walkers.start
         least = self._model.actions
         if self.states == 0:
-            self._scout(calls, start)
+            self._scout(calls)
         price, refits = least + self._moves, False
         trial = int(TRIAL_SHARE * calls)
         later = until - (trial if affordable(trial, self._horizon) >= LEAST_FITS else 0)  # then the last fits compete
@@ -395,7 +265,7 @@ class FittedReference:
             goal = max(FIRST_FIT, int(GROWTH * self._fitted_at)) - self.states  # states until the next fit
             last = int(left / price)
             final = last <= 1.25 * goal  # a fit that the next one makes superfluous at once is left out
-            self._visit(max(1, last if final else goal), start, later)
+            self._visit(max(1, last if final else goal), later)
             if self.states >= 1.25 * self._fitted_at:
                 refits = True
                 if not final:
@@ -406,15 +276,16 @@ class FittedReference:
             self._refit()
             self._try(start, until - self.calls)
         if until - self.calls >= least:
-            self._visit(until, start, until)
+            self._visit(until, until)
         self._fits = [] if self._fit is None else [self._fit]
 
-    def _scout(self, calls: int, start: States) -> None:
+    def _scout(self, calls: int) -> None:
         """Finds out how long episodes last, by a tenth of the calls, and how far walks must go between two visits.
 
         Few visits are then spread over whole episodes: values near the end are the ones that others follow from.
         """
-        scouts, rng, actions = 2, self._oracle.rng, self._model.actions
+        scouts, rng, actions, walkers = 2, self._oracle.rng, self._model.actions, self._walkers
+        start = walkers.start
         states, ages = np.repeat(start[None].astype(self._root.dtype), scouts, axis=0), np.zeros(scouts, dtype=np.int64)
         chosen = rng.integers(actions, size=scouts)
         ended = np.zeros(scouts, dtype=np.bool_)
@@ -422,64 +293,40 @@ class FittedReference:
             chosen = np.where(rng.random(scouts) < 0.5, rng.integers(actions, size=scouts), chosen)
             found = self._oracle.sample(states, chosen)
             ages, states = ages + 1, found.next_states.copy()
-            self._longest, ended = max(self._longest, int(ages.max())), ended | found.terminals
+            walkers.longest, ended = max(walkers.longest, int(ages.max())), ended | found.terminals
             if ended.all():
                 break
             states[found.terminals], ages[found.terminals] = start, 0
-        self._ends = bool(ended.any())
+        walkers.ends = bool(ended.any())
         visits = max(1, int(0.7 * calls / actions) // self._least_walkers)  # of a walker
-        if self._ends:
-            self._moves = max(self._moves, min(actions, self._longest // visits))
+        if walkers.ends:
+            self._moves = max(self._moves, min(actions, walkers.longest // visits))
 
-    def _visit(self, more: int, start: States, until: int) -> None:
+    def _visit(self, more: int, until: int) -> None:
         """Walks on, until that many more states were visited or a number of calls was made."""
         parts, rng, actions = [self._data], self._oracle.rng, self._model.actions
         goal = self.states + more
-        walkers = int(np.clip(goal // self._walk_steps, self._least_walkers, WALKERS))
+        most, walkers = int(np.clip(goal // self._walk_steps, self._least_walkers, WALKERS)), self._walkers
+        q = None if self._fit is None else self.q
         try:
-            while (count := min(walkers, goal - self.states, (until - self.calls) // actions)) > 0:
+            while (count := min(most, goal - self.states, (until - self.calls) // actions)) > 0:
                 for _ in range(self._moves):
                     if self.calls + count * (actions + 1) <= until:
-                        chosen = self._chosen(count)
-                        self._move(self._oracle.sample(self._walkers[:count].copy(), chosen), chosen, start)
-                states, chosen = self._walkers[:count].copy(), self._chosen(count)
+                        chosen = walkers.chosen(count, q)
+                        walkers.move(self._oracle.sample(walkers.states[:count].copy(), chosen), chosen)
+                states, chosen = walkers.states[:count].copy(), walkers.chosen(count, q)
                 # All actions with the same random numbers.
                 common, after = np.random.SFC64(int(rng.integers(1 << 62))).state, rng.bit_generator.state
                 answers = self._oracle.sample_alike(((states, np.full(count, one)) for one in range(actions)), common)
                 rng.bit_generator.state = after
                 found = _Data(states, *(np.stack(column, axis=1) for column in zip(*answers, strict=True)))
                 parts.append(found)
-                rows = np.arange(count)
-                pairs = rows, chosen
-                moved = Transition(found.next_states[pairs], found.rewards[pairs], found.terminals[pairs])
-                self._move(moved, chosen, start)
-                self._ends |= bool(found.terminals.any())
+                pairs = np.arange(count), chosen
+                walkers.move(Transition(found.next_states[pairs], found.rewards[pairs], found.terminals[pairs]), chosen)
+                walkers.ends |= bool(found.terminals.any())
                 self.states += count
         finally:  # transitions are kept even if an error or a stop ends the walks
             self._data = _Data._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
-
-    def _chosen(self, count: int) -> Ints:
-        """Actions of the first walkers: those of Q̂, and random ones in between."""
-        rng, actions = self._oracle.rng, self._model.actions
-        rates = np.geomspace(0.02, 0.5, 8)  # of random actions, in one walk of eight each: some stay near the policy
-        usual = self._last[:count] if self._fit is None else self.q(self._walkers[:count]).argmax(axis=1)
-        return np.where(rng.random(count) < np.resize(rates, count), rng.integers(actions, size=count), usual)
-
-    def _move(self, found: Transition, chosen: Ints, start: States) -> None:
-        """Moves the first walkers on; after an end, and now and then, they start again."""
-        count = len(chosen)
-        # Some walks are short, so that the neighbourhood of the start is known well.
-        rates = np.geomspace((1.0 - self._model.discount) / 3.0, 0.1, 8)[5 * np.arange(count) % 8]
-        restarts = self._oracle.rng.random(count) < rates
-        restarts |= found.terminals
-        self._earned[:count] += self._model.discount ** self._ages[:count] * found.rewards
-        if found.terminals.any():
-            ended = self._earned[:count][found.terminals]
-            self._returns[:] = min(self._returns[0], ended.min()), max(self._returns[1], ended.max())
-        self._ages[:count] += 1
-        self._longest = max(self._longest, int(self._ages[:count].max()))
-        self._walkers[:count], self._last[:count] = found.next_states, chosen
-        self._walkers[:count][restarts], self._ages[:count][restarts], self._earned[:count][restarts] = start, 0, 0.0
 
     def _refit(self) -> None:
         """Fits Q̂ to the transitions in several ways, unless there is nothing to fit: then walks continue at random."""
@@ -489,8 +336,8 @@ class FittedReference:
         self._data = _Data._make(column[-kept:] for column in self._data)
         if not self._data.terminals.any() and np.ptp(self._data.rewards) == 0.0:
             return
-        data, points = self._data, self._points(self._data.states)
-        self._span = self._possible()
+        data, points = self._data, as_points(self._data.states, self._root)
+        self._span = self._walkers.possible(data.rewards, self._backup)
         hinges = int(self._oracle.rng.integers(1 << 62))
         regression = self._regression_on(points, hinges)
         step = -(-len(points) // MOST_EVALUATED)
@@ -509,19 +356,19 @@ class FittedReference:
         for action in range(self._model.actions):
             solutions = self._evaluated(evaluation, evaluated, action)
             values = _predicted(
-                evaluation.function, self._points(evaluated.states), solutions[min(1, len(solutions) - 1)]
+                evaluation.function, as_points(evaluated.states, self._root), solutions[min(1, len(solutions) - 1)]
             )
             worth.append(float(np.clip(values[:, 0], *self._span).mean()))
         return int(np.argmax(worth))
 
     def _improved(self, regression: Any, evaluation: Any, evaluated: _Data, policy: Fit | int) -> list[Fit]:
-        """Fits to r + γV with the values V of a policy, the usual one first: joint ones, variants, and their mean."""
+        """Fits to r + γV with the values V of a policy, the usual one first: variants, and their mean."""
         data, discount, actions = self._data, self._model.discount, self._model.actions
         values = self._evaluated(evaluation, evaluated, policy)
         targets = np.empty((len(values), len(data.states), actions))
         columns = values[0] if self._regressor is not None else np.concatenate(values, axis=1)
         for action in range(actions):  # one action at a time bounds the memory
-            following, going = self._points(data.next_states[:, action]), ~data.terminals[:, action]
+            following, going = as_points(data.next_states[:, action], self._root), ~data.terminals[:, action]
             # Values are clipped, but Q̂ is not: actions that are both clipped would be alike.
             future = np.clip(_predicted(evaluation.function, following, columns), *self._span)
             targets[:, :, action] = data.rewards[:, action] + discount * future.T * going
@@ -529,12 +376,7 @@ class FittedReference:
         fitted = [regression.fit(target, variant) for target, variant in zip(targets, regression.variants, strict=True)]
         fits = [Fit(regression.function, solution) for solution in fitted]
         if self._regressor is None:
-            joint = []
-            if actions >= JOINT_ACTIONS:
-                seed = int(self._oracle.rng.integers(1 << 62))
-                joint = joint_fit(self._points(data.states), targets.mean(axis=0), (30.0, 1.0), seed)
-            mean = Fit(regression.function, np.mean(fitted, axis=0))
-            fits = [fits[0], *joint, *fits[1:], mean]
+            fits.append(Fit(regression.function, np.mean(fitted, axis=0)))
             fits.insert(0, fits.pop(self._usual))  # the kind that won last
         return fits
 
@@ -563,11 +405,11 @@ class FittedReference:
     def _horizon(self) -> int:
         """Steps of a return in a trial, if there are enough calls."""
         effective = np.ceil(1.5 / (1.0 - self._model.discount))
-        return int(min(effective, 2 * self._longest if self._ends else np.inf))
+        return int(min(effective, 2 * self._walkers.longest if self._walkers.ends else np.inf))
 
     def _place(self, winner: int) -> int:
         """The kind of a fit, by its place among the latest ones; an earlier fit changes nothing."""
-        kinds = len(HingeRidge.variants) + 1 + 2 * (self._model.actions >= JOINT_ACTIONS)
+        kinds = len(HingeRidge.variants) + 1
         order = [self._usual, *(kind for kind in range(kinds) if kind != self._usual)]
         return order[winner] if winner < kinds else self._usual
 
@@ -577,22 +419,6 @@ class FittedReference:
     def _mean_value(self, fits: Sequence[Fit], states: States) -> Floats:
         found = np.mean([self._q(fit, states).max(axis=1) for fit in fits], axis=0)
         return np.asarray(np.clip(found, *self._span))
-
-    def _possible(self) -> Span:
-        """Bounds of values, as far as walks tell: rewards seen, times the steps left; and twice the returns seen."""
-        discount, rewards = self._model.discount, self._data.rewards
-        steps = 2.0 * self._longest if self._ends else np.inf
-        total = (1.0 - discount**steps) / (1.0 - discount)
-        low, high = float(rewards.min()) * total, float(rewards.max()) * total
-        if self._ends:
-            low, high = min(low, 0.0), max(high, 0.0)
-        if self._returns[0] <= self._returns[1]:
-            # Better policies earn more than the walks so far, but these get better, too. A reward may be paid once.
-            worst, best = (2.0 * float(end) for end in self._returns)
-            low, high = max(low, min(worst, 0.0)), min(high, max(best, 0.0))
-        least, most = curvature.value_interval(self._model, self._backup)
-        added = curvature.gap_of_values(self._model, self._backup)[1]
-        return max(low, least), min(high + added, most)
 
     def _regression_on(self, points: Floats, hinges: int) -> Any:
         return HingeRidge(points, hinges) if self._regressor is None else _Copies(self._regressor, points)
@@ -612,57 +438,34 @@ class FittedReference:
         guess = np.full(len(rows), gains.mean() / (1.0 - discount * going.mean()))
         if not isinstance(policy, int):
             guess[going] = self._backup.value(self._q(policy, nexts[going]), nexts[going])
-        found: list[Any] = regression.evaluate(gains, going * 1.0, discount, self._points(nexts), guess, self._span)
+        found: list[Any] = regression.evaluate(
+            gains, going * 1.0, discount, as_points(nexts, self._root), guess, self._span
+        )
         return found
 
     def saved(self) -> Arrays:
         """Its state as named arrays, for `restore`. A user's regressors are not saved, but the targets of their fit."""
-        own = {"walkers": self._walkers, "last": self._last, "ages": self._ages, "targets": self._targets}
-        own["numbers"] = np.array(
-            [
-                self.states,
-                self._fitted_at,
-                self._tried_at,
-                self._longest,
-                self._ends,
-                self._moves,
-                self._usual,
-            ]
-        )
-        own |= {"span": np.array(self._span), "earned": self._earned, "returns": self._returns}
+        own = self._walkers.saved() | {"targets": self._targets, "span": np.array(self._span)}
+        own["numbers"] = np.array([self.states, self._fitted_at, self._tried_at, self._moves, self._usual])
         if self._fit is not None and self._regressor is None:
-            function = self._fit.function
-            joint = isinstance(function, JointHinges)
-            hinges = function.hinges if joint else function
-            own |= hinges._asdict() | {"joint": np.array([joint]), "weights": self._fit.solution}
+            own |= self._fit.function._asdict() | {"weights": self._fit.solution}
         return self._oracle.saved() | {name: array.copy() for name, array in (self._data._asdict() | own).items()}
 
     def restore(self, arrays: Readable) -> None:
         """Takes on the state of a reference that was made with the same arguments."""
         self._oracle.restore(arrays)
         self._data = _Data._make(arrays[name].copy() for name in _Data._fields)
-        own = ("walkers", "last", "ages", "targets")
-        self._walkers, self._last, self._ages, self._targets = (arrays[name].copy() for name in own)
-        self.states, self._fitted_at, self._tried_at, self._longest, *others = arrays["numbers"].tolist()
-        ends, self._moves, self._usual = others
-        self._earned, self._returns = arrays["earned"].copy(), arrays["returns"].copy()
+        self._walkers.restore(arrays)
+        self.states, self._fitted_at, self._tried_at, self._moves, self._usual = arrays["numbers"].tolist()
         low, high = arrays["span"].tolist()
-        self._ends, self._span, self._fit = bool(ends), (low, high), None
+        self._targets, self._span, self._fit = arrays["targets"].copy(), (low, high), None
         if "weights" in arrays:
             hinges = Hinges._make(arrays[name].copy() for name in Hinges._fields)
-            function = JointHinges(self._model.actions, hinges) if arrays["joint"][0] else hinges
-            self._fit = Fit(function, arrays["weights"].copy())
+            self._fit = Fit(hinges, arrays["weights"].copy())
             self._fits = [self._fit]
         elif len(self._targets):
-            regression = _Copies(self._regressor, self._points(self._data.states[: len(self._targets)]))
+            regression = _Copies(self._regressor, as_points(self._data.states[: len(self._targets)], self._root))
             self._fit = Fit(regression, regression.fit(self._targets))
-
-    def _points(self, states: States) -> Floats:
-        """States [n, ...] as vectors [n, d]."""
-        axes = self._root.ndim + 1
-        if states.ndim != axes:
-            raise ValueError(f"states must have {axes} axes, the first of which counts them, got {states.shape}")
-        return states.reshape(len(states), int(np.prod(states.shape[1:]))).astype(np.float64)
 
     def __repr__(self) -> str:
         regressor = "" if self._regressor is None else f", regressor={self._regressor!r}"

@@ -105,6 +105,30 @@ def start_of(model: GenerativeModel, state: Any, name: str = "root") -> States:
     return np.asarray(model.initial_state if state is None else state)
 
 
+def numeric_start(model: GenerativeModel, state: Any) -> States:
+    """The state from which a fit is made, or an error if it is not made of numbers."""
+    start = start_of(model, state)
+    if start.dtype.kind not in "iuf" or start.size == 0:
+        raise ValueError(f"a fit needs states of numbers, got dtype {start.dtype} and shape {start.shape}")
+    return start
+
+
+def same_kind(state: Any, root: States) -> States:
+    """A state of the shape and kind of the root, or an error."""
+    found = np.asarray(state)
+    if found.shape != root.shape or not np.can_cast(found.dtype, root.dtype, "same_kind"):
+        raise ValueError(f"state must have shape {root.shape} and dtype {root.dtype}, as the root has, got {state!r}")
+    return found
+
+
+def as_points(states: States, root: States) -> Floats:
+    """States [n, ...] of the shape of the root as vectors [n, d]."""
+    states, axes = np.asarray(states), root.ndim + 1
+    if states.ndim != axes:
+        raise ValueError(f"states must have {axes} axes, the first of which counts them, got {states.shape}")
+    return states.reshape(len(states), int(np.prod(states.shape[1:]))).astype(np.float64)
+
+
 def reason(why: str) -> str:
     """The part of a reference's `repr` that says why it was chosen."""
     return f", why={why!r}" if why else ""

@@ -19,8 +19,9 @@ from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import working_time
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.chains.batched import values_of
-from smoothplan.chains.fitted import FittedReference
+from smoothplan.chains.fitted import FEW_DIMENSIONS, FittedReference
 from smoothplan.chains.grid import MOST_DIMENSIONS, GridReference
+from smoothplan.chains.least_squares import LeastSquaresReference
 from smoothplan.chains.maker import RECURRENCE, spend
 from smoothplan.chains.reference import Reference, TooFewCallsError
 from smoothplan.chains.returns import LEAST_STEPS, affordable, tournament
@@ -34,11 +35,14 @@ from smoothplan.theory.backups import HardMax
 Rule = Callable[[States], ArrayLike]
 """A policy in use: from states [n, ...] to actions [n]."""
 
-LEARNT = (SharedReference, FittedReference, GridReference)
+LEARNT = (SharedReference, FittedReference, GridReference, LeastSquaresReference)
 """References that are made from simulator calls."""
 
-MOST_TABLE_CALLS = 10_000
-"""Calls that improve a table before it competes with a fit, at most."""
+MOST_FIRST_CALLS = 10_000
+"""Calls that improve a table, or a fit by least squares, before it competes with a fit of all actions, at most."""
+
+FEW_VISITS = 1_000
+"""Visited states, at each of which all actions are simulated, below which single transitions tell more."""
 
 CUT = 0.02  # the discount at which returns are cut: a reference values the rest
 
@@ -166,7 +170,7 @@ class PolicySearch:
         self._model, self._delta = model, delta
         self._given, self._rule = reference, rule
         self._oracles = {role: Oracle(model, seed, role=role) for role in ("reference", "walk", "contest")}
-        self._fits = Oracle(model, seed, 1, role="reference")
+        self._fits, self._singles = (Oracle(model, seed, number, role="reference") for number in (1, 2))
         self.reference: Any = reference
         self.table: SharedReference | None = None
         self.compared = ""
@@ -179,7 +183,12 @@ class PolicySearch:
     @property
     def calls(self) -> int:
         """Simulator calls made, exact even if an error or a stop has ended them."""
-        return self._given_calls + self._fits.calls + sum(oracle.calls for oracle in self._oracles.values())
+        return (
+            self._given_calls
+            + self._fits.calls
+            + self._singles.calls
+            + sum(oracle.calls for oracle in self._oracles.values())
+        )
 
     @property
     def made(self) -> bool:
@@ -248,13 +257,16 @@ class PolicySearch:
             ValueError: the arrays are not those of such a search, or the rule is missing that it followed.
         """
         (kind, follows), self._start = arrays["kind"].tolist(), arrays["root"]
-        options: dict[str, Any] = {"root": self._start, "oracle": self._fits}
         if LEARNT[kind] is GridReference:
             assert isinstance(self._model, JitModel)
             centred = replace(self._model, initial_state=self._start)
             learner: Any = GridReference.build(centred, HardMax(), oracle=self._fits, saved=arrays)
         else:
-            learner = LEARNT[kind](self._model, HardMax(), **options)
+            made: Any = LEARNT[kind]
+            if made is LeastSquaresReference:
+                learner = made(self._model, root=self._start, oracle=self._singles)
+            else:
+                learner = made(self._model, HardMax(), root=self._start, oracle=self._fits)
             learner.restore(arrays)
         self.reference, self._made = learner, True
         if follows >= 0:
@@ -288,7 +300,9 @@ class PolicySearch:
         learnt: dict[str, Any] = {} if self._given is None else {"the given reference": self._given}
         if self._given is None:
             recurs = labels or self._recurs(state, budget)
-            rivals = 1 + (recurs and not labels) + (self._rule is not None)
+            small = not labels and state.size <= FEW_DIMENSIONS
+            few = small and budget.calls is not None and budget.calls < FEW_VISITS * model.actions
+            rivals = recurs + small + (not labels and not few) + (self._rule is not None)
             rivals += model.actions if rivals == 1 else 0  # constant actions
             reserved = (
                 0.15 if budget.calls is None or affordable(int(0.15 * budget.calls), LEAST_STEPS) >= rivals else 0.0
@@ -302,20 +316,30 @@ class PolicySearch:
                 if prove is not None and prove(self, budget):
                     self.reference = self.table
                     return
-                left = budget.upto(1.0 - reserved if labels else 0.4, self.calls)
-                if not labels and "calls" in left:  # its walks call the simulator for one state at a time
-                    left["calls"] = min(left["calls"], MOST_TABLE_CALLS)
-                spend(self.table.improve, lambda: self.calls, **left)
-            if not labels:
+                spend(self.table.improve, lambda: self.calls, **self._first(budget, 1.0 - reserved if labels else 0.4))
+            most = 0.75 if recurs else 1.0 - reserved
+            if small:
+                singles = LeastSquaresReference(model, root=state, oracle=self._singles)
+                learnt["a least-squares fit"] = singles
+                self.reference = self.reference or singles
+                spend(singles.improve, lambda: self.calls, **self._first(budget, most if few else 0.5 * most, few))
+            if not labels and not few:
                 spend(
                     lambda calls: self._learn(learnt, state, calls),
                     lambda: self.calls,
-                    **budget.upto(0.75 if recurs else 1.0 - reserved, self.calls),
+                    **budget.upto(most, self.calls),
                     first=1 << 14 if isinstance(model, JitModel) else 64,
                 )
         self._contest(state, learnt, budget.as_calls(0.85 if len(learnt) > 1 else 1.0, self.calls))
         if isinstance(self._learner, LEARNT) and self._given is None:
             spend(self._learner.improve, lambda: self.calls, **budget.upto(1.0, self.calls))
+
+    def _first(self, budget: Budget, share: float, alone: bool = False) -> dict[str, Any]:
+        """What one of several candidates may spend before they compete; see `spend`."""
+        left = budget.upto(share, self.calls)
+        if "calls" in left and not alone and not isinstance(self._model, TabularModel):
+            left["calls"] = min(left["calls"], MOST_FIRST_CALLS)
+        return left
 
     def _recurs(self, state: States, budget: Budget) -> bool:
         """Whether random walks meet the same states again, by a twentieth of the budget."""

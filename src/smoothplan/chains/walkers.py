@@ -1,0 +1,95 @@
+"""Walks through a simulator, of which references learn: near a policy, with random actions in between."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.base.records import Arrays, Readable
+from smoothplan.models.model import GenerativeModel, Oracle, States, Transition
+from smoothplan.theory import curvature
+from smoothplan.theory.backups import Backup
+
+Span = tuple[float, float]
+
+
+class Walkers:
+    """Walks that start at a state, again and again, and what they tell of episodes.
+
+    Args:
+        oracle: draws random actions.
+        start: of the walks.
+        most: walks at a time, at most.
+
+    Attributes:
+        states: where they are, [W, ...].
+        longest: steps of the longest walk.
+        ends: whether any episode ended.
+    """
+
+    def __init__(self, oracle: Oracle, start: States, most: int) -> None:
+        self._oracle, self.start = oracle, start
+        self.states = np.repeat(start[None], most, axis=0)
+        self._last = np.arange(most) % oracle.model.actions  # their last actions
+        self._ages, self._earned = np.zeros(most, dtype=np.int64), np.zeros(most)  # steps and rewards since the start
+        self._returns = np.array([np.inf, -np.inf])  # the least and the largest return of an episode that ended
+        self.longest, self.ends = 0, False
+
+    def restart(self, start: States) -> None:
+        """Starts all walks at a state."""
+        self.start, self.states[:], self._ages[:], self._earned[:] = start, start, 0, 0.0
+
+    def chosen(self, count: int, q: Callable[[States], Floats] | None) -> Ints:
+        """Actions of the first walkers: the best by q, or the last one without it, and random ones in between."""
+        rng, actions = self._oracle.rng, self._oracle.model.actions
+        rates = np.geomspace(0.02, 0.5, 8)  # of random actions, in one walk of eight each: some stay near the policy
+        usual = self._last[:count] if q is None else q(self.states[:count]).argmax(axis=1)
+        return np.where(rng.random(count) < np.resize(rates, count), rng.integers(actions, size=count), usual)
+
+    def move(self, found: Transition, chosen: Ints) -> None:
+        """Moves the first walkers on; after an end, and now and then, they start again."""
+        count, discount = len(chosen), self._oracle.model.discount
+        # Some walks are short, so that the neighbourhood of the start is known well.
+        rates = np.geomspace((1.0 - discount) / 3.0, 0.1, 8)[5 * np.arange(count) % 8]
+        restarts = self._oracle.rng.random(count) < rates
+        restarts |= found.terminals
+        self._earned[:count] += discount ** self._ages[:count] * found.rewards
+        if found.terminals.any():
+            ended = self._earned[:count][found.terminals]
+            self._returns[:] = min(self._returns[0], ended.min()), max(self._returns[1], ended.max())
+            self.ends = True
+        self._ages[:count] += 1
+        self.longest = max(self.longest, int(self._ages[:count].max()))
+        self.states[:count], self._last[:count] = found.next_states, chosen
+        self.states[:count][restarts] = self.start
+        self._ages[:count][restarts], self._earned[:count][restarts] = 0, 0.0
+
+    def possible(self, rewards: Floats, backup: Backup) -> Span:
+        """Bounds of values, as far as walks tell: rewards seen, times the steps left; and twice the returns seen."""
+        model: GenerativeModel = self._oracle.model
+        steps = 2.0 * self.longest if self.ends else np.inf
+        total = (1.0 - model.discount**steps) / (1.0 - model.discount)
+        low, high = float(rewards.min()) * total, float(rewards.max()) * total
+        if self.ends:
+            low, high = min(low, 0.0), max(high, 0.0)
+        if self._returns[0] <= self._returns[1]:
+            # Better policies earn more than the walks so far, but these get better, too. A reward may be paid once.
+            worst, best = (2.0 * float(end) for end in self._returns)
+            low, high = max(low, min(worst, 0.0)), min(high, max(best, 0.0))
+        least, most = curvature.value_interval(model, backup)
+        added = curvature.gap_of_values(model, backup)[1]
+        return max(low, least), min(high + added, most)
+
+    def saved(self) -> Arrays:
+        """Its state as named arrays, for `restore`."""
+        own = {"walkers": self.states, "last": self._last, "ages": self._ages, "earned": self._earned}
+        own |= {"start": self.start, "returns": self._returns, "episodes": np.array([self.longest, self.ends])}
+        return {name: array.copy() for name, array in own.items()}
+
+    def restore(self, arrays: Readable) -> None:
+        """Takes on a state that was saved."""
+        names = ("walkers", "last", "ages", "earned", "start", "returns")
+        self.states, self._last, self._ages, self._earned, self.start, self._returns = (
+            arrays[name].copy() for name in names
+        )
+        self.longest, self.ends = int(arrays["episodes"][0]), bool(arrays["episodes"][1])
