@@ -298,15 +298,20 @@ class PolicySearch:
         self._made = True
         labels = isinstance(model, TabularModel) or state.dtype.kind not in "iuf"
         learnt: dict[str, Any] = {} if self._given is None else {"the given reference": self._given}
+        after = 0.0
         if self._given is None:
             recurs = labels or self._recurs(state, budget)
             small = not labels and state.size <= FEW_DIMENSIONS
             few = small and budget.calls is not None and budget.calls < FEW_VISITS * model.actions
-            rivals = recurs + small + (not labels and not few) + (self._rule is not None)
+            learners = recurs + small + (not labels and not few)
+            rivals = learners + (self._rule is not None)
             rivals += model.actions if rivals == 1 else 0  # constant actions
-            reserved = (
-                0.15 if budget.calls is None or affordable(int(0.15 * budget.calls), LEAST_STEPS) >= rivals else 0.0
-            )
+            # The part in which they compete; with several learners, the winner learns by the rest.
+            share = 0.1 if learners > 1 else 0.15
+            if budget.calls is not None and affordable(int(share * budget.calls), LEAST_STEPS) < rivals:
+                share = 0.0
+            after = 0.15 if learners > 1 and share > 0.0 else 0.0
+            learnt_by = 1.0 - share - after
             if recurs:
                 self.table = SharedReference(
                     model, HardMax(), root=state, delta=self._delta, oracle=self._oracles["reference"]
@@ -316,21 +321,24 @@ class PolicySearch:
                 if prove is not None and prove(self, budget):
                     self.reference = self.table
                     return
-                spend(self.table.improve, lambda: self.calls, **self._first(budget, 1.0 - reserved if labels else 0.4))
-            most = 0.75 if recurs else 1.0 - reserved
+                spend(self.table.improve, lambda: self.calls, **self._first(budget, learnt_by if labels else 0.4))
             if small:
                 singles = LeastSquaresReference(model, root=state, oracle=self._singles)
                 learnt["a least-squares fit"] = singles
                 self.reference = self.reference or singles
-                spend(singles.improve, lambda: self.calls, **self._first(budget, most if few else 0.5 * most, few))
+                spend(
+                    singles.improve,
+                    lambda: self.calls,
+                    **self._first(budget, learnt_by if few else 0.4 + 0.2 * recurs, few),
+                )
             if not labels and not few:
                 spend(
                     lambda calls: self._learn(learnt, state, calls),
                     lambda: self.calls,
-                    **budget.upto(most, self.calls),
+                    **budget.upto(learnt_by, self.calls),
                     first=1 << 14 if isinstance(model, JitModel) else 64,
                 )
-        self._contest(state, learnt, budget.as_calls(0.85 if len(learnt) > 1 else 1.0, self.calls))
+        self._contest(state, learnt, budget.as_calls(1.0 - after, self.calls))
         if isinstance(self._learner, LEARNT) and self._given is None:
             spend(self._learner.improve, lambda: self.calls, **budget.upto(1.0, self.calls))
 
