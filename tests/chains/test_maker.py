@@ -87,8 +87,8 @@ def test_a_budget_is_calls_or_time_or_both(monkeypatch: pytest.MonkeyPatch) -> N
     for calls, until, portions in (
         (500, None, [500]),
         (0, None, []),
-        (None, 15.0, [64, 128, 256]),  # the next one would not end before
-        (100, 16.0, [64, 36]),
+        (None, 15.0, [16, 32, 64, 128, 256]),  # the next one would not end before
+        (100, 16.0, [16, 32, 52]),
         (500, 0.0, []),
     ):
         now, made[:] = 0.0, []

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,17 @@ def test_a_slow_simulator_stops_in_time() -> None:
     found = sp.decide(plane(counter), seconds=0.2)
     assert found.calls == counter.calls > 0
     assert found.seconds < 10.0
+
+
+def test_a_limit_in_seconds_does_not_shorten_returns_for_its_first_calls() -> None:
+    """The first portion of a race is small, because a simulator may be slow."""
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        return np.clip(states + 0.1 * (actions - 1)[:, None], -2.0, 2.0), np.exp(-(states**2).sum(axis=1))
+
+    model = replace(plane(step), discount=0.95, max_successors=1, reward_kind="deterministic")
+    found = sp.decide(model, seconds=0.5, reference=critic(0.0, 1.0, 0.0))
+    assert "returns of 77 steps" in found.method
 
 
 # Warnings

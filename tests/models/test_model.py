@@ -15,6 +15,7 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.base.arguments import Ints
+from smoothplan.base.stopping import Stopped, StopSignal
 from smoothplan.base.streams import generator
 from smoothplan.models.model import Declarations, declared_values
 from smoothplan.theory import curvature
@@ -231,6 +232,28 @@ def test_from_scalar_is_the_loop_over_the_rows(dtype: Any) -> None:
     expected = [_scalar_walk(int(s), int(a), rng) for s, a in zip(states, actions, strict=True)]
     assert transition.next_states.dtype == dtype
     assert list(zip(*(values.tolist() for values in transition), strict=True)) == expected
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_from_scalar_stops_within_a_batch_and_counts_the_calls_made(raises: bool) -> None:
+    """At the next row, or within a call if a signal comes."""
+    stop, made = StopSignal(), 0
+
+    def step(state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float]:
+        nonlocal made
+        made += 1
+        if made == 13:
+            stop.pull()
+            if raises:
+                raise Stopped("interrupted")
+        return state, 0.0
+
+    oracle = sp.Oracle(sp.VectorModel.from_scalar(step, **DECLARED), 0)
+    with stop.on_signals():
+        oracle.sample(np.zeros((5, 1)), np.zeros(5, dtype=np.int64))
+        with pytest.raises(Stopped):
+            oracle.sample(np.zeros((50, 1)), np.zeros(50, dtype=np.int64))
+    assert oracle.calls == made == 13
 
 
 def test_from_scalar_does_not_round_a_state() -> None:

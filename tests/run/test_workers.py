@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import smoothplan as sp
@@ -168,6 +169,12 @@ def test_time_is_up_while_everyone_waits() -> None:
     [
         ({"workers": 0}, "workers must be at least 1, got 0"),
         ({"workers": 1.5}, "workers must be a whole number, got 1.5"),
+        *(
+            ({"workers": text}, f'workers must be a number of threads like "threads:4", got {text!r}')
+            for text in ("threads", "threads:", "threads:0", "threads:-1", "threads:1.5", "threads:two", "thread:2")
+        ),
+        ({"workers": "threads:2", "chunk_seconds": 1}, "limit processes, not threads, got workers='threads:2'"),
+        ({"workers": "threads:2", "worker_memory": 10**9}, "limit processes, not threads, got workers='threads:2'"),
         ({"chunk_seconds": 0}, "chunk_seconds must be"),
         ({"worker_memory": 0}, "worker_memory must be"),
         ({"workers": "tcp://127.0.0.1:1", "worker_memory": 10**9}, "give `dask worker` its --memory-limit"),
@@ -176,6 +183,52 @@ def test_time_is_up_while_everyone_waits() -> None:
 def test_arguments_are_checked(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         Workers(**arguments)
+
+
+class Waiting:
+    """A simulator in Python that waits, in threads of workers, until two calls have met."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self.met = threading.Lock(), 0, threading.Event()
+
+    def __call__(self, state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float]:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 2:
+                self.met.set()
+        if threading.current_thread() is not threading.main_thread():
+            self.met.wait(0.005)  # hundreds of calls can meet; those of a single chunk have nobody to wait for
+        with self._lock:
+            self._inside -= 1
+        place = np.clip(state + (0.3 if action else -0.3) + 0.1 * rng.standard_normal(), -1.0, 1.0)
+        return place, float(0.5 * (1.0 + place))
+
+
+def _planned(model: Any, workers: Any) -> Any:
+    found = sp.plan(sp.SmoothCruiser(sp.LogSumExp(0.5), epsilon=0.4), model, workers=workers)
+    return found.value, found.interval, found.calls
+
+
+def _decided(model: Any, workers: Any) -> Any:
+    found = sp.decide(model, calls=600, workers=workers)
+    return found.action, found.q.tolist(), found.calls
+
+
+def _acted(model: Any, workers: Any) -> Any:
+    with sp.Agent(model, calls=400, reference_calls=200, workers=workers) as agent:
+        decisions = [agent.decide(place) for place in (0.2, -0.5)]
+    return [(found.action, found.q.tolist(), found.calls) for found in decisions]
+
+
+@pytest.mark.parametrize("drive", [_planned, _decided, _acted])
+def test_threads_run_a_simulator_in_python_with_the_bits_of_one(drive: Callable[[Any, Any], Any]) -> None:
+    declared: Any = {"actions": 2, "discount": 0.3, "reward_range": (0, 1), "terminates": False, "initial_state": 0.2}
+    found = {}
+    for workers in (1, "threads:1", "threads:3"):
+        step = Waiting()
+        found[workers] = drive(sp.VectorModel.from_scalar(step, **declared), workers)
+        assert step.met.is_set() == (workers == "threads:3")
+    assert found[1] == found["threads:1"] == found["threads:3"]
 
 
 @pytest.mark.parametrize("each", [1.0, 7.0, 1e6, math.inf])

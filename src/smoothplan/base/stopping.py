@@ -28,9 +28,9 @@ if ALARM:
 class Stopped(BaseException):
     """The run is over, and its result so far is valid. A simulator that catches every `Exception` lets it pass."""
 
-    def __init__(self, reason: Reason) -> None:
+    def __init__(self, reason: Reason, unmade: int = 0) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason, self.unmade = reason, unmade  # calls of a batch that were counted and not made
 
 
 class StopSignal:
@@ -57,10 +57,10 @@ class StopSignal:
         """Whether the run is over."""
         return self._pulled or (self.deadline is not None and working_time() > self.deadline)
 
-    def check(self) -> None:
-        """Raises `Stopped` if the run is over."""
+    def check(self, unmade: int = 0) -> None:
+        """Raises `Stopped` if the run is over, with the number of calls that were counted and not made."""
         if self.is_pulled:
-            raise Stopped("interrupted" if self._pulled else "max_seconds")
+            raise Stopped("interrupted" if self._pulled else "max_seconds", unmade)
 
     def enter_simulator(self) -> bool:
         """Begins a simulator call, which a signal may end at once: nothing depends on it yet.

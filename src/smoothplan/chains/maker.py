@@ -36,7 +36,7 @@ def spend(
     *,
     calls: int | None = None,
     until: float | None = None,
-    first: int = 64,
+    first: int = 16,
 ) -> None:
     """Works within a budget: with all of the calls at once, or until a time in portions that double.
 
@@ -45,7 +45,7 @@ def spend(
         made: the number of simulator calls made so far.
         calls: simulator calls, at most. Either this or a time is given, or both.
         until: a time on the clock of `working_time`. No portion starts that would end later, judged by the last one.
-        first: calls of the first portion: a slow simulator makes a hundred in a second.
+        first: calls of the first portion: a slow simulator makes twenty in a second.
     """
     if until is None:
         assert calls is not None

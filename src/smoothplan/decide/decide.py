@@ -313,7 +313,7 @@ class DecisionRun:
             status = "max_calls" if root.max_calls is not None else "max_seconds"
         warnings: tuple[str, ...] = ()
         if not terminal and not (certified and self._settled):
-            warnings = tuple(self._warnings(action, (q, returns), apart, soon))
+            warnings = tuple(self._warnings(action, (q, returns), apart, soon, status))
         return Decision(
             action=None if terminal else action,
             q=q,
@@ -370,12 +370,19 @@ class DecisionRun:
         return "; ".join(parts) or "nothing was tried"
 
     def _warnings(
-        self, action: int, estimates: tuple[Floats, Ints], apart: Sequence[Difference], soon: Sequence[Difference]
+        self,
+        action: int,
+        estimates: tuple[Floats, Ints],
+        apart: Sequence[Difference],
+        soon: Sequence[Difference],
+        status: Status,
     ) -> Iterator[str]:
         """What a reader of an action that is not proved must know, the worst first: if he would act on it."""
         means, counts = estimates
         race, names, most = self.race, action_names(self.root.model), self.root.max_calls
         limit = "the calls that the time allows" if most is None else "1 call" if most == 1 else f"{most:,} calls"
+        if status == "interrupted":
+            limit = f"the {self.calls:,} calls before the end"
         if len(names) == 1:
             return
         if race is None or counts.max() == 0:
@@ -392,10 +399,10 @@ class DecisionRun:
             return
         worth = WORTH_TELLING * float(np.ptp(means))
         rivals = [rival for rival in range(len(names)) if rival != action]
-        chances = [max(view[rival].chance(worth) for view in (apart, soon)) for rival in rivals]
-        if max(chances) > DOUBT:
-            rival = rivals[int(np.argmax(chances))]
-            found, advice = apart[rival], ""
+        doubts = [(view[rival].chance(worth), rival, view[rival]) for rival in rivals for view in (apart, soon)]
+        chance, rival, found = max(doubts, key=lambda doubt: doubt[0])
+        if chance > DOUBT:
+            advice = ""
             if math.isfinite(found.error) and found.error > 0.0:
                 more = (
                     4.0 * race.horizons.late * found.rows_to_tell

@@ -35,6 +35,7 @@ from smoothplan.theory.backups import HardMax
 LATE_ROWS = 32  # late returns of every action that the horizon is shortened for, if calls are few
 EARLY = 0.15  # the horizon of early returns, as a share of the effective one
 LEAST = 8  # rows before the first elimination, and before the reference's best action is left
+PIECES = 4  # chunks of a round for workers to share, at least, if the simulator steps one state at a time
 UNUSED = 0.03  # the share of the calls that may be left
 CLEAR = 3.0  # standard errors by which a difference is clear: no action is chosen that is clearly worse
 
@@ -105,9 +106,14 @@ class Race:
             chains = BatchedChains(model, HardMax(), reference.grid, min(max(self.claim, low), high))
         self._engine = ReturnsEngine(model, reference.q, (low, high), chains)
         self._work = Work(self._engine, model, root.state, root.seed, kept=False, role="race")
-        self.active = np.arange(model.actions)
         self.next_chunk, self.calls = first_chunk, 0
         self.enough = 1 if self._exact else LEAST
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forgets all returns."""
+        model = self._root.model
+        self.active = np.arange(model.actions)
         full = full_horizon(model.discount)
         self.horizons = Horizons(1, full, full)
         self._ready = False  # whether a pilot has set the horizons
@@ -123,7 +129,7 @@ class Race:
         Raises:
             Stopped: time is up; all samples before count.
         """
-        limit, rounds, before = self.calls + calls, 3, -1
+        limit, rounds, before = self.calls + calls, 1 if self._exact else 3, -1
         if not self._ready:
             self._pilot(calls, workers)
         # Rounds take time, so that the last few calls may be left: episodes that end early leave some of every round.
@@ -135,18 +141,23 @@ class Race:
             rounds -= 1
 
     def run_for(self, until: float, workers: Workers) -> None:
-        """Races until a time on the clock of `working_time`: the speed of earlier rounds sets the size of the next."""
-        started, portion = working_time(), 2 * LEAST * len(self.active)
+        """Races until a time on the clock of `working_time`: the speed of earlier rounds sets the size of the next.
+
+        A pilot for a few calls chooses short horizons. So the race starts again if many more calls turn out possible.
+        """
+        started, least = working_time(), 2 * LEAST * len(self.active)
+        portion = least
         while (left := until - working_time()) > 0.02 * (until - started):
             before, begun = self.calls, working_time()
             self.run(portion, workers)
-            if len(self.active) == 1 or (self._exact and self._ready):
+            taken, made = working_time() - begun, self.calls - before
+            possible = int(0.4 * made * left / max(taken, 1e-9))
+            following = possible if taken > 0.02 * left else 4 * portion
+            if self.horizons.late < self.horizons.full and min(following, possible) >= 4 * portion:
+                self._begin()
+            elif len(self.active) == 1 or (self._exact and self._ready) or made == 0:
                 return
-            speed = (self.calls - before) / max(working_time() - begun, 1e-9)
-            if self.calls == before and portion > speed * left:
-                return
-            known = speed > 0.0 and working_time() - begun > 0.02 * left
-            portion = max(int(0.4 * speed * left), portion) if known else 4 * portion
+            portion = max(following, least)
 
     def _pilot(self, calls: int, workers: Workers) -> None:
         """Sets the horizons, by the lengths of a few returns: episodes may end long before the discount ends them."""
@@ -212,6 +223,8 @@ class Race:
     ) -> Iterator[PairedReturns]:
         """Samples rows of returns of the active actions, in chunks of so many rows at most."""
         size = most or max(1, self._engine.chunk_calls // (marks[-1] * len(self.active)))
+        if most is None and getattr(self._root.model.step, "one_at_a_time", False):
+            size = min(size, max(1, math.ceil(rows / PIECES)))
 
         def chunks() -> Iterator[Chunk[PairedReturns]]:
             for start in range(0, rows, size):

@@ -357,6 +357,9 @@ class Oracle:
             self.stream[streams.CALLS] += np.uint64(len(actions))
             origin = self.seed, self.chunk
             return checked_step(self.model, states, actions.astype(np.int64, copy=False), self.rng, origin)
+        except stopping.Stopped as stopped:
+            self.stream[streams.CALLS] -= np.uint64(stopped.unmade)
+            raise
         finally:
             if running is not None and entered:
                 running.in_simulator = False

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from smoothplan.base import arguments
+from smoothplan.base import arguments, stopping
 from smoothplan.base.arguments import Ints
 from smoothplan.base.compiling import Compiled, load_numba
 from smoothplan.base.streams import generator
@@ -58,15 +58,20 @@ class _Loop:
     one_at_a_time: ClassVar[bool] = True
 
     def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
-        watching, answers = watcher.get(), []
+        watching, running, answers = watcher.get(), stopping.current.get(), []
         for row, (state, action) in enumerate(zip(states, actions, strict=True)):
             if watching is not None:
                 watching.row(row)
+            if running is not None:  # a batch of a slow simulator may take longer than a limit on time allows
+                running.check(len(states) - row)
             try:
                 answer = self.scalar(state, int(action), rng)
                 if not isinstance(answer, tuple) or len(answer) not in (2, 3):
                     form = "(next_state, reward, terminal), or the first two"
                     raise ModelError(f"step must return {form}, got {arguments.shown(answer)}")
+            except stopping.Stopped as stopped:  # a signal came
+                stopped.unmade = len(states) - row - 1
+                raise
             except (Exception, SystemExit) as error:
                 raise RowError(row) from error
             answers.append(answer)

@@ -17,7 +17,7 @@ import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import working_time
-from smoothplan.base.stopping import Stopped
+from smoothplan.base.stopping import Stopped, current
 from smoothplan.base.streams import Role
 from smoothplan.models.model import GenerativeModel, Oracle, States
 
@@ -105,9 +105,12 @@ class Work:
     ) -> Done:
         """Computes chunks one after the other, each within a context, up to the first that fails."""
         outcomes: list[Outcome[Any]] = []
+        running = current.get()
         for chunk in chunks:
             oracle = Oracle(self.model, self.seed, chunk.number, self.role)
             try:
+                if running is not None:
+                    running.check()
                 with around(chunk):
                     started = working_time()
                     found = chunk.draw(self.engine, oracle, self.state, *chunk.arguments)

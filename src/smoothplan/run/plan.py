@@ -96,7 +96,9 @@ def plan(
         max_seconds: a limit on time, without compiling and loading code in this process. Work in progress is then
             discarded. With a limit the result may depend on the machine: making a reference takes a share of the time.
         workers: a number: threads for compiled engines, processes of Dask for simulators in Python; 1 is this thread.
-            Or the address of a Dask scheduler ("tcp://..."), or a Dask client.
+            "threads:4": four threads for any simulator, worthwhile if it waits or releases the interpreter lock. Its
+            step must allow calls from several threads at once. Or the address of a Dask scheduler ("tcp://..."), or a
+            Dask client.
         checkpoint: a file. Finished work is written there, and a run that finds its own file continues from it.
         chunk_seconds: seconds that one chunk of samples may take; a longer one is an error that names the call. Chunks
             are then computed in processes of Dask, even with one worker. Simulator calls that this process makes one

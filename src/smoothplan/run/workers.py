@@ -5,6 +5,7 @@ on where or when a chunk was computed, and an outcome may also come from a check
 chunks in batches that take long enough to be worth sending, by the measured seconds per chunk.
 """
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -34,7 +35,7 @@ SLICE_CALLS = 20_000
 
 
 class ThreadPool:
-    """Threads: for compiled engines, which release the interpreter lock."""
+    """Threads: for compiled engines and other simulators that release the interpreter lock."""
 
     batch_seconds = 0.05  # how long a batch should take: much longer than it takes to send it
 
@@ -60,9 +61,14 @@ class ThreadPool:
             self.under_way.remove(batch)
         return arrived
 
-    def close(self) -> None:
-        """Waits for compiled chunks, which are short; other simulators are stopped at their next call."""
+    def discard(self) -> None:
+        """Stops the batches under way: simulators at their next call, compiled code at the end of a chunk."""
         self._stop_signal.pull()
+        self._stop_signal = StopSignal()
+
+    def close(self) -> None:
+        """Discards the batches under way, and waits for the threads to end."""
+        self.discard()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
@@ -70,8 +76,8 @@ class Workers(AbstractContextManager["Workers"]):
     """Computes the chunks of a run.
 
     Args:
-        workers: a number of threads or processes on this machine, 1 for this thread; the address of a Dask scheduler;
-            or a Dask client.
+        workers: a number of threads or processes on this machine, 1 for this thread; "threads:4" for threads with any
+            simulator; the address of a Dask scheduler; or a Dask client.
         chunk_seconds: seconds that one chunk may take. Chunks are then computed in processes, which can be ended.
         worker_memory: bytes that a process on this machine may use; a fair share of the machine's memory by default.
         stop_signal: stops the run.
@@ -91,6 +97,15 @@ class Workers(AbstractContextManager["Workers"]):
     ) -> None:
         # Dask tells a client from other objects, when work begins.
         self._wanted = arguments.whole("workers", workers) if isinstance(workers, int | float) else workers
+        self._threaded = isinstance(workers, str) and workers.partition(":")[0] in ("thread", "threads")
+        if self._threaded:
+            if re.fullmatch(r"threads:[1-9][0-9]*", workers) is None:
+                raise ValueError(f'workers must be a number of threads like "threads:4", got {workers!r}')
+            if chunk_seconds is not None or worker_memory is not None:
+                raise ValueError(
+                    f"chunk_seconds and worker_memory limit processes, not threads, got workers={workers!r}"
+                )
+            self._wanted = int(workers.removeprefix("threads:"))
         self._seconds = None if chunk_seconds is None else arguments.positive("chunk_seconds", chunk_seconds)
         self._memory = None if worker_memory is None else arguments.whole("worker_memory", worker_memory)
         if worker_memory is not None and not isinstance(self._wanted, int):
@@ -126,16 +141,21 @@ class Workers(AbstractContextManager["Workers"]):
         if self._pool is None:
             with paused_clock():  # starting workers does not count against a limit on time
                 self._pool = self._pool_for(work)
-        for chunk, outcome in self._here(work, chunks) if self._pool is None else self._elsewhere(work, chunks):
-            yield chunk, outcome
-            self.stop_signal.check()
+        try:
+            for chunk, outcome in self._here(work, chunks) if self._pool is None else self._elsewhere(work, chunks):
+                yield chunk, outcome
+                self.stop_signal.check()
+        except Stopped:
+            if isinstance(self._pool, ThreadPool):
+                self._pool.discard()  # an agent's next decision must not wait for it
+            raise
 
     def _pool_for(self, work: Work) -> ThreadPool | DaskPool | None:
         """Threads or processes for this work and all later work; None for this thread alone."""
         if isinstance(self._wanted, int) and self._seconds is None and self._memory is None:
             if self._wanted == 1:
                 return None
-            if work.engine.compiled:
+            if self._threaded or work.engine.compiled:
                 return ThreadPool(self._wanted)
         return DaskPool(self._wanted, work, self._seconds, self._memory)
 
