@@ -5,7 +5,19 @@ from typing import Any
 
 from studies.base import Study
 
-NAMES = ("exponents", "errata", "constants", "smoothing", "gap", "regret", "decisions", "critic", "prism", "throughput")
+NAMES = (
+    "exponents",
+    "errata",
+    "constants",
+    "smoothing",
+    "gap",
+    "regret",
+    "decisions",
+    "peers",
+    "critic",
+    "prism",
+    "throughput",
+)
 """In the order in which they are best read."""
 
 

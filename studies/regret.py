@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smoothplan.base.arguments import Floats
+from smoothplan.base.arguments import Floats, Ints
 from smoothplan.bounds.gape import MDPGapE, OTGapE
 from smoothplan.bounds.uct import UCT
 from smoothplan.chains.cruiser import ReferenceCruiser
@@ -105,6 +105,19 @@ class Task(NamedTuple):
     q: Floats  # [K]
 
 
+def shuffled(model: TabularModel, order: Ints) -> TabularModel:
+    """The model with its actions in another order, [K]."""
+    return TabularModel(
+        model.probabilities[:, order],
+        model.successors[:, order],
+        model.rewards[:, order],
+        discount=model.discount,
+        reward_kind=model.reward_kind,
+        reward_range=model.reward_range,
+        terminal=model.terminal,
+    )
+
+
 @lru_cache(maxsize=1)
 def task(name: str, size: int, seed: int) -> Task:
     """A root of a model, drawn from the half of states where a random choice costs most, with actions in random order.
@@ -117,16 +130,7 @@ def task(name: str, size: int, seed: int) -> Task:
     hard = np.argsort(-loss, kind="stable")[: max(1, np.count_nonzero(~model.terminal) // 2)]
     rng = np.random.default_rng(seed)
     root, order = int(rng.choice(hard)), rng.permutation(model.actions)
-    shuffled = TabularModel(
-        model.probabilities[:, order],
-        model.successors[:, order],
-        model.rewards[:, order],
-        discount=model.discount,
-        reward_kind=model.reward_kind,
-        reward_range=model.reward_range,
-        terminal=model.terminal,
-    )
-    return Task(shuffled, root, q[root, order])
+    return Task(shuffled(model, order), root, q[root, order])
 
 
 @lru_cache(maxsize=256)
@@ -267,14 +271,14 @@ def evidence(settings: Settings, rows: Sequence[Row]) -> Evidence:
     )
 
 
-def _over_models(means: Sequence[Mean]) -> Mean:
+def over_models(means: Sequence[Mean]) -> Mean:
     """The mean of independent means."""
     return Mean(float(np.mean([m.value for m in means])), math.hypot(*(m.error for m in means)) / len(means))
 
 
 def _vanishes(planner: str, regrets: Mapping[Key, list[float]], random: Mapping[str, float]) -> Claim:
     budget = max(budget for _, name, budget in regrets if name == planner)
-    found = _over_models([Mean.of(np.array(regrets[model, planner, budget]) / random[model]) for model in random])
+    found = over_models([Mean.of(np.array(regrets[model, planner, budget]) / random[model]) for model in random])
     return Claim(
         statement=f"The regret of {planner} vanishes as calls grow.",
         quantity=f"regret of {planner} after {budget:,} calls over that of a random choice, mean over models",
@@ -289,7 +293,7 @@ def _vanishes(planner: str, regrets: Mapping[Key, list[float]], random: Mapping[
 
 def _no_worse(settings: Settings, regrets: Mapping[Key, list[float]], random: Mapping[str, float]) -> Claim:
     budget = max(settings.budgets)
-    found = _over_models([Mean.of(_difference(model, budget, regrets) / random[model]) for model in random])
+    found = over_models([Mean.of(_difference(model, budget, regrets) / random[model]) for model in random])
     return Claim(
         statement="With many calls, planning by bounds is no worse than UCT, and proves what it says.",
         quantity=f"regret of MDPGapE less that of UCT after {budget:,} calls, over that of a random choice, mean over "
