@@ -2,6 +2,7 @@
 
 from smoothplan.chains.fitted import FittedReference
 from smoothplan.chains.grid import GridReference
+from smoothplan.chains.least_squares import LeastSquaresReference
 from smoothplan.chains.maker import default_reference
 from smoothplan.chains.reference import CriticReference, Improvable, Reference, TabularReference, TooFewCallsError
 from smoothplan.chains.shared import SharedReference
@@ -11,6 +12,7 @@ __all__ = [
     "FittedReference",
     "GridReference",
     "Improvable",
+    "LeastSquaresReference",
     "Reference",
     "SharedReference",
     "TabularReference",

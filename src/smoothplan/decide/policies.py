@@ -336,7 +336,7 @@ class PolicySearch:
                     lambda calls: self._learn(learnt, state, calls),
                     lambda: self.calls,
                     **budget.upto(learnt_by, self.calls),
-                    first=1 << 14 if isinstance(model, JitModel) else 64,
+                    first=1 << 14 if isinstance(model, JitModel) else 16,
                 )
         self._contest(state, learnt, budget.as_calls(1.0 - after, self.calls))
         if isinstance(self._learner, LEARNT) and self._given is None:
