@@ -19,6 +19,7 @@ from smoothplan.theory import exact
 from smoothplan.theory.backups import HardMax, LogSumExp, OptimalTransport, SoftmaxMixture, line_cost
 from tests.chains.worlds import BACKUPS, simulated, small
 from tests.common import vectorised
+from tests.saving import equal
 
 RUNS = 200
 
@@ -115,6 +116,25 @@ def test_what_is_certain_is_learnt_once(with_table: bool) -> None:
     solution = exact.solve(table, LogSumExp(0.1))
     np.testing.assert_allclose(reference.q(np.arange(6)), solution.q, atol=1e-2)
     assert reference.error_range(np.arange(6)).max() < 0.01 * np.ptp(solution.q)
+
+
+def test_a_simulator_is_surveyed_in_batches_and_a_restored_survey_has_the_same_bits() -> None:
+    table, batches = sp.models.garnet(400, 3, 4, 0.8, 2), list[int]()  # few pairs are sampled twice
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> Any:
+        batches.append(len(actions))
+        return table.step(states, actions, rng)
+
+    model = replace(vectorised(table), step=step)
+    one, two = (SharedReference(model, HardMax(), seed=2) for _ in range(2))
+    one.improve(5000)
+    assert sum(batches) == one.calls == 5000
+    assert len(batches) < 1000  # one by one until there were 2 · 128 calls, then in batches
+    two.restore(one.saved())
+    for reference in (one, two):
+        reference.improve(777, state=np.array(3))
+        assert reference.calls == 5777
+    assert equal(one.saved(), two.saved())
 
 
 def test_unknown_states_get_one_guess_and_the_widest_bound() -> None:

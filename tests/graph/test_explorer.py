@@ -278,3 +278,20 @@ def test_rows_are_grouped_as_by_sorting(dtype: Any, shape: tuple[int, ...]) -> N
         np.testing.assert_array_equal(first[sampled.groups], firsts[inverse.reshape(-1)])
         np.testing.assert_array_equal(sampled.states, states[first])
         np.testing.assert_array_equal(sampled.terminals, ends[first])
+
+
+def test_states_of_objects_are_told_apart_by_their_key() -> None:
+    """In walks, in rounds and in lookups: no bytes of theirs are compared."""
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> Any:
+        numbers = (states[:, 0].astype(np.int64) + actions + rng.integers(2, size=len(actions))) % 3
+        return numbers.astype(object)[:, None], (numbers == 0).astype(np.float64), np.zeros(len(actions), np.bool_)
+
+    root = np.array([0], dtype=object)
+    model = sp.VectorModel(step, actions=2, discount=0.5, reward_range=(0.0, 1.0), initial_state=root)
+    search = begun(OTGapE(sp.HardMax(), 0.0, key=lambda state: int(state[0])), model, state=root)
+    search.explore(0.0, 50, MANY)
+    search.sample_pairs(np.arange(4), np.full(4, 30), (0, 1), alone(search))
+    assert search.count == 3
+    assert search.graph.pairs["count"].sum() == search.oracle.calls == 50 + 120
+    assert sorted(search.numbers(np.array([[0], [1], [2]], dtype=object))) == [0, 1, 2]

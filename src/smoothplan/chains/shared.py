@@ -110,9 +110,9 @@ class SharedReference:
         numbers = self.explorer.numbers(self._known(states))
         if self._estimated != self.calls or len(self._q) != self.states:
             self._estimate()
-        table = np.clip(self._q, *self._intervals())
-        unknown = np.full((1, self._actions), self._guess)
-        return np.asarray(np.concatenate([table, unknown])[numbers])  # −1 is the last row
+        graph, columns = self.explorer.graph, numbers[:, None] * self._actions + np.arange(self._actions)
+        known = np.clip(self._q[numbers], graph.q_low[columns], graph.q_high[columns])
+        return np.where(numbers[:, None] >= 0, known, self._guess)
 
     def error_range(self, states: States) -> Floats:
         """Bounds on range(Q̂ − Q) = max_a − min_a at states, [n]. All hold at once, with probability 1 − δ."""

@@ -1,9 +1,11 @@
 """The explorer: owns a graph and extends it by simulator calls, on a table or on any simulator with keys of states.
 
-Walks sample one pair after the other. Rounds sample many pairs at once, in chunks that any worker may draw.
+Walks of a search sample one pair after the other, those of a survey of a simulator a batch of pairs. Rounds sample many
+pairs at once, in chunks that any worker may draw.
 """
 
 import ctypes
+import math
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import partial
@@ -128,14 +130,23 @@ class PairSampler:
         """Calls the simulator `counts` [p] times at the pairs of states [p, ...] and actions [p]."""
         rows = np.repeat(np.arange(len(counts)), counts)
         found = oracle.sample(states[rows], actions[rows])
-        # Outcomes as words, [n, w]: pair and end, then the bytes of the next state; the two zeros are one.
-        flat = np.ascontiguousarray(found.next_states.reshape(len(rows), -1))
-        data = (flat + 0.0 if flat.dtype.kind == "f" else flat).view(np.uint8).reshape(len(rows), -1)
-        words = np.zeros((len(rows), 1 + -(-data.shape[1] // 8)), dtype=np.uint64)
-        words[:, 0] = 2 * rows + found.terminals
-        words.view(np.uint8)[:, 8 : 8 + data.shape[1]] = data
-        groups, first = _grouped(words)
+        groups, first = grouped(2 * rows + found.terminals, found.next_states)
         return Sampled(found.next_states[first], groups, found.rewards, found.terminals[first])
+
+
+def grouped(labels: Ints, states: States) -> tuple[Ints, Ints]:
+    """Groups rows with equal labels [n] and states [n, ...]: the group of each [n], and the first row of each group.
+
+    The two zeros are one. States of objects, whose bytes are addresses, are all taken to differ.
+    """
+    if states.dtype.hasobject:
+        return np.arange(len(labels)), np.arange(len(labels))
+    width = states.itemsize * math.prod(states.shape[1:])  # in bytes
+    data = np.ascontiguousarray(states + 0.0 if states.dtype.kind == "f" else states).reshape(-1).view(np.uint8)
+    words = np.zeros((len(labels), 1 + -(-width // 8)), dtype=np.uint64)
+    words[:, 0] = labels
+    words.view(np.uint8)[:, 8 : 8 + width] = data.reshape(len(labels), width)
+    return _grouped(words)
 
 
 @partial(compiled, allocates=True)
@@ -272,7 +283,20 @@ class Explorer:
         Walks follow q, estimates of the action values of the first n discovered states, [n, K], read-only. At most
         `until` simulator calls are made in all; fewer if nothing is left to learn.
         """
-        self._proceed(q, start=start, until=until)
+        if self._index is None:
+            self._proceed(q, start=start, until=until)
+            return
+        self._index.forget(self.count)  # the states of an interrupted call
+        while (calls := self.oracle.calls) < until:
+            planned, most = np.zeros(self.count * self.rules.actions, np.int64), max(1, calls // walks.WALKING.batch)
+            request = q, start, min(most, until - calls), planned
+            if not walks.plan_survey(self.graph, self.rules, *request, self.work.stream):
+                return
+            entries = np.flatnonzero(planned)
+            (numbers, actions), counts = np.divmod(entries, self.rules.actions), planned[entries]
+            states = np.stack([self.state(number) for number in numbers])
+            sampled = PairSampler().pairs(self.oracle, None, states, actions, counts)
+            self._record_sampled(np.repeat(entries, counts), sampled)
 
     def _proceed(self, q: Floats | None, **request: float) -> bool:
         """Select, sample, absorb: all in compiled code on a table; otherwise the samples are made here.
@@ -376,15 +400,19 @@ class Explorer:
         for chunk, (sampled, *_) in draw(chunks()):
             pairs = pieces.pop(chunk.number)
             charge(len(pairs))
-            keys = self.keys(sampled.states, sampled.terminals)
-            # Equal outcomes are recorded together if their rewards agree.
-            first = np.zeros(len(keys), dtype=np.int64)
-            first[sampled.groups[::-1]] = np.arange(len(pairs))[::-1]
-            rewards = sampled.rewards[first]
-            if np.array_equal(rewards[sampled.groups], sampled.rewards):
-                self.record(pairs[first], keys, rewards, np.bincount(sampled.groups, minlength=len(keys)))
-            else:
-                self.record(pairs, keys[sampled.groups], sampled.rewards, np.ones(len(pairs), dtype=np.int64))
+            self._record_sampled(pairs, sampled)
+
+    def _record_sampled(self, pairs: Ints, sampled: Sampled) -> None:
+        """Records the outcomes of calls at pairs [n], in ascending order."""
+        keys = self.keys(sampled.states, sampled.terminals)
+        # Equal outcomes are recorded together if their rewards agree.
+        first = np.zeros(len(keys), dtype=np.int64)
+        first[sampled.groups[::-1]] = np.arange(len(pairs))[::-1]
+        rewards = sampled.rewards[first]
+        if np.array_equal(rewards[sampled.groups], sampled.rewards):
+            self.record(pairs[first], keys, rewards, np.bincount(sampled.groups, minlength=len(keys)))
+        else:
+            self.record(pairs, keys[sampled.groups], sampled.rewards, np.ones(len(pairs), dtype=np.int64))
 
     def record(self, entries: Ints, keys: Ints, rewards: Floats, times: Ints) -> None:
         """Records outcomes [n], each as often as `times` [n] says; those of a pair must be consecutive.
@@ -435,7 +463,8 @@ class Explorer:
     def numbers(self, states: States) -> Ints:
         """The numbers of states [n, ...], −1 for one that was not discovered, [n]."""
         if self._index is not None:
-            return np.array([self._index.find(state) for state in states], dtype=np.int64)
+            groups, first = grouped(np.zeros(len(states), dtype=np.int64), states)
+            return np.array([self._index.find(states[row]) for row in first], dtype=np.int64)[groups]
         assert self.table is not None
         result = np.full(self.table.states, -1)
         result[self.graph.keys[: self.count]] = np.arange(self.count)

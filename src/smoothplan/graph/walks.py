@@ -4,7 +4,8 @@
 A focused walk follows the empirical model, which costs nothing, and chooses the pair on its way whose own uncertainty
 matters most. A trajectory follows the simulator and samples every pair on its way. If states recur, a focused walk may
 prefer a pair that is expensive to sample again; so repeated samples are insured by trajectories. A survey samples for
-estimates instead of proofs: its walk follows estimates of the action values, with some random actions.
+estimates instead of proofs: its walk follows estimates of the action values, with some random actions. In a survey of a
+simulator, walks plan a batch of samples for one call of `step`.
 
 *Sample*: compiled code draws from a table; otherwise `proceed` returns, and its caller asks the simulator.
 
@@ -46,6 +47,7 @@ class WalkTuning(NamedTuple):
     # Surveys.
     explore_rate: float = 0.2  # the probability of a random action
     far: float = 0.05  # a survey's walk ends once its discount is below this
+    batch: int = 128  # a survey of a simulator samples a batch of one in this many of the calls made before
 
 
 WALKING = WalkTuning()
@@ -149,12 +151,12 @@ def _focused_walk(graph: Graph, rules: Rules, work: Workspace, loop: NDArray[np.
 
 
 @partial(compiled, inner=True)
-def _exploring_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: Stream) -> int:
+def _exploring_walk(graph: Graph, rules: Rules, q: Floats, planned: Ints, start: int, stream: Stream) -> int:
     """The pair to sample on a walk from a state: its entry, or −1 if all that was met is known for certain.
 
-    It is a pair that was never sampled, or the one with the largest discount over the number of its samples. The
-    statistics must be pooled over stages. The walk follows the best action by q [n, K], which may lack the latest
-    states, and sometimes a random one.
+    It is a pair that was never sampled, or the one with the largest discount over the number of its samples. Samples
+    that are planned [n·K] count as made; the array may lack the latest pairs. The statistics must be pooled over
+    stages. The walk follows the best action by q [n, K], which may lack the latest states, and sometimes a random one.
     """
     certain = rules.bound == 1 and rules.kind != VARYING
     state, weight = start, 1.0
@@ -162,11 +164,12 @@ def _exploring_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: S
     for _ in range(WALKING.longest):
         # The action that was sampled least is a candidate.
         first = state * rules.actions
-        least = 0
-        for action in range(1, rules.actions):
-            if graph.pairs[first + action].count < graph.pairs[first + least].count:
-                least = action
-        count = graph.pairs[first + least].count
+        least, count = 0, np.int64(2**62)
+        for action in range(rules.actions):
+            entry = first + action
+            known = graph.pairs[entry].count + (planned[entry] if entry < len(planned) else 0)
+            if known < count:
+                least, count = action, known
         if count == 0:
             return first + least
         if not certain and weight / count > stake:
@@ -179,11 +182,30 @@ def _exploring_walk(graph: Graph, rules: Rules, q: Floats, start: int, stream: S
             for action in range(1, rules.actions):
                 if q[state, action] > q[state, best]:
                     best = action
+        if graph.pairs[first + best].count == 0:  # its samples are only planned
+            break
         state = seen_successor(graph, first + best, stream)
         weight *= rules.discount
         if state == ENDED or weight < WALKING.far:
             break
     return chosen
+
+
+@compiled
+def plan_survey(graph: Graph, rules: Rules, q: Floats, start: int, most: int, planned: Ints, stream: Stream) -> int:
+    """Fills `planned` [n·K], zeros, with samples that walks of a survey choose; returns their number, at most `most`.
+
+    There are fewer if many walks in a row find nothing to sample.
+    """
+    total = idle = 0
+    while total < most and idle < WALKING.idle:
+        entry = _exploring_walk(graph, rules, q, planned, start, stream)
+        idle = idle + 1 if entry < 0 else 0
+        if entry >= 0:
+            more = min(max(1, int(WALKING.growth * graph.pairs[entry].count)), most - total)
+            planned[entry] += more
+            total += more
+    return total
 
 
 @partial(compiled, inner=True)
@@ -194,7 +216,7 @@ def select(graph: Graph, rules: Rules, work: Workspace, loop: NDArray[np.void], 
     if q is not None:  # a survey
         if calls >= now.until or now.idle >= WALKING.idle:
             return PAUSED
-        entry = _exploring_walk(graph, rules, q, now.start, work.stream)
+        entry = _exploring_walk(graph, rules, q, graph.spent[:0], now.start, work.stream)
         now.count = 0
         if entry >= 0:
             now.state, now.stage, now.sampled, now.entry = entry // rules.actions, 0, entry % rules.actions, entry

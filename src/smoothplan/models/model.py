@@ -389,6 +389,11 @@ class Oracle:
         self.rng.bit_generator.state = streams.generator_from(arrays["generator"]).bit_generator.state
 
 
+# Annotations of functions inside `checked_step` are evaluated at every call: those that take long are named here.
+_Row = int | None
+_Rows = NDArray[np.bool_] | None
+
+
 def checked_step(
     model: GenerativeModel,
     states: States,
@@ -407,7 +412,7 @@ def checked_step(
         watching(states, actions, rng)
     before: Any = rng.bit_generator.state
 
-    def failed_call(row: int | None) -> Call:
+    def failed_call(row: _Row) -> Call:
         rng.bit_generator.state = before
         return Call(states.copy(), actions.copy(), streams.generator_words(rng), *origin, row).narrowed(model)
 
@@ -433,7 +438,7 @@ def checked_step(
             text += _scalar_hint(model)
         raise SimulatorError(f"{text} ({call.place()})", call) from cause
 
-    def wrong(text: str, rows: NDArray[np.bool_] | None = None) -> SimulatorError:
+    def wrong(text: str, rows: _Rows = None) -> SimulatorError:
         row = None if rows is None else int(np.argmax(rows))
         call = failed_call(row)
         outcome = "" if row is None else f", reward {rewards[row]!s}, next state {next_states[row].tolist()}"
