@@ -236,6 +236,7 @@ class FittedReference:
         """Estimates, [n, K]; the middle of what is possible before the first fit."""
         return self._q(self._fit, np.asarray(states))
 
+    @in_one_thread
     def _q(self, fit: Fit | None, states: States) -> Floats:
         points = as_points(states, self._root)
         if fit is None:
@@ -328,6 +329,7 @@ class FittedReference:
         finally:  # transitions are kept even if an error or a stop ends the walks
             self._data = _Data._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
 
+    @in_one_thread
     def _refit(self) -> None:
         """Fits Q̂ to the transitions in several ways, unless there is nothing to fit: then walks continue at random."""
         # Of the visited states the newest three quarters. What poor policies reach is far from what matters, and costs

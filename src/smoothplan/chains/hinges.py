@@ -1,7 +1,9 @@
 """Piecewise linear functions of states, and of states and actions together: what references are fitted with."""
 
-from contextlib import ContextDecorator
-from typing import NamedTuple
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import wraps
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +12,35 @@ from threadpoolctl import ThreadpoolController
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 Features = NDArray[np.float32]
 """[n, p]; single precision halves the time, and its rounding is far below the noise of simulated targets."""
 
-# The number of threads would decide how sums are rounded. And on a busy machine threads wait for each other: two took
-# up to ten times as long as one.
-in_one_thread: ContextDecorator = ThreadpoolController().wrap(limits=1, user_api="blas")
+_limited = ContextVar("_limited", default=False)
+_libraries = ThreadpoolController()
+
+
+def in_one_thread(function: Callable[P, R]) -> Callable[P, R]:
+    """Limits linear algebra to one thread; within another such function, that is done already.
+
+    The number of threads would decide how sums are rounded. And on a busy machine threads wait for each other: two took
+    up to ten times as long as one.
+    """
+
+    @wraps(function)
+    def limited(*args: P.args, **kwargs: P.kwargs) -> R:
+        if _limited.get():
+            return function(*args, **kwargs)
+        token = _limited.set(True)
+        try:
+            with _libraries.limit(limits=1, user_api="blas"):
+                return function(*args, **kwargs)
+        finally:
+            _limited.reset(token)
+
+    return limited
 
 
 class Hinges(NamedTuple):
