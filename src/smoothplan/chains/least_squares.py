@@ -8,7 +8,7 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.chains.hinges import ActionHinges, Features, Hinges, in_one_thread
-from smoothplan.chains.reference import as_points, numeric_start, same_kind
+from smoothplan.chains.reference import as_points, numeric_start
 from smoothplan.chains.walkers import Span, Walkers
 from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.theory.backups import HardMax
@@ -75,16 +75,13 @@ class LeastSquaresReference:
             return np.zeros((len(points), self._model.actions))
         return self._function.q(points, self._weights)
 
-    def improve(self, calls: int, state: Any = None) -> None:
+    def improve(self, calls: int) -> None:
         """Makes that many more simulator calls.
 
-        Args:
-            calls: how many.
-            state: the start of walks; by default they continue, and start again at the root.
+        Walks continue, and start again at the root. There is no choice of a state: an agent that decides with few calls
+        would fit anew to the last few walks, and lose a policy that has proved itself.
         """
         until = self.calls + arguments.whole("calls", calls)
-        if state is not None:
-            self._walkers.restart(same_kind(state, self._root))
         walkers = int(np.clip(np.sqrt(self._seen + calls) / 4.0, LEAST_WALKERS, MOST_WALKERS))
         while (left := until - self.calls) > 0:
             goal = max(FIRST_FIT, int(GROWTH * self._fitted_at)) - self._seen  # transitions until the next fit
