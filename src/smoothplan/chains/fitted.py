@@ -253,7 +253,9 @@ class FittedReference:
             state: the start of walks; by default they continue, and start again at the root.
         """
         until = self.calls + arguments.whole("calls", calls)
-        if state is not None:
+        if state is None:
+            self._walkers.start = self._root
+        else:
             self._walkers.restart(same_kind(state, self._root))
         start = self._walkers.start
         least = self._model.actions
