@@ -1,9 +1,8 @@
 """Piecewise linear functions of states, and of states and actions together: what references are fitted with."""
 
-from collections.abc import Callable
-from contextvars import ContextVar
-from functools import wraps
-from typing import NamedTuple, ParamSpec, TypeVar
+import threading
+from contextlib import ContextDecorator, ExitStack
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,35 +11,35 @@ from threadpoolctl import ThreadpoolController
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 Features = NDArray[np.float32]
 """[n, p]; single precision halves the time, and its rounding is far below the noise of simulated targets."""
 
-_limited = ContextVar("_limited", default=False)
-_libraries = ThreadpoolController()
 
-
-def in_one_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """Limits linear algebra to one thread; within another such function, that is done already.
+class _OneThread(ContextDecorator):
+    """Limits linear algebra to one thread, as long as any thread of this process is within it.
 
     The number of threads would decide how sums are rounded. And on a busy machine threads wait for each other: two took
     up to ten times as long as one.
     """
 
-    @wraps(function)
-    def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-        if _limited.get():
-            return function(*args, **kwargs)
-        token = _limited.set(True)
-        try:
-            with _libraries.limit(limits=1, user_api="blas"):
-                return function(*args, **kwargs)
-        finally:
-            _limited.reset(token)
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+        self._libraries, self._limit = ThreadpoolController(), ExitStack()
 
-    return limited
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._limit.enter_context(self._libraries.limit(limits=1, user_api="blas"))
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._limit.close()
+
+
+in_one_thread = _OneThread()
 
 
 class Hinges(NamedTuple):
