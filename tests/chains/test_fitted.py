@@ -1,6 +1,7 @@
 """Fitted references: agreement with exact solutions, what they ask of a simulator, accounts, bits."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.chains import fitted
 from smoothplan.chains.fitted import HingeRidge
+from smoothplan.chains.hinges import in_one_thread
 from smoothplan.chains.reference import Improvable
 from smoothplan.models.model import States
 from smoothplan.theory.backups import Backup
@@ -32,6 +34,22 @@ def test_bits_do_not_depend_on_the_threads_of_linear_algebra() -> None:
             found.append((ridge._gram, weights, ridge.function.predict(ridge._fitted, weights), *values))
     for one, two in zip(*found, strict=True):
         np.testing.assert_array_equal(one, two)
+
+
+def test_linear_algebra_has_one_thread_until_the_last_caller_leaves() -> None:
+    def threads() -> list[int]:
+        return [library.num_threads for library in in_one_thread._libraries]
+
+    with ThreadPoolExecutor(1) as other:
+        # A thread that is alive, as those of Dask are, has set the number before, and controls it.
+        other.submit(threadpool_limits, 2, "blas").result()
+        usual = threads()
+        with in_one_thread:
+            assert set(threads()) == {1}
+            other.submit(in_one_thread.__enter__).result()
+        assert set(threads()) == {1}  # for the other thread is still within
+        other.submit(in_one_thread.__exit__).result()
+        assert threads() == usual
 
 
 def corridor(kind: type = float, discount: float = 0.9) -> sp.VectorModel:

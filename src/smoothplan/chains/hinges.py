@@ -1,12 +1,12 @@
 """Piecewise linear functions of states, and of states and actions together: what references are fitted with."""
 
 import threading
-from contextlib import ContextDecorator, ExitStack
-from typing import NamedTuple
+from contextlib import ContextDecorator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
@@ -24,19 +24,29 @@ class _OneThread(ContextDecorator):
 
     def __init__(self) -> None:
         self._lock, self._inside = threading.Lock(), 0
-        self._libraries, self._limit = ThreadpoolController(), ExitStack()
+        self._libraries: list[Any] = ThreadpoolController().select(user_api="blas").lib_controllers
+        self._usual: list[int] = []
 
     def __enter__(self) -> None:
         with self._lock:
             if self._inside == 0:
-                self._limit.enter_context(self._libraries.limit(limits=1, user_api="blas"))
+                self._usual = [library.num_threads for library in self._libraries]
+                self._set([1] * len(self._libraries))
             self._inside += 1
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._inside -= 1
             if self._inside == 0:
-                self._limit.close()
+                self._set(self._usual)
+
+    def _set(self, numbers: list[int]) -> None:
+        """Sets numbers of threads, even if another thread, such as one of Dask, had set them before."""
+        clear: Any = getattr(OpenBLASController, "clear_controlling_thread", lambda **_: None)
+        clear(force=True)
+        for library, number in zip(self._libraries, numbers, strict=True):
+            library.set_num_threads(number)
+        clear(force=True)
 
 
 in_one_thread = _OneThread()
