@@ -157,8 +157,7 @@ class _System:
         self.function, self._features = function, function.features(points, chosen)
         penalties = np.full(self._features.shape[1], FREE)
         penalties[0], penalties[points.shape[1] + 2 : -len(function.counts)] = 1e-6, PENALTY
-        self._penalties = np.diag(penalties)
-        self._gram = (self._features.T @ self._features).astype(np.float64) + self._penalties
+        self._gram = (self._features.T @ self._features).astype(np.float64) + np.diag(penalties)
 
     def error(self, targets: Floats) -> float:
         """The mean squared error of targets [n], each predicted by a fit to the others."""

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import working_time
 from smoothplan.base.records import Arrays, Readable
+from smoothplan.base.streams import Role
 from smoothplan.chains.batched import values_of
 from smoothplan.chains.fitted import FEW_DIMENSIONS, FittedReference
 from smoothplan.chains.grid import MOST_DIMENSIONS, GridReference
@@ -169,8 +170,14 @@ class PolicySearch:
     ) -> None:
         self._model, self._delta = model, delta
         self._given, self._rule = reference, rule
-        self._oracles = {role: Oracle(model, seed, role=role) for role in ("reference", "walk", "contest")}
-        self._fits, self._singles = (Oracle(model, seed, number, role="reference") for number in (1, 2))
+        roles: dict[str, tuple[int, Role]] = {
+            "table": (0, "reference"),
+            "fit": (1, "reference"),
+            "singles": (2, "reference"),
+            "walk": (0, "walk"),
+            "contest": (0, "contest"),
+        }
+        self._oracles = {name: Oracle(model, seed, number, role) for name, (number, role) in roles.items()}
         self.reference: Any = reference
         self.table: SharedReference | None = None
         self.compared = ""
@@ -183,12 +190,7 @@ class PolicySearch:
     @property
     def calls(self) -> int:
         """Simulator calls made, exact even if an error or a stop has ended them."""
-        return (
-            self._given_calls
-            + self._fits.calls
-            + self._singles.calls
-            + sum(oracle.calls for oracle in self._oracles.values())
-        )
+        return self._given_calls + sum(oracle.calls for oracle in self._oracles.values())
 
     @property
     def made(self) -> bool:
@@ -260,13 +262,13 @@ class PolicySearch:
         if LEARNT[kind] is GridReference:
             assert isinstance(self._model, JitModel)
             centred = replace(self._model, initial_state=self._start)
-            learner: Any = GridReference.build(centred, HardMax(), oracle=self._fits, saved=arrays)
+            learner: Any = GridReference.build(centred, HardMax(), oracle=self._oracles["fit"], saved=arrays)
         else:
             made: Any = LEARNT[kind]
             if made is LeastSquaresReference:
-                learner = made(self._model, root=self._start, oracle=self._singles)
+                learner = made(self._model, root=self._start, oracle=self._oracles["singles"])
             else:
-                learner = made(self._model, HardMax(), root=self._start, oracle=self._fits)
+                learner = made(self._model, HardMax(), root=self._start, oracle=self._oracles["fit"])
             learner.restore(arrays)
         self.reference, self._made = learner, True
         if follows >= 0:
@@ -314,7 +316,7 @@ class PolicySearch:
             learnt_by = 1.0 - share - after
             if recurs:
                 self.table = SharedReference(
-                    model, HardMax(), root=state, delta=self._delta, oracle=self._oracles["reference"]
+                    model, HardMax(), root=state, delta=self._delta, oracle=self._oracles["table"]
                 )
                 self.reference = self.reference or self.table
                 learnt["a table of the states met"] = self.table
@@ -323,7 +325,7 @@ class PolicySearch:
                     return
                 spend(self.table.improve, lambda: self.calls, **self._first(budget, learnt_by if labels else 0.4))
             if small:
-                singles = LeastSquaresReference(model, root=state, oracle=self._singles)
+                singles = LeastSquaresReference(model, root=state, oracle=self._oracles["singles"])
                 learnt["a least-squares fit"] = singles
                 self.reference = self.reference or singles
                 spend(
@@ -370,12 +372,12 @@ class PolicySearch:
         ):
             try:
                 centred = replace(model, initial_state=state)
-                learnt["a grid"] = GridReference.build(centred, HardMax(), max_calls=calls, oracle=self._fits)
+                learnt["a grid"] = GridReference.build(centred, HardMax(), max_calls=calls, oracle=self._oracles["fit"])
                 self.reference = self.reference or learnt["a grid"]
                 return
             except (TooFewCallsError, SimulatorError) as error:  # the simulator may not know all states of a box
-                calls, doubt = max(1, calls - self._fits.calls), f"no grid could be made: {error}"
-        fitted = FittedReference(model, HardMax(), root=state, oracle=self._fits)
+                calls, doubt = max(1, calls - self._oracles["fit"].calls), f"no grid could be made: {error}"
+        fitted = FittedReference(model, HardMax(), root=state, oracle=self._oracles["fit"])
         fitted.why = doubt
         learnt["a fit"] = fitted
         self.reference = self.reference or fitted
