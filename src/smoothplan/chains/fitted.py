@@ -257,7 +257,6 @@ class FittedReference:
             self._walkers.start = self._root
         else:
             self._walkers.restart(same_kind(state, self._root))
-        start = self._walkers.start
         least = self._model.actions
         if self.states == 0:
             self._scout(calls)
@@ -274,10 +273,10 @@ class FittedReference:
                 if not final:
                     self._refit()
                     trial = int(TRIAL_SHARE * price * (self.states - self._tried_at))
-                    self._try(start, min(trial, later - self.calls))
+                    self._try(min(trial, later - self.calls))
         if refits:
             self._refit()
-            self._try(start, until - self.calls)
+            self._try(until - self.calls)
         if until - self.calls >= least:
             self._visit(until, until)
         self._fits = [] if self._fit is None else [self._fit]
@@ -384,7 +383,7 @@ class FittedReference:
             fits.insert(0, fits.pop(self._usual))  # the kind that won last
         return fits
 
-    def _try(self, start: States, calls: int) -> None:
+    def _try(self, calls: int) -> None:
         """Takes whichever of the latest fits earns most from the start of walks and from visited states.
 
         With too few calls for that, nothing changes.
@@ -394,7 +393,7 @@ class FittedReference:
             return
 
         def starts(rows: int) -> States:
-            found = np.repeat(start[None].astype(self._root.dtype), rows, axis=0)
+            found = np.repeat(self._walkers.start[None].astype(self._root.dtype), rows, axis=0)
             found[: rows // 2] = self._data.states[self._oracle.rng.integers(len(self._data.states), size=rows // 2)]
             return found
 
