@@ -138,6 +138,23 @@ def test_a_tiny_budget_says_so_first(name: str) -> None:
     assert (found.regret, found.certified) == (math.inf, False)
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.float64])
+def test_an_end_that_no_walk_has_met_is_warned_of(kind: Any) -> None:
+    def corridor(length: int) -> sp.VectorModel:
+        def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats, Any]:
+            moved = np.clip(states[:, 0] + actions - 1, 0, length)
+            return moved[:, None], np.full(len(states), -1.0), moved == length
+
+        start = np.zeros(1, dtype=kind)
+        return sp.VectorModel(step, actions=3, discount=0.95, reward_range=(-1, 0), initial_state=start)
+
+    for calls in (2_000, 20_000):
+        (far,) = sp.decide(corridor(60), calls=calls).warnings
+        assert re.match("the reference has learnt nothing|all returns are alike, -20", far)
+    near = sp.decide(corridor(4), calls=2_000)
+    assert (near.action, near.warnings) == (2, ())
+
+
 def test_a_reference_that_lies_is_found_out() -> None:
     lying = sp.decide(plane(), calls=5_000, reference=critic(4.0, 4.9, 4.5))
     assert any("the reference is poor: it claims 4.9" in note for note in lying.notes)

@@ -36,6 +36,7 @@ FIRST_LOOK = (
 )
 WORTH_TELLING = 0.02  # a loss, as a share of the span of all actions, that a reader would act on
 DOUBT = 0.2  # the chance of such a loss that a warning tells
+ALIKE = 1e-4  # returns that differ by a smaller share of their size are alike: a table solves for its values to 1e-5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -396,6 +397,13 @@ class DecisionRun:
             )
         if counts[action] < race.enough:
             yield f"{limit} sufficed for only {counts[action]} returns of every action: the estimates are rough"
+            return
+        returns = race.samples[~np.isnan(race.samples)]
+        if race.cut_weight > 0.0 and np.ptp(returns) <= ALIKE * np.abs(returns).max():
+            yield (
+                f"all returns are alike, {means[action]:.4g}: what tells the actions apart was not met within {limit}, "
+                "so the action is arbitrary"
+            )
             return
         worth = WORTH_TELLING * float(np.ptp(means))
         rivals = [rival for rival in range(len(names)) if rival != action]
