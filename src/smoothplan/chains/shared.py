@@ -1,13 +1,15 @@
 """A reference with a memory: estimates of every state that was discovered, shared by all paths that lead to it."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smoothplan.base import arguments
-from smoothplan.base.arguments import Floats
+from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.streams import CALLS
+from smoothplan.chains.hinges import in_one_thread
 from smoothplan.chains.reference import FiniteModel, iterate, numbered, reason, start_of
 from smoothplan.graph.explorer import Explorer, Key
 from smoothplan.graph.graph import BY_OUTCOME, VARYING, rules_of
@@ -15,6 +17,22 @@ from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.models.tabular import TabularModel
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, is_mixture
+
+MOST_STATES = 1_000
+"""States of an empirical model whose errors are computed: the time grows with their cube."""
+
+
+LEAST_SAMPLES = 100
+"""Of the pairs that matter, on average, for standard errors. With 20 to 60 they were too small, chosen on epidemics."""
+
+
+class Claims(NamedTuple):
+    """Action values at a state by an empirical model, with standard errors."""
+
+    q: Floats  # [K]
+    errors: Floats  # [K]
+    apart: Floats  # of the difference between two actions, [K, K]
+    missed: Floats  # the part of these that outcomes account for which were never seen, [K, K]
 
 
 class SharedReference:
@@ -129,6 +147,43 @@ class SharedReference:
         low, high = np.concatenate([self._intervals(), anything], axis=1)[:, numbers]
         return _largest_range(self.q(states), low, high)
 
+    @in_one_thread
+    def claims(self, state: Any) -> "Claims | None":
+        """Action values at a state with standard errors, if all pairs that matter there have many samples.
+
+        A pair p with n samples errs by the noise of its outcomes, and by an outcome of probability 1/n that it may have
+        missed. To first order an action value errs by the sum of these, each weighted by the discounted visits of p
+        under the best actions of Q̂. None if that order may not suffice: the harmonic mean of samples, over visits, is
+        below `LEAST_SAMPLES`; or if there are more than `MOST_STATES` states.
+        """
+        (root,) = self.explorer.numbers(self._known(np.asarray(state)[None], may_end=False))
+        actions, count = self._actions, self.states
+        if root < 0 or count > MOST_STATES or self.calls < LEAST_SAMPLES * actions:
+            return None
+        q = self.q(np.asarray(state)[None])[0]
+        model, (_, variances, widths) = self._empirical(self._guess), self._reward_moments()
+        discount, samples = model.discount, self.explorer.graph.pairs["count"][: count * actions]
+        # Discounted visits of all pairs, after each action at the state.
+        following, first = np.zeros((count, count)), np.zeros((actions, count))
+        taken, own = np.arange(count) * actions + self._q.argmax(axis=1), root * actions + np.arange(actions)
+        np.add.at(following, (np.arange(count)[:, None], model.successors[taken]), model.chances[taken])
+        np.add.at(first, (np.arange(actions)[:, None], model.successors[own]), model.chances[own])
+        visits = np.zeros((actions, count * actions))
+        visits[:, taken] = np.linalg.solve((np.eye(count) - discount * following).T, discount * first.T).T
+        visits[np.arange(actions), own] += 1.0
+        many = np.maximum(samples, 1)
+        if visits.sum() < LEAST_SAMPLES * (visits / many).sum():
+            return None
+        ahead = self._values[model.successors]
+        mean = (model.chances * ahead).sum(axis=1)
+        spread = np.sqrt(np.maximum((model.chances * ahead**2).sum(axis=1) - mean**2, 0.0))
+        # An outcome that was missed may be as far from the mean as any that was seen, of whatever pair.
+        surprise = widths + discount * np.abs(ahead - mean[:, None]).max(axis=1, where=model.chances > 0.0, initial=0.0)
+        missed = np.where(samples > 0, surprise.max() / many, np.ptp(self._q)) ** 2
+        noise = (np.sqrt(variances) + discount * spread) ** 2 / many + missed
+        apart = (visits[:, None] - visits) ** 2
+        return Claims(q, np.sqrt(visits**2 @ noise), np.sqrt(apart @ noise), np.sqrt(apart @ missed))
+
     def saved(self) -> Arrays:
         """Its state as named arrays, for `restore`."""
         return self.explorer.saved() | {
@@ -175,31 +230,21 @@ class SharedReference:
                 return
         self._values, self._q = self._iterated(self._values, self._guess, accuracy)
 
-    def _iterated(
-        self, start: Floats, unsampled: float, accuracy: float, optimistic: bool = False
-    ) -> tuple[Floats, Floats]:
-        """Values [N] and action values [N, K] of the empirical model; pairs never sampled have the given value.
+    def _empirical(self, unsampled: float, optimistic: bool = False) -> FiniteModel:
+        """The empirical model, in which pairs that were never sampled have the given value.
 
         If optimistic, outcomes that a pair with n samples may still have weigh 1/(1 + n²).
         """
         graph, rules, states = self.explorer.graph, self.explorer.rules, self.states
-        pairs = graph.pairs[: states * self._actions]
-        samples, seen = np.maximum(pairs["count"], 1), pairs["seen"]
-        columns = np.arange(max(int(seen.max(initial=1)), 1))
-        places = columns < seen[:, None]  # outcomes fill the first places of a row
-        outcomes = (pairs["start"][:, None] + columns)[places]
-        means = pairs["reward_low"]
-        if rules.kind == VARYING:
-            means = rules.reward_low + rules.reward_width * pairs["total"] / samples
-        elif rules.kind == BY_OUTCOME:
-            rewards = graph.rewards[outcomes] * graph.hits[outcomes]
-            means = np.bincount(np.repeat(np.arange(len(pairs)), seen), rewards, len(pairs)) / samples
-        incomplete = (seen < rules.bound) & (pairs["count"] > 0) & optimistic
+        pairs, places, outcomes = self._outcomes()
+        samples = np.maximum(pairs["count"], 1)
+        incomplete = (pairs["seen"] < rules.bound) & (pairs["count"] > 0) & optimistic
         doubt = np.where(incomplete, 1.0 / (1.0 + samples**2.0), 0.0)
         successors, hits = np.full(places.shape, -1, dtype=np.int64), np.zeros(places.shape)
         successors[places], hits[places] = graph.successors[outcomes], graph.hits[outcomes]
-        model = FiniteModel(
-            rewards=np.where(pairs["count"] > 0, (1.0 - doubt) * means + doubt * unsampled, unsampled),
+        means = (1.0 - doubt) * self._reward_moments()[0] + doubt * unsampled
+        return FiniteModel(
+            rewards=np.where(pairs["count"] > 0, means, unsampled),
             # The end of an episode, or an empty place, has a negative number.
             chances=np.where(successors >= 0, hits * ((1.0 - doubt) / samples)[:, None], 0.0),
             successors=np.maximum(successors, 0),
@@ -207,6 +252,39 @@ class SharedReference:
             discount=rules.discount,
             soft=rules.soft,
         )
+
+    def _outcomes(self) -> tuple[NDArray[np.void], NDArray[np.bool_], Ints]:
+        """The statistics of all pairs [P], the places [P, B] that their outcomes fill, and the entries of these."""
+        pairs = self.explorer.graph.pairs[: self.states * self._actions]
+        columns = np.arange(max(int(pairs["seen"].max(initial=1)), 1))
+        places = columns < pairs["seen"][:, None]  # outcomes fill the first places of a row
+        return pairs, places, (pairs["start"][:, None] + columns)[places]
+
+    def _reward_moments(self) -> tuple[Floats, Floats, Floats]:
+        """Means, variances and widths of the rewards of all pairs, [P] each."""
+        graph, rules = self.explorer.graph, self.explorer.rules
+        pairs, _, outcomes = self._outcomes()
+        samples, none = np.maximum(pairs["count"], 1), np.zeros(len(pairs))
+        if rules.kind == VARYING:
+            means, squares = pairs["total"] / samples, pairs["squares"] / samples
+            widths = np.where(pairs["count"] > 0, pairs["most"] - pairs["least"], 0.0)
+            variances = np.maximum(squares - means**2, 0.0) * rules.reward_width**2
+            return rules.reward_low + rules.reward_width * means, variances, rules.reward_width * widths
+        if rules.kind == BY_OUTCOME:
+            owners, rewards, hits = np.repeat(np.arange(len(pairs)), pairs["seen"]), graph.rewards, graph.hits
+            sums = [np.bincount(owners, rewards[outcomes] ** n * hits[outcomes], len(pairs)) / samples for n in (1, 2)]
+            variances = np.maximum(sums[1] - sums[0] ** 2, 0.0)
+            ends = np.full((2, len(pairs)), [[np.inf], [-np.inf]])
+            np.minimum.at(ends[0], owners, rewards[outcomes])
+            np.maximum.at(ends[1], owners, rewards[outcomes])
+            return sums[0], variances, np.maximum(ends[1] - ends[0], 0.0)
+        return pairs["reward_low"], none, none
+
+    def _iterated(
+        self, start: Floats, unsampled: float, accuracy: float, optimistic: bool = False
+    ) -> tuple[Floats, Floats]:
+        """Values [N] and action values [N, K] of the empirical model; see there."""
+        model, states = self._empirical(unsampled, optimistic), self.states
         values, q = np.full(states, unsampled), np.empty((states, self._actions))
         values[: len(start)] = start
         known = None if self._compiled else np.asarray(self.explorer.states)

@@ -158,6 +158,8 @@ class PolicySearch:
         reference: its best actions are the policy; None until there is one.
         compared: what was compared, and who won by how much, in words; empty if there was nothing to compare.
         table: the reference on a graph of explored states, if states recur.
+        knows: whether that table is accurate at the state where the policy was made, by its own standard errors: then
+            there is nothing to compare.
     """
 
     def __init__(
@@ -180,7 +182,7 @@ class PolicySearch:
         self._oracles = {name: Oracle(model, seed, number, role) for name, (number, role) in roles.items()}
         self.reference: Any = reference
         self.table: SharedReference | None = None
-        self.compared = ""
+        self.compared, self.knows = "", False
         self._made, self._given_calls = reference is not None and rule is None, 0
         self._start: Any = None
         self.lasts = False  # whether it serves many decisions
@@ -324,6 +326,10 @@ class PolicySearch:
                     self.reference = self.table
                     return
                 spend(self.table.improve, lambda: self.calls, **self._first(budget, learnt_by if labels else 0.4))
+                if self._rule is None and self.table.claims(state) is not None:
+                    self.reference, self.knows = self.table, True
+                    spend(self.table.improve, lambda: self.calls, **budget.upto(1.0, self.calls))
+                    return
             if small:
                 singles = LeastSquaresReference(model, root=state, oracle=self._oracles["singles"])
                 learnt["a least-squares fit"] = singles

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from smoothplan.chains.batched import BatchedChains, QFunction, compiles, values
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.reference import Reference
 from smoothplan.chains.returns import PairedReturns, paired_returns, quantile
+from smoothplan.chains.shared import Claims
 from smoothplan.decide.policies import full_horizon
 from smoothplan.models.model import GenerativeModel, Oracle, States, is_deterministic
 from smoothplan.models.tabular import TabularModel
@@ -106,6 +107,7 @@ class Race:
             chains = BatchedChains(model, HardMax(), reference.grid, min(max(self.claim, low), high))
         self._engine = ReturnsEngine(model, reference.q, (low, high), chains)
         self._work = Work(self._engine, model, root.state, root.seed, kept=False, role="race")
+        self._table = None if self._exact else table_claims(reference, root.state)
         self.next_chunk, self.calls = first_chunk, 0
         self.enough = 1 if self._exact else LEAST
         self._begin()
@@ -297,9 +299,11 @@ class Race:
         offset, doubt = self._offset()
         correction = np.nansum(weights, axis=0) / many * offset
         tail = np.nansum(weights, axis=0) / many * (abs(offset) + doubt)
-        errors = np.sqrt(np.maximum(noise, self._floor(returns, counts, self._longest)) ** 2 + tail**2)
+        errors = np.sqrt(noise**2 + self._missed(returns) ** 2 + tail**2)
         errors[counts < (1 if self._exact else 2)] = np.inf
         means = np.where(counts == 0, self.claim, means + correction)
+        if self._table is not None:
+            means, errors = _combined((means, errors), (self._table.q, self._table.errors))
         return means, errors, counts
 
     def _offset(self) -> tuple[float, float]:
@@ -318,23 +322,38 @@ class Race:
         noise = float(sums.std(ddof=1)) / math.sqrt(len(sums)) if len(sums) > 1 else 0.0
         return float(sums.mean()) / weight, noise / weight
 
-    def _floor(self, returns: Floats, counts: Ints, steps: Ints) -> Floats:
-        """The least standard error of means of returns [n, K] that are all alike, 0 of others, [K].
+    def _missed(self, returns: Floats) -> Floats:
+        """What an outcome that was missed may add to the standard errors of the means of returns [n, K], [K].
 
-        With n of them an outcome of probability 1/n may have been missed, which may change a reward of every step.
+        Among n returns an outcome of probability 1/n may be missing. If all are alike, it may change a reward of every
+        step. Otherwise it counts as far as standard errors do not tell: beyond four standard deviations, and at most as
+        far as outcomes that were seen.
         """
         if self._exact or len(returns) == 0:
             return np.zeros(returns.shape[1])
         low, high = self._root.model.reward_range
-        spread = np.nanmax(np.where(np.isnan(returns), -np.inf, returns), axis=0) - np.nanmin(
-            np.where(np.isnan(returns), np.inf, returns), axis=0
-        )
-        return np.where(spread <= self._rounding, (high - low) * steps / np.maximum(counts, 1), 0.0)
+        known = ~np.isnan(returns)
+        counts = np.maximum(known.sum(axis=0), 1)
+        apart = np.where(known, returns - np.where(known, returns, 0.0).sum(axis=0) / counts, 0.0)
+        surprise = np.abs(apart).max() - 4.0 * math.sqrt((apart**2).sum() / max(known.sum(), 1))
+        alike = np.ptp(apart, axis=0) <= self._rounding
+        return np.asarray(np.where(alike, (high - low) * self._longest, max(surprise, 0.0)) / counts)
 
     def difference(self, one: int, other: int, early: bool = False) -> Difference:
         """How much better one action is than another, by the rows that have returns of both, late or early ones."""
         if one == other:
             return Difference(0.0, 0.0, int((~np.isnan(self._returns[:, one])).sum()))
+        found = self._by_returns(one, other, early)
+        if self._table is None:
+            return found
+        # Returns visit pairs less often than the table has sampled them: they have missed what it has missed.
+        returns = found.mean, math.hypot(found.error, self._table.missed[one, other])
+        table = self._table.q[one] - self._table.q[other], self._table.apart[one, other]
+        mean, error = _combined(returns, table)
+        return Difference(float(mean), float(error), found.rows)
+
+    def _by_returns(self, one: int, other: int, early: bool) -> Difference:
+        """The same, by returns alone."""
         returns, weights = (self._early, self._early_weights) if early else (self._returns, self._weights)
         both = returns[:, one] - returns[:, other]
         known = ~np.isnan(both)
@@ -344,8 +363,9 @@ class Race:
         if self._exact:
             return Difference(float(both.mean()), 0.0, count)
         noise = float(both.std(ddof=1)) / math.sqrt(count) * _small_sample(count)
-        steps = np.array([max(self._longest[one], self._longest[other])])
-        noise = max(noise, float(self._floor(both[:, None], np.array([count]), steps)[0]))
+        missed = float(self._missed(returns)[[one, other]].max())
+        if np.ptp(both) <= self._rounding:  # the same outcomes for both, and a missed one may be as far as they are
+            missed = max(missed, float(np.ptp(returns[known][:, [one, other]], axis=0).max()) / count)
         tail = 0.0
         weight = float(weights[known][:, [one, other]].mean())
         if not early and weight > 0.0:
@@ -357,7 +377,7 @@ class Race:
             # A slope of V̂ that is off stays off from mark to mark: half of what it contributes may be wrong.
             parts = self._tails[known]
             tail = max(tail, 0.5 * abs(float((parts[:, one] - parts[:, other]).mean())))
-        return Difference(float(both.mean()), math.hypot(noise, tail), count)
+        return Difference(float(both.mean()), math.hypot(noise, missed, tail), count)
 
     def choice(self) -> int:
         """The best active action by early estimates and a part of the correction by late ones.
@@ -370,6 +390,11 @@ class Race:
         """
         if len(self._early) < self.enough:
             return self.best
+        if self._table is not None:
+            found = [self.difference(action, self.best) for action in range(self._root.model.actions)]
+            ahead = int(np.argmax([each.mean for each in found]))
+            needed = 1.0 if self._delta is None else NormalDist().inv_cdf(1.0 - self._delta / max(len(found) - 1, 1))
+            return ahead if found[ahead].mean > needed * found[ahead].error else self.best
         left = self.active[[found.mean <= CLEAR * found.error + self._rounding for found in self._behind()]]
         early, late = self._early[:, left], self._late[:, left]
         corrections = _centred(late - early)
@@ -399,6 +424,21 @@ class Race:
         if self._exact or len(rows) < 2:
             return np.zeros(rows.shape[1])
         return np.asarray(rows.var(axis=0, ddof=1) / len(rows))
+
+
+def table_claims(reference: Any, state: Any) -> Claims | None:
+    """What a reference says of its own accuracy at a state; None if it does not."""
+    claims = getattr(reference, "claims", None)
+    found: Claims | None = None if claims is None else claims(state)
+    return found
+
+
+def _combined(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
+    """The mean of two independent estimates, each a mean and a standard error, weighted by accuracy; and its error."""
+    first, second = (np.maximum(np.asarray(error, dtype=np.float64), 1e-300) ** -2.0 for _, error in (one, other))
+    total = first + second
+    mean = np.where(first > 0.0, first * one[0], 0.0) + np.where(second > 0.0, second * other[0], 0.0)
+    return mean / total, total**-0.5
 
 
 def _centred(rows: Floats) -> Floats:
