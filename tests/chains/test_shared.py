@@ -197,3 +197,42 @@ HIDDEN = vectorised(small())
 def test_misuse_is_named(call: Callable[[], Any], complaint: str) -> None:
     with pytest.raises((ValueError, TypeError), match=complaint):
         call()
+
+
+# Standard errors
+
+
+def test_a_table_knows_its_own_accuracy() -> None:
+    """Of 80 differences about 1 is off by more than 2.58 standard errors; 9 have a probability of about 1e-7."""
+    model = sp.models.garnet(states=8, actions=3, branching=3, discount=0.9, seed=2, reward_kind="bernoulli")
+    rows, pairs = np.arange(8), np.arange(8 * 3).repeat(3)
+    moves = np.zeros((24, 8))
+    np.add.at(moves, (pairs, model.successors.reshape(-1)), model.probabilities.reshape(-1))
+    far, value_far, errors = [], [], []
+    for seed in range(40):
+        reference = sp.SharedReference(model, sp.HardMax(), seed=seed)
+        reference.improve(6_000)
+        found = reference.claims(0)
+        assert found is not None
+        policy = reference.q(rows).argmax(axis=1)
+        followed = moves.reshape(8, 3, 8)[rows, policy]
+        mean = (model.rewards.reshape(8, 3, -1) * model.probabilities.reshape(8, 3, -1)).sum(axis=2)
+        values = np.linalg.solve(np.eye(8) - 0.9 * followed, mean[rows, policy])
+        q = mean[0] + 0.9 * moves.reshape(8, 3, 8)[0] @ values
+        best, others = policy[0], np.flatnonzero(np.arange(3) != policy[0])
+        far += list(np.abs(found.q[others] - found.q[best] - q[others] + q[best]) / found.apart[others, best])
+        value_far.append(abs(found.q[best] - q[best]) / found.errors[best])
+        errors.append(found.errors[best])
+    for deviations in (np.array(far), np.array(value_far)):
+        assert np.count_nonzero(deviations > 2.58) <= 8
+        assert np.count_nonzero(3.0 * deviations > 2.58) > 8  # a third of the error would be noticed
+    assert max(errors) < 0.3
+
+
+def test_a_table_of_few_samples_does_not_know_its_accuracy() -> None:
+    reference = sp.SharedReference(sp.models.river_swim(discount=0.9), sp.HardMax())
+    assert reference.claims(0) is None
+    reference.improve(300)
+    assert reference.claims(0) is None
+    reference.improve(10_000)
+    assert reference.claims(0) is not None

@@ -142,6 +142,11 @@ def test_what_cannot_be_saved_or_loaded_is_named(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no arrays")
     with pytest.raises(ValueError, match=r"path must be a file that Agent.save has written, got .*text"):
         sp.Agent.load(tmp_path / "text", TABLE)
+    taught = sp.Agent(TABLE, calls=10, reference_calls=100)
+    taught.prepare()
+    taught.save(tmp_path / "table")
+    with pytest.raises(ValueError, match=r"with 3 actions and discount 0.8, got 3 actions and discount 0.9"):
+        sp.Agent.load(tmp_path / "table", sp.models.garnet(states=12, actions=3, branching=3, discount=0.9, seed=3))
 
 
 # Episodes

@@ -83,7 +83,9 @@ def test_a_wrong_rule_is_named(policy: Any, message: str) -> None:
 
 
 def test_a_table_competes_with_a_fit_and_the_method_says_who_won() -> None:
-    found = sp.decide(REPORTED_ON["machine"]().model(), calls=20_000)
+    found = sp.decide(REPORTED_ON["dispatch"]().model(), calls=20_000)
     assert "earned most of 6 policies, " in found.method
     assert "± " in found.method or "as much as" in found.method
+    accurate = sp.decide(REPORTED_ON["machine"]().model(), calls=20_000).method
+    assert "a table of 21 states is accurate here" in accurate
     assert "earned most" not in sp.decide(TABLE, 0, calls=500).method  # too few calls to compare

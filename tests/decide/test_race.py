@@ -101,10 +101,11 @@ def test_no_dominated_action_is_chosen() -> None:
 def test_chance_does_not_spoil_a_good_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reference of 50,000 calls on a lake; by exact action values, decisions around it lose next to nothing."""
     model = sp.models.frozen_lake(discount=0.99)
-    reference = sp.SharedReference(model, sp.HardMax())
-    reference.improve(50_000)
+    learnt = sp.SharedReference(model, sp.HardMax())
+    learnt.improve(50_000)
+    reference = sp.TabularReference(learnt.q(np.arange(model.states)))  # without the table's own standard errors
     q = sp.exact.solve(model, sp.HardMax(), 1e-9).q
-    own = reference.q(np.arange(model.states)).argmax(axis=1)
+    own = reference.table.argmax(axis=1)
 
     def lost() -> float:
         return sum(
@@ -119,6 +120,46 @@ def test_chance_does_not_spoil_a_good_table(monkeypatch: pytest.MonkeyPatch) -> 
     assert lost() <= 0.005
     monkeypatch.setattr(race, "quantile", lambda level, freedom: 0.0)  # any lead counts
     assert lost() > 0.03
+
+
+def test_a_certain_difference_has_a_small_error_and_no_warning() -> None:
+    """Action 1 does what action 0 does, and wastes 2."""
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        wear = np.where(actions == 2, 0.0, states[:, 0])
+        earned = 10.0 - wear - np.array([0.0, 2.0, 12.0])[actions]
+        return (wear + rng.gamma(2.0, 0.2, size=len(wear)))[:, None] % 10.0, earned
+
+    model = sp.VectorModel(step, actions=3, discount=0.9, reward_range=(-22, 10), terminates=False, initial_state=[1.0])
+    for calls in (2_000, 20_000):
+        found = sp.decide(model, calls=calls)
+        assert found.action == 0
+        assert abs(found.differences[1] + 2.0) <= 3.0 * found.difference_errors[1] < 3.0
+        assert found.warnings == ()
+
+
+def levee(declared: tuple[float, float] = (-310.0, 0.0)) -> sp.VectorModel:
+    """A levee wears; low ones may breach, which is rare and costs 300. Repair it a little, build it anew, or wait."""
+    breach = 0.0005 * 3.0 ** (6 - np.arange(7))
+
+    def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats]:
+        height, (luck, wear, flood) = states[:, 0], rng.random((3, len(states)))
+        built = np.where(actions == 2, 6, np.where((actions == 1) & (luck < 0.7), np.minimum(height + 1, 6), height))
+        lost = flood < breach[built]
+        after = np.where(lost, 3, np.maximum(built - (wear < 0.3), 0))
+        return after[:, None], -np.array([0.0, 1.0, 4.0])[actions] - 300.0 * lost
+
+    options: dict[str, Any] = {"reward_range": declared, "terminates": False, "initial_state": [2]}
+    return sp.VectorModel(step, actions=3, discount=0.98, **options)
+
+
+def test_rare_losses_are_told_by_the_table_and_not_overruled_by_few_returns() -> None:
+    """At height 2, building anew is better than repairing by 6.8, and than waiting by 11.4 (policy iteration)."""
+    for seed in range(8):
+        found = sp.decide(levee(), calls=20_000, seed=seed)
+        assert isinstance(found.reference, sp.SharedReference)
+        assert (found.action == 2) or found.warnings
+        assert 0.3 < found.difference_errors[1] < 6.0, seed
 
 
 def leaves(reference: Any, problem: Textbook, calls: int, runs: int) -> int:

@@ -23,7 +23,7 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.chains.batched import chains_for, conditioned, largest_gap
 from smoothplan.chains.maker import ReferenceMaker
-from smoothplan.chains.reference import CriticReference, Improvable, Reference
+from smoothplan.chains.reference import CriticReference, Improvable, Reference, required_reference
 from smoothplan.chains.shared import SharedReference
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.models.vector import JitModel
@@ -94,8 +94,7 @@ class ReferenceCruiser:
         change("delta", arguments.failure(self.delta))
         if self.backup.temperature == 0.0:
             raise ValueError(f"ReferenceCruiser needs a smooth backup, got {self.backup!r}")
-        if self.reference is not None and not callable(getattr(self.reference, "q", None)):
-            raise TypeError(f"reference must have a method q(states), got {self.reference!r}: see CriticReference")
+        required_reference(self.reference)
         if arguments.flag("improve", self.improve) and not isinstance(self.reference, Improvable | None):
             raise TypeError(f"improve=True needs a reference with a method improve(calls), got {self.reference!r}")
         if self.error_range is not None:

@@ -24,6 +24,13 @@ class Reference(Protocol):
         """Estimates of the action values of states [n, ...], [n, K]."""
 
 
+def required_reference(reference: Reference | None) -> Reference | None:
+    """The reference, if it is one or there is none; otherwise an error with advice."""
+    if reference is not None and (isinstance(reference, type) or not callable(getattr(reference, "q", None))):
+        raise TypeError(f"reference must have a method q(states), got {reference!r}: see CriticReference")
+    return reference
+
+
 @runtime_checkable
 class Improvable(Reference, Protocol):
     """A reference that more simulator calls improve.

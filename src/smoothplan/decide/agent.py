@@ -20,7 +20,7 @@ from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import working_time
 from smoothplan.base.records import Record
 from smoothplan.base.stopping import Stopped, StopSignal, current
-from smoothplan.chains.reference import Reference
+from smoothplan.chains.reference import Reference, required_reference
 from smoothplan.decide.decide import Decision, DecisionRun, either_limit
 from smoothplan.decide.policies import Budget, PolicySearch, Rule
 from smoothplan.models.gymnasium import Look, Player, from_gymnasium, notes
@@ -109,7 +109,7 @@ class Agent(AbstractContextManager["Agent"]):
         self._delta, self._seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)
         self._stop_signal = stop_signal or StopSignal()
         self._workers = Workers(workers, stop_signal=self._stop_signal)
-        self._policies = PolicySearch(model, self._seed, reference, policy, self._delta)
+        self._policies = PolicySearch(model, self._seed, required_reference(reference), policy, self._delta)
         self._policies.lasts = True
         self._raced, self._chunk = 0, 0  # simulator calls of races, and the next chunk of samples
         self.reference_calls, self.steps, self.deviations = 0, 0, 0
@@ -194,7 +194,9 @@ class Agent(AbstractContextManager["Agent"]):
         if self.reference is None:
             raise ValueError("the agent has learnt nothing yet: save it after a decision, or after prepare()")
         with Path(path).open("wb") as file:
+            declared = np.array([self.model.actions, self.model.discount])
             memory: dict[str, Any] = self._policies.saved() | {"chunk": np.array([self._chunk, self._seed])}
+            memory["declared"] = declared
             np.savez_compressed(file, **memory)
 
     @classmethod
@@ -210,8 +212,14 @@ class Agent(AbstractContextManager["Agent"]):
             with np.load(path, allow_pickle=False) as file:
                 arrays = dict(file)
             chunk, seed = arrays["chunk"].tolist()
+            actions, discount = arrays["declared"].tolist()
         except (KeyError, ValueError, EOFError, BadZipFile) as error:
             raise ValueError(f"path must be a file that Agent.save has written, got {str(path)!r}: {error}") from error
+        if (actions, discount) != (model.actions, model.discount):
+            raise ValueError(
+                f"model must be the one that was saved, with {actions:.0f} actions and discount {discount}, got "
+                f"{model.actions} actions and discount {model.discount}"
+            )
         agent = cls(model, seed=seed, **options)
         agent._policies.restore(arrays)
         agent._chunk = chunk

@@ -17,7 +17,7 @@ from smoothplan.base.arguments import Floats, Ints, amount
 from smoothplan.base.records import Record
 from smoothplan.bounds.gape import OTGapE, SearchRun
 from smoothplan.chains.maker import spend
-from smoothplan.chains.reference import Reference
+from smoothplan.chains.reference import Reference, required_reference
 from smoothplan.decide.policies import Budget, PolicyReference, PolicySearch, Rule
 from smoothplan.decide.race import Difference, Race
 from smoothplan.models.model import GenerativeModel, action_names, required_model
@@ -133,6 +133,7 @@ def decide(
     """
     started = time.perf_counter()
     required_model(model)
+    required_reference(reference)
     calls, seconds = either_limit(calls, seconds, usual=100_000, least=1)
     wanted = None if epsilon is None else arguments.bounded("epsilon", epsilon)
     delta, seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)

@@ -328,6 +328,7 @@ class PolicySearch:
                 spend(self.table.improve, lambda: self.calls, **self._first(budget, learnt_by if labels else 0.4))
                 if self._rule is None and self.table.claims(state) is not None:
                     self.reference, self.knows = self.table, True
+                    self.compared = f"a table of {self.table.states:,} states is accurate here"
                     spend(self.table.improve, lambda: self.calls, **budget.upto(1.0, self.calls))
                     return
             if small:

@@ -393,7 +393,9 @@ class Race:
         if self._table is not None:
             found = [self.difference(action, self.best) for action in range(self._root.model.actions)]
             ahead = int(np.argmax([each.mean for each in found]))
-            needed = 1.0 if self._delta is None else NormalDist().inv_cdf(1.0 - self._delta / max(len(found) - 1, 1))
+            needed = 1.0  # standard errors, of many samples if they are tested
+            if self._delta is not None:
+                needed = NormalDist().inv_cdf(1.0 - self._delta / max(len(found) - 1, 1))
             return ahead if found[ahead].mean > needed * found[ahead].error else self.best
         left = self.active[[found.mean <= CLEAR * found.error + self._rounding for found in self._behind()]]
         early, late = self._early[:, left], self._late[:, left]
@@ -435,7 +437,7 @@ def table_claims(reference: Any, state: Any) -> Claims | None:
 
 def _combined(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
     """The mean of two independent estimates, each a mean and a standard error, weighted by accuracy; and its error."""
-    first, second = (np.maximum(np.asarray(error, dtype=np.float64), 1e-300) ** -2.0 for _, error in (one, other))
+    first, second = (np.maximum(np.asarray(error, dtype=np.float64), 1e-150) ** -2.0 for _, error in (one, other))
     total = first + second
     mean = np.where(first > 0.0, first * one[0], 0.0) + np.where(second > 0.0, second * other[0], 0.0)
     return mean / total, total**-0.5

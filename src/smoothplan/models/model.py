@@ -453,7 +453,11 @@ def checked_step(
         text = f"next_states must have the shape of states, {states.shape}, got {next_states.shape}"
         raise wrong(text + _scalar_hint(model))
     if next_states.dtype != states.dtype:
-        raise wrong(f"next_states must have the dtype of states, {states.dtype}, got {next_states.dtype}")
+        hint = ""
+        if states.dtype.kind in "iu" and next_states.dtype.kind == "f":
+            start = states[0].astype(next_states.dtype).tolist()
+            hint = f"; write the first state with decimal points, as {start}, if states are real numbers"
+        raise wrong(f"next_states must have the dtype of states, {states.dtype}, got {next_states.dtype}{hint}")
     for name, values, kinds in (("rewards", rewards, "fiu"), ("terminals", terminals, "b")):
         if values.shape != (count,):
             raise wrong(f"{name} must have shape ({count},), got {values.shape}{_scalar_hint(model)}")

@@ -87,6 +87,10 @@ class DaskPool:
         self._leaving = ExitStack()
         try:
             self._client = self._connected(where, memory)
+            if isinstance(where, int):  # importing libraries is a part of starting; the first batch tells of errors
+                with suppress(TimeoutError):
+                    self._client.wait_for_workers(where, timeout=PATIENCE)
+                self._client.run(_unpacked, self._works[work][0], on_error="ignore")
             self._seen = time.monotonic()
         except BaseException:
             self._leaving.close()
