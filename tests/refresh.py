@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.docs.test_documentation import PAGES, agrees, samples
+from tests.docs.test_documentation import PAGES, agrees, samples, settled
 
 SECONDS = re.compile(r"\d+\.\d+ s$", re.MULTILINE)
 """A time at the end of a line, which differs from run to run."""
@@ -18,7 +18,7 @@ SECONDS = re.compile(r"\d+\.\d+ s$", re.MULTILINE)
 
 def renewed(wanted: str, got: str) -> str:
     """An output as a page may show it."""
-    old, new = wanted.splitlines(), SECONDS.sub("... s", got).splitlines()
+    old, new = wanted.splitlines(), SECONDS.sub("... s", settled(wanted, got)).splitlines()
     if len(old) == len(new):
         new = [before if agrees(before, after) else after for before, after in zip(old, new, strict=True)]
     return "".join(f"{line}\n" for line in new)

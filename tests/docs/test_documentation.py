@@ -41,9 +41,44 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+ESTIMATE = re.compile(r"(?P<value>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?) ± (?P<error>\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
+"""An estimate and its standard error, as summaries print them."""
+
+FITTED = re.compile(r"\bfit\b")
+"""A summary has this word if a fit was followed, or competed."""
+
+NEAR = 0.5
+"""The largest distance between estimates of a page and of a run that rest on fits, in standard errors.
+
+Fits by least squares amplify rounding, which differs from processor to processor, until they take other actions at a
+few states. Kernels for other processors moved estimates by up to 0.14 standard errors, and standard errors by 5 %. Each
+of five other seeds of docs/index.md moved an estimate by more than one.
+"""
+
+NEAR_ERROR = 0.1
+"""The largest distance between their standard errors, as a part of them."""
+
+
+def near(wanted: re.Match[str], got: re.Match[str]) -> bool:
+    """Whether two estimates differ by no more than processors do."""
+    (value, error), (found, found_error) = (map(float, one.group("value", "error")) for one in (wanted, got))
+    return abs(found - value) <= NEAR * error and abs(found_error - error) <= NEAR_ERROR * error
+
+
+def settled(wanted: str, got: str) -> str:
+    """What was printed, with the estimates of the page in place of those near them if the page's rest on fits."""
+    places = list(zip(ESTIMATE.finditer(wanted), ESTIMATE.finditer(got), strict=False))
+    if FITTED.search(wanted):
+        for before, after in reversed(places):
+            if near(before, after):
+                got = got[: after.start()] + before[0] + got[after.end() :]
+    return got
+
+
 def agrees(wanted: str, got: str) -> bool:
+    """Whether a page says what is printed: exactly, but for estimates that rest on fits."""
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    return doctest.OutputChecker().check_output(wanted, got, flags)
+    return doctest.OutputChecker().check_output(wanted, settled(wanted, got), flags)
 
 
 def samples(page: Path) -> Iterator[tuple[re.Match[str], str]]:
@@ -71,6 +106,44 @@ def test_code_samples_run_and_print_what_the_page_says(
 def test_an_output_that_is_not_what_the_page_says_is_found() -> None:
     assert agrees("calls: 12...\n", "calls:  1234\n")
     assert not agrees("calls: 13...\n", "calls: 1234\n")
+
+
+SUMMARY = """action 0: no other action seems better
+  → 0  183.745 ± 1.2
+    1  182.489 ± 1.2, worse by 1.26 ± 0.49
+how: a least-squares fit earned most of 6 policies, 0.156 ± 0.63 more than a fit; returns of 129 steps
+99,992 simulator calls, ... s
+"""
+
+
+@pytest.mark.parametrize(
+    ("part", "printed", "agree"),
+    [
+        ("", "", True),
+        ("183.745 ± 1.2", "183.669 ± 1.2", True),  # as found on other processors
+        ("1.26 ± 0.49", "1.32 ± 0.5", True),
+        ("183.745 ± 1.2", "184.4 ± 1.2", False),
+        ("183.745 ± 1.2", "-183.745 ± 1.2", False),
+        ("1.26 ± 0.49", "1.55 ± 0.49", False),
+        ("1.26 ± 0.49", "1.26 ± 0.55", False),
+        ("→ 0  183.745 ± 1.2\n    1", "0  183.745 ± 1.2\n  → 1", False),
+        ("action 0", "action 1", False),
+        ("worse", "better", False),
+        ("    1  182.489 ± 1.2, worse by 1.26 ± 0.49\n", "", False),
+        ("a least-squares fit earned", "a fit earned", False),
+        ("6 policies", "5 policies", False),
+        ("99,992", "99,991", False),
+    ],
+)
+def test_only_estimates_of_fits_may_differ_a_little(part: str, printed: str, agree: bool) -> None:
+    assert part in SUMMARY
+    assert agrees(SUMMARY, SUMMARY.replace(part, printed).replace("...", "2.5")) == agree
+
+
+def test_estimates_without_a_fit_agree_exactly() -> None:
+    wanted = SUMMARY.replace(" fit", " table")
+    assert agrees(wanted, wanted)
+    assert not agrees(wanted, wanted.replace("183.745", "183.744"))
 
 
 def anchors(page: Path) -> set[str]:
