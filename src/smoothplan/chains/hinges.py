@@ -96,14 +96,15 @@ class Hinges(NamedTuple):
     @in_one_thread
     def features(self, points: Floats) -> Features:
         """One, the standardised coordinates, and the hinges, [n, 1 + d + p]."""
-        count, dimensions = points.shape
-        features = np.empty((count, 1 + dimensions + len(self.knots)), dtype=np.float32)
-        features[:, 0] = 1.0
-        features[:, 1 : 1 + dimensions] = standardised = self.standardised(points)
-        hinges = features[:, 1 + dimensions :]
-        np.matmul(standardised, self.directions, out=hinges)
-        hinges -= self.knots
-        np.maximum(hinges, 0.0, out=hinges)
+        dimensions, hinges = self.directions.shape
+        # One product for all of them, because the matrix is much longer than a cache.
+        weights = np.eye(1 + dimensions, 1 + dimensions + hinges, dtype=np.float32)
+        weights[0, 1 + dimensions :], weights[1:, 1 + dimensions :] = -self.knots, self.directions
+        floors = np.repeat(np.array([-np.inf, 0.0], dtype=np.float32), [1 + dimensions, hinges])
+        extended = np.ones((len(points), 1 + dimensions), dtype=np.float32)
+        extended[:, 1:] = self.standardised(points)
+        features = extended @ weights
+        np.maximum(features, floors, out=features)
         return features
 
     def standardised(self, points: Floats) -> Features:
@@ -157,22 +158,25 @@ class ActionHinges(NamedTuple):
         # Of what is linear and of the hinges, all but the part of the action.
         level = weights[0] + first @ slopes[:dimensions]
         found = np.ascontiguousarray((places * slopes[-1] + weights[-actions:])[:, None] + level)
-        inner = hinges.directions[:dimensions].T @ first.T - hinges.knots[:, None]
+        inner = np.column_stack([hinges.directions[:dimensions].T, -hinges.knots]) @ np.vstack(
+            [first.T, np.ones(len(points), dtype=np.float32)]
+        )
         _add_hinges(found, inner, np.outer(places, hinges.directions[-1]), counts * folds)
         return np.ascontiguousarray(found.T, dtype=np.float64)
 
 
 @compiled
 def _add_hinges(found: Features, inner: Features, moved: Features, folds: Features) -> None:
-    """Adds Σ_h folds[a, h]·max(0, inner[h, i] + moved[a, h]) to found[a, i]; points in blocks, which stay in caches."""
+    """Adds Σ_h folds[a, h]·max(0, inner[h, i] + moved[a, h]) to found[a, i]; points in blocks, which stay in caches.
+
+    Rows of a block are arrays of their own: LLVM uses vector instructions for these, five times as fast.
+    """
     actions, hinges = folds.shape
-    count = found.shape[1]
-    for start in range(0, count, 256):
-        end = min(start + 256, count)
+    for start in range(0, found.shape[1], 512):
         for action in range(actions):
+            row = found[action, start : start + 512]
             for hinge in range(hinges):
-                fold, shift = folds[action, hinge], moved[action, hinge]
+                fold, shift, part = folds[action, hinge], moved[action, hinge], inner[hinge, start : start + 512]
                 if fold != 0.0:
-                    for place in range(start, end):
-                        bent = inner[hinge, place] + shift
-                        found[action, place] += fold * (bent if bent > 0.0 else np.float32(0.0))
+                    for place in range(len(row)):
+                        row[place] += fold * max(part[place] + shift, np.float32(0.0))

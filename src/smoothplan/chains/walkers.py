@@ -34,6 +34,10 @@ class Walkers:
         self._ages, self._earned = np.zeros(most, dtype=np.int64), np.zeros(most)  # steps and rewards since the start
         self._returns = np.array([np.inf, -np.inf])  # the least and the largest return of an episode that ended
         self.longest, self.ends = 0, False
+        # Of random actions, in one walk of eight each: some stay near the policy. And of new starts: some walks are
+        # short, so that the neighbourhood of the start is known well.
+        self._random = np.resize(np.geomspace(0.02, 0.5, 8), most)
+        self._restarts = np.geomspace((1.0 - oracle.model.discount) / 3.0, 0.1, 8)[5 * np.arange(most) % 8]
 
     def restart(self, start: States) -> None:
         """Starts all walks at a state."""
@@ -42,16 +46,13 @@ class Walkers:
     def chosen(self, count: int, q: Callable[[States], Floats] | None) -> Ints:
         """Actions of the first walkers: the best by q, or the last one without it, and random ones in between."""
         rng, actions = self._oracle.rng, self._oracle.model.actions
-        rates = np.geomspace(0.02, 0.5, 8)  # of random actions, in one walk of eight each: some stay near the policy
         usual = self._last[:count] if q is None else q(self.states[:count]).argmax(axis=1)
-        return np.where(rng.random(count) < np.resize(rates, count), rng.integers(actions, size=count), usual)
+        return np.where(rng.random(count) < self._random[:count], rng.integers(actions, size=count), usual)
 
     def move(self, found: Transition, chosen: Ints) -> None:
         """Moves the first walkers on; after an end, and now and then, they start again."""
         count, discount = len(chosen), self._oracle.model.discount
-        # Some walks are short, so that the neighbourhood of the start is known well.
-        rates = np.geomspace((1.0 - discount) / 3.0, 0.1, 8)[5 * np.arange(count) % 8]
-        restarts = self._oracle.rng.random(count) < rates
+        restarts = self._oracle.rng.random(count) < self._restarts[:count]
         restarts |= found.terminals
         self._earned[:count] += discount ** self._ages[:count] * found.rewards
         if found.terminals.any():
