@@ -81,3 +81,27 @@ def test_the_better_policy_wins_and_a_favourite_is_left_only_for_a_better_one() 
     assert (same.winner, same.lead) == (1, 0.0)
     assert outcome([slow, fast], calls=50) is None
     assert outcome([slow]) is None
+
+
+def test_returns_are_cut_when_the_calls_are_used_up() -> None:
+    """Every row makes three steps of the ten, because a fourth would exceed the calls; the value is that of the cut."""
+    oracle = Oracle(MODEL, 2)
+    found = paired_returns(oracle, np.full((5, 1), 50.0), [always(0)], rungs, [2, 10], np.arange(2), until=39)
+    assert oracle.calls == 30
+    assert (found.steps == 3).all()
+    assert (found.weights[0] == 0.9**2).all()
+    assert np.allclose(found.weights[1], 0.9**3)
+    assert np.allclose(found.tails[1][:, 0], 0.9**3 * 47.0)
+
+
+def test_a_tournament_of_short_episodes_needs_few_batches() -> None:
+    """Its calls are used up, and no more, though episodes end long before the horizon."""
+    oracle, batches = Oracle(MODEL, 3), []
+
+    def starts(rows: int) -> States:
+        batches.append(rows)
+        return np.full((rows, 1), 2.0)
+
+    assert tournament(oracle, starts, [always(0), always(1)], rungs, 100, 10_000) is not None
+    assert 9_900 <= oracle.calls <= 10_000
+    assert len(batches) <= 10

@@ -16,6 +16,7 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.models.model import Oracle, States, Transition
@@ -45,6 +46,7 @@ def paired_returns(
     value: Values,
     marks: Sequence[int],
     first: Ints | None = None,
+    until: float = math.inf,
 ) -> PairedReturns:
     """Samples returns of policies from states.
 
@@ -58,6 +60,8 @@ def paired_returns(
         value: V̂, from states [n, ...] to [n].
         marks: steps after which returns are valued, ascending.
         first: the first actions of the groups, [G]; by default their policies choose.
+        until: calls of the oracle, at most: returns are cut before the step that would exceed it, unless it is the
+            first.
     """
     count, groups = len(states), len(policies) if first is None else len(first)
     places = np.stack([states] * groups, axis=0)  # [G, n, ...]
@@ -72,8 +76,9 @@ def paired_returns(
             chosen[going] = policies[0](places[going])
             return chosen
         for group, policy in enumerate(policies):
+            rows = _some(going[group])
             if going[group].any():
-                chosen[group, going[group]] = policy(places[group, going[group]])
+                chosen[group, rows] = policy(places[group, rows])
         return chosen
 
     def move(found: Transition, *where: Any) -> None:
@@ -84,28 +89,35 @@ def paired_returns(
 
     chosen = choose() if first is None else np.repeat(np.asarray(first)[:, None], count, axis=1)
     for step in range(1, marks[-1] + 1):
-        together = going.all(axis=0) & (groups > 1)
-        if together.any():
-            pairs = ((places[group, together], chosen[group, together]) for group in range(groups))
-            for group, found in enumerate(oracle.sample_alike(pairs)):
-                move(found, group, together)
+        together = np.asarray(going.all(axis=0) & (groups > 1))
         alone = going & ~together
+        if together.any():
+            rows = _some(together)
+            pairs = ((places[group, rows], chosen[group, rows]) for group in range(groups))
+            for group, found in enumerate(oracle.sample_alike(pairs)):
+                move(found, group, rows)
         if alone.any():
             move(oracle.sample(places[alone], chosen[alone]), alone)
         scale *= discount
-        if step in marks:
-            mark = marks.index(step)
-            weights[mark] = scale * going
-            if going.any():
-                tails[mark][going] = scale * value(places[going])
-            valued[mark] = totals + tails[mark]
-        if not going.any():
-            valued[[mark for mark, at in enumerate(marks) if at > step]] = totals
+        left = int(going.sum())
+        over = left == 0 or oracle.calls + left > until
+        reached = [mark for mark, at in enumerate(marks) if at == step or (over and at > step)]
+        if reached:
+            tail = np.zeros((groups, count))
+            if left > 0:
+                tail[going] = scale * value(places[going])
+            weights[reached], tails[reached], valued[reached] = scale * going, tail, totals + tail
+        if over:
             break
         if step < marks[-1]:
             chosen = choose()
     by_row = [np.ascontiguousarray(array.swapaxes(-1, -2)) for array in (valued, weights, tails)]
     return PairedReturns(by_row[0], by_row[1], by_row[2], np.ascontiguousarray(steps.T))
+
+
+def _some(rows: NDArray[np.bool_]) -> Any:
+    """An index of some rows, which makes no copy if it is all of them."""
+    return slice(None) if rows.all() else rows
 
 
 # Tournaments between policies
@@ -155,10 +167,11 @@ def tournament(
     found = np.zeros((0, len(left)))
     for number in range(rounds):
         stop = oracle.calls + (until - oracle.calls) // (rounds - number)
-        steps = max(1, min(horizon, (stop - oracle.calls) // len(left) // LEAST_ROWS))
-        while (rows := (stop - oracle.calls) // (len(left) * steps)) > 0:  # again if episodes end early
+        usual = steps = max(1, min(horizon, (stop - oracle.calls) // len(left) // LEAST_ROWS))
+        while (rows := (stop - oracle.calls) // (len(left) * usual)) > 0:  # again if episodes end early
             chosen = [policies[one] for one in left]
-            found = np.concatenate([found, paired_returns(oracle, starts(rows), chosen, value, [steps]).valued[-1]])
+            more = paired_returns(oracle, starts(rows), chosen, value, [steps], until=stop)
+            found, usual = np.concatenate([found, more.valued[-1]]), min(steps, math.ceil(1.25 * more.steps.mean()))
         order = np.argsort(-found.mean(axis=0), kind="stable")
         kept = order[: max(2, (len(left) + 1) // 2)]
         if favourite is not None and left.index(favourite) not in kept:
