@@ -121,9 +121,11 @@ class LeastSquaresReference:
         targets = data.rewards + discount * ~data.terminals * values
         kinds = ActionHinges.drawn(points, data.chosen, self._model.actions, self._oracle.rng, HINGES)
         system = min((_System(kind, points, data.chosen) for kind in kinds), key=lambda one: one.error(targets))
-        function, weights = system.function, system.solved(targets)
+        function, weights, policy = system.function, system.solved(targets), np.zeros(0, dtype=np.int64)
         for _ in range(ITERATIONS):
-            policy = function.q(following, weights).argmax(axis=1)
+            before, policy = policy, function.q(following, weights).argmax(axis=1)
+            if np.array_equal(policy, before):
+                break
             weights = system.evaluated(data, following, policy, self._model.discount, span)
         self._function, self._weights = function, weights
 
@@ -161,7 +163,8 @@ class _System:
 
     def error(self, targets: Floats) -> float:
         """The mean squared error of targets [n], each predicted by a fit to the others."""
-        leverage = np.einsum("np,np->n", self._features @ np.linalg.inv(self._gram), self._features)
+        spread = np.linalg.inv(self._gram).astype(np.float32)
+        leverage = np.einsum("np,np->n", self._features @ spread, self._features)
         residuals = targets - self._features @ self.solved(targets)
         return float(((residuals / np.maximum(1.0 - leverage, 1e-3)) ** 2).mean())
 
