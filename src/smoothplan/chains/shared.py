@@ -19,11 +19,10 @@ from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, is_mixture
 
 MOST_STATES = 1_000
-"""States of an empirical model whose errors are computed: the time grows with their cube."""
-
+"""States of an empirical model whose standard errors are computed: the time grows with their cube."""
 
 LEAST_SAMPLES = 100
-"""Of the pairs that matter, on average, for standard errors. With 20 to 60 they were too small, chosen on epidemics."""
+"""Of the pairs that matter, on average, for standard errors: with 20 to 60, those of an epidemic were too small."""
 
 
 class Claims(NamedTuple):
@@ -161,7 +160,7 @@ class SharedReference:
         if root < 0 or count > MOST_STATES or self.calls < LEAST_SAMPLES * actions:
             return None
         q = self.q(np.asarray(state)[None])[0]
-        model, (_, variances, widths) = self._empirical(self._guess), self._reward_moments()
+        model, (variances, widths) = self._empirical(self._guess), self._reward_noise()
         discount, samples = model.discount, self.explorer.graph.pairs["count"][: count * actions]
         # Discounted visits of all pairs, after each action at the state.
         following, first = np.zeros((count, count)), np.zeros((actions, count))
@@ -181,8 +180,8 @@ class SharedReference:
         surprise = widths + discount * np.abs(ahead - mean[:, None]).max(axis=1, where=model.chances > 0.0, initial=0.0)
         missed = np.where(samples > 0, surprise.max() / many, np.ptp(self._q)) ** 2
         noise = (np.sqrt(variances) + discount * spread) ** 2 / many + missed
-        apart = (visits[:, None] - visits) ** 2
-        return Claims(q, np.sqrt(visits**2 @ noise), np.sqrt(apart @ noise), np.sqrt(apart @ missed))
+        shared, unseen = (visits * part @ visits.T for part in (noise, missed))  # covariances, [K, K]
+        return Claims(q, np.sqrt(np.diag(shared)), _of_differences(shared), _of_differences(unseen))
 
     def saved(self) -> Arrays:
         """Its state as named arrays, for `restore`."""
@@ -242,7 +241,7 @@ class SharedReference:
         doubt = np.where(incomplete, 1.0 / (1.0 + samples**2.0), 0.0)
         successors, hits = np.full(places.shape, -1, dtype=np.int64), np.zeros(places.shape)
         successors[places], hits[places] = graph.successors[outcomes], graph.hits[outcomes]
-        means = (1.0 - doubt) * self._reward_moments()[0] + doubt * unsampled
+        means = (1.0 - doubt) * self._reward_means() + doubt * unsampled
         return FiniteModel(
             rewards=np.where(pairs["count"] > 0, means, unsampled),
             # The end of an episode, or an empty place, has a negative number.
@@ -260,25 +259,38 @@ class SharedReference:
         places = columns < pairs["seen"][:, None]  # outcomes fill the first places of a row
         return pairs, places, (pairs["start"][:, None] + columns)[places]
 
-    def _reward_moments(self) -> tuple[Floats, Floats, Floats]:
-        """Means, variances and widths of the rewards of all pairs, [P] each."""
+    def _reward_means(self) -> Floats:
+        """Mean rewards of all pairs, [P]."""
         graph, rules = self.explorer.graph, self.explorer.rules
         pairs, _, outcomes = self._outcomes()
-        samples, none = np.maximum(pairs["count"], 1), np.zeros(len(pairs))
+        samples = np.maximum(pairs["count"], 1)
         if rules.kind == VARYING:
-            means, squares = pairs["total"] / samples, pairs["squares"] / samples
-            widths = np.where(pairs["count"] > 0, pairs["most"] - pairs["least"], 0.0)
-            variances = np.maximum(squares - means**2, 0.0) * rules.reward_width**2
-            return rules.reward_low + rules.reward_width * means, variances, rules.reward_width * widths
+            return np.asarray(rules.reward_low + rules.reward_width * pairs["total"] / samples)
         if rules.kind == BY_OUTCOME:
-            owners, rewards, hits = np.repeat(np.arange(len(pairs)), pairs["seen"]), graph.rewards, graph.hits
-            sums = [np.bincount(owners, rewards[outcomes] ** n * hits[outcomes], len(pairs)) / samples for n in (1, 2)]
-            variances = np.maximum(sums[1] - sums[0] ** 2, 0.0)
-            ends = np.full((2, len(pairs)), [[np.inf], [-np.inf]])
-            np.minimum.at(ends[0], owners, rewards[outcomes])
-            np.maximum.at(ends[1], owners, rewards[outcomes])
-            return sums[0], variances, np.maximum(ends[1] - ends[0], 0.0)
-        return pairs["reward_low"], none, none
+            rewards = graph.rewards[outcomes] * graph.hits[outcomes]
+            return np.asarray(
+                np.bincount(np.repeat(np.arange(len(pairs)), pairs["seen"]), rewards, len(pairs)) / samples
+            )
+        return np.asarray(pairs["reward_low"])
+
+    def _reward_noise(self) -> tuple[Floats, Floats]:
+        """Variances of the rewards of all pairs, and the widths of what was seen, [P] each."""
+        graph, rules = self.explorer.graph, self.explorer.rules
+        pairs, _, outcomes = self._outcomes()
+        samples, sampled = np.maximum(pairs["count"], 1), pairs["count"] > 0
+        if rules.kind == VARYING:
+            variances = pairs["squares"] / samples - (pairs["total"] / samples) ** 2
+            widths = np.where(sampled, pairs["most"] - pairs["least"], 0.0)
+            return np.maximum(variances, 0.0) * rules.reward_width**2, rules.reward_width * widths
+        variances, ends = np.zeros(len(pairs)), np.zeros((2, len(pairs)))
+        if rules.kind == BY_OUTCOME:
+            owners, rewards = np.repeat(np.arange(len(pairs)), pairs["seen"]), graph.rewards[outcomes]
+            ends[:, sampled] = [[np.inf], [-np.inf]]
+            np.minimum.at(ends[0], owners, rewards)
+            np.maximum.at(ends[1], owners, rewards)
+            apart = (rewards - self._reward_means()[owners]) ** 2 * graph.hits[outcomes]
+            variances = np.bincount(owners, apart, len(pairs)) / samples
+        return variances, ends[1] - ends[0]
 
     def _iterated(
         self, start: Floats, unsampled: float, accuracy: float, optimistic: bool = False
@@ -295,6 +307,12 @@ class SharedReference:
 
     def __repr__(self) -> str:
         return f"SharedReference(states={self.states}, calls={self.calls}{reason(self.why)})"
+
+
+def _of_differences(covariances: Floats) -> Floats:
+    """Standard errors of the differences of numbers with covariances [K, K], [K, K]."""
+    own = np.diag(covariances)
+    return np.asarray(np.sqrt(np.maximum(own[:, None] + own - 2.0 * covariances, 0.0)))
 
 
 def _largest_range(q: Floats, low: Floats, high: Floats) -> Floats:

@@ -22,7 +22,7 @@ from smoothplan.chains.batched import BatchedChains, QFunction, compiles, values
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.reference import Reference
 from smoothplan.chains.returns import PairedReturns, paired_returns, quantile
-from smoothplan.chains.shared import Claims
+from smoothplan.chains.shared import SharedReference
 from smoothplan.decide.policies import full_horizon
 from smoothplan.models.model import GenerativeModel, Oracle, States, is_deterministic
 from smoothplan.models.tabular import TabularModel
@@ -107,7 +107,9 @@ class Race:
             chains = BatchedChains(model, HardMax(), reference.grid, min(max(self.claim, low), high))
         self._engine = ReturnsEngine(model, reference.q, (low, high), chains)
         self._work = Work(self._engine, model, root.state, root.seed, kept=False, role="race")
-        self._table = None if self._exact else table_claims(reference, root.state)
+        self._table = None
+        if isinstance(reference, SharedReference) and not self._exact:
+            self._table = reference.claims(root.state)
         self.next_chunk, self.calls = first_chunk, 0
         self.enough = 1 if self._exact else LEAST
         self._begin()
@@ -426,13 +428,6 @@ class Race:
         if self._exact or len(rows) < 2:
             return np.zeros(rows.shape[1])
         return np.asarray(rows.var(axis=0, ddof=1) / len(rows))
-
-
-def table_claims(reference: Any, state: Any) -> Claims | None:
-    """What a reference says of its own accuracy at a state; None if it does not."""
-    claims = getattr(reference, "claims", None)
-    found: Claims | None = None if claims is None else claims(state)
-    return found
 
 
 def _combined(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
