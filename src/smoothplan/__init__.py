@@ -26,6 +26,7 @@ from smoothplan.decide.compare import Comparison, compare
 from smoothplan.decide.decide import Decision, decide
 from smoothplan.decide.unregularised import plan_unregularised
 from smoothplan.models import (
+    Box,
     GenerativeModel,
     JitModel,
     ModelError,
@@ -50,7 +51,7 @@ from smoothplan.theory.testing import BackupError, BackupReport, check_backup
 __version__ = version("smoothplan")
 
 __all__ = [
-    "UCT", "ActResult", "Agent", "BackupError", "BackupReport", "CheckpointError", "ClusterError", "Comparison",
+    "UCT", "ActResult", "Agent", "BackupError", "BackupReport", "Box", "CheckpointError", "ClusterError", "Comparison",
     "CriticReference", "DebiasedCruiser", "Decision", "Episode", "FittedReference", "Forecast", "GenerativeModel",
     "GridReference", "HardMax", "JitModel", "LogSumExp", "MDPGapE", "ModelError", "OTGapCruiser", "OTGapE",
     "OptimalTransport", "Oracle", "PlanResult", "ReferenceCruiser", "SecondOrderSmoothCruiser", "SharedReference",

@@ -54,6 +54,7 @@ def entropy_problem(
         values=(low, high),
         terminates=terminates,
         derivatives=LogSumExp(temperature).derivatives(actions) if temperature > 0.0 else (),
+        horizon=None,
         above_max=0.0,
         pairs=True,
     )

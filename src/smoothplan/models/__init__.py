@@ -1,7 +1,9 @@
 """Models: the simulators that planners call. A zoo of known problems, and adapters for your own simulator."""
 
+from smoothplan.models.derived import discretise, finite_horizon
 from smoothplan.models.gymnasium import from_gymnasium, state_of
 from smoothplan.models.model import (
+    Box,
     Call,
     Declarations,
     GenerativeModel,
@@ -28,7 +30,8 @@ from smoothplan.models.zoo import (
 )
 
 __all__ = [
-    "Call", "Declarations", "GenerativeModel", "JitModel", "ModelError", "ModelReport", "Oracle", "SimulatorError",
-    "TabularModel", "Transition", "VectorModel", "cart_pole", "chain", "from_gymnasium", "frozen_lake", "garnet",
-    "inventory", "mountain_car", "reproduce", "river_swim", "sailing", "state_of", "sysadmin", "two_room",
+    "Box", "Call", "Declarations", "GenerativeModel", "JitModel", "ModelError", "ModelReport", "Oracle",
+    "SimulatorError", "TabularModel", "Transition", "VectorModel", "cart_pole", "chain", "discretise", "finite_horizon",
+    "from_gymnasium", "frozen_lake", "garnet", "inventory", "mountain_car", "reproduce", "river_swim", "sailing",
+    "state_of", "sysadmin", "two_room",
 ]  # fmt: skip

@@ -1,10 +1,11 @@
 """The interface of a model, its declarations, and the oracle: the counted and checked way to call a simulator."""
 
 import json
+import math
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
@@ -21,8 +22,63 @@ RewardKind = Literal["deterministic", "bernoulli", "transition", "bounded"]
 """The reward given (s, a): a fixed number; 0 or 1; a number fixed by the next state and by whether the episode ends
 there; or any number in the declared range."""
 
+Legal = Callable[[States], ArrayLike]
+"""Which actions are legal: states [n, ...] to booleans [n, K]."""
+
 ROUNDING = 1e-9
 """Rounding error of a value, relative to the largest number it is computed from."""
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Box:
+    """Actions that are numbers or vectors between two finite ends.
+
+    Args:
+        low, high: the ends, numbers or vectors [d]. `step` gets actions [n] for numbers, [n, d] for vectors.
+
+    >>> Box(-2.0, 2.0)
+    Box(-2.0, 2.0)
+    """
+
+    low: Floats
+    high: Floats
+
+    def __init__(self, low: ArrayLike, high: ArrayLike) -> None:
+        ends = {"low": arguments.numbers("low", low), "high": arguments.numbers("high", high)}
+        if ends["low"].shape != ends["high"].shape or ends["low"].ndim > 1 or ends["low"].size == 0:
+            shapes = f"{ends['low'].shape} and {ends['high'].shape}"
+            raise ValueError(f"low and high must be two numbers, or vectors of one length, got shapes {shapes}")
+        for name, end in ends.items():
+            if not np.isfinite(end).all():
+                raise ValueError(f"{name} must be finite, so that actions can be compared, got {end.tolist()}")
+        if not (ends["low"] < ends["high"]).all():
+            raise ValueError(f"low must be below high, got {ends['low'].tolist()} and {ends['high'].tolist()}")
+        vars(self).update({name: arguments.frozen(end) for name, end in ends.items()})
+
+    def grid(self, points: int) -> Floats:
+        """Evenly spaced actions, `points` of each side, ends included: [K] or [K, d]."""
+        points = arguments.whole("points", points, least=2)
+        arguments.whole("points of each side, together", points**self.low.size, most=10**5)
+        sides = [np.linspace(*ends, points) for ends in zip(self.low.reshape(-1), self.high.reshape(-1), strict=True)]
+        grid = np.stack([side.reshape(-1) for side in np.meshgrid(*sides, indexing="ij")], axis=-1)
+        return grid.reshape(-1, *self.low.shape)
+
+    def required(self, name: str, actions: ArrayLike) -> Floats:
+        """Actions [n] or [n, d] in the box, or an error that names the first that is not."""
+        found = arguments.numbers(name, actions)
+        if found.shape[1:] != self.low.shape or found.ndim == 0 or len(found) == 0:
+            raise ValueError(f"{name} must have shape {('n', *self.low.shape)} for {self!r}, got {found.shape}")
+        inside = ((found >= self.low) & (found <= self.high)).reshape(len(found), -1).all(axis=1)
+        if not inside.all():
+            raise ValueError(f"{name} must be in {self!r}, got {found[int(np.argmin(inside))].tolist()}")
+        return found
+
+    def __repr__(self) -> str:
+        return f"Box({self.low.tolist()}, {self.high.tolist()})"
+
+
+class ModelError(ValueError):
+    """A simulator or a table contradicts its declarations."""
 
 
 class Transition(NamedTuple):
@@ -37,8 +93,8 @@ class GenerativeModel(Protocol):
     """A simulator and its declarations: all that a planner needs and all that a user must write.
 
     Most simulators fit `VectorModel`, `JitModel`, `TabularModel` or `from_gymnasium`; any other class with these
-    attributes works too. It may also have the attribute `value_range`, as in `Declarations`: `declared_values` reads
-    it. `check_model` tests whether a model keeps its promises.
+    attributes works too. It may also have the attributes `value_range`, `horizon`, `legal` and `action_names` of
+    `Declarations`. `check_model` tests whether a model keeps its promises.
     """
 
     @property
@@ -47,11 +103,11 @@ class GenerativeModel(Protocol):
 
     @property
     def discount(self) -> float:
-        """γ in [0, 1)."""
+        """γ in [0, 1); 1 is allowed with a horizon."""
 
     @property
     def reward_range(self) -> tuple[float, float]:
-        """The smallest and the largest possible reward."""
+        """The smallest and the largest possible reward; (−∞, ∞) if they are not known."""
 
     @property
     def reward_kind(self) -> RewardKind:
@@ -74,12 +130,14 @@ class GenerativeModel(Protocol):
         """Simulates n independent calls: states [n, ...] and actions [n] to a `Transition`.
 
         It draws from the given generator only, keeps nothing between calls, and does not change its arguments. It may
-        return a plain tuple (next_states, rewards, terminals), or (next_states, rewards) if nothing is terminal.
+        return a plain tuple (next_states, rewards, terminals), or (next_states, rewards) if nothing is terminal. A
+        fourth entry, discounts [n] of at most γ, takes the place of γ: a step then ends the episode with probability
+        1 − d/γ, which has the same expectation.
         """
 
 
-def required_model(model: GenerativeModel) -> GenerativeModel:
-    """The model, if it is one; otherwise an error with advice."""
+def required_model(model: GenerativeModel, boxes: bool = False) -> GenerativeModel:
+    """The model, if it is one, with finitely many actions unless boxes are allowed; otherwise an error with advice."""
     given: Any = model
     name = getattr(given, "__name__", type(given).__name__)
     if isinstance(given, type):
@@ -96,6 +154,11 @@ def required_model(model: GenerativeModel) -> GenerativeModel:
         raise TypeError(f"model must be a simulator, got the function {name}: wrap a step, VectorModel({name}, ...)")
     if missing:
         raise TypeError(f"model must have {', '.join(declared)}, and {arguments.shown(given)} has no {missing}")
+    if isinstance(given.actions, Box) and not boxes:
+        raise ValueError(
+            f"model must have finitely many actions here, got {given.actions!r}: plan on one of "
+            "model, cost = sp.models.discretise(model, points), or use decide, Agent or act"
+        )
     return model
 
 
@@ -104,9 +167,11 @@ class Declarations:
     """The declarations of a user's simulator.
 
     Args:
-        actions: K, the number of actions.
-        discount: γ in [0, 1).
-        reward_range: smallest and largest reward.
+        actions: K, the number of actions; or their names; or a `Box` of numbers or vectors.
+        discount: γ in [0, 1); with a horizon 1 is allowed, too.
+        horizon: an episode ends after at most that many steps from any state. `finite_horizon` makes such a model of
+            one whose episodes do not end.
+        reward_range: smallest and largest reward. Without it nothing can be proved, and `decide` estimates.
         reward_kind: "deterministic" given (s, a), "bernoulli" (0 or 1), "transition" (fixed by (s, a), the next state
             and whether the episode ends there), or "bounded" (only the range is known).
         value_range: bounds of the unregularised optimal value, the largest expected discounted return, of every state
@@ -116,42 +181,141 @@ class Declarations:
             that sometimes ends the episode and sometimes does not counts twice.
         terminates: whether any state may be terminal. True is always sound; False makes value intervals narrower.
         initial_state: the state in which an episode starts; `check_model` and the command line begin there, too.
+        legal: which actions a state has, a function of states [n, ...] to booleans [n, K]; by default all. It is asked
+            about states that are not terminal, each of which has a legal action.
+        action_names: another way to name the actions, beside their number.
+        stationary: the model without a horizon of which `finite_horizon` made this one.
     """
 
-    actions: int
+    actions: Any
     discount: float
-    reward_range: tuple[float, float]
+    horizon: int | None = None
+    reward_range: tuple[float, float] = (-math.inf, math.inf)
     reward_kind: RewardKind = "bounded"
     value_range: tuple[float, float] | None = None
     max_successors: int | None = None
     terminates: bool = True
     initial_state: Any = None
+    legal: Legal | None = None
+    action_names: Sequence[str] | None = None
+    stationary: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         start, successors = self.initial_state, self.max_successors
+        actions, names = named_actions(self.actions, self.action_names)
+        if self.legal is not None and not callable(self.legal):
+            raise TypeError(f"legal must be a function of states [n, ...] to booleans [n, K], got {self.legal!r}")
+        if self.legal is not None and isinstance(actions, Box):
+            raise ValueError(f"legal needs finitely many actions, got {actions!r}")
         vars(self).update(
-            actions=arguments.whole("actions", self.actions),
-            discount=arguments.number("discount", self.discount, least=0.0, below=1.0),
+            actions=actions,
+            action_names=names,
             reward_range=reward_range(self.reward_kind, self.reward_range),
             max_successors=None if successors is None else arguments.whole("max_successors", successors),
             terminates=arguments.flag("terminates", self.terminates),
             initial_state=None if start is None else arguments.frozen(np.array(start)),
+            **episodes(self.discount, self.horizon, self.terminates),
         )
         vars(self).update(value_range=declared_values(self))
 
 
-def reward_range(kind: RewardKind, value: tuple[float, float]) -> tuple[float, float]:
-    """A pair of finite numbers (low, high) with low ≤ high, which is (0, 1) for rewards of 0 or 1."""
+def named_actions(actions: Any, names: Sequence[str] | None = None) -> tuple[Any, tuple[str, ...] | None]:
+    """The number of actions, or their box, and their names, if they have any."""
+    if isinstance(actions, Box):
+        if names is not None:
+            raise ValueError(f"action_names must not be given for {actions!r}, got {names!r}")
+        return actions, None
+    if isinstance(actions, Sequence) and not isinstance(actions, str | bytes):
+        if names is not None and tuple(map(str, names)) != tuple(map(str, actions)):
+            raise ValueError(f"action_names must not contradict actions={actions!r}, got {names!r}")
+        names = actions
+        actions = len(names)
+    actions = arguments.whole("actions", actions)
+    if names is None:
+        return actions, None
+    found = tuple(map(str, names))
+    if len(found) != actions:
+        raise ValueError(f"action_names must have {actions} entries, got {len(found)}")
+    if len(set(found)) < actions:
+        raise ValueError(f"the names of actions must differ, got {found}")
+    return actions, found
+
+
+def episodes(discount: float, horizon: int | None, terminates: bool) -> dict[str, Any]:
+    """The discount and the horizon, if they are possible together."""
+    discount = arguments.number("discount", discount, least=0.0, most=1.0)
+    if horizon is not None:
+        horizon = arguments.whole("horizon", horizon, most=10**9)
+        if not terminates:
+            raise ValueError(f"terminates must be True with horizon={horizon}: episodes end by then, got False")
+    elif discount == 1.0:
+        raise ValueError(
+            f"discount must be below 1 unless episodes end after a known number of steps, got {discount}: declare "
+            "horizon=N if an episode has at most N steps from any state, or cut episodes off, "
+            "sp.models.finite_horizon(model, N, discount=1.0)"
+        )
+    return {"discount": discount, "horizon": horizon}
+
+
+def reward_range(kind: RewardKind, value: tuple[float, float] | None) -> tuple[float, float]:
+    """A pair (low, high) with low ≤ high, (−∞, ∞) if there is none, and (0, 1) for rewards of 0 or 1."""
     arguments.one_of("reward_kind", kind, *get_args(RewardKind))
+    if value is None or value == (-math.inf, math.inf):
+        return (0.0, 1.0) if kind == "bernoulli" else (-math.inf, math.inf)
     found = arguments.interval("reward_range", value)
     if kind == "bernoulli" and found != (0.0, 1.0):
         raise ValueError(f"reward_range must be (0, 1) for bernoulli rewards, got {value!r}")
     return found
 
 
+def declares_rewards(model: GenerativeModel | Declarations) -> bool:
+    """Whether the range of rewards is known; without it nothing can be proved."""
+    return math.isfinite(model.reward_range[1] - model.reward_range[0])
+
+
+# Episodes
+
+
+def horizon_of(model: GenerativeModel | Declarations) -> int | None:
+    """The most steps that an episode may have from any state, or None: a class of one's own need not declare it."""
+    horizon: int | None = getattr(model, "horizon", None)
+    return horizon
+
+
+def total_weight(discount: float, steps: float | None) -> float:
+    """Σ γ^t over that many steps, 1/(1 − γ) without an end: the most that values grow beyond rewards.
+
+    >>> total_weight(0.5, None), total_weight(1.0, 3), total_weight(0.5, 2)
+    (2.0, 3.0, 1.5)
+    """
+    if steps is None or math.isinf(steps):
+        return 1.0 / (1.0 - discount)
+    if discount == 1.0:
+        return float(steps)
+    return -math.expm1(steps * math.log(discount)) / (1.0 - discount) if discount > 0.0 else float(min(steps, 1))
+
+
+def summed(each: float, discount: float, steps: float | None) -> float:
+    """x·Σ γ^t over that many steps."""
+    return each / (1.0 - discount) if steps is None else each * total_weight(discount, steps)
+
+
+def effective_horizon(model: GenerativeModel | Declarations) -> float:
+    """Σ γ^t over the steps that an episode may have."""
+    return total_weight(model.discount, horizon_of(model))
+
+
+def too_long(model: GenerativeModel, steps: int, state: Any) -> ModelError:
+    """The error of an episode that has gone on for more steps than the horizon."""
+    return ModelError(
+        f"horizon={horizon_of(model)} is exceeded: an episode has not ended after {steps} steps, at state "
+        f"{np.asarray(state).tolist()}"
+    )
+
+
 def possible_returns(model: GenerativeModel | Declarations) -> tuple[float, float]:
     """An interval that contains every discounted sum of rewards."""
-    low, high = (end / (1.0 - model.discount) for end in model.reward_range)
+    low, high = (summed(end, model.discount, horizon_of(model)) for end in model.reward_range)
     return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
 
 
@@ -166,7 +330,7 @@ def declared_values(model: GenerativeModel | Declarations) -> tuple[float, float
         return None
     low, high = arguments.interval("value_range", declared)
     least, most = possible_returns(model)
-    slack = ROUNDING * max(abs(least), abs(most))
+    slack = ROUNDING * max(abs(least), abs(most)) if declares_rewards(model) else 0.0
     if low > most + slack or high < least - slack:
         raise ValueError(
             f"value_range must overlap [{least:g}, {most:g}], the values that reward_range={model.reward_range} and "
@@ -186,16 +350,51 @@ def is_deterministic(model: GenerativeModel) -> bool:
     return model.max_successors == 1 and rewards_are_known(model)
 
 
+# Actions
+
+
 def action_names(model: GenerativeModel) -> tuple[str, ...]:
     """The names of the actions, if the model has them, or their numbers."""
     return tuple(getattr(model, "action_names", None) or map(str, range(model.actions)))
 
 
+def legal_actions(model: GenerativeModel, states: States) -> NDArray[np.bool_] | None:
+    """Which actions are legal at states [n, ...] that are not terminal, [n, K]; None if all are, everywhere.
+
+    Raises:
+        ModelError: the model's answer is no mask, or leaves a state without an action.
+    """
+    legal = getattr(model, "legal", None)
+    if legal is None:
+        return None
+    if isinstance(legal, np.ndarray):
+        return np.asarray(legal[states])
+    mask = np.asarray(legal(arguments.frozen(states)))
+    if mask.shape != (len(states), model.actions) or mask.dtype.kind != "b":
+        raise ModelError(
+            f"legal must return booleans of shape {(len(states), model.actions)} for {len(states)} states, got "
+            f"{mask.dtype} of shape {mask.shape}"
+        )
+    if not mask.any(axis=1).all():
+        state = np.asarray(states[int(np.argmin(mask.any(axis=1)))]).tolist()
+        raise ModelError(f"legal leaves no action at state {state}, which is not terminal")
+    return mask
+
+
+def masked(q: Floats, mask: NDArray[np.bool_] | None) -> Floats:
+    """Action values [n, K] with −∞ for illegal actions: no backup chooses these."""
+    return q if mask is None else np.where(mask, q, -np.inf)
+
+
+def random_actions(model: GenerativeModel, states: States, rng: np.random.Generator) -> Ints:
+    """Uniformly drawn legal actions at states [n, ...], [n]."""
+    mask = legal_actions(model, states)
+    if mask is None:
+        return rng.integers(model.actions, size=len(states))
+    return np.asarray(np.where(mask, rng.random(mask.shape), -1.0).argmax(axis=1))
+
+
 # --- Calls that fail --------------------------------------------------------------------------------------------------
-
-
-class ModelError(ValueError):
-    """A simulator or a table contradicts its declarations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,6 +550,14 @@ class Oracle:
         unknown = (actions < 0) | (actions >= self.model.actions)
         if unknown.any():
             raise ValueError(f"actions must be in 0..{self.model.actions - 1}, got {actions[unknown][0]}")
+        if len(actions) and (mask := legal_actions(self.model, states)) is not None:
+            allowed = mask[np.arange(len(actions)), actions]
+            if not allowed.all():
+                row = int(np.argmin(allowed))
+                raise ValueError(
+                    f"actions must be legal, got {action_names(self.model)[actions[row]]} at state "
+                    f"{np.asarray(states[row]).tolist()}"
+                )
         running, entered = stopping.current.get(), False
         try:
             entered = running is not None and running.enter_simulator()
@@ -444,11 +651,11 @@ def checked_step(
         outcome = "" if row is None else f", reward {rewards[row]!s}, next state {next_states[row].tolist()}"
         return SimulatorError(f"{text} ({call.place(outcome)})", call)
 
-    if not isinstance(answer, tuple) or len(answer) not in (2, 3):
+    if not isinstance(answer, tuple) or len(answer) not in (2, 3, 4):
         raise wrong(f"step must return (next_states, rewards, terminals), got {type(answer).__name__}: {answer!r}")
     count = len(actions)
     next_states, rewards = np.asarray(answer[0]), np.asarray(answer[1])
-    terminals = np.asarray(answer[2]) if len(answer) == 3 else np.zeros(count, dtype=np.bool_)
+    terminals = np.asarray(answer[2]) if len(answer) > 2 else np.zeros(count, dtype=np.bool_)
     if next_states.shape != states.shape:
         text = f"next_states must have the shape of states, {states.shape}, got {next_states.shape}"
         raise wrong(text + _scalar_hint(model))
@@ -464,13 +671,25 @@ def checked_step(
         if values.dtype.kind not in kinds:
             raise wrong(f"{name} must be {'numbers' if name == 'rewards' else 'booleans'}, got {values.dtype}")
 
+    if len(answer) == 4:
+        discounts = np.asarray(answer[3])
+        if discounts.shape != (count,) or discounts.dtype.kind not in "fiu":
+            raise wrong(f"discounts must be numbers of shape ({count},), got {discounts.dtype} of {discounts.shape}")
+        rows = ~((discounts >= 0.0) & (discounts <= model.discount))
+        if rows.any():
+            raise wrong(f"discount {discounts[rows][0]} is not between 0 and the declared {model.discount:g}", rows)
+        if (discounts < model.discount).any() and (model.max_successors == 1 or not model.terminates):
+            declared = f"terminates={model.terminates}, max_successors={model.max_successors}"
+            raise wrong(f"a discount below {model.discount:g} ends episodes at random, which {declared} excludes")
+        terminals = terminals | _killed(discounts, model.discount, rng)
+
     # Declared ends are exact numbers, so rewards are compared as the float64 that planners use: NumPy would round the
     # ends to the precision of the simulator.
     precision, rewards = rewards.dtype, rewards.astype(np.float64, copy=False)
     low, high = model.reward_range
     # A NaN fails both comparisons, so the bounds alone catch it.
-    if not (rewards.min() >= low and rewards.max() <= high):
-        rows = ~((rewards >= low) & (rewards <= high))
+    if not (rewards.min() >= low and rewards.max() <= high and np.isfinite(rewards).all()):
+        rows = ~((rewards >= low) & (rewards <= high) & np.isfinite(rewards))
         rounds = precision.kind == "f" and precision.itemsize < 8
         hint = f"; {precision} rounds: declare the ends as float(np.{precision}(...))" if rounds else ""
         raise wrong(f"reward {rewards[rows][0]} is outside the declared range [{low:g}, {high:g}]{hint}", rows)
@@ -482,6 +701,14 @@ def checked_step(
     if not model.terminates and terminals.any():
         raise wrong("the next state is terminal in a model declared with terminates=False", terminals)
     return Transition(next_states, rewards, terminals)
+
+
+def _killed(discounts: Floats, most: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Which episodes end so that the rest are discounted by the declared γ, [n].
+
+    E[R + d·V] = E[R + γ·1{U < d/γ}·V] for a uniform U: a discount d below γ is a survival with probability d/γ.
+    """
+    return np.asarray((rng.random(len(discounts)) * most >= discounts) & (discounts < most))
 
 
 def _scalar_hint(model: GenerativeModel) -> str:

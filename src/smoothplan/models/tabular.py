@@ -98,7 +98,9 @@ class TabularModel:
         probabilities: [S, K, B], summing to one along the last axis. Zeros pad.
         successors: [S, K, B], the state that each probability leads to.
         rewards: [S, K], or [S, K, B] if the reward depends on the next state.
-        discount: γ in [0, 1).
+        discount: γ in [0, 1); with a horizon 1 is allowed, too.
+        horizon: an episode ends after at most that many steps from any state, which is checked.
+        legal: which actions each state has, booleans [S, K]; by default all. Rows of other pairs have no effect.
         reward_kind: "deterministic": the rewards as given; "bernoulli": they are means in [0, 1] of rewards 0 or 1.
             Rewards that depend on the next state are random given (s, a): such a model declares "transition"; or
             "bounded" if a pair has a successor twice, with different rewards.
@@ -107,7 +109,8 @@ class TabularModel:
         terminal: [S], which states are terminal: worth 0 and never stepped from, so their rows have no effect. Or
             [S, K, B], which transitions end the episode; states that are entered in no other way are terminal.
         initial_state: the state in which an episode starts.
-        state_names, action_names: for printing.
+        state_names, action_names: for printing; `actions` is another name of the latter.
+        stationary: the model without a horizon of which `finite_horizon` made this one.
 
     >>> model = TabularModel([[[1.0]], [[1.0]]], [[[1]], [[0]]], [[0.0], [1.0]], discount=0.5)
     >>> model
@@ -118,6 +121,8 @@ class TabularModel:
     successors: Ints
     rewards: Floats
     discount: float
+    horizon: int | None
+    legal: NDArray[np.bool_] | None  # [S, K]
     reward_kind: RewardKind
     reward_range: tuple[float, float]
     value_range: tuple[float, float] | None
@@ -126,6 +131,7 @@ class TabularModel:
     initial_state: int
     state_names: tuple[str, ...] | None
     action_names: tuple[str, ...] | None
+    stationary: "TabularModel | None"
 
     def __init__(
         self,
@@ -134,6 +140,8 @@ class TabularModel:
         rewards: ArrayLike,
         *,
         discount: float,
+        horizon: int | None = None,
+        legal: ArrayLike | None = None,
         reward_kind: RewardKind = "deterministic",
         reward_range: tuple[float, float] | None = None,
         value_range: tuple[float, float] | None = None,
@@ -141,18 +149,23 @@ class TabularModel:
         initial_state: int = 0,
         state_names: Sequence[str] | None = None,
         action_names: Sequence[str] | None = None,
+        actions: Sequence[str] | int | None = None,
+        stationary: "TabularModel | None" = None,
     ) -> None:
         table, paid = _numbers("probabilities", probabilities), _numbers("rewards", rewards)
         targets = _array("successors", successors, "whole numbers")
         if table.ndim != 3 or table.size == 0:
             raise ValueError(f"probabilities must have shape [S, K, B], got {table.shape}")
-        states, actions, _ = table.shape
+        states, count, _ = table.shape
         if targets.shape != table.shape:
             raise ValueError(f"successors must have the shape of probabilities, {table.shape}, got {targets.shape}")
         if targets.dtype.kind not in "iu":
             raise TypeError(f"successors must be whole numbers, got dtype {targets.dtype}")
         if paid.shape not in (table.shape, table.shape[:2]):
             raise ValueError(f"rewards must have shape {table.shape[:2]} or {table.shape}, got {paid.shape}")
+        mask = None if legal is None else _legal(legal, table.shape[:2])
+        if mask is not None:  # rows of illegal pairs stay where they are
+            table[~mask], targets[~mask], paid[~mask] = np.eye(1, table.shape[2])[0], 0, 0.0
         _refuse("probability", table, ~((table >= 0) & (table < np.inf)), "is not a probability")
         with np.errstate(over="ignore"):
             sums = table.sum(axis=-1)
@@ -160,28 +173,37 @@ class TabularModel:
         _refuse("successor", targets, (targets < 0) | (targets >= states), f"is not one of the states 0..{states - 1}")
         _refuse("reward", paid, ~np.isfinite(paid), "is not finite")
         targets = targets.astype(np.int64)
-        ended, ends = _terminal(terminal, targets, table > 0)
         # Entries that cannot be drawn do not affect the range and kind of rewards.
-        possible = (table > 0) & ~ended[:, None, None]
+        possible = (table > 0) if mask is None else (table > 0) & mask[:, :, None]
+        ended, ends = _terminal(terminal, targets, possible)
+        possible &= ~ended[:, None, None]
+        if mask is not None and not (sound := ended | mask.any(axis=1)).all():
+            raise ModelError(f"legal leaves no action at state {np.argmin(sound)}, which is not terminal")
         arguments.one_of("reward_kind", reward_kind, *get_args(RewardKind))
         kind = _kind(reward_kind, paid, targets, ends, possible)
         vars(self).update(
             probabilities=arguments.frozen(table),
             successors=arguments.frozen(targets),
             rewards=arguments.frozen(paid),
-            discount=arguments.number("discount", discount, least=0.0, below=1.0),
+            **base.episodes(discount, horizon, True),
+            legal=None if mask is None or mask[~ended].all() else arguments.frozen(mask),
             reward_kind=kind,
             reward_range=_range(paid, possible, kind, reward_range),
             value_range=value_range,
             terminal=arguments.frozen(ended),
             ends=arguments.frozen(ends),
             initial_state=arguments.whole("initial_state", initial_state, least=0, most=states - 1),
+            state_names=None if state_names is None else tuple(map(str, state_names)),
+            stationary=stationary,
         )
-        for name, names, count in (("state_names", state_names, states), ("action_names", action_names, actions)):
-            vars(self)[name] = None if names is None else tuple(map(str, names))
-            if names is not None and len(vars(self)[name]) != count:
-                raise ValueError(f"{name} must have {count} entries, got {len(vars(self)[name])}")
-        vars(self).update(value_range=base.declared_values(self))
+        if self.state_names is not None and len(self.state_names) != states:
+            raise ValueError(f"state_names must have {states} entries, got {len(self.state_names)}")
+        named, names = base.named_actions(count if actions is None else actions, action_names)
+        if named != count:
+            raise ValueError(f"actions must be {count}, the second length of probabilities, got {actions!r}")
+        vars(self).update(action_names=names, value_range=base.declared_values(self))
+        if self.horizon is not None:
+            self.depths.max()  # raises if an episode may be longer
 
     @classmethod
     def from_dense(
@@ -255,6 +277,36 @@ class TabularModel:
         return int((self.probabilities[~self.terminal] > 0).sum(axis=-1).max(initial=1))
 
     @cached_property
+    def depths(self) -> Ints:
+        """The most steps that an episode may have from each state, [S]; 0 at terminal states.
+
+        Raises:
+            ModelError: an episode may be longer than the horizon, or endless if there is none.
+        """
+        pairs = ~self.terminal[:, None] if self.legal is None else self.legal & ~self.terminal[:, None]
+        goes_on = (self.probabilities > 0) & ~self.ends & pairs[:, :, None]
+        before, after = np.nonzero(goes_on)[0], self.successors[goes_on]
+        # States are settled once all of their successors are: one layer for each number of steps.
+        waiting = np.bincount(before, minlength=self.states)
+        order = np.argsort(after, kind="stable")
+        before, starts = before[order], np.searchsorted(after[order], np.arange(self.states + 1))
+        depths, layer, steps = np.zeros(self.states, dtype=np.int64), np.flatnonzero(waiting == 0), 0
+        settled = self.terminal.copy()
+        while len(layer):
+            steps += 1
+            settled[layer], depths[layer] = True, np.where(self.terminal[layer], 0, steps)
+            if self.horizon is not None and not self.terminal[layer].all() and steps > self.horizon:
+                raise base.too_long(self, self.horizon, int(layer[~self.terminal[layer]][0]))
+            counts = starts[layer + 1] - starts[layer]
+            places = np.repeat(starts[layer] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+            np.subtract.at(waiting, before[places], 1)
+            layer = np.unique(before[places][waiting[before[places]] == 0])
+        if not settled.all():
+            state = int(np.argmin(settled))
+            raise ModelError(f"horizon={self.horizon} is exceeded: an episode may go on for ever at state {state}")
+        return np.asarray(arguments.frozen(depths))
+
+    @cached_property
     def terminates(self) -> bool:
         """Whether any state is terminal or any transition ends the episode."""
         return bool(self.terminal.any() or self.ends.any())
@@ -310,6 +362,9 @@ class TabularModel:
                 raise ModelError(f"{name[:-1]} {unknown} is not one of the model's {name} 0..{count - 1}")
         if self.terminates and self.terminal[states].any():
             raise ModelError(f"state {states[self.terminal[states]][0]} is terminal and cannot be stepped from")
+        if self.legal is not None and not self.legal[states, actions].all():
+            row = int(np.argmin(self.legal[states, actions]))
+            raise ModelError(f"action {actions[row]} is not legal at state {states[row]}")
         pairs = states * self.actions + actions
         entries = pairs * self._cumulative.shape[1] + _branches(self._cumulative, pairs, rng.random(len(pairs)))
         rewards = self.rewards.reshape(-1)[pairs if self.rewards.ndim == 2 else entries]
@@ -338,6 +393,7 @@ class TabularModel:
     def __repr__(self) -> str:
         low, high = self.reward_range
         ends = f", terminal={int(self.terminal.sum())}" if self.terminates else ""
+        ends += "" if self.horizon is None else f", horizon={self.horizon}"
         values = "" if self.value_range is None else ", values in [{:g}, {:g}]".format(*self.value_range)
         return (
             f"TabularModel(states={self.states}, actions={self.actions}, successors={self.max_successors}, "
@@ -363,6 +419,14 @@ def _refuse(name: str, values: NDArray[Any], wrong: NDArray[np.bool_], reason: s
     if wrong.any():
         where = tuple(np.argwhere(wrong)[0])
         raise ModelError(f"{name} {values[where]:.12g} of state {where[0]}, action {where[1]} {reason}")
+
+
+def _legal(legal: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """A mask of actions, [S, K]."""
+    mask = _array("legal", legal, "booleans")
+    if mask.dtype.kind != "b" or mask.shape != shape:
+        raise ValueError(f"legal must be booleans of shape {shape}, got shape {mask.shape} of dtype {mask.dtype}")
+    return mask
 
 
 def _terminal(

@@ -298,7 +298,7 @@ def sysadmin(machines: int = 20, discount: float = 0.95) -> VectorModel:
     machines = arguments.whole("machines", machines, least=3, most=MOST_STATES)
     return VectorModel(
         _sysadmin_step,
-        actions=machines + 1,
+        actions=["nothing", *(f"reboot {machine}" for machine in range(machines))],
         discount=discount,
         reward_range=(-REBOOT_COST / machines, 1.0),
         reward_kind="deterministic",
@@ -327,7 +327,7 @@ def cart_pole(discount: float = 0.99) -> JitModel:
         discount: γ.
     """
     declared: dict[str, Any] = {"reward_kind": "deterministic", "max_successors": 1, "initial_state": np.zeros(4)}
-    return JitModel(cart_pole_step, actions=2, discount=discount, reward_range=(1.0, 1.0), **declared)
+    return JitModel(cart_pole_step, actions=["left", "right"], discount=discount, reward_range=(1.0, 1.0), **declared)
 
 
 def mountain_car(discount: float = 0.99) -> JitModel:
@@ -340,7 +340,8 @@ def mountain_car(discount: float = 0.99) -> JitModel:
         discount: γ.
     """
     declared: dict[str, Any] = {"reward_kind": "deterministic", "max_successors": 1, "initial_state": [-0.5, 0.0]}
-    return JitModel(mountain_car_step, actions=3, discount=discount, reward_range=(-1.0, -1.0), **declared)
+    names = ["left", "nothing", "right"]
+    return JitModel(mountain_car_step, actions=names, discount=discount, reward_range=(-1.0, -1.0), **declared)
 
 
 Stepped = tuple[States, Floats, NDArray[np.bool_]]

@@ -9,6 +9,9 @@ bad actions out. Each is convex, monotone, translation-equivariant and 1-Lipschi
 Planners need only the methods of `Backup`. The first three are also a `SoftmaxMixture`, which compiled code and
 corrections of second order need. Methods take action values `q` [..., K] and broadcast over the leading axes. `states`
 aligns with those axes and matters only to an `OptimalTransport` whose prior depends on the state.
+
+An illegal action has the value −∞: no policy chooses it, and F is the backup of the other actions. Transport is then to
+the prior restricted to them; `restricted` is that backup for a model.
 """
 
 import math
@@ -19,10 +22,11 @@ from functools import partial
 from typing import Any, Literal, Protocol, TypeGuard
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats
+from smoothplan.models.model import GenerativeModel, ModelError, legal_actions, masked
 from smoothplan.theory.softmaxes import Softmaxes, conjugate, cumulant_bounds, entropy, exponentials, hessian
 
 Prior = Callable[[Any], ArrayLike]
@@ -76,6 +80,10 @@ class SoftmaxMixture:
     def weights(self, states: Any = None) -> Floats:
         """μ_s, the weights of the columns at the given states, [..., J]; [J] if they do not depend on the state."""
         return np.ones(1)
+
+    def weights_on(self, weights: Floats, legal: NDArray[np.bool_]) -> Floats:
+        """The weights [..., J] if only some actions are legal, [..., K]; the same unless columns stand for actions."""
+        return weights
 
     def at_zero_range(self, actions: int) -> tuple[float, float]:
         """Infimum and supremum of F_s(0) over all weights; F is linear in them, so they are those of single columns."""
@@ -140,6 +148,9 @@ class SoftmaxMixture:
             np.broadcast_shapes(rows.shape[:-1], weights.shape[:-1])
         except ValueError:
             raise ValueError(f"states {weights.shape[:-1]} do not align with {name} of shape {rows.shape}") from None
+        legal = np.asarray(rows > -np.inf)
+        if not legal.all():
+            weights = self.weights_on(weights, legal)
         return rows, shifts, weights
 
 
@@ -182,6 +193,47 @@ def depends_on_state(backup: Backup) -> bool:
         return True
 
 
+def restricted(backup: Backup, model: GenerativeModel) -> Backup:
+    """The backup with the legal actions of each state of a model: illegal ones have no weight in a prior.
+
+    Any other backup is the same, because an illegal action has the value −∞.
+    """
+    legal: Any = getattr(model, "legal", None)
+    if legal is None or not isinstance(backup, OptimalTransport):
+        return backup
+    prior: Any = partial(_legal_prior, backup, model)
+    if isinstance(legal, np.ndarray):
+        prior = prior(np.arange(len(legal)))
+    return OptimalTransport(cost=backup.cost, tau=backup.tau, lam=backup.lam, prior=prior)
+
+
+def _legal_prior(backup: "OptimalTransport", model: GenerativeModel, states: Any) -> Floats:
+    """The prior restricted to legal actions at states [n, ...], [n, K]; as it is at terminal states of a table."""
+    legal = legal_actions(model, states)
+    assert legal is not None
+    some = np.any(legal, axis=1)
+    return backup.weights_on(backup.weights(states), legal | ~some[:, None])
+
+
+def at_zero_range(backup: Backup, model: GenerativeModel) -> tuple[float, float]:
+    """Infimum and supremum of F_s(0) over the states of a model, with the legal actions of each.
+
+    For legal actions that a function tells, over all sets of actions.
+    """
+    legal: Any = getattr(model, "legal", None)
+    actions = model.actions
+    if legal is None:
+        return backup.at_zero_range(actions)
+    if isinstance(legal, np.ndarray):  # a table's
+        states = np.flatnonzero(legal.any(axis=1))
+        values = backup.value(masked(np.zeros((len(states), actions)), legal[states]), states)
+        return float(values.min()), float(values.max())
+    if isinstance(backup, OptimalTransport):  # a column is least if its own action alone is legal
+        return -backup.tau * float(np.diag(backup.cost).max()), SoftmaxMixture.at_zero_range(backup, actions)[1]
+    ranges = [backup.at_zero_range(count) for count in range(1, actions + 1)]
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
 def softmaxes(backup: SoftmaxMixture, actions: int, states: int | None) -> Softmaxes:
     """A backup in the form that compiled code reads; `states` is the number of states of a table."""
     weights = np.atleast_2d(backup.weights(None if states is None else np.arange(states)))
@@ -189,8 +241,11 @@ def softmaxes(backup: SoftmaxMixture, actions: int, states: int | None) -> Softm
 
 
 def _rows(name: Literal["q", "policy"], values: ArrayLike, actions: int | None = None) -> Floats:
-    """Action values or policies, [..., K]."""
-    result = arguments.array(name, values)
+    """Action values, of which some may be −∞ but not all, or policies, [..., K]."""
+    result = arguments.numbers(name, values) if name == "q" else arguments.array(name, values)
+    if name == "q" and not np.isfinite(result).all():
+        impossible = (result == -np.inf) & (result > -np.inf).any(axis=-1, keepdims=True) if result.ndim else False
+        arguments.array(name, np.where(impossible, 0.0, result))
     if result.ndim == 0 or result.shape[-1] == 0:
         raise ValueError(f"{name} must have one entry per action along its last axis, got shape {result.shape}")
     if actions not in (None, result.shape[-1]):
@@ -401,6 +456,15 @@ class OptimalTransport(SoftmaxMixture):
             raise ValueError(f"states must be in 0..{len(self.prior) - 1}, got {states[unknown].flat[0]}")
         return np.asarray(self.prior[states])
 
+    def weights_on(self, weights: Floats, legal: NDArray[np.bool_]) -> Floats:
+        """The prior restricted to legal actions, [..., K]."""
+        kept = weights * legal
+        total = kept.sum(axis=-1, keepdims=True)
+        if not (total > 0.0).all():
+            allowed = np.broadcast_to(legal, kept.shape)[total[..., 0] <= 0.0][0]
+            raise ModelError(f"prior gives no weight to any of the legal actions {np.flatnonzero(allowed).tolist()}")
+        return np.asarray(kept / total)
+
 
 def _mixed(prior: Floats | Prior, xi: float, actions: int, states: Any = None) -> Floats:
     """A prior mixed with the uniform distribution. It is checked first: mixing would hide its errors."""
@@ -443,7 +507,8 @@ class Tsallis(_Tempered):
         """F(q), [...]."""
         values = _rows("q", q, self.actions)
         policy, top = self.policy(values), values.max(axis=-1)
-        gain = (policy * (values - top[..., None])).sum(axis=-1)  # less the best value, so that nothing cancels
+        # Less the best value, so that nothing cancels.
+        gain = (policy * np.where(policy > 0.0, values - top[..., None], 0.0)).sum(axis=-1)
         return np.asarray(top + gain + self.temperature / 2.0 * (1.0 - (policy**2).sum(axis=-1)))
 
     def policy(self, q: ArrayLike, states: Any = None) -> Floats:

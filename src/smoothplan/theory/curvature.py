@@ -12,14 +12,27 @@ from numpy.typing import ArrayLike
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats
-from smoothplan.models.model import ROUNDING, GenerativeModel, ModelError, declared_values, rewards_are_known
+from smoothplan.models.model import (
+    ROUNDING,
+    GenerativeModel,
+    ModelError,
+    declared_values,
+    declares_rewards,
+    episodes,
+    horizon_of,
+    rewards_are_known,
+    summed,
+    total_weight,
+)
 from smoothplan.theory.backups import (
     Backup,
     OptimalTransport,
     SoftmaxMixture,
+    at_zero_range,
     is_mixture,
     required_backup,
     required_mixture,
+    restricted,
 )
 from smoothplan.theory.softmaxes import CUMULANTS
 
@@ -128,12 +141,18 @@ def reference_bias(order: int, error_range: float, temperature: float, discount:
 # Intervals of values
 
 
-def value_interval(model: GenerativeModel, backup: Backup) -> Interval:
+def value_interval(model: GenerativeModel, backup: Backup, steps: float | None = None) -> Interval:
     """An interval that contains every regularised optimal value of the model, and 0 if it may have terminal states.
 
-    By the rewards it is [(r_lo + inf F(0))/(1−γ), (r_hi + sup F(0))/(1−γ)]. (The paper's B is the width of this
-    interval for rewards in [0, 1], not an upper bound.) A declared `value_range` narrows it, see `declared_interval`.
-    It bounds optimal values only: samples may lie outside, and the values of poor policies may be lower.
+    By the rewards it is [(r_lo + inf F(0))/(1−γ), (r_hi + sup F(0))/(1−γ)], with Σ γ^t over the steps of an episode in
+    place of 1/(1−γ) if there is a horizon. (The paper's B is the width of this interval for rewards in [0, 1], not an
+    upper bound.) A declared `value_range` narrows it, see `declared_interval`. It bounds optimal values only: samples
+    may lie outside, and the values of poor policies may be lower. If the range of rewards is not known, it is (−∞, ∞).
+
+    Args:
+        model: the simulator.
+        backup: F.
+        steps: the steps that are left, for the values of states that have no more; the model's horizon by default.
 
     Raises:
         ValueError: values are too large or too small for floating point, or the temperature is, relative to rewards.
@@ -147,7 +166,9 @@ def value_interval(model: GenerativeModel, backup: Backup) -> Interval:
                 f"{given}: with discount={model.discount:g} and a temperature of {temperature:g} it is {largest:.3g}"
             )
 
-    (low, high), temperature = _by_rewards(model, backup), backup.temperature
+    (low, high), temperature = _by_rewards(model, backup, steps), backup.temperature
+    if not declares_rewards(model):
+        return low, high
     require_size("reward_range", model.reward_range, (low, high))
     coldest = RESOLUTION * max(map(abs, model.reward_range))
     if not (max(coldest, RESOLUTION * SMALLEST) <= temperature <= arguments.LARGEST or temperature == 0.0):
@@ -156,7 +177,7 @@ def value_interval(model: GenerativeModel, backup: Backup) -> Interval:
             f"largest reward, to {arguments.LARGEST:g}, got {temperature:g}"
         )
     declared = declared_interval(model, backup)
-    if declared is None:
+    if declared is None or steps == 0:
         return low, high
     least, most = _with_the_end(model, *declared)
     # If rounding puts a declared range just outside the values that rewards allow, one end of those is left.
@@ -165,11 +186,23 @@ def value_interval(model: GenerativeModel, backup: Backup) -> Interval:
     return values
 
 
-def _by_rewards(model: GenerativeModel, backup: Backup) -> Interval:
+def _by_rewards(model: GenerativeModel, backup: Backup, steps: float | None = None) -> Interval:
     """The interval of all optimal values by the rewards alone."""
-    ends = zip(model.reward_range, backup.at_zero_range(model.actions), strict=True)
-    low, high = ((reward + at_zero) / (1.0 - model.discount) for reward, at_zero in ends)
+    steps = horizon_of(model) if steps is None else steps
+    if steps == 0:
+        return 0.0, 0.0
+    ends = zip(model.reward_range, at_zero_range(backup, model), strict=True)
+    low, high = (summed(reward + at_zero, model.discount, steps) for reward, at_zero in ends)
     return _with_the_end(model, low, high)
+
+
+def require_rewards(model: GenerativeModel, what: str) -> None:
+    """Refuses a model whose range of rewards is not known: nothing can be proved without it."""
+    if not declares_rewards(model):
+        raise ValueError(
+            f"reward_range must be declared for {what}, whose intervals are proved, got {model.reward_range}: "
+            "check_model tells which rewards it saw; decide and Agent estimate without it"
+        )
 
 
 def _with_the_end(model: GenerativeModel, low: float, high: float) -> Interval:
@@ -199,7 +232,8 @@ def require_possible(model: GenerativeModel, backup: Backup, proved: Interval, s
     allowed = declared_interval(model, backup)
     if allowed is None:
         return
-    slack, (low, high) = ROUNDING * max(map(abs, _by_rewards(model, backup))), allowed
+    largest = max(map(abs, _by_rewards(model, backup))) if declares_rewards(model) else 0.0
+    slack, (low, high) = ROUNDING * largest, allowed
     if low - slack <= proved[1] and proved[0] <= high + slack:
         return
     found = f"at least {proved[0]:.6g}" if proved[0] > high else f"at most {proved[1]:.6g}"
@@ -263,16 +297,24 @@ def gap_to_hard_max(backup: Backup, actions: int) -> Interval:
 
 
 def gap_of_values(model: GenerativeModel, backup: Backup) -> Interval:
-    """Bounds of V_F − V_max at every state: [low, high]/(1−γ) from the gap of the backups at one step.
+    """Bounds of V_F − V_max at every state: [low, high]·Σγ^t from the gap of the backups at one step.
 
     Episodes may end after any number of steps if the model has terminal states: then 0 is between the bounds.
     """
-    low, high = (end / (1.0 - model.discount) for end in gap_to_hard_max(backup, model.actions))
+    low, high = (summed(end, model.discount, horizon_of(model)) for end in _gap_to_hard_max(model, backup))
     return _with_the_end(model, low, high)
 
 
-def smoothing_for_bias(bias: float, discount: float, actions: int, cost_max: float = 0.0) -> tuple[float, float]:
-    """(τ, λ) whose optimal value is within `bias` of the unregularised one: τ(C_max + λ log K) = (1−γ)·bias.
+def _gap_to_hard_max(model: GenerativeModel, backup: Backup) -> Interval:
+    """The same interval for the legal actions of a model."""
+    low, high = gap_to_hard_max(restricted(backup, model), model.actions)
+    return low, high if getattr(model, "legal", None) is None else at_zero_range(backup, model)[1]
+
+
+def smoothing_for_bias(
+    bias: float, discount: float, actions: int, cost_max: float = 0.0, horizon: int | None = None
+) -> tuple[float, float]:
+    """(τ, λ) whose optimal value is within `bias` of the unregularised one: τ(C_max + λ log K) = bias/Σγ^t.
 
     Half of the bias goes to the costs, if there are any. Without costs λ is 1, and τ the temperature of `LogSumExp`.
 
@@ -281,9 +323,11 @@ def smoothing_for_bias(bias: float, discount: float, actions: int, cost_max: flo
         discount: γ.
         actions: K, at least 2.
         cost_max: max|C|; 0 for the entropy backup.
+        horizon: the most steps of an episode, if there is a bound; Σγ^t is 1/(1−γ) without it.
     """
-    gamma = arguments.number("discount", discount, least=0.0, below=1.0)
-    budget = arguments.positive("bias", bias) * (1.0 - gamma)
+    gamma = episodes(discount, horizon, True)["discount"]
+    bias = arguments.positive("bias", bias)
+    budget = bias * (1.0 - gamma) if horizon is None else bias / total_weight(gamma, horizon)
     temperature = budget / math.log(arguments.whole("actions", actions, least=2))
     if arguments.number("cost_max", cost_max, least=0.0) == 0.0:
         return temperature, 1.0
@@ -305,6 +349,7 @@ class Problem:
     values: Interval  # contains every optimal value, but not every return: see `policy_values`
     terminates: bool
     derivatives: tuple[float, ...]  # bounds of the second, third, … derivatives of F, see `Backup.derivatives`
+    horizon: int | None  # the most steps that an episode may have, if there is a bound
     above_max: float  # the infimum of F_s(Q) − max Q
     pairs: bool  # whether F is a mixture of softmaxes, whose quadratic term pairs of returns estimate
 
@@ -314,7 +359,9 @@ class Problem:
 
         Raises:
             TypeError: the backup lacks a method of `Backup`.
+            ValueError: the range of rewards is not known.
         """
+        require_rewards(model, "this planner")
         low, high = model.reward_range
         return cls(
             actions=model.actions,
@@ -323,13 +370,19 @@ class Problem:
             reward_range=(low, high),
             reward_noise=0.0 if rewards_are_known(model) else high - low,
             single_successor=model.max_successors == 1,
-            at_zero=backup.at_zero_range(model.actions),
+            at_zero=at_zero_range(backup, model),
             values=value_interval(model, backup),
             terminates=model.terminates,
             derivatives=backup.derivatives(model.actions),
-            above_max=gap_to_hard_max(backup, model.actions)[0],
+            horizon=horizon_of(model),
+            above_max=_gap_to_hard_max(model, backup)[0],
             pairs=is_mixture(backup),
         )
+
+    @property
+    def total_weight(self) -> float:
+        """Σ γ^t over the steps of an episode, 1/(1−γ) without a horizon."""
+        return total_weight(self.discount, self.horizon)
 
     @property
     def middle(self) -> float:
@@ -348,7 +401,7 @@ class Problem:
         A policy may be worth less than `values` allow, because there are better ones at every state, and need not have
         the regulariser's bonus. So only the rewards bound it from below.
         """
-        worst = (self.reward_range[0] + min(self.above_max, self.at_zero[0])) / (1.0 - self.discount)
+        worst = summed(self.reward_range[0] + min(self.above_max, self.at_zero[0]), self.discount, self.horizon)
         return min(worst, 0.0) if self.terminates else worst, self.values[1]
 
     @property

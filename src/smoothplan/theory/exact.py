@@ -2,7 +2,7 @@
 
 Value iteration with a certified error bound. All Bellman operators T here satisfy V ≤ V' + c ⇒ TV ≤ TV' + γc, so with
 d = TV − V the fixed point lies between TV + γ/(1−γ)·min d and TV + γ/(1−γ)·max d. If there are terminal states, whose
-value is fixed at 0, the minimum and the maximum include 0.
+value is fixed at 0, the minimum and the maximum include 0. With a horizon of H steps, H iterations are exact.
 """
 
 import math
@@ -14,15 +14,18 @@ from numpy.typing import ArrayLike
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats
-from smoothplan.models.model import required_model
+from smoothplan.models.model import effective_horizon, masked, required_model
 from smoothplan.models.tabular import TabularModel
 from smoothplan.theory import curvature
-from smoothplan.theory.backups import Backup, HardMax, required_backup
+from smoothplan.theory.backups import Backup, HardMax, at_zero_range, required_backup, restricted
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The fixed point of a Bellman operator on a tabular model. Terminal states have value and action values 0."""
+    """The fixed point of a Bellman operator on a tabular model.
+
+    Terminal states have value and action values 0, illegal actions of the others the action value −∞.
+    """
 
     values: Floats  # V, [S]
     q: Floats  # Q, [S, K]
@@ -45,8 +48,8 @@ def solve(model: TabularModel, backup: Backup, tolerance: float = 1e-8) -> Solut
     """
     _require_table(model)
     required_backup(backup)
-    states = np.arange(model.states)
-    low, high = backup.at_zero_range(model.actions)
+    states, backup = np.arange(model.states), restricted(backup, model)
+    low, high = at_zero_range(backup, model)
     gain = max(abs(model.reward_range[0] + low), abs(model.reward_range[1] + high))  # the most that one step can add
     values, error, iterations = _fixed_point(model, lambda q: backup.value(q, states), gain, tolerance)
     running = states[~model.terminal]
@@ -69,9 +72,19 @@ def evaluate(model: TabularModel, policy: ArrayLike, backup: Backup | None = Non
     weights = arguments.distributions("policy", policy, model.actions)
     if weights.shape != (model.states, model.actions):
         raise ValueError(f"policy must have shape {(model.states, model.actions)}, got {weights.shape}")
-    charge = (backup or HardMax()).regulariser(weights, np.arange(model.states))
+    if model.legal is not None and (wrong := (weights > 0.0) & ~model.legal & ~model.terminal[:, None]).any():
+        state, action = np.argwhere(wrong)[0]
+        raise ValueError(
+            f"policy must be 0 for illegal actions, got {weights[state, action]:.6g} for action "
+            f"{action} at state {state}"
+        )
+    charge = restricted(backup or HardMax(), model).regulariser(weights, np.arange(model.states))
     gain = max(abs(bound) for bound in model.reward_range) + float(np.abs(charge).max())
-    found = _fixed_point(model, lambda q: np.einsum("sk,sk->s", weights, q) - charge, gain, tolerance)
+
+    def average(q: Floats) -> Floats:
+        return np.asarray(np.einsum("sk,sk->s", weights, np.where(weights > 0.0, q, 0.0)) - charge)
+
+    found = _fixed_point(model, average, gain, tolerance)
     return Solution(found[0], action_values(model, found[0]), weights, *found[1:])
 
 
@@ -81,9 +94,9 @@ def _require_table(model: TabularModel) -> None:
 
 
 def action_values(model: TabularModel, values: Floats) -> Floats:
-    """Q(s, a) = E[R] + γ E[V(Z)], [S, K]; 0 at terminal states."""
+    """Q(s, a) = E[R] + γ E[V(Z)], [S, K]; 0 at terminal states, −∞ for illegal actions."""
     future = np.einsum("skb,skb->sk", model.continuation, values[model.successors])
-    q: Floats = model.expected_rewards + model.discount * future
+    q: Floats = masked(model.expected_rewards + model.discount * future, model.legal)
     q[model.terminal] = 0.0
     return q
 
@@ -92,13 +105,15 @@ def _fixed_point(
     model: TabularModel, aggregate: Callable[[Floats], Floats], gain: float, tolerance: float
 ) -> tuple[Floats, float, int]:
     """Iterates V ← aggregate(Q(V)) to within the tolerance; returns values, their error bound and the iterations."""
-    tolerance = arguments.positive("tolerance", tolerance)
-    reach = model.discount / (1.0 - model.discount)
+    tolerance, steps = arguments.positive("tolerance", tolerance), effective_horizon(model)
+    reach = model.discount * steps
     # Rounding moves TV by at most this times the size of the values: B products and their sum, and five operations.
     unit = np.finfo(np.float64).eps / 2.0 * (model.probabilities.shape[-1] + 5)
     # |TV − V| starts below 2·gain and shrinks by γ: after this many iterations only rounding is left.
     enough = 2
-    if gain * reach > tolerance:
+    if model.horizon is not None:
+        enough += int(model.depths.max())  # nothing changes after as many steps
+    elif gain * reach > tolerance:
         enough += math.ceil((math.log(tolerance) - math.log(2.0 * gain * reach)) / math.log(model.discount))
     values = np.zeros(model.states)
     for iteration in range(1, enough + 1):
@@ -108,7 +123,7 @@ def _fixed_point(
         low, high = float(change.min()), float(change.max())
         if model.terminates:
             low, high = min(low, 0.0), max(high, 0.0)
-        rounding = unit * (gain + float(np.abs(updated).max())) / (1.0 - model.discount)
+        rounding = unit * (gain + float(np.abs(updated).max())) * steps
         error = reach * (high - low) / 2.0 + rounding
         if error <= tolerance:
             centred = updated + reach * (high + low) / 2.0
@@ -119,5 +134,5 @@ def _fixed_point(
         values = updated
     raise ArithmeticError(
         f"tolerance {tolerance:g} is finer than double precision can reach here: rounding may cost "
-        f"{unit * gain * (1.0 + 1.0 / (1.0 - model.discount)) / (1.0 - model.discount):.1g}"
+        f"{unit * gain * (1.0 + steps) * steps:.1g}"
     )

@@ -1,0 +1,209 @@
+"""Models made of other models: episodes that are cut off after some steps, and finitely many actions out of a box."""
+
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from smoothplan.base import arguments
+from smoothplan.base.arguments import Floats, Ints
+from smoothplan.base.compiling import load_numba
+from smoothplan.models.model import (
+    Box,
+    Declarations,
+    GenerativeModel,
+    States,
+    horizon_of,
+    legal_actions,
+    required_model,
+)
+from smoothplan.models.tabular import TabularModel
+from smoothplan.models.vector import JitModel, VectorModel
+
+
+def finite_horizon(model: GenerativeModel, steps: int, *, discount: float | None = None) -> GenerativeModel:
+    """The model whose episodes are cut off after so many steps. The steps left are part of its state.
+
+    States of a table are numbered by stages: state s with h steps left is number (steps − h)·S + s, terminal if h = 0.
+    States of other simulators, numbers or vectors [d], get the steps left as a last entry, [d + 1]. Searches by bounds
+    count transitions of the model as it was, so that the samples of all stages add up.
+
+    Args:
+        model: a simulator.
+        steps: the most steps of an episode; it starts with all of them left.
+        discount: γ of the new model, at most 1; by default that of the model.
+
+    >>> from smoothplan.models import chain
+    >>> season = finite_horizon(chain(states=5), steps=10, discount=1.0)
+    >>> season.states, season.horizon
+    (55, 10)
+    """
+    required_model(model, boxes=True)
+    steps = arguments.whole("steps", steps, most=10**9)
+    if getattr(model, "stationary", None) is not None:
+        raise ValueError(f"model must not have been cut off before, got one with horizon={horizon_of(model)}")
+    discount = model.discount if discount is None else discount
+    if isinstance(model, TabularModel):
+        return _staged_table(model, steps, discount)
+    start = model.initial_state
+    declared: dict[str, Any] = {part.name: getattr(model, part.name, None) for part in fields(Declarations)}
+    declared |= {
+        "discount": discount,
+        "horizon": steps,
+        "terminates": True,
+        "value_range": None,
+        "initial_state": None if start is None else with_steps_left(np.asarray(start)[None], steps)[0],
+        "legal": None if declared["legal"] is None else partial(_legal_of_staged, model),
+        "stationary": model,
+    }
+    if isinstance(model, JitModel):
+        vectors = start is None or np.ndim(start) > 0
+        return JitModel(_staged_kernel(model.step, vectors), **declared)
+    return VectorModel(_StagedStep(model), **declared)
+
+
+def with_steps_left(states: States, left: ArrayLike) -> States:
+    """States [n] or [n, d] with the steps left as a last entry, [n, d + 1]."""
+    states = states[:, None] if states.ndim == 1 else states
+    if states.ndim != 2 or states.dtype.kind not in "biuf":
+        raise ValueError(
+            "states must be numbers or vectors of numbers to be cut off after some steps, got shape "
+            f"{states.shape[1:]} of dtype {states.dtype}"
+        )
+    left, dtype = np.broadcast_to(np.asarray(left), len(states)), states.dtype
+    if dtype.kind != "f":
+        dtype = np.result_type(states, np.min_scalar_type(int(left.max(initial=0))))
+    return np.concatenate([states.astype(dtype), left[:, None].astype(dtype)], axis=1)
+
+
+def split_stages(model: GenerativeModel, states: States) -> tuple[States, Ints]:
+    """States [n, ...] of a model from `finite_horizon`: those of the model as it was, [n, ...], and steps left, [n]."""
+    before, states = cast(Any, model).stationary, np.asarray(states)
+    if isinstance(model, TabularModel):
+        stages, inner = np.divmod(states, before.states)
+        return inner, model.states // before.states - 1 - stages
+    example = states[0, :-1] if before.initial_state is None else np.asarray(before.initial_state)
+    inner = states[:, :-1].reshape(len(states), *example.shape)
+    return inner.astype(example.dtype), states[:, -1].astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class _StagedStep:
+    """The step of a simulator whose states have the steps left as a last entry."""
+
+    model: GenerativeModel
+
+    @property
+    def one_at_a_time(self) -> bool:
+        return getattr(self.model.step, "one_at_a_time", False)
+
+    def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
+        inner, left = split_stages(cast(Any, _Stationary(self.model)), states)
+        answer = self.model.step(arguments.frozen(inner), actions, rng)
+        if not isinstance(answer, tuple) or len(answer) < 2 or np.shape(answer[0]) != inner.shape:
+            return answer  # the oracle says what is wrong
+        ends = left <= 1
+        if len(answer) > 2:
+            ends = ends | np.asarray(answer[2])
+        following = with_steps_left(np.asarray(answer[0]), left - 1).astype(states.dtype)
+        return following, answer[1], ends, *answer[3:]
+
+
+class _Stationary(NamedTuple):
+    """What `split_stages` needs of a model."""
+
+    stationary: GenerativeModel
+
+
+def _legal_of_staged(model: GenerativeModel, states: States) -> Any:
+    """Which actions of the model before are legal at states with the steps left."""
+    return legal_actions(model, split_stages(cast(Any, _Stationary(model)), states)[0])
+
+
+def _staged_kernel(step: Any, vectors: bool) -> Any:
+    """The compiled step of states with the steps left as a last entry."""
+
+    def staged(states: Floats, actions: Ints, rng: np.random.Generator) -> Any:
+        count, size = len(actions), states.shape[1] - 1
+        inner = states[:, :size].copy() if vectors else states[:, 0].copy()
+        moved, rewards, ends = step(inner, actions, rng)
+        following = np.empty_like(states)
+        following[:, :size] = moved.reshape(count, size)
+        for row in range(count):
+            following[row, size] = states[row, size] - 1
+            ends[row] = ends[row] or states[row, size] <= 1
+        return following, rewards, ends
+
+    return load_numba().njit(nogil=True)(staged)
+
+
+def _staged_table(model: TabularModel, steps: int, discount: float) -> TabularModel:
+    """The table of all stages; what ended episodes leads to the last one, whose states are terminal."""
+    entries = model.probabilities.size * (steps + 1)
+    arguments.whole("states · actions · successors · (steps + 1)", entries, most=10**9)  # memory: some gigabytes
+    stages = np.arange(steps + 1)[:, None, None, None] + 1
+    stages = np.where(model.ends[None] | (stages > steps), steps, stages)
+    terminal = np.concatenate([np.tile(model.terminal, steps), np.ones(model.states, dtype=np.bool_)])
+
+    def tiled(array: Any) -> Any:
+        return np.concatenate([array] * (steps + 1))
+
+    names = model.state_names or tuple(map(str, range(model.states)))
+    return TabularModel(
+        tiled(model.probabilities),
+        (model.successors + model.states * stages).reshape(-1, *model.successors.shape[1:]),
+        tiled(model.rewards),
+        discount=discount,
+        horizon=steps,
+        legal=None if model.legal is None else tiled(model.legal),
+        reward_kind=model.reward_kind,
+        reward_range=model.reward_range,
+        terminal=terminal,
+        initial_state=model.initial_state,
+        state_names=[f"{name}, {steps - stage} left" for stage in range(steps + 1) for name in names],
+        action_names=model.action_names,
+        stationary=model,
+    )
+
+
+def discretise(model: GenerativeModel, points: int | ArrayLike) -> tuple[GenerativeModel, Floats]:
+    """The model with finitely many actions out of its box, and the distances between them as costs [K, K].
+
+    Distances are Euclidean, in units of the box's sides, and scaled to at most 1: costs for `OptimalTransport`.
+
+    Args:
+        model: a simulator whose actions are a `Box`.
+        points: of each side, evenly spaced, its ends included; or the actions themselves, [K] or [K, d].
+
+    >>> from smoothplan import Box, VectorModel
+    >>> heating = VectorModel(lambda s, a, rng: (s + a, -(s**2)), actions=Box(-1.0, 1.0), discount=0.9)
+    >>> discretise(heating, 3)[0].action_names
+    ('-1', '0', '1')
+    """
+    box: Any = required_model(model, boxes=True).actions
+    if not isinstance(box, Box):
+        raise ValueError(f"model must have actions in a Box to choose from, got {box} actions")
+    chosen = box.grid(cast(int, points)) if np.ndim(points) == 0 else box.required("points", points)
+    names = [", ".join(f"{number:.4g}" for number in np.atleast_1d(point)) for point in chosen]
+    names = [f"{name} ({place})" if names.count(name) > 1 else name for place, name in enumerate(names)]
+    scaled = (chosen.reshape(len(chosen), -1) - box.low.reshape(-1)) / (box.high - box.low).reshape(-1)
+    apart = np.sqrt(((scaled[:, None] - scaled[None]) ** 2).sum(axis=-1))
+    step = _ChosenActions(model.step, arguments.frozen(chosen))
+    return replace(cast(Any, model), step=step, actions=names), apart / max(float(apart.max()), 1e-300)
+
+
+@dataclass(frozen=True, eq=False)
+class _ChosenActions:
+    """The step of a simulator with actions in a box, for the numbers of chosen ones."""
+
+    step: Any
+    points: Floats  # [K] or [K, d]
+
+    @property
+    def one_at_a_time(self) -> bool:
+        return getattr(self.step, "one_at_a_time", False)
+
+    def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> Any:
+        return self.step(states, arguments.frozen(self.points[actions]), rng)
