@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -166,7 +167,13 @@ def vectorised(model: sp.TabularModel, step: Any = None, initial_state: Any = 0)
         max_successors=model.max_successors,
         terminates=model.terminates,
         initial_state=initial_state,
+        horizon=model.horizon,
+        legal=None if step or model.legal is None else partial(_rows, model.legal),
     )
+
+
+def _rows(table: Any, states: Any) -> Any:
+    return table[states]
 
 
 def in_the_plane(model: sp.TabularModel) -> sp.VectorModel:

@@ -153,14 +153,15 @@ def test_the_better_of_two_proofs_is_returned_with_its_own_action() -> None:
 # Walks or rounds
 
 
-def test_rounds_are_for_focused_and_endless_searches_with_softmaxes() -> None:
+def test_rounds_are_for_focused_searches_with_pooled_counts_and_softmaxes() -> None:
     def rounds(backup: Any = HARD, **options: Any) -> bool:
         return started(OTGapE(backup, 0.0, **options), recurrent(1)).rounds.take_over(10**6)
 
     assert rounds()
     assert rounds(sp.LogSumExp(0.1))
     assert not rounds(sampling="trajectories")
-    assert not rounds(horizon=5)
+    assert rounds(horizon=5)
+    assert not rounds(horizon=5, counts="stage-wise")
     assert not rounds(sp.Tsallis(0.5))
 
 

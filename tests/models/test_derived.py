@@ -232,7 +232,7 @@ def sampled(**changes: Any) -> Callable[[], Any]:
             lambda: sp.forecast(
                 sp.SmoothCruiser(sp.LogSumExp(1.0), epsilon=0.1, delta=0.1), declared(reward_range=None)()
             ),
-            "reward_range must be declared for this planner, whose intervals are proved, got (-inf, inf)",
+            "reward_range must be declared for this planner, got (-inf, inf)",
         ),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Bounds swept to convergence, from above or from below, of all discovered states of an endless problem.
+"""Bounds swept to convergence, from above or from below, of all discovered states.
 
 Both sides are one computation: from below, everything changes its sign. Values may be taken relative to that of one
 state, the *anchor*. With h(s) = V(s) − V(anchor), the Bellman equation becomes h(s) = F(r + γ·E h) − (1−γ)·V(anchor),
@@ -9,91 +9,165 @@ Policy iteration finds the bounds: it alternates between the extreme transition 
 values that follow if they stay as they are. It ends near the fixed point, on either side of it. The most that one more
 step would add to any value, divided by 1 − γ, moves the result to the safe side, because a step adds at most γ times
 the amount added to the values. So the result is a bound wherever the iteration ends.
+
+If episodes end after a known number of steps, no state follows itself, at its stage: one sweep from the last states
+back to the first is exact.
 """
 
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
 from smoothplan.confidence.kl import ball_extreme
-from smoothplan.graph.graph import BY_OUTCOME, ENDED, VARYING, Graph, Rules
+from smoothplan.graph.graph import BY_OUTCOME, ENDED, VARYING, Graph, Rules, pair_at
 from smoothplan.theory.softmaxes import fill_frame, frame_value
 
 
 class Side(NamedTuple):
-    """Upper bounds of n states and K actions, or lower bounds with their signs changed; relative to an anchor."""
+    """Upper bounds of n states at H stages and K actions, or lower bounds with their signs changed.
+
+    They may be relative to an anchor. An illegal action has the value −∞, with the sign of the side.
+    """
 
     side: int  # 1 from above, −1 from below
     anchor: int  # the number of a state, −1 for none
     base: float  # the value of the anchor, with the sign of the side; 0 if there is none
-    values: Floats  # [n]
-    q: Floats  # [n·K]
-    bonus: Floats  # [n·K], how far q is from the estimate with these values: samples of the pair reduce it
-    exponent: Floats  # [n·K], how fast: the bonus falls like count^(−exponent)
-    own: Floats  # [n·K], q less the contribution of the seen successors
-    ahead: Floats  # [n·K], how far the ν of `ball_extreme` was above the best value
+    values: Floats  # [n·H]
+    q: Floats  # [n·H·K]
+    bonus: Floats  # [n·H·K], how far q is from the estimate with these values: samples of the pair reduce it
+    exponent: Floats  # [n·H·K], how fast: the bonus falls like count^(−exponent)
+    own: Floats  # [n·H·K], q less the contribution of the seen successors
+    ahead: Floats  # [n·H·K], how far the ν of `ball_extreme` was above the best value
     worst_case: Floats  # [M], the probabilities of outcomes that attain the bound; 0 for the end
-    moves: Floats  # [n], how the last sweep changed values
-    best: Ints  # [n], the action with the largest q from above, and with the smallest from below
+    moves: Floats  # [n·H], how the last sweep changed values
+    best: Ints  # [n·H], the action with the largest q from above, and with the smallest from below
+    order: Ints  # [n], the states in the order of a sweep
 
 
-def new_side(graph: Graph, rules: Rules, side: int, anchor: int = -1, value: float = 0.0) -> Side:
+def new_side(
+    graph: Graph, rules: Rules, side: int, anchor: int = -1, value: float = 0.0, order: Ints | None = None
+) -> Side:
     """The bounds before any iteration.
 
-    `value` is that of the anchor: the smallest that is possible from above, the largest from below.
+    `value` is that of the anchor: the smallest that is possible from above, the largest from below. The order is that
+    of `backwards` if episodes end; by default the latest discoveries, mostly successors of earlier ones, are first.
     """
     states, outcomes = (int(graph.totals[0][name]) for name in ("states", "outcomes"))
+    nodes = states * rules.stages
     base = side * value if anchor >= 0 else 0.0
-    values = (graph.high[:states] if side > 0 else -graph.low[:states]) - base
+    values = (graph.high[:nodes] if side > 0 else -graph.low[:nodes]) - base
     if anchor >= 0:
         values[anchor] = 0.0
-    q, bonus, exponent, own, ahead = np.zeros((5, states * rules.actions))
-    moves, best = np.zeros(states), np.zeros(states, dtype=np.int64)
-    return Side(side, anchor, base, values, q, bonus, exponent, own, ahead, np.zeros(outcomes), moves, best)
+    q, bonus, exponent, own, ahead = np.zeros((5, nodes * rules.actions))
+    q[(graph.q_high if side > 0 else graph.q_low)[: len(q)] == -np.inf] = -side * np.inf
+    moves, best = np.zeros(nodes), np.zeros(nodes, dtype=np.int64)
+    order = np.arange(states)[::-1].copy() if order is None else order
+    return Side(side, anchor, base, values, q, bonus, exponent, own, ahead, np.zeros(outcomes), moves, best, order)
+
+
+@partial(compiled, allocates=True)
+def backwards(graph: Graph, rules: Rules) -> tuple[Ints, int]:
+    """The states [n], each after all of its seen successors, and the most steps that were seen to follow any of them.
+
+    If states follow themselves, which no horizon allows, there are fewer.
+    """
+    states, actions = graph.totals[0].states, rules.actions
+    waiting, depths = np.zeros(states, dtype=np.int64), np.zeros(states, dtype=np.int64)
+    starts = np.zeros(states + 1, dtype=np.int64)  # of the predecessors of each state
+    for entry in range(states * actions):
+        pair = graph.pairs[entry]
+        for outcome in range(pair.start, pair.start + pair.seen):
+            if graph.successors[outcome] >= 0:
+                starts[graph.successors[outcome] + 1] += 1
+                waiting[entry // actions] += 1
+    starts[:] = np.cumsum(starts)
+    before, filled = np.empty(starts[states], dtype=np.int64), starts[:states].copy()
+    for entry in range(states * actions):
+        pair = graph.pairs[entry]
+        for outcome in range(pair.start, pair.start + pair.seen):
+            successor = graph.successors[outcome]
+            if successor >= 0:
+                before[filled[successor]] = entry // actions
+                filled[successor] += 1
+    order, count, place = np.empty(states, dtype=np.int64), 0, 0
+    for state in range(states - 1, -1, -1):
+        if waiting[state] == 0:
+            order[count] = state
+            count += 1
+    while place < count:
+        state = order[place]
+        place += 1
+        for i in range(starts[state], starts[state + 1]):
+            depths[before[i]] = max(depths[before[i]], depths[state] + 1)
+            waiting[before[i]] -= 1
+            if waiting[before[i]] == 0:
+                order[count] = before[i]
+                count += 1
+    return order[:count], depths.max()
 
 
 @compiled
 def converge(graph: Graph, rules: Rules, bounds: Side, frames: Floats, room: Floats, tolerance: float) -> None:
-    """Tightens the bounds, to an accuracy of values, in an endless search with pooled counts.
+    """Tightens the bounds, to an accuracy of values, in a search with pooled counts.
 
     The arrays frames [1, 1 + J, K + 1] and room [4, outcomes] are overwritten.
     """
-    actions, discount, side, base = rules.actions, rules.discount, bounds.side, bounds.base
-    top = (rules.span_high[0] if side > 0 else -rules.span_low[0]) - base  # of a state that was not seen
-    reward_top = rules.reward_low + rules.reward_width if side > 0 else -rules.reward_low
+    actions, discount = rules.actions, rules.discount
     scale = max(abs(rules.span_low[0]), abs(rules.span_high[0]))
-    enough = tolerance * (1.0 - discount)
+    enough = tolerance / rules.reach
     surplus = 0.0
-    steps = 60  # improvements at most: a bound holds after any number, and policy iteration needs few
-    for step in range(steps):
-        surplus = change = 0.0
-        for state in range(len(bounds.values)):
-            for action in range(actions):
-                _extreme(graph, rules, bounds, state * actions + action, reward_top, top, room)
-            if state != bounds.anchor:
-                value = min(_value(graph, rules, bounds, state, frames), top)
-                change = max(change, abs(value - bounds.values[state]))
-                surplus = max(surplus, value - bounds.values[state])
-        if change <= enough or step == steps - 1:
-            break
-        _follow(graph, rules, bounds, top, enough / 10.0, frames)
+    if rules.horizon > 0:
+        for stage in range(rules.stages - 1, -1, -1):
+            top = _top(rules, bounds, stage)
+            for state in bounds.order:
+                for action in range(actions):
+                    _extreme(graph, rules, bounds, state, stage, action, room)
+                node = state * rules.stages + stage
+                bounds.values[node] = min(_value(graph, rules, bounds, state, stage, frames), top)
+    else:
+        top = _top(rules, bounds, 0)
+        steps = 60  # improvements at most: a bound holds after any number, and policy iteration needs few
+        for step in range(steps):
+            surplus = change = 0.0
+            for state in range(len(bounds.values)):
+                for action in range(actions):
+                    _extreme(graph, rules, bounds, state, 0, action, room)
+                if state != bounds.anchor:
+                    value = min(_value(graph, rules, bounds, state, 0, frames), top)
+                    change = max(change, abs(value - bounds.values[state]))
+                    surplus = max(surplus, value - bounds.values[state])
+            if change <= enough or step == steps - 1:
+                break
+            _follow(graph, rules, bounds, top, enough / 10.0, frames)
     # Rounding changes a step by less than 1e-13 of the largest value, and later steps add up these errors.
-    surplus = (surplus + 1e-13 * scale) / (1.0 - discount)
-    for state in range(len(bounds.values)):
-        if state != bounds.anchor:
-            bounds.values[state] = min(bounds.values[state] + surplus, top)
+    surplus = (surplus + 1e-13 * scale) * rules.reach
+    for node in range(len(bounds.values)):
+        if node != bounds.anchor:
+            bounds.values[node] = min(bounds.values[node] + surplus, _top(rules, bounds, node % rules.stages))
     for entry in range(len(bounds.q)):
         bounds.q[entry] += discount * surplus
 
 
+@partial(compiled, merged=True)
+def _top(rules: Rules, bounds: Side, stage: int) -> float:
+    """The value of a state that was not seen, at a stage."""
+    return float((rules.span_high[stage] if bounds.side > 0 else -rules.span_low[stage]) - bounds.base)
+
+
 @partial(compiled, inner=True)
-def _extreme(graph: Graph, rules: Rules, bounds: Side, entry: int, reward_top: float, top: float, room: Floats) -> None:
+def _extreme(graph: Graph, rules: Rules, bounds: Side, state: int, stage: int, action: int, room: Floats) -> None:
     """The largest action value of a pair that its confidence sets allow, and the probabilities that attain it."""
-    pair, side, base, discount = graph.pairs[entry], bounds.side, bounds.base, rules.discount
+    pair, side, base = graph.pairs[pair_at(rules, state, stage, action)], bounds.side, bounds.base
+    discount, entry = rules.discount, (state * rules.stages + stage) * rules.actions + action
+    if bounds.q[entry] == -side * np.inf:  # it is illegal
+        bounds.own[entry] = bounds.q[entry]
+        return
+    later = stage if rules.endless else stage + 1
+    top = _top(rules, bounds, later)
+    reward_top = rules.reward_low + rules.reward_width if side > 0 else -rules.reward_low
     constant = 0.0 if bounds.anchor < 0 else -(1.0 - discount) * base
     if pair.count == 0:
         bounds.q[entry] = bounds.own[entry] = reward_top + discount * top + constant
@@ -113,8 +187,10 @@ def _extreme(graph: Graph, rules: Rules, bounds: Side, entry: int, reward_top: f
         value = side * graph.rewards[outcome] if by_outcome else 0.0
         if successor == ENDED:
             value -= discount * base
+        elif later == rules.stages:
+            value += discount * top
         elif successor != bounds.anchor:
-            value += discount * bounds.values[successor]
+            value += discount * bounds.values[successor * rules.stages + later]
         room[0, place], room[1, place] = graph.hits[outcome] / pair.count, value
         mean += room[0, place] * value
         most = max(most, value)
@@ -156,14 +232,15 @@ def _extreme(graph: Graph, rules: Rules, bounds: Side, entry: int, reward_top: f
 
 
 @partial(compiled, inner=True)
-def _value(graph: Graph, rules: Rules, bounds: Side, state: int, frames: Floats) -> float:
+def _value(graph: Graph, rules: Rules, bounds: Side, state: int, stage: int, frames: Floats) -> float:
     """The backup of the action values of a state; notes the best action."""
-    first = state * rules.actions
+    node = state * rules.stages + stage
+    first = node * rules.actions
     best = 0
     for action in range(1, rules.actions):
         if bounds.side * (bounds.q[first + action] - bounds.q[first + best]) > 0.0:
             best = action
-    bounds.best[state] = best
+    bounds.best[node] = best
     if rules.soft.temperature == 0.0:
         return float(bounds.q[first + best])
     for action in range(rules.actions):
@@ -185,7 +262,7 @@ def _follow(graph: Graph, rules: Rules, bounds: Side, top: float, enough: float,
     factor = 0.0
     for _ in range(5_000):
         change = product = square = 0.0
-        for state in range(len(bounds.values) - 1, -1, -1):
+        for state in bounds.order:
             if state == bounds.anchor:
                 continue
             for action in range(actions):
@@ -200,7 +277,7 @@ def _follow(graph: Graph, rules: Rules, bounds: Side, top: float, enough: float,
                 bounds.q[entry] = bounds.own[entry] + rules.discount * total
             value = bounds.q[state * actions + bounds.best[state]]
             if not greedy:
-                value = _value(graph, rules, bounds, state, frames)
+                value = _value(graph, rules, bounds, state, 0, frames)
             value = min(value, top)
             move, last = value - bounds.values[state], bounds.moves[state]
             change = max(change, abs(move))
@@ -219,49 +296,54 @@ def _follow(graph: Graph, rules: Rules, bounds: Side, top: float, enough: float,
 
 @compiled
 def flow(
-    pairs: NDArray[np.void],
-    successors: NDArray[np.int32],
-    hits: Ints,
-    discount: float,
+    graph: Graph,
+    rules: Rules,
+    order: Ints,
     policy: Floats,
     action: int,
     anchor: int,
     waiting: Floats,
     result: Floats,
 ) -> None:
-    """The discounted numbers of visits of pairs, [n·K]: an action at the root, then a policy, in the empirical model.
+    """The discounted numbers of visits of pairs, [n·H·K]: an action at the root, then a policy, in the empirical model.
 
     Visits end at the anchor, the number of a state or −1 for none. They are accurate to about a hundredth. `policy` has
-    probabilities of actions, [n·K]; waiting [n] and result [n·K] are overwritten.
+    probabilities of actions, [n·H·K]; waiting [n·H] and result [n·H·K] are overwritten. `order` is that of a sweep
+    backwards, see `Side`.
     """
     waiting[:] = 0.0
     result[:] = 0.0
-    actions = len(policy) // len(waiting)
+    actions, stages, successors = rules.actions, rules.stages, graph.successors
     result[action] = 1.0
-    pair = pairs[action]
+    pair, after = graph.pairs[action], 0 if rules.endless else 1
     for outcome in range(pair.start, pair.start + pair.seen):
-        if successors[outcome] >= 0:
-            waiting[successors[outcome]] += discount * hits[outcome] / pair.count
+        if successors[outcome] >= 0 and after < stages:
+            waiting[successors[outcome] * stages + after] += rules.discount * graph.hits[outcome] / pair.count
     total = 1.0
     while True:
         moved = 0.0
-        for state in range(len(waiting)):
-            weight = waiting[state]
-            if weight == 0.0:
-                continue
-            waiting[state] = 0.0
-            if state == anchor:
-                continue
-            moved += weight
-            for choice in range(actions):
-                entry = state * actions + choice
-                if policy[entry] > 0.0:
-                    result[entry] += weight * policy[entry]
-                    pair = pairs[entry]
-                    each = discount * weight * policy[entry] / pair.count
-                    for outcome in range(pair.start, pair.start + pair.seen):
-                        if successors[outcome] >= 0:
-                            waiting[successors[outcome]] += each * hits[outcome]
+        for stage in range(stages):
+            later = stage if rules.endless else stage + 1
+            for state in order[::-1]:
+                node = state * stages + stage
+                weight = waiting[node]
+                if weight == 0.0:
+                    continue
+                waiting[node] = 0.0
+                if state == anchor:
+                    continue
+                moved += weight
+                for choice in range(actions):
+                    entry = node * actions + choice
+                    if policy[entry] > 0.0:
+                        result[entry] += weight * policy[entry]
+                        pair = graph.pairs[pair_at(rules, state, stage, choice)]
+                        if later == stages:
+                            continue
+                        each = rules.discount * weight * policy[entry] / pair.count
+                        for outcome in range(pair.start, pair.start + pair.seen):
+                            if successors[outcome] >= 0:
+                                waiting[successors[outcome] * stages + later] += each * graph.hits[outcome]
         total += moved
-        if moved <= 0.01 * (1.0 - discount) * total:
+        if moved * rules.reach <= 0.01 * total:
             return

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
@@ -22,7 +22,8 @@ from smoothplan.base.streams import CALLS
 from smoothplan.bounds.rounds import BestAction, Rounds, best_action, root_intervals
 from smoothplan.graph.explorer import Draw, Explorer, Key, PairSampler, required_key, searched_table
 from smoothplan.graph.graph import ENDED, Graph, Rules, rules_of, spans, successor_bound
-from smoothplan.models.model import Oracle, declared_values
+from smoothplan.models.derived import split_stages
+from smoothplan.models.model import Oracle, declared_values, horizon_of
 from smoothplan.run.chunks import Work
 from smoothplan.run.progress import Bottleneck, Display, GapProgress
 from smoothplan.run.records import GapDetails, History, Root, Snapshot, Status
@@ -50,9 +51,10 @@ class OTGapE:
             some trajectories in between, and samples many pairs in rounds if states recur; "trajectories" samples
             along the way only, as printed.
         walk: "soft" by ∇F(U), "greedy" by argmax U, or ζ in [0, 1]: soft with probability ζ.
-        horizon: None for the discounted value of the model; a number of stages, which are then told apart as printed.
+        horizon: None for the value of the model, whose own horizon, if it has one, counts; or a number of stages, which
+            are told apart as printed.
         tail: the values after the last stage: "honest", anything that the discounted value may be, or "zero", as
-            printed: the value is then that of the finite problem.
+            printed: that is the problem of `finite_horizon(model, horizon)`.
         counts: "pooled" over stages, or "stage-wise", as printed.
         successors: a bound on the different next states of one (s, a); the model's own by default. None is needed: it
             helps if it is 1 or 2, and once all next states of a pair were seen.
@@ -102,27 +104,34 @@ class OTGapE:
             explorer: owns the graph to go on with, such as that of a `SharedReference` of the same model, backup and δ.
                 Its rules take the place of the planner's own.
         """
-        model, horizon = root.model, self.horizon
+        model, state, horizon, tail, discount = root.model, root.state, self.horizon, self.tail, root.model.discount
+        stationary = getattr(model, "stationary", None)
+        if stationary is not None and (explorer is None or explorer.oracle.model is stationary):
+            # The steps left are stages: samples of the model as it was count at all of them.
+            if horizon is not None:
+                raise ValueError(f"horizon must be None for a model with one of {horizon_of(model)}, got {horizon}")
+            states, left = split_stages(model, np.asarray(state)[None])
+            model, state, horizon, tail = stationary, states[0], int(left[0]), "zero"
         if root.max_calls is None and root.max_seconds is None:  # a run that might go on for ever is refused
             if self.epsilon == 0.0:
                 raise ValueError("epsilon must be greater than 0 unless max_calls or max_seconds is given, got 0")
-            curvature.require_resolvable(self.epsilon, curvature.value_interval(model, self.backup))
+            curvature.require_resolvable(self.epsilon, curvature.value_interval(root.model, self.backup))
             beyond = 0.0
             if horizon is not None:
-                beyond = model.discount**horizon * float(np.ptp(spans(model, self.backup, horizon, self.tail)[-1]))
+                beyond = discount**horizon * float(np.ptp(spans(model, self.backup, horizon, tail, discount)[-1]))
             if beyond >= self.epsilon:
                 raise ValueError(
                     f"horizon must be longer unless max_calls or max_seconds is given, got {horizon}: values "
                     f"beyond it may differ by {beyond:.2g}, and epsilon={self.epsilon:g} may never be reached"
                 )
         if explorer is None:
-            rules = rules_of(model, self.backup, self.delta, self.successors, horizon, self.tail)._replace(
+            rules = rules_of(model, self.backup, self.delta, self.successors, horizon, tail, discount)._replace(
                 records=horizon if horizon and self.counts == "stage-wise" else 1,
                 soft_share={"soft": 1.0, "greedy": 0.0}[self.walk] if isinstance(self.walk, str) else float(self.walk),
                 focused=self.sampling == "focused",
             )
-            table = searched_table(root, self.key, self.backup)
-            explorer = Explorer(rules, Oracle(model, root.seed), self.backup, root.state, table, self.key)
+            table = searched_table(replace(root, model=model), self.key, self.backup)
+            explorer = Explorer(rules, Oracle(model, root.seed), self.backup, state, table, self.key)
         elif explorer.oracle.model is not model or explorer.rules.log_odds != -math.log(self.delta):
             known, delta = type(explorer.oracle.model).__name__, math.exp(-explorer.rules.log_odds)
             raise ValueError(
@@ -165,7 +174,7 @@ class SearchRun:
         self.epsilon, self.delta = epsilon, delta
         self._history = History()
         self.rounds = Rounds(explorer)
-        self._declares_values = declared_values(root.model) is not None
+        self._declares_values = declared_values(root.model) is not None and explorer.rules.endless
 
     def run(self, workers: Workers, display: Display) -> Status:
         """Searches until the gap is within ε or a limit is reached."""
@@ -177,8 +186,8 @@ class SearchRun:
         Walks build on each other, so one worker makes them. The chunks of a round are drawn by all workers, and threads
         of this process sweep its bounds.
         """
-        root, role, threads = self._root, self.explorer.oracle.role, workers.threads
-        work = Work(PairSampler(), root.model, root.state, root.seed, kept=False, role=role)
+        root, oracle, threads = self._root, self.explorer.oracle, workers.threads
+        work = Work(PairSampler(), oracle.model, root.state, root.seed, kept=False, role=oracle.role)
 
         def shown(chunks: Iterable[Any]) -> Iterator[Any]:
             for found in workers.in_order(work, chunks):
@@ -273,7 +282,7 @@ class SearchRun:
         best, challenger, gap = self.proved
         q = intervals.mean(axis=1)
         if len(self.rounds.differences):
-            q = q.mean() + self.rounds.differences
+            q = q[q > -np.inf].mean() + self.rounds.differences
         return Snapshot(
             value=sum(self.interval) / 2.0,
             interval=self.interval,

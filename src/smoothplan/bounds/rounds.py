@@ -21,8 +21,9 @@ import numpy as np
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.streams import CALLS
-from smoothplan.bounds.converge import Side, converge, flow, new_side
+from smoothplan.bounds.converge import Side, backwards, converge, flow, new_side
 from smoothplan.graph.explorer import Explorer
+from smoothplan.models.model import too_long
 from smoothplan.theory.backups import depends_on_state, is_mixture
 
 
@@ -64,16 +65,18 @@ def best_action(cases: Floats) -> BestAction:
     """The action with the smallest gap, if one of several cases holds: intervals [m, K, 2], of all actions in each.
 
     Only differences within a case matter: its intervals may be those of action values less a number common to all.
+    Intervals of illegal actions are [−∞, −∞].
     """
-    actions = cases.shape[1]
+    legal = np.flatnonzero(cases[0, :, 1] > -np.inf)
+    cases, actions = cases[:, legal], len(legal)
     if actions == 1:
-        return BestAction(0, 0, 0.0)
+        return BestAction(int(legal[0]), int(legal[0]), 0.0)
     excess = cases[:, None, :, 1] - cases[:, :, None, 0]  # [m, best, challenger]
     excess[:, np.arange(actions), np.arange(actions)] = -np.inf
     worst = excess.max(axis=0)
     gaps = worst.max(axis=1)
     best = int(np.argmin(gaps))
-    return BestAction(best, int(np.argmax(worst[best])), float(gaps[best]))
+    return BestAction(int(legal[best]), int(legal[np.argmax(worst[best])]), float(gaps[best]))
 
 
 def root_intervals(explorer: Explorer) -> Floats:
@@ -104,7 +107,7 @@ class Rounds:
     """Decides between walks and rounds, and chooses the samples of a round.
 
     Args:
-        explorer: owns the graph. There are no rounds if stages are told apart, if samples are those of trajectories, or
+        explorer: owns the graph. There are no rounds if counts are stage-wise, if samples are those of trajectories, or
             if the backup is no mixture of softmaxes.
 
     Attributes:
@@ -112,7 +115,7 @@ class Rounds:
         proved: the best proof by relative bounds so far; its gap is infinite before there is any.
         differences: estimates of the root's action values by relative bounds, less their mean, [K]; empty before.
         width: of the interval of all values.
-        values: bounds of all values by the last sweeps, from below and from above, [2, n].
+        values: bounds of all values by the last sweeps, from below and from above, [2, n·H].
         exponent: ξ, if the gap falls about like calls^(−ξ).
         bottlenecks: the pairs that hold up the gap, by their entries, and the estimated share of each, [m, 2].
     """
@@ -120,7 +123,7 @@ class Rounds:
     def __init__(self, explorer: Explorer) -> None:
         self._explorer, rules = explorer, explorer.rules
         self._by_state = depends_on_state(explorer.backup)
-        self._possible = rules.endless and rules.focused and is_mixture(explorer.backup)
+        self._possible = rules.records == 1 and rules.focused and is_mixture(explorer.backup)
         self.width = float(rules.span_high[0] - rules.span_low[0])
         self.proved = BestAction(0, 0, math.inf)
         self.differences = np.zeros(0)
@@ -134,7 +137,7 @@ class Rounds:
         self._anchored = 0  # calls when it was chosen
         self._relative = False  # whether relative bounds were better then
         self._growth = SHARING.growth[0]  # of the last round
-        self._visits = np.zeros((2, 2, 0))  # averages by absolute and by relative bounds, [2, 2, n·K]
+        self._visits = np.zeros((2, 2, 0))  # averages by absolute and by relative bounds, [2, 2, n·H·K]
 
     def take_over(self, calls: int) -> bool:
         """Whether the next samples are those of a round: few pairs are new."""
@@ -160,7 +163,7 @@ class Rounds:
         graph, calls = self._explorer.graph, int(self._explorer.oracle.stream[CALLS])
         absolute = self.sweep(epsilon, threads)
         gap = best_action(absolute.root[None]).gap
-        if gap <= epsilon:
+        if gap <= epsilon or self._explorer.rules.horizon:  # states that do not recur are no anchors
             return [absolute]
         tolerance = self._tolerance(epsilon)
         if calls >= 2 * self._anchored:
@@ -175,7 +178,7 @@ class Rounds:
         low, high = graph.low[self.anchor], graph.high[self.anchor]
         (relative,) = self._brackets(tolerance, [(self.anchor, low, high)], threads)
         middles = relative.root.mean(axis=1)
-        self.differences = middles - middles.mean()
+        self.differences = middles - middles[middles > -np.inf].mean()
         found = best_action(relative.root[None])
         if epsilon < found.gap <= SHARING.parts * epsilon:
             cuts = pairwise(np.linspace(low, high, SHARING.parts + 1))
@@ -208,8 +211,9 @@ class Rounds:
     def _brackets(self, tolerance: float, wanted: Iterable[tuple[int, float, float]], threads: int) -> list[Bracket]:
         """Converged bounds for anchors, each with an interval of its value, by a number of threads."""
         graph, rules, work = self._explorer.graph, self._explorer.rules, self._explorer.work
+        order = self._order()
         sides = [
-            new_side(graph, rules, side, anchor, float(value))
+            new_side(graph, rules, side, anchor, float(value), order)
             for anchor, low, high in wanted
             for side, value in ((1, low), (-1, high))
         ]
@@ -227,6 +231,22 @@ class Rounds:
         pairs = zip(sides[::2], sides[1::2], roots[::2], roots[1::2], strict=True)
         return [Bracket(upper, lower, np.stack([low, high], axis=1)) for upper, lower, high, low in pairs]
 
+    def _order(self) -> Ints:
+        """The states in the order of a sweep backwards.
+
+        Raises:
+            ModelError: episodes are longer than the horizon.
+        """
+        explorer, rules = self._explorer, self._explorer.rules
+        if not (rules.horizon and rules.endless):
+            return np.arange(explorer.count)[::-1].copy()
+        order, steps = backwards(explorer.graph, rules)
+        if len(order) < explorer.count or steps >= rules.horizon:
+            left = np.setdiff1d(np.arange(explorer.count), order)  # they lead to themselves
+            state = int(left[0]) if len(left) else int(order[-1])
+            raise too_long(explorer.oracle.model, rules.horizon, explorer.state(state))
+        return order
+
     # Counts
 
     def counts(self, brackets: list[Bracket], gap: float, epsilon: float, most: int) -> Ints:
@@ -238,12 +258,12 @@ class Rounds:
             exponents = np.stack([upper.exponent, lower.exponent])
             bonuses = np.minimum([upper.bonus, lower.bonus], self.width)
             parts = visits * exponents * bonuses
-            gain, weighted = parts.sum(axis=0), (parts * exponents).sum(axis=0)
+            gain, weighted = self._pooled(parts), self._pooled(parts * exponents)
             gains.append((gain, np.divide(weighted, gain, out=np.full_like(gain, 0.5), where=gain > 0.0)))
             if bracket is brackets[0]:
                 # The gap falls like calls^(−ξ), with the mean ξ of its parts; the largest parts hold it up.
                 self.exponent = float(gain @ gains[0][1] / gain.sum()) if gain.any() else 0.5
-                shares = (visits * bonuses).sum(axis=0)
+                shares = self._pooled(visits * bonuses)
                 largest = np.argsort(-shares)[: SHARING.bottlenecks]
                 largest = largest[shares[largest] > 0.0]
                 self.bottlenecks = np.stack([largest, shares[largest] / np.sum(shares)], axis=1)
@@ -257,7 +277,7 @@ class Rounds:
             growth = max((gap / epsilon) ** (1.0 / self.exponent) - 1.0, small / 2.0)
         budget = max(growth * calls, float(self._explorer.rules.actions))
         split = [1.0] if len(brackets) == 1 else [1.0 - SHARING.absolute_share, SHARING.absolute_share]
-        counts = graph.pairs["count"][: len(brackets[0].upper.q)]
+        counts = graph.pairs["count"][: len(gains[0][0])]
         wanted = np.zeros(len(counts))
         for each, share in zip(gains, split, strict=True):
             wanted = np.maximum(wanted, _shared_out(counts, *each, share * budget))
@@ -268,8 +288,13 @@ class Rounds:
         ends = np.floor(np.cumsum(wanted) + 0.5).astype(np.int64)
         return np.minimum(np.diff(ends, prepend=0), most)
 
+    def _pooled(self, parts: Floats) -> Floats:
+        """What samples of each pair, [n·K], have to do with all stages, from above and from below, [2, n·H·K]."""
+        rules = self._explorer.rules
+        return np.asarray(parts.reshape(2, -1, rules.stages, rules.actions).sum(axis=(0, 2)).reshape(-1))
+
     def _averaged(self, bracket: Bracket) -> Floats:
-        """Visits of pairs, averaged over rounds, from above and from below, [2, n·K]."""
+        """Visits of pairs, averaged over rounds, from above and from below, [2, n·H·K]."""
         visits, kind, before = self._new_visits(bracket), int(bracket.upper.anchor >= 0), self._visits
         self._visits = np.zeros((2, *visits.shape))
         self._visits[..., : before.shape[2]] = before
@@ -280,18 +305,21 @@ class Rounds:
         return visits
 
     def _new_visits(self, bracket: Bracket) -> Floats:
-        """Discounted visits of the optimistic policy after the challenger, and of the likely best policy, [2, n·K]."""
+        """Discounted visits of the optimistic policy after the challenger, and of the likely best one, [2, n·H·K]."""
         graph, rules, backup = self._explorer.graph, self._explorer.rules, self._explorer.backup
         actions, upper = rules.actions, bracket.upper.q
         likely = 0.5 * (upper - bracket.lower.q)
         best = int(np.argmax(likely[:actions]))
         challenger = int(np.argmax(np.where(np.arange(actions) == best, -np.inf, upper[:actions])))
         result, waiting = np.zeros((2, len(upper))), np.zeros(len(upper) // actions)
-        states = np.concatenate(2 * [np.asarray(self._explorer.states)[: len(waiting)]]) if self._by_state else None
+        states = None
+        if self._by_state:
+            nodes = np.repeat(np.asarray(self._explorer.states), rules.stages, axis=0)
+            states = np.concatenate(2 * [nodes[: len(waiting)]])
         policies = backup.policy(np.concatenate([upper, likely]).reshape(-1, actions), states)
-        seen = graph.pairs, graph.successors, graph.hits
+        order, anchor = bracket.upper.order, bracket.upper.anchor
         for row, (policy, first) in enumerate(zip(policies.reshape(2, -1), (challenger, best), strict=True)):
-            flow(*seen, rules.discount, np.ascontiguousarray(policy), first, bracket.upper.anchor, waiting, result[row])
+            flow(graph, rules, order, np.ascontiguousarray(policy), first, anchor, waiting, result[row])
         return result
 
     # Checkpoints

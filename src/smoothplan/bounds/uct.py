@@ -25,7 +25,7 @@ from smoothplan.graph.explorer import NO_TABLE, Key, StateIndex, required_key, s
 from smoothplan.graph.graph import empty_slots, enter_all, slot_of, spans
 from smoothplan.graph.sets import FULL
 from smoothplan.graph.walks import PAUSED, SAMPLE
-from smoothplan.models.model import GenerativeModel, Oracle, States
+from smoothplan.models.model import GenerativeModel, Oracle, States, horizon_of, legal_actions
 from smoothplan.models.tabular import Tables, draw
 from smoothplan.run.progress import Display
 from smoothplan.run.records import Root, Snapshot, Status
@@ -51,7 +51,8 @@ class UCT:
 
     Args:
         backup: the hard maximum.
-        epsilon: the depth of the tree if no depth is given: rewards beyond it are worth ε at most. They count as 0.
+        epsilon: the depth of the tree if no depth is given: rewards beyond it are worth ε at most. They count as 0. A
+            tree is no deeper than the model's horizon.
         depth: D, steps of a round, at most.
         loop: "closed": a node is a state at a depth, and equal states share their statistics; "open": a node is a
             sequence of actions, for simulators whose states never repeat. An open loop converges to the best such
@@ -102,13 +103,16 @@ class UCT:
         largest = max(map(abs, curvature.value_interval(model, self.backup)))
         if model.discount == 0.0 or model.discount * largest <= self.epsilon:
             return 1
-        depth = math.ceil((math.log(self.epsilon) - math.log(largest)) / math.log(model.discount))
+        depth = math.inf
+        if model.discount < 1.0:
+            depth = math.ceil((math.log(self.epsilon) - math.log(largest)) / math.log(model.discount))
+        depth = min(depth, horizon_of(model) or math.inf)
         if depth > MOST_DEPTH:
             raise ValueError(
                 f"epsilon must be larger, got {self.epsilon:g}: rewards beyond the largest depth, {MOST_DEPTH:,}, may "
                 f"be worth {model.discount**MOST_DEPTH * largest:.2g}; or give the depth that you want"
             )
-        return depth
+        return int(depth)
 
 
 # The tree
@@ -178,8 +182,8 @@ def resized(tree: Readable, room: int, actions: int) -> Tree:
 
 
 @partial(compiled, inner=True)
-def ucb_action(tree: Tree, rules: TreeRules, node: int, stream: Stream) -> int:
-    """An untried action at random, or else the one with the largest Q + c·w·√(log N / n).
+def ucb_action(tree: Tree, rules: TreeRules, node: int, legal: NDArray[np.bool_], stream: Stream) -> int:
+    """An untried legal action at random, or else the one with the largest Q + c·w·√(log N / n).
 
     w is the range of the returns that were seen from the node on. Of equal bounds the one that was tried less often
     wins: if all returns were the same, all actions are tried equally often.
@@ -187,11 +191,11 @@ def ucb_action(tree: Tree, rules: TreeRules, node: int, stream: Stream) -> int:
     visits, untried = 0, 0
     for action in range(rules.actions):
         visits += tree.counts[node, action]
-        untried += tree.counts[node, action] == 0
+        untried += tree.counts[node, action] == 0 and legal[action]
     if untried > 0:
         skipped = int(uniform(stream) * untried)
         for action in range(rules.actions):
-            if tree.counts[node, action] == 0:
+            if tree.counts[node, action] == 0 and legal[action]:
                 if skipped == 0:
                     return action
                 skipped -= 1
@@ -199,6 +203,8 @@ def ucb_action(tree: Tree, rules: TreeRules, node: int, stream: Stream) -> int:
     best, highest = 0, -np.inf
     for action in range(rules.actions):
         count = tree.counts[node, action]
+        if not legal[action]:
+            continue
         bound = tree.means[node, action] + bonus / math.sqrt(count)
         if bound > highest or (bound == highest and count < tree.counts[node, best]):
             best, highest = action, bound
@@ -213,6 +219,7 @@ def proceed(
     loop: NDArray[np.void],
     path: Ints,
     rewards: Floats,
+    legal: NDArray[np.bool_],
     stream: Stream,
 ) -> int:
     """Goes on with a tree search until it is `PAUSED`, is `FULL`, or waits for a `SAMPLE` of `loop.action`.
@@ -222,6 +229,8 @@ def proceed(
         tables: the table to sample from; if it is empty, `SAMPLE` is returned.
         loop: [1] of `TREE_STATE`, the request, the state of the search, and the outcome of a sample that was asked for.
         path, rewards: [D, 2] and [D], the nodes, the actions and the rewards of the round.
+        legal: the legal actions of each state of the table, [S, K]; of the root and of the present state of a
+            simulator, [2, K].
     """
     now = loop[0]
     node, depth, rolled = now.node, now.depth, now.rolled
@@ -272,10 +281,13 @@ def proceed(
                 return PAUSED if calls >= now.until else FULL
         if calls >= now.limit:
             return PAUSED  # an unfinished round counts for nothing
+        row = state if len(tables.outcomes) > 0 else min(depth, 1)
         if rolled > 0:
             action = int(uniform(stream) * rules.actions)
+            while not legal[row, action]:
+                action = int(uniform(stream) * rules.actions)
         else:
-            action = ucb_action(tree, rules, node, stream)
+            action = ucb_action(tree, rules, node, legal[row], stream)
             path[depth, 0], path[depth, 1] = node, action
         waiting = True
 
@@ -292,6 +304,7 @@ class UCTRun:
 
     def __init__(self, planner: UCT, root: Root) -> None:
         table, model = searched_table(root, planner.key, planner.backup), root.model
+        curvature.require_rewards(model, "UCT")
         self._planner, self._limit, depth = planner, root.max_calls, planner.depth_for(root.model)
         self.interval = curvature.value_interval(model, planner.backup)
         self.rules = TreeRules(
@@ -311,6 +324,10 @@ class UCTRun:
         key = 0 if self.rules.open_loop else self._first * self.rules.depth
         self.tree = resized({"keys": np.array([key]), "size": np.array([1])}, FIRST_NODES, model.actions)
         self._path, self._rewards = np.zeros((depth, 2), dtype=np.int64), np.zeros(depth)
+        self._legal = np.ones((2 if table is None else table.states, model.actions), dtype=np.bool_)
+        if table is not None and table.legal is not None:
+            self._legal = table.legal.copy()
+        self._note_legal(self._root, 0)
 
     def run(self, workers: Workers, display: Display) -> Status:
         """Searches until a limit is reached. Rounds build on each other, so one worker makes them."""
@@ -334,7 +351,7 @@ class UCTRun:
         loop, states = np.zeros(1, dtype=TREE_STATE), self._root
         loop["until"], loop["limit"], loop["root"], now = min(until, limit), limit, self._first, loop[0]
         while True:
-            work = self._tables, loop, self._path, self._rewards, self.oracle.stream
+            work = self._tables, loop, self._path, self._rewards, self._legal, self.oracle.stream
             verdict = proceed(self.tree, self.rules, *work)
             if verdict == FULL:
                 self.tree = resized(self.tree._asdict(), int(1.5 * len(self.tree.keys)), self.rules.actions)
@@ -344,8 +361,15 @@ class UCTRun:
                 action, depth, rolled = now.item()[:3]
                 states, now["reward"], end = self._step(states if depth else self._root, action)
                 now["end"] = end
+                if not end:
+                    self._note_legal(states, 1)
                 if self._index is not None and not (rolled or end or depth == self.rules.depth - 1):
                     now["state"] = self._index.number(states[0])
+
+    def _note_legal(self, states: States, row: int) -> None:
+        """Notes the legal actions of a simulator's state [1, ...], the root in row 0 and the present one in row 1."""
+        if len(self._tables.outcomes) == 0 and (legal := legal_actions(self.oracle.model, states)) is not None:
+            self._legal[row] = legal[0]
 
     def _step(self, states: States, action: int) -> tuple[States, float, bool]:
         """One simulator call, at states [1, ...]."""
@@ -359,7 +383,8 @@ class UCTRun:
         """
         counts = self.tree.counts[0]
         q = np.where(counts > 0, self.tree.means[0], self.rules.middle[0])
-        action = int(np.argmax(np.where(counts > 0, q, -np.inf)))
+        q = np.where(self._legal[self._first], q, -np.inf)
+        action = int(np.argmax(np.where(counts > 0, q, -np.inf) if counts.any() else q))
         return Snapshot(
             value=float(np.clip(q[action], *self.interval)),
             interval=self.interval,

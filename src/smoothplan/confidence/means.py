@@ -159,7 +159,7 @@ def leaders(low: Floats, high: Floats) -> tuple[int, int, float]:
     """The best action, its challenger, and the gap U(challenger) − L(best), from bounds [K] each (the paper's UGapE).
 
     The best action has the largest lower bound; among equals the larger upper bound decides, then the order. A single
-    action is its own challenger, without a gap.
+    action is its own challenger, without a gap; illegal actions have bounds of −∞.
     """
     best = 0
     for action in range(1, len(low)):
@@ -171,6 +171,8 @@ def leaders(low: Floats, high: Floats) -> tuple[int, int, float]:
     for action in range(len(low)):
         if action != best and high[action] > high[challenger]:
             challenger = action
+    if high[challenger] == -np.inf:
+        return best, best, 0.0
     return best, challenger, high[challenger] - low[best]
 
 

@@ -21,11 +21,11 @@ from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.streams import CALLS
 from smoothplan.graph import sets, walks
 from smoothplan.graph.graph import BY_OUTCOME, ENDED, Graph, Rules, Workspace, discovered, resized, used
-from smoothplan.models.model import ModelError, Oracle, States
+from smoothplan.models.model import ModelError, Oracle, States, legal_actions, too_long
 from smoothplan.models.tabular import OUTCOME, Tables, TabularModel
 from smoothplan.run.chunks import Chunk, Outcome
 from smoothplan.run.records import Root, refuse_compiled
-from smoothplan.theory.backups import Backup, depends_on_state, is_mixture, softmaxes
+from smoothplan.theory.backups import Backup, depends_on_state, is_mixture, restricted, softmaxes
 
 NO_TABLE = Tables(frozen(np.zeros(0, dtype=OUTCOME)), 1, 1)
 """The table of a simulator that is called."""
@@ -213,13 +213,20 @@ def drawn(tables: Tables, rows: Ints, counts: Ints, rng: np.random.Generator) ->
     return outcomes["successor"], outcomes["reward"], times
 
 
+def _with_room(rows: NDArray[Any], count: int) -> NDArray[Any]:
+    """Rows [n, ...] with room for so many, at least."""
+    if count <= len(rows):
+        return rows
+    return np.concatenate([rows, np.zeros((count, *rows.shape[1:]), dtype=rows.dtype)])
+
+
 class Explorer:
     """A graph that grows.
 
     Args:
         rules: the constants of the search.
         oracle: the simulator.
-        backup: F; its prior may depend on the state.
+        backup: F; its prior may depend on the state, and is restricted to legal actions.
         root: the state to plan at.
         table: the simulator as a table, which compiled code draws from; None to call it through the oracle.
         key: identifies a state of a simulator that is called, by default by all its bytes.
@@ -238,6 +245,7 @@ class Explorer:
         table: TabularModel | None = None,
         key: Key | None = None,
     ) -> None:
+        backup = restricted(backup, oracle.model)
         self.rules, self.oracle, self.backup, self.table = rules, oracle, backup, table
         self.graph: Graph = resized({}, rules, 64, 4 * 64)  # room for the first states, and outcomes
         self._tables = NO_TABLE if table is None else table.tables
@@ -247,7 +255,7 @@ class Explorer:
         self.work = Workspace(
             frames=np.zeros((1, 1 + columns, actions + 1)),
             room=np.zeros((4, min(16, rules.bound))),
-            path=np.zeros((walks.WALKING.longest if rules.endless else rules.stages, 3), dtype=np.int64),
+            path=np.zeros((rules.longest, 3), dtype=np.int64),
             backup=None if is_mixture(backup) else called(self._call_backup),
             stream=oracle.stream,
         )
@@ -255,9 +263,12 @@ class Explorer:
         self._error: BaseException | None = None  # of a called backup: it cannot pass through compiled code
         self._mixture = backup if is_mixture(backup) and table is None and depends_on_state(backup) else None
         self._weights = np.zeros((0, columns))  # [.., J], of the mixture at the states of a simulator
+        self._legal = np.zeros((0, actions), dtype=np.bool_)  # [.., K], the same for legal actions
+        if table is not None and table.legal is not None:
+            self.rules = rules._replace(legal=table.legal)
         self._weigh(0)
         if is_mixture(backup) and self._mixture is None:
-            self.rules = rules._replace(soft=softmaxes(backup, actions, None if table is None else table.states))
+            self.rules = self.rules._replace(soft=softmaxes(backup, actions, None if table is None else table.states))
         self.number(np.asarray(root)[()])
 
     # Walks
@@ -479,14 +490,22 @@ class Explorer:
         return np.array(keys, dtype=np.int64)
 
     def _weigh(self, first: int) -> None:
-        """Has compiled code find the weights of states from `first` on by their keys, which here are their numbers."""
-        states, weights = [] if self._index is None else self._index.states[first:], self._weights
-        if self._mixture is None or not states:
+        """Has compiled code find weights and legal actions of states by their keys, which here are their numbers.
+
+        Those of states from `first` on are new.
+        """
+        new = [] if self._index is None else self._index.states[first:]
+        if not new:
             return
-        if first + len(states) > len(weights):
-            self._weights = np.concatenate([weights, np.zeros((first + len(states), weights.shape[1]))])
+        states, last = np.stack(new), first + len(new)
+        if self._mixture is not None:
+            self._weights = _with_room(self._weights, last)
+            self._weights[first:last] = self._mixture.weights(states)
             self.rules = self.rules._replace(soft=self.rules.soft._replace(weights=frozen(self._weights)))
-        self._weights[first : first + len(states)] = self._mixture.weights(np.stack(states))
+        if (legal := legal_actions(self.oracle.model, states)) is not None:
+            self._legal = _with_room(self._legal, last)
+            self._legal[first:last] = legal
+            self.rules = self.rules._replace(legal=frozen(self._legal))
 
     def _resolve(self, verdict: int, entry: int, more: int = 1) -> None:
         """Makes room for outcomes of a pair, or raises the error that they are."""
@@ -501,6 +520,8 @@ class Explorer:
                 f"more than {most} different next states at {where}: declare a larger max_successors, or "
                 f"give the planner a larger bound on successors"
             )
+        if verdict == walks.TOO_LONG:
+            raise too_long(self.oracle.model, self.rules.horizon, self.state(record // self.rules.records))
         found = f"a reward declared as fixed by the transition took two values for the same next state at {where}"
         if not by_outcome:
             before = self.graph.pairs[entry]["reward_low"]

@@ -3,7 +3,7 @@
 A state is known by the number under which it was discovered; the root is number 0. With a finite horizon every state
 has an interval for each stage, and with stage-wise counts also statistics for each stage. So the interval of state i at
 stage h is entry i·H + h, and the statistics of its pair with action a entry (i·R + h)·K + a, where H is the number of
-stages and R is H or 1. An endless problem has one stage, which follows itself.
+stages and R is H or 1. Without stages there is one, which follows itself. An illegal action has the interval [−∞, −∞].
 
 The outcomes of a pair, its different successors and the count of each, are consecutive entries of arrays that all pairs
 share. A pair whose entries are all in use moves to a larger place, so memory follows the outcomes that were seen.
@@ -21,9 +21,9 @@ from smoothplan.base.arguments import Floats, Ints, frozen
 from smoothplan.base.compiling import compiled
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.streams import Stream
-from smoothplan.models.model import GenerativeModel, rewards_are_known
+from smoothplan.models.model import GenerativeModel, effective_horizon, horizon_of, rewards_are_known, total_weight
 from smoothplan.theory import curvature
-from smoothplan.theory.backups import Backup, HardMax, is_mixture
+from smoothplan.theory.backups import Backup, HardMax, at_zero_range, is_mixture
 from smoothplan.theory.softmaxes import Softmaxes
 
 PAIR = np.dtype(
@@ -62,6 +62,9 @@ TOTALS = np.dtype(
 )
 """Numbers of a whole graph."""
 
+LONGEST_WALK = 10_000
+"""Steps of a walk without stages: later ones are negligible at any discount below 0.999."""
+
 NOWHERE, ENDED = -1, -2
 """In place of a successor: none yet, and the end of the episode, worth 0."""
 
@@ -94,6 +97,9 @@ class Rules(NamedTuple):
     discount: float
     stages: int  # H
     endless: bool  # one stage that follows itself
+    horizon: int  # the most steps of an episode from any state; 0 if there is no bound
+    longest: int  # steps of a walk
+    reach: float  # Σ γ^t over the steps of an episode, 1/(1 − γ) without a bound: later steps add up errors so far
     span_low: Floats  # [H + 1], bounds of any value at a stage; the last is after the last stage
     span_high: Floats
     reward_low: float
@@ -103,6 +109,7 @@ class Rules(NamedTuple):
     log_odds: float  # log(1/δ)
     union: float  # logarithm of the number of statements about the transitions of a pair
     soft: Softmaxes
+    legal: NDArray[np.bool_]  # [.., K], by the key of a state; [0, K] if all actions are, everywhere
     records: int = 1  # R, stages that have statistics of their own: H, or 1 for pooled counts
     soft_share: float = 1.0  # the probability of a soft step; others are greedy
     focused: bool = True
@@ -125,8 +132,13 @@ def rules_of(
     successors: int | None = None,
     horizon: int | None = None,
     tail: str = "honest",
+    discount: float | None = None,
 ) -> Rules:
-    """The rules of a focused search with pooled counts and soft walks. The arguments are those of `OTGapE`."""
+    """The rules of a focused search with pooled counts and soft walks. The arguments are those of `OTGapE`.
+
+    A discount takes the place of the model's.
+    """
+    discount = model.discount if discount is None else discount
     successors = model.max_successors if successors is None else successors
     kind = VARYING
     if rewards_are_known(model):
@@ -137,7 +149,7 @@ def rules_of(
     if successors is not None:
         bound = successor_bound("max_successors", successors)
         bound *= 2 if kind == BY_OUTCOME and model.reward_kind == "bernoulli" else 1
-    bounds = spans(model, backup, horizon, tail)
+    bounds = spans(model, backup, horizon, tail, discount)
     low, high = model.reward_range
     # A frame of one column, and walks by the policy, for a backup that is called.
     form, temperature = (backup, backup.temperature) if is_mixture(backup) else (HardMax(), 1.0)
@@ -145,9 +157,12 @@ def rules_of(
     return Rules(
         actions=model.actions,
         bound=bound,
-        discount=model.discount,
+        discount=discount,
         stages=horizon or 1,
         endless=horizon is None,
+        horizon=horizon or horizon_of(model) or 0,
+        longest=horizon or min(horizon_of(model) or LONGEST_WALK, LONGEST_WALK),
+        reach=effective_horizon(model) if horizon is None else total_weight(discount, horizon),
         span_low=frozen(bounds[:, 0].copy()),
         span_high=frozen(bounds[:, 1].copy()),
         reward_low=low,
@@ -159,6 +174,7 @@ def rules_of(
         # have one probability, and its interval holds for all values at once.
         union=math.log(2.0 * (horizon or 1)),
         soft=Softmaxes(temperature, shifts, frozen(np.ones((1, len(shifts))))),
+        legal=frozen(np.zeros((0, model.actions), dtype=np.bool_)),
     )
 
 
@@ -167,16 +183,19 @@ def successor_bound(name: str, value: int) -> int:
     return arguments.whole(name, value, most=10**9)
 
 
-def spans(model: GenerativeModel, backup: Backup, horizon: int | None, tail: str) -> Floats:
+def spans(
+    model: GenerativeModel, backup: Backup, horizon: int | None, tail: str, discount: float | None = None
+) -> Floats:
     """Bounds of any value at each stage, [H + 1, 2]: the last row is after the last stage."""
-    low, high = curvature.value_interval(model, backup)
+    curvature.require_rewards(model, "a search by bounds")
+    discount = model.discount if discount is None else discount
     if horizon is None:
-        return np.array(2 * [(low, high)])
-    at_zero = backup.at_zero_range(model.actions)
-    rows = [(low, high) if tail == "honest" else (0.0, 0.0)]
+        return np.array(2 * [curvature.value_interval(model, backup)])
+    at_zero = at_zero_range(backup, model)
+    rows = [curvature.value_interval(model, backup) if tail == "honest" else (0.0, 0.0)]
     for _ in range(horizon):
         low, high = (
-            reward + zero + model.discount * later
+            reward + zero + discount * later
             for reward, zero, later in zip(model.reward_range, at_zero, rows[-1], strict=True)
         )
         rows.append((min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high))
@@ -260,6 +279,8 @@ def discovered(graph: Graph, rules: Rules, key: int) -> int:
             entry = node * rules.actions + action
             graph.q_low[entry] = rules.reward_low + rules.discount * rules.span_low[later]
             graph.q_high[entry] = rules.reward_low + rules.reward_width + rules.discount * rules.span_high[later]
+            if len(rules.legal) > 0 and not rules.legal[key, action]:
+                graph.q_low[entry] = graph.q_high[entry] = -np.inf
     records = rules.actions * rules.records
     for entry in range(state * records, (state + 1) * records):
         pair = graph.pairs[entry]

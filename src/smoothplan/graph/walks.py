@@ -27,9 +27,9 @@ from smoothplan.graph.sets import FULL, POLICY, RECORDED, back_up, fill, record,
 from smoothplan.models.tabular import Tables, draw
 from smoothplan.theory.softmaxes import draw_action, draw_column
 
-SAMPLE, PAUSED, CONVERGED = range(4, 7)
+SAMPLE, PAUSED, CONVERGED, TOO_LONG = range(4, 8)
 """Verdicts of `proceed`, beside those of `sets.record`: the simulator is to be called; the request is complete; the gap
-is within ε."""
+is within ε; an episode is longer than the horizon."""
 
 
 class WalkTuning(NamedTuple):
@@ -38,7 +38,6 @@ class WalkTuning(NamedTuple):
     growth: float = 0.2  # a pair is sampled again by this fraction of the samples that it has
     # Focused walks.
     cut: float = 0.2  # a walk ends once the remaining width, discounted, is below this fraction of the gap at the root
-    longest: int = 10_000  # steps of a walk: later ones are negligible at any discount below 0.999
     negligible: float = 0.2  # a walk samples nothing if its largest stake is below this fraction of the recent largest
     fading: float = 0.95  # the recent largest stake fades by this factor with every walk
     idle: int = 100  # after this many walks without a sample, the end of the walk is sampled, and a survey ends
@@ -102,7 +101,7 @@ def next_action(graph: Graph, rules: Rules, work: Workspace, state: int, stage: 
 @partial(compiled, merged=True)
 def goes_on(graph: Graph, rules: Rules, successor: int, stage: int, steps: int, weight: float, gap: float) -> bool:
     """Whether a walk that has come to a successor at a stage goes on from there."""
-    if successor == ENDED or stage == rules.stages or steps >= WALKING.longest:
+    if successor == ENDED or steps >= rules.longest:
         return False
     node = successor * rules.stages + stage
     return not rules.endless or weight * (graph.high[node] - graph.low[node]) >= WALKING.cut * gap
@@ -161,12 +160,14 @@ def _exploring_walk(graph: Graph, rules: Rules, q: Floats, planned: Ints, start:
     certain = rules.bound == 1 and rules.kind != VARYING
     state, weight = start, 1.0
     chosen, stake = -1, 0.0
-    for _ in range(WALKING.longest):
+    for _ in range(rules.longest):
         # The action that was sampled least is a candidate.
         first = state * rules.actions
         least, count = 0, np.int64(2**62)
         for action in range(rules.actions):
             entry = first + action
+            if graph.q_high[entry] == -np.inf:  # it is illegal
+                continue
             known = graph.pairs[entry].count + (planned[entry] if entry < len(planned) else 0)
             if known < count:
                 least, count = action, known
@@ -178,6 +179,8 @@ def _exploring_walk(graph: Graph, rules: Rules, q: Floats, planned: Ints, start:
         best = 0
         if state >= len(q) or uniform(stream) < WALKING.explore_rate:
             best = int(uniform(stream) * rules.actions)
+            while graph.q_high[first + best] == -np.inf:
+                best = int(uniform(stream) * rules.actions)
         else:
             for action in range(1, rules.actions):
                 if q[state, action] > q[state, best]:
@@ -332,5 +335,7 @@ def proceed(
             verdict = record(graph, rules, now.entry, successor, reward, 1, work.room)
             if verdict != RECORDED:
                 return verdict
+        if rules.horizon > 0 and rules.endless and now.steps >= rules.horizon and successor != ENDED:
+            return TOO_LONG  # all transitions of the path were seen
         absorb(graph, rules, work, loop, successor)
         now.selected = False

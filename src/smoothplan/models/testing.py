@@ -17,8 +17,12 @@ from smoothplan.models.model import (
     Transition,
     checked_step,
     declared_values,
+    horizon_of,
+    legal_actions,
     possible_returns,
+    random_actions,
     required_model,
+    too_long,
 )
 
 
@@ -53,9 +57,14 @@ class Examination:
             raise ValueError(f"states must be a batch [n, ...] of at least one state, got shape {self.first.shape}")
         self.rounds = arguments.whole("rounds", self.rounds)
         # Random plays: steps that leave a twentieth of the value, at most, and as many plays as take about a second.
-        discount = self.model.discount
-        self.steps = 1 if discount == 0.0 else min(math.ceil(math.log(0.05) / math.log(discount)), 600)
-        self.plays = 0 if declared_values(self.model) is None else max(32, min(20_000 // self.steps, 4_000))
+        discount, horizon = self.model.discount, horizon_of(self.model)
+        self.steps = 1 if discount == 0.0 else 600
+        if 0.0 < discount < 1.0:
+            self.steps = min(math.ceil(math.log(0.05) / math.log(discount)), 600)
+        if horizon is not None:  # to the end
+            self.steps = min(horizon, 100_000)
+        playing = declared_values(self.model) is not None or horizon is not None
+        self.plays = max(32, min(20_000 // self.steps, 4_000)) if playing else 0
 
     @property
     def most_calls(self) -> int:
@@ -70,12 +79,13 @@ class Examination:
         for number in range(self.rounds):
             states = np.concatenate([self.first, states])
             batch = states[walk.integers(len(states), size=min(self.walkers, len(states) * model.actions))]
-            before, actions = batch.copy(), (np.arange(len(batch)) + number) % model.actions
+            before, actions = batch.copy(), self._legal(batch, (np.arange(len(batch)) + number) % model.actions)
             found = self._step(batch, actions, number)
             if not np.array_equal(batch, before):
                 raise ModelError(f"the simulator changed a state in place: {before.tolist()} became {batch.tolist()}")
             # The same call after one elsewhere must have the same outcomes.
-            self._step(elsewhere, np.arange(len(elsewhere)) % model.actions, number + self.rounds)
+            others = self._legal(elsewhere, np.arange(len(elsewhere)) % model.actions)
+            self._step(elsewhere, others, number + self.rounds)
             again = self._step(batch, actions, number)
             differ = [(a != b).reshape(len(actions), -1).any(axis=1) for a, b in zip(found, again, strict=True)]
             if np.any(differ):
@@ -94,6 +104,14 @@ class Examination:
         paid = np.concatenate(rewards)
         reward_range = float(paid.min()), float(paid.max())
         return ModelReport(self.calls, len(seen), reward_range, most, float(np.concatenate(ends).mean()))
+
+    def _legal(self, states: States, actions: Ints) -> Ints:
+        """The actions [n], or the next legal ones."""
+        if len(states) == 0 or (mask := legal_actions(self.model, states)) is None:
+            return actions
+        ahead = (actions[:, None] + np.arange(self.model.actions)) % self.model.actions
+        allowed = mask[np.arange(len(states))[:, None], ahead]
+        return np.asarray(ahead[np.arange(len(states)), allowed.argmax(axis=1)])
 
     def _step(self, states: States, actions: Ints, draw: int) -> Transition:
         self.calls += len(actions)
@@ -124,21 +142,29 @@ class Examination:
     def _play(self) -> None:
         """Takes random actions: if they earn more than `value_range` allows, so does the best policy.
 
+        No episode is longer than the horizon.
+
         The mean of n returns of width w exceeds its expectation by w·√(log(1/α)/2n) with probability α = 1e-6 at most
         (Hoeffding). Rewards after the last step count as the least possible.
         """
-        declared = declared_values(self.model)
-        if declared is None:
+        declared, horizon = declared_values(self.model), horizon_of(self.model)
+        if self.plays == 0:
             return
         discount, (least, most) = self.model.discount, possible_returns(self.model)
         steps, count = self.steps, self.plays
         choices = streams.generator(self.seed, 1 + 2 * self.rounds)
         states, going_on, totals = self.first[np.arange(count) % len(self.first)], np.arange(count), np.zeros(count)
         for step in range(steps):
-            actions = choices.integers(self.model.actions, size=len(going_on))
+            if len(going_on) == 0:
+                break
+            actions = random_actions(self.model, states, choices)
             found = self._step(states, actions, 1 + 2 * self.rounds + step)
             totals[going_on] += discount**step * found.rewards
             going_on, states = going_on[~found.terminals], found.next_states[~found.terminals]
+        if len(going_on) and steps == horizon:
+            raise too_long(self.model, steps, states[0])
+        if declared is None:
+            return
         totals[going_on] += discount**steps * least
         sure = float(totals.mean()) - (most - least) * math.sqrt(math.log(1e6) / (2.0 * count))
         if sure > declared[1] + ROUNDING * max(abs(least), abs(most)):

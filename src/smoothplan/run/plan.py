@@ -19,7 +19,17 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats
 from smoothplan.base.records import Record
 from smoothplan.base.stopping import Stopped, StopSignal
-from smoothplan.models.model import GenerativeModel, Oracle, SimulatorError, Transition, action_names, required_model
+from smoothplan.models.derived import split_stages
+from smoothplan.models.model import (
+    GenerativeModel,
+    Oracle,
+    SimulatorError,
+    Transition,
+    action_names,
+    horizon_of,
+    legal_actions,
+    required_model,
+)
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.testing import Examination, ModelReport
 from smoothplan.run.checkpoint import Checkpoint, described
@@ -257,9 +267,12 @@ def _compare_simulators(checkpoint: Checkpoint, root: Root) -> None:
     if isinstance(root.model, TabularModel):
         return
     oracle = Oracle(root.model, root.seed, role="probe")
-    first = oracle.sample(repeated(root.state, root.model.actions), np.arange(root.model.actions))
+    mask = legal_actions(root.model, np.asarray(root.state)[None])
+    actions = np.arange(root.model.actions) if mask is None else np.flatnonzero(mask[0])
+    first = oracle.sample(repeated(root.state, len(actions)), actions)
     further = first.next_states[~first.terminals]
-    second = oracle.sample(further, np.zeros(len(further), dtype=np.int64))
+    mask = None if len(further) == 0 else legal_actions(root.model, further)
+    second = oracle.sample(further, np.zeros(len(further), dtype=np.int64) if mask is None else mask.argmax(axis=1))
     found = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in Transition._fields}
     before = checkpoint.snapshot("probe")
     if before is None:
@@ -289,7 +302,8 @@ def _result(planner: Planner, root: Root, found: Snapshot, status: Status) -> Pl
 
 def outward(intervals: Floats) -> Floats:
     """Intervals [..., 2], wider by a few units in the last place of their ends: the result of rounded operations."""
-    return np.asarray(intervals + 2.0**-50 * np.abs(intervals) * np.array([-1.0, 1.0]))
+    finite = np.where(np.isfinite(intervals), intervals, 0.0)  # those of illegal actions are not
+    return np.asarray(intervals + 2.0**-50 * np.abs(finite) * np.array([-1.0, 1.0]))
 
 
 def root_state(model: GenerativeModel, state: Any) -> Any:
@@ -319,4 +333,8 @@ def root_state(model: GenerativeModel, state: Any) -> Any:
         result = result.astype(example.dtype)
     if result.dtype.kind == "f" and not np.isfinite(result).all():
         raise ValueError(f"state must be finite, got {result.tolist()}")
+    if getattr(model, "stationary", None) is not None:
+        left, horizon = int(split_stages(model, result[None])[1][0]), horizon_of(model)
+        if not 0 < left <= (horizon or 0):
+            raise ValueError(f"state must end with the steps left, from 1 to {horizon}, got {result.tolist()}")
     return result

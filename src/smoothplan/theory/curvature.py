@@ -200,7 +200,7 @@ def require_rewards(model: GenerativeModel, what: str) -> None:
     """Refuses a model whose range of rewards is not known: nothing can be proved without it."""
     if not declares_rewards(model):
         raise ValueError(
-            f"reward_range must be declared for {what}, whose intervals are proved, got {model.reward_range}: "
+            f"reward_range must be declared for {what}, got {model.reward_range}: "
             "check_model tells which rewards it saw; decide and Agent estimate without it"
         )
 
