@@ -130,21 +130,22 @@ class Naive:
 
     def returns(self, row: int, state: int) -> list[list[float]]:
         """The returns of each action that a level averages, in the order in which they are drawn, [K][N]."""
-        level = self.levels[row]
+        level, legal = self.levels[row], self.model.legal
+        allowed = [True] * self.model.actions if legal is None else legal[state].tolist()
         if level.samples == 0:
-            return [[0.0] for _ in range(self.model.actions)]
+            return [[0.0 if each else -math.inf] for each in allowed]
         child = level.reference
         assert child is not None
         return [
-            [self.one_return(row, child, state, action) for _ in range(level.samples)]
-            for action in range(self.model.actions)
+            [self.one_return(row, child, state, action) if each else -math.inf for _ in range(level.samples)]
+            for action, each in enumerate(allowed)
         ]
 
     def reference(self, row: int, returns: Sequence[Sequence[float]]) -> list[float]:
         """Q̂, of returns [K][N]."""
         clip = self.levels[row].clip
         q = [sum(each) / len(each) for each in returns]
-        return q if clip is None else [min(max(mean, clip[0]), clip[1]) for mean in q]
+        return q if clip is None else [min(max(mean, clip[0]), clip[1]) if mean > -math.inf else mean for mean in q]
 
     def softmax(self, state: int) -> Mixture:
         if state not in self.softmaxes:
@@ -163,7 +164,7 @@ class Naive:
         for k, weight in enumerate(weights.slopes[1:], start=1):  # the whole has no sibling
             blocks = halved(returns, k)
             slopes = [
-                sum(p * (x - y) for p, x, y in zip(soft.policy(one), one, two, strict=True))
+                sum(p * (x - y) for p, x, y in zip(soft.policy(one), one, two, strict=True) if p > 0.0)
                 for first, second in zip(blocks[::2], blocks[1::2], strict=True)
                 for one, two in ((first, second), (second, first))
             ]
@@ -180,7 +181,7 @@ class Naive:
             action = self.choose(soft.local(q, self.choose(soft.weights)))
             result += self.one_return(row, level.linear, state, action)
             if level.printed:
-                result -= sum(p * entry for p, entry in zip(soft.policy(q), q, strict=True))
+                result -= sum(p * entry for p, entry in zip(soft.policy(q), q, strict=True) if p > 0.0)
             else:
                 result -= q[action]
         if level.kind == "order-2":
@@ -381,11 +382,13 @@ def random_model(
     low: float = 0.0,
     high: float = 1.0,
     terminal: float = 0.0,
+    legal: float = 1.0,
 ) -> TabularModel:
     """A random model with an entrance: through it, a return R + γ·Y(a) is a sample at state a.
 
     `states` does not count the entrance. The `kind` of rewards is "deterministic", "bernoulli", or "successor" if they
-    depend on the next state; both `low` and `high` occur. Transitions end with probability `terminal`.
+    depend on the next state; both `low` and `high` occur. Transitions end with probability `terminal`. A share of the
+    pairs is `legal`, one action of each state at least; all are if it is 1, and at the entrance.
     """
     rng = np.random.default_rng(seed)
     shape = (states + 1, actions, branching)
@@ -396,6 +399,8 @@ def random_model(
     ends = rng.random(shape) < terminal
     probabilities[-1], successors[-1], ends[-1] = 0.0, np.arange(actions)[:, None] % states, False
     probabilities[-1, :, 0], rewards[-1] = 1.0, low
+    allowed = rng.random(shape[:2]) < legal
+    allowed[np.arange(states), np.arange(states) % actions] = allowed[-1] = True
     return TabularModel(
         probabilities,
         successors,
@@ -404,6 +409,7 @@ def random_model(
         reward_kind="bernoulli" if kind == "bernoulli" else "deterministic",
         reward_range=None if kind == "bernoulli" else (low, high),
         terminal=ends,
+        legal=None if legal == 1.0 else allowed,
     )
 
 

@@ -13,7 +13,7 @@ from smoothplan.models import finite_horizon, garnet
 from smoothplan.theory import curvature, exact
 from smoothplan.theory.backups import Backup
 from tests.common import alone, identified, started, vectorised
-from tests.models.test_derived import BACKUPS, masked_garnet
+from tests.models.test_derived import BACKUPS, masked_garnet, with_an_illegal_action
 
 STEPS = 4
 
@@ -97,13 +97,7 @@ def test_a_search_of_episodes_converges(model: sp.TabularModel) -> None:
 def test_an_illegal_action_changes_nothing() -> None:
     """The same bits with a fourth action that is illegal everywhere, for searches and for trees."""
     model = garnet(states=20, actions=3, branching=3, discount=0.8, seed=2)
-    parts = (
-        np.concatenate([part, part[:, :1] * 0 + extra], axis=1)
-        for part, extra in ((model.probabilities, 0.0), (model.successors, 3), (model.rewards, 0.25))
-    )
-    legal = np.tile([True, True, True, False], (20, 1))
-    wider = sp.TabularModel(*parts, discount=0.8, legal=legal, reward_range=model.reward_range)
-    assert wider.reward_kind == model.reward_kind
+    wider = with_an_illegal_action(model)
     costs = 1.0 - np.eye(4)
     ours = {"tau": 0.4, "lam": 0.8}
     pairs: list[tuple[Any, Any]] = [

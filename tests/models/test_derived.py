@@ -24,13 +24,22 @@ BACKUPS: list[Backup] = [
 ]
 
 
-def masked_garnet() -> sp.TabularModel:
-    """A table with three actions of which every state lacks some."""
-    model = garnet(states=7, actions=3, branching=2, discount=0.9, seed=3)
+def masked_garnet(discount: float = 0.9) -> sp.TabularModel:
+    """A table with three actions of which some states lack one."""
+    model = garnet(states=7, actions=3, branching=2, discount=discount, seed=3)
     legal = np.random.default_rng(5).random((7, 3)) < 0.6
     legal[np.arange(7), np.arange(7) % 3] = True
     parts = model.probabilities, model.successors, model.rewards
-    return sp.TabularModel(*parts, discount=0.9, legal=legal, reward_kind="bernoulli", reward_range=(0, 1))
+    return sp.TabularModel(*parts, discount=discount, legal=legal, reward_kind="bernoulli", reward_range=(0, 1))
+
+
+def with_an_illegal_action(model: sp.TabularModel) -> sp.TabularModel:
+    """The same with one more action, which is legal nowhere."""
+    extra = (model.probabilities, 0.0), (model.successors, 1), (model.rewards, 0.25)
+    parts = [np.concatenate([part, part[:, :1] * 0 + value], axis=1) for part, value in extra]
+    legal = np.tile(np.arange(model.actions + 1) < model.actions, (model.states, 1))
+    declared: Any = {"reward_kind": model.reward_kind, "reward_range": model.reward_range}
+    return sp.TabularModel(*parts, discount=model.discount, legal=legal, **declared)
 
 
 def without_the_illegal(backup: Backup, allowed: Ints) -> Backup:

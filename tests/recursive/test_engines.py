@@ -19,7 +19,7 @@ from smoothplan.recursive.compiled import CompiledEngine
 from smoothplan.recursive.level import Level
 from smoothplan.recursive.schedule import Schedule
 from smoothplan.run.chunks import Sums
-from smoothplan.theory.backups import HardMax, LogSumExp, SoftmaxMixture
+from smoothplan.theory.backups import HardMax, LogSumExp, SoftmaxMixture, restricted
 from smoothplan.theory.curvature import Problem
 from tests.naive import DIGITS, Built, Distribution, Exact, Naive, built, entrance, random_model, randomly, rooted
 
@@ -88,6 +88,9 @@ MODELS: dict[str, Built] = {
     "fixed": built("fixed", 3, actions=3, discount=0.5, kind="successor", low=-2.0),
     "table": built("table", 4, actions=2, discount=0.4, kind="bernoulli"),
     "function": built("function", 5, actions=3, discount=0.7, high=3.0, terminal=0.3),
+    "legal": built(LogSumExp(0.4), 8, actions=3, discount=0.5, kind="bernoulli", legal=0.6),
+    "legal transport": built("function", 9, actions=3, discount=0.6, terminal=0.2, legal=0.5),
+    "legal hard": built(HardMax(), 10, actions=3, discount=0.6, legal=0.5),
     "entropy ends": built(LogSumExp(1.0), 6, actions=3, discount=0.8, kind="successor", terminal=0.4),
 }
 
@@ -96,7 +99,8 @@ MODELS: dict[str, Built] = {
 def case(name: str) -> Case:
     model, backup = MODELS[name]()
     table = table_of_all_kinds if backup.temperature > 0.0 else hard_table
-    return Case(model, backup, table(Problem.of(model, backup).middle))
+    restricted_backup: Any = restricted(backup, model)
+    return Case(model, restricted_backup, table(Problem.of(model, backup).middle))
 
 
 def drawn(name: str, case: Case, row: int, state: int, count: int, seed: int) -> tuple[Floats, Ints]:
@@ -125,7 +129,7 @@ def second_order_below(levels: Sequence[Level], row: int) -> bool:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_calls_of_each_level(name: str) -> None:
-    """Exact without order 2 and terminal states; otherwise at most the forecast."""
+    """Exact without order 2, terminal states and illegal actions; otherwise at most the forecast."""
     table, some = case(name), 6
     costs = Schedule(table.problem, table.levels, 1, 1.0, 0.1).costs
     for row, cost in enumerate(costs[1:], start=1):
@@ -133,7 +137,7 @@ def test_calls_of_each_level(name: str) -> None:
         for _ in range(some):
             naive.sample(row, 0)
         counts = {sum(naive.calls), *(int(drawn(engine, table, row, 0, some, seed=row)[1].sum()) for engine in ENGINES)}
-        if second_order_below(table.levels, row) or table.model.terminates:
+        if second_order_below(table.levels, row) or table.model.terminates or table.model.legal is not None:
             assert max(counts) <= some * cost
         else:
             assert counts == {some * cost}
@@ -155,7 +159,7 @@ def same_distribution(one: Floats, two: Floats) -> None:
 
 DAILY = {
     *(("entropy", 4), ("entropy", 11), ("function", 2), ("entropy ends", 5), ("entropy ends", 11)),
-    *(("hard", 2), ("hard", 3)),
+    *(("hard", 2), ("hard", 3), ("legal", 4), ("legal", 5), ("legal transport", 5), ("legal hard", 3)),
 }
 """Models and rows that every test run compares, beside rows 7 and 10; the naive recursion is slow."""
 
@@ -165,7 +169,7 @@ DAILY = {
     [
         pytest.param(name, row, marks=() if row in (7, 10) or (name, row) in DAILY else pytest.mark.full)
         for name in MODELS
-        for row in range(1, 4 if name == "hard" else 13)
+        for row in range(1, 4 if "hard" in name else 13)
     ],
 )
 def test_engines_agree_with_the_naive_recursion(name: str, row: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints
-from smoothplan.models.model import Oracle, States
+from smoothplan.models.model import Oracle, States, legal_actions
 from smoothplan.recursive.debias import DEBIASING, Debiased
 from smoothplan.recursive.level import Level
 from smoothplan.recursive.schedule import Schedule
@@ -83,27 +83,33 @@ class BatchedEngine:
         return results
 
     def _reference(self, oracle: Oracle, level: Level, states: States) -> list[Floats]:
-        """Q̂ at each state, [K, n]: the mean of N returns per action, or zeros [K, 1].
+        """Q̂ at each state, [K, n]: the mean of N returns per action, or zeros [K, 1]. It is −∞ for illegal actions.
 
         For a debiased level the means over halves and over quarters of the returns follow, [K, 2, n] and [K, 4, n].
         """
         count, actions = len(states), self.schedule.problem.actions
+        mask = legal_actions(oracle.model, states)
+        legal = np.ones((actions, 1), dtype=np.bool_) if mask is None else mask.T
         if level.samples == 0:
-            return [np.zeros((actions, 1))]
+            return [np.where(legal, 0.0, -np.inf)]
         assert level.reference is not None
         blocks = 2**level.debias
         totals = np.zeros((actions, blocks, count))
         for block in range(blocks):
             for piece in pieces(level.samples // blocks, max(1, CALLS_AT_ONCE // (count * actions))):
-                pairs = np.repeat(np.arange(actions), piece * count)
-                samples = self._returns(oracle, _tiled(states, actions * piece), pairs, level.reference)
+                pairs, here = np.repeat(np.arange(actions), piece * count), _tiled(states, actions * piece)
+                samples = np.full(len(pairs), -np.inf)
+                kept = np.broadcast_to(legal[:, None], (actions, piece, count)).reshape(-1)
+                if mask is not None:
+                    pairs, here = pairs[kept], here[kept]
+                samples[kept] = self._returns(oracle, here, pairs, level.reference)
                 totals[:, block] += samples.reshape(actions, piece, count).sum(axis=1)
         means = [
             totals.reshape(actions, 2**power, -1, count).sum(axis=2) / (level.samples / 2**power)
             for power in range(level.debias + 1)
         ]
         whole = means[0][:, 0]
-        return [whole if level.clip is None else np.clip(whole, *level.clip), *means[1:]]
+        return [whole if level.clip is None else np.where(legal, np.clip(whole, *level.clip), -np.inf), *means[1:]]
 
     def _returns(self, oracle: Oracle, states: States, actions: Ints, row: int) -> Floats:
         """R + γ·Y(Z) through a level, [n]; R alone if Z is terminal. R is the mean of M rewards."""
@@ -135,7 +141,10 @@ class BatchedEngine:
             policy = soft.policy
             actions = categorical(policy, len(states), oracle.rng)
             result = result + self._returns(oracle, states, actions, level.linear)
-            result -= (policy * around).sum(axis=0) if level.printed else _entries(around, actions)
+            if level.printed:
+                result -= (policy * np.where(policy > 0.0, around, 0.0)).sum(axis=0)
+            else:
+                result -= _entries(around, actions)
             if level.quadratic is not None:
                 # Two actions of one column J ~ μ, whose local softmaxes are p_·J, [K, n] or [K, 1].
                 local = soft.local[0]
@@ -160,7 +169,8 @@ class BatchedEngine:
             soft = self._backed_up(q.reshape(len(q), -1), _tiled(states, count), with_policy=slope != 0.0)
             result = result + weight * soft.value.reshape(count, -1).mean(axis=0)
             if slope != 0.0:
-                apart = q - q[:, np.arange(count) ^ 1]  # from the other half of the same block
+                known = np.where(q > -np.inf, q, 0.0)
+                apart = known - known[:, np.arange(count) ^ 1]  # from the other half of the same block
                 result += slope * (soft.policy.reshape(q.shape) * apart).sum(axis=0).mean(axis=0)
         return result
 

@@ -68,6 +68,7 @@ class Recursion(NamedTuple):
     levels: NDArray[np.void]  # [L] of LEVEL
     tables: Tables
     soft: Softmaxes
+    legal: NDArray[np.bool_]  # [S, K]; [0, K] if all actions are, everywhere
     frames: Floats  # [FIRST_FRAME + L, 1 + J + blocks, K + 1], one for each depth; the blocks are halves, then quarters
     stream: Stream
 
@@ -128,12 +129,16 @@ def _draws(run: Pointer, state: int, action: int, count: int, rewards: int) -> t
 
 @partial(compiled, merged=True)
 def _block_terms(q: Floats, sibling: Floats, shifts: Floats, scale: float) -> tuple[float, float, float]:
-    """Of one column at a block's means [K]: the top score, the sum of the odds, and Σ odds·(Q̂_b − Q̂_b′)."""
+    """Of one column at a block's means [K]: the top score, the sum of the odds, and Σ odds·(Q̂_b − Q̂_b′).
+
+    Means are −∞ for illegal actions, whose odds are 0.
+    """
     # The best action's odds are 1 and need no exponential.
     if len(shifts) == 2:
         one, two = q[0] - shifts[0], q[1] - shifts[1]
         odds = math.exp(-abs(one - two) * scale)
-        first, second = q[0] - sibling[0], q[1] - sibling[1]
+        first = q[0] - sibling[0] if q[0] > -np.inf else 0.0
+        second = q[1] - sibling[1] if q[1] > -np.inf else 0.0
         return max(one, two), 1.0 + odds, first + odds * second if one > two else second + odds * first
     best, top = 0, q[0] - shifts[0]
     for i in range(1, len(shifts)):
@@ -145,7 +150,7 @@ def _block_terms(q: Floats, sibling: Floats, shifts: Floats, scale: float) -> tu
         i = 0 if i == len(shifts) - 1 else i + 1  # around the circle
         odds = math.exp((q[i] - shifts[i] - top) * scale)
         total += odds
-        inner += odds * (q[i] - sibling[i])
+        inner += odds * (q[i] - sibling[i]) if odds > 0.0 else 0.0
     return top, total, inner
 
 
@@ -182,6 +187,7 @@ def _signature() -> Any:
         frozen(np.zeros(1, dtype=LEVEL)),
         Tables(frozen(np.zeros(1, dtype=OUTCOME)), 1, 1),
         Softmaxes(1.0, floats, floats),
+        frozen(np.zeros((0, 1), dtype=np.bool_)),
         np.zeros((1, 1, 1)),
         np.zeros(5, np.uint64),
     )
@@ -207,10 +213,20 @@ def _sample(row: int, state: int, depth: int, run: Pointer) -> float:
         frame = ZERO_FRAME
         if level.samples < 0:
             frame = GIVEN_FRAME
+        elif level.samples == 0 and len(run[0].legal) > 0:  # zeros for the legal actions
+            frame = depth
+            for action in range(run[0].tables.actions):
+                run[0].frames[depth, 0, action] = 0.0 if run[0].legal[state, action] else -np.inf
+            fill_frame(run[0].frames, depth, run[0].soft)
         elif level.samples > 0:
             frame = depth
             child = run[0].levels[level.reference]
             for action in range(run[0].tables.actions):
+                if len(run[0].legal) > 0 and not run[0].legal[state, action]:
+                    run[0].frames[depth, 0, action] = -np.inf
+                    for place in range(1 + len(run[0].soft.shifts), run[0].frames.shape[1]):
+                        run[0].frames[depth, place, action] = -np.inf
+                    continue
                 total, half = 0.0, 0.0
                 for block in range(level.blocks):
                     part = 0.0
@@ -329,9 +345,11 @@ class CompiledEngine:
     chunk_calls: ClassVar[int] = 1 << 21
 
     @cached_property
-    def _tables(self) -> tuple[float, NDArray[np.void], Tables, Softmaxes]:
-        soft = softmaxes(self.backup, self.model.actions, self.model.states)
-        return self.model.discount, _level_table(self.schedule), self.model.tables, soft
+    def _tables(self) -> tuple[float, NDArray[np.void], Tables, Softmaxes, NDArray[np.bool_]]:
+        model = self.model
+        soft = softmaxes(self.backup, model.actions, model.states)
+        legal = frozen(np.zeros((0, model.actions), dtype=np.bool_)) if model.legal is None else model.legal
+        return model.discount, _level_table(self.schedule), model.tables, soft, legal
 
     def _run(self, stream: Stream) -> Recursion:
         columns, actions = self._tables[3].shifts.shape

@@ -33,7 +33,7 @@ from smoothplan.run.records import (
     refuse_compiled,
 )
 from smoothplan.theory import curvature
-from smoothplan.theory.backups import Backup, is_mixture, required_backup, required_mixture
+from smoothplan.theory.backups import Backup, is_mixture, required_backup, required_mixture, restricted
 from smoothplan.theory.curvature import Problem, require_resolvable
 
 HEADROOM = 4
@@ -251,8 +251,8 @@ class _Published(_Recursive):
         low, high = problem.reward_range
         if low < 0.0 or high > 1.0:
             raise ValueError(f"reward_range must lie in [0, 1] for the published constants, got {problem.reward_range}")
-        if problem.discount == 0.0:
-            raise ValueError("discount must be greater than 0 for the published constants, got 0.0")
+        if problem.discount in (0.0, 1.0):
+            raise ValueError(f"discount must be in (0, 1) for the published constants, got {problem.discount}")
         require_resolvable(self.epsilon, problem.values, problem.reward_range)
         return self.published(problem, self.epsilon, self.delta)
 
@@ -330,6 +330,7 @@ def engine_for(
     name: EngineName, schedule: Schedule, backup: Backup, model: GenerativeModel
 ) -> CompiledEngine | BatchedEngine:
     """The engine for a schedule."""
+    backup = restricted(backup, model)
     if isinstance(model, TabularModel) and is_mixture(backup) and name != "batched":
         return CompiledEngine(schedule, backup, model)
     refuse_compiled(name, "a TabularModel and a mixture of softmaxes", model, backup)

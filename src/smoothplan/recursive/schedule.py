@@ -17,7 +17,7 @@ from smoothplan import confidence
 from smoothplan.base.arguments import Floats, Numbers
 from smoothplan.base.records import Record, renderer
 from smoothplan.confidence import ConfidenceSequence
-from smoothplan.models.model import GenerativeModel, required_model
+from smoothplan.models.model import GenerativeModel, legal_actions, required_model
 from smoothplan.recursive.level import Bounds, Level, ReferenceMoments, certify, certify_level, one_step
 from smoothplan.run.chunks import Chunk, Sums, Work, chunk_size
 from smoothplan.run.progress import Display
@@ -283,7 +283,10 @@ class ScheduleRun:
         self._chunks = 0  # drawn so far, and so the number of the next
         self._planned = 0  # simulator calls of these chunks, at most
         self._interval = schedule.problem.values
-        self._q_intervals: Floats = np.tile(schedule.problem.action_values, (schedule.problem.actions, 1))
+        actions = schedule.problem.actions
+        mask = legal_actions(root.model, np.asarray(root.state)[None])
+        self._legal = np.arange(actions) if mask is None else np.flatnonzero(mask[0])
+        self._q_intervals = self._spread(np.tile(schedule.problem.action_values, (len(self._legal), 1)))
         self._mean: ConfidenceSequence | None = None  # samples around the reference
         # The radius that the noise should reach. A published schedule may leave no room for noise.
         self._radius = max(schedule.epsilon - schedule.bias, 1e-12)
@@ -294,8 +297,8 @@ class ScheduleRun:
             if schedule.root.kind != "plug-in":
                 # Tuned to the standard deviation of a reference entry.
                 share, radius = ACTIONS_SHARE, max(math.sqrt(through.variance / schedule.root.samples), 1e-12)
-        each = *support, share * schedule.delta / schedule.problem.actions, radius
-        self._actions = [ConfidenceSequence(*each) for _ in range(schedule.problem.actions)]  # returns of each
+        each = *support, share * schedule.delta / actions, radius
+        self._actions = [ConfidenceSequence(*each) for _ in self._legal]  # returns of each legal action
 
     def run(self, workers: Workers, display: Display) -> Status:
         """Samples until the interval is within ε, the schedule is done, or the limit on calls is reached."""
@@ -338,14 +341,15 @@ class ScheduleRun:
     def _stages(self) -> Iterator[Iterator[Chunk[Sums]]]:
         """Returns of all actions, a chunk of each in turn; then samples of the value around the reference."""
         schedule, engine = self.schedule, type(self.engine)
-        samples, actions = schedule.root.samples, range(schedule.problem.actions)
         if schedule.root.kind == "constant":
             return
-        yield self._cut(samples, schedule.reference_calls // (len(actions) * samples), engine.returns, actions)
+        samples = schedule.root.samples
+        each = schedule.reference_calls // (schedule.problem.actions * samples)
+        yield self._cut(samples, each, engine.returns, self._legal.tolist())
         if schedule.root.kind == "plug-in":
             return
         reference = self._q()  # complete by now
-        ends = schedule.sample_support(reference, self._backed_up(reference))
+        ends = schedule.sample_support(reference[self._legal], self._backed_up(reference))
         self._mean = ConfidenceSequence(*ends, ADAPTIVE_SHARE * schedule.delta, self._radius)
         yield self._cut(schedule.repeats, schedule.sample_calls, engine.values, [reference])
 
@@ -379,7 +383,7 @@ class ScheduleRun:
             return
         self._actions[action].update(*sums.moments)
         if action == len(self._actions) - 1:
-            self._tighten_by_actions(*np.array([known.interval for known in self._actions]).T)
+            self._tighten_by_actions(*self._spread(np.array([known.interval for known in self._actions])).T)
 
     def _tighten_by_actions(self, low: Floats, high: Floats) -> None:
         """Tightens by an interval for every action's mean return: F is monotone."""
@@ -401,8 +405,14 @@ class ScheduleRun:
         return within(max(high - value, value - low), self._epsilon)
 
     def _q(self) -> Floats:
-        """The mean return of each action, [K], around which the value is sampled."""
-        return np.array([action.mean for action in self._actions])
+        """The mean return of each action, [K], around which the value is sampled; −∞ for illegal ones."""
+        return self._spread(np.array([action.mean for action in self._actions]))
+
+    def _spread(self, rows: Floats) -> Floats:
+        """Rows for the legal actions as rows for all, [K, ...]; those of illegal actions are −∞."""
+        result = np.full((self.schedule.problem.actions, *rows.shape[1:]), -np.inf)
+        result[self._legal] = rows
+        return result
 
     def _backed_up(self, q: Floats) -> float:
         """F of action values [K]."""

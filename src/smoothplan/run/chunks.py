@@ -184,13 +184,18 @@ def repeated(state: Any, count: int) -> States:
 
 
 def categorical(probabilities: Floats, count: int, rng: np.random.Generator) -> Ints:
-    """Draws from the columns of distributions [m, n] or [m, 1], by inversion, [n]. Rounding falls to the last entry."""
+    """Draws from the columns of distributions [m, n] or [m, 1], by inversion, [n].
+
+    Rounding falls to the last entry whose probability is not 0.
+    """
     levels = rng.random(count)
     drawn = np.zeros(count, dtype=np.int64)
     passed = np.zeros(probabilities.shape[1])
     for entry in probabilities[:-1]:
         passed = passed + entry
         drawn += levels >= passed
+    if not probabilities[-1].all():
+        drawn = np.minimum(drawn, len(probabilities) - 1 - (probabilities[::-1] > 0.0).argmax(axis=0))
     return drawn
 
 

@@ -214,7 +214,8 @@ def policy_mean(frames: Floats, frame: int, state: int, soft: Softmaxes) -> floa
     for j in range(columns):
         before, inner = 0.0, 0.0
         for i in range(actions):
-            inner += (frames[frame, 1 + j, i] - before) * frames[frame, 0, i]
+            odds = frames[frame, 1 + j, i] - before
+            inner += odds * frames[frame, 0, i] if odds > 0.0 else 0.0
             before = frames[frame, 1 + j, i]
         mean += soft.weights[row, j] * inner / before
     return mean
