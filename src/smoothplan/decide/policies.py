@@ -26,7 +26,7 @@ from smoothplan.chains.least_squares import LeastSquaresReference
 from smoothplan.chains.maker import RECURRENCE, spend, suits_grid
 from smoothplan.chains.reference import Reference, TooFewCallsError, values_of
 from smoothplan.chains.returns import LEAST_STEPS, affordable, tournament
-from smoothplan.chains.shared import SharedReference
+from smoothplan.chains.shared import LEAST_SAMPLES, SharedReference
 from smoothplan.models.model import (
     GenerativeModel,
     Oracle,
@@ -355,6 +355,11 @@ class PolicySearch:
                     self.reference = self.table
                     return
                 spend(self.table.improve, lambda: self.calls, **self._first(budget, learnt_by if labels else 0.4))
+                if budget.calls is not None and horizon_of(model) is not None and not self.table.claims(state):
+                    # Every state has its time, so that few are met in an episode; a table learns them one by one.
+                    needed = LEAST_SAMPLES * self.table.states * model.actions
+                    if needed <= budget.calls:
+                        spend(self.table.improve, lambda: self.calls, **budget.upto(0.7, self.calls))
                 if self._rule is None and self.table.claims(state) is not None:
                     self.reference, self.knows = self.table, True
                     self.compared = f"a table of {self.table.states:,} states is accurate here"
@@ -473,6 +478,8 @@ class PolicySearch:
             self.compared = f"too few calls to compare {len(candidates)} policies"
         if self._rule is None and candidates:
             self.reference = list(candidates.values())[-1]
+            if self.table is not None and 2 * self.table.calls > self.calls:  # of a search for a proof
+                self.reference = self.table
 
 
 @dataclass(frozen=True)
