@@ -81,9 +81,14 @@ def plan_summary(
     rows = [["root action", "at least", "at most", "calls", *([] if q is None else ["exact"])]]
     calls = result.details.action_calls.tolist()
     for action, (name, (low, high)) in enumerate(zip(result.names, result.q_intervals.tolist(), strict=True)):
-        exact = [] if q is None else [f"{q[action]:.6g}"]
-        rows.append([clean(name), f"{low:.6g}", f"{high:.6g}", f"{calls[action]:,}", *exact])
+        numbers = [_known(low), _known(high), f"{calls[action]:,}", *([] if q is None else [_known(q[action])])]
+        rows.append([clean(name), *numbers])
     return f"{text}\n{aligned(rows)}"
+
+
+def _known(number: float) -> str:
+    """A number of an action in words; – if the action is not legal."""
+    return f"{number:.6g}" if math.isfinite(number) else "–"
 
 
 def _plan_lines(result: PlanResult, price: int | None, truth: float | None) -> Iterator[tuple[str, str]]:
@@ -166,6 +171,9 @@ def _(decision: Decision) -> str:
     width = max(map(len, decision.names))
     for action, name in enumerate(decision.names):
         line = f"  {'→' if action == decision.action else ' '} {name:<{width}}  "
+        if math.isnan(decision.q[action]):
+            lines.append(f"{line}–, not legal here")
+            continue
         line += f"{decision.q[action]:.6g} ± {decision.q_errors[action]:.2g}"
         difference, error = decision.differences[action], decision.difference_errors[action]
         if action != decision.action and math.isfinite(error):
@@ -259,7 +267,8 @@ def _(comparison: Comparison) -> str:
     for (planner, budget), group in comparison.groups().items():
         ran = [row for row in group if row["failure"] is None]
         actions = Counter(row["action"] for row in ran if row["action"] is not None).most_common(1)
-        action = f"{actions[0][0]} ({actions[0][1] / len(ran):.0%})" if actions else "–"
+        names = dict(enumerate(map(clean, comparison.names)))
+        action = f"{names.get(actions[0][0], actions[0][0])} ({actions[0][1] / len(ran):.0%})" if actions else "–"
         calls = f"{round(fmean(row['calls'] for row in ran)):,}" if ran else "–"
         cells.append([clean(planner), action, f"{budget:,}", f"{len(ran)}", calls])
         cells[-1] += [_mean(ran, "value", error=True), _mean(ran, "width")]
@@ -365,7 +374,7 @@ def _actions(found: PlanResult | Decision, errors: Sequence[float | None], suppo
     """A row for each action; none at a terminal state."""
     for action, (name, q, error) in enumerate(zip(found.names, found.q.tolist(), errors, strict=True)):
         interval = None if found.q_intervals is None else tuple(found.q_intervals[action].tolist())
-        if found.action is not None:
+        if found.action is not None and math.isfinite(q):  # others are not legal
             yield Row(f"action {name}", q, error, interval, support, action == found.action)
 
 

@@ -12,12 +12,22 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.chains.hinges import Features, Hinges, in_one_thread
-from smoothplan.chains.reference import as_points, numeric_start, reason, same_kind
+from smoothplan.chains.reference import as_points, numeric_start, reason, same_kind, values_of
 from smoothplan.chains.returns import affordable, tournament
 from smoothplan.chains.walkers import Span, Walkers
-from smoothplan.models.model import GenerativeModel, Oracle, States, Transition
+from smoothplan.models.model import (
+    GenerativeModel,
+    Oracle,
+    States,
+    Transition,
+    effective_horizon,
+    horizon_of,
+    legal_actions,
+    random_actions,
+    summed,
+)
 from smoothplan.theory import curvature
-from smoothplan.theory.backups import Backup
+from smoothplan.theory.backups import Backup, restricted
 
 WALKERS = 128  # walks at a time, at most
 FIRST_FIT, GROWTH = 128, 1.5  # visited states of the first fit, and their growth from one fit to the next
@@ -55,6 +65,7 @@ class HingeRidge:
         self.function = Hinges.drawn(points, np.random.default_rng(seed), most)
         self._fitted = self.function.features(points)
         self._gram = (self._fitted.T @ self._fitted).astype(np.float64)
+        self._parts: dict[bytes, HingeRidge] = {}
 
     def _penalised(self, penalty: float) -> Floats:
         """The normal equations' matrix; the constant is free, coordinates nearly so."""
@@ -63,9 +74,23 @@ class HingeRidge:
         penalties[1 : 1 + len(self.function.mean)] = min(penalty, 10.0)
         return np.asarray(self._gram + np.diag(penalties))
 
+    def _at(self, rows: NDArray[np.bool_]) -> "HingeRidge":
+        """The same for some of the points, kept for the next variant."""
+        if rows.tobytes() not in self._parts:
+            part = self._parts[rows.tobytes()] = copy.copy(self)
+            part._fitted = self._fitted[rows]
+            part._gram = (part._fitted.T @ part._fitted).astype(np.float64)
+        return self._parts[rows.tobytes()]
+
     @in_one_thread
     def fit(self, targets: Floats, variant: Variant) -> Features:
-        """The weights [1 + d + p, k] that fit targets [n, k] at the points."""
+        """The weights [1 + d + p, k] that fit targets [n, k] at the points; NaN is no target."""
+        if not (known := ~np.isnan(targets)).all():
+            found = np.zeros((len(self._gram), targets.shape[1]), dtype=np.float32)
+            for column in np.flatnonzero(known.any(axis=0)):
+                rows = known[:, column]
+                found[:, [column]] = self._at(rows).fit(targets[rows][:, [column]], variant)
+            return found
         mean = targets.mean(axis=0)
         sums = (self._fitted.T @ (targets - mean).astype(np.float32)).astype(np.float64)
         weights = np.linalg.solve(self._penalised(variant.penalty), sums)
@@ -74,18 +99,25 @@ class HingeRidge:
 
     @in_one_thread
     def evaluate(
-        self, gains: Floats, going: Floats, discount: float, following: Floats, guess: Floats, span: Span
+        self,
+        gains: Floats,
+        going: Floats,
+        discount: float,
+        following: Floats,
+        guess: Floats,
+        span: Span,
+        reach: float = np.inf,
     ) -> list[Features]:
         """Weights [1 + d + p, 1] of V = gains + γ·going·V(following), at the points, for each of the variants.
 
         Sweeps start from a guess of V(following) and are clipped to the span of possible values: they have little
         noise, but look only a few steps further than the guess. Equations that are solved (least-squares temporal
         differences, Bradtke and Barto, 1996) look as far as the discount does. If that leaves the span, sweeps take
-        their place.
+        their place. The effective horizon of episodes is `reach`.
         """
         features, middle, count = self.function.features(following), sum(span) / 2.0, len(gains)
         # Few transitions tell little of the far future: a shorter horizon errs less (Jiang and others, 2015).
-        near = min(discount, 1.0 - NEAR / max(count, 2.0 * NEAR))
+        near = discount if NEAR * reach <= count else min(discount, 1.0 - NEAR / max(count, 2.0 * NEAR))
         transition = (self._fitted.T @ ((near * going).astype(np.float32)[:, None] * features)).astype(np.float64)
         # The middle of the span bounds rounding.
         sums = (self._fitted.T @ (gains + (near * going - 1.0) * middle).astype(np.float32)).astype(np.float64)
@@ -125,11 +157,13 @@ class _Copies:
     def fit(self, targets: Floats, variant: Variant | None = None) -> list[Any]:
         points, copies = self.features(self._points), [copy.deepcopy(self._regressor) for _ in targets.T]
         for one, column in zip(copies, targets.T, strict=True):
-            one.fit(points, column.copy())
+            known = ~np.isnan(column)  # all, but for illegal actions
+            rows = known if known.any() else ~known
+            one.fit(points[rows], np.nan_to_num(column[rows]))
         return copies
 
     def evaluate(
-        self, gains: Floats, going: Floats, discount: float, following: Floats, guess: Floats, span: Span
+        self, gains: Floats, going: Floats, discount: float, following: Floats, guess: Floats, span: Span, reach: float
     ) -> list[Any]:
         future, features = guess, self.features(following)
         for _ in range(SWEEPS):
@@ -155,12 +189,22 @@ class Fit(NamedTuple):
 
 
 class _Data(NamedTuple):
-    """Transitions of every action at n states, all of which the simulator had reached."""
+    """Transitions of every legal action at n states, all of which the simulator had reached."""
 
     states: States  # [n, ...]
-    next_states: States  # [n, K, ...]
-    rewards: Floats  # [n, K]
+    next_states: States  # [n, K, ...]; the state itself for illegal actions
+    rewards: Floats  # [n, K]; NaN for illegal actions
     terminals: NDArray[np.bool_]  # [n, K]
+
+    @property
+    def legal(self) -> NDArray[np.bool_]:
+        """Which actions are legal, [n, K]."""
+        return ~np.isnan(self.rewards)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to fit: no episode ended, and all rewards were alike."""
+        return not self.terminals.any() and bool(np.nanmin(self.rewards) == np.nanmax(self.rewards))
 
 
 class FittedReference:
@@ -203,7 +247,7 @@ class FittedReference:
         if regressor is not None and (isinstance(regressor, type) or not all(map(callable, methods))):
             raise TypeError(f"regressor must be an object with the methods fit and predict, got {regressor!r}")
         self._root = numeric_start(model, root)
-        self._model, self._backup, self._regressor = model, backup, copy.deepcopy(regressor)
+        self._model, self._backup, self._regressor = model, restricted(backup, model), copy.deepcopy(regressor)
         self._span = curvature.value_interval(model, backup)
         self._oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
         actions, none = model.actions, self._root[None][:0]
@@ -233,14 +277,19 @@ class FittedReference:
         return self._fit is None
 
     def q(self, states: States) -> Floats:
-        """Estimates, [n, K]; the middle of what is possible before the first fit."""
+        """Estimates, [n, K]; the middle of what is possible before the first fit, or 0."""
         return self._q(self._fit, np.asarray(states))
+
+    def _masked(self, fit: Fit | None, states: States) -> Floats:
+        """Estimates with −∞ for illegal actions; no state may be terminal."""
+        return values_of(partial(self._q, fit), states, self._model)
 
     @in_one_thread
     def _q(self, fit: Fit | None, states: States) -> Floats:
         points = as_points(states, self._root)
         if fit is None:
-            return np.full((len(points), self._model.actions), sum(self._span) / 2.0)
+            middle = sum(self._span) / 2.0
+            return np.full((len(points), self._model.actions), middle if np.isfinite(middle) else 0.0)
         return _predicted(fit.function, points, fit.solution)
 
     def improve(self, calls: int, state: Any = None) -> None:
@@ -286,13 +335,16 @@ class FittedReference:
 
         Few visits are then spread over whole episodes: values near the end are the ones that others follow from.
         """
-        scouts, rng, actions, walkers = 2, self._oracle.rng, self._model.actions, self._walkers
+        scouts, rng, model, walkers = 2, self._oracle.rng, self._model, self._walkers
         start = walkers.start
         states, ages = np.repeat(start[None].astype(self._root.dtype), scouts, axis=0), np.zeros(scouts, dtype=np.int64)
-        chosen = rng.integers(actions, size=scouts)
+        chosen = random_actions(model, states, rng)
         ended = np.zeros(scouts, dtype=np.bool_)
         for _ in range(min(calls // (10 * scouts), MOST_SCOUTED)):
-            chosen = np.where(rng.random(scouts) < 0.5, rng.integers(actions, size=scouts), chosen)
+            changed, random = rng.random(scouts) < 0.5, random_actions(model, states, rng)
+            if (legal := legal_actions(model, states)) is not None:
+                changed |= ~legal[np.arange(scouts), chosen]
+            chosen = np.where(changed, random, chosen)
             found = self._oracle.sample(states, chosen)
             ages, states = ages + 1, found.next_states.copy()
             walkers.longest, ended = max(walkers.longest, int(ages.max())), ended | found.terminals
@@ -300,16 +352,16 @@ class FittedReference:
                 break
             states[found.terminals], ages[found.terminals] = start, 0
         walkers.ends = bool(ended.any())
-        visits = max(1, int(0.7 * calls / actions) // self._least_walkers)  # of a walker
+        visits = max(1, int(0.7 * calls / model.actions) // self._least_walkers)  # of a walker
         if walkers.ends:
-            self._moves = max(self._moves, min(actions, walkers.longest // visits))
+            self._moves = max(self._moves, min(model.actions, walkers.longest // visits))
 
     def _visit(self, more: int, until: int) -> None:
         """Walks on, until that many more states were visited or a number of calls was made."""
         parts, rng, actions = [self._data], self._oracle.rng, self._model.actions
         goal = self.states + more
         most, walkers = int(np.clip(goal // self._walk_steps, self._least_walkers, WALKERS)), self._walkers
-        q = None if self._fit is None else self.q
+        q = None if self._fit is None else partial(self._masked, self._fit)
         try:
             while (count := min(most, goal - self.states, (until - self.calls) // actions)) > 0:
                 for _ in range(self._moves):
@@ -319,9 +371,8 @@ class FittedReference:
                 states, chosen = walkers.states[:count].copy(), walkers.chosen(count, q)
                 # All actions with the same random numbers.
                 common, after = np.random.SFC64(int(rng.integers(1 << 62))).state, rng.bit_generator.state
-                answers = self._oracle.sample_alike(((states, np.full(count, one)) for one in range(actions)), common)
+                found = self._all_actions(states, common)
                 rng.bit_generator.state = after
-                found = _Data(states, *(np.stack(column, axis=1) for column in zip(*answers, strict=True)))
                 parts.append(found)
                 pairs = np.arange(count), chosen
                 walkers.move(Transition(found.next_states[pairs], found.rewards[pairs], found.terminals[pairs]), chosen)
@@ -330,6 +381,27 @@ class FittedReference:
         finally:  # transitions are kept even if an error or a stop ends the walks
             self._data = _Data._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
 
+    def _all_actions(self, states: States, common: Any) -> _Data:
+        """Transitions of the legal actions of states [n, ...], with the same random numbers for the actions of one."""
+        count, actions, oracle = len(states), self._model.actions, self._oracle
+        if (legal := legal_actions(self._model, states)) is None:
+            answers = oracle.sample_alike(((states, np.full(count, one)) for one in range(actions)), common)
+            return _Data(states, *(np.stack(column, axis=1) for column in zip(*answers, strict=True)))
+        found = _Data(
+            states,
+            np.repeat(states[:, None], actions, axis=1),
+            np.full((count, actions), np.nan),
+            np.zeros((count, actions), dtype=np.bool_),
+        )
+        for mask in np.unique(legal, axis=0):  # states of one mask together, so that their rows see the same numbers
+            rows, own = np.flatnonzero((legal == mask).all(axis=1)), np.flatnonzero(mask)
+            answers = oracle.sample_alike(((states[rows], np.full(len(rows), one)) for one in own), common)
+            common = oracle.rng.bit_generator.state
+            for action, answer in zip(own, answers, strict=True):
+                for column, part in zip(found[1:], answer, strict=True):
+                    column[rows, action] = part
+        return found
+
     @in_one_thread
     def _refit(self) -> None:
         """Fits Q̂ to the transitions in several ways, unless there is nothing to fit: then walks continue at random."""
@@ -337,10 +409,10 @@ class FittedReference:
         # much: a few hundred such states spoil a fit of thousands.
         kept = min(max(int(0.75 * self.states), LEAST_KEPT), MOST_TRANSITIONS // self._model.actions + 1)
         self._data = _Data._make(column[-kept:] for column in self._data)
-        if not self._data.terminals.any() and np.ptp(self._data.rewards) == 0.0:
+        if self._data.is_plain:
             return
         data, points = self._data, as_points(self._data.states, self._root)
-        self._span = self._walkers.possible(data.rewards, self._backup)
+        self._span = self._walkers.possible(data.rewards[data.legal], self._backup)
         hinges = int(self._oracle.rng.integers(1 << 62))
         regression = self._regression_on(points, hinges)
         step = -(-len(points) // MOST_EVALUATED)
@@ -407,7 +479,8 @@ class FittedReference:
     @property
     def _horizon(self) -> int:
         """Steps of a return in a trial, if there are enough calls."""
-        effective = np.ceil(1.5 / (1.0 - self._model.discount))
+        model, horizon = self._model, horizon_of(self._model)
+        effective = min(np.ceil(summed(1.5, model.discount, horizon)), horizon or np.inf)
         return int(min(effective, 2 * self._walkers.longest if self._walkers.ends else np.inf))
 
     def _place(self, winner: int) -> int:
@@ -417,10 +490,10 @@ class FittedReference:
         return order[winner] if winner < kinds else self._usual
 
     def _action(self, fit: Fit, states: States) -> Ints:
-        return np.asarray(self._q(fit, states).argmax(axis=1))
+        return np.asarray(self._masked(fit, states).argmax(axis=1))
 
     def _mean_value(self, fits: Sequence[Fit], states: States) -> Floats:
-        found = np.mean([self._q(fit, states).max(axis=1) for fit in fits], axis=0)
+        found = np.mean([self._masked(fit, states).max(axis=1) for fit in fits], axis=0)
         return np.asarray(np.clip(found, *self._span))
 
     def _regression_on(self, points: Floats, hinges: int) -> Any:
@@ -428,21 +501,23 @@ class FittedReference:
 
     def _evaluated(self, regression: Any, data: _Data, policy: Fit | int) -> list[Any]:
         """Values of the policy of a fit, or of an action that is always taken, as solutions with one column."""
-        rng, actions, discount = self._oracle.rng, self._model.actions, self._model.discount
-        rows = np.arange(len(data.states))
+        rng, model, discount = self._oracle.rng, self._model, self._model.discount
+        rows, last = np.arange(len(data.states)), model.actions - 1 - data.legal[:, ::-1].argmax(axis=1)
         if isinstance(policy, int):
-            chosen, charges = np.full(len(rows), policy), np.zeros(len(rows))
+            chosen = np.where(data.legal[:, policy], policy, data.legal.argmax(axis=1))
+            charges = np.zeros(len(rows))
         else:
-            chances = self._backup.policy(self._q(policy, data.states), data.states)
+            chances = self._backup.policy(self._masked(policy, data.states), data.states)
             drawn = (rng.random(len(rows))[:, None] > np.cumsum(chances, axis=1)).sum(axis=1)
-            chosen, charges = np.minimum(drawn, actions - 1), self._backup.regulariser(chances, data.states)
+            chosen, charges = np.minimum(drawn, last), self._backup.regulariser(chances, data.states)
         nexts, going = data.next_states[rows, chosen], ~data.terminals[rows, chosen]
         gains = data.rewards[rows, chosen] - charges
-        guess = np.full(len(rows), gains.mean() / (1.0 - discount * going.mean()))
+        guess = np.full(len(rows), summed(gains.mean(), discount * float(going.mean()), horizon_of(model)))
         if not isinstance(policy, int):
-            guess[going] = self._backup.value(self._q(policy, nexts[going]), nexts[going])
+            guess[going] = self._backup.value(self._masked(policy, nexts[going]), nexts[going])
+        reach = np.inf if horizon_of(model) is None else effective_horizon(model)
         found: list[Any] = regression.evaluate(
-            gains, going * 1.0, discount, as_points(nexts, self._root), guess, self._span
+            gains, going * 1.0, discount, as_points(nexts, self._root), guess, self._span, reach
         )
         return found
 

@@ -12,7 +12,15 @@ from smoothplan.base.arguments import Floats, Ints, frozen
 from smoothplan.base.compiling import compiled
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.chains.reference import FiniteModel, TooFewCallsError, iterate, reason
-from smoothplan.models.model import GenerativeModel, Oracle, States
+from smoothplan.models.model import (
+    GenerativeModel,
+    Oracle,
+    States,
+    declares_rewards,
+    effective_horizon,
+    horizon_of,
+    summed,
+)
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, HardMax, is_mixture
 from smoothplan.theory.softmaxes import Softmaxes
@@ -173,6 +181,9 @@ class GridReference:
         self, model: GenerativeModel, backup: Backup, oracle: Oracle, low: ArrayLike | None, high: ArrayLike | None
     ) -> None:
         self._model, self._backup, self._oracle, self._given = model, backup, oracle, low is not None
+        self._rewards = np.zeros(2)  # the least and the largest seen, and 0
+        if getattr(model, "legal", None) is not None:
+            raise ValueError("model must have the same actions everywhere for a grid, got one with legal=...")
         if self._given != (high is not None):
             raise ValueError(f"low and high must be given together, got {low!r} and {high!r}")
         if low is None and model.initial_state is None:
@@ -296,12 +307,14 @@ class GridReference:
             "shape": grid.shape.copy(),
             "table": grid.table.copy(),
             "samples": np.array([self.samples]),
+            "rewards": self._rewards.copy(),
         }
 
     def restore(self, arrays: Readable) -> None:
         """Takes on the state of a reference that was built with the same arguments, whatever it was before."""
         self._oracle.restore(arrays)
         self._box, self.samples = arrays["box"].copy(), int(arrays["samples"][0])
+        self._rewards = arrays["rewards"].copy()
         self.grid = make_grid(arrays["grid"][0], arrays["grid"][1], arrays["shape"], arrays["table"])
 
     def __repr__(self) -> str:
@@ -317,16 +330,19 @@ class GridReference:
         model, dimensions = self._model, self._box.shape[1]
         samples = None if samples is None else arguments.whole("samples", samples)
         fixed = None if cells is None else np.full(dimensions, arguments.whole("cells", cells))
-        # Three effective horizons 1/(1−γ), but not more than 300 steps.
-        longest = min(300, math.ceil(3.0 / (1.0 - model.discount)))
+        # Three effective horizons, but not more than 300 steps.
+        longest, horizon = min(300, math.ceil(summed(3.0, model.discount, horizon_of(model)))), horizon_of(model)
+        walks = (2 + COARSE_GRIDS) * WALKS
+        # Whole episodes, if half of the calls suffice: a box that lacks their end has values that never end.
+        least = 1 if horizon is None else max(1, min(longest, horizon, limit // 2 // walks))
         for halvings in range(15):
             fine, coarse = (_even_cells((10_000 >> halvings) // part, dimensions) for part in (1, COARSE_GRIDS))
-            fine, steps = fine if fixed is None else fixed, max(1, longest >> halvings)
+            fine, steps = fine if fixed is None else fixed, max(least, longest >> halvings)
             size = samples or max(1, (1 if model.max_successors == 1 else 8) >> halvings // 2)
             needed = _nodes(fine) * model.actions * size
             if not self._given:  # if walks with the grid enlarge the box, it is solved again
                 rounds = COARSE_GRIDS * _nodes(coarse) * model.actions * size
-                needed = 2 * needed + rounds + (2 + COARSE_GRIDS) * WALKS * steps
+                needed = 2 * needed + rounds + walks * steps
             if needed <= limit:
                 return fine, coarse, size, steps
         raise TooFewCallsError(
@@ -354,9 +370,22 @@ class GridReference:
             transition = self._oracle.sample(states, chosen)
             states = np.where(transition.terminals[:, None], start, transition.next_states)
             low, high = np.minimum(low, states.min(axis=0)), np.maximum(high, states.max(axis=0))
+            self._note(transition.rewards)
         flat = (low == high) * 1e-3 * np.maximum(1.0, np.abs(low)) / 2.0
         self._box = np.array([low - flat, high + flat])
         return bool((np.abs(self._box - before) > 0.05 * (before[1] - before[0])).any())
+
+    def _note(self, rewards: Floats) -> None:
+        """Takes notice of rewards."""
+        self._rewards = np.array([min(self._rewards[0], rewards.min()), max(self._rewards[1], rewards.max())])
+
+    @property
+    def _span(self) -> tuple[float, float]:
+        """The values that are possible; by the rewards seen so far, if their range is not declared."""
+        if declares_rewards(self._model):
+            return curvature.value_interval(self._model, self._backup)
+        low, high = (self._rewards * effective_horizon(self._model)).tolist()
+        return low, high + curvature.gap_of_values(self._model, self._backup)[1]
 
     def _solved(self, cells: Ints, samples: int, before: Grid | None = None, optimistic: bool = False) -> Grid:
         """The grid of the box, simulated and solved. An earlier grid is the start of the iteration.
@@ -365,7 +394,7 @@ class GridReference:
         """
         model, backup, shape, (low, high) = self._model, self._backup, cells + 1, self._box
         nodes = grid_nodes(low, high, shape).astype(self._dtype)
-        values = curvature.value_interval(model, backup)
+        values = self._span
         start = np.full(len(nodes), np.mean(values)) if before is None else backup.value(before.at(nodes), nodes)
         q = np.repeat(start[:, None], model.actions, axis=1)
         grid = Grid(*(frozen(part) for part in (low, high, shape, q)))
@@ -376,7 +405,8 @@ class GridReference:
         outcomes = self._simulated(grid, nodes, samples, model.discount * values[1] if optimistic else None)
         finite = FiniteModel(*outcomes, np.arange(len(nodes)), model.discount, soft)
         # To a ten-thousandth of the width of the value interval: the grid itself is coarser.
-        iterate(finite, q, start, 1e-4 * curvature.value_scale(model, backup), called)
+        scale = curvature.value_scale(model, backup) if declares_rewards(model) else float(np.ptp(self._span)) or 1.0
+        iterate(finite, q, start, 1e-4 * scale, called, horizon_of(model))
         return grid
 
     def _simulated(self, grid: Grid, nodes: States, samples: int, bonus: float | None) -> tuple[Floats, Floats, Ints]:
@@ -395,6 +425,7 @@ class GridReference:
             transition = self._oracle.sample(nodes[repeated // actions], repeated % actions)
             points = np.ascontiguousarray(transition.next_states, dtype=np.float64)
             gains, ends = transition.rewards, transition.terminals
+            self._note(gains)
             if bonus is not None:
                 left = ((points < grid.low) | (points > grid.high)).any(axis=1) & ~ends
                 gains, ends = gains + bonus * left, ends | left

@@ -8,9 +8,9 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.chains.hinges import ActionHinges, Features, Hinges, in_one_thread
-from smoothplan.chains.reference import as_points, numeric_start
+from smoothplan.chains.reference import as_points, numeric_start, values_of
 from smoothplan.chains.walkers import Span, Walkers
-from smoothplan.models.model import GenerativeModel, Oracle, States
+from smoothplan.models.model import GenerativeModel, Oracle, States, horizon_of, legal_actions
 from smoothplan.theory.backups import HardMax
 
 LEAST_WALKERS, MOST_WALKERS = 8, 64  # walks at a time: a quarter of the root of the transitions, within these
@@ -75,6 +75,10 @@ class LeastSquaresReference:
             return np.zeros((len(points), self._model.actions))
         return self._function.q(points, self._weights)
 
+    def _masked(self, states: States) -> Floats:
+        """Estimates with −∞ for illegal actions; no state may be terminal."""
+        return values_of(self.q, states, self._model)
+
     def improve(self, calls: int) -> None:
         """Makes that many more simulator calls.
 
@@ -95,7 +99,7 @@ class LeastSquaresReference:
         parts, until = [self._data], self.calls + calls
         try:
             while (count := min(walkers, until - self.calls)) > 0:
-                chosen = self._walkers.chosen(count, None if self.is_blank else self.q)
+                chosen = self._walkers.chosen(count, None if self.is_blank else self._masked)
                 states = self._walkers.states[:count].copy()
                 found = self._oracle.sample(states, chosen)
                 parts.append(_Data(states, chosen, found.rewards, found.next_states, found.terminals))
@@ -117,16 +121,19 @@ class LeastSquaresReference:
         span = self._walkers.possible(data.rewards, HardMax())
         # Before the first fit the next reward alone counts.
         discount = 0.0 if self.is_blank else self._model.discount
-        values = np.clip(self.q(data.next_states).max(axis=1), *span)
-        targets = data.rewards + discount * ~data.terminals * values
+        legal, going = np.ones((len(points), self._model.actions), dtype=np.bool_), ~data.terminals
+        if (mask := legal_actions(self._model, data.next_states[going])) is not None:
+            legal[going] = mask
+        values = np.clip(np.where(legal, self.q(data.next_states), -np.inf).max(axis=1), *span)
+        targets = data.rewards + discount * going * values
         kinds = ActionHinges.drawn(points, data.chosen, self._model.actions, self._oracle.rng, HINGES)
         system = min((_System(kind, points, data.chosen) for kind in kinds), key=lambda one: one.error(targets))
         function, weights, policy = system.function, system.solved(targets), np.zeros(0, dtype=np.int64)
         for _ in range(ITERATIONS):
-            before, policy = policy, function.q(following, weights).argmax(axis=1)
+            before, policy = policy, np.where(legal, function.q(following, weights), -np.inf).argmax(axis=1)
             if np.array_equal(policy, before):
                 break
-            weights = system.evaluated(data, following, policy, self._model.discount, span)
+            weights = system.evaluated(data, following, policy, self._model, span)
         self._function, self._weights = function, weights
 
     def saved(self) -> Arrays:
@@ -176,13 +183,14 @@ class _System:
         weights[0] += mean
         return np.asarray(weights, dtype=np.float32)
 
-    def evaluated(self, data: _Data, following: Floats, policy: Ints, discount: float, span: Span) -> Features:
+    def evaluated(self, data: _Data, following: Floats, policy: Ints, model: GenerativeModel, span: Span) -> Features:
         """The weights of Q = R + γQ(s′, π(s′)), with the actions of a policy at the next states, [n].
 
         Values outside of the span come from a horizon that is too long for the data; half of it takes its place (Jiang
         and others, 2015, on shorter horizons for few data).
         """
         going, after = (~data.terminals).astype(np.float32), self.function.features(following, policy)
+        discount, shortest = model.discount, 1.0 / (horizon_of(model) or np.inf)
         # The middle of the span, subtracted from all values, bounds rounding.
         middle, room = sum(span) / 2.0, 0.1 * (span[1] - span[0])
         while True:
@@ -195,4 +203,4 @@ class _System:
             values = self._features @ weights
             if discount <= 0.5 or (values.min() >= span[0] - room and values.max() <= span[1] + room):
                 return weights
-            discount = 1.0 - 2.0 * (1.0 - discount)
+            discount = max(0.0, 1.0 - 2.0 * max(1.0 - discount, shortest))

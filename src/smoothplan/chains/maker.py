@@ -181,11 +181,8 @@ def default_reference(
         if saved is not None or recurs(shared):
             return finished(shared, "states of whole numbers recur")
         doubt = f"{shared.states} of {shared.calls} calls discovered a new state, and "
-    elif (
-        (isinstance(model, JitModel) and start.dtype.kind == "f" and start.ndim == 1)
-        and len(start) <= MOST_DIMENSIONS
-        and (saved is None or "table" in saved)
-    ):
+    elif suits_grid(model, start) and (saved is None or "table" in saved):
+        assert isinstance(model, JitModel)
         centred = replace(model, initial_state=start)
         try:
             grid = GridReference.build(centred, backup, max_calls=calls, oracle=oracle, saved=saved)
@@ -201,6 +198,12 @@ def default_reference(
         )
     fitted = FittedReference(model, backup, root=start, oracle=oracle)
     return finished(fitted, f"{doubt}states are vectors of {start.size} numbers")
+
+
+def suits_grid(model: GenerativeModel, start: Any) -> bool:
+    """Whether a grid may be made: of few numbers, by a compiled simulator whose actions are legal everywhere."""
+    numbers = start.dtype.kind == "f" and start.ndim == 1 and len(start) <= MOST_DIMENSIONS
+    return isinstance(model, JitModel) and model.legal is None and numbers
 
 
 def trial_calls(calls: int) -> int:

@@ -9,8 +9,11 @@ from numpy.typing import ArrayLike
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
-from smoothplan.models.model import GenerativeModel, States
+from smoothplan.models.model import GenerativeModel, States, legal_actions, masked, total_weight
 from smoothplan.theory.softmaxes import Softmaxes, fill_frame, frame_value
+
+QFunction = Callable[[States], ArrayLike]
+"""Q̂, from states [n, ...] to [n, K]."""
 
 
 class TooFewCallsError(ValueError):
@@ -141,6 +144,25 @@ def reason(why: str) -> str:
     return f", why={why!r}" if why else ""
 
 
+def values_of(reference: QFunction, states: States, model: GenerativeModel) -> Floats:
+    """Q̂ at states that are not terminal, [n, K], read-only, with −∞ for illegal actions.
+
+    Raises:
+        ValueError: its shape or a number is wrong; the error names the state. Nothing is asked of illegal actions.
+    """
+    shape, mask = (len(states), model.actions), legal_actions(model, states)
+    q = arguments.numbers("reference.q(states)", reference(arguments.frozen(states)))
+    if q.shape != shape:
+        raise ValueError(f"the reference of {len(states)} states must have shape {shape}, got {q.shape}")
+    wrong = ~np.isfinite(q) if mask is None else ~np.isfinite(q) & mask
+    if wrong.any():
+        row, action = np.argwhere(wrong)[0]
+        state = np.asarray(states[row]).tolist()
+        raise ValueError(f"the reference must be finite, got {q[row, action]} (state {state}, action {action})")
+    result: Floats = arguments.frozen(masked(q, mask))
+    return result
+
+
 class FiniteModel(NamedTuple):
     """A model with S states, K actions and at most B successors: Q(s, a) = rewards + γ Σ chances·V(successors)."""
 
@@ -153,16 +175,23 @@ class FiniteModel(NamedTuple):
 
 
 def iterate(
-    model: FiniteModel, q: Floats, values: Floats, tolerance: float, backup: Callable[[Floats], Floats] | None = None
+    model: FiniteModel,
+    q: Floats,
+    values: Floats,
+    tolerance: float,
+    backup: Callable[[Floats], Floats] | None = None,
+    horizon: int | None = None,
 ) -> None:
     """Value iteration from values [S] to q [S, K], both overwritten, until every value is within the tolerance.
 
     If F is not a mixture of softmaxes, `backup` is F at all states, from [S, K] to [S]. There are at most 100,000
-    sweeps, more than any discount below 0.9999 needs.
+    sweeps, more than any discount below 0.9999 needs. With a horizon as many sweeps as steps are exact.
     """
     columns, actions = model.soft.shifts.shape
     # If a sweep changes values by at most d, they are within dγ/(1−γ) of the fixed point.
     enough, most = tolerance * (1.0 - model.discount) / max(model.discount, tolerance), 100_000
+    if horizon is not None:
+        enough, most = tolerance / total_weight(model.discount, horizon), min(horizon, most)
     if backup is None:
         _iterate(model, q.reshape(-1), values, enough, most, np.zeros((1, 1 + columns, actions + 1)))
         return

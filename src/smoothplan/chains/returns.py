@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.base.arguments import Floats, Ints
-from smoothplan.models.model import Oracle, States, Transition
+from smoothplan.models.model import Oracle, States, Transition, horizon_of, too_long
 
 Policy = Callable[[States], Ints]
 """From states [n, ...] to actions [n]."""
@@ -62,12 +62,15 @@ def paired_returns(
         first: the first actions of the groups, [G]; by default their policies choose.
         until: calls of the oracle, at most: returns are cut before the step that would exceed it, unless it is the
             first.
+
+    Raises:
+        ModelError: an episode has not ended after as many steps as the model's horizon.
     """
     count, groups = len(states), len(policies) if first is None else len(first)
     places = np.stack([states] * groups, axis=0)  # [G, n, ...]
     totals, steps = np.zeros((groups, count)), np.zeros((groups, count), dtype=np.int64)
     going = np.ones((groups, count), dtype=np.bool_)
-    scale, discount = 1.0, oracle.model.discount
+    scale, discount, horizon = 1.0, oracle.model.discount, horizon_of(oracle.model)
     valued, weights, tails = np.zeros((3, len(marks), groups, count))
 
     def choose() -> Ints:
@@ -100,6 +103,8 @@ def paired_returns(
             move(oracle.sample(places[alone], chosen[alone]), alone)
         scale *= discount
         left = int(going.sum())
+        if step == horizon and left > 0:
+            raise too_long(oracle.model, step, places[going][0])
         over = left == 0 or oracle.calls + left > until
         reached = [mark for mark, at in enumerate(marks) if at == step or (over and at > step)]
         if reached:

@@ -13,10 +13,10 @@ from smoothplan.chains.hinges import in_one_thread
 from smoothplan.chains.reference import FiniteModel, iterate, numbered, reason, start_of
 from smoothplan.graph.explorer import Explorer, Key
 from smoothplan.graph.graph import BY_OUTCOME, VARYING, rules_of
-from smoothplan.models.model import GenerativeModel, Oracle, States
+from smoothplan.models.model import GenerativeModel, Oracle, States, declares_rewards, horizon_of, legal_actions
 from smoothplan.models.tabular import TabularModel
 from smoothplan.theory import curvature
-from smoothplan.theory.backups import Backup, is_mixture
+from smoothplan.theory.backups import Backup, is_mixture, restricted
 
 MOST_STATES = 1_000
 """States of an empirical model whose standard errors are computed: the time grows with their cube."""
@@ -74,7 +74,8 @@ class SharedReference:
         key: Key | None = None,
         oracle: Oracle | None = None,
     ) -> None:
-        self.model, self._backup, self._actions = model, backup, model.actions
+        curvature.require_rewards(model, "a SharedReference")
+        self.model, self._backup, self._actions = model, restricted(backup, model), model.actions
         self._scale, self._compiled = curvature.value_scale(model, backup), is_mixture(backup)
         self.delta = arguments.failure(delta)
         rules = rules_of(model, backup, self.delta)
@@ -128,7 +129,9 @@ class SharedReference:
         if self._estimated != self.calls or len(self._q) != self.states:
             self._estimate()
         graph, columns = self.explorer.graph, numbers[:, None] * self._actions + np.arange(self._actions)
-        known = np.clip(self._q[numbers], graph.q_low[columns], graph.q_high[columns])
+        known = self._q[numbers]
+        if declares_rewards(self.explorer.oracle.model):
+            known = np.clip(known, graph.q_low[columns], graph.q_high[columns])
         return np.where(numbers[:, None] >= 0, known, self._guess)
 
     def error_range(self, states: States) -> Floats:
@@ -141,10 +144,10 @@ class SharedReference:
                 narrowed, before = np.abs(after - before).max(), after
                 if narrowed <= 1e-4 * (self._high - self._low):
                     break
-        numbers = self.explorer.numbers(self._known(states))
+        numbers, legal = self.explorer.numbers(self._known(states)), legal_actions(self.model, np.asarray(states))
         anything = np.repeat([[[self._low]], [[self._high]]], self._actions, axis=2)  # [2, 1, K]
         low, high = np.concatenate([self._intervals(), anything], axis=1)[:, numbers]
-        return _largest_range(self.q(states), low, high)
+        return _largest_range(self.q(states), low, high, legal)
 
     @in_one_thread
     def claims(self, state: Any) -> "Claims | None":
@@ -159,7 +162,7 @@ class SharedReference:
         actions, count = self._actions, self.states
         if root < 0 or count > MOST_STATES or self.calls < LEAST_SAMPLES * actions:
             return None
-        q = self.q(np.asarray(state)[None])[0]
+        q, illegal = self.q(np.asarray(state)[None])[0], self._illegal()
         model, (variances, widths) = self._empirical(self._guess), self._reward_noise()
         discount, samples = model.discount, self.explorer.graph.pairs["count"][: count * actions]
         # Discounted visits of all pairs, after each action at the state.
@@ -170,6 +173,7 @@ class SharedReference:
         visits = np.zeros((actions, count * actions))
         visits[:, taken] = np.linalg.solve((np.eye(count) - discount * following).T, discount * first.T).T
         visits[np.arange(actions), own] += 1.0
+        visits[illegal[root]] = 0.0
         many = np.maximum(samples, 1)
         if visits.sum() < LEAST_SAMPLES * (visits / many).sum():
             return None
@@ -178,7 +182,7 @@ class SharedReference:
         spread = np.sqrt(np.maximum((model.chances * ahead**2).sum(axis=1) - mean**2, 0.0))
         # An outcome that was missed may be as far from the mean as any that was seen, of whatever pair.
         surprise = widths + discount * np.abs(ahead - mean[:, None]).max(axis=1, where=model.chances > 0.0, initial=0.0)
-        missed = np.where(samples > 0, surprise.max() / many, np.ptp(self._q)) ** 2
+        missed = np.where(samples > 0, surprise.max() / many, np.ptp(self._q[~illegal])) ** 2
         noise = (np.sqrt(variances) + discount * spread) ** 2 / many + missed
         shared, unseen = (visits * part @ visits.T for part in (noise, missed))  # covariances, [K, K]
         return Claims(q, np.sqrt(np.diag(shared)), _of_differences(shared), _of_differences(unseen))
@@ -225,9 +229,14 @@ class SharedReference:
         for _ in range(100 if sampled.any() else 0):
             self._values, self._q = self._iterated(self._values, self._guess, accuracy)
             before, self._guess = self._guess, float(self._q[sampled > 0].mean())
-            if sampled.all() or abs(self._guess - before) <= accuracy * (self._high - self._low):
+            if (sampled | self._illegal()).all() or abs(self._guess - before) <= accuracy * (self._high - self._low):
                 return
         self._values, self._q = self._iterated(self._values, self._guess, accuracy)
+
+    def _illegal(self) -> NDArray[np.bool_]:
+        """Which actions are illegal at the discovered states, [N, K]."""
+        legal = legal_actions(self.model, np.asarray(self.explorer.states))
+        return np.zeros((self.states, self._actions), dtype=np.bool_) if legal is None else ~legal
 
     def _empirical(self, unsampled: float, optimistic: bool = False) -> FiniteModel:
         """The empirical model, in which pairs that were never sampled have the given value.
@@ -243,7 +252,7 @@ class SharedReference:
         successors[places], hits[places] = graph.successors[outcomes], graph.hits[outcomes]
         means = (1.0 - doubt) * self._reward_means() + doubt * unsampled
         return FiniteModel(
-            rewards=np.where(pairs["count"] > 0, means, unsampled),
+            rewards=np.where(self._illegal().reshape(-1), -np.inf, np.where(pairs["count"] > 0, means, unsampled)),
             # The end of an episode, or an empty place, has a negative number.
             chances=np.where(successors >= 0, hits * ((1.0 - doubt) / samples)[:, None], 0.0),
             successors=np.maximum(successors, 0),
@@ -301,7 +310,7 @@ class SharedReference:
         values[: len(start)] = start
         known = None if self._compiled else np.asarray(self.explorer.states)
         backup = None if self._compiled else lambda q: self._backup.value(q, known)
-        iterate(model, q, values, accuracy * self._scale, backup)
+        iterate(model, q, values, accuracy * self._scale, backup, horizon_of(self.model))
         q.flags.writeable = False
         return values, q
 
@@ -315,8 +324,10 @@ def _of_differences(covariances: Floats) -> Floats:
     return np.asarray(np.sqrt(np.maximum(own[:, None] + own - 2.0 * covariances, 0.0)))
 
 
-def _largest_range(q: Floats, low: Floats, high: Floats) -> Floats:
+def _largest_range(q: Floats, low: Floats, high: Floats, legal: NDArray[np.bool_] | None = None) -> Floats:
     """The largest max_a e − min_a e of errors e = Q̂ − Q with Q in [low, high], for arrays [n, K]: [n]."""
+    if legal is not None:
+        q, low, high = (np.where(legal, values, other) for values, other in ((q, 0.0), (low, np.inf), (high, -np.inf)))
     # Of two different actions: one with the largest error, another with the smallest.
     apart = (q - low)[:, :, None] - (q - high)[:, None, :]
     apart[:, np.arange(q.shape[1]), np.arange(q.shape[1])] = 0.0

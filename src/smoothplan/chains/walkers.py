@@ -6,7 +6,17 @@ import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
-from smoothplan.models.model import GenerativeModel, Oracle, States, Transition
+from smoothplan.models.model import (
+    GenerativeModel,
+    Oracle,
+    States,
+    Transition,
+    horizon_of,
+    legal_actions,
+    random_actions,
+    too_long,
+    total_weight,
+)
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup
 
@@ -31,23 +41,33 @@ class Walkers:
         self._oracle, self.start = oracle, start
         self.states = np.repeat(start[None], most, axis=0)
         self._last = np.arange(most) % oracle.model.actions  # their last actions
+        self._horizon = horizon_of(oracle.model)
         self._ages, self._earned = np.zeros(most, dtype=np.int64), np.zeros(most)  # steps and rewards since the start
         self._returns = np.array([np.inf, -np.inf])  # the least and the largest return of an episode that ended
         self.longest, self.ends = 0, False
         # Of random actions, in one walk of eight each: some stay near the policy. And of new starts: some walks are
         # short, so that the neighbourhood of the start is known well.
         self._random = np.resize(np.geomspace(0.02, 0.5, 8), most)
-        self._restarts = np.geomspace((1.0 - oracle.model.discount) / 3.0, 0.1, 8)[5 * np.arange(most) % 8]
+        seldom = 1.0 - oracle.model.discount  # or the horizon, if that is shorter
+        if self._horizon is not None:
+            seldom = 1.0 / total_weight(oracle.model.discount, self._horizon)
+        self._restarts = np.geomspace(seldom / 3.0, 0.1, 8)[5 * np.arange(most) % 8]
 
     def restart(self, start: States) -> None:
         """Starts all walks at a state."""
         self.start, self.states[:], self._ages[:], self._earned[:] = start, start, 0, 0.0
 
     def chosen(self, count: int, q: Callable[[States], Floats] | None) -> Ints:
-        """Actions of the first walkers: the best by q, or the last one without it, and random ones in between."""
-        rng, actions = self._oracle.rng, self._oracle.model.actions
-        usual = self._last[:count] if q is None else q(self.states[:count]).argmax(axis=1)
-        return np.where(rng.random(count) < self._random[:count], rng.integers(actions, size=count), usual)
+        """Actions of the first walkers: the best by q, or the last one without it, and random ones in between.
+
+        Only legal ones; q is −∞ for the others.
+        """
+        rng, model, states = self._oracle.rng, self._oracle.model, self.states[:count]
+        usual = self._last[:count] if q is None else q(states).argmax(axis=1)
+        chance, random = rng.random(count), random_actions(model, states, rng)
+        if (legal := legal_actions(model, states)) is not None:
+            usual = np.where(legal[np.arange(count), usual], usual, random)
+        return np.where(chance < self._random[:count], random, usual)
 
     def move(self, found: Transition, chosen: Ints) -> None:
         """Moves the first walkers on; after an end, and now and then, they start again."""
@@ -61,6 +81,10 @@ class Walkers:
             self.ends = True
         self._ages[:count] += 1
         self.longest = max(self.longest, int(self._ages[:count].max()))
+        if self._horizon is not None:
+            endless = (self._ages[:count] >= self._horizon) & ~found.terminals
+            if endless.any():
+                raise too_long(self._oracle.model, self._horizon, found.next_states[int(np.argmax(endless))])
         self.states[:count], self._last[:count] = found.next_states, chosen
         self.states[:count][restarts] = self.start
         self._ages[:count][restarts], self._earned[:count][restarts] = 0, 0.0
@@ -69,7 +93,10 @@ class Walkers:
         """Bounds of values, as far as walks tell: rewards seen, times the steps left; and twice the returns seen."""
         model: GenerativeModel = self._oracle.model
         steps = 2.0 * self.longest if self.ends else np.inf
-        total = (1.0 - model.discount**steps) / (1.0 - model.discount)
+        if self._horizon is None:
+            total = (1.0 - model.discount**steps) / (1.0 - model.discount)
+        else:
+            total = total_weight(model.discount, min(steps, self._horizon))
         low, high = float(rewards.min()) * total, float(rewards.max()) * total
         if self.ends:
             low, high = min(low, 0.0), max(high, 0.0)

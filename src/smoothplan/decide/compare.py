@@ -15,7 +15,7 @@ import numpy as np
 from smoothplan.base import arguments
 from smoothplan.base.arguments import amount
 from smoothplan.base.records import Record, plain, renderer
-from smoothplan.models.model import GenerativeModel, SimulatorError
+from smoothplan.models.model import GenerativeModel, SimulatorError, action_names
 from smoothplan.models.tabular import TabularModel
 from smoothplan.run.checkpoint import described
 from smoothplan.run.plan import PlanResult, plan, root_state
@@ -59,6 +59,7 @@ class Comparison(Record):
     wanted: int  # number of runs that were asked for; rows are fewer after an interruption
     model: str  # in words
     state: Any
+    names: tuple[str, ...]  # of the actions, [K]
 
     def __repr__(self) -> str:
         planners, budgets = (len({row[name] for row in self.rows}) for name in ("planner", "budget"))
@@ -153,7 +154,8 @@ def compare(
                 display.update(len(done))
         except KeyboardInterrupt:  # between two runs; a run that is interrupted ends by itself
             pass
-    return Comparison(tuple(done[key] for key in keys if key in done), len(keys), described(model)[:200], root)
+    rows = tuple(done[key] for key in keys if key in done)
+    return Comparison(rows, len(keys), described(model)[:200], root, action_names(model))
 
 
 def _wholes(name: str, values: Any, least: int) -> list[int]:

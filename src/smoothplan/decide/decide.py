@@ -20,7 +20,14 @@ from smoothplan.chains.maker import spend
 from smoothplan.chains.reference import Reference, required_reference
 from smoothplan.decide.policies import Budget, PolicyReference, PolicySearch, Rule
 from smoothplan.decide.race import Difference, Race
-from smoothplan.models.model import GenerativeModel, action_names, required_model
+from smoothplan.models.model import (
+    GenerativeModel,
+    action_names,
+    declares_rewards,
+    horizon_of,
+    legal_actions,
+    required_model,
+)
 from smoothplan.models.tabular import TabularModel
 from smoothplan.run.plan import drive, root_state, session
 from smoothplan.run.progress import Display, Shown
@@ -49,7 +56,7 @@ class Decision(Record):
     """
 
     action: int | None  # to take; None at a terminal state
-    q: Floats  # estimated values of each action, followed by the reference's policy, [K]
+    q: Floats  # estimated values of each action, followed by the reference's policy, [K]; NaN for illegal actions
     q_errors: Floats  # their standard errors, [K]; infinite for fewer than two returns
     q_intervals: Floats | None  # [K, 2], if bounds are proved: all hold at once with probability 1 − δ
     gap: float  # proved with probability 1 − δ: no action is better by more than this; inf if nothing is proved
@@ -64,7 +71,7 @@ class Decision(Record):
     returns: Ints  # numbers of returns, [K]
     differences: Floats  # how much better each action is than the one chosen, by paired returns, estimated, [K]
     difference_errors: Floats  # their standard errors, [K]; much smaller than those of q if randomness is shared
-    epsilon: float  # the gap that was asked for
+    epsilon: float  # the gap that was asked for; NaN if neither it nor the range of rewards is known
     delta: float
     seed: int
     names: tuple[str, ...]  # of the actions, [K]
@@ -113,7 +120,7 @@ def decide(
         seconds: time, instead of calls. Compiling and loading code do not count. The result then depends on the
             machine.
         epsilon: the gap that counts as certified, in units of value; by default a thousandth of the width of the
-            interval of all values.
+            interval of all values. Nothing is proved if the model declares no range of rewards.
         delta: the probability that a proved gap or interval fails, at most, and the level of the estimated regret.
         seed: the same seed gives the same decision, under the conditions of `plan`, if time is not limited.
         reference: Q̂, whose best actions are followed after the first step; by default it is made from the simulator.
@@ -168,9 +175,16 @@ def either_limit(
 
 
 def usual_epsilon(model: GenerativeModel) -> float:
-    """The gap that counts as certified by default: a thousandth of the width of the interval of all values."""
+    """The gap that counts as certified by default: a thousandth of the width of the interval of all values; or NaN."""
+    if not declares_rewards(model):
+        return math.nan
     low, high = curvature.value_interval(model, HardMax())
     return 0.001 * (high - low)
+
+
+def _span(means: Floats) -> float:
+    """The range of the values of the legal actions."""
+    return float(np.nanmax(means) - np.nanmin(means))
 
 
 class DecisionRun:
@@ -205,11 +219,18 @@ class DecisionRun:
         return isinstance(model, TabularModel) and bool(model.terminal[self.root.state])
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """Contains the value of the state."""
+    def interval(self) -> tuple[float, float] | None:
+        """Contains the value of the state; None if the range of rewards is not known."""
         if self._search is not None:
             return self._search.interval
-        return curvature.value_interval(self.root.model, HardMax())
+        known = declares_rewards(self.root.model)
+        return curvature.value_interval(self.root.model, HardMax()) if known else None
+
+    @property
+    def _legal(self) -> Ints:
+        """The actions that the state has."""
+        mask = None if self.is_over else legal_actions(self.root.model, np.asarray(self.root.state)[None])
+        return np.arange(self.root.model.actions) if mask is None else np.flatnonzero(mask[0])
 
     def prepare(self, workers: Workers, display: Display) -> None:
         """Finds a policy by its part of the budget, unless one was given, and a proof on the way, if it can.
@@ -241,7 +262,8 @@ class DecisionRun:
             return self._proved
 
         with display.polling(lambda: self.calls):
-            self._policies.make(root.state, self.budget(PREPARATION_SHARE), prove)
+            proves = prove if declares_rewards(root.model) else None
+            self._policies.make(root.state, self.budget(PREPARATION_SHARE), proves)
             if self._policies.knows and not self._proved:
                 self._policies.improve(root.state, **self.budget(TABLE_SHARE).upto(1.0, self.calls))
 
@@ -283,27 +305,30 @@ class DecisionRun:
         if not self._proved or self._asked:
             return self._proved
         assert self._search is not None
-        span = 0.0 if self.race is None else float(np.ptp(self.race.estimates()[0]))
+        span = 0.0 if self.race is None else _span(self.race.estimates()[0])
         return self._search.proved.gap <= WORTH_TELLING * span
 
     def decision(self, status: Status) -> Decision:
         """The decision by everything found so far."""
         root, model, race, terminal = self.root, self.root.model, self.race, status == "terminal"
-        q, returns = np.zeros(model.actions), np.zeros(model.actions, np.int64)
-        errors = np.full(model.actions, 0.0 if terminal else np.inf)
-        apart = [Difference(0.0, math.inf, 0)] * model.actions
-        action, gap, regret = 0, (0.0 if terminal else math.inf), (0.0 if terminal else math.inf)
+        legal, returns = self._legal, np.zeros(model.actions, np.int64)
+        q, errors = np.full((2, model.actions), np.nan)
+        q[legal], errors[legal] = 0.0, 0.0 if terminal else np.inf
+        nothing = Difference(math.nan, math.nan, 0)
+        apart = [Difference(0.0, math.inf, 0) if each in legal else nothing for each in range(model.actions)]
+        action, gap, regret = int(legal[0]), (0.0 if terminal else math.inf), (0.0 if terminal else math.inf)
         if race is not None:
             q, errors, returns = race.estimates()
             action = race.choice()
         found = None if self._search is None else self._search.result()
         if found is not None:
             action, gap = self._proved_gap(found, action)
-        rivals = [rival for rival in range(model.actions) if rival != action]
+        rivals = [int(rival) for rival in legal if rival != action]
         soon = apart
         if race is not None:
             apart, soon = (
-                [race.difference(other, action, early) for other in range(model.actions)] for early in (False, True)
+                [race.difference(other, action, early) if other in legal else nothing for other in range(model.actions)]
+                for early in (False, True)
             )
             level = 1.0 - self._delta / max(len(rivals), 1)  # for all rivals together
             # Late returns compare under the policy that is followed, early ones under the values of the reference,
@@ -319,12 +344,12 @@ class DecisionRun:
             status = "max_calls" if root.max_calls is not None else "max_seconds"
         warnings: tuple[str, ...] = ()
         if not terminal and not (certified and self._settled):
-            warnings = tuple(self._warnings(action, (q, returns), apart, soon, status))
+            warnings = tuple(self._warnings(action, rivals, (q, returns), (apart, soon), status))
         return Decision(
             action=None if terminal else action,
             q=q,
             q_errors=errors,
-            q_intervals=None if found is None else found.q_intervals,
+            q_intervals=None if found is None else self._intervals(found),
             gap=gap,
             regret=regret,
             certified=certified,
@@ -350,14 +375,20 @@ class DecisionRun:
         """The action that is proved, unless another is clearly better by estimates, and its proved gap."""
         assert isinstance(found.details, GapDetails)
         assert found.action is not None
-        assert found.q_intervals is not None
-        low, high = found.q_intervals.T
-        if self.race is None or estimated == found.action or high[estimated] < low.max():
+        low, high = self._intervals(found).T
+        if self.race is None or estimated == found.action or high[estimated] < np.nanmax(low):
             return found.action, found.details.gap
         better = self.race.difference(estimated, found.action)
         if self._settled and not (better.mean > 0.0 and better.is_clear):
             return found.action, found.details.gap
-        return estimated, float(np.delete(high, estimated).max() - low[estimated])
+        return estimated, float(np.nanmax(np.delete(high, estimated)) - low[estimated])
+
+    def _intervals(self, found: Snapshot) -> Floats:
+        """The intervals of the action values, [K, 2]; NaN for illegal actions."""
+        assert found.q_intervals is not None
+        intervals = np.full(found.q_intervals.shape, np.nan)
+        intervals[self._legal] = found.q_intervals[self._legal]
+        return intervals
 
     def _method(self, found: Snapshot | None, certified: bool) -> str:
         parts = []
@@ -371,16 +402,17 @@ class DecisionRun:
             _, late, full = self.race.horizons
             reference = self._policies.reference
             kind = type(reference).__name__ if not isinstance(reference, PolicyReference) else repr(reference)
-            cut = "" if late >= full else ", and the reference's value beyond"
+            ends = horizon_of(self.root.model) is not None and self.race.cut_weight == 0.0
+            cut = "" if late >= full or ends else ", and the reference's value beyond"
             parts.append(f"returns of {late} steps that follow the best actions of a {kind}{cut}")
         return "; ".join(parts) or "nothing was tried"
 
     def _warnings(
         self,
         action: int,
+        rivals: Sequence[int],
         estimates: tuple[Floats, Ints],
-        apart: Sequence[Difference],
-        soon: Sequence[Difference],
+        views: tuple[Sequence[Difference], Sequence[Difference]],
         status: Status,
     ) -> Iterator[str]:
         """What a reader of an action that is not proved must know, the worst first: if he would act on it."""
@@ -389,7 +421,7 @@ class DecisionRun:
         limit = "the calls that the time allows" if most is None else "1 call" if most == 1 else f"{most:,} calls"
         if status == "interrupted":
             limit = f"the {self.calls:,} calls before the end"
-        if len(names) == 1:
+        if not rivals:
             return
         if race is None or counts.max() == 0:
             guess = "arbitrary" if race is None else "the best guess of a poor reference"
@@ -410,9 +442,8 @@ class DecisionRun:
                 "so the action is arbitrary"
             )
             return
-        worth = WORTH_TELLING * float(np.ptp(means))
-        rivals = [rival for rival in range(len(names)) if rival != action]
-        doubts = [(view[rival].chance(worth), rival, view[rival]) for rival in rivals for view in (apart, soon)]
+        worth = WORTH_TELLING * _span(means)
+        doubts = [(view[rival].chance(worth), rival, view[rival]) for rival in rivals for view in views]
         chance, rival, found = max(doubts, key=lambda doubt: doubt[0])
         if chance > DOUBT:
             advice = ""
@@ -430,6 +461,8 @@ class DecisionRun:
     def _notes(self, action: int, estimates: tuple[Floats, Floats], apart: Sequence[Difference]) -> Iterator[str]:
         """Sentences about the estimates that change no decision."""
         race, names, (means, errors) = self.race, action_names(self.root.model), estimates
+        if not declares_rewards(self.root.model):
+            yield "the model declares no range of rewards, without which nothing can be proved"
         usual = self._policies.rule_action(self.root.state)
         if usual is not None and usual == action:
             yield f"the decision is the given policy's own action, {names[usual]}"

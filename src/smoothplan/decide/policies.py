@@ -5,12 +5,13 @@ strengths, which neither the dtype of a state nor the discount tells. So each ge
 the state of the decision, with the same random numbers for all, choose between them, and the winner gets the rest.
 """
 
+import copy
 import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,15 +20,24 @@ from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import working_time
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.streams import Role
-from smoothplan.chains.batched import values_of
 from smoothplan.chains.fitted import FEW_DIMENSIONS, FittedReference
-from smoothplan.chains.grid import MOST_DIMENSIONS, GridReference
+from smoothplan.chains.grid import GridReference
 from smoothplan.chains.least_squares import LeastSquaresReference
-from smoothplan.chains.maker import RECURRENCE, spend
-from smoothplan.chains.reference import Reference, TooFewCallsError
+from smoothplan.chains.maker import RECURRENCE, spend, suits_grid
+from smoothplan.chains.reference import Reference, TooFewCallsError, values_of
 from smoothplan.chains.returns import LEAST_STEPS, affordable, tournament
-from smoothplan.chains.shared import SharedReference
-from smoothplan.models.model import GenerativeModel, Oracle, SimulatorError, States, action_names
+from smoothplan.chains.shared import LEAST_SAMPLES, SharedReference
+from smoothplan.models.model import (
+    GenerativeModel,
+    Oracle,
+    SimulatorError,
+    States,
+    action_names,
+    declares_rewards,
+    horizon_of,
+    legal_actions,
+    random_actions,
+)
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel
 from smoothplan.theory import curvature
@@ -48,9 +58,12 @@ FEW_VISITS = 1_000
 CUT = 0.02  # the discount at which returns are cut: a reference values the rest
 
 
-def full_horizon(discount: float) -> int:
-    """Steps of a return that is cut by the discount alone."""
-    return 1 if discount <= CUT else math.ceil(math.log(CUT) / math.log(discount))
+def full_horizon(model: GenerativeModel) -> int:
+    """Steps of a return that is cut by the discount or the horizon alone."""
+    if model.discount <= CUT:
+        return 1
+    cut = math.inf if model.discount == 1.0 else math.ceil(math.log(CUT) / math.log(model.discount))
+    return int(min(cut, horizon_of(model) or math.inf))
 
 
 class PolicyReference:
@@ -58,15 +71,15 @@ class PolicyReference:
 
     Args:
         rule: from states [n, ...] to actions [n].
-        actions: K.
+        model: the simulator.
         base: values states; 0 without one.
         name: of the rule, in words.
     """
 
-    def __init__(self, rule: Rule, actions: int, base: Reference | None = None, name: str = "policy") -> None:
+    def __init__(self, rule: Rule, model: GenerativeModel, base: Reference | None = None, name: str = "policy") -> None:
         if not callable(rule):
             raise TypeError(f"policy must be a function from states [n, ...] to actions [n], got {rule!r}")
-        self.rule, self._actions, self.base, self._name = rule, actions, base, name
+        self.rule, self._model, self.base, self._name = rule, model, base, name
 
     def action(self, states: States) -> Ints:
         """The rule's actions, [n], or an error that names the state."""
@@ -76,19 +89,25 @@ class PolicyReference:
                 f"policy must return whole-numbered actions of shape ({len(states)},), got {found.dtype} of shape "
                 f"{found.shape}"
             )
-        wrong = (found < 0) | (found >= self._actions)
+        model, words = self._model, f"actions in 0..{self._model.actions - 1}"
+        wrong = (found < 0) | (found >= model.actions)
+        # A constant action gives way to the base's best where it is illegal.
+        legal = None if wrong.any() or isinstance(self.rule, _Constant) else legal_actions(model, states)
+        if legal is not None:
+            wrong, words = ~legal[np.arange(len(found)), found], "legal actions"
+        if legal is not None and wrong.any():
+            found = np.array(action_names(model))[found]
         if wrong.any():
             raise ValueError(
-                f"policy must return actions in 0..{self._actions - 1}, got {found[wrong][0]} at state "
-                f"{states[wrong][0].tolist()}"
+                f"policy must return {words}, got {found[wrong][0]} at state {np.asarray(states[wrong][0]).tolist()}"
             )
         return np.asarray(found, dtype=np.int64)
 
     def q(self, states: States) -> Floats:
         """The action values of the base, [n, K], with those of the rule's actions just above the others."""
-        q = np.zeros((len(states), self._actions))
+        q = np.zeros((len(states), self._model.actions))
         if self.base is not None:
-            q = values_of(self.base.q, states, self._actions).copy()
+            q = values_of(self.base.q, states, self._model).copy()
         top = q.max(axis=1)
         q[np.arange(len(q)), self.action(states)] = top + 1e-12 * (1.0 + np.abs(top))
         return q
@@ -128,13 +147,16 @@ class Walks:
         self._oracle, self._start = oracle, np.asarray(start)
         self._states = np.repeat(self._start[None], 16, axis=0)
         self._seen: set[bytes] = set()
+        self.rewards = (math.inf, -math.inf)  # the least and the largest seen
 
     def more(self, calls: int) -> None:
         """Makes at most that many calls."""
         oracle = self._oracle
         for _ in range(calls // len(self._states)):
-            found = oracle.sample(self._states, oracle.rng.integers(oracle.model.actions, size=len(self._states)))
+            found = oracle.sample(self._states, random_actions(oracle.model, self._states, oracle.rng))
             self._seen.update(state.tobytes() for state in found.next_states)
+            least, most = self.rewards
+            self.rewards = min(least, float(found.rewards.min())), max(most, float(found.rewards.max()))
             self._states = found.next_states.copy()
             self._states[found.terminals] = self._start
 
@@ -185,9 +207,10 @@ class PolicySearch:
         self.compared, self.knows = "", False
         self._made, self._given_calls = reference is not None and rule is None, 0
         self._start: Any = None
+        self._rewards: tuple[float, float] | None = None  # taken to be their range, if the model declares none
         self.lasts = False  # whether it serves many decisions
         if rule is not None:
-            self.reference = PolicyReference(rule, model.actions, reference, "the given policy")
+            self.reference = PolicyReference(rule, model, reference, "the given policy")
 
     @property
     def calls(self) -> int:
@@ -251,6 +274,8 @@ class PolicySearch:
         if follows == -2 and isinstance(self.reference.rule, _Constant):
             follows = self.reference.rule.number
         about = {"kind": np.array([kinds.index(type(learner).__name__), follows]), "root": np.asarray(self._start)}
+        if self._rewards is not None:
+            about["rewards_seen"] = np.array(self._rewards)
         found: Arrays = about | learner.saved()
         return found
 
@@ -269,22 +294,26 @@ class PolicySearch:
             made: Any = LEARNT[kind]
             if made is LeastSquaresReference:
                 learner = made(self._model, root=self._start, oracle=self._oracles["singles"])
+            elif made is SharedReference:
+                self._rewards = tuple(arrays["rewards_seen"].tolist()) if "rewards_seen" in arrays else None
+                learner = self._new_table(self._start)
             else:
                 learner = made(self._model, HardMax(), root=self._start, oracle=self._oracles["fit"])
             learner.restore(arrays)
         self.reference, self._made = learner, True
         if follows >= 0:
-            self.reference = PolicyReference(_Constant(follows), self._model.actions, learner, f"always {follows}")
+            name = f"always {action_names(self._model)[follows]}"
+            self.reference = PolicyReference(_Constant(follows), self._model, learner, name)
         elif follows == -2:
             if self._rule is None:
                 raise ValueError("policy must be given again: the saved agent followed it, and no code was saved")
-            self.reference = PolicyReference(self._rule, self._model.actions, learner, "the given policy")
+            self.reference = PolicyReference(self._rule, self._model, learner, "the given policy")
 
     def rule_action(self, state: Any) -> int | None:
         """The action of the given rule at a state; None without a rule."""
         if self._rule is None:
             return None
-        rule = PolicyReference(self._rule, self._model.actions)
+        rule = PolicyReference(self._rule, self._model)
         return int(rule.action(np.asarray(state)[None])[0])
 
     def make(self, state: Any, budget: Budget, prove: Callable[["PolicySearch", Budget], bool] | None = None) -> None:
@@ -304,7 +333,9 @@ class PolicySearch:
         learnt: dict[str, Any] = {} if self._given is None else {"the given reference": self._given}
         after = 0.0
         if self._given is None:
-            recurs = labels or self._recurs(state, budget)
+            recurs = labels
+            if not labels or not declares_rewards(model):
+                recurs |= self._recurs(state, budget)
             small = not labels and state.size <= FEW_DIMENSIONS
             few = small and budget.calls is not None and budget.calls < FEW_VISITS * model.actions
             learners = recurs + small + (not labels and not few)
@@ -317,15 +348,18 @@ class PolicySearch:
             after = 0.15 if learners > 1 and share > 0.0 else 0.0
             learnt_by = 1.0 - share - after
             if recurs:
-                self.table = SharedReference(
-                    model, HardMax(), root=state, delta=self._delta, oracle=self._oracles["table"]
-                )
+                self.table = self._new_table(state)
                 self.reference = self.reference or self.table
                 learnt["a table of the states met"] = self.table
                 if prove is not None and prove(self, budget):
                     self.reference = self.table
                     return
                 spend(self.table.improve, lambda: self.calls, **self._first(budget, learnt_by if labels else 0.4))
+                if budget.calls is not None and horizon_of(model) is not None and not self.table.claims(state):
+                    # Every state has its time, so that few are met in an episode; a table learns them one by one.
+                    needed = LEAST_SAMPLES * self.table.states * model.actions
+                    if needed <= budget.calls:
+                        spend(self.table.improve, lambda: self.calls, **budget.upto(0.7, self.calls))
                 if self._rule is None and self.table.claims(state) is not None:
                     self.reference, self.knows = self.table, True
                     self.compared = f"a table of {self.table.states:,} states is accurate here"
@@ -362,7 +396,19 @@ class PolicySearch:
         """Whether random walks meet the same states again, by a twentieth of the budget."""
         walks = Walks(self._oracles["walk"], state)
         spend(walks.more, lambda: self.calls, **budget.upto(0.05, self.calls))
+        if not declares_rewards(self._model):
+            low, high = walks.rewards if walks.rewards[0] <= walks.rewards[1] else (0.0, 1.0)
+            room = (high - low) or max(abs(low), 1.0)
+            self._rewards = low - room, high + room
         return walks.recur
+
+    def _new_table(self, state: States) -> SharedReference:
+        """A table without any samples. It needs a range of rewards, if only to decide where to sample."""
+        model = self._model
+        if self._rewards is not None:
+            model = copy.copy(model)
+            vars(model)["reward_range"] = self._rewards
+        return SharedReference(model, HardMax(), root=state, delta=self._delta, oracle=self._oracles["table"])
 
     def _learn(self, learnt: dict[str, Any], state: States, calls: int) -> None:
         """Makes a fit or, of a compiled simulator of few numbers, a grid; or improves it."""
@@ -371,14 +417,9 @@ class PolicySearch:
             learnt[names[0]].improve(calls)
             return
         model, doubt = self._model, ""
-        if (
-            isinstance(model, JitModel)
-            and state.dtype.kind == "f"
-            and state.ndim == 1
-            and len(state) <= MOST_DIMENSIONS
-        ):
+        if suits_grid(model, state):
             try:
-                centred = replace(model, initial_state=state)
+                centred = replace(cast(JitModel, model), initial_state=state)
                 learnt["a grid"] = GridReference.build(centred, HardMax(), max_calls=calls, oracle=self._oracles["fit"])
                 self.reference = self.reference or learnt["a grid"]
                 return
@@ -400,25 +441,25 @@ class PolicySearch:
         def value(states: States) -> Floats:
             if not known:
                 return np.zeros(len(states))
-            found = np.mean([values_of(one.q, states, model.actions).max(axis=1) for one in known], axis=0)
+            found = np.mean([values_of(one.q, states, model).max(axis=1) for one in known], axis=0)
             return np.asarray(np.clip(found, low, high))
 
         candidates: dict[str, Any] = dict(learnt)
         if self._rule is not None:
-            candidates = {"the given policy": PolicyReference(self._rule, model.actions, base, "the given policy")}
+            candidates = {"the given policy": PolicyReference(self._rule, model, base, "the given policy")}
             candidates |= learnt
             self.reference = candidates["the given policy"]
         constants = {
-            f"always {name}": PolicyReference(_Constant(action), model.actions, base, f"always {name}")
+            f"always {name}": PolicyReference(_Constant(action), model, base, f"always {name}")
             for action, name in enumerate(names)
         }
         for found in (candidates | constants, candidates):  # constants if calls can compare them
             outcome = tournament(
                 self._oracles["contest"],
                 lambda rows: np.repeat(state[None], rows, axis=0),
-                [_Best(reference, model.actions) for reference in found.values()],
+                [_Best(reference, model) for reference in found.values()],
                 value,
-                full_horizon(model.discount),
+                full_horizon(model),
                 calls,
                 favourite=None if self._rule is None else 0,
                 level=1.0 - self._delta,
@@ -437,6 +478,8 @@ class PolicySearch:
             self.compared = f"too few calls to compare {len(candidates)} policies"
         if self._rule is None and candidates:
             self.reference = list(candidates.values())[-1]
+            if self.table is not None and 2 * self.table.calls > self.calls:  # of a search for a proof
+                self.reference = self.table
 
 
 @dataclass(frozen=True)
@@ -454,7 +497,7 @@ class _Best:
     """The best actions of a reference."""
 
     reference: Any
-    actions: int
+    model: GenerativeModel
 
     def __call__(self, states: States) -> Ints:
-        return np.asarray(values_of(self.reference.q, states, self.actions).argmax(axis=1))
+        return np.asarray(values_of(self.reference.q, states, self.model).argmax(axis=1))

@@ -18,13 +18,22 @@ import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import working_time
-from smoothplan.chains.batched import BatchedChains, QFunction, compiles, values_of
+from smoothplan.chains.batched import BatchedChains, compiles
 from smoothplan.chains.grid import GridReference
-from smoothplan.chains.reference import Reference
+from smoothplan.chains.reference import QFunction, Reference, values_of
 from smoothplan.chains.returns import PairedReturns, paired_returns, quantile
 from smoothplan.chains.shared import SharedReference
 from smoothplan.decide.policies import full_horizon
-from smoothplan.models.model import GenerativeModel, Oracle, States, is_deterministic
+from smoothplan.models.model import (
+    GenerativeModel,
+    Oracle,
+    States,
+    declares_rewards,
+    effective_horizon,
+    horizon_of,
+    is_deterministic,
+    summed,
+)
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel
 from smoothplan.run.chunks import Chunk, Work, repeated
@@ -91,6 +100,7 @@ class Race:
 
     Attributes:
         claim: the value of the state by the reference.
+        legal: the actions that the state has; others have no returns, and NaN for their estimates.
         best: the reference's best action.
         active: the actions that are not eliminated.
         enough: rows that make an estimate: one suffices if nothing is random.
@@ -99,11 +109,12 @@ class Race:
 
     def __init__(self, root: Root, reference: Reference, delta: float | None = 0.1, first_chunk: int = 0) -> None:
         self._root, self._delta, model = root, delta, root.model
-        self._claims = values_of(reference.q, np.asarray(root.state)[None], model.actions)[0]
+        self._claims = values_of(reference.q, np.asarray(root.state)[None], model)[0]
+        self.legal = np.flatnonzero(self._claims > -np.inf)
         self.claim, self.best = float(self._claims.max()), int(self._claims.argmax())
         low, high = curvature.value_interval(model, HardMax())
         self._exact, chains = is_deterministic(model), None
-        if self._exact and isinstance(reference, GridReference) and compiles(model):
+        if self._exact and isinstance(reference, GridReference) and compiles(model) and declares_rewards(model):
             chains = BatchedChains(model, HardMax(), reference.grid, min(max(self.claim, low), high))
         self._engine = ReturnsEngine(model, reference.q, (low, high), chains)
         self._work = Work(self._engine, model, root.state, root.seed, kept=False, role="race")
@@ -117,8 +128,8 @@ class Race:
     def _begin(self) -> None:
         """Forgets all returns."""
         model = self._root.model
-        self.active = np.arange(model.actions)
-        full = full_horizon(model.discount)
+        self.active = self.legal
+        full = full_horizon(model)
         self.horizons = Horizons(1, full, full)
         self._ready = False  # whether a pilot has set the horizons
         nothing = np.zeros((0, model.actions))
@@ -170,7 +181,7 @@ class Race:
             self.horizons, self._ready = Horizons(1, max(1, min(full, calls // each)), full), True
             return
         # At least so many rows come first, and their length second.
-        wanted = max(1, min(full, round(EARLY / (1.0 - model.discount)), calls // (LEAST * each)))
+        wanted = max(1, min(full, round(summed(EARLY, model.discount, horizon_of(model))), calls // (LEAST * each)))
         rows = min(LEAST, calls // each, max(2, calls // 2 // (wanted * each)))
         if rows == 0:
             return
@@ -183,7 +194,7 @@ class Race:
             """Calls of a return, on average."""
             return float(np.minimum(steps, horizon).mean() + going.mean() * max(horizon - reach, 0))
 
-        effective = min(1.0 / (1.0 - model.discount), cost(full))
+        effective = min(effective_horizon(model), cost(full))
         early = max(mark for mark in marks if mark <= max(1.0, EARLY * effective))
         late = full if going.any() else min(full, math.ceil(1.5 * int(steps.max())))
         while late > early and LATE_ROWS * each * cost(late) > calls / 2.0:
@@ -306,7 +317,7 @@ class Race:
         means = np.where(counts == 0, self.claim, means + correction)
         if self._table is not None:
             means, errors = _combined((means, errors), (self._table.q, self._table.errors))
-        return means, errors, counts
+        return np.where(self._claims > -np.inf, means, np.nan), np.where(self._claims > -np.inf, errors, np.nan), counts
 
     def _offset(self) -> tuple[float, float]:
         """The mean of V − V̂ where returns are cut, estimated, and its standard error."""
@@ -328,18 +339,24 @@ class Race:
         """What an outcome that was missed may add to the standard errors of the means of returns [n, K], [K].
 
         Among n returns an outcome of probability 1/n may be missing. If all are alike, it may change a reward of every
-        step. Otherwise it counts as far as standard errors do not tell: beyond four standard deviations, and at most as
-        far as outcomes that were seen.
+        step; by as much as the returns seen differ from each other and from 0, if the range of rewards is not known.
+        Otherwise it counts as far as standard errors do not tell: beyond four standard deviations, and at most as far
+        as outcomes that were seen.
         """
         if self._exact or len(returns) == 0:
             return np.zeros(returns.shape[1])
         low, high = self._root.model.reward_range
+        if declares_rewards(self._root.model):
+            unseen = (high - low) * self._longest
+        else:
+            seen = np.nan_to_num(returns)
+            unseen = np.full(returns.shape[1], seen.max(initial=0.0) - seen.min(initial=0.0))
         known = ~np.isnan(returns)
         counts = np.maximum(known.sum(axis=0), 1)
         apart = np.where(known, returns - np.where(known, returns, 0.0).sum(axis=0) / counts, 0.0)
         surprise = np.abs(apart).max() - 4.0 * math.sqrt((apart**2).sum() / max(known.sum(), 1))
         alike = np.ptp(apart, axis=0) <= self._rounding
-        return np.asarray(np.where(alike, (high - low) * self._longest, max(surprise, 0.0)) / counts)
+        return np.asarray(np.where(alike, unseen, max(surprise, 0.0)) / counts)
 
     def difference(self, one: int, other: int, early: bool = False) -> Difference:
         """How much better one action is than another, by the rows that have returns of both, late or early ones."""
@@ -393,12 +410,13 @@ class Race:
         if len(self._early) < self.enough:
             return self.best
         if self._table is not None:
-            found = [self.difference(action, self.best) for action in range(self._root.model.actions)]
-            ahead = int(np.argmax([each.mean for each in found]))
+            found = [self.difference(int(action), self.best) for action in self.legal]
+            first = int(np.argmax([each.mean for each in found]))
+            ahead = int(self.legal[first])
             needed = 1.0  # standard errors, of many samples if they are tested
             if self._delta is not None:
                 needed = NormalDist().inv_cdf(1.0 - self._delta / max(len(found) - 1, 1))
-            return ahead if found[ahead].mean > needed * found[ahead].error else self.best
+            return ahead if found[first].mean > needed * found[first].error else self.best
         left = self.active[[found.mean <= CLEAR * found.error + self._rounding for found in self._behind()]]
         early, late = self._early[:, left], self._late[:, left]
         corrections = _centred(late - early)
@@ -419,7 +437,7 @@ class Race:
         fewest = len(early) if part == 0.0 else min(len(early), len(corrections))
         needed = 0.0 if self._exact else error
         if self._delta is not None and not self._exact:
-            needed *= quantile(1.0 - self._delta / max(self._root.model.actions - 1, 1), fewest - 1)
+            needed *= quantile(1.0 - self._delta / max(len(self.legal) - 1, 1), fewest - 1)
         leads = estimates[ahead] - estimates[stays] > needed + self._rounding
         return int(left[ahead]) if leads else self.best
 
@@ -476,8 +494,8 @@ class ReturnsEngine:
             alike = np.tile(np.array(sums), (len(marks), count, 1))
             none = np.zeros_like(alike)
             return PairedReturns(alike, none, none, np.full((count, len(actions)), marks[-1]))
-        policy = [lambda states: values_of(self.reference, states, self.model.actions).argmax(axis=1)]
+        policy = [lambda states: values_of(self.reference, states, self.model).argmax(axis=1)]
         return paired_returns(oracle, repeated(state, count), policy, self._value, marks, actions)
 
     def _value(self, states: States) -> Floats:
-        return np.asarray(np.clip(values_of(self.reference, states, self.model.actions).max(axis=1), *self.values))
+        return np.asarray(np.clip(values_of(self.reference, states, self.model).max(axis=1), *self.values))

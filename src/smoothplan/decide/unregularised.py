@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from smoothplan.base import arguments
 from smoothplan.base.arguments import amount
 from smoothplan.chains.cruiser import ReferenceCruiser
-from smoothplan.models.model import GenerativeModel, required_model
+from smoothplan.models.model import GenerativeModel, effective_horizon, horizon_of, required_model
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel
 from smoothplan.recursive.planners import DebiasedCruiser
@@ -102,9 +102,11 @@ def smooth_backup(model: GenerativeModel, bias: float | None = None, cost: Any =
     bias = 1e-3 * width(model) if bias is None else bias
     actions = max(model.actions, 2)  # one action has no regularisation, at any temperature
     if cost is None:
-        return LogSumExp(curvature.smoothing_for_bias(bias, model.discount, actions)[0], model.actions)
+        temperature, _ = curvature.smoothing_for_bias(bias, model.discount, actions, horizon=horizon_of(model))
+        return LogSumExp(temperature, model.actions)
     costs = np.asarray(cost, dtype=np.float64)
-    tau, lam = curvature.smoothing_for_bias(bias, model.discount, actions, float(np.abs(costs).max(initial=0.0)))
+    largest = float(np.abs(costs).max(initial=0.0))
+    tau, lam = curvature.smoothing_for_bias(bias, model.discount, actions, largest, horizon_of(model))
     return OptimalTransport(cost=costs, tau=tau, lam=lam)
 
 
@@ -140,7 +142,7 @@ def choose_planner(
     planner = ReferenceCruiser(backup, order=1, epsilon=1e-4 * width(model))
     reasons["planner"] = (
         f"reference-cruiser:order=1,epsilon={planner.epsilon:.3g}, whose chains do not branch, for a horizon of about "
-        f"{1.0 / (1.0 - model.discount):.3g} steps"
+        f"{effective_horizon(model):.3g} steps"
     )
     if max_calls is None and max_seconds is None:  # both defaults take seconds, if a simulator in Python is quick
         max_calls, kind = 200_000, "a simulator in Python"
@@ -152,13 +154,15 @@ def choose_planner(
 
 def width(model: GenerativeModel) -> float:
     """The width of an interval that contains every unregularised value; 1 if that is 0."""
+    curvature.require_rewards(model, "plans")
     low, high = curvature.value_interval(model, HardMax())
     return (high - low) or 1.0
 
 
 def is_long(model: GenerativeModel) -> bool:
     """Whether the horizon is too long for recursion, which would refuse the model even at an accuracy of 0.1."""
-    if model.discount >= 0.95 and width(model) >= 1.0:  # 30 levels, whose price takes long to compute
+    # 30 levels, whose price takes long to compute
+    if model.discount >= 0.95 and (horizon_of(model) or np.inf) >= 20 and width(model) >= 1.0:
         return True
     try:
         return DebiasedCruiser(LogSumExp(1.0, model.actions), 0.1).schedule(model).calls > REFUSED_CALLS
