@@ -150,12 +150,12 @@ def test_actions_may_be_worth_more_than_any_state() -> None:
 
 def test_references_are_clamped_as_far_as_is_safe_and_no_further() -> None:
     """References near Q, whose range is the gap: a smaller gap would widen the error of some."""
-    rng, wider = np.random.default_rng(6), {1.0: 0, 0.9: 0}
+    rng, wider, model = np.random.default_rng(6), {1.0: 0, 0.9: 0}, garnet(states=3, actions=3)
     for _ in range(200):
         q = rng.uniform(0.0, 2.0, size=(1, 3))
         reference = q + 0.1 * rng.normal(size=q.shape)
         for share in wider:
-            after, _ = conditioned(TabularReference(reference).q, np.array([0]), share * float(np.ptp(q)), 3)
+            after, _ = conditioned(TabularReference(reference).q, np.array([0]), share * float(np.ptp(q)), model)
             wider[share] += int(np.ptp(after - q) > np.ptp(reference - q) + 1e-12)
     assert wider[1.0] == 0
     assert wider[0.9] > 0
@@ -179,7 +179,7 @@ def test_a_reference_of_known_error_is_not_clamped_where_actions_may_be_that_far
 def test_unlikely_actions_are_told_apart_as_far_as_it_matters(backup: SoftmaxMixture) -> None:
     table, problem = np.array([[0.0, -0.5, -15.0]]), Problem.of(garnet(discount=0.95), backup)
     gap = largest_gap(backup, problem, None, made=False)
-    after, _ = conditioned(TabularReference(table).q, np.arange(1), gap, 3)
+    after, _ = conditioned(TabularReference(table).q, np.arange(1), gap, garnet(states=3, actions=3))
     np.testing.assert_allclose(backup.policy(after), backup.policy(table), atol=1e-12)
     assert after.min() == -gap > -15.0
 

@@ -14,27 +14,25 @@ values: F is not linear, so its values at the nodes are of no use.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints, frozen
 from smoothplan.base.compiling import compiled
 from smoothplan.base.streams import CALLS, Stream, generator, generator_words
 from smoothplan.chains.grid import Grid, GridReference, interpolate
-from smoothplan.chains.reference import Reference
+from smoothplan.chains.reference import QFunction, Reference, values_of
 from smoothplan.chains.table import TableChains
-from smoothplan.models.model import Call, GenerativeModel, Oracle, SimulatorError, States
+from smoothplan.models.model import Call, GenerativeModel, Oracle, SimulatorError, States, horizon_of, too_long
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel, Step
 from smoothplan.run.chunks import Sums, added, categorical, pieces, repeated
 from smoothplan.run.records import Root, refuse_compiled
-from smoothplan.theory.backups import Backup, depends_on_state, is_mixture, required_mixture
+from smoothplan.theory.backups import Backup, depends_on_state, is_mixture, required_mixture, restricted
 from smoothplan.theory.curvature import Problem
 from smoothplan.theory.softmaxes import (
     Softmaxes,
@@ -45,9 +43,6 @@ from smoothplan.theory.softmaxes import (
     paired_sums,
     stop_weight,
 )
-
-QFunction = Callable[[States], ArrayLike]
-"""Q̂: states [n, ...] to action values [n, K]."""
 
 LIMIT = 1 << 13
 """Chains that advance together: enough to hide Python's overhead, small enough for the processor's cache."""
@@ -159,6 +154,8 @@ class BatchedChains:
             scale *= self.model.discount
             if terminals.any():
                 going_on, states = going_on[~terminals], states[~terminals]
+        if len(going_on) and horizon == horizon_of(self.model):
+            raise too_long(self.model, horizon, states[0])
         results[going_on] += scale * self.tail
         return results, np.concatenate(stopped)
 
@@ -178,9 +175,12 @@ class BatchedChains:
         soft, none = self._softmaxes(None), np.empty(0, dtype=np.int64)
         firsts, ends = (none if given is None else given.copy() for given in (actions, stops))
         results, stopped = np.zeros(len(starts)), np.empty((len(ends), starts.shape[1]))
-        world = World(model.discount, self.tail, soft, grid, self.gap, oracle.rng, limits, fault, oracle.stream)
+        tail = math.inf if horizon == horizon_of(model) else self.tail  # all have ended
+        world = World(model.discount, tail, soft, grid, self.gap, oracle.rng, limits, fault, oracle.stream)
         try:
             count = _advance(starts, firsts, ends, stopped, results, horizon, model.step, world)
+            if math.isinf(tail) and not (finite := np.isfinite(results)).all():
+                raise too_long(model, horizon, states[int(np.argmin(finite))])
             return results, stopped[:count]
         except ValueError as error:
             if fault[0] == 0.0:
@@ -220,7 +220,7 @@ class BatchedChains:
             q = np.empty((len(states), self.model.actions))
             interpolate(self.reference, states, self.gap, q)
         else:
-            q, _ = conditioned(self.reference, states, self.gap, self.model.actions)
+            q, _ = conditioned(self.reference, states, self.gap, self.model)
         return np.asarray(frozen(q))
 
 
@@ -360,11 +360,12 @@ def chains_for(
     An action of the reference that is further than a gap below the best is raised to that.
     """
     model, tail, actions = root.model, problem.middle, problem.actions
+    backup = restricted(backup, model)
     if isinstance(model, TabularModel) and root.engine != "batched":
         states = np.flatnonzero(~model.terminal)
         table = np.zeros((len(model.terminal), actions))
-        table[states], _ = conditioned(reference.q, states, gap, actions)
-        advantages = backup.value(table[states], states)[:, None] - table[states]
+        table[states], _ = conditioned(reference.q, states, gap, model)
+        advantages = (backup.value(table[states], states)[:, None] - table[states])[table[states] > -np.inf]
         ends = float(advantages.min(initial=0.0)), float(advantages.max(initial=0.0))
         return TableChains(model, backup, table, tail), ends
     lowest, highest = min(problem.above_max, 0.0), problem.at_zero[1]  # F(Q̂) − Q̂(a) ≥ F(Q̂) − max Q̂
@@ -372,6 +373,7 @@ def chains_for(
         (root.engine != "batched" and isinstance(reference, GridReference) and compiles(model))
         and is_mixture(backup)
         and not depends_on_state(backup)
+        and model.legal is None
     ):
         nodes = reference.grid.table
         table = nodes - nodes.max(axis=1, keepdims=True)
@@ -381,8 +383,8 @@ def chains_for(
         return BatchedChains(model, backup, grid, tail, gap), ends
     refuse_compiled(
         root.engine,
-        "a TabularModel, or a JitModel with vectors of float64 for states, a GridReference and a mixture of softmaxes "
-        "that does not depend on the state",
+        "a TabularModel, or a JitModel with vectors of float64 for states and all actions legal, a GridReference and "
+        "a mixture of softmaxes that does not depend on the state",
         model,
         reference,
         backup,
@@ -406,26 +408,12 @@ def largest_gap(backup: Backup, problem: Problem, error_range: float | None, mad
     return min(likely, possible) if made else likely
 
 
-def conditioned(reference: QFunction, states: States, gap: float, actions: int) -> tuple[Floats, Floats]:
+def conditioned(reference: QFunction, states: States, gap: float, model: GenerativeModel) -> tuple[Floats, Floats]:
     """A reference at n states: action values less the best one [n, K], none below −gap, and the best one [n].
 
     A policy depends on the differences alone, which are not rounded. If range(Q) ≤ gap, range(Q̂ − Q) does not grow.
+    Illegal actions have the value −∞.
     """
-    values = values_of(reference, states, actions)
+    values = values_of(reference, states, model)
     top = values.max(axis=1)
-    return np.maximum(values - top[:, None], -gap), top
-
-
-def values_of(reference: QFunction, states: States, actions: int) -> Floats:
-    """Q̂ at states [n, ...], [n, K], read-only, or an error that names the state and the number that is wrong."""
-    q = arguments.numbers("reference.q(states)", reference(frozen(states)))
-    if q.shape != (len(states), actions):
-        raise ValueError(
-            f"the reference of {len(states)} states must have shape {(len(states), actions)}, got {q.shape}"
-        )
-    if not np.isfinite(q).all():
-        row, action = np.argwhere(~np.isfinite(q))[0]
-        state = np.asarray(states[row]).tolist()
-        raise ValueError(f"the reference must be finite, got {q[row, action]} (state {state}, action {action})")
-    result: Floats = frozen(q)
-    return result
+    return np.where(values > -np.inf, np.maximum(values - top[:, None], -gap), -np.inf), top

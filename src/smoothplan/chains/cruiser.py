@@ -26,6 +26,7 @@ from smoothplan.chains.maker import ReferenceMaker
 from smoothplan.chains.reference import CriticReference, Improvable, Reference, required_reference
 from smoothplan.chains.shared import SharedReference
 from smoothplan.confidence import ConfidenceSequence
+from smoothplan.models.model import total_weight
 from smoothplan.models.vector import JitModel
 from smoothplan.run.chunks import Chunk, Outcome, Sums, Work
 from smoothplan.run.progress import Display
@@ -115,10 +116,15 @@ class ReferenceCruiser:
 
     def truncation(self, problem: Problem) -> "Truncation":
         """The truncation at the horizon that is given, or at the earliest one, about, that costs a small part of ε."""
+        longest = problem.horizon or math.inf  # an episode leaves nothing behind its end
         if self.horizon is not None:
-            return Truncation.at(problem, self.horizon)
+            return Truncation.at(problem, int(min(self.horizon, longest)))
         whole, horizon, tolerated = Truncation.at(problem, 0), 1, 0.05 * self.epsilon
+        if problem.discount == 1.0:
+            horizon = int(longest)
         while horizon <= LONGEST_CHAIN:
+            if horizon >= longest:
+                return Truncation.at(problem, int(longest))
             left = problem.discount**horizon
             found = Truncation(horizon, left * whole.below, left * whole.above, left * whole.optimal)
             both_sides = self.order == 2 or self.error_range is not None
@@ -148,7 +154,8 @@ class Truncation(NamedTuple):
     @classmethod
     def at(cls, problem: Problem, horizon: int) -> "Truncation":
         """The truncation at a horizon."""
-        (worst, best), middle, left = problem.policy_values, problem.middle, problem.discount**horizon
+        (worst, best), middle = problem.policy_values, problem.middle
+        left = 0.0 if problem.horizon is not None and horizon >= problem.horizon else problem.discount**horizon
         return cls(horizon, left * (middle - worst), left * (best - middle), left * problem.width / 2.0)
 
 
@@ -156,21 +163,16 @@ def bias(order: int, error_range: float, problem: Problem, tail: float) -> tuple
     """Bounds of the error that an order leaves, if the chains of a pair may differ by a tail."""
     # A backup of one action has no curvature at all.
     temperature = problem.temperature if problem.pairs else 1.0 / max(4.0 * problem.derivatives[0], curvature.SMALLEST)
-    return curvature.reference_bias(order, error_range, temperature, problem.discount, tail)
+    return curvature.reference_bias(order, error_range, temperature, problem.discount, tail, problem.horizon)
 
 
 def support(problem: Problem, advantages: tuple[float, float], horizon: int) -> tuple[float, float]:
     """Bounds of a chain with a horizon, and of a return, whose first step has no advantage."""
-    steps, tail = weight(problem.discount, horizon), problem.discount**horizon * problem.middle
+    steps, tail = total_weight(problem.discount, horizon), problem.discount**horizon * problem.middle
     low, high = (steps * (end + advantage) for end, advantage in zip(problem.reward_range, advantages, strict=True))
     if problem.terminates:
         return min(low, 0.0) + min(tail, 0.0), max(high, 0.0) + max(tail, 0.0)
     return low + tail, high + tail
-
-
-def weight(discount: float, horizon: int) -> float:
-    """Σ γ^t over the steps of a chain."""
-    return (1.0 - discount**horizon) / (1.0 - discount)
 
 
 @dataclass
@@ -225,7 +227,7 @@ class Sampling:
     Attributes:
         claim: F(Q̂) at the root.
         value: the mean of chains.
-        actions: the mean of the returns of each action, [K].
+        actions: the mean of the returns of each legal action.
         correction: the mean of corrections; None at order 1.
         pairs: of each correction.
         budgets: of "values", "returns" and "corrections"; empty until the pilot is done.
@@ -244,11 +246,12 @@ class Sampling:
         actions, possible, backup = problem.actions, problem.action_values, planner.backup
         known = reference or CriticReference(lambda states: np.zeros((len(states), actions)))
         # Asked once before all threads, a reference may bring itself up to date; and its mistakes are found.
-        shifted, top = conditioned(known.q, np.asarray(root.state)[None], math.inf, actions)
+        shifted, top = conditioned(known.q, np.asarray(root.state)[None], math.inf, root.model)
         self.claim = float(root.backed_up(backup, shifted)[0]) + float(top[0])
-        guesses = np.clip(shifted[0] + top[0], *possible)
+        self._legal = root.legal.tolist()
+        guesses = np.clip(shifted[0, self._legal] + top[0], *possible)
         if reference is None:
-            guesses = np.full(actions, sum(possible) / 2.0)
+            guesses = np.full(len(self._legal), sum(possible) / 2.0)
         gap = largest_gap(backup, problem, planner.error_range, made=planner.reference is None)
         self.engine, self._advantages = chains_for(root, backup, known, problem, gap)
         # The improvement of a reference may depend on time, so a checkpoint tells chains around one from another.
@@ -275,7 +278,7 @@ class Sampling:
         """Bounds of a correction that has this many pairs."""
         # Q̂ varies over actions by no more than F(Q̂) − Q̂(a) does.
         reach = np.ptp(self._support) + np.ptp(self._advantages)
-        most = weight(self.problem.discount, self.horizon) * float(reach) ** 2 / (4.0 * self.problem.temperature)
+        most = total_weight(self.problem.discount, self.horizon) * float(reach) ** 2 / (4.0 * self.problem.temperature)
         return -most / (pairs - 1), most
 
     @property
@@ -314,7 +317,9 @@ class Sampling:
                     samples = min(size, count - start)
                     asked: tuple[int, ...] = (samples, self.pairs, self.horizon)
                     if part != "corrections":
-                        asked = (samples, self.horizon) if part == "values" else (action, samples, self.horizon)
+                        asked = (samples, self.horizon)
+                        if part == "returns":
+                            asked = self._legal[action], *asked
                     self._next_chunk += 1
                     chunks.append(Chunk(self._next_chunk, draw, asked, samples, action, part))
                 left -= max(count, 0) * each
@@ -374,7 +379,7 @@ class Sampling:
         4D²σ²/n + 2σ⁴/(n(n−1)), beside the variance of D² itself over states and actions.
         """
         assert self.correction is not None
-        sums, steps = self._corrected, weight(self.problem.discount, self.horizon)
+        sums, steps = self._corrected, total_weight(self.problem.discount, self.horizon)
         differed, spread = sums.more
         scale = steps / (4.0 * self.problem.temperature)
         # If no two actions differed, the next ones may: with the variance of two chains.
@@ -426,7 +431,7 @@ class ReferenceRun:
             reference_delta = reference.delta  # its bound on its own error fails with a probability of its own
         interval, q_intervals, certified = proof(samples)
         value, correction, truncation, problem = samples.value, samples.correction, samples.truncation, samples.problem
-        q = np.array([mean.estimate for mean in samples.actions])
+        q = self._root.spread(np.array([mean.estimate for mean in samples.actions]))
         low, high = value.sequence.interval
         order_2, error = _estimate(samples)
         estimate, (lower, upper) = order_2, interval
@@ -436,7 +441,7 @@ class ReferenceRun:
             room = max(planner.epsilon, (upper - lower) / 2.0)
             estimate = min(max(estimate, upper - room), lower + room)
         # By the difference of the two orders.
-        least = math.sqrt(8.0 * problem.temperature * (1.0 - problem.discount) * max(order_2 - value.estimate, 0.0))
+        least = math.sqrt(8.0 * problem.temperature / problem.total_weight * max(order_2 - value.estimate, 0.0))
         details = ReferenceDetails(
             reference=samples.claim,
             made=planner.reference is None,
@@ -513,13 +518,13 @@ def proof(samples: Sampling) -> Proof:
     planner, root, problem, cut = samples.planner, samples.root, samples.problem, samples.truncation.optimal
     (least, most), (q_least, q_most) = problem.values, problem.action_values
     returns = np.array([mean.sequence.interval for mean in samples.actions])
-    q_low = np.clip(returns[:, 0] - cut, q_least, q_most)
+    q_low = root.spread(np.clip(returns[:, 0] - cut, q_least, q_most))
     below, above = samples.value.sequence.interval[0] - cut, samples.value.sequence.interval[1] + cut
     low = max(least, below, float(root.backed_up(planner.backup, q_low[None])[0]))
     curvature.require_possible(root.model, planner.backup, (low, math.inf), root.state)
     if planner.error_range is not None:
         first = _bias(samples, 1)[1]
-        q_high = np.clip(returns[:, 1] + cut + problem.discount * first, q_least, q_most)
+        q_high = root.spread(np.clip(returns[:, 1] + cut + problem.discount * first, q_least, q_most))
         high = min(most, above + first, float(root.backed_up(planner.backup, q_high[None])[0]))
         both = low, high
         if samples.correction is not None:
@@ -528,7 +533,8 @@ def proof(samples: Sampling) -> Proof:
             both = max(low, below + max(added[0], 0.0) + second[0]), min(high, above + added[1] + second[1])
         if both[0] <= both[1] and (q_low <= q_high).all():
             return Proof(both, np.stack([q_low, q_high], axis=-1), True)
-    return Proof((min(low, most), most), np.stack([q_low, np.full_like(q_low, q_most)], axis=-1), False)
+    q_high = root.spread(np.full(len(returns), q_most))
+    return Proof((min(low, most), most), np.stack([q_low, q_high], axis=-1), False)
 
 
 def _bias(samples: Sampling, order: int) -> tuple[float, float]:

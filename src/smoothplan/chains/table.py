@@ -258,7 +258,7 @@ class TableChains:
     Args:
         model: a tabular model.
         backup: F.
-        table: Q̂, [S, K], finite; the rows of terminal states do not matter.
+        table: Q̂, [S, K], −∞ for illegal actions; the rows of terminal states do not matter.
         tail: stands for the value behind the horizon.
     """
 

@@ -17,7 +17,6 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, scientific
 from smoothplan.confidence import ConfidenceSequence
 from smoothplan.confidence.means import leaders
-from smoothplan.models.model import legal_actions
 from smoothplan.recursive.debias import MOST
 from smoothplan.recursive.level import Level
 from smoothplan.recursive.optimise import Rung, ladder
@@ -126,9 +125,8 @@ class GapCruiserRun:
         self, planner: OTGapCruiser, root: Root, problem: Problem, rungs: list[Rung], works: list[Work]
     ) -> None:
         self._planner, self._root, self._problem, self.rungs, self.works = planner, root, problem, rungs, works
-        mask = legal_actions(root.model, np.asarray(root.state)[None])
-        legal = np.ones(problem.actions, dtype=np.bool_) if mask is None else mask[0]
-        self.actions = [RootAction(problem.action_values if each else (-math.inf, -math.inf)) for each in legal]
+        intervals = root.spread(np.tile(problem.action_values, (len(root.legal), 1)))
+        self.actions = [RootAction((low, high)) for low, high in intervals.tolist()]
         self._rounds = self._samples = 0
         self._chunks = 0  # drawn so far, and so the number of the next
         self._history = History()

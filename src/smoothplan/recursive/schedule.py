@@ -17,7 +17,7 @@ from smoothplan import confidence
 from smoothplan.base.arguments import Floats, Numbers
 from smoothplan.base.records import Record, renderer
 from smoothplan.confidence import ConfidenceSequence
-from smoothplan.models.model import GenerativeModel, legal_actions, required_model
+from smoothplan.models.model import GenerativeModel, required_model
 from smoothplan.recursive.level import Bounds, Level, ReferenceMoments, certify, certify_level, one_step
 from smoothplan.run.chunks import Chunk, Sums, Work, chunk_size
 from smoothplan.run.progress import Display
@@ -283,10 +283,8 @@ class ScheduleRun:
         self._chunks = 0  # drawn so far, and so the number of the next
         self._planned = 0  # simulator calls of these chunks, at most
         self._interval = schedule.problem.values
-        actions = schedule.problem.actions
-        mask = legal_actions(root.model, np.asarray(root.state)[None])
-        self._legal = np.arange(actions) if mask is None else np.flatnonzero(mask[0])
-        self._q_intervals = self._spread(np.tile(schedule.problem.action_values, (len(self._legal), 1)))
+        actions, self._legal = schedule.problem.actions, root.legal
+        self._q_intervals = root.spread(np.tile(schedule.problem.action_values, (len(self._legal), 1)))
         self._mean: ConfidenceSequence | None = None  # samples around the reference
         # The radius that the noise should reach. A published schedule may leave no room for noise.
         self._radius = max(schedule.epsilon - schedule.bias, 1e-12)
@@ -383,7 +381,7 @@ class ScheduleRun:
             return
         self._actions[action].update(*sums.moments)
         if action == len(self._actions) - 1:
-            self._tighten_by_actions(*self._spread(np.array([known.interval for known in self._actions])).T)
+            self._tighten_by_actions(*self._root.spread(np.array([known.interval for known in self._actions])).T)
 
     def _tighten_by_actions(self, low: Floats, high: Floats) -> None:
         """Tightens by an interval for every action's mean return: F is monotone."""
@@ -406,13 +404,7 @@ class ScheduleRun:
 
     def _q(self) -> Floats:
         """The mean return of each action, [K], around which the value is sampled; −∞ for illegal ones."""
-        return self._spread(np.array([action.mean for action in self._actions]))
-
-    def _spread(self, rows: Floats) -> Floats:
-        """Rows for the legal actions as rows for all, [K, ...]; those of illegal actions are −∞."""
-        result = np.full((self.schedule.problem.actions, *rows.shape[1:]), -np.inf)
-        result[self._legal] = rows
-        return result
+        return self._root.spread(np.array([action.mean for action in self._actions]))
 
     def _backed_up(self, q: Floats) -> float:
         """F of action values [K]."""

@@ -8,7 +8,7 @@ import numpy as np
 from smoothplan.base.arguments import Floats, Ints, shown
 from smoothplan.base.compiling import working_time
 from smoothplan.base.records import Arrays, Readable
-from smoothplan.models.model import GenerativeModel
+from smoothplan.models.model import GenerativeModel, legal_actions
 from smoothplan.run.progress import Display, GapProgress
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import Backup
@@ -65,6 +65,18 @@ class Root:
     def late(self, share: float) -> bool:
         """Whether this share of the time limit has passed."""
         return self.max_seconds is not None and working_time() - self.begun > share * self.max_seconds
+
+    @property
+    def legal(self) -> Ints:
+        """The actions that the root has."""
+        mask = legal_actions(self.model, np.asarray(self.state)[None])
+        return np.arange(self.model.actions) if mask is None else np.flatnonzero(mask[0])
+
+    def spread(self, rows: Floats) -> Floats:
+        """Rows for the legal actions as rows for all, [K, ...]; those of illegal actions are −∞."""
+        result = np.full((self.model.actions, *rows.shape[1:]), -np.inf)
+        result[self.legal] = rows
+        return result
 
     def backed_up(self, backup: Backup, q: Floats, method: Literal["value", "policy"] = "value") -> Floats:
         """F or its policy at the root for a batch of action values [n, K]."""

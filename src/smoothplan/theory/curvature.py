@@ -106,7 +106,14 @@ def taylor(backup: Backup, q: ArrayLike, around: ArrayLike, order: int, states: 
     return result
 
 
-def reference_bias(order: int, error_range: float, temperature: float, discount: float, tail: float = 0.0) -> Interval:
+def reference_bias(
+    order: int,
+    error_range: float,
+    temperature: float,
+    discount: float,
+    tail: float = 0.0,
+    horizon: int | None = None,
+) -> Interval:
     """Bounds of V − E[Y] for chains around a reference with range(Q̂_s − Q_s) ≤ `error_range` at every state s.
 
     A chain around a reference Q̂ is a trajectory whose samples correct Q̂. Order 1 evaluates the policy ∇F(Q̂), so its
@@ -120,22 +127,29 @@ def reference_bias(order: int, error_range: float, temperature: float, discount:
         discount: γ.
         tail: the most by which truncation may change the difference of a pair's chains. Truncation of the chain itself
             is not included.
+        horizon: the most steps of an episode, if there is a bound: then Σγ^t over as many may take the place of
+            1/(1−γ), and γ may be 1.
     """
     error_range = arguments.number("error_range", error_range, least=0.0)
     eta = arguments.positive("temperature", temperature)
-    gamma = arguments.number("discount", discount, least=0.0, below=1.0)
-    first = error_range**2 / (8.0 * eta * (1.0 - gamma))
-    if arguments.whole("order", order, least=1, most=2) == 1:
-        return 0.0, first
+    gamma = episodes(discount, horizon, True)["discount"]
+    arguments.whole("order", order, least=1, most=2)
     tail = arguments.number("tail", tail, least=0.0)
-    # Square roots of discounted sums of variances: of the reference's error, and of the loss of its policy.
-    own = error_range / 2.0 / math.sqrt(1.0 - gamma)
-    missed = first / 2.0 * math.sqrt(min(gamma, gamma**2 / (1.0 - gamma))) + tail / 2.0 / math.sqrt(1.0 - gamma)
-    cubic = remainder_constant(3, eta) * error_range**3 / (1.0 - gamma)
-    below = cubic + missed * (2.0 * own + missed) / (2.0 * eta)
-    useful = min(own, missed)
-    above = cubic + useful * (2.0 * own - useful) / (2.0 * eta)
-    return -below, min(above, first)  # the quadratic term is never negative
+    found = []
+    for steps in [None] * (gamma < 1.0) + [horizon] * (horizon is not None):
+        weight = total_weight(gamma, steps)
+        first = error_range**2 / (8.0 * eta) * weight
+        # Square roots of discounted sums of variances: of the reference's error, and of the loss of its policy.
+        own = error_range / 2.0 * math.sqrt(weight)
+        kept = gamma**2 * weight if steps is not None else min(gamma, gamma**2 * weight)
+        missed = first / 2.0 * math.sqrt(kept) + tail / 2.0 * math.sqrt(weight)
+        cubic = remainder_constant(3, eta) * error_range**3 * weight
+        useful = min(own, missed)
+        above = cubic + useful * (2.0 * own - useful) / (2.0 * eta)
+        below = cubic + missed * (2.0 * own + missed) / (2.0 * eta)
+        # The quadratic term is never negative.
+        found.append((0.0, first) if order == 1 else (-below, min(above, first)))
+    return max(low for low, _ in found), min(high for _, high in found)
 
 
 # Intervals of values

@@ -318,6 +318,8 @@ def draw_stop(discount: float, horizon: int, stream: Stream) -> int:
     """A step T with P(T = t) ∝ γ^t, t = 0..H−1, by inversion."""
     if discount == 0.0:
         return 0
+    if discount == 1.0:
+        return int(horizon * uniform(stream))
     rate = math.log(discount)
     step = int(math.log1p(math.expm1(horizon * rate) * uniform(stream)) / rate)
     return min(step, horizon - 1)
@@ -335,7 +337,9 @@ def draw_stops(count: int, discount: float, horizon: int, stream: Stream) -> Int
 @compiled
 def stop_weight(discount: float, horizon: int) -> float:
     """Σ_{t<H} γ^t, the weight of a sample at one drawn step."""
-    return 1.0 if discount == 0.0 else math.expm1(horizon * math.log(discount)) / (discount - 1.0)
+    if discount in (0.0, 1.0):
+        return float(horizon) if discount == 1.0 else 1.0
+    return math.expm1(horizon * math.log(discount)) / (discount - 1.0)
 
 
 @partial(compiled, merged=True)
