@@ -251,7 +251,7 @@ def test_references_learn_with_illegal_actions(kind: str) -> None:
         ),
         (
             lambda: sp.SharedReference(season(reward_range=None), HardMax()),
-            "reward_range must be declared for a SharedReference, whose intervals are proved, got (-inf, inf)",
+            "reward_range must be declared for a SharedReference, got (-inf, inf)",
         ),
         (
             lambda: sp.plan_unregularised(season(reward_range=None), bias=0.1),

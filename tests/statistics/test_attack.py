@@ -152,7 +152,7 @@ WRONG: dict[str, tuple[Any, Any, Any]] = {
         "support",
         lambda it, _, horizon: right_support(it, (0.0, 0.0), horizon),
     ),
-    "support of corrections": (cruiser, "weight", lambda *_: 1.0),  # as if they had one step
+    "support of corrections": (cruiser, "total_weight", lambda *_: 1.0),  # as if they had one step
     "F − max": (curvature, "gap_to_hard_max", lambda *given: (0.0, right_gap(*given)[1])),
     "V − V_max": (curvature, "gap_of_values", lambda m, f: tuple((1.0 - m.discount) * end for end in right_gaps(m, f))),
     "optimal values": (curvature, "value_interval", lambda model, _: right_values(model, sp.HardMax())),

@@ -314,8 +314,9 @@ def flow(
     waiting[:] = 0.0
     result[:] = 0.0
     actions, stages, successors = rules.actions, rules.stages, graph.successors
-    result[action] = 1.0
-    pair, after = graph.pairs[action], 0 if rules.endless else 1
+    result[rules.first * actions + action] = 1.0
+    pair = graph.pairs[pair_at(rules, 0, rules.first, action)]
+    after = rules.first if rules.endless else rules.first + 1
     for outcome in range(pair.start, pair.start + pair.seen):
         if successors[outcome] >= 0 and after < stages:
             waiting[successors[outcome] * stages + after] += rules.discount * graph.hits[outcome] / pair.count

@@ -138,6 +138,9 @@ class OTGapE:
                 f"explorer must be of the root's own model and of delta={self.delta:g}, got one of a {known} and of "
                 f"delta={delta:g}"
             )
+        elif horizon is not None and explorer.rules.stages - explorer.rules.first != horizon:
+            steps = explorer.rules.stages - explorer.rules.first
+            raise ValueError(f"explorer must be of a root with {horizon} steps left, got one with {steps}")
         return SearchRun(explorer, root, self.epsilon, self.delta)
 
 
@@ -252,7 +255,8 @@ class SearchRun:
     @property
     def interval(self) -> tuple[float, float]:
         """The interval of the root's value."""
-        return float(self.explorer.graph.low[0]), float(self.explorer.graph.high[0])
+        graph, first = self.explorer.graph, self.explorer.rules.first
+        return float(graph.low[first]), float(graph.high[first])
 
     @property
     def proved(self) -> BestAction:
@@ -353,7 +357,13 @@ class Explored:
     def _reached(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The states that successors lead to, the nearest to the root first, and the pairs that were sampled there."""
         rules, names = self.rules, self.state_names or ()
-        states, pairs, known, latest, depth = list[dict[str, Any]](), list[dict[str, Any]](), {(0, 0)}, [(0, 0)], 0
+        states, pairs, known, latest, depth = (
+            list[dict[str, Any]](),
+            list[dict[str, Any]](),
+            {(0, rules.first)},
+            [(0, rules.first)],
+            0,
+        )
         while latest:
             found = set[tuple[int, int]]()
             for number, stage in latest:
@@ -402,7 +412,7 @@ class Explored:
             "discount": float(self.rules.discount),
             "calls": self.calls,
             "gap": self.gap,
-            "q_intervals": self.q[0, 0].tolist(),
+            "q_intervals": self.q[0, self.rules.first].tolist(),
             "states_discovered": len(self.states),
             "pairs_sampled": int(self.graph.totals[0]["pairs"]),
             "states": self._reached[0],

@@ -23,6 +23,7 @@ from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.streams import CALLS
 from smoothplan.bounds.converge import Side, backwards, converge, flow, new_side
 from smoothplan.graph.explorer import Explorer
+from smoothplan.graph.graph import Rules
 from smoothplan.models.model import too_long
 from smoothplan.theory.backups import depends_on_state, is_mixture
 
@@ -79,10 +80,15 @@ def best_action(cases: Floats) -> BestAction:
     return BestAction(int(legal[best]), int(legal[np.argmax(worst[best])]), float(gaps[best]))
 
 
+def root_entries(rules: Rules) -> slice:
+    """The entries of the root's action values."""
+    return slice(rules.first * rules.actions, (rules.first + 1) * rules.actions)
+
+
 def root_intervals(explorer: Explorer) -> Floats:
     """The intervals of the root's action values, [K, 2]."""
-    graph, actions = explorer.graph, explorer.rules.actions
-    return np.stack([graph.q_low[:actions], graph.q_high[:actions]], axis=1)
+    graph, entries = explorer.graph, root_entries(explorer.rules)
+    return np.stack([graph.q_low[entries], graph.q_high[entries]], axis=1)
 
 
 class Bracket(NamedTuple):
@@ -124,7 +130,7 @@ class Rounds:
         self._explorer, rules = explorer, explorer.rules
         self._by_state = depends_on_state(explorer.backup)
         self._possible = rules.records == 1 and rules.focused and is_mixture(explorer.backup)
-        self.width = float(rules.span_high[0] - rules.span_low[0])
+        self.width = float(rules.span_high[rules.first] - rules.span_low[rules.first])
         self.proved = BestAction(0, 0, math.inf)
         self.differences = np.zeros(0)
         self.values = np.zeros((2, 0))
@@ -221,7 +227,7 @@ class Rounds:
         def root(side: Side) -> Floats:
             """Bounds of the root's action values, less γ times the value of the anchor, [K]."""
             converge(graph, rules, side, np.zeros_like(work.frames), np.zeros_like(work.room), tolerance)
-            return side.side * (side.q[: rules.actions] + (1.0 - rules.discount) * side.base)
+            return side.side * (side.q[root_entries(rules)] + (1.0 - rules.discount) * side.base)
 
         if threads == 1:
             roots = [root(side) for side in sides]
@@ -309,8 +315,9 @@ class Rounds:
         graph, rules, backup = self._explorer.graph, self._explorer.rules, self._explorer.backup
         actions, upper = rules.actions, bracket.upper.q
         likely = 0.5 * (upper - bracket.lower.q)
-        best = int(np.argmax(likely[:actions]))
-        challenger = int(np.argmax(np.where(np.arange(actions) == best, -np.inf, upper[:actions])))
+        entries = root_entries(rules)
+        best = int(np.argmax(likely[entries]))
+        challenger = int(np.argmax(np.where(np.arange(actions) == best, -np.inf, upper[entries])))
         result, waiting = np.zeros((2, len(upper))), np.zeros(len(upper) // actions)
         states = None
         if self._by_state:

@@ -13,7 +13,16 @@ from smoothplan.chains.hinges import in_one_thread
 from smoothplan.chains.reference import FiniteModel, iterate, numbered, reason, start_of
 from smoothplan.graph.explorer import Explorer, Key
 from smoothplan.graph.graph import BY_OUTCOME, VARYING, rules_of
-from smoothplan.models.model import GenerativeModel, Oracle, States, declares_rewards, horizon_of, legal_actions
+from smoothplan.models.derived import split_stages
+from smoothplan.models.model import (
+    GenerativeModel,
+    Oracle,
+    States,
+    declares_rewards,
+    horizon_of,
+    legal_actions,
+    total_weight,
+)
 from smoothplan.models.tabular import TabularModel
 from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup, is_mixture, restricted
@@ -78,20 +87,32 @@ class SharedReference:
         self.model, self._backup, self._actions = model, restricted(backup, model), model.actions
         self._scale, self._compiled = curvature.value_scale(model, backup), is_mixture(backup)
         self.delta = arguments.failure(delta)
-        rules = rules_of(model, backup, self.delta)
         start = start_of(model, root)
         self._dtype = start.dtype  # without an initial state, the root says what states are made of
         if model.initial_state is not None and start.dtype.kind == np.asarray(model.initial_state).dtype.kind:
             self._dtype = np.asarray(model.initial_state).dtype
-        start = self._known(start[None], may_end=False)[0]
+        start = self._known(start[None], may_end=False)
         oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
-        table = model if isinstance(model, TabularModel) and key is None else None
-        self.explorer = Explorer(rules, oracle, backup, start, table, key)
+        # Of a model that was cut off, the steps left are stages: samples count at all of them, unless there is a key.
+        base: Any = getattr(model, "stationary", None) if key is None else None
+        self._staged, steps = base is not None, horizon_of(model)
+        if base is None:
+            base, rules = model, rules_of(model, backup, self.delta)
+        else:
+            start, (left,) = split_stages(model, start)
+            rules = rules_of(base, backup, self.delta, None, steps, "zero", model.discount)
+            rules = rules._replace(first=rules.stages - int(left))
+        table = base if isinstance(base, TabularModel) and key is None else None
+        self.explorer = Explorer(rules, oracle.of_model(base), backup, start[0], table, key)
+        # What is left of the values at each stage, about.
+        ahead = [total_weight(model.discount, rules.stages - stage) for stage in range(rules.stages)]
+        self._left = np.array(ahead) / ahead[0] if self._staged else np.ones(1)
         low, high = curvature.value_interval(model, backup)  # of the values, and here of the action values
         self._low = rules.reward_low + model.discount * low
         self._high = rules.reward_low + rules.reward_width + model.discount * high
         self._guess = (self._low + self._high) / 2.0
-        # Values of the first discovered states, where value iterations start again; and action values of the last one.
+        # Values of the first discovered states, where value iterations start again, stage by stage; and action values
+        # of the last one, [N·H, K].
         self._optimistic = self._values = np.zeros(0)
         self._q = np.zeros((0, self._actions))
         self._estimated, self._tightened = -1, -1  # the calls made by then; −1 for never
@@ -103,7 +124,7 @@ class SharedReference:
 
     @property
     def states(self) -> int:
-        """States discovered."""
+        """States discovered, without the steps left of a model that was cut off."""
         return int(self.explorer.graph.totals[0]["states"])
 
     def improve(self, calls: int, state: Any = None) -> None:
@@ -113,9 +134,10 @@ class SharedReference:
             calls: how many.
             state: the start of walks; the root by default.
         """
-        until, start = self.calls + arguments.whole("calls", calls), 0
+        until, start = self.calls + arguments.whole("calls", calls), self.explorer.rules.first
         if state is not None:
-            start = self.explorer.number(self._known(np.asarray(state)[None], may_end=False)[0])
+            states, stages = self._split(self._known(np.asarray(state)[None], may_end=False))
+            start = self.explorer.number(states[0]) * len(self._left) + int(stages[0])
         while (before := self.calls) < until:
             # The estimates that walks follow need not be accurate: they are renewed when the calls grow by a tenth.
             self._optimistic, q = self._iterated(self._optimistic, self._high, 1e-3, optimistic=True)
@@ -125,14 +147,14 @@ class SharedReference:
 
     def q(self, states: States) -> Floats:
         """Estimates, [n, K]; the same guess for every action of a state that was never discovered."""
-        numbers = self.explorer.numbers(self._known(states))
-        if self._estimated != self.calls or len(self._q) != self.states:
+        nodes, stages = self._nodes(states)
+        if self._estimated != self.calls or len(self._q) != self.states * len(self._left):
             self._estimate()
-        graph, columns = self.explorer.graph, numbers[:, None] * self._actions + np.arange(self._actions)
-        known = self._q[numbers]
+        graph, columns = self.explorer.graph, nodes[:, None] * self._actions + np.arange(self._actions)
+        known = self._q[nodes]
         if declares_rewards(self.explorer.oracle.model):
             known = np.clip(known, graph.q_low[columns], graph.q_high[columns])
-        return np.where(numbers[:, None] >= 0, known, self._guess)
+        return np.where(nodes[:, None] >= 0, known, (self._guess * self._left[stages])[:, None])
 
     def error_range(self, states: States) -> Floats:
         """Bounds on range(Q̂ − Q) = max_a − min_a at states, [n]. All hold at once, with probability 1 − δ."""
@@ -141,12 +163,13 @@ class SharedReference:
             for _ in range(1000):  # they are valid after any number of sweeps, and this many bound the time
                 self.explorer.sweep()
                 after = self._intervals()
-                narrowed, before = np.abs(after - before).max(), after
+                moved = np.subtract(after, before, where=np.isfinite(after), out=np.zeros_like(after))
+                narrowed, before = np.abs(moved).max(), after
                 if narrowed <= 1e-4 * (self._high - self._low):
                     break
-        numbers, legal = self.explorer.numbers(self._known(states)), legal_actions(self.model, np.asarray(states))
+        (nodes, _), legal = self._nodes(states), legal_actions(self.model, np.asarray(states))
         anything = np.repeat([[[self._low]], [[self._high]]], self._actions, axis=2)  # [2, 1, K]
-        low, high = np.concatenate([self._intervals(), anything], axis=1)[:, numbers]
+        low, high = np.concatenate([self._intervals(), anything], axis=1)[:, nodes]
         return _largest_range(self.q(states), low, high, legal)
 
     @in_one_thread
@@ -158,22 +181,24 @@ class SharedReference:
         under the best actions of Q̂. None if that order may not suffice: the harmonic mean of samples, over visits, is
         below `LEAST_SAMPLES`; or if there are more than `MOST_STATES` states.
         """
-        (root,) = self.explorer.numbers(self._known(np.asarray(state)[None], may_end=False))
-        actions, count = self._actions, self.states
+        (states, (stage,)), steps = self._split(self._known(np.asarray(state)[None], may_end=False)), len(self._left)
+        (root,) = self.explorer.numbers(states)
+        actions, count = self._actions, self.states * steps
         if root < 0 or count > MOST_STATES or self.calls < LEAST_SAMPLES * actions:
             return None
-        q, illegal = self.q(np.asarray(state)[None])[0], self._illegal()
-        model, (variances, widths) = self._empirical(self._guess), self._reward_noise()
-        discount, samples = model.discount, self.explorer.graph.pairs["count"][: count * actions]
+        q, illegal, root = self.q(np.asarray(state)[None])[0], self._illegal(), root + stage * self.states
+        model, (variances, widths) = self._empirical(self._guess), (np.tile(x, steps) for x in self._reward_noise())
+        discount, samples = model.discount, np.tile(self.explorer.graph.pairs["count"][: len(illegal) * actions], steps)
+        best = np.swapaxes(self._q.reshape(-1, steps, actions), 0, 1).reshape(count, actions).argmax(axis=1)
         # Discounted visits of all pairs, after each action at the state.
         following, first = np.zeros((count, count)), np.zeros((actions, count))
-        taken, own = np.arange(count) * actions + self._q.argmax(axis=1), root * actions + np.arange(actions)
+        taken, own = np.arange(count) * actions + best, root * actions + np.arange(actions)
         np.add.at(following, (np.arange(count)[:, None], model.successors[taken]), model.chances[taken])
         np.add.at(first, (np.arange(actions)[:, None], model.successors[own]), model.chances[own])
         visits = np.zeros((actions, count * actions))
         visits[:, taken] = np.linalg.solve((np.eye(count) - discount * following).T, discount * first.T).T
         visits[np.arange(actions), own] += 1.0
-        visits[illegal[root]] = 0.0
+        visits[illegal[root % self.states]] = 0.0
         many = np.maximum(samples, 1)
         if visits.sum() < LEAST_SAMPLES * (visits / many).sum():
             return None
@@ -182,9 +207,13 @@ class SharedReference:
         spread = np.sqrt(np.maximum((model.chances * ahead**2).sum(axis=1) - mean**2, 0.0))
         # An outcome that was missed may be as far from the mean as any that was seen, of whatever pair.
         surprise = widths + discount * np.abs(ahead - mean[:, None]).max(axis=1, where=model.chances > 0.0, initial=0.0)
-        missed = np.where(samples > 0, surprise.max() / many, np.ptp(self._q[~illegal])) ** 2
-        noise = (np.sqrt(variances) + discount * spread) ** 2 / many + missed
-        shared, unseen = (visits * part @ visits.T for part in (noise, missed))  # covariances, [K, K]
+        range_of_q = np.ptp(self._q[self._q > -np.inf])
+        missed = np.where(samples > 0, surprise.max() / many, range_of_q)
+        noise = (np.sqrt(variances) + discount * spread) / np.sqrt(many)
+        # Covariances, [K, K]. At several stages a pair errs by the same samples, in the same direction at worst.
+        pooled = ((visits * part).reshape(actions, steps, -1).sum(axis=1) for part in (noise, missed))
+        sampled, unseen = (part @ part.T for part in pooled)
+        shared = sampled + unseen
         return Claims(q, np.sqrt(np.diag(shared)), _of_differences(shared), _of_differences(unseen))
 
     def saved(self) -> Arrays:
@@ -214,9 +243,24 @@ class SharedReference:
             raise ValueError(f"state {states[self.model.terminal[states]][0]} is terminal: nothing can be learnt there")
         return states
 
+    def _split(self, states: States) -> tuple[States, Ints]:
+        """States [n, ...] that the graph tells apart, and their stages, [n]."""
+        if not self._staged:
+            return states, np.zeros(len(states), dtype=np.int64)
+        inner, left = split_stages(self.model, states)
+        return inner, len(self._left) - left
+
+    def _nodes(self, states: States) -> tuple[Ints, Ints]:
+        """The entries of states at their stages, −1 for a state that was not discovered; and these stages, [n] each."""
+        inner, stages = self._split(self._known(states))
+        numbers, steps = self.explorer.numbers(inner), len(self._left)
+        return np.where(numbers >= 0, numbers * steps + np.minimum(stages, steps - 1), -1), np.minimum(
+            stages, steps - 1
+        )
+
     def _intervals(self) -> Floats:
-        """The lower and upper ends of the action values of all discovered states, [2, N, K]."""
-        graph, count = self.explorer.graph, self.states * self._actions
+        """The lower and upper ends of the action values of all discovered states and stages, [2, N·H, K]."""
+        graph, count = self.explorer.graph, self.states * len(self._left) * self._actions
         return np.stack([graph.q_low[:count], graph.q_high[:count]]).reshape(2, -1, self._actions)
 
     def _estimate(self) -> None:
@@ -228,20 +272,22 @@ class SharedReference:
         # the time.
         for _ in range(100 if sampled.any() else 0):
             self._values, self._q = self._iterated(self._values, self._guess, accuracy)
-            before, self._guess = self._guess, float(self._q[sampled > 0].mean())
+            each = self._q.reshape(len(sampled), -1, self._actions) / self._left[:, None]
+            before, self._guess = self._guess, float(np.swapaxes(each, 1, 2)[sampled > 0].mean())
             if (sampled | self._illegal()).all() or abs(self._guess - before) <= accuracy * (self._high - self._low):
                 return
         self._values, self._q = self._iterated(self._values, self._guess, accuracy)
 
     def _illegal(self) -> NDArray[np.bool_]:
         """Which actions are illegal at the discovered states, [N, K]."""
-        legal = legal_actions(self.model, np.asarray(self.explorer.states))
+        legal = legal_actions(self.explorer.oracle.model, np.asarray(self.explorer.states))
         return np.zeros((self.states, self._actions), dtype=np.bool_) if legal is None else ~legal
 
     def _empirical(self, unsampled: float, optimistic: bool = False) -> FiniteModel:
-        """The empirical model, in which pairs that were never sampled have the given value.
+        """The empirical model, in which pairs that were never sampled have the given value, less towards the end.
 
-        If optimistic, outcomes that a pair with n samples may still have weigh 1/(1 + n²).
+        States are numbered stage by stage, [H·N]. If optimistic, outcomes that a pair with n samples may still have
+        weigh 1/(1 + n²).
         """
         graph, rules, states = self.explorer.graph, self.explorer.rules, self.states
         pairs, places, outcomes = self._outcomes()
@@ -250,13 +296,22 @@ class SharedReference:
         doubt = np.where(incomplete, 1.0 / (1.0 + samples**2.0), 0.0)
         successors, hits = np.full(places.shape, -1, dtype=np.int64), np.zeros(places.shape)
         successors[places], hits[places] = graph.successors[outcomes], graph.hits[outcomes]
-        means = (1.0 - doubt) * self._reward_means() + doubt * unsampled
+        values = unsampled * self._left[:, None]  # of pairs that were never sampled, [H, 1]
+        means = (1.0 - doubt) * self._reward_means() + doubt * values
+        rewards = np.where(self._illegal().reshape(-1), -np.inf, np.where(pairs["count"] > 0, means, values))
+        # The end of an episode, or an empty place, has a negative number.
+        chances = np.where(successors >= 0, hits * ((1.0 - doubt) / samples)[:, None], 0.0)
+        steps, targets = len(self._left), np.maximum(successors, 0)
+        if self._staged:
+            chances, last = np.tile(chances, (steps, 1)), len(chances) * (steps - 1)
+            chances[last:] = 0.0
+            later = np.minimum(np.arange(steps) + 1, steps - 1)[:, None, None] * states
+            targets = (targets + later).reshape(len(chances), -1)
         return FiniteModel(
-            rewards=np.where(self._illegal().reshape(-1), -np.inf, np.where(pairs["count"] > 0, means, unsampled)),
-            # The end of an episode, or an empty place, has a negative number.
-            chances=np.where(successors >= 0, hits * ((1.0 - doubt) / samples)[:, None], 0.0),
-            successors=np.maximum(successors, 0),
-            rows=graph.keys[:states].copy(),
+            rewards=rewards.reshape(-1),
+            chances=chances,
+            successors=targets,
+            rows=np.tile(graph.keys[:states], steps),
             discount=rules.discount,
             soft=rules.soft,
         )
@@ -304,13 +359,15 @@ class SharedReference:
     def _iterated(
         self, start: Floats, unsampled: float, accuracy: float, optimistic: bool = False
     ) -> tuple[Floats, Floats]:
-        """Values [N] and action values [N, K] of the empirical model; see there."""
-        model, states = self._empirical(unsampled, optimistic), self.states
-        values, q = np.full(states, unsampled), np.empty((states, self._actions))
-        values[: len(start)] = start
-        known = None if self._compiled else np.asarray(self.explorer.states)
+        """Values [H·N] and action values [N·H, K] of the empirical model; see there."""
+        model, states, steps = self._empirical(unsampled, optimistic), self.states, len(self._left)
+        values, q = np.full(states * steps, unsampled), np.empty((states * steps, self._actions))
+        if not self._staged:
+            values[: len(start)] = start
+        known = None if self._compiled else np.concatenate([np.asarray(self.explorer.states)] * steps)
         backup = None if self._compiled else lambda q: self._backup.value(q, known)
         iterate(model, q, values, accuracy * self._scale, backup, horizon_of(self.model))
+        q = np.swapaxes(q.reshape(steps, states, -1), 0, 1).reshape(steps * states, -1)
         q.flags.writeable = False
         return values, q
 

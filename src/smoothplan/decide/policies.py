@@ -408,6 +408,9 @@ class PolicySearch:
         if self._rewards is not None:
             model = copy.copy(model)
             vars(model)["reward_range"] = self._rewards
+            if getattr(model, "stationary", None) is not None:
+                vars(model)["stationary"] = before = copy.copy(cast(Any, model).stationary)
+                vars(before)["reward_range"] = self._rewards
         return SharedReference(model, HardMax(), root=state, delta=self._delta, oracle=self._oracles["table"])
 
     def _learn(self, learnt: dict[str, Any], state: States, calls: int) -> None:

@@ -289,9 +289,9 @@ class Explorer:
         return self._proceed(None, start=-1, epsilon=epsilon, until=min(until, limit), limit=limit, rounds=rounds)
 
     def survey(self, q: Floats, start: int, until: int) -> None:
-        """Samples for estimates, along walks from the state numbered `start`. Counts must be pooled.
+        """Samples for estimates, along walks from a state at a stage, entry `start`. Counts must be pooled.
 
-        Walks follow q, estimates of the action values of the first n discovered states, [n, K], read-only. At most
+        Walks follow q, estimates of the action values of the first n discovered states, [n·H, K], read-only. At most
         `until` simulator calls are made in all; fewer if nothing is left to learn.
         """
         if self._index is None:

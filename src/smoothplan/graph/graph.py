@@ -110,6 +110,7 @@ class Rules(NamedTuple):
     union: float  # logarithm of the number of statements about the transitions of a pair
     soft: Softmaxes
     legal: NDArray[np.bool_]  # [.., K], by the key of a state; [0, K] if all actions are, everywhere
+    first: int = 0  # the stage of the root
     records: int = 1  # R, stages that have statistics of their own: H, or 1 for pooled counts
     soft_share: float = 1.0  # the probability of a soft step; others are greedy
     focused: bool = True

@@ -155,18 +155,19 @@ def _exploring_walk(graph: Graph, rules: Rules, q: Floats, planned: Ints, start:
 
     It is a pair that was never sampled, or the one with the largest discount over the number of its samples. Samples
     that are planned [n·K] count as made; the array may lack the latest pairs. The statistics must be pooled over
-    stages. The walk follows the best action by q [n, K], which may lack the latest states, and sometimes a random one.
+    stages. The walk follows the best action by q [n·H, K], which may lack the latest states, and sometimes a random
+    one. It starts from the entry of a state at a stage.
     """
     certain = rules.bound == 1 and rules.kind != VARYING
-    state, weight = start, 1.0
+    (state, stage), weight = divmod(start, rules.stages), 1.0
     chosen, stake = -1, 0.0
     for _ in range(rules.longest):
         # The action that was sampled least is a candidate.
-        first = state * rules.actions
+        first, node = state * rules.actions, state * rules.stages + stage
         least, count = 0, np.int64(2**62)
         for action in range(rules.actions):
             entry = first + action
-            if graph.q_high[entry] == -np.inf:  # it is illegal
+            if graph.q_high[node * rules.actions + action] == -np.inf:  # it is illegal
                 continue
             known = graph.pairs[entry].count + (planned[entry] if entry < len(planned) else 0)
             if known < count:
@@ -177,19 +178,20 @@ def _exploring_walk(graph: Graph, rules: Rules, q: Floats, planned: Ints, start:
             chosen, stake = first + least, weight / count
         # The action to follow.
         best = 0
-        if state >= len(q) or uniform(stream) < WALKING.explore_rate:
+        if node >= len(q) or uniform(stream) < WALKING.explore_rate:
             best = int(uniform(stream) * rules.actions)
-            while graph.q_high[first + best] == -np.inf:
+            while graph.q_high[node * rules.actions + best] == -np.inf:
                 best = int(uniform(stream) * rules.actions)
         else:
             for action in range(1, rules.actions):
-                if q[state, action] > q[state, best]:
+                if q[node, action] > q[node, best]:
                     best = action
         if graph.pairs[first + best].count == 0:  # its samples are only planned
             break
         state = seen_successor(graph, first + best, stream)
         weight *= rules.discount
-        if state == ENDED or weight < WALKING.far:
+        stage = stage if rules.endless else stage + 1
+        if state == ENDED or stage == rules.stages or weight < WALKING.far:
             break
     return chosen
 
@@ -227,7 +229,9 @@ def select(graph: Graph, rules: Rules, work: Workspace, loop: NDArray[np.void], 
         return SAMPLE
 
     if now.steps == 0:  # a new round
-        best, challenger, gap = compiled_leaders(graph.q_low[: rules.actions], graph.q_high[: rules.actions])
+        root = slice(rules.first * rules.actions, (rules.first + 1) * rules.actions)
+        low, high = graph.q_low[root], graph.q_high[root]
+        best, challenger, gap = compiled_leaders(low, high)
         if now.rounds == 0:
             return PAUSED
         if gap <= now.epsilon:
@@ -235,10 +239,10 @@ def select(graph: Graph, rules: Rules, work: Workspace, loop: NDArray[np.void], 
         if calls >= now.until:
             return PAUSED
         # The best or the challenger, whichever has the wider interval.
-        wider = graph.q_high[best] - graph.q_low[best] >= graph.q_high[challenger] - graph.q_low[challenger]
+        wider = high[best] - low[best] >= high[challenger] - low[challenger]
         now.action, now.gap, now.rounds = best if wider else challenger, gap, now.rounds - 1
         now.focused = rules.focused and graph.totals[0].debt <= 0
-        now.state, now.stage, now.sampled, now.weight, now.count = 0, 0, now.action, 1.0, 1
+        now.state, now.stage, now.sampled, now.weight, now.count = 0, rules.first, now.action, 1.0, 1
         if now.focused:
             found = _focused_walk(graph, rules, work, loop)
             last = now.steps - 1

@@ -1,5 +1,6 @@
 """The interface of a model, its declarations, and the oracle: the counted and checked way to call a simulator."""
 
+import copy
 import json
 import math
 import signal
@@ -537,6 +538,12 @@ class Oracle:
     def calls(self) -> int:
         """Simulator calls made so far, compiled ones included."""
         return int(self.stream[streams.CALLS])
+
+    def of_model(self, model: GenerativeModel) -> "Oracle":
+        """The same draws and the same count of calls, of another model."""
+        other = copy.copy(self)
+        other.model = model
+        return other
 
     def sample(self, states: States, actions: ArrayLike) -> Transition:
         """One simulator call per row: states [n, ...] and actions [n]."""
