@@ -326,9 +326,7 @@ def test_actions_of_a_box_reach_every_kind_of_step_as_they_are() -> None:
         np.testing.assert_allclose(states, actions, rtol=1e-15)
         np.testing.assert_allclose(rewards, actions.sum(axis=1), rtol=1e-12)
         assert len(oracle.sample(np.zeros((0, 2)), np.zeros((0, 2))).rewards) == 0
-        with pytest.raises(
-            ValueError, match=re.escape("in Box([-1.0, -1.0], [1.0, 2.0]), got [0.0, 3.0]")
-        ):
+        with pytest.raises(ValueError, match=re.escape("in Box([-1.0, -1.0], [1.0, 2.0]), got [0.0, 3.0]")):
             oracle.sample(np.zeros((1, 2)), [[0.0, 3.0]])
         with pytest.raises(ValueError, match="must match, got shapes"):
             oracle.sample(np.zeros((2, 2)), np.zeros((1, 2)))
