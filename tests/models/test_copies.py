@@ -103,7 +103,7 @@ def test_a_copy_is_all_of_the_environment(dungeon: sp.GenerativeModel) -> None:
         states.append(state_of(model, real))
     assert len({state.tobytes() for state in states}) == 5
     for state in states:
-        copied = copies.rebuilt(state, np.random.default_rng(0))
+        copied = copies.at(state, np.random.default_rng(0))
         np.testing.assert_array_equal(state_of(model, copied), state)
         assert copied.self is copied
         assert copied.first.map is copied.map
@@ -261,7 +261,7 @@ def test_a_generator_of_the_environments_own_draws_from_the_call() -> None:
     found = sp.Oracle(model, 0).sample(states, np.zeros(1_000, dtype=np.int64)).next_states
     copies = copies_of(model)
     assert copies is not None
-    eyes = [copies.rebuilt(state, np.random.default_rng(0)).eyes for state in np.unique(found, axis=0)]
+    eyes = [copies.at(state, np.random.default_rng(0)).eyes for state in np.unique(found, axis=0)]
     assert sorted(eyes) == list(range(7))
     assert real.rng.integers(2**62) == np.random.default_rng(0).integers(2**62)
 

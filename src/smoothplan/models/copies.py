@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smoothplan.base import arguments
 from smoothplan.models.model import ModelError
 
 
@@ -60,6 +59,43 @@ def layers(environment: Any) -> list[Any]:
             found.append(environment)
         environment = environment.env
     return [*found, environment]
+
+
+class Packing:
+    """Writes content as bytes of one number, `size`: compressed by reference to that of a start, and padded with zeros.
+
+    Until `settle`, it learns the size, if 0 is given.
+    """
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name = name
+        # Bytes: as asked for, of a state, and of the largest one so far. Before there is a start, content takes more.
+        self._given, self.size, self._longest = size, max(size, 1 << 18), 0
+        self._start = b""
+
+    def start(self, content: bytes) -> None:
+        """Content is compressed by reference to this."""
+        self._start, self.size, self._longest = content, self._given or self.size, 0
+
+    def settle(self) -> None:
+        """Ends the learning. By default a state has twice the bytes of the largest one so far, and at least 256."""
+        self.size = self._given or max(256, 64 * math.ceil(2 * self._longest / 64))
+
+    def pack(self, content: bytes) -> NDArray[np.uint8]:
+        """A state, [bytes]."""
+        packer = zlib.compressobj(wbits=-zlib.MAX_WBITS, zdict=self._start)
+        text = packer.compress(content) + packer.flush()
+        self._longest = max(self._longest, len(text))
+        if len(text) > self.size:
+            raise ModelError(
+                f"a state of {self.name} takes {len(text)} bytes, more than the {self.size} of this model: give "
+                "from_gymnasium a larger state_bytes, or keep constant parts in the class of the environment"
+            )
+        return np.frombuffer(text.ljust(self.size, b"\0"), dtype=np.uint8)
+
+    def unpack(self, state: Any) -> bytes:
+        """The content of a state."""
+        return zlib.decompressobj(-zlib.MAX_WBITS, self._start).decompress(state)
 
 
 class _Members(list[Any]):
@@ -166,16 +202,14 @@ class _Reader(pickle.Unpickler):
 
 
 class Copies:
-    """Steps an environment from any state: a copy with this content, which draws from the generator of the call.
+    """Has an environment in any state: a copy with this content, which draws from the generator of the call.
 
     The environment given is not changed. Until `settle`, it learns the constants of the environment, and the bytes of a
     state, if their number `size` is 0.
     """
 
     def __init__(self, environment: Any, name: str, size: int) -> None:
-        self.name, self._lock, self._learning = name, threading.RLock(), True
-        # Bytes: as asked for, of a state, and of the largest one so far. Before there is a start, content takes more.
-        self._given, self.size, self._longest = size, max(size, 1 << 18), 0
+        self.name, self.lock, self._learning, self.packing = name, threading.RLock(), True, Packing(name, size)
         chain = layers(environment)
         self._kinds = [type(layer) for layer in chain]
         # All copies share the specification and the transition table of the environment, if it has them.
@@ -187,21 +221,20 @@ class Copies:
         self._constants += [vars(copyreg)["__newobj__"], complex, range, slice, bytearray]
         self.numbers = {id(constant): number for number, constant in enumerate(self._constants)}
         self._spaces: list[Any] = []
-        self._start = b""  # the content that others are compressed by reference to
-        real = self.rebuilt(self.state_of(environment), np.random.default_rng(0))
+        real = self.at(self.state_of(environment), np.random.default_rng(0))
         real.reset(seed=0)
-        self._start, self.size, self._longest = self._written(real), size or self.size, 0
+        self.packing.start(self._written(real))
         self.initial = self.state_of(real)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
+        return {name: value for name, value in vars(self).items() if name != "lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.RLock())
+        vars(self).update(state, lock=threading.RLock())
         self.numbers = {id(constant): number for number, constant in enumerate(self._constants)}
 
     def __repr__(self) -> str:
-        return f"copies of {self.name}, states of {self.size} bytes"
+        return f"copies of {self.name}, states of {self.packing.size} bytes"
 
     def number(self, constant: Any) -> int:
         """The number of a constant that is not known by its id: every environment may make its own."""
@@ -224,39 +257,19 @@ class Copies:
         return len(self._constants) - 1
 
     def settle(self) -> None:
-        """Ends the learning. By default a state has twice the bytes of the largest one so far, and at least 256."""
-        self._learning, self.size = False, self._given or max(256, 64 * math.ceil(2 * self._longest / 64))
-        self.initial = self.initial[: self.size]
-
-    def __call__(self, state: Any, action: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], float, bool]:
-        """See `VectorModel.from_scalar`."""
-        with self._lock:  # copies share their spaces, which draw from the generator of one of them
-            environment = self.rebuilt(state, rng)
-            try:
-                _, reward, terminated, _, _ = environment.step(int(environment.action_space.start) + action)
-            except Exception as error:  # any error of an environment; the bytes of the state would say nothing
-                before = self.rebuilt(state, rng).unwrapped
-                error.add_note(f"{self.name} was in the state {arguments.shown(vars(before))}")
-                raise
-            return self.state_of(environment), float(reward), bool(terminated)
+        """Ends the learning."""
+        self._learning = False
+        self.packing.settle()
+        self.initial = self.initial[: self.packing.size]
 
     def state_of(self, environment: Any) -> NDArray[np.uint8]:
         """The state of an environment of this kind, [bytes]: its content without shared attributes."""
-        with self._lock:
-            text = self._written(environment)
-        packer = zlib.compressobj(wbits=-zlib.MAX_WBITS, zdict=self._start)
-        content = packer.compress(text) + packer.flush()
-        self._longest = max(self._longest, len(content))
-        if len(content) > self.size:
-            raise ModelError(
-                f"a state of {self.name} takes {len(content)} bytes, more than the {self.size} of this model: give "
-                "from_gymnasium a larger state_bytes, or keep constant parts in the class of the environment"
-            )
-        return np.frombuffer(content.ljust(self.size, b"\0"), dtype=np.uint8)
+        with self.lock:
+            return self.packing.pack(self._written(environment))
 
-    def rebuilt(self, state: Any, rng: np.random.Generator) -> Any:
+    def at(self, state: Any, rng: np.random.Generator) -> Any:
         """A new environment in a state. It draws from `rng`."""
-        text = zlib.decompressobj(-zlib.MAX_WBITS, self._start).decompress(state)
+        text = self.packing.unpack(state)
         chain: list[Any] = [object.__new__(kind) for kind in self._kinds]
         own = [None, rng, *chain]  # as numbered in `_written`
         for layer, attributes in zip(chain, _Reader(text, self._constants, own).load(), strict=True):
