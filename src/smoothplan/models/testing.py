@@ -98,14 +98,8 @@ class Examination:
         self._play()
         paid = np.concatenate(rewards)
         reward_range = float(paid.min()), float(paid.max())
-        note = (
-            ""
-            if declares_rewards(model)
-            else (
-                f"no reward_range is declared; reward_range=({reward_range[0]:g}, {reward_range[1]:g}) contains all rewards "
-                "seen, which is an observation and no promise"
-            )
-        )
+        seen_range = f"no reward_range is declared; all rewards seen lie in ({reward_range[0]:g}, {reward_range[1]:g})"
+        note = "" if declares_rewards(model) else f"{seen_range}: an observation, no promise"
         return ModelReport(self.calls, len(seen), reward_range, most, float(np.concatenate(ends).mean()), note)
 
     def _at_once(self, states: States) -> int:
