@@ -74,7 +74,7 @@ class Command(NamedTuple):
                 if function is self.run or parameter.kind is parameter.KEYWORD_ONLY:
                     found.setdefault(name, parameter)
             texts = ({} if function is None else specs.documented(function)[1]) | texts
-        hidden = ("reference", "options")  # not to be written on a command line
+        hidden = ("reference", "options", "snapshot", "restore")  # not to be written on a command line
         return {name: (each, texts.get(name, "")) for name, each in found.items() if name not in hidden}
 
 

@@ -65,13 +65,14 @@ def from_gymnasium(
     the environment, in bytes. `state_of` gives the state of a real environment for all of them.
 
     Wrappers of observations do not matter. Those that translate actions or rewards go with an assignable state; with
-    any other, or a table, the environment is copied as a whole. The environment passed is not changed.
+    any other, or a table, the environment is copied as a whole. The environment passed is not changed. Time limits of
+    Gymnasium's wrapper are dropped unless there is a horizon; an environment that truncates itself ends there.
 
     Args:
         environment: an id such as "FrozenLake-v1", or an environment.
         discount: γ. With 1, episodes end at the environment's time limit, or after `horizon` steps.
         horizon: an episode ends after that many steps, and its state has the steps left, see `finite_horizon`. Without
-            it, and with a discount below 1, time limits are dropped.
+            it, and with a discount below 1, it has no horizon.
         legal: whether the model has only the actions that the environment calls legal, by a method such as
             action_masks(); or a function of the environment to booleans [K].
         reward_range: smallest and largest reward, if they are known. They are for tables, classic control and
@@ -102,6 +103,11 @@ def from_gymnasium(
         declared["actions"] = _actions(given.action_space)
         mask = _Masked(legal, declared["actions"]) if callable(legal) else _masked(given, legal, declared["actions"])
         ways = known_ways(given) if snapshot is None or restore is None else Ways(snapshot, restore)
+        if ways is None and any(_is_of(value, "Box2D") for layer in layers(given) for value in vars(layer).values()):
+            raise CannotCopyError(
+                "it is a simulation by Box2D, whose contacts and impulses can be neither copied nor saved from Python. "
+                "If you can save and restore its state, give snapshot= and restore="
+            )
         model: GenerativeModel | None = None
         if ways is None and simple:
             model = _without_copies(given, name, mask, legal, reward_range, **declared)
@@ -377,13 +383,14 @@ class EnvironmentStep:
         with self.store.lock:  # copies share their spaces, others the whole environment
             environment = self.store.at(state, rng)
             try:
-                _, reward, terminated, _, _ = environment.step(native(environment.action_space, action))
+                _, reward, terminated, truncated, _ = environment.step(native(environment.action_space, action))
             except Exception as error:  # any error of an environment; the bytes of the state would say nothing
                 if isinstance(self.store, Copies):
                     before = self.store.at(state, rng).unwrapped
                     error.add_note(f"{self.store.name} was in the state {arguments.shown(vars(before))}")
                 raise
-            return self.store.state_of(environment), float(reward), bool(terminated)
+            # Wrappers that limit time are gone: an environment that stops by itself has its clock in its state.
+            return self.store.state_of(environment), float(reward), bool(terminated or truncated)
 
     def legal(self, states: States) -> NDArray[np.bool_]:
         """The legal actions at states [n, ...], [n, K]."""
@@ -506,11 +513,6 @@ def _by_store(
 ) -> VectorModel:
     """A model that steps copies of an environment, wrappers included, or restores its snapshots."""
     size = 0 if state_bytes is None else arguments.whole("state_bytes", state_bytes)
-    if ways is None and any(_is_of(value, "Box2D") for layer in layers(given) for value in vars(layer).values()):
-        raise CannotCopyError(
-            "it is a simulation by Box2D, whose contacts and impulses can be neither copied nor saved from Python. If "
-            "you can save and restore its state, give snapshot= and restore="
-        )
     try:
         if ways is None:
             store: Copies | Snapshots = Copies(given, name, size)
@@ -568,7 +570,8 @@ def _agrees(model: GenerativeModel, real: Any, reports: bool) -> bool:
                 store.reseed(real, np.random.default_rng(seed))
             else:
                 real.unwrapped.np_random = np.random.default_rng(seed)
-            _, reward, terminated, _, info = real.step(native(real.action_space, chosen[0]))
+            _, reward, terminated, truncated, info = real.step(native(real.action_space, chosen[0]))
+            ends = bool(terminated or truncated)
             reached = state_of(model, real)
             if not model.reward_range[0] <= reward <= model.reward_range[1]:
                 raise ModelError(
@@ -582,11 +585,11 @@ def _agrees(model: GenerativeModel, real: Any, reports: bool) -> bool:
                 except RowError as failure:
                     raise failure.__cause__ or failure from None
                 next_state, *outcome = (part[0] for part in found)
-                if outcome != [reward, terminated] or np.shape(next_state) != np.shape(reached):
+                if outcome != [reward, ends] or np.shape(next_state) != np.shape(reached):
                     return False
                 if not (np.abs(next_state - reached) <= error).all():
                     return False
-            if terminated:
+            if ends:
                 break
     return True
 
