@@ -122,7 +122,7 @@ class Examination:
     def _repeat(self, state: States, action: Actions, draw: int) -> int:
         """Steps one (s, a) many times; the number of different next states, after checking declarations against it."""
         model = self.model
-        found = self._step(np.repeat(state, self.repeats, axis=0), np.repeat(action, self.repeats), draw)
+        found = self._step(np.repeat(state, self.repeats, axis=0), np.repeat(action, self.repeats, axis=0), draw)
         where = f"state {state[0].tolist()}, action {action[0]}"
         rewards = np.unique(found.rewards)
         if model.reward_kind == "deterministic" and len(rewards) > 1:
