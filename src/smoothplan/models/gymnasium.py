@@ -102,7 +102,7 @@ def from_gymnasium(
     try:
         declared["actions"] = _actions(given.action_space)
         mask = _Masked(legal, declared["actions"]) if callable(legal) else _masked(given, legal, declared["actions"])
-        ways = known_ways(given) if snapshot is None or restore is None else Ways(snapshot, restore)
+        ways = known_ways(given, simple) if snapshot is None or restore is None else Ways(snapshot, restore)
         if ways is None and any(_is_of(value, "Box2D") for layer in layers(given) for value in vars(layer).values()):
             raise CannotCopyError(
                 "it is a simulation by Box2D, whose contacts and impulses can be neither copied nor saved from Python. "

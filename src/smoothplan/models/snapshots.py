@@ -89,18 +89,18 @@ class Snapshots:
         vars(environment.unwrapped)["_np_random"] = rng
 
 
-def known_ways(environment: Any) -> Ways | None:
-    """How to save and to restore environments of MuJoCo and of Atari; None for any other."""
+def known_ways(environment: Any, simple: bool) -> Ways | None:
+    """How to save and to restore environments of MuJoCo and of Atari, whose wrappers are simple; None for any other."""
     bare = environment.unwrapped
     held = {name: type(value).__name__ for name, value in vars(bare).items() if name in ("ale", "data", "model")}
     ways = None
     if held.get("ale") == "ALEInterface":
-        note = "its sticky actions repeat no action in the first frame after a real state, which does not show it"
+        note = "its emulator does not tell the last action: the first frame after a real state may repeat none"
         ways = Ways(_atari_snapshot, _atari_restore, _Emulator.replace, note if _stickiness(bare.ale) else "")
     elif (held.get("model"), held.get("data")) == ("MjModel", "MjData"):
         ways = Ways(_mujoco_snapshot, _mujoco_restore)
-    if ways is not None and len(chain := layers(environment)) > 1:
-        names = ", ".join(type(layer).__name__ for layer in chain[:-1])
+    if ways is not None and not simple:
+        names = ", ".join(type(layer).__name__ for layer in layers(environment)[:-1])
         raise CannotCopyError(
             f"a snapshot lacks what its wrappers keep, {names}: give from_gymnasium snapshot=, a function of the "
             "environment, and restore=, one of the environment and of what was saved"
