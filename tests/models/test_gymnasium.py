@@ -251,7 +251,12 @@ def test_an_environment_with_noise_agrees_draw_by_draw(kind: type[Line]) -> None
         ),
         (Line(spaces.Box(0, 9, (2,), np.int64)), {}, ValueError, "its actions are Box(0, 9, (2,), int64), and a plann"),
         ("CartPole-v1", {"wheels": 3}, ValueError, "gymnasium cannot make 'CartPole-v1' with {'wheels': 3}: "),
-        ("CartPole-v1", {"restore": setattr}, ValueError, "snapshot and restore must be given together, got None and "),
+        (
+            "CartPole-v1",
+            {"restore": setattr},
+            ValueError,
+            "snapshot and restore must be two functions, or neither, got Non",
+        ),
         ("CartPole-v1", {"legal": 3}, TypeError, "legal must be true or false, got 3"),
         ("CartPole-v1", {"horizon": 0}, ValueError, "horizon must be at least 1, got 0"),
         (Line(), {"discount": 1.0}, ValueError, "horizon must be given with discount=1: Line has no time limit of its"),

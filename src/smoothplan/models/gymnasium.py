@@ -71,10 +71,10 @@ def from_gymnasium(
     Args:
         environment: an id such as "FrozenLake-v1", or an environment.
         discount: γ. With 1, episodes end at the environment's time limit, or after `horizon` steps.
-        horizon: an episode ends after that many steps, and its state has the steps left, see `finite_horizon`. Without
-            it, and with a discount below 1, it has no horizon.
-        legal: whether the model has only the actions that the environment calls legal, by a method such as
-            action_masks(); or a function of the environment to booleans [K].
+        horizon: an episode ends after that many steps, and its state has the steps left, see `finite_horizon`. By
+            default none, or the time limit with discount=1.
+        legal: whether the model has only the actions that the environment calls legal, by its method action_masks or
+            action_mask, if it has one; or a function of the environment to booleans [K].
         reward_range: smallest and largest reward, if they are known. They are for tables, classic control and
             Blackjack, and for environments with an attribute of this name. Without them nothing can be proved.
         value_range: bounds of the unregularised optimal values, see `Declarations`: (0, 1) for FrozenLake, which pays
@@ -89,8 +89,8 @@ def from_gymnasium(
         ValueError: the environment cannot be made a generative model; the message says why.
     """
     given, name = _opened(environment, options)
-    if (snapshot is None) != (restore is None):
-        raise ValueError(f"snapshot and restore must be given together, got {snapshot!r} and {restore!r}")
+    if (snapshot is None) != (restore is None) or not all(callable(way) or way is None for way in (snapshot, restore)):
+        raise ValueError(f"snapshot and restore must be two functions, or neither, got {snapshot!r} and {restore!r}")
     steps = _steps(given, name, discount, horizon)
     # The model without a horizon needs a discount below 1, which plays no part in the one with a horizon.
     declared: dict[str, Any] = {"discount": min(discount, 0.99)} if steps else {"discount": discount}
