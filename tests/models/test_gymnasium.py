@@ -396,29 +396,34 @@ def test_a_player_stops_at_the_horizon() -> None:
 
 
 class Tired(Line):
-    """Stops by itself after its third step."""
+    """Stops by itself after its third step. How tired it is may count in its rewards."""
 
-    def __init__(self) -> None:
+    def __init__(self, counts: bool) -> None:
         super().__init__()
-        self.left = [3]
+        self.counts, self.left = counts, [3]
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         self.left = [3]
         return super().reset(seed=seed)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.left = [self.left[0] - 1]
         seen, reward, terminated, _, info = super().step(action)
-        self.left[0] -= 1
         return seen, reward, terminated, self.left[0] == 0, info
 
+    def reward(self) -> float:
+        return float(self.left[0]) if self.counts else 1.0
 
-def test_an_environment_that_truncates_itself_ends_there() -> None:
-    oracle = sp.Oracle(model := from_gymnasium(Tired()), 0)
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_an_environment_that_truncates_itself_ends_there_if_its_state_knows_when(counts: bool) -> None:
+    oracle = sp.Oracle(model := from_gymnasium(Tired(counts)), 0)
+    assert (copies_of(model) is not None) == counts
     states, ends = np.asarray(model.initial_state)[None], []
     for action in (1, 0, 2):
         states, _, terminal = oracle.sample(states, [action])
         ends.append(bool(terminal[0]))
-    assert ends == [False, False, True]
+    assert ends == [False, False, counts]
 
 
 # Legal actions

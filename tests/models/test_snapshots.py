@@ -166,6 +166,15 @@ class Sluggish(gymnasium.Wrapper[Any, Any, Any, Any]):
         return super().step(action)
 
 
+def test_a_simulation_by_mujoco_whose_constants_were_changed_is_refused() -> None:
+    """A copy would have the usual gravity."""
+    pytest.importorskip("mujoco")
+    moon: Any = gymnasium.make("InvertedPendulum-v5")
+    moon.unwrapped.model.opt.gravity[2] = -1.62
+    with pytest.raises(ValueError, match="its constants were changed after it was made, and a copy is made by its arg"):
+        from_gymnasium(moon)
+
+
 def test_what_a_wrapper_keeps_is_no_part_of_a_known_snapshot() -> None:
     pytest.importorskip("mujoco")
     with pytest.raises(ValueError, match="a snapshot lacks what its wrappers keep, Sluggish: give from_gymnasium snap"):

@@ -249,6 +249,8 @@ class Copies:
     state, if their number `size` is 0.
     """
 
+    has_clock = True
+
     def __init__(self, environment: Any, name: str, size: int) -> None:
         self.name, self.lock, self._learning, self.packing = name, threading.RLock(), True, Packing(name, size)
         chain = layers(environment)

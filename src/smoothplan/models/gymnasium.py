@@ -66,7 +66,8 @@ def from_gymnasium(
 
     Wrappers of observations do not matter. Those that translate actions or rewards go with an assignable state; with
     any other, or a table, the environment is copied as a whole. The environment passed is not changed. Time limits of
-    Gymnasium's wrapper are dropped unless there is a horizon; an environment that truncates itself ends there.
+    Gymnasium's wrapper are dropped unless there is a horizon; an environment that truncates itself ends there if the
+    model's states are its copies or snapshots, which know when.
 
     Args:
         environment: an id such as "FrozenLake-v1", or an environment.
@@ -360,6 +361,7 @@ class Store(Protocol):
 
     name: str
     lock: Any
+    has_clock: bool  # whether a state knows when an environment truncates itself, which ends the episode then
 
     def at(self, state: Any, rng: np.random.Generator) -> Any:
         """An environment in a state. It draws from `rng`."""
@@ -389,8 +391,8 @@ class EnvironmentStep:
                     before = self.store.at(state, rng).unwrapped
                     error.add_note(f"{self.store.name} was in the state {arguments.shown(vars(before))}")
                 raise
-            # Wrappers that limit time are gone: an environment that stops by itself has its clock in its state.
-            return self.store.state_of(environment), float(reward), bool(terminated or truncated)
+            ends = terminated or (truncated and self.store.has_clock)
+            return self.store.state_of(environment), float(reward), bool(ends)
 
     def legal(self, states: States) -> NDArray[np.bool_]:
         """The legal actions at states [n, ...], [n, K]."""
@@ -421,9 +423,10 @@ def _without_copies(
     """A model by the table or the assignable state of an environment; None if neither is all there is to it."""
     try:
         real = _own(given)
+        real.reset(seed=0)
+        start = _numbers(real)
     except Exception:  # whatever an environment does; `Copies` may know how to copy it, or names the reason
         return None
-    real.reset(seed=0)
     models: list[GenerativeModel] = []
     if hasattr(real, "P") and hasattr(real, "s") and isinstance(declared["actions"], int):
         # {s: {a: [(probability, next state, reward, terminated), ...]}}, in which a fickle passenger's mood is missing.
@@ -438,7 +441,7 @@ def _without_copies(
         if mask is not None:
             declared["legal"] = [mask(real) for real.s in numbers]
         models.append(TabularModel.from_outcomes(outcomes, **declared))
-    elif (start := _numbers(real)) is not None:
+    elif start is not None:
         declared |= {"initial_state": start, **_rewards(given, reward_range)}
         declared["max_successors"] = 1 if declared["reward_kind"] == "deterministic" else None
         if mask is None and (compiled_step := _twin(real)) is not None:
@@ -452,8 +455,8 @@ def _numbers(real: Any) -> NDArray[Any] | None:
     if getattr(real.unwrapped, "state", None) is None:
         return None
     # Some environments start at whole numbers and continue with fractions: the first step reveals them.
-    trial = copy.deepcopy(real)
-    trial.step(trial.action_space.low if hasattr(trial.action_space, "low") else int(trial.action_space.start))
+    trial, space = copy.deepcopy(real), real.action_space
+    trial.step(native(space, space.low if hasattr(space, "low") else 0))
     try:
         start, later = (np.asarray(each.unwrapped.state) for each in (real, trial))
     except ValueError:  # parts of several lengths
@@ -466,6 +469,8 @@ class _AssignedState:
 
     The environment draws from the generator of the call.
     """
+
+    has_clock = False
 
     def __init__(self, name: str, environment: Any) -> None:
         self.name, self._environment, self.lock = name, environment, threading.RLock()
@@ -520,6 +525,10 @@ def _by_store(
         else:
             store, real = Snapshots(_own(given), name, ways, size), _own(given)
             ways.prepare(real)
+            if ways.constants(real) != ways.constants(given):
+                raise CannotCopyError(
+                    "its constants were changed after it was made, and a copy is made by its arguments"
+                )
         agrees = _agrees(
             EnvironmentStep(store, mask).model(initial_state=store.initial, **declared), real, legal is True
         )
@@ -571,7 +580,7 @@ def _agrees(model: GenerativeModel, real: Any, reports: bool) -> bool:
             else:
                 real.unwrapped.np_random = np.random.default_rng(seed)
             _, reward, terminated, truncated, info = real.step(native(real.action_space, chosen[0]))
-            ends = bool(terminated or truncated)
+            ends = bool(terminated or (truncated and store is not None and store.has_clock))
             reached = state_of(model, real)
             if not model.reward_range[0] <= reward <= model.reward_range[1]:
                 raise ModelError(
@@ -589,7 +598,7 @@ def _agrees(model: GenerativeModel, real: Any, reports: bool) -> bool:
                     return False
                 if not (np.abs(next_state - reached) <= error).all():
                     return False
-            if ends:
+            if terminated or truncated:
                 break
     return True
 

@@ -26,6 +26,7 @@ class Ways(NamedTuple):
     snapshot: Snapshot
     restore: Restore
     prepare: Callable[[Any], object] = id  # changes an environment of the model's own, before its first reset
+    constants: Callable[[Any], object] = type  # what must be as in the environment given
     note: str = ""  # a sentence that a user must read
 
 
@@ -34,6 +35,8 @@ class Snapshots:
 
     It draws from the generator of the call.
     """
+
+    has_clock = True
 
     def __init__(self, environment: Any, name: str, ways: Ways, size: int) -> None:
         self.name, self.lock, self.ways, self._environment = name, threading.RLock(), ways, environment
@@ -96,9 +99,9 @@ def known_ways(environment: Any, simple: bool) -> Ways | None:
     ways = None
     if held.get("ale") == "ALEInterface":
         note = "its emulator does not tell the last action: the first frame after a real state may repeat none"
-        ways = Ways(_atari_snapshot, _atari_restore, _Emulator.replace, note if _stickiness(bare.ale) else "")
+        ways = Ways(_atari_snapshot, _atari_restore, _Emulator.replace, note=note if _stickiness(bare.ale) else "")
     elif (held.get("model"), held.get("data")) == ("MjModel", "MjData"):
-        ways = Ways(_mujoco_snapshot, _mujoco_restore)
+        ways = Ways(_mujoco_snapshot, _mujoco_restore, constants=_mujoco_constants)
     if ways is not None and not simple:
         names = ", ".join(type(layer).__name__ for layer in layers(environment)[:-1])
         raise CannotCopyError(
@@ -125,6 +128,13 @@ def _mujoco_restore(environment: Any, saved: Any) -> None:
     mujoco.mj_setState(bare.model, bare.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
     for held, place in zip((bare.data.xpos, bare.data.xipos), places, strict=True):
         held[:] = place.reshape(held.shape)
+
+
+def _mujoco_constants(environment: Any) -> bytes:
+    mujoco, model = importlib.import_module("mujoco"), environment.unwrapped.model
+    content = np.empty(mujoco.mj_sizeModel(model), np.uint8)
+    mujoco.mj_saveModel(model, None, content)
+    return content.tobytes()
 
 
 # Atari: the state of the emulator without its random generator, and the last action, which a sticky one repeats.
