@@ -525,7 +525,7 @@ def _by_store(
         else:
             store, real = Snapshots(_own(given), name, ways, size), _own(given)
             ways.prepare(real)
-            if ways.constants(real) != ways.constants(given):
+            if ways.constants is not None and ways.constants(real) != ways.constants(given):
                 raise CannotCopyError(
                     "its constants were changed after it was made, and a copy is made by its arguments"
                 )

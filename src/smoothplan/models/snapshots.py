@@ -26,7 +26,7 @@ class Ways(NamedTuple):
     snapshot: Snapshot
     restore: Restore
     prepare: Callable[[Any], object] = id  # changes an environment of the model's own, before its first reset
-    constants: Callable[[Any], object] = type  # what must be as in the environment given
+    constants: Callable[[Any], object] | None = None  # what must be as in the environment given
     note: str = ""  # a sentence that a user must read
 
 
