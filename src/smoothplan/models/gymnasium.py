@@ -182,7 +182,7 @@ def notes(model: GenerativeModel) -> tuple[str, ...]:
 
 
 def _parts(model: Any) -> tuple[Any, Any]:
-    """The model without a horizon of which this one was made, if there is one, and its step, of a model with a box."""
+    """The model without a horizon that this one was made of, if there is one; and its step, or that of its box."""
     before = getattr(model, "stationary", None)
     step = (before or model).step
     return before, getattr(step, "step", step)
@@ -272,16 +272,17 @@ KNOWN_NAMES = {
 def _action_names(given: Any) -> tuple[str, ...] | None:
     """The names of actions, if the environment or its documentation tells them and no wrapper changes them."""
     bare, space = given.unwrapped, given.action_space
-    changed = space != bare.action_space or any(isinstance(each, library().ActionWrapper) for each in layers(given))
-    if changed or type(space).__name__ != "Discrete":
+    rewarding = (isinstance(each, library().RewardWrapper) for each in layers(given)[:-1])
+    if space != bare.action_space or not all(rewarding) or type(space).__name__ != "Discrete":
         return None
     names: list[str] = []
-    kinds = getattr(bare, "actions", None)
+    kinds = getattr(getattr(bare, "action_type", bare), "actions", None)  # highway-env has an action_type
+    numbers = {each.value: each.name for each in kinds} if isinstance(kinds, enum.EnumMeta) else kinds  # type: ignore[var-annotated]
     if callable(getattr(bare, "get_action_meanings", None)):
         names = [str(each).lower() for each in bare.get_action_meanings()]
-    elif isinstance(kinds, enum.EnumMeta):
-        numbers = {each.value: each.name for each in kinds}  # type: ignore[var-annotated]
-        names = [numbers[number] for number in range(int(space.start), int(space.start + space.n)) if number in numbers]
+    elif isinstance(numbers, dict):
+        wanted = range(int(space.start), int(space.start + space.n))
+        names = [found.lower() for number in wanted if isinstance(found := numbers.get(number), str)]
     elif type(bare).__module__.startswith("gymnasium.envs.") and type(bare).__name__ in KNOWN_NAMES:
         names = KNOWN_NAMES[type(bare).__name__].split(", ")
     return tuple(names) if len(set(names)) == len(names) == space.n else None
@@ -345,12 +346,14 @@ def _told(environment: Any) -> Any:
 def _ask(environment: Any) -> Any:
     """The legal actions as an environment tells them."""
     method = _told(environment)
-    return method(environment.unwrapped.s) if inspect.signature(method).parameters else method()
+    needed = [each for each in inspect.signature(method).parameters.values() if each.default is each.empty]
+    return method(environment.unwrapped.s) if needed else method()
 
 
-def _masked(given: Any, legal: Any, actions: int | Box) -> _Masked | None:
+def _masked(given: Any, legal: bool, actions: Any) -> _Masked | None:
+    """Asks for the legal actions, if that is wanted and the environment has a method that tells them."""
     wanted = arguments.flag("legal", legal) and not isinstance(actions, Box) and _told(given) is not None
-    return _Masked(_ask, actions) if wanted and isinstance(actions, int) else None
+    return _Masked(_ask, actions) if wanted else None
 
 
 # Models
@@ -424,7 +427,7 @@ def _without_copies(
     try:
         real = _own(given)
         real.reset(seed=0)
-        start = _numbers(real)
+        start = _numbers(real, 0 if mask is None else int(mask(real).argmax()))
     except Exception:  # whatever an environment does; `Copies` may know how to copy it, or names the reason
         return None
     models: list[GenerativeModel] = []
@@ -450,13 +453,13 @@ def _without_copies(
     return next((model for model in models if _agrees(model, real, legal is True)), None)
 
 
-def _numbers(real: Any) -> NDArray[Any] | None:
-    """The state of an environment after a reset, if it is an attribute of numbers."""
+def _numbers(real: Any, action: int) -> NDArray[Any] | None:
+    """The state of an environment after a reset, if it is an attribute of numbers. An action is tried."""
     if getattr(real.unwrapped, "state", None) is None:
         return None
     # Some environments start at whole numbers and continue with fractions: the first step reveals them.
     trial, space = copy.deepcopy(real), real.action_space
-    trial.step(native(space, space.low if hasattr(space, "low") else 0))
+    trial.step(native(space, space.low if hasattr(space, "low") else action))
     try:
         start, later = (np.asarray(each.unwrapped.state) for each in (real, trial))
     except ValueError:  # parts of several lengths
@@ -529,21 +532,19 @@ def _by_store(
                 raise CannotCopyError(
                     "its constants were changed after it was made, and a copy is made by its arguments"
                 )
-        agrees = _agrees(
-            EnvironmentStep(store, mask).model(initial_state=store.initial, **declared), real, legal is True
-        )
+        model = EnvironmentStep(store, mask).model(initial_state=store.initial, **declared)
+        agrees = _agrees(model, real, legal is True)
     except ModelError:
         raise
     except Exception as error:  # whatever an environment does
         raise CannotCopyError(f"it raised {type(error).__name__} in random play: {error}") from error
     if not agrees:
-        one = "a copy" if ways is None else "an environment that takes back a snapshot"
         raise CannotCopyError(
-            f"{one} does not repeat its steps: it keeps state outside of the object, in a global or an attribute "
+            "a copy does not repeat its steps: it keeps state outside of the object, in a global or an attribute "
             "of its class, or draws from another generator than its own self.np_random"
             if ways is None
-            else f"{one} does not repeat its steps: a snapshot must hold all that it steps from, its attributes "
-            "included, and it must draw from its own self.np_random only"
+            else "an environment that takes back a snapshot does not repeat its steps: a snapshot must hold all that "
+            "they depend on, attributes included, and steps must draw from its own self.np_random only"
         )
     store.settle()
     return EnvironmentStep(store, mask).model(initial_state=store.initial, **declared)
