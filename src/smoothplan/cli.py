@@ -74,7 +74,7 @@ class Command(NamedTuple):
                 if function is self.run or parameter.kind is parameter.KEYWORD_ONLY:
                     found.setdefault(name, parameter)
             texts = ({} if function is None else specs.documented(function)[1]) | texts
-        hidden = ("reference", "options")  # not to be written on a command line
+        hidden = ("reference", "options", "snapshot", "restore")  # not to be written on a command line
         return {name: (each, texts.get(name, "")) for name, each in found.items() if name not in hidden}
 
 
@@ -201,7 +201,10 @@ def check(model: GenerativeModel, state: Any = None, **options: Any) -> Answer:
     ends = "" if model.terminates else ", as declared"
     lines = [
         ("passed", f"{report.calls:,} simulator calls at {report.states:,} states: evidence, not proof"),
-        ("rewards", f"from {low:g} to {high:g}; declared [{least:g}, {most:g}], {model.reward_kind}"),
+        (
+            "rewards",
+            f"from {low:g} to {high:g}; {report.note or f'declared [{least:g}, {most:g}], {model.reward_kind}'}",
+        ),
         ("next", f"at most {report.successors} different states after one state and action; {bound}"),
         ("ends", f"{report.terminal:.1%} of the transitions end in a terminal state{ends}"),
     ]

@@ -151,7 +151,9 @@ def options_of(kind: str, factory: Factory) -> dict[str, Any]:
 
     Arguments that every backup requires in Python have defaults here, which give all smooth backups the temperature 1.
     """
-    supplied = {"model": (), "backup": ("actions",), "planner": ("backup", "key", "reference")}[kind]
+    supplied = {"model": ("snapshot", "restore"), "backup": ("actions",), "planner": ("backup", "key", "reference")}[
+        kind
+    ]
     defaults = {"temperature": 1.0, "tau": 1.0, "lam": 1.0, "cost": "discrete"} if kind == "backup" else {}
     return {
         name: defaults.get(name, parameter.default) if parameter.default is parameter.empty else parameter.default

@@ -103,7 +103,7 @@ def test_a_copy_is_all_of_the_environment(dungeon: sp.GenerativeModel) -> None:
         states.append(state_of(model, real))
     assert len({state.tobytes() for state in states}) == 5
     for state in states:
-        copied = copies.rebuilt(state, np.random.default_rng(0))
+        copied = copies.at(state, np.random.default_rng(0))
         np.testing.assert_array_equal(state_of(model, copied), state)
         assert copied.self is copied
         assert copied.first.map is copied.map
@@ -128,6 +128,50 @@ def test_equal_content_has_equal_bytes(dungeon: sp.GenerativeModel) -> None:
     np.testing.assert_array_equal(state_of(model, one), state_of(model, two))
     two.last = deque([1.5, 0.0], maxlen=3)  # −0.0 is another number, 1 / x says
     assert (state_of(model, one) != state_of(model, two)).any()
+
+
+class Token:
+    """Plain, as long as it holds numbers and words only."""
+
+    def __init__(self, worth: Any) -> None:
+        self.colour, self.worth = "red", worth
+
+
+class Bag(gymnasium.Env[Any, Any]):
+    """Holds plain objects, some of them alike, one of them twice."""
+
+    observation_space, action_space = spaces.Discrete(1), spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.tokens = [Token(worth) for worth in (1, 1, True, 1.0, "1", None, -0.0, (1, 2), 10**30)]
+        self.tokens.append(self.tokens[0])
+        return 0, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.tokens[1].worth = int(self.np_random.integers(5_000))
+        return 0, 0.0, False, False, {}
+
+
+def test_plain_objects_that_are_alike_stay_apart() -> None:
+    """Those that recur are written by number, by the values and types of all that they hold."""
+    model, real = from_gymnasium(Bag()), Bag()
+    copies = copies_of(pickle.loads(pickle.dumps(model)))
+    assert copies is not None
+    real.reset(seed=1)
+    real.tokens[3].worth, real.tokens[5].colour = 1.5, "a colour not seen before"
+    copy = copies.at(state_of(model, real), np.random.default_rng(0))
+    assert repr([vars(token) for token in copy.tokens]) == repr([vars(token) for token in real.tokens])
+    assert copy.tokens[0] is copy.tokens[-1]
+    copy.tokens[0].worth = 7
+    assert [token.worth for token in copy.tokens[:3]] == [7, 1, True]
+    again = copies.at(state_of(model, real), np.random.default_rng(0))
+    assert again.tokens[0].worth == 1
+    states = [state_of(model, real)]
+    for worth in (1, True, 1.0, "1"):
+        real.tokens[1].worth = worth
+        states.append(state_of(model, real))
+    assert len(np.unique(states, axis=0)) == 4  # the first was 1, too
 
 
 def test_reading_a_state_imports_nothing(dungeon: sp.GenerativeModel) -> None:
@@ -261,7 +305,7 @@ def test_a_generator_of_the_environments_own_draws_from_the_call() -> None:
     found = sp.Oracle(model, 0).sample(states, np.zeros(1_000, dtype=np.int64)).next_states
     copies = copies_of(model)
     assert copies is not None
-    eyes = [copies.rebuilt(state, np.random.default_rng(0)).eyes for state in np.unique(found, axis=0)]
+    eyes = [copies.at(state, np.random.default_rng(0)).eyes for state in np.unique(found, axis=0)]
     assert sorted(eyes) == list(range(7))
     assert real.rng.integers(2**62) == np.random.default_rng(0).integers(2**62)
 

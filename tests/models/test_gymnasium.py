@@ -1,7 +1,7 @@
 """Gymnasium environments as models: they step as the environments do, or they are refused."""
 
 import re
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import gymnasium
 import numpy as np
@@ -11,7 +11,9 @@ from gymnasium import spaces
 import smoothplan as sp
 from smoothplan.models import from_gymnasium
 from smoothplan.models import gymnasium as door
-from smoothplan.models.gymnasium import Player
+from smoothplan.models.derived import split_stages
+from smoothplan.models.gymnasium import Player, copies_of, notes, state_of
+from smoothplan.models.model import legal_actions
 
 TABLES: list[tuple[str, dict[str, Any]]] = [
     ("FrozenLake-v1", {"map_name": "4x4", "is_slippery": False}),
@@ -44,7 +46,7 @@ def model_step(model: sp.GenerativeModel, state: Any, action: int, seed: int) ->
 @pytest.mark.parametrize(("name", "options"), TABLES)
 def test_a_table_steps_as_the_environment_does(name: str, options: dict[str, Any]) -> None:
     """Every state that is not terminal, every action, several draws."""
-    model = from_gymnasium(name, discount=0.9, **options)
+    model = from_gymnasium(name, discount=0.9, legal=False, **options)
     assert isinstance(model, sp.TabularModel)
     real: Any = gymnasium.make(name, **options).unwrapped
     real.reset(seed=0)
@@ -100,7 +102,8 @@ def test_classic_control_steps_as_the_environment_does(
         ("CartPole-v1", {"sutton_barto_reward": True}, "deterministic", (-1.0, 0.0)),
         ("FrozenLake-v1", {}, "transition", (0.0, 1.0)),
         ("CliffWalking-v1", {"is_slippery": True}, "bounded", (-100.0, -1.0)),
-        ("Taxi-v4", {}, "deterministic", (-10.0, 20.0)),
+        ("Taxi-v4", {"legal": False}, "deterministic", (-10.0, 20.0)),
+        ("Taxi-v4", {}, "deterministic", (-1.0, 20.0)),  # what costs 10 is not legal
         ("Taxi-v4", {"fickle_passenger": True}, "bounded", (-10.0, 20.0)),
         ("Blackjack-v1", {"natural": True}, "transition", (-1.0, 1.0)),  # the rules of Sutton and Barto are the default
         ("Blackjack-v1", {"natural": True, "sab": False}, "transition", (-1.0, 1.5)),
@@ -138,7 +141,7 @@ def test_a_changed_environment_has_no_twin(monkeypatch: pytest.MonkeyPatch) -> N
     changed.unwrapped.x_threshold = 5.0
     assert isinstance(from_gymnasium(changed), sp.VectorModel)
     assert isinstance(from_gymnasium("CartPole-v1", sutton_barto_reward=True), sp.VectorModel)
-    monkeypatch.setattr(door, "_agrees", lambda model, real: not isinstance(model, sp.JitModel))  # a twin that errs
+    monkeypatch.setattr(door, "_agrees", lambda model, *_: not isinstance(model, sp.JitModel))  # a twin that errs
     assert isinstance(from_gymnasium("CartPole-v1"), sp.VectorModel)
 
 
@@ -165,6 +168,9 @@ class Line(gymnasium.Env[Any, Any]):
 
     start: Any = (0.0,)
     state: Any
+
+    def __init__(self, actions: Any = None) -> None:
+        self.action_space = self.action_space if actions is None else actions
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -231,12 +237,31 @@ def test_an_environment_with_noise_agrees_draw_by_draw(kind: type[Line]) -> None
 @pytest.mark.parametrize(
     ("environment", "arguments", "error", "message"),
     [
-        ("Pendulum-v1", {}, ValueError, "Pendulum-v1 cannot be made a generative model: its actions are a Box"),
+        (
+            Line(spaces.MultiDiscrete([2, 2])),
+            {},
+            ValueError,
+            "its actions are MultiDiscrete([2 2]), and a planner need",
+        ),
+        (
+            Line(spaces.Box(-np.inf, 1.0, (2,))),
+            {},
+            ValueError,
+            "low must be finite, so that actions can be compared, g",
+        ),
+        (Line(spaces.Box(0, 9, (2,), np.int64)), {}, ValueError, "its actions are Box(0, 9, (2,), int64), and a plann"),
         ("CartPole-v1", {"wheels": 3}, ValueError, "gymnasium cannot make 'CartPole-v1' with {'wheels': 3}: "),
+        (
+            "CartPole-v1",
+            {"restore": setattr},
+            ValueError,
+            "snapshot and restore must be two functions, or neither, got Non",
+        ),
+        ("CartPole-v1", {"legal": 3}, TypeError, "legal must be true or false, got 3"),
+        ("CartPole-v1", {"horizon": 0}, ValueError, "horizon must be at least 1, got 0"),
+        (Line(), {"discount": 1.0}, ValueError, "horizon must be given with discount=1: Line has no time limit of its"),
         ("FrozenLake-v1", {"reward_range": (0, 0.5)}, ValueError, "reward 1 of state 14, action "),
-        (Line(), {}, ValueError, "reward_range must be given: the rewards of Line are not known to smoothplan"),
         (Line(), {"noise": 1, "size": 2}, TypeError, "options ['noise', 'size'] go with an id, not with an environm"),
-        (doubled("CartPole-v1"), {}, ValueError, "are given by reward_range=(low, high), on the command line CartPole"),
         (3, {}, TypeError, "environment must be an id or a gymnasium.Env, got 3"),
     ],
 )
@@ -245,3 +270,244 @@ def test_an_environment_that_is_no_generative_model_is_refused(
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):
         from_gymnasium(environment, **arguments)
+
+
+def test_unknown_rewards_are_not_asked_for_but_observed() -> None:
+    """A wrapper hides what CartPole pays."""
+    for model in (from_gymnasium(Line()), from_gymnasium(doubled("CartPole-v1"))):
+        assert model.reward_range == (-np.inf, np.inf)
+        report = sp.check_model(model, rounds=5)
+        low, high = report.rewards
+        assert report.note.endswith(f"all rewards seen lie in ({low:g}, {high:g}): an observation, no promise")
+    assert (low, high) == (2.0, 2.0)
+    assert sp.check_model(from_gymnasium("CartPole-v1"), rounds=2).note == ""
+
+
+@pytest.mark.parametrize("name", ["Pendulum-v1", "MountainCarContinuous-v0"])
+def test_actions_of_a_box_reach_the_environment_as_its_own(name: str) -> None:
+    """By the model, by a player, and by chosen ones; next state and reward to the last bit."""
+    model = from_gymnasium(name)
+    chosen, _ = sp.models.discretise(model, 5)
+    real: Any = gymnasium.make(name)
+    player, numbered = Player(name, model), Player(name, chosen)
+    for environment in (player, numbered):
+        environment.reset(7)
+    real.reset(seed=7)
+    box: Any = model.actions
+    assert isinstance(box, sp.Box)
+    assert box.low.shape == (1,)
+    for step in range(100):
+        number = step * 3 % 5
+        action = np.linspace(box.low, box.high, 5)[number]
+        np.testing.assert_array_equal(player.state, state_of(model, real))
+        found = sp.Oracle(model, 0).sample(player.state[None], action[None])
+        same = sp.Oracle(chosen, 0).sample(player.state[None], [number])
+        _, reward, terminated, truncated, _ = real.step(action.astype(np.float32))
+        assert player.move(action) == numbered.move(number) == (reward, terminated, truncated)
+        assert found.rewards[0] == same.rewards[0] == reward
+        np.testing.assert_array_equal(found.next_states[0], player.state)
+        np.testing.assert_array_equal(same.next_states[0], player.state)
+        low, high = model.reward_range
+        assert low <= reward <= high
+    sp.check_model(model, rounds=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("CartPole-v1", ("left", "right")),
+        ("FrozenLake-v1", ("left", "down", "right", "up")),
+        ("Blackjack-v1", ("stick", "hit")),
+        (doubled("CartPole-v1"), ("left", "right")),
+        (gymnasium.wrappers.DiscretizeAction(gymnasium.make("Pendulum-v1"), 3), None),
+        (Line(), None),
+    ],
+)
+def test_actions_have_the_names_of_the_environment(name: Any, names: Any) -> None:
+    assert from_gymnasium(name).action_names == names  # type: ignore[attr-defined]
+
+
+def test_names_of_actions_say_what_they_do() -> None:
+    """As the dynamics show: on solid ice, and in the taxi's grid."""
+    lake: Any = from_gymnasium("FrozenLake-v1", is_slippery=False)
+    moves = dict(zip(lake.action_names, lake.successors[0, :, 0], strict=True))
+    assert moves == {"left": 0, "up": 0, "right": 1, "down": 4}
+    taxi: Any = from_gymnasium("Taxi-v4", legal=False)
+    moves = dict(zip(taxi.action_names, taxi.successors[244, :, 0], strict=True))  # row 2, column 2
+    assert moves == {"south": 344, "north": 144, "east": 264, "west": 224, "pick up": 244, "drop off": 244}
+    cliff: Any = from_gymnasium("CliffWalking-v1")
+    moves = dict(zip(cliff.action_names, cliff.successors[14, :, 0], strict=True))  # 12 columns
+    assert moves == {"up": 2, "right": 15, "down": 26, "left": 13}
+
+
+# Horizons
+
+
+def test_with_a_discount_of_one_the_time_limit_is_part_of_the_problem() -> None:
+    """The best policy with the steps left wins as often as the exact solution says: 400 games, false alarms 4e-8."""
+    model: Any = from_gymnasium("FrozenLake-v1", discount=1.0, value_range=(0, 1))
+    assert (model.horizon, model.discount, model.states) == (100, 1.0, 1616)
+    assert notes(model) == (
+        "Planning knows the steps left of 100, by the environment's time limit or as horizon= says",
+    )
+    solved = sp.exact.solve(model, sp.HardMax())
+    player, wins = Player("FrozenLake-v1", model), 0.0
+    for game in range(400):
+        player.reset(game)
+        over = False
+        while not over:
+            reward, terminated, truncated = player.move(int(solved.q[player.state].argmax()))
+            wins += reward
+            over = terminated or truncated
+    value = solved.values[0]
+    assert abs(wins / 400 - value) < 5.5 * np.sqrt(value * (1 - value) / 400)
+
+
+@pytest.mark.parametrize("name", ["FrozenLake-v1", "CartPole-v1", "Acrobot-v1", "Blackjack-v1"])
+def test_a_state_has_the_steps_left(name: str) -> None:
+    """Of a table, a compiled model, an assigned state and copies, whose bytes do not hold 300 by themselves."""
+    model, steps = from_gymnasium(name, horizon=300), 3
+    before: Any = cast(Any, model).stationary
+    real, plain = gymnasium.make(name, max_episode_steps=400), from_gymnasium(name)
+    for environment in (real, player := Player(real, model)):
+        environment.reset(seed=3)
+    states = [player.state]
+    for _ in range(steps):
+        real.step(0)
+        states.append(state_of(model, real))
+    inner, left = split_stages(model, np.array(states))
+    assert left.tolist() == [300, 299, 298, 297]
+    np.testing.assert_array_equal(inner[-1], state_of(plain, real))
+    np.testing.assert_array_equal(inner[-1], state_of(before, real))
+    np.testing.assert_array_equal(state_of(model, real, 297), states[-1])
+    assert sp.Oracle(model, 0).sample(np.array([states[0], state_of(model, real, 1)]), [0, 0]).terminals[1]
+    with pytest.raises(ValueError, match="steps_left must be at least 0, got -1"):
+        state_of(model, real, -1)
+    with pytest.raises(ValueError, match="steps_left must be given for an environment without a TimeLimit wrapper"):
+        state_of(model, real.unwrapped)
+
+
+def test_a_player_stops_at_the_horizon() -> None:
+    model = from_gymnasium(Line(), horizon=2)
+    player = Player(Line(), model)
+    player.reset(0)
+    assert [player.move(1)[2], player.move(1)[2]] == [False, True]
+    assert split_stages(model, player.state[None])[1] == [0]
+
+
+class Tired(Line):
+    """Stops by itself after its third step. How tired it is may count in its rewards."""
+
+    def __init__(self, counts: bool) -> None:
+        super().__init__()
+        self.counts, self.left = counts, [3]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.left = [3]
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.left = [self.left[0] - 1]
+        seen, reward, terminated, _, info = super().step(action)
+        return seen, reward, terminated, self.left[0] == 0, info
+
+    def reward(self) -> float:
+        return float(self.left[0]) if self.counts else 1.0
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_an_environment_that_truncates_itself_ends_there_if_its_state_knows_when(counts: bool) -> None:
+    oracle = sp.Oracle(model := from_gymnasium(Tired(counts)), 0)
+    assert (copies_of(model) is not None) == counts
+    states, ends = np.asarray(model.initial_state)[None], []
+    for action in (1, 0, 2):
+        states, _, terminal = oracle.sample(states, [action])
+        ends.append(bool(terminal[0]))
+    assert ends == [False, False, counts]
+
+
+# Legal actions
+
+
+class Careful(Line):
+    """Moves to the left are legal on the right, and on the left the other way round; others are errors."""
+
+    def action_masks(self) -> Any:
+        return np.array([self.state[0] >= 0, True, self.state[0] < 0])
+
+    def move(self, action: Any) -> None:
+        assert self.action_masks()[action + 1], "illegal"
+        super().move(action)
+
+
+class Copied(Careful):
+    """Cannot be had by its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = [0]
+
+    def reward(self) -> float:
+        self.count[0] += 1
+        return float(self.count[0] % 3 == 0)
+
+
+class Reporting(Careful):
+    """Tells legal actions beside its observations only."""
+
+    action_masks = None  # type: ignore[assignment]
+
+    def told(self) -> dict[str, Any]:
+        return {"action_mask": np.array([self.state[0] >= 0, True, self.state[0] < 0], dtype=np.int8)}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=seed)[0], self.told()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return *super().step(action)[:4], self.told()
+
+    def move(self, action: Any) -> None:
+        Line.move(self, action)
+
+
+def whole(environment: Any) -> Any:
+    """All but one."""
+    return [1, 1, 0]
+
+
+@pytest.mark.parametrize("kind", [Careful, Copied, Reporting])
+def test_actions_that_an_environment_calls_legal_are_the_models(kind: type[Careful]) -> None:
+    """By a method; what it only reports needs a function."""
+    legal: Any = True
+    if kind is Reporting:
+        with pytest.raises(ValueError, match="give legal=, a function of the environment to booleans"):
+            from_gymnasium(kind())
+        legal = lambda environment: environment.unwrapped.told()["action_mask"]  # noqa: E731
+    model, real = from_gymnasium(kind(), legal=legal, reward_range=(0, 1)), kind()
+    assert (copies_of(model) is None) == (kind is not Copied)
+    states = []
+    for seed in range(20):
+        real.reset(seed=seed)
+        real.step(0)
+        real.step(seed % 2 - (real.state[0] >= 0))
+        states.append(state_of(model, real))
+        places = real.state[0]
+        assert legal_actions(model, states[-1][None])[0].tolist() == [places >= 0, True, places < 0]  # type: ignore[index]
+    assert len(np.unique(legal_actions(model, np.array(states)), axis=0)) == 2  # type: ignore[arg-type]
+    sp.check_model(model, rounds=5)
+    assert cast(Any, from_gymnasium(Reporting(), legal=False)).legal is None
+    given = from_gymnasium(Reporting(), legal=whole, horizon=4)
+    assert legal_actions(given, np.asarray(given.initial_state)[None]).tolist() == [[True, True, False]]  # type: ignore[union-attr]
+    with pytest.raises(sp.ModelError, match=re.escape("legal must be a function of the environment to booleans [3], ")):
+        from_gymnasium(kind(), legal=lambda environment: [1, 1])
+
+
+def test_the_taxis_legal_actions_change_no_value() -> None:
+    """The others do nothing, and cost no less."""
+    masked, free = (from_gymnasium("Taxi-v4", discount=0.9, legal=legal) for legal in (True, False))
+    assert cast(Any, masked).legal.sum() < 0.8 * cast(Any, masked).legal.size
+    np.testing.assert_allclose(
+        sp.exact.solve(cast(Any, masked), sp.HardMax()).values,
+        sp.exact.solve(cast(Any, free), sp.HardMax()).values,
+        atol=1e-9,
+    )

@@ -16,8 +16,8 @@ import pytest
 import smoothplan as sp
 from smoothplan.base.arguments import Ints
 from smoothplan.base.stopping import Stopped, StopSignal
-from smoothplan.base.streams import generator
-from smoothplan.models.model import Declarations, declared_values
+from smoothplan.base.streams import generator, generator_words
+from smoothplan.models.model import Declarations, declared_values, random_actions
 from smoothplan.theory import curvature
 
 
@@ -299,3 +299,39 @@ def _two_results(states: Any, actions: Ints, rng: np.random.Generator) -> tuple[
 def test_jit_refuses_a_wrong_step_at_once(step: Any, message: str) -> None:
     with pytest.raises(sp.ModelError, match=f"(?s){message}"):
         sp.JitModel(step, **DECLARED, initial_state=np.zeros(2))
+
+
+def test_actions_of_a_box_reach_every_kind_of_step_as_they_are() -> None:
+    """Numbers [n] or vectors [n, d]; a fraction is not rounded, and one outside the box is named."""
+
+    def scalar(state: Any, action: Any, rng: np.random.Generator) -> Any:
+        return state + action, float(np.sum(action))
+
+    def vector(states: Any, actions: Any, rng: np.random.Generator) -> Any:
+        return states + actions, actions.sum(axis=1), np.zeros(len(actions), dtype=np.bool_)
+
+    declared: dict[str, Any] = {"discount": 0.9, "reward_range": (-9, 9)}
+    single = sp.VectorModel.from_scalar(scalar, actions=sp.Box(-1.0, 1.0), initial_state=0.0, **declared)
+    found = sp.Oracle(single, 0).sample(np.zeros(2), [0.25, -0.5])
+    np.testing.assert_array_equal(found[:2], [[0.25, -0.5], [0.25, -0.5]])
+    plane: dict[str, Any] = {"actions": sp.Box([-1, -1], [1, 2]), "initial_state": np.zeros(2)} | declared
+    for model in (
+        sp.VectorModel(vector, **plane),
+        sp.VectorModel.from_scalar(scalar, **plane),
+        sp.JitModel(vector, **plane),
+    ):
+        oracle = sp.Oracle(model, 0)
+        actions = random_actions(model, np.zeros((5, 2)), oracle.rng)
+        states, rewards, _ = oracle.sample(np.zeros((5, 2)), actions)
+        np.testing.assert_allclose(states, actions, rtol=1e-15)
+        np.testing.assert_allclose(rewards, actions.sum(axis=1), rtol=1e-12)
+        assert len(oracle.sample(np.zeros((0, 2)), np.zeros((0, 2))).rewards) == 0
+        with pytest.raises(ValueError, match=re.escape("in Box([-1.0, -1.0], [1.0, 2.0]), got [0.0, 3.0]")):
+            oracle.sample(np.zeros((1, 2)), [[0.0, 3.0]])
+        with pytest.raises(ValueError, match="must match, got shapes"):
+            oracle.sample(np.zeros((2, 2)), np.zeros((1, 2)))
+    assert oracle.calls == 5
+    call = sp.models.Call(np.zeros((2, 2)), actions[:2], generator_words(oracle.rng))
+    again = sp.models.Call.from_json(call.to_json())
+    np.testing.assert_array_equal(again.actions, actions[:2])
+    assert sp.reproduce(model, again).rewards[1] == rewards[1]

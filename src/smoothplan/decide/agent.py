@@ -23,8 +23,9 @@ from smoothplan.base.stopping import Stopped, StopSignal, current
 from smoothplan.chains.reference import Reference, required_reference
 from smoothplan.decide.decide import Decision, DecisionRun, either_limit
 from smoothplan.decide.policies import Budget, PolicySearch, Rule
-from smoothplan.models.gymnasium import Look, Player, from_gymnasium, notes
+from smoothplan.models.gymnasium import Legal, Look, Player, from_gymnasium, notes
 from smoothplan.models.model import GenerativeModel, Oracle, States, required_model
+from smoothplan.models.snapshots import Restore, Snapshot
 from smoothplan.run.plan import root_state, session
 from smoothplan.run.progress import Display
 from smoothplan.run.records import Root, Status
@@ -345,6 +346,8 @@ def act(
     environment: "str | gymnasium.Env[Any, Any]",
     *,
     discount: float = 0.99,
+    horizon: int | None = None,
+    legal: bool | Legal = True,
     reference: Reference | None = None,
     reference_calls: int | None = None,
     calls: int | None = None,
@@ -354,6 +357,8 @@ def act(
     seed: int = 0,
     reward_range: tuple[float, float] | None = None,
     value_range: tuple[float, float] | None = None,
+    snapshot: Snapshot | None = None,
+    restore: Restore | None = None,
     state_bytes: int | None = None,
     record: str | Path | None = None,
     progress: bool = False,
@@ -361,17 +366,18 @@ def act(
 ) -> ActResult:
     """Plays episodes of a Gymnasium environment, planning with its generative model at every step.
 
-    The environment itself is stepped, with its own time limit and randomness; planning knows neither. Ctrl-C and
-    SIGTERM end it and return the episodes so far.
+    The environment itself is stepped, with its own time limit and randomness. Planning does not know its randomness,
+    and the steps left only with a discount of 1 or a horizon. Ctrl-C and SIGTERM end it and return the episodes so far.
 
     Args:
         environment: an id such as "FrozenLake-v1", or an environment, which is then played itself.
-        discount: γ of the planning.
+        discount: γ of the planning. With 1, it plans for the environment's time limit, or for `horizon` steps.
+        horizon: an episode is truncated after that many steps, and planning knows how many are left.
         reference, reference_calls, calls, seconds: as for `Agent`.
         episodes: how many.
         max_steps: of an episode that neither ends nor reaches the environment's own limit on time.
         seed: of the episodes and of the planning.
-        reward_range, value_range, state_bytes: as for `from_gymnasium`.
+        legal, reward_range, value_range, snapshot, restore, state_bytes: as for `from_gymnasium`.
         record: a file for an animation of the first episode, .gif or .mp4. It is complete even if the episode is not.
         progress: whether to show the episode on standard error.
         **options: passed to `gymnasium.make` with an id.
@@ -390,8 +396,14 @@ def act(
         session(display) as force,
         nullcontext() if record is None else recording(record) as look,
     ):
-        declared: dict[str, Any] = {"reward_range": reward_range, "value_range": value_range}
-        model = from_gymnasium(environment, discount=discount, state_bytes=state_bytes, **declared, **options)
+        declared: dict[str, Any] = {
+            "discount": discount,
+            "horizon": horizon,
+            "legal": legal,
+            "state_bytes": state_bytes,
+        }
+        declared |= {"reward_range": reward_range, "value_range": value_range, "snapshot": snapshot, "restore": restore}
+        model = from_gymnasium(environment, **declared, **options)
         limits: dict[str, Any] = {"calls": calls, "seconds": seconds, "reference_calls": reference_calls}
         agent = Agent(model, reference=reference, seed=seed, stop_signal=force.stop_signal, **limits)
         player = Player(environment, model, look=look, **options)

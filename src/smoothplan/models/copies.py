@@ -19,13 +19,13 @@ import threading
 import types
 import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smoothplan.base import arguments
 from smoothplan.models.model import ModelError
 
 
@@ -62,23 +62,92 @@ def layers(environment: Any) -> list[Any]:
     return [*found, environment]
 
 
+class Packing:
+    """Writes content as bytes of one number, `size`: compressed by reference to that of a start, and padded with zeros.
+
+    Until `settle`, it learns the size, if 0 is given.
+    """
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name = name
+        # Bytes: as asked for, of a state, and of the largest one so far. Before there is a start, content takes more.
+        self._given, self.size, self._longest = size, max(size, 1 << 18), 0
+        self._start = b""
+
+    def start(self, content: bytes) -> None:
+        """Content is compressed by reference to this."""
+        self._start, self.size, self._longest = content, self._given or self.size, 0
+
+    def settle(self) -> None:
+        """Ends the learning. By default a state has twice the bytes of the largest one so far, and at least 256."""
+        self.size = self._given or max(256, 64 * math.ceil(2 * self._longest / 64))
+
+    def pack(self, content: bytes) -> NDArray[np.uint8]:
+        """A state, [bytes]."""
+        packer = zlib.compressobj(wbits=-zlib.MAX_WBITS, zdict=self._start)
+        text = packer.compress(content) + packer.flush()
+        self._longest = max(self._longest, len(text))
+        if len(text) > self.size:
+            raise ModelError(
+                f"a state of {self.name} takes {len(text)} bytes, more than the {self.size} of this model: give "
+                "from_gymnasium a larger state_bytes, or keep constant parts in the class of the environment"
+            )
+        return np.frombuffer(text.ljust(self.size, b"\0"), dtype=np.uint8)
+
+    def unpack(self, state: Any) -> bytes:
+        """The content of a state."""
+        return zlib.decompressobj(-zlib.MAX_WBITS, self._start).decompress(state)
+
+
 class _Members(list[Any]):
     """The members of a set, which is written as they are."""
+
+
+_MOST = 1_000
+"""The most strings, and the most plain objects, that have a number."""
+
+_EXACT = frozenset({str, int, bool, type(None)})
+"""Types of values that are the same if they and their types are equal."""
+
+
+class _Plain:
+    """Makes an object of a class that holds these values and refers to nothing else."""
+
+    def __init__(self, thing: Any) -> None:
+        self._kind, self._attributes = type(thing), dict(vars(thing))
+
+    def __call__(self) -> Any:
+        made: Any = object.__new__(self._kind)
+        vars(made).update(self._attributes)
+        return made
+
+
+@lru_cache(maxsize=_MOST)
+def _is_plain(kind: Any) -> bool:
+    """Whether pickle writes no more of an object than its class and its attributes."""
+    usual = ("__reduce_ex__", "__reduce__", "__getstate__", "__new__")
+    special = any(hasattr(kind, name) for name in ("__setstate__", "__getnewargs__", "__getnewargs_ex__"))
+    slots = any("__slots__" in vars(base) for base in kind.__mro__)
+    own = any(getattr(kind, name, None) is not getattr(object, name, None) for name in usual)
+    other = issubclass(kind, (library().Env, library().Space)) or kind.__module__.partition(".")[0] == "pygame"
+    bare = kind.__dictoffset__ == 0
+    return not (special or slots or own or other or bare or kind in copyreg.dispatch_table)
 
 
 class _Writer(pickle.Pickler):
     """Pickles the content of an environment. Constants, and objects with a number by id, are not written themselves.
 
-    A persistent id is an int for a number, bytes for a string, a bytearray for bytes, a list for a tuple, and a tuple
-    (function, *arguments) for any other immutable value. All but the ints are new objects at each mention: pickle
-    writes an object that it has seen as a reference, and equal values must be equal bytes, shared or not. A set is an
-    object, but pickle would write it in the order of its hashes: its id is the same `_Members` at each mention.
+    A persistent id is an int for a number, as strings have that were there at first, bytes for any other string, a
+    bytearray for bytes, a list for a tuple, and a tuple (function, *arguments) for any other immutable value. All but
+    the ints are new objects at each mention: pickle writes an object that it has seen as a reference, and equal values
+    must be equal bytes, shared or not. A set is an object, but pickle would write it in the order of its hashes: its id
+    is the same `_Members` at each mention.
     """
 
     def __init__(self, copies: "Copies", own: dict[int, int]) -> None:
         self._file = io.BytesIO()
         super().__init__(self._file, protocol=5)
-        self._copies, self._own = copies, own
+        self._copies, self._own, self._numbers, self._strings = copies, own, copies.numbers, copies.strings
         self._sets: dict[int, _Members] = {}
         self._memory: dict[int, int] = {}  # the array that each piece of memory belongs to
 
@@ -93,23 +162,27 @@ class _Writer(pickle.Pickler):
         if kind is int or kind is float or kind is bool or thing is None:
             return None
         if kind is str:
+            if (number := self._strings.get(thing)) is not None:
+                return number
+            if (number := self._copies.number_of_string(thing)) is not None:
+                return number
             return b"_" + thing.encode(errors="surrogatepass")  # bytes of length 1 are never new
         if kind is tuple:
             return list(thing)
         if kind is bytes:
             return bytearray(thing)
         key = id(thing)
-        number = self._own.get(key, self._copies.numbers.get(key))
-        if number is not None:
+        number = self._own.get(key)
+        if number is not None or (number := self._numbers.get(key)) is not None:
             return number
+        if kind is list or kind is dict or _is_plain(kind):  # type: ignore[arg-type]
+            return None
         if isinstance(thing, np.random.Generator):
             return -1  # all of them draw from the generator of the call
         if kind is frozenset:
             return frozenset, sorted(thing, key=repr)
         if kind is set:
             return self._sets.setdefault(key, _Members(sorted(thing, key=repr)))
-        if kind is list or kind is dict:
-            return None
         if isinstance(thing, np.dtype) and thing.names is None:
             return np.dtype, thing.str
         if isinstance(thing, tuple | str | bytes | int | float | complex | range | slice | np.generic):
@@ -129,6 +202,10 @@ class _Writer(pickle.Pickler):
         """How to take a set apart. Refuses objects whose copy would not be independent."""
         if type(thing) is _Members:
             return set, (list(thing),)
+        if _is_plain(type(thing)):  # type: ignore[arg-type]
+            values = vars(thing).values()
+            plain = self._copies.plain(thing) if _EXACT.issuperset(map(type, values)) else None
+            return NotImplemented if plain is None else (plain, ())
         if isinstance(thing, np.random.RandomState | np.random.BitGenerator | random.Random):
             raise CannotCopyError(f"holds a {type(thing).__name__}: draw from self.np_random")
         if isinstance(thing, library().Env):
@@ -166,16 +243,16 @@ class _Reader(pickle.Unpickler):
 
 
 class Copies:
-    """Steps an environment from any state: a copy with this content, which draws from the generator of the call.
+    """Has an environment in any state: a copy with this content, which draws from the generator of the call.
 
     The environment given is not changed. Until `settle`, it learns the constants of the environment, and the bytes of a
     state, if their number `size` is 0.
     """
 
+    has_clock = True
+
     def __init__(self, environment: Any, name: str, size: int) -> None:
-        self.name, self._lock, self._learning = name, threading.RLock(), True
-        # Bytes: as asked for, of a state, and of the largest one so far. Before there is a start, content takes more.
-        self._given, self.size, self._longest = size, max(size, 1 << 18), 0
+        self.name, self.lock, self._learning, self.packing = name, threading.RLock(), True, Packing(name, size)
         chain = layers(environment)
         self._kinds = [type(layer) for layer in chain]
         # All copies share the specification and the transition table of the environment, if it has them.
@@ -187,21 +264,22 @@ class Copies:
         self._constants += [vars(copyreg)["__newobj__"], complex, range, slice, bytearray]
         self.numbers = {id(constant): number for number, constant in enumerate(self._constants)}
         self._spaces: list[Any] = []
-        self._start = b""  # the content that others are compressed by reference to
-        real = self.rebuilt(self.state_of(environment), np.random.default_rng(0))
+        self.strings: dict[str, int] = {}
+        self._plain: dict[tuple[Any, ...], _Plain] = {}
+        real = self.at(self.state_of(environment), np.random.default_rng(0))
         real.reset(seed=0)
-        self._start, self.size, self._longest = self._written(real), size or self.size, 0
+        self.packing.start(self._written(real))
         self.initial = self.state_of(real)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
+        return {name: value for name, value in vars(self).items() if name != "lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.RLock())
+        vars(self).update(state, lock=threading.RLock())
         self.numbers = {id(constant): number for number, constant in enumerate(self._constants)}
 
     def __repr__(self) -> str:
-        return f"copies of {self.name}, states of {self.size} bytes"
+        return f"copies of {self.name}, states of {self.packing.size} bytes"
 
     def number(self, constant: Any) -> int:
         """The number of a constant that is not known by its id: every environment may make its own."""
@@ -223,40 +301,39 @@ class Copies:
         self._constants.append(constant)
         return len(self._constants) - 1
 
-    def settle(self) -> None:
-        """Ends the learning. By default a state has twice the bytes of the largest one so far, and at least 256."""
-        self._learning, self.size = False, self._given or max(256, 64 * math.ceil(2 * self._longest / 64))
-        self.initial = self.initial[: self.size]
+    def number_of_string(self, text: str) -> int | None:
+        """The number of a short string, which it gets the first time that it is met; None if it has none."""
+        number = self.strings.get(text)
+        if number is None and self._learning and len(text) <= 64 and len(self.strings) < _MOST:
+            number = self.strings[text] = len(self._constants)
+            self._constants.append(text)
+        return number
 
-    def __call__(self, state: Any, action: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], float, bool]:
-        """See `VectorModel.from_scalar`."""
-        with self._lock:  # copies share their spaces, which draw from the generator of one of them
-            environment = self.rebuilt(state, rng)
-            try:
-                _, reward, terminated, _, _ = environment.step(int(environment.action_space.start) + action)
-            except Exception as error:  # any error of an environment; the bytes of the state would say nothing
-                before = self.rebuilt(state, rng).unwrapped
-                error.add_note(f"{self.name} was in the state {arguments.shown(vars(before))}")
-                raise
-            return self.state_of(environment), float(reward), bool(terminated)
+    def plain(self, thing: Any) -> _Plain | None:
+        """Makes such a plain object: known the first time that it is met, by all that it holds; None if it is not."""
+        held = vars(thing)
+        key = type(thing), *held, *held.values(), *map(type, held.values())
+        plain = self._plain.get(key)
+        if plain is None and self._learning and len(self._plain) < _MOST:
+            plain = self._plain[key] = _Plain(thing)
+            self.numbers[id(plain)] = len(self._constants)
+            self._constants.append(plain)
+        return plain
+
+    def settle(self) -> None:
+        """Ends the learning."""
+        self._learning = False
+        self.packing.settle()
+        self.initial = self.initial[: self.packing.size]
 
     def state_of(self, environment: Any) -> NDArray[np.uint8]:
         """The state of an environment of this kind, [bytes]: its content without shared attributes."""
-        with self._lock:
-            text = self._written(environment)
-        packer = zlib.compressobj(wbits=-zlib.MAX_WBITS, zdict=self._start)
-        content = packer.compress(text) + packer.flush()
-        self._longest = max(self._longest, len(content))
-        if len(content) > self.size:
-            raise ModelError(
-                f"a state of {self.name} takes {len(content)} bytes, more than the {self.size} of this model: give "
-                "from_gymnasium a larger state_bytes, or keep constant parts in the class of the environment"
-            )
-        return np.frombuffer(content.ljust(self.size, b"\0"), dtype=np.uint8)
+        with self.lock:
+            return self.packing.pack(self._written(environment))
 
-    def rebuilt(self, state: Any, rng: np.random.Generator) -> Any:
+    def at(self, state: Any, rng: np.random.Generator) -> Any:
         """A new environment in a state. It draws from `rng`."""
-        text = zlib.decompressobj(-zlib.MAX_WBITS, self._start).decompress(state)
+        text = self.packing.unpack(state)
         chain: list[Any] = [object.__new__(kind) for kind in self._kinds]
         own = [None, rng, *chain]  # as numbered in `_written`
         for layer, attributes in zip(chain, _Reader(text, self._constants, own).load(), strict=True):

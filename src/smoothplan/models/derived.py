@@ -23,7 +23,13 @@ from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel, VectorModel
 
 
-def finite_horizon(model: GenerativeModel, steps: int, *, discount: float | None = None) -> GenerativeModel:
+def finite_horizon(
+    model: GenerativeModel,
+    steps: int,
+    *,
+    discount: float | None = None,
+    value_range: tuple[float, float] | None = None,
+) -> GenerativeModel:
     """The model whose episodes are cut off after so many steps. The steps left are part of its state.
 
     States of a table are numbered by stages: state s with h steps left is number (steps − h)·S + s, terminal if h = 0.
@@ -34,6 +40,7 @@ def finite_horizon(model: GenerativeModel, steps: int, *, discount: float | None
         model: a simulator.
         steps: the most steps of an episode; it starts with all of them left.
         discount: γ of the new model, at most 1; by default that of the model.
+        value_range: bounds of the values of the new model, see `Declarations`.
 
     >>> from smoothplan.models import chain
     >>> season = finite_horizon(chain(states=5), steps=10, discount=1.0)
@@ -46,14 +53,14 @@ def finite_horizon(model: GenerativeModel, steps: int, *, discount: float | None
         raise ValueError(f"model must not have been cut off before, got one with horizon={horizon_of(model)}")
     discount = model.discount if discount is None else discount
     if isinstance(model, TabularModel):
-        return _staged_table(model, steps, discount)
+        return _staged_table(model, steps, discount, value_range)
     start = model.initial_state
     declared: dict[str, Any] = {part.name: getattr(model, part.name, None) for part in fields(Declarations)}
     declared |= {
         "discount": discount,
         "horizon": steps,
         "terminates": True,
-        "value_range": None,
+        "value_range": value_range,
         "initial_state": None if start is None else with_steps_left(np.asarray(start)[None], steps)[0],
         "legal": None if declared["legal"] is None else partial(_legal_of_staged, model),
         "stationary": model,
@@ -87,6 +94,14 @@ def split_stages(model: GenerativeModel, states: States) -> tuple[States, Ints]:
     example = states[0, :-1] if before.initial_state is None else np.asarray(before.initial_state)
     inner = states[:, :-1].reshape(len(states), *example.shape)
     return inner.astype(example.dtype), states[:, -1].astype(np.int64)
+
+
+def at_stage(model: GenerativeModel, states: States, left: ArrayLike) -> States:
+    """States of a model from `finite_horizon`, [n, ...]: those of the model as it was, [n, ...], with steps left."""
+    if isinstance(model, TabularModel):
+        before: Any = cast(Any, model).stationary
+        return np.asarray(states + before.states * (model.states // before.states - 1 - np.asarray(left)))
+    return with_steps_left(states, left).astype(np.asarray(model.initial_state).dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +154,9 @@ def _staged_kernel(step: Any, vectors: bool) -> Any:
     return load_numba().njit(nogil=True)(staged)
 
 
-def _staged_table(model: TabularModel, steps: int, discount: float) -> TabularModel:
+def _staged_table(
+    model: TabularModel, steps: int, discount: float, value_range: tuple[float, float] | None
+) -> TabularModel:
     """The table of all stages; what ended episodes leads to the last one, whose states are terminal."""
     entries = model.probabilities.size * (steps + 1)
     arguments.whole("states · actions · successors · (steps + 1)", entries, most=10**9)  # memory: some gigabytes
@@ -160,6 +177,7 @@ def _staged_table(model: TabularModel, steps: int, discount: float) -> TabularMo
         legal=None if model.legal is None else tiled(model.legal),
         reward_kind=model.reward_kind,
         reward_range=model.reward_range,
+        value_range=value_range,
         terminal=terminal,
         initial_state=model.initial_state,
         state_names=[f"{name}, {steps - stage} left" for stage in range(steps + 1) for name in names],

@@ -1,14 +1,17 @@
-"""Gymnasium environments as generative models: by their transition tables, by assigning their state, or by copies.
+"""Gymnasium environments as generative models: by tables, by assigning their state, by snapshots or by copies.
 
 `Player` steps the real environment, for `act`.
 """
 
 import copy
+import enum
+import inspect
 import threading
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +19,18 @@ from numpy.typing import NDArray
 from smoothplan.base import arguments
 from smoothplan.base.arguments import frozen
 from smoothplan.models.copies import CannotCopyError, Copies, layers, library
-from smoothplan.models.model import GenerativeModel, ModelError, RowError
+from smoothplan.models.derived import at_stage, finite_horizon
+from smoothplan.models.model import (
+    Box,
+    GenerativeModel,
+    ModelError,
+    RowError,
+    States,
+    horizon_of,
+    legal_actions,
+    random_actions,
+)
+from smoothplan.models.snapshots import Restore, Snapshot, Snapshots, Ways, known_ways
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel, Step, VectorModel
 from smoothplan.models.zoo import cart_pole_step, mountain_car_step
@@ -24,62 +38,97 @@ from smoothplan.models.zoo import cart_pole_step, mountain_car_step
 if TYPE_CHECKING:
     import gymnasium
 
+Legal = Callable[[Any], Any]
+"""legal(environment) → which actions are legal in its present state, booleans [K]."""
+
 
 def from_gymnasium(
     environment: "str | gymnasium.Env[Any, Any]",
     *,
     discount: float = 0.99,
+    horizon: int | None = None,
+    legal: bool | Legal = True,
     reward_range: tuple[float, float] | None = None,
     value_range: tuple[float, float] | None = None,
+    snapshot: Snapshot | None = None,
+    restore: Restore | None = None,
     state_bytes: int | None = None,
     **options: Any,
 ) -> GenerativeModel:
-    """A generative model of a Gymnasium environment with finitely many actions.
+    """A generative model of a Gymnasium environment. Its actions are finitely many, or a `Box` of finite ends.
 
     An environment with a transition table (`env.unwrapped.P`) becomes a `TabularModel` with the same state numbers.
     Another whose whole state is `env.unwrapped.state` becomes a `VectorModel` that assigns this attribute and steps.
     CartPole and MountainCar with their default parameters become compiled models of the same states, which differ from
-    the environment in the last digits only. Any other is simulated by copies: a state is the content of the
-    environment, in bytes. `state_of` gives the state of a real environment for all of them.
+    the environment in the last digits only. MuJoCo's and Atari's environments save their state and take it back, and so
+    does any for which `snapshot` and `restore` are given. Any other is simulated by copies: a state is the content of
+    the environment, in bytes. `state_of` gives the state of a real environment for all of them.
 
     Wrappers of observations do not matter. Those that translate actions or rewards go with an assignable state; with
-    any other, or a table, the environment is copied as a whole. Time limits are dropped. The environment passed is not
-    changed.
+    any other, or a table, the environment is copied as a whole. The environment passed is not changed. Time limits of
+    Gymnasium's wrapper are dropped unless there is a horizon; an environment that truncates itself ends there if the
+    model's states are its copies or snapshots, which know when.
 
     Args:
         environment: an id such as "FrozenLake-v1", or an environment.
-        discount: γ.
-        reward_range: smallest and largest reward. Required if they are not known: for every environment without a table
-            except CartPole, MountainCar, Acrobot and Blackjack, and those with an attribute of this name.
+        discount: γ. With 1, episodes end at the environment's time limit, or after `horizon` steps.
+        horizon: an episode ends after that many steps, and its state has the steps left, see `finite_horizon`. By
+            default none, or the time limit with discount=1.
+        legal: whether the model has only the actions that the environment calls legal, by its method action_masks or
+            action_mask, if it has one; or a function of the environment to booleans [K].
+        reward_range: smallest and largest reward, if they are known. They are for tables, classic control and
+            Blackjack, and for environments with an attribute of this name. Without them nothing can be proved.
         value_range: bounds of the unregularised optimal values, see `Declarations`: (0, 1) for FrozenLake, which pays
             1 at its end.
-        state_bytes: bytes of a state by copies; by default twice as many as random play needs, and at least 256.
+        snapshot: a function of an environment to its whole state, in bytes or in an array of fixed shape.
+        restore: a function of an environment and what `snapshot` returned, which puts it into that state.
+        state_bytes: bytes of a state by copies or by snapshots in bytes; by default twice as many as random play needs,
+            and at least 256.
         **options: passed to `gymnasium.make` with an id, such as map_name="8x8".
 
     Raises:
         ValueError: the environment cannot be made a generative model; the message says why.
     """
     given, name = _opened(environment, options)
-    declared: dict[str, Any] = {"discount": discount, "value_range": value_range}
+    if (snapshot is None) != (restore is None) or not all(callable(way) or way is None for way in (snapshot, restore)):
+        raise ValueError(f"snapshot and restore must be two functions, or neither, got {snapshot!r} and {restore!r}")
+    steps = _steps(given, name, discount, horizon)
+    # The model without a horizon needs a discount below 1, which plays no part in the one with a horizon.
+    declared: dict[str, Any] = {"discount": min(discount, 0.99)} if steps else {"discount": discount}
+    declared |= {"value_range": None if steps else value_range, "action_names": _action_names(given)}
     # A wrapper that translates single actions or rewards, and nothing else, goes with an assigned state.
     translating: Any = (library().ActionWrapper, library().RewardWrapper)
     wrappers: list[Any] = [type(layer) for layer in layers(given)[:-1]]
     simple = all(any(issubclass(kind, base) and kind.step is base.step for base in translating) for kind in wrappers)
     try:
-        if (space := type(given.action_space).__name__) != "Discrete":
-            way = ": gymnasium.wrappers.DiscretizeAction(env, n) chooses some" if space == "Box" else ""
-            raise CannotCopyError(f"its actions are a {space}, and a planner needs finitely many (Discrete){way}")
-        if simple and (model := _without_copies(given, name, reward_range, **declared)) is not None:
-            return model
-        return _copied(given, name, state_bytes, **declared | _rewards(given, name, reward_range))
+        declared["actions"] = _actions(given.action_space)
+        mask = _Masked(legal, declared["actions"]) if callable(legal) else _masked(given, legal, declared["actions"])
+        ways = known_ways(given, simple) if snapshot is None or restore is None else Ways(snapshot, restore)
+        if ways is None and any(_is_of(value, "Box2D") for layer in layers(given) for value in vars(layer).values()):
+            raise CannotCopyError(
+                "it is a simulation by Box2D, whose contacts and impulses can be neither copied nor saved from Python. "
+                "If you can save and restore its state, give snapshot= and restore="
+            )
+        model: GenerativeModel | None = None
+        if ways is None and simple:
+            model = _without_copies(given, name, mask, legal, reward_range, **declared)
+        if model is None:
+            declared |= _rewards(given, reward_range)
+            model = _by_store(given, name, ways, state_bytes, mask, legal, **declared)
     except CannotCopyError as error:
         raise ValueError(
             f"{name} cannot be made a generative model: {error}. A simulator of your own can be wrapped in VectorModel"
         ) from error
+    return model if steps is None else finite_horizon(model, steps, discount=discount, value_range=value_range)
 
 
-def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]") -> Any:
+def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]", steps_left: int | None = None) -> Any:
     """The state of a real environment, as its model from `from_gymnasium` knows it.
+
+    Args:
+        model: from `from_gymnasium`.
+        environment: of the same kind.
+        steps_left: of a model with a horizon; by default as the environment's `TimeLimit` wrapper counts.
 
     >>> import gymnasium
     >>> lake = gymnasium.make("FrozenLake-v1")
@@ -87,26 +136,65 @@ def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]") -> 
     >>> state_of(from_gymnasium(lake), lake)
     0
     """
+    before, horizon = _parts(model)[0], horizon_of(model)
+    if before is not None and horizon is not None:
+        if steps_left is None:
+            if (clock := _time_limit(environment)) is None:
+                raise ValueError("steps_left must be given for an environment without a TimeLimit wrapper, got None")
+            steps_left = horizon - (clock._elapsed_steps or 0)
+        left = arguments.whole("steps_left", steps_left, least=0, most=horizon)
+        return at_stage(model, np.asarray(state_of(before, environment))[None], left)[0]
     bare: Any = environment.unwrapped
-    if (copies := copies_of(model)) is not None:
-        return copies.state_of(environment)
     if isinstance(model, TabularModel):
         return int(bare.s)
-    return np.array(bare.state, dtype=np.asarray(model.initial_state).dtype)
+    store = store_of(model)
+    found = np.array(bare.state) if store is None else store.state_of(environment)
+    return found.astype(np.asarray(model.initial_state).dtype, copy=False)
+
+
+def store_of(model: GenerativeModel) -> "Store | None":
+    """What a model simulates an environment by; None if it is a table or compiled."""
+    step = getattr(_parts(model)[1], "scalar", None)
+    return step.store if isinstance(step, EnvironmentStep) else None
 
 
 def copies_of(model: GenerativeModel) -> Copies | None:
     """The copies by which a model simulates an environment; None if there are none."""
-    step = getattr(model.step, "scalar", None)
-    return step if isinstance(step, Copies) else None
+    store = store_of(model)
+    return store if isinstance(store, Copies) else None
 
 
 def notes(model: GenerativeModel) -> tuple[str, ...]:
     """Sentences that a user of a model must read."""
-    if (copies := copies_of(model)) is None:
-        return ()
-    note = "A copy knows all that the environment holds, even if observations hide it"
-    return (f"{copies.name} is simulated by copies of the environment. {note}",)
+    found, store = [], store_of(model)
+    if isinstance(store, Copies):
+        note = "A copy knows all that the environment holds, even if observations hide it"
+        found.append(f"{store.name} is simulated by copies of the environment. {note}")
+    if isinstance(store, Snapshots):
+        note = "A snapshot knows the whole state of the environment, even if observations hide it"
+        found.append(f"{store.name} is simulated by snapshots of the environment. {note}")
+        found += [f"{store.name}: {store.ways.note}"] if store.ways.note else []
+    if _parts(model)[0] is not None:
+        found.append(
+            f"Planning knows the steps left of {horizon_of(model)}, by the environment's time limit or as horizon= says"
+        )
+    return tuple(found)
+
+
+def _parts(model: Any) -> tuple[Any, Any]:
+    """The model without a horizon that this one was made of, if there is one; and its step, or that of its box."""
+    before = getattr(model, "stationary", None)
+    step = (before or model).step
+    return before, getattr(step, "step", step)
+
+
+def _points(model: Any) -> Any:
+    """The actions out of a box that `discretise` chose, [K] or [K, d]; None if there are none."""
+    steps: list[Any] = [getattr(each, "step", None) for each in (model, getattr(model, "stationary", None))]
+    return next((step.points for step in steps if hasattr(step, "points")), None)
+
+
+# What an environment says about itself
 
 
 def _opened(environment: Any, options: dict[str, Any]) -> tuple[Any, str]:
@@ -126,8 +214,82 @@ def _opened(environment: Any, options: dict[str, Any]) -> tuple[Any, str]:
     return environment, type(environment.unwrapped).__name__ if environment.spec is None else environment.spec.id
 
 
-def _rewards(given: Any, name: str, declared: tuple[float, float] | None) -> dict[str, Any]:
-    """The range of the rewards, as declared or as known, and their kind; an error if there is no range.
+def _time_limit(environment: Any) -> Any:
+    """The wrapper that limits the steps of an environment; None if there is none."""
+    while isinstance(environment, library().Wrapper):
+        if isinstance(environment, library().wrappers.TimeLimit):
+            return environment
+        environment = environment.env
+    return None
+
+
+def _steps(given: Any, name: str, discount: float, horizon: int | None) -> int | None:
+    """The steps after which episodes end; None if they need not."""
+    if horizon is not None or discount != 1.0:
+        return None if horizon is None else arguments.whole("horizon", horizon, most=10**9)
+    clock = _time_limit(given)
+    steps = getattr(given.spec, "max_episode_steps", None) if clock is None else clock._max_episode_steps
+    if steps is None:
+        raise ValueError(f"horizon must be given with discount=1: {name} has no time limit of its own")
+    return int(steps)
+
+
+def _actions(space: Any) -> int | Box:
+    """The actions of a model of an environment with these."""
+    match type(space).__name__:
+        case "Discrete":
+            return int(space.n)
+        case "Box" if np.issubdtype(space.dtype, np.floating) and len(space.shape) <= 1:
+            try:
+                return Box(space.low.astype(np.float64), space.high.astype(np.float64))
+            except ValueError as error:
+                way = "gymnasium.wrappers.TransformAction(env, lambda action: action, Box(low, high)) gives others"
+                raise CannotCopyError(f"the ends of its actions: {error}; {way}") from None
+    raise CannotCopyError(
+        f"its actions are {space}, and a planner needs finitely many, Discrete, or a Box of numbers or vectors: "
+        "gymnasium.wrappers.TransformAction(env, function, space) translates such actions"
+    )
+
+
+def native(space: Any, action: Any) -> Any:
+    """An action of a model as the environment takes it: counted from the start of the space, or of its dtype."""
+    return int(space.start) + int(action) if hasattr(space, "start") else np.asarray(action, dtype=space.dtype)
+
+
+KNOWN_NAMES = {
+    "CartPoleEnv": "left, right",
+    "MountainCarEnv": "left, coast, right",
+    "AcrobotEnv": "torque -1, torque 0, torque 1",
+    "FrozenLakeEnv": "left, down, right, up",
+    "TaxiEnv": "south, north, east, west, pick up, drop off",
+    "CliffWalkingEnv": "up, right, down, left",
+    "BlackjackEnv": "stick, hit",
+    "LunarLander": "nothing, left engine, main engine, right engine",
+}
+"""Actions of Gymnasium's own environments, as their documentation names them."""
+
+
+def _action_names(given: Any) -> tuple[str, ...] | None:
+    """The names of actions, if the environment or its documentation tells them and no wrapper changes them."""
+    bare, space = given.unwrapped, given.action_space
+    rewarding = (isinstance(each, library().RewardWrapper) for each in layers(given)[:-1])
+    if space != bare.action_space or not all(rewarding) or type(space).__name__ != "Discrete":
+        return None
+    names: list[str] = []
+    kinds = getattr(getattr(bare, "action_type", bare), "actions", None)  # highway-env has an action_type
+    numbers = {each.value: each.name for each in kinds} if isinstance(kinds, enum.EnumMeta) else kinds  # type: ignore[var-annotated]
+    if callable(getattr(bare, "get_action_meanings", None)):
+        names = [str(each).lower() for each in bare.get_action_meanings()]
+    elif isinstance(numbers, dict):
+        wanted = range(int(space.start), int(space.start + space.n))
+        names = [found.lower() for number in wanted if isinstance(found := numbers.get(number), str)]
+    elif type(bare).__module__.startswith("gymnasium.envs.") and type(bare).__name__ in KNOWN_NAMES:
+        names = KNOWN_NAMES[type(bare).__name__].split(", ")
+    return tuple(names) if len(set(names)) == len(names) == space.n else None
+
+
+def _rewards(given: Any, declared: tuple[float, float] | None) -> dict[str, Any]:
+    """The range of the rewards, as declared or as known, if it is; and their kind.
 
     Environments of Gymnasium are known by their sources; the steps of classic control are deterministic.
     """
@@ -141,63 +303,163 @@ def _rewards(given: Any, name: str, declared: tuple[float, float] | None) -> dic
                 known, kind = (-1.0, 0.0) if barto else (1.0, 1.0), "deterministic"
             case "MountainCarEnv":
                 known, kind = (-1.0, -1.0), "deterministic"
+            case "Continuous_MountainCarEnv":
+                known, kind = (-0.1, 100.0), "deterministic"
             case "AcrobotEnv" if environment.torque_noise_max == 0.0:
                 known, kind = (-1.0, 0.0), "deterministic"
+            case "PendulumEnv":  # at the bottom, at full speed and torque; in the order of its own sum
+                worst = np.pi**2 + 0.1 * environment.max_speed**2 + 0.001 * environment.max_torque**2
+                known, kind = (-float(worst), 0.0), "deterministic"
             case "TaxiEnv":
                 known = (-10.0, 20.0)
             case "BlackjackEnv":
                 known, kind = (-1.0, 1.5 if environment.natural and not environment.sab else 1.0), "transition"
-    if declared is None and known is None:
-        registered = "" if given.spec is None else f", on the command line {name},reward_range=[low,high]"
-        raise ValueError(
-            f"reward_range must be given: the rewards of {name} are not known to smoothplan. Its smallest and largest "
-            f"reward are given by reward_range=(low, high){registered}"
-        )
     return {"reward_range": known if declared is None else declared, "reward_kind": kind}
 
 
+# Legal actions
+
+MASKS = ("action_masks", "get_action_mask", "valid_action_mask", "action_mask")
+"""Methods by which environments tell their legal actions. Taxi's takes the state."""
+
+
+@dataclass(frozen=True)
+class _Masked:
+    """Asks an environment for its legal actions."""
+
+    ask: Legal
+    actions: int
+
+    def __call__(self, environment: Any) -> NDArray[np.bool_]:
+        mask = np.asarray(self.ask(environment))
+        if mask.shape != (self.actions,) or not np.isin(mask, (0, 1)).all():
+            raise ModelError(f"legal must be a function of the environment to booleans [{self.actions}], got {mask!r}")
+        return mask.astype(np.bool_)
+
+
+def _told(environment: Any) -> Any:
+    """The method of an environment or a wrapper that tells its legal actions; None if there is none."""
+    found = (getattr(layer, name, None) for layer in layers(environment) for name in MASKS)
+    return next(filter(callable, found), None)
+
+
+def _ask(environment: Any) -> Any:
+    """The legal actions as an environment tells them."""
+    method = _told(environment)
+    needed = [each for each in inspect.signature(method).parameters.values() if each.default is each.empty]
+    return method(environment.unwrapped.s) if needed else method()
+
+
+def _masked(given: Any, legal: bool, actions: Any) -> _Masked | None:
+    """Asks for the legal actions, if that is wanted and the environment has a method that tells them."""
+    wanted = arguments.flag("legal", legal) and not isinstance(actions, Box) and _told(given) is not None
+    return _Masked(_ask, actions) if wanted else None
+
+
+# Models
+
+
+class Store(Protocol):
+    """Has an environment in any state."""
+
+    name: str
+    lock: Any
+    has_clock: bool  # whether a state knows when an environment truncates itself, which ends the episode then
+
+    def at(self, state: Any, rng: np.random.Generator) -> Any:
+        """An environment in a state. It draws from `rng`."""
+
+    def state_of(self, environment: Any) -> Any:
+        """The state of an environment of this kind."""
+
+    def reseed(self, environment: Any, rng: np.random.Generator) -> None:
+        """Gives an environment the draws of one by `at` with `rng`."""
+
+
+@dataclass(frozen=True, eq=False)
+class EnvironmentStep:
+    """Steps an environment from any state, see `VectorModel.from_scalar`."""
+
+    store: Store
+    mask: _Masked | None
+
+    def __call__(self, state: Any, action: Any, rng: np.random.Generator) -> tuple[Any, float, bool]:
+        """Next state, reward, and whether it is terminal."""
+        with self.store.lock:  # copies share their spaces, others the whole environment
+            environment = self.store.at(state, rng)
+            try:
+                _, reward, terminated, truncated, _ = environment.step(native(environment.action_space, action))
+            except Exception as error:  # any error of an environment; the bytes of the state would say nothing
+                if isinstance(self.store, Copies):
+                    before = self.store.at(state, rng).unwrapped
+                    error.add_note(f"{self.store.name} was in the state {arguments.shown(vars(before))}")
+                raise
+            ends = terminated or (truncated and self.store.has_clock)
+            return self.store.state_of(environment), float(reward), bool(ends)
+
+    def legal(self, states: States) -> NDArray[np.bool_]:
+        """The legal actions at states [n, ...], [n, K]."""
+        assert self.mask is not None
+        rng = np.random.default_rng(0)
+        with self.store.lock:
+            found = [self.mask(self.store.at(state, rng)) for state in states]
+        return np.array(found, dtype=np.bool_).reshape(len(states), self.mask.actions)
+
+    def model(self, **declared: Any) -> VectorModel:
+        """The model by this step."""
+        return VectorModel.from_scalar(self, legal=None if self.mask is None else self.legal, **declared)
+
+
+def _own(given: Any) -> Any:
+    """An environment like the one given, for a model to change, without wrappers that do not affect it."""
+    chain = layers(copy.deepcopy(given))
+    for outer, inner in pairwise(chain):
+        outer.env = inner
+    if "render_mode" in vars(chain[-1]):
+        chain[-1].render_mode = None
+    return chain[0]
+
+
 def _without_copies(
-    given: Any, name: str, reward_range: tuple[float, float] | None, **declared: Any
+    given: Any, name: str, mask: _Masked | None, legal: Any, reward_range: tuple[float, float] | None, **declared: Any
 ) -> GenerativeModel | None:
     """A model by the table or the assignable state of an environment; None if neither is all there is to it."""
     try:
-        chain = layers(copy.deepcopy(given))
+        real = _own(given)
+        real.reset(seed=0)
+        start = _numbers(real, 0 if mask is None else int(mask(real).argmax()))
     except Exception:  # whatever an environment does; `Copies` may know how to copy it, or names the reason
         return None
-    for outer, inner in pairwise(chain):
-        outer.env = inner
-    real = chain[0]
-    if "render_mode" in vars(chain[-1]):
-        chain[-1].render_mode = None
-    real.reset(seed=0)
-    actions = int(real.action_space.n)
     models: list[GenerativeModel] = []
-    if hasattr(real, "P") and hasattr(real, "s"):
+    if hasattr(real, "P") and hasattr(real, "s") and isinstance(declared["actions"], int):
         # {s: {a: [(probability, next state, reward, terminated), ...]}}, in which a fickle passenger's mood is missing.
         if getattr(real, "fickle_passenger", False):
             return None
+        numbers, actions = range(len(real.P)), range(declared.pop("actions"))
         try:
-            outcomes = [[real.P[state][action] for action in range(actions)] for state in range(len(real.P))]
+            outcomes = [[real.P[state][action] for action in actions] for state in numbers]
         except LookupError:  # states or actions are not numbered from 0
             return None
         declared |= {"reward_range": reward_range, "initial_state": int(real.s)}
+        if mask is not None:
+            declared["legal"] = [mask(real) for real.s in numbers]
         models.append(TabularModel.from_outcomes(outcomes, **declared))
-    elif (start := _numbers(real)) is not None:
-        declared |= {"actions": actions, "initial_state": start, **_rewards(given, name, reward_range)}
+    elif start is not None:
+        declared |= {"initial_state": start, **_rewards(given, reward_range)}
         declared["max_successors"] = 1 if declared["reward_kind"] == "deterministic" else None
-        if (compiled_step := _twin(real)) is not None:
+        if mask is None and (compiled_step := _twin(real)) is not None:
             models.append(JitModel(compiled_step, **declared))
-        models.append(VectorModel.from_scalar(_AssignedState(copy.deepcopy(real)), **declared))
-    return next((model for model in models if _agrees(model, real)), None)
+        models.append(EnvironmentStep(_AssignedState(name, copy.deepcopy(real)), mask).model(**declared))
+    return next((model for model in models if _agrees(model, real, legal is True)), None)
 
 
-def _numbers(real: Any) -> NDArray[Any] | None:
-    """The state of an environment after a reset, if it is an attribute of numbers."""
+def _numbers(real: Any, action: int) -> NDArray[Any] | None:
+    """The state of an environment after a reset, if it is an attribute of numbers. An action is tried."""
     if getattr(real.unwrapped, "state", None) is None:
         return None
     # Some environments start at whole numbers and continue with fractions: the first step reveals them.
-    trial = copy.deepcopy(real)
-    trial.step(int(trial.action_space.start))
+    trial, space = copy.deepcopy(real), real.action_space
+    trial.step(native(space, space.low if hasattr(space, "low") else action))
     try:
         start, later = (np.asarray(each.unwrapped.state) for each in (real, trial))
     except ValueError:  # parts of several lengths
@@ -206,29 +468,38 @@ def _numbers(real: Any) -> NDArray[Any] | None:
 
 
 class _AssignedState:
-    """Steps an environment from any state, by assigning it; every other attribute is as it was after a reset.
+    """Has an environment in any state, by assigning it; every other attribute is as it was after a reset.
 
     The environment draws from the generator of the call.
     """
 
-    def __init__(self, environment: Any) -> None:
-        self._environment, self._lock = environment, threading.Lock()
+    has_clock = False
+
+    def __init__(self, name: str, environment: Any) -> None:
+        self.name, self._environment, self.lock = name, environment, threading.RLock()
         self._attributes = dict(vars(environment.unwrapped))
 
     def __reduce__(self) -> Any:
         vars(self._environment.unwrapped).clear()
         vars(self._environment.unwrapped).update(self._attributes)
-        return type(self), (self._environment,)
+        return type(self), (self.name, self._environment)
 
-    def __call__(self, state: Any, action: int, rng: np.random.Generator) -> tuple[Any, float, bool]:
-        environment, bare = self._environment, self._environment.unwrapped
-        with self._lock:
-            vars(bare).clear()
-            vars(bare).update(self._attributes)
-            bare.state = state.copy()
-            bare.np_random = rng
-            _, reward, terminated, _, _ = environment.step(int(environment.action_space.start) + action)
-            return np.asarray(bare.state), float(reward), bool(terminated)
+    def at(self, state: Any, rng: np.random.Generator) -> Any:
+        """See `Store`."""
+        bare = self._environment.unwrapped
+        vars(bare).clear()
+        vars(bare).update(self._attributes)
+        bare.state = state.copy()
+        bare.np_random = rng
+        return self._environment
+
+    def state_of(self, environment: Any) -> Any:
+        """See `Store`."""
+        return np.array(environment.unwrapped.state)
+
+    def reseed(self, environment: Any, rng: np.random.Generator) -> None:
+        """See `Store`."""
+        environment.unwrapped.np_random = rng
 
 
 def _twin(real: Any) -> Step | None:
@@ -245,14 +516,24 @@ def _twin(real: Any) -> Step | None:
     return twins[kind.__name__]
 
 
-def _copied(given: Any, name: str, state_bytes: int | None, **declared: Any) -> VectorModel:
-    """A model that steps copies of an environment, wrappers included."""
+def _by_store(
+    given: Any, name: str, ways: Ways | None, state_bytes: int | None, mask: _Masked | None, legal: Any, **declared: Any
+) -> VectorModel:
+    """A model that steps copies of an environment, wrappers included, or restores its snapshots."""
     size = 0 if state_bytes is None else arguments.whole("state_bytes", state_bytes)
     try:
-        copies = Copies(given, name, size)
-        real = copies.rebuilt(copies.initial, np.random.default_rng(0))
-        declared |= {"actions": int(real.action_space.n), "initial_state": copies.initial}
-        agrees = _agrees(VectorModel.from_scalar(copies, **declared), real)
+        if ways is None:
+            store: Copies | Snapshots = Copies(given, name, size)
+            real = store.at(store.initial, np.random.default_rng(0))
+        else:
+            store, real = Snapshots(_own(given), name, ways, size), _own(given)
+            ways.prepare(real)
+            if ways.constants is not None and ways.constants(real) != ways.constants(given):
+                raise CannotCopyError(
+                    "its constants were changed after it was made, and a copy is made by its arguments"
+                )
+        model = EnvironmentStep(store, mask).model(initial_state=store.initial, **declared)
+        agrees = _agrees(model, real, legal is True)
     except ModelError:
         raise
     except Exception as error:  # whatever an environment does
@@ -261,47 +542,64 @@ def _copied(given: Any, name: str, state_bytes: int | None, **declared: Any) -> 
         raise CannotCopyError(
             "a copy does not repeat its steps: it keeps state outside of the object, in a global or an attribute "
             "of its class, or draws from another generator than its own self.np_random"
+            if ways is None
+            else "an environment that takes back a snapshot does not repeat its steps: a snapshot must hold all that "
+            "they depend on, attributes included, and steps must draw from its own self.np_random only"
         )
-    copies.settle()
-    return VectorModel.from_scalar(copies, **declared | {"initial_state": copies.initial})
+    store.settle()
+    return EnvironmentStep(store, mask).model(initial_state=store.initial, **declared)
 
 
-def _agrees(model: GenerativeModel, real: Any) -> bool:
+def _is_of(value: Any, module: str) -> bool:
+    """Whether the class of a value is of a package."""
+    return str(getattr(type(value), "__module__", "")).partition(".")[0] == module
+
+
+def _agrees(model: GenerativeModel, real: Any, reports: bool) -> bool:
     """Steps the real environment and the model side by side, from the same states with the same draws.
 
     Returns whether 300 steps, in at most 50 episodes of at most 100, show no difference in the reward, the end, or the
-    next state. The operations of a compiled twin are in another order, so its next state may differ by 1e-12.
+    next state. The operations of a compiled twin are in another order, so its next state may differ by 1e-12. If the
+    environment reports legal actions beside its observations, they must be those of the model.
     """
     error = 1e-12 if isinstance(model, JitModel) else 0.0
-    copies = copies_of(model)
-    start, choices, steps = int(real.action_space.start), np.random.default_rng(0), iter(range(300))
+    store, choices, steps = store_of(model), np.random.default_rng(0), iter(range(300))
     for episode in range(50):
-        real.reset(seed=episode)
+        _, info = real.reset(seed=episode)
         for _ in islice(steps, 100):
             state = np.asarray(state_of(model, real))[None]
-            action, seed = int(choices.integers(model.actions)), int(choices.integers(2**32))
-            if copies is not None:
-                copies.reseed(real, np.random.default_rng(seed))
+            if reports and "action_mask" in info:
+                mask = legal_actions(model, state)
+                if not np.array_equal(info["action_mask"], np.ones(model.actions) if mask is None else mask[0]):
+                    raise CannotCopyError(
+                        "the legal actions that it reports as info['action_mask'] are not told for any state by a "
+                        "method action_masks(): give legal=, a function of the environment to booleans [K], or False"
+                    )
+            chosen, seed = random_actions(model, state, choices), int(choices.integers(2**32))
+            if store is not None:
+                store.reseed(real, np.random.default_rng(seed))
             else:
                 real.unwrapped.np_random = np.random.default_rng(seed)
-            _, reward, terminated, _, _ = real.step(start + action)
+            _, reward, terminated, truncated, info = real.step(native(real.action_space, chosen[0]))
+            ends = bool(terminated or (truncated and store is not None and store.has_clock))
             reached = state_of(model, real)
             if not model.reward_range[0] <= reward <= model.reward_range[1]:
                 raise ModelError(
-                    f"reward_range must contain all rewards: action {action} paid {reward:g}, got {model.reward_range}"
+                    f"reward_range must contain all rewards: action {chosen[0]} paid {reward:g}, got "
+                    f"{model.reward_range}"
                 )
             # Twice, so that a hidden state which both change at every step does not go unnoticed.
             for _ in range(2):
                 try:
-                    found = model.step(frozen(state), frozen(np.array([action])), np.random.default_rng(seed))
+                    found = model.step(frozen(state), frozen(chosen), np.random.default_rng(seed))
                 except RowError as failure:
                     raise failure.__cause__ or failure from None
                 next_state, *outcome = (part[0] for part in found)
-                if outcome != [reward, terminated] or np.shape(next_state) != np.shape(reached):
+                if outcome != [reward, ends] or np.shape(next_state) != np.shape(reached):
                     return False
                 if not (np.abs(next_state - reached) <= error).all():
                     return False
-            if terminated:
+            if terminated or truncated:
                 break
     return True
 
@@ -324,7 +622,7 @@ class Player:
         if look is not None and isinstance(environment, str):
             options["render_mode"] = "rgb_array"
         self._environment, self.name = _opened(environment, options)
-        self._model, self.look = model, look
+        self._model, self.look, self._moves = model, look, 0
         self._drawn: dict[str, Any] = {}  # leftovers of drawing, such as a canvas: no part of the state
         if look is not None:  # a library may be missing, so a first picture is drawn
             needed, mode = f"record needs pictures of {self.name}", self._environment.render_mode
@@ -341,19 +639,30 @@ class Player:
     @property
     def state(self) -> Any:
         """The state as the model knows it."""
-        return state_of(self._model, self._environment)
+        return state_of(self._model, self._environment, None if self._horizon is None else self._horizon - self._moves)
+
+    @property
+    def _horizon(self) -> int | None:
+        return horizon_of(self._model)
 
     def reset(self, seed: int) -> None:
         """Starts an episode."""
         self._environment.reset(seed=seed)
+        self._moves = 0
         self._look()
 
-    def move(self, action: int) -> tuple[float, bool, bool]:
-        """Takes an action, numbered from 0: reward, terminated, and truncated by the environment's own time limit."""
-        start = int(self._environment.action_space.start)
-        _, reward, terminated, truncated, _ = self._environment.step(start + action)
+    def move(self, action: Any) -> tuple[float, bool, bool]:
+        """Takes an action: reward, terminated, and truncated by the environment's own time limit or the horizon.
+
+        Actions are numbered from 0, or in the box of the model.
+        """
+        if (points := _points(self._model)) is not None:
+            action = points[action]
+        space = self._environment.action_space
+        _, reward, terminated, truncated, _ = self._environment.step(native(space, action))
+        self._moves += 1
         self._look()
-        return float(reward), bool(terminated), bool(truncated)
+        return float(reward), bool(terminated), bool(truncated) or self._moves == self._horizon
 
     def _look(self) -> None:
         if self.look is not None:

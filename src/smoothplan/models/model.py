@@ -7,17 +7,20 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from smoothplan.base import arguments, stopping, streams
-from smoothplan.base.arguments import Floats, Ints
+from smoothplan.base.arguments import Floats
 from smoothplan.base.records import Arrays, Readable
 
 States = NDArray[Any]
 """A batch of states, [n, ...]: integers [n] for a table, vectors [n, d] for most simulators."""
+
+Actions = NDArray[Any]
+"""A batch of actions: whole numbers [n] from 0 to K − 1; of a `Box`, numbers [n] or vectors [n, d]."""
 
 RewardKind = Literal["deterministic", "bernoulli", "transition", "bounded"]
 """The reward given (s, a): a fixed number; 0 or 1; a number fixed by the next state and by whether the episode ends
@@ -127,7 +130,7 @@ class GenerativeModel(Protocol):
         """The state in which an episode starts, or None if not declared."""
 
     @property
-    def step(self) -> Callable[[States, Ints, np.random.Generator], tuple[Any, ...]]:
+    def step(self) -> Callable[[States, Actions, np.random.Generator], tuple[Any, ...]]:
         """Simulates n independent calls: states [n, ...] and actions [n] to a `Transition`.
 
         It draws from the given generator only, keeps nothing between calls, and does not change its arguments. It may
@@ -387,12 +390,41 @@ def masked(q: Floats, mask: NDArray[np.bool_] | None) -> Floats:
     return q if mask is None else np.where(mask, q, -np.inf)
 
 
-def random_actions(model: GenerativeModel, states: States, rng: np.random.Generator) -> Ints:
-    """Uniformly drawn legal actions at states [n, ...], [n]."""
+def random_actions(model: GenerativeModel, states: States, rng: np.random.Generator) -> Actions:
+    """Uniformly drawn legal actions at states [n, ...]."""
+    if isinstance(box := cast(Any, model).actions, Box):
+        return rng.uniform(box.low, box.high, (len(states), *box.low.shape))
     mask = legal_actions(model, states)
     if mask is None:
         return rng.integers(model.actions, size=len(states))
     return np.asarray(np.where(mask, rng.random(mask.shape), -1.0).argmax(axis=1))
+
+
+def required_actions(model: GenerativeModel, states: States, actions: ArrayLike) -> Actions:
+    """The actions at states [n, ...], if the model has them there; otherwise an error that names the first it lacks."""
+    actions, box = np.asarray(actions), cast(Any, model).actions
+    if isinstance(box, Box):
+        actions = box.required("actions", actions) if len(states) else actions
+        if len(states) != len(actions):
+            raise ValueError(f"states and actions must match, got shapes {states.shape} and {actions.shape}")
+        return actions
+    if actions.ndim != 1 or actions.dtype.kind not in "iu" or states.shape[:1] != actions.shape:
+        raise ValueError(
+            f"states [n, ...] and whole-numbered actions [n] must match, got shapes {states.shape} and "
+            f"{actions.shape}, actions of dtype {actions.dtype}"
+        )
+    unknown = (actions < 0) | (actions >= model.actions)
+    if unknown.any():
+        raise ValueError(f"actions must be in 0..{model.actions - 1}, got {actions[unknown][0]}")
+    if len(actions) and (mask := legal_actions(model, states)) is not None:
+        allowed = mask[np.arange(len(actions)), actions]
+        if not allowed.all():
+            row = int(np.argmin(allowed))
+            raise ValueError(
+                f"actions must be legal, got {action_names(model)[actions[row]]} at state "
+                f"{np.asarray(states[row]).tolist()}"
+            )
+    return actions.astype(np.int64, copy=False)
 
 
 # --- Calls that fail --------------------------------------------------------------------------------------------------
@@ -403,7 +435,7 @@ class Call:
     """One call of a model's step: for a batch of states, with the random generator as it was before."""
 
     states: States
-    actions: Ints  # [n]
+    actions: Actions
     generator: NDArray[np.uint64]  # see `streams.generator_words`
     seed: int | None = None
     chunk: int | None = None
@@ -422,7 +454,7 @@ class Call:
         row = self.row or 0
         state = str(self.states[row].tolist())
         state = state if len(state) <= 200 else f"{state[:200]}…"
-        return f"state {state}, action {self.actions[row]}{outcome}{stream}"
+        return f"state {state}, action {self.actions[row].tolist()}{outcome}{stream}"
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -438,8 +470,8 @@ class Call:
             dtype = np.dtype(str(fields["dtype"]))
             if dtype.kind not in "biuf":
                 raise ValueError(f"states of dtype {dtype}")
-            states, actions = np.array(fields["states"], dtype=dtype), np.array(fields["actions"], dtype=np.int64)
-            if actions.ndim != 1 or len(actions) == 0 or states.shape[:1] != actions.shape:
+            states, actions = np.array(fields["states"], dtype=dtype), np.array(fields["actions"])
+            if actions.dtype.kind not in "if" or actions.ndim == 0 or states.shape[:1] != actions.shape[:1] != (0,):
                 raise ValueError(f"states of shape {states.shape}, actions of shape {actions.shape}")
             words = np.array(fields["generator"], dtype=np.uint64)
             streams.generator_from(words)
@@ -546,31 +578,15 @@ class Oracle:
         return other
 
     def sample(self, states: States, actions: ArrayLike) -> Transition:
-        """One simulator call per row: states [n, ...] and actions [n]."""
+        """One simulator call per row: states [n, ...] and actions [n], or of the model's box."""
         states = np.asarray(states)
-        actions = np.asarray(actions)
-        if actions.ndim != 1 or actions.dtype.kind not in "iu" or states.shape[:1] != actions.shape:
-            raise ValueError(
-                f"states [n, ...] and whole-numbered actions [n] must match, got shapes {states.shape} and "
-                f"{actions.shape}, actions of dtype {actions.dtype}"
-            )
-        unknown = (actions < 0) | (actions >= self.model.actions)
-        if unknown.any():
-            raise ValueError(f"actions must be in 0..{self.model.actions - 1}, got {actions[unknown][0]}")
-        if len(actions) and (mask := legal_actions(self.model, states)) is not None:
-            allowed = mask[np.arange(len(actions)), actions]
-            if not allowed.all():
-                row = int(np.argmin(allowed))
-                raise ValueError(
-                    f"actions must be legal, got {action_names(self.model)[actions[row]]} at state "
-                    f"{np.asarray(states[row]).tolist()}"
-                )
+        actions = required_actions(self.model, states, actions)
         running, entered = stopping.current.get(), False
         try:
             entered = running is not None and running.enter_simulator()
             self.stream[streams.CALLS] += np.uint64(len(actions))
             origin = self.seed, self.chunk
-            return checked_step(self.model, states, actions.astype(np.int64, copy=False), self.rng, origin)
+            return checked_step(self.model, states, actions, self.rng, origin)
         except stopping.Stopped as stopped:
             self.stream[streams.CALLS] -= np.uint64(stopped.unmade)
             raise
@@ -611,7 +627,7 @@ _Rows = NDArray[np.bool_] | None
 def checked_step(
     model: GenerativeModel,
     states: States,
-    actions: Ints,
+    actions: Actions,
     rng: np.random.Generator,
     origin: tuple[int | None, int | None] = (None, None),
 ) -> Transition:

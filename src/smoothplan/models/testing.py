@@ -2,21 +2,23 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from smoothplan.base import arguments, streams
-from smoothplan.base.arguments import Ints
 from smoothplan.models.model import (
     ROUNDING,
+    Actions,
+    Box,
     GenerativeModel,
     ModelError,
     States,
     Transition,
     checked_step,
     declared_values,
+    declares_rewards,
     horizon_of,
     legal_actions,
     possible_returns,
@@ -34,6 +36,7 @@ class ModelReport(NamedTuple):
     rewards: tuple[float, float]  # smallest and largest reward seen
     successors: int  # most different next states seen of one (s, a)
     terminal: float  # fraction of the transitions that ended in a terminal state
+    note: str = ""  # if no range of rewards is declared: one that contains those seen
 
 
 @dataclass
@@ -49,7 +52,7 @@ class Examination:
     repeats: ClassVar[int] = 32  # calls at one of them, for its different outcomes
 
     def __post_init__(self) -> None:
-        required_model(self.model)
+        required_model(self.model, boxes=True)
         if self.states is None and self.model.initial_state is None:
             raise ValueError("states must be given: this model declares no initial_state")
         self.first: States = np.asarray([self.model.initial_state] if self.states is None else self.states)
@@ -78,14 +81,13 @@ class Examination:
         rewards, ends, most, seen = [], [], 0, set[bytes]()
         for number in range(self.rounds):
             states = np.concatenate([self.first, states])
-            batch = states[walk.integers(len(states), size=min(self.walkers, len(states) * model.actions))]
-            before, actions = batch.copy(), self._legal(batch, (np.arange(len(batch)) + number) % model.actions)
+            batch = states[walk.integers(len(states), size=self._at_once(states))]
+            before, actions = batch.copy(), self._actions(batch, number)
             found = self._step(batch, actions, number)
             if not np.array_equal(batch, before):
                 raise ModelError(f"the simulator changed a state in place: {before.tolist()} became {batch.tolist()}")
             # The same call after one elsewhere must have the same outcomes.
-            others = self._legal(elsewhere, np.arange(len(elsewhere)) % model.actions)
-            self._step(elsewhere, others, number + self.rounds)
+            self._step(elsewhere, self._actions(elsewhere, 0), number + self.rounds)
             again = self._step(batch, actions, number)
             differ = [(a != b).reshape(len(actions), -1).any(axis=1) for a, b in zip(found, again, strict=True)]
             if np.any(differ):
@@ -103,24 +105,31 @@ class Examination:
         self._play()
         paid = np.concatenate(rewards)
         reward_range = float(paid.min()), float(paid.max())
-        return ModelReport(self.calls, len(seen), reward_range, most, float(np.concatenate(ends).mean()))
+        seen_range = f"no reward_range is declared; all rewards seen lie in ({reward_range[0]:g}, {reward_range[1]:g})"
+        note = "" if declares_rewards(model) else f"{seen_range}: an observation, no promise"
+        return ModelReport(self.calls, len(seen), reward_range, most, float(np.concatenate(ends).mean()), note)
 
-    def _legal(self, states: States, actions: Ints) -> Ints:
-        """The actions [n], or the next legal ones."""
-        if len(states) == 0 or (mask := legal_actions(self.model, states)) is None:
-            return actions
-        ahead = (actions[:, None] + np.arange(self.model.actions)) % self.model.actions
-        allowed = mask[np.arange(len(states))[:, None], ahead]
-        return np.asarray(ahead[np.arange(len(states)), allowed.argmax(axis=1)])
+    def _at_once(self, states: States) -> int:
+        """How many states a round steps from."""
+        actions: Any = self.model.actions
+        return self.walkers if isinstance(actions, Box) else min(self.walkers, len(states) * actions)
 
-    def _step(self, states: States, actions: Ints, draw: int) -> Transition:
+    def _actions(self, states: States, number: int) -> Actions:
+        """All actions in turn, or others in the place of illegal ones; of a box, drawn ones."""
+        drawn = random_actions(self.model, states, streams.generator(self.seed, number, "world"))
+        if isinstance(cast(Any, self.model.actions), Box):
+            return drawn
+        mask, actions = legal_actions(self.model, states), (np.arange(len(states)) + number) % self.model.actions
+        return actions if mask is None else np.where(mask[np.arange(len(states)), actions], actions, drawn)
+
+    def _step(self, states: States, actions: Actions, draw: int) -> Transition:
         self.calls += len(actions)
         return checked_step(self.model, states, actions, streams.generator(self.seed, 1 + draw))
 
-    def _repeat(self, state: States, action: Ints, draw: int) -> int:
+    def _repeat(self, state: States, action: Actions, draw: int) -> int:
         """Steps one (s, a) many times; the number of different next states, after checking declarations against it."""
         model = self.model
-        found = self._step(np.repeat(state, self.repeats, axis=0), np.repeat(action, self.repeats), draw)
+        found = self._step(np.repeat(state, self.repeats, axis=0), np.repeat(action, self.repeats, axis=0), draw)
         where = f"state {state[0].tolist()}, action {action[0]}"
         rewards = np.unique(found.rewards)
         if model.reward_kind == "deterministic" and len(rewards) > 1:

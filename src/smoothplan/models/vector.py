@@ -7,16 +7,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from smoothplan.base import arguments, stopping
-from smoothplan.base.arguments import Ints
 from smoothplan.base.compiling import Compiled, load_numba
 from smoothplan.base.streams import generator
-from smoothplan.models.model import Declarations, ModelError, RowError, States, watcher
+from smoothplan.models.model import Actions, Box, Declarations, ModelError, RowError, States, watcher
 
-Step = Callable[[States, Ints, np.random.Generator], tuple[Any, ...]]
+Step = Callable[[States, Actions, np.random.Generator], tuple[Any, ...]]
 """step(states [n, ...], actions [n], rng) → (next_states, rewards, terminals)."""
 
-ScalarStep = Callable[[Any, int, np.random.Generator], tuple[Any, float, bool] | tuple[Any, float]]
-"""step(state, action, rng) → (next_state, reward, terminal), for one state at a time; two results if nothing ends."""
+ScalarStep = Callable[[Any, Any, np.random.Generator], tuple[Any, float, bool] | tuple[Any, float]]
+"""step(state, action, rng) → (next_state, reward, terminal), for one state at a time; two results if nothing ends.
+An action is an int; of a `Box`, a float or a vector [d]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,15 +57,16 @@ class _Loop:
     scalar: ScalarStep
     one_at_a_time: ClassVar[bool] = True
 
-    def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
+    def __call__(self, states: States, actions: Actions, rng: np.random.Generator) -> tuple[Any, ...]:
         watching, running, answers = watcher.get(), stopping.current.get(), []
-        for row, (state, action) in enumerate(zip(states, actions, strict=True)):
+        given = actions if actions.ndim > 1 else actions.tolist()  # Python's own numbers
+        for row, (state, action) in enumerate(zip(states, given, strict=True)):
             if watching is not None:
                 watching.row(row)
             if running is not None:  # a batch of a slow simulator may take longer than a limit on time allows
                 running.check(len(states) - row)
             try:
-                answer = self.scalar(state, int(action), rng)
+                answer = self.scalar(state, action, rng)
                 if not isinstance(answer, tuple) or len(answer) not in (2, 3):
                     form = "(next_state, reward, terminal), or the first two"
                     raise ModelError(f"step must return {form}, got {arguments.shown(answer)}")
@@ -107,7 +108,8 @@ class JitModel(Declarations):
         if self.initial_state is None:
             return
         numba, step = load_numba(), vars(self)["step"]
-        states, actions = arguments.frozen(self.initial_state[None]), arguments.frozen(np.zeros(1, dtype=np.int64))
+        some = self.actions.low[None] if isinstance(self.actions, Box) else np.zeros(1, dtype=np.int64)
+        states, actions = arguments.frozen(self.initial_state[None]), arguments.frozen(some)
         types = tuple(numba.typeof(value) for value in (states, actions, generator(0)))
         try:
             step.compile(types)

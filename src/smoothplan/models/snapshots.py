@@ -1,0 +1,187 @@
+"""Gymnasium environments as generative models by snapshots: for those that save their state and take it back.
+
+MuJoCo's environments and Atari's are known here; for others the user gives two functions.
+"""
+
+import importlib
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from smoothplan.base import arguments
+from smoothplan.models.copies import CannotCopyError, Packing, layers
+
+Snapshot = Callable[[Any], Any]
+"""snapshot(environment) → its state, in bytes or in an array of numbers of fixed shape."""
+
+Restore = Callable[[Any, Any], object]
+"""restore(environment, saved) puts an environment into a saved state."""
+
+
+class Ways(NamedTuple):
+    """How to save and to restore the state of a kind of environment."""
+
+    snapshot: Snapshot
+    restore: Restore
+    prepare: Callable[[Any], object] = id  # changes an environment of the model's own, before its first reset
+    constants: Callable[[Any], object] | None = None  # what must be as in the environment given
+    note: str = ""  # a sentence that a user must read
+
+
+class Snapshots:
+    """Has an environment in any state: one environment of its own, which takes the state back.
+
+    It draws from the generator of the call.
+    """
+
+    has_clock = True
+
+    def __init__(self, environment: Any, name: str, ways: Ways, size: int) -> None:
+        self.name, self.lock, self.ways, self._environment = name, threading.RLock(), ways, environment
+        self._ready()
+        saved, self._packing = ways.snapshot(environment), Packing(name, size)
+        self._packed, self._form = isinstance(saved, bytes), (np.shape(saved), np.asarray(saved).dtype)
+        if self._packed:
+            self._packing.start(saved)
+        self.initial = self.state_of(environment)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, lock=threading.RLock())
+        self._ready()  # most environments are pickled as their arguments
+
+    def __repr__(self) -> str:
+        return f"snapshots of {self.name}, states of shape {self.initial.shape}"
+
+    def _ready(self) -> None:
+        self.ways.prepare(self._environment)
+        self._environment.reset(seed=0)
+
+    def settle(self) -> None:
+        """Ends the learning of the size of a state."""
+        if self._packed:
+            self._packing.settle()
+            self.initial = self.initial[: self._packing.size]
+
+    def at(self, state: Any, rng: np.random.Generator) -> Any:
+        """The environment in a state. It draws from `rng`."""
+        self.ways.restore(self._environment, self._packing.unpack(state) if self._packed else np.array(state))
+        self.reseed(self._environment, rng)
+        return self._environment
+
+    def state_of(self, environment: Any) -> Any:
+        """The state of an environment of this kind."""
+        saved = self.ways.snapshot(environment)
+        if self._packed and isinstance(saved, bytes):
+            return self._packing.pack(saved)
+        state, (shape, dtype) = np.array(saved), self._form
+        if (state.shape, state.dtype) != (shape, dtype) or dtype.kind not in "biuf":
+            form = "bytes" if self._packed else f"numbers of shape {shape} and dtype {dtype}"
+            raise CannotCopyError(f"snapshot must return bytes or numbers, here {form}, got {arguments.shown(saved)}")
+        return state
+
+    def reseed(self, environment: Any, rng: np.random.Generator) -> None:
+        """Makes an environment draw from a generator."""
+        for layer in layers(environment):
+            held = [name for name, value in vars(layer).items() if isinstance(value, np.random.Generator)]
+            vars(layer).update(dict.fromkeys(held, rng))
+        vars(environment.unwrapped)["_np_random"] = rng
+
+
+def known_ways(environment: Any, simple: bool) -> Ways | None:
+    """How to save and to restore environments of MuJoCo and of Atari, whose wrappers are simple; None for any other."""
+    bare = environment.unwrapped
+    held = {name: type(value).__name__ for name, value in vars(bare).items() if name in ("ale", "data", "model")}
+    ways = None
+    if held.get("ale") == "ALEInterface":
+        note = "its emulator does not tell the last action: the first frame after a real state may repeat none"
+        ways = Ways(_atari_snapshot, _atari_restore, _Emulator.replace, note=note if _stickiness(bare.ale) else "")
+    elif (held.get("model"), held.get("data")) == ("MjModel", "MjData"):
+        ways = Ways(_mujoco_snapshot, _mujoco_restore, constants=_mujoco_constants)
+    if ways is not None and not simple:
+        names = ", ".join(type(layer).__name__ for layer in layers(environment)[:-1])
+        raise CannotCopyError(
+            f"a snapshot lacks what its wrappers keep, {names}: give from_gymnasium snapshot=, a function of the "
+            "environment, and restore=, one of the environment and of what was saved"
+        )
+    return ways
+
+
+# MuJoCo: the state that a step continues from, and positions of bodies that rewards compare with those after it.
+
+
+def _mujoco_snapshot(environment: Any) -> Any:
+    mujoco, bare = importlib.import_module("mujoco"), environment.unwrapped
+    kind = mujoco.mjtState.mjSTATE_INTEGRATION
+    saved = np.empty(mujoco.mj_stateSize(bare.model, kind))
+    mujoco.mj_getState(bare.model, bare.data, saved, kind)
+    return np.concatenate([saved, bare.data.xpos.reshape(-1), bare.data.xipos.reshape(-1)])
+
+
+def _mujoco_restore(environment: Any, saved: Any) -> None:
+    mujoco, bare = importlib.import_module("mujoco"), environment.unwrapped
+    state, *places = np.split(saved, [len(saved) - 2 * bare.data.xpos.size, len(saved) - bare.data.xpos.size])
+    mujoco.mj_setState(bare.model, bare.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+    for held, place in zip((bare.data.xpos, bare.data.xipos), places, strict=True):
+        held[:] = place.reshape(held.shape)
+
+
+def _mujoco_constants(environment: Any) -> bytes:
+    mujoco, model = importlib.import_module("mujoco"), environment.unwrapped.model
+    content = np.empty(mujoco.mj_sizeModel(model), np.uint8)
+    mujoco.mj_saveModel(model, None, content)
+    return content.tobytes()
+
+
+# Atari: the state of the emulator without its random generator, and the last action, which a sticky one repeats.
+
+
+def _stickiness(ale: Any) -> float:
+    return float(ale.getFloat("repeat_action_probability"))
+
+
+class _Emulator:
+    """Atari's emulator, whose sticky actions draw from the generator of the environment instead of its own."""
+
+    @classmethod
+    def replace(cls, environment: Any) -> None:
+        """Puts it in the place of an environment's emulator."""
+        environment.unwrapped.ale = cls(environment.unwrapped)
+
+    def __init__(self, bare: Any) -> None:
+        self._bare, self._ale, self._stickiness = bare, bare.ale, _stickiness(bare.ale)
+        self._ale.setFloat("repeat_action_probability", 0.0)
+        self.last = importlib.import_module("ale_py").Action.NOOP
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_ale"], name)
+
+    def act(self, action: Any, strength: float = 1.0) -> Any:
+        """One frame."""
+        if self._bare.np_random.random() >= self._stickiness:
+            self.last = action
+        return self._ale.act(self.last, strength)
+
+    def reset_game(self) -> None:
+        """Starts an episode."""
+        self.last = importlib.import_module("ale_py").Action.NOOP
+        self._ale.reset_game()
+
+
+def _atari_snapshot(environment: Any) -> bytes:
+    ale = environment.unwrapped.ale
+    last = ale.last.value if isinstance(ale, _Emulator) else 0
+    state: bytes = ale.cloneState(include_rng=False).__getstate__()
+    return bytes([last]) + state
+
+
+def _atari_restore(environment: Any, saved: bytes) -> None:
+    library, ale = importlib.import_module("ale_py"), environment.unwrapped.ale
+    state = library.ALEState.__new__(library.ALEState)
+    state.__setstate__(saved[1:])
+    ale.restoreState(state)
+    ale.last = library.Action(saved[0])
