@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from smoothplan.base import arguments
 from smoothplan.base.arguments import frozen
 from smoothplan.models.copies import CannotCopyError, Copies, layers, library
+from smoothplan.models.jax import JaxModel, from_functional
 from smoothplan.models.model import GenerativeModel, ModelError, RowError
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel, Step, VectorModel
@@ -39,8 +40,9 @@ def from_gymnasium(
     An environment with a transition table (`env.unwrapped.P`) becomes a `TabularModel` with the same state numbers.
     Another whose whole state is `env.unwrapped.state` becomes a `VectorModel` that assigns this attribute and steps.
     CartPole and MountainCar with their default parameters become compiled models of the same states, which differ from
-    the environment in the last digits only. Any other is simulated by copies: a state is the content of the
-    environment, in bytes. `state_of` gives the state of a real environment for all of them.
+    the environment in the last digits only. A functional environment, such as "phys2d/CartPole-v1", becomes a
+    `JaxModel`. Any other is simulated by copies: a state is the content of the environment, in bytes. `state_of` gives
+    the state of a real environment for all of them.
 
     Wrappers of observations do not matter. Those that translate actions or rewards go with an assignable state; with
     any other, or a table, the environment is copied as a whole. Time limits are dropped. The environment passed is not
@@ -65,6 +67,8 @@ def from_gymnasium(
     translating: Any = (library().ActionWrapper, library().RewardWrapper)
     wrappers: list[Any] = [type(layer) for layer in layers(given)[:-1]]
     simple = all(any(issubclass(kind, base) and kind.step is base.step for base in translating) for kind in wrappers)
+    if len(wrappers) == 0 and hasattr(given.unwrapped, "func_env"):
+        return from_functional(given, name, reward_range=reward_range, **declared)
     try:
         if (space := type(given.action_space).__name__) != "Discrete":
             way = ": gymnasium.wrappers.DiscretizeAction(env, n) chooses some" if space == "Box" else ""
@@ -92,6 +96,8 @@ def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]") -> 
         return copies.state_of(environment)
     if isinstance(model, TabularModel):
         return int(bare.s)
+    if isinstance(model, JaxModel):
+        return model.ravel(bare.state)
     return np.array(bare.state, dtype=np.asarray(model.initial_state).dtype)
 
 

@@ -1,9 +1,10 @@
 """Models given by a simulator of one state in JAX; environments of gymnax, and functional environments of Gymnasium."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from smoothplan.models.model import Box, Declarations, ModelError, States
 if TYPE_CHECKING:
     import gymnasium
 
-LARGEST = 4_096
-"""Rows that are computed at a time. Fewer are padded to a power of 4, so that only seven sizes are compiled."""
+SMALL, LARGEST = 4**6, 4**8
+"""Rows that are computed at a time are padded to a power of 4, the largest at most. More than the small number are
+divided where padding would more than double them."""
 
 
+@cache
 def load_jax() -> Any:
     """JAX, whose import `working_time` leaves out."""
     try:
@@ -76,8 +79,12 @@ class JaxModel(Declarations):
         super().__post_init__()
         vars(self).update(step=replace(step, reward_range=self.reward_range, discount=self.discount))
         if start is not None:
-            action = self.actions.low if isinstance(self.actions, Box) else np.array(0)
-            self.step(self.initial_state[None], action[None], generator(0))
+            self._try(self.initial_state)
+
+    def _try(self, state: NDArray[Any]) -> Any:
+        """The outcomes [1] of an action."""
+        action = self.actions.low if isinstance(self.actions, Box) else np.array(0)
+        return self.step(state[None], action[None], generator(0))
 
     def ravel(self, state: Any) -> NDArray[Any]:
         """A state of `step` as it is outside, a NumPy array."""
@@ -119,9 +126,7 @@ class _Form:
         if self.is_array:
             return [_exact(states, parts[0].dtype)]
         columns = np.split(states, np.cumsum([part.size for part in parts])[:-1], axis=1)
-        return [
-            _exact(found, part.dtype).reshape(-1, *part.shape) for found, part in zip(columns, parts, strict=True)
-        ]
+        return [_exact(found, part.dtype).reshape(-1, *part.shape) for found, part in zip(columns, parts, strict=True)]
 
     def states(self, leaves: list[NDArray[Any]]) -> States:
         """States [n, ...] with leaves [n, ...]."""
@@ -174,9 +179,21 @@ def _padded(rows: NDArray[Any], size: int) -> NDArray[Any]:
     return rows if len(rows) == size else np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
 
 
-def _size(count: int) -> int:
-    """The least power of 4 that is not smaller."""
-    return 1 << 2 * ((count - 1).bit_length() + 1 >> 1)
+def _pieces(count: int) -> Iterator[tuple[int, int, int]]:
+    """Pieces (first, last, size) of so many rows, to be padded to a size, of which there are few."""
+    first = 0
+    while first < count:
+        size = min(4 ** ((count - first - 1).bit_length() + 1 >> 1), LARGEST)
+        if count - first <= size // 2 and size > SMALL:
+            size //= 4
+        yield first, min(first + size, count), size
+        first += size
+
+
+def _joined(pieces: Sequence[Any], count: int) -> NDArray[Any]:
+    """The rows of pieces, [count, ...], without what they were padded with."""
+    found = [np.asarray(piece) for piece in pieces]
+    return np.concatenate(found)[:count] if len(found) > 1 else found[0][:count]
 
 
 @dataclass(frozen=True)
@@ -188,8 +205,8 @@ class _Legal:
 
     def __call__(self, states: States) -> NDArray[Any]:
         form = self.form or _Form.of(states[0])
-        leaves = form.leaves(_padded(states, _size(len(states))))
-        return np.asarray(self.function(form.tree(leaves)))[: len(states)]
+        pieces = [form.leaves(_padded(states[first:last], size)) for first, last, size in _pieces(len(states))]
+        return _joined([self.function(form.tree(leaves)) for leaves in pieces], len(states))
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,26 +225,26 @@ class _Step:
     def __call__(self, states: States, actions: NDArray[Any], rng: np.random.Generator) -> tuple[Any, ...]:
         form, kind = self.form or _Form.of(states[0]), load_jax().dtypes.canonicalize_dtype(actions.dtype)
         rows, seed = [*form.leaves(states), actions.astype(kind)], rng.integers(2**32, size=2, dtype=np.uint32)
-        types = tuple((each.dtype, each.shape[1:]) for each in rows)
+        types = tuple([(each.dtype, each.shape[1:]) for each in rows])
         if types not in self.compiled:
             with paused_clock():
-                self.compiled[types] = self._checked(form, seed, [each[:1] for each in rows])
+                self.compiled[types] = self._checked(form, [each[:1] for each in rows])
         pieces = []  # JAX computes one while we prepare the next
-        for first in range(0, len(states), LARGEST):
-            piece = [each[first : first + LARGEST] for each in rows]
-            size = _size(len(piece[0]))
+        for first, last, size in _pieces(len(states)):
+            given = np.append(seed, np.uint32(first)), *[_padded(each[first:last], size) for each in rows]
             with nullcontext() if (types, size) in self.compiled else paused_clock():
-                found = self.compiled[types](seed, np.uint32(first), *[_padded(each, size) for each in piece])
-            self.compiled[types, size] = True
-            pieces.append([each[: len(piece[0])] for each in found])
-        parts = [np.concatenate(part) if len(part) > 1 else np.asarray(part[0]) for part in zip(*pieces, strict=True)]
+                pieces.append(self.compiled[types](*given))
+            self.compiled[types, size] = None
+        parts = [_joined(part, len(states)) for part in zip(*pieces, strict=True)]
         next_states, outcome = form.states(parts[: len(rows) - 1]), parts[len(rows) - 1 :]
-        if np.can_cast(next_states.dtype, states.dtype, "same_kind"):  # a state from elsewhere may be of higher precision
+        if np.can_cast(
+            next_states.dtype, states.dtype, "same_kind"
+        ):  # a state from elsewhere may be of higher precision
             next_states = next_states.astype(states.dtype, copy=False)
         ends = [self.reward_range, (), (0.0, self.discount)]
         return next_states, *[_snapped(each, end) for each, end in zip(outcome, ends, strict=False)]
 
-    def _checked(self, form: _Form, seed: NDArray[Any], row: list[NDArray[Any]]) -> Any:
+    def _checked(self, form: _Form, row: list[NDArray[Any]]) -> Any:
         """The compiled function of a seed, the number of the first row, and rows; an error if the step is not pure."""
         jax = load_jax()
 
@@ -235,21 +252,22 @@ class _Step:
             answer = self.function(form.tree(row[:-1]), row[-1], key)
             if not isinstance(answer, tuple) or len(answer) not in (2, 3, 4):
                 raise ModelError(f"step must return (next_state, reward, terminal), got {arguments.shown(answer)}")
-            wanted, found = ([_types(state) for state in (form.tree(list(row[:-1])), answer[0])])
+            wanted, found = [_types(state) for state in (form.tree(list(row[:-1])), answer[0])]
             if wanted != found:
-                raise ModelError(f"next_state must have the form of state, {wanted}, got {found}")
+                hint = "; write an initial_state of real numbers with decimal points" if "int" in wanted else ""
+                raise ModelError(f"next_state must have the form of state, {wanted}, got {found}{hint}")
             for name, value in zip(("reward", "terminal", "discount"), answer[1:], strict=False):
                 if jax.numpy.shape(value) != ():
                     raise ModelError(f"{name} must be one number, got shape {jax.numpy.shape(value)}")
             return [*jax.tree.leaves(answer[0]), *answer[1:]]
 
         def many(*given: Any) -> Any:
-            seed, first, *rows = given
-            key, numbers = jax.random.wrap_key_data(seed, impl="threefry2x32"), jax.numpy.arange(len(rows[-1]))
-            keys = jax.vmap(lambda number: jax.random.fold_in(key, first + number.astype(np.uint32)))(numbers)
-            return jax.vmap(one)(keys, *rows)
+            (*seed, first), *rows = given
+            key = jax.random.wrap_key_data(jax.numpy.stack(seed), impl="threefry2x32")
+            numbers = first + jax.numpy.arange(len(rows[-1]), dtype=np.uint32)
+            return jax.vmap(one)(jax.vmap(jax.random.fold_in, (None, 0))(key, numbers), *rows)
 
-        given = [seed, np.uint32(0), *row]
+        given = [np.zeros(3, dtype=np.uint32), *row]
         place = f"state {form.states(row[:-1])[0].tolist()}, action {row[-1][0]}"
         compiled = [jax.jit(lambda *given: many(*given)) for _ in range(2)]
         try:
@@ -260,7 +278,8 @@ class _Step:
         except ModelError:
             raise
         except Exception as error:  # whatever JAX, or the step, raises
-            raise ModelError(f"JAX cannot run step: {type(error).__name__}: {error} ({place})") from error
+            reason = str(error).partition("\n")[0]
+            raise ModelError(f"JAX cannot run step: {type(error).__name__}: {reason} ({place})") from error
         if not same or not all(np.array_equal(*pair, equal_nan=True) for pair in zip(*outcomes, strict=True)):
             (ahead, paid), (other_ahead, other_paid) = (
                 (form.states(each[: len(row) - 1])[0].tolist(), each[len(row) - 1][0]) for each in outcomes
@@ -286,3 +305,84 @@ def _snapped(numbers: Any, ends: tuple[float, ...]) -> NDArray[Any]:
     for end in ends:
         found[numbers == np.asarray(end).astype(numbers.dtype)] = end
     return found
+
+
+def from_gymnax(
+    environment: Any, params: Any = None, *, discount: float, seed: int = 0, **declarations: Any
+) -> JaxModel:
+    """A generative model of an environment of gymnax.
+
+    A state is the whole state of the environment, so a planner sees more than an observation may tell. The time is a
+    part of it, and an episode that reaches the time limit ends: what comes after is worth 0. If the environment has
+    such a limit, `horizon` is declared, so that `discount=1.0` is allowed.
+
+    Args:
+        environment: an id such as "CartPole-v1", or an environment.
+        params: its parameters; the default ones by default.
+        discount: γ.
+        seed: of the reset whose state is the `initial_state`. `model.ravel(state)` makes one of any other state.
+        **declarations: see `Declarations`. The range of the rewards is unknown unless `reward_range` is given.
+    """
+    jax = load_jax()
+    if isinstance(environment, str):
+        try:
+            import gymnax
+        except ImportError:
+            raise ImportError("gymnax makes environments of ids, and it is missing: pip install gymnax") from None
+        environment, defaults = gymnax.make(environment)
+    else:
+        defaults = environment.default_params
+    params = defaults if params is None else params
+    _, state = jax.jit(environment.reset_env)(jax.random.key(seed), params)
+    limit = int(params.max_steps_in_episode)
+    declared = {"actions": _actions(environment.name, environment.action_space(params)), "initial_state": state}
+    declared |= {"discount": discount, "horizon": limit} | declarations
+    model = JaxModel(_Gymnax(environment, params), **declared)
+    if "horizon" not in declarations:
+        late = model.ravel(state.replace(time=jax.numpy.full_like(state.time, limit - 1)))
+        _, _, ended = model._try(late)
+        model = model if ended[0] else replace(model, horizon=None)
+    return model
+
+
+@dataclass(frozen=True)
+class _Gymnax:
+    """The step of an environment of gymnax, without its resets."""
+
+    environment: Any
+    params: Any
+
+    def __call__(self, state: Any, action: Any, key: Any) -> tuple[Any, Any, Any]:
+        _, state, reward, done, _ = self.environment.step_env(key, state, action, self.params)
+        return state, reward * 1.0, done  # some rewards are truth values
+
+
+def from_functional(environment: "gymnasium.Env[Any, Any]", name: str, **declared: Any) -> JaxModel:
+    """A generative model of a functional environment of Gymnasium. The reward range is unknown unless declared."""
+    functional: Any = environment.unwrapped.func_env  # type: ignore[attr-defined]
+    actions, start = _actions(name, functional.action_space), functional.initial(load_jax().random.key(0))
+    return JaxModel(_Functional(functional), actions=actions, initial_state=start, **declared)
+
+
+@dataclass(frozen=True)
+class _Functional:
+    """The step of a functional environment of Gymnasium, whose functions share one key."""
+
+    functional: Any
+
+    def __call__(self, state: Any, action: Any, key: Any) -> tuple[Any, Any, Any]:
+        action = action + getattr(self.functional.action_space, "start", 0)
+        following = self.functional.transition(state, action, key)
+        reward = self.functional.reward(state, action, following, key)
+        return following, reward, self.functional.terminal(following, key)
+
+
+def _actions(name: str, space: Any) -> Any:
+    """The number of actions of a space, or their box."""
+    if hasattr(space, "n"):
+        return int(space.n)
+    if hasattr(space, "low") and np.issubdtype(space.dtype, np.floating):
+        return Box(
+            *(np.broadcast_to(np.asarray(end, dtype=np.float64), space.shape) for end in (space.low, space.high))
+        )
+    raise ValueError(f"{name} must have numbered actions, or actions in a box of real numbers, got {space}")
