@@ -1,10 +1,10 @@
 """Models given by a simulator of one state in JAX; environments of gymnax, and functional environments of Gymnasium."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +18,8 @@ from smoothplan.models.model import Box, Declarations, ModelError, States
 if TYPE_CHECKING:
     import gymnasium
 
-SMALL, LARGEST = 4**6, 4**8
-"""Rows that are computed at a time are padded to a power of 4, the largest at most. More than the small number are
-divided where padding would more than double them."""
+LARGEST = 4**7
+"""Rows that are computed at a time, at most. They are padded to a power of 4, so that few sizes are compiled."""
 
 
 @cache
@@ -46,6 +45,9 @@ class JaxModel(Declarations):
     A reward equal to an end of `reward_range` rounded to the reward's own precision counts as that end, so that (-0.1,
     1) means what it says in float32. This changes a reward by one rounding at most. Any other reward outside the range
     is an error. The same holds for a discount.
+
+    If the outcome cannot depend on the key, by JAX's trace of the step at the `initial_state`, transitions and rewards
+    are declared deterministic.
 
     Args:
         step: step(state, action, key) returns (next_state, reward, terminal, discount) of one state; the last, or the
@@ -80,6 +82,8 @@ class JaxModel(Declarations):
         vars(self).update(step=replace(step, reward_range=self.reward_range, discount=self.discount))
         if start is not None:
             self._try(self.initial_state)
+            if self.reward_kind == "bounded" and not self.step.draws:
+                vars(self).update(reward_kind="deterministic", max_successors=1)
 
     def _try(self, state: NDArray[Any]) -> Any:
         """The outcomes [1] of an action."""
@@ -92,8 +96,9 @@ class JaxModel(Declarations):
 
     def unravel(self, state: ArrayLike) -> Any:
         """A state from outside as it is in `step`, but with NumPy's arrays."""
-        found = np.asarray(state)
-        return (self.step.form or _Form.of(found)).unravel(found)
+        states = np.asarray(state)[None]
+        form = self.step.form or _Form.of(states[0])
+        return form.tree([leaf[0] for leaf in form.leaves(states)])
 
 
 @dataclass(frozen=True)
@@ -106,35 +111,35 @@ class _Form:
     def of(cls, state: Any) -> "_Form":
         """The form of a state: numbers, arrays and lists of numbers are arrays."""
         tree = load_jax().tree_util
-        if isinstance(state, list) or np.isscalar(state):
-            state = np.asarray(state)
-        example = tree.tree_map_with_path(lambda path, leaf: _of_jax(f"initial_state{tree.keystr(path)}", leaf), state)
-        kinds = [leaf.dtype for leaf in tree.tree_leaves(example)]
+        state = np.asarray(state) if isinstance(state, list) else state
+        form = cls(tree.tree_map_with_path(lambda path, leaf: _of_jax(tree.keystr(path), leaf), state))
+        kinds = [leaf.dtype for leaf in form.parts]
         if not kinds:
             raise TypeError(f"initial_state must have a number, got {state!r}")
-        if np.result_type(*kinds).kind == "f" and any(kind.kind in "iu" and kind.itemsize == 8 for kind in kinds):
+        if np.result_type(*kinds).kind == "f" and any(kind in (np.int64, np.uint64) for kind in kinds):
             raise TypeError(f"initial_state must fit into one type of NumPy, got {' and '.join(map(str, kinds))}")
-        return cls(example)
+        return form
 
     @property
-    def is_array(self) -> bool:
-        return isinstance(self.example, np.ndarray)
+    def parts(self) -> list[NDArray[Any]]:
+        """The leaves of the example."""
+        return list(load_jax().tree.leaves(self.example))
 
     def leaves(self, states: States) -> list[NDArray[Any]]:
         """The leaves [n, ...] of states [n, ...]."""
-        parts = load_jax().tree.leaves(self.example)
-        if self.is_array:
+        parts = self.parts
+        if parts[0] is self.example:
             return [_exact(states, parts[0].dtype)]
         columns = np.split(states, np.cumsum([part.size for part in parts])[:-1], axis=1)
         return [_exact(found, part.dtype).reshape(-1, *part.shape) for found, part in zip(columns, parts, strict=True)]
 
-    def states(self, leaves: list[NDArray[Any]]) -> States:
+    def states(self, leaves: Sequence[NDArray[Any]]) -> States:
         """States [n, ...] with leaves [n, ...]."""
-        if self.is_array:
+        if self.parts[0] is self.example:
             return leaves[0]
         return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
 
-    def tree(self, leaves: list[Any]) -> Any:
+    def tree(self, leaves: Sequence[Any]) -> Any:
         """The pytree with such leaves."""
         tree = load_jax().tree
         return tree.unflatten(tree.structure(self.example), leaves)
@@ -142,71 +147,52 @@ class _Form:
     def ravel(self, state: Any) -> NDArray[Any]:
         """One state as it is outside."""
         tree = load_jax().tree
-        if self.is_array:
-            return _exact(np.asarray(state), self.example.dtype)
+        state = np.asarray(state) if isinstance(state, list) else state
         if tree.structure(state) != tree.structure(self.example):
             raise TypeError(f"state must have the structure of {self.example!r}, got {state!r}")
-        pairs = zip(tree.leaves(state), tree.leaves(self.example), strict=True)
-        return self.states([_exact(np.asarray(leaf), part.dtype)[None] for leaf, part in pairs])[0]
-
-    def unravel(self, state: NDArray[Any]) -> Any:
-        """One state as it is in the step."""
-        return self.tree([leaf[0] for leaf in self.leaves(state[None])])
+        pairs = zip(tree.leaves(state), self.parts, strict=True)
+        return np.asarray(self.states([_exact(np.asarray(leaf), part.dtype)[None] for leaf, part in pairs])[0])
 
 
-def _of_jax(name: str, value: Any) -> NDArray[Any]:
+def _of_jax(place: str, value: Any) -> NDArray[Any]:
     """A number or an array with the type that JAX would give it."""
-    try:
-        found = np.asarray(value)
-    except (TypeError, ValueError):  # keys of JAX, lists of several lengths
-        found = np.empty(0, dtype=object)
-    if found.dtype.kind not in "biuf":
-        raise TypeError(f"{name} must be numbers that NumPy has a type for, got {value!r}")
-    return _exact(found, load_jax().dtypes.canonicalize_dtype(found.dtype))
+    jax = load_jax()
+    kind = getattr(value, "dtype", None) or np.asarray(value).dtype  # keys of JAX have a type that NumPy lacks
+    if getattr(kind, "kind", "") not in ("b", "i", "u", "f"):
+        raise TypeError(f"initial_state{place} must be numbers of a type that NumPy has, got {value!r}")
+    return _exact(np.asarray(value), jax.dtypes.canonicalize_dtype(kind))
 
 
 def _exact(values: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
     """Values of a type; real numbers may be rounded, whole ones may not."""
     found = values.astype(kind, copy=False)
-    if kind.kind in "biu" and values.dtype != kind and not np.array_equal(found, values):
-        wrong = values[found != values][0] if values.ndim else values
-        raise ModelError(f"states must be of JAX's type {kind} there, got {wrong}")
+    if kind.kind != "f" and values.dtype != kind and (wrong := found != values).any():
+        raise ModelError(f"states must have {kind} for JAX here, got {values[wrong].reshape(-1)[0]}")
     return found
 
 
-def _padded(rows: NDArray[Any], size: int) -> NDArray[Any]:
-    """Rows [size, ...], of which the last is repeated."""
-    return rows if len(rows) == size else np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
-
-
-def _pieces(count: int) -> Iterator[tuple[int, int, int]]:
-    """Pieces (first, last, size) of so many rows, to be padded to a size, of which there are few."""
-    first = 0
-    while first < count:
-        size = min(4 ** ((count - first - 1).bit_length() + 1 >> 1), LARGEST)
-        if count - first <= size // 2 and size > SMALL:
-            size //= 4
-        yield first, min(first + size, count), size
-        first += size
-
-
-def _joined(pieces: Sequence[Any], count: int) -> NDArray[Any]:
-    """The rows of pieces, [count, ...], without what they were padded with."""
-    found = [np.asarray(piece) for piece in pieces]
-    return np.concatenate(found)[:count] if len(found) > 1 else found[0][:count]
+def _in_pieces(function: Callable[..., Any], rows: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    """The results [n, ...] of function(first, *rows) for rows [n, ...], in pieces of few sizes; last rows repeat."""
+    count, pieces = len(rows[0]), []  # JAX computes one piece while we prepare the next
+    for first in range(0, count, LARGEST):
+        given = [each[first : first + LARGEST] for each in rows]
+        missing = 4 ** ((len(given[0]) - 1).bit_length() + 1 >> 1) - len(given[0])
+        if missing > 0:
+            given = [np.concatenate([each, np.repeat(each[-1:], missing, axis=0)]) for each in given]
+        pieces.append(function(first, *given))
+    return [np.concatenate([np.asarray(each) for each in part])[:count] for part in zip(*pieces, strict=True)]
 
 
 @dataclass(frozen=True)
 class _Legal:
-    """A function of states, with batches of few sizes."""
+    """A function of a batch of states as they are outside, by one of states as they are in the step."""
 
     function: Any
     form: _Form | None
 
     def __call__(self, states: States) -> NDArray[Any]:
         form = self.form or _Form.of(states[0])
-        pieces = [form.leaves(_padded(states[first:last], size)) for first, last, size in _pieces(len(states))]
-        return _joined([self.function(form.tree(leaves)) for leaves in pieces], len(states))
+        return _in_pieces(lambda _, *leaves: [self.function(form.tree(leaves))], form.leaves(states))[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,82 +211,90 @@ class _Step:
     def __call__(self, states: States, actions: NDArray[Any], rng: np.random.Generator) -> tuple[Any, ...]:
         form, kind = self.form or _Form.of(states[0]), load_jax().dtypes.canonicalize_dtype(actions.dtype)
         rows, seed = [*form.leaves(states), actions.astype(kind)], rng.integers(2**32, size=2, dtype=np.uint32)
-        types = tuple([(each.dtype, each.shape[1:]) for each in rows])
+        types = tuple((each.dtype, each.shape[1:]) for each in rows)
         if types not in self.compiled:
             with paused_clock():
                 self.compiled[types] = self._checked(form, [each[:1] for each in rows])
-        pieces = []  # JAX computes one while we prepare the next
-        for first, last, size in _pieces(len(states)):
-            given = np.append(seed, np.uint32(first)), *[_padded(each[first:last], size) for each in rows]
-            with nullcontext() if (types, size) in self.compiled else paused_clock():
-                pieces.append(self.compiled[types](*given))
-            self.compiled[types, size] = None
-        parts = [_joined(part, len(states)) for part in zip(*pieces, strict=True)]
-        next_states, outcome = form.states(parts[: len(rows) - 1]), parts[len(rows) - 1 :]
-        if np.can_cast(
-            next_states.dtype, states.dtype, "same_kind"
-        ):  # a state from elsewhere may be of higher precision
+
+        def run(first: int, *rows: NDArray[Any]) -> Any:
+            size = types, len(rows[0])
+            with nullcontext() if size in self.compiled else paused_clock():
+                found = self.compiled[types](np.append(seed, np.uint32(first)), *rows)
+            self.compiled[size] = None
+            return found
+
+        results = _in_pieces(run, rows)
+        next_states, outcome = form.states(results[: len(rows) - 1]), results[len(rows) - 1 :]
+        if np.can_cast(next_states.dtype, states.dtype, "same_kind"):  # states of a user may be float64
             next_states = next_states.astype(states.dtype, copy=False)
         ends = [self.reward_range, (), (0.0, self.discount)]
         return next_states, *[_snapped(each, end) for each, end in zip(outcome, ends, strict=False)]
 
+    def _one(self, form: _Form, key: Any, *row: Any) -> list[Any]:
+        """Leaves of the next state, reward and so on, of a row: the leaves of a state and an action."""
+        jax = load_jax()
+        state = form.tree(row[:-1])
+        answer = self.function(state, row[-1], key)
+        if not isinstance(answer, tuple) or len(answer) not in (2, 3, 4):
+            raise ModelError(f"step must return (next_state, reward, terminal), got {arguments.shown(answer)}")
+        wanted, found, *single = (
+            str(jax.tree.map(lambda leaf: jax.typeof(jax.numpy.asarray(leaf)).str_short(), each))
+            for each in (state, *answer)
+        )
+        if wanted != found:
+            hint = "; write an initial_state of real numbers with decimal points" if "int" in wanted else ""
+            raise ModelError(f"next_state must have the form of state, {wanted}, got {found}{hint}")
+        for name, kind in zip(("reward", "terminal", "discount"), single, strict=False):
+            if not kind.endswith("[]"):
+                raise ModelError(f"{name} must be one number, got {kind}")
+        return [*jax.tree.leaves(answer[0]), *answer[1:]]
+
+    @property
+    def draws(self) -> bool:
+        """Whether the outcome may be random: it depends on the key, or a discount may end the episode."""
+        from jax.interpreters.partial_eval import dce_jaxpr
+
+        ((types, _),) = [each for each in self.compiled.items() if each[1] is not None]
+        jax, form = load_jax(), self.form
+        assert form is not None
+        traced = jax.make_jaxpr(partial(self._one, form))(jax.random.key(0), *(np.zeros(s, d) for d, s in types)).jaxpr
+        return len(traced.outvars) == len(types) + 2 or dce_jaxpr(traced, [True] * len(traced.outvars))[1][0]
+
     def _checked(self, form: _Form, row: list[NDArray[Any]]) -> Any:
-        """The compiled function of a seed, the number of the first row, and rows; an error if the step is not pure."""
+        """The compiled function of a seed and the number of the first row, and of rows; an error if it is not pure."""
         jax = load_jax()
 
-        def one(key: Any, *row: Any) -> list[Any]:
-            answer = self.function(form.tree(row[:-1]), row[-1], key)
-            if not isinstance(answer, tuple) or len(answer) not in (2, 3, 4):
-                raise ModelError(f"step must return (next_state, reward, terminal), got {arguments.shown(answer)}")
-            wanted, found = [_types(state) for state in (form.tree(list(row[:-1])), answer[0])]
-            if wanted != found:
-                hint = "; write an initial_state of real numbers with decimal points" if "int" in wanted else ""
-                raise ModelError(f"next_state must have the form of state, {wanted}, got {found}{hint}")
-            for name, value in zip(("reward", "terminal", "discount"), answer[1:], strict=False):
-                if jax.numpy.shape(value) != ():
-                    raise ModelError(f"{name} must be one number, got shape {jax.numpy.shape(value)}")
-            return [*jax.tree.leaves(answer[0]), *answer[1:]]
-
-        def many(*given: Any) -> Any:
-            (*seed, first), *rows = given
-            key = jax.random.wrap_key_data(jax.numpy.stack(seed), impl="threefry2x32")
-            numbers = first + jax.numpy.arange(len(rows[-1]), dtype=np.uint32)
-            return jax.vmap(one)(jax.vmap(jax.random.fold_in, (None, 0))(key, numbers), *rows)
+        def many(seed: Any, *rows: Any) -> Any:
+            key = jax.random.wrap_key_data(seed[:2], impl="threefry2x32")
+            numbers = seed[2] + jax.numpy.arange(len(rows[-1]), dtype=np.uint32)
+            return jax.vmap(partial(self._one, form))(jax.vmap(jax.random.fold_in, (None, 0))(key, numbers), *rows)
 
         given = [np.zeros(3, dtype=np.uint32), *row]
         place = f"state {form.states(row[:-1])[0].tolist()}, action {row[-1][0]}"
-        compiled = [jax.jit(lambda *given: many(*given)) for _ in range(2)]
+        twice = [jax.jit(lambda *given: many(*given)) for _ in range(2)]
         try:
-            traced = [each.trace(*given).jaxpr for each in compiled]
-            texts = [re.sub("0x[0-9a-fX]+", "", str(each)) for each in traced]
-            same = texts[0] == texts[1] and all(map(np.array_equal, traced[0].consts, traced[1].consts))
-            outcomes = [jax.device_get(compiled[number](*given)) for number in (0, 0 if same else 1)]
+            first, second = (each.trace(*given).jaxpr for each in twice)
+            texts = {re.sub("0x[0-9a-fX]+", "", str(each)) for each in (first, second)}
+            same = len(texts) == 1 and all(map(np.array_equal, first.consts, second.consts))
+            outcomes = [jax.device_get(each(*given)) for each in (twice[0], twice[0] if same else twice[1])]
         except ModelError:
             raise
         except Exception as error:  # whatever JAX, or the step, raises
             reason = str(error).partition("\n")[0]
             raise ModelError(f"JAX cannot run step: {type(error).__name__}: {reason} ({place})") from error
-        if not same or not all(np.array_equal(*pair, equal_nan=True) for pair in zip(*outcomes, strict=True)):
-            (ahead, paid), (other_ahead, other_paid) = (
-                (form.states(each[: len(row) - 1])[0].tolist(), each[len(row) - 1][0]) for each in outcomes
-            )
+        if not same or not all(map(partial(np.array_equal, equal_nan=True), *outcomes)):
+            ends = [(form.states(each[: len(row) - 1])[0].tolist(), float(each[len(row) - 1][0])) for each in outcomes]
             raise ModelError(
-                "step must be pure, and it gave two different results for the same state, action and key: reward "
-                f"{paid} and next state {ahead}, then {other_paid} and {other_ahead} ({place})"
+                "step must be pure, but the same state, action and key gave two different results: (next state, "
+                f"reward) {ends[0]} and {ends[1]} ({place})"
             )
-        return compiled[0]
+        return twice[0]
 
 
-def _types(state: Any) -> str:
-    """The structure of a state and the types of its leaves, in words."""
-    jax = load_jax()
-    return str(jax.tree.map(lambda leaf: jax.typeof(jax.numpy.asarray(leaf)).str_short(), state))
-
-
-def _snapped(numbers: Any, ends: tuple[float, ...]) -> NDArray[Any]:
+def _snapped(numbers: NDArray[Any], ends: tuple[float, ...]) -> NDArray[Any]:
     """Numbers [n] in float64; one that is a declared end, rounded to its own precision, becomes that end."""
     if not ends or numbers.dtype.kind in "biu":
-        return np.asarray(numbers)
+        return numbers
     found = numbers.astype(np.float64)
     for end in ends:
         found[numbers == np.asarray(end).astype(numbers.dtype)] = end
@@ -308,25 +302,34 @@ def _snapped(numbers: Any, ends: tuple[float, ...]) -> NDArray[Any]:
 
 
 def from_gymnax(
-    environment: Any, params: Any = None, *, discount: float, seed: int = 0, **declarations: Any
+    environment: Any,
+    params: Any = None,
+    *,
+    discount: float,
+    time_limit: bool = True,
+    seed: int = 0,
+    **declarations: Any,
 ) -> JaxModel:
     """A generative model of an environment of gymnax.
 
     A state is the whole state of the environment, so a planner sees more than an observation may tell. The time is a
-    part of it, and an episode that reaches the time limit ends: what comes after is worth 0. If the environment has
-    such a limit, `horizon` is declared, so that `discount=1.0` is allowed.
+    part of it: an episode ends at the environment's time limit, and what comes after is worth 0. The limit is declared
+    as `horizon`, so that `discount=1.0` is allowed.
 
     Args:
         environment: an id such as "CartPole-v1", or an environment.
         params: its parameters; the default ones by default.
         discount: γ.
+        time_limit: False takes the time out of the state, `state.replace(time=None)`, and each step is taken at the
+            time of a reset. Values are then those of the endless problem, which needs fewer calls. It is right only if
+            the environment uses the time for its limit alone.
         seed: of the reset whose state is the `initial_state`. `model.ravel(state)` makes one of any other state.
         **declarations: see `Declarations`. The range of the rewards is unknown unless `reward_range` is given.
     """
     jax = load_jax()
     if isinstance(environment, str):
         try:
-            import gymnax
+            import gymnax  # type: ignore[import-untyped, import-not-found, unused-ignore]
         except ImportError:
             raise ImportError("gymnax makes environments of ids, and it is missing: pip install gymnax") from None
         environment, defaults = gymnax.make(environment)
@@ -334,15 +337,15 @@ def from_gymnax(
         defaults = environment.default_params
     params = defaults if params is None else params
     _, state = jax.jit(environment.reset_env)(jax.random.key(seed), params)
-    limit = int(params.max_steps_in_episode)
-    declared = {"actions": _actions(environment.name, environment.action_space(params)), "initial_state": state}
-    declared |= {"discount": discount, "horizon": limit} | declarations
-    model = JaxModel(_Gymnax(environment, params), **declared)
-    if "horizon" not in declarations:
-        late = model.ravel(state.replace(time=jax.numpy.full_like(state.time, limit - 1)))
-        _, _, ended = model._try(late)
-        model = model if ended[0] else replace(model, horizon=None)
-    return model
+    step, limit = _Gymnax(environment, params, None if time_limit else state.time), int(params.max_steps_in_episode)
+    declared = {"actions": _actions(environment.name, environment.action_space(params)), "discount": discount}
+    if not arguments.flag("time_limit", time_limit):
+        return JaxModel(step, initial_state=state.replace(time=None), **declared | declarations)
+    model = JaxModel(step, initial_state=state, **declared | {"horizon": limit} | declarations)
+    if "horizon" in declarations:
+        return model
+    late = state.replace(time=jax.numpy.full_like(state.time, limit - 1))
+    return model if model._try(model.ravel(late))[2][0] else replace(model, horizon=None)
 
 
 @dataclass(frozen=True)
@@ -351,10 +354,13 @@ class _Gymnax:
 
     environment: Any
     params: Any
+    clock: Any  # the time of every step, or None if it is a part of the state
 
     def __call__(self, state: Any, action: Any, key: Any) -> tuple[Any, Any, Any]:
-        _, state, reward, done, _ = self.environment.step_env(key, state, action, self.params)
-        return state, reward * 1.0, done  # some rewards are truth values
+        given = state if self.clock is None else state.replace(time=self.clock)
+        _, following, reward, done, _ = self.environment.step_env(key, given, action, self.params)
+        following = following if self.clock is None else following.replace(time=None)
+        return following, reward * 1.0, done  # some rewards are truth values
 
 
 def from_functional(environment: "gymnasium.Env[Any, Any]", name: str, **declared: Any) -> JaxModel:
