@@ -40,9 +40,10 @@ def queue(state: Any, action: Any, key: Any) -> Any:
     return length, jnp.where(length == 0, 1.0, 0.0) * jnp.where(action == 1, 0.5, 1.0)
 
 
-def queue_model(**declared: Any) -> sp.JaxModel:
-    given = {"actions": ["wait", "serve"], "discount": 0.5, "reward_range": (0, 1), "terminates": False}
-    return sp.JaxModel(queue, **given | {"reward_kind": "transition", "max_successors": 3, "initial_state": 2} | declared)
+def queue_model() -> sp.JaxModel:
+    declared: dict[str, Any] = {"reward_range": (0, 1), "reward_kind": "transition", "max_successors": 3}
+    declared |= {"terminates": False, "initial_state": 2}
+    return sp.JaxModel(queue, actions=["wait", "serve"], discount=0.5, **declared)
 
 
 def drift_model() -> sp.JaxModel:

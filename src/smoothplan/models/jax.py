@@ -180,7 +180,8 @@ def _in_pieces(function: Callable[..., Any], rows: list[NDArray[Any]]) -> list[N
         if missing > 0:
             given = [np.concatenate([each, np.repeat(each[-1:], missing, axis=0)]) for each in given]
         pieces.append(function(first, *given))
-    return [np.concatenate([np.asarray(each) for each in part])[:count] for part in zip(*pieces, strict=True)]
+    parts = [[np.asarray(each) for each in part] for part in zip(*pieces, strict=True)]
+    return [(part[0] if len(part) == 1 else np.concatenate(part))[:count] for part in parts]
 
 
 @dataclass(frozen=True)
@@ -297,7 +298,8 @@ def _snapped(numbers: NDArray[Any], ends: tuple[float, ...]) -> NDArray[Any]:
         return numbers
     found = numbers.astype(np.float64)
     for end in ends:
-        found[numbers == np.asarray(end).astype(numbers.dtype)] = end
+        if (rounded := np.asarray(end).astype(numbers.dtype)) != end:
+            found[numbers == rounded] = end
     return found
 
 
