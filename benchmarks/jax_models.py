@@ -3,8 +3,8 @@
     PYTHONPATH=. python benchmarks/jax_models.py [--rows 1024 4096 16384 65536]
 
 prints calls a second through the oracle, which makes the keys, and counts and checks the calls; and their ratio to the
-bare function's, which is given and returns either JAX's arrays or NumPy's, as a planner needs. Repeats are interleaved and the fastest counts, so that neither the speed nor the load of the machine matters
-much.
+bare function's, which is given and returns either JAX's arrays or NumPy's, as a planner needs.
+Repeats are interleaved and the fastest counts, so that neither the speed nor the load of the machine matters much.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def main() -> None:
             plain = states, actions.astype(np.int32), given[2]
             ways: list[Callable[[], Any]] = [
                 lambda oracle=oracle, given=(states, actions): oracle.sample(*given),  # type: ignore[misc]
-                lambda bare=bare, given=given: jax.block_until_ready(bare(*given)),  # type: ignore[misc]
+                lambda bare=bare, given=given: [part.block_until_ready() for part in bare(*given)],  # type: ignore[misc]
                 lambda bare=bare, given=plain: [np.asarray(part) for part in bare(*given)],  # type: ignore[misc]
             ]
             times = np.array([[seconds(way) for way in ways] for _ in range(REPEATS)]).min(axis=0)

@@ -1,15 +1,19 @@
 """Simulators written in JAX: what they compute, what they refuse, and the same bits wherever they run."""
 
 import pickle
+import sys
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.experimental.functional import FuncEnv
 
 import smoothplan as sp
 from smoothplan.base.streams import generator
-from smoothplan.models.jax import LARGEST
+from smoothplan.models.jax import LARGEST, load_jax
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -62,7 +66,7 @@ def test_every_row_is_the_step_of_its_state_with_a_key_of_its_own(count: int) ->
         np.testing.assert_allclose(found.next_states[row], moved, rtol=1e-5)
         np.testing.assert_allclose(found.rewards[row], reward, rtol=1e-5)
         assert found.terminals[row] == terminal
-    assert (found.next_states.dtype, found.rewards.dtype) == (np.float32, np.float64)
+    assert [found.next_states.dtype, found.rewards.dtype] == [np.dtype(np.float32), np.dtype(np.float64)]
     noise = found.next_states - states - 0.25 * (2 * actions - 1)
     assert len(np.unique(noise)) > 0.99 * count  # float32 knows few numbers
 
@@ -258,3 +262,71 @@ def test_agents_decide_on_a_model_in_jax() -> None:
     assert sp.decide(model, far, calls=4_000, seed=0).action == 0
     agent = sp.Agent(model, calls=2_000, seed=0)
     assert [agent.act(far), agent.act(-far)] == [0, 1]
+
+
+class Ramp(FuncEnv[Any, Any, Any, Any, Any, Any, Any]):
+    """A functional environment whose state is a tree, and whose actions are numbered from 1."""
+
+    action_space = gymnasium.spaces.Discrete(2, start=1)
+    observation_space = gymnasium.spaces.Box(-9.0, 9.0, (1,))
+
+    def initial(self, rng: Any, params: Any = None) -> Any:
+        return {"at": jax.random.uniform(rng, (1,)), "steps": jnp.int32(0)}
+
+    def transition(self, state: Any, action: Any, rng: Any, params: Any = None) -> Any:
+        return {"at": state["at"] + action + jax.random.normal(rng), "steps": state["steps"] + 1}
+
+    def reward(self, state: Any, action: Any, next_state: Any, rng: Any, params: Any = None) -> Any:
+        return next_state["at"][0] + jax.random.normal(rng)
+
+    def terminal(self, state: Any, rng: Any, params: Any = None) -> Any:
+        return state["steps"] > 1
+
+    def observation(self, state: Any, rng: Any, params: Any = None) -> Any:
+        return state["at"]
+
+
+def test_a_functional_environment_of_gymnasium_is_a_model_in_jax() -> None:
+    from gymnasium.envs.functional_jax_env import FunctionalJaxEnv
+
+    environment: Any = FunctionalJaxEnv(Ramp())
+    model: Any = sp.models.from_gymnasium(gymnasium.wrappers.TimeLimit(environment, 10), discount=0.9)
+    environment.reset(seed=4)
+    state = sp.models.state_of(model, environment)
+    assert state.dtype == np.float64
+    words = np.random.default_rng(0).integers(2**32, size=2, dtype=np.uint32)
+    after, rewards, ends = model.step(state[None], np.array([1]), np.random.default_rng(0))
+    key = jax.random.fold_in(jax.random.wrap_key_data(words, impl="threefry2x32"), 0)
+    # The environment takes its key for the step from its own, by a split, which is passed by here.
+    wanted = environment.func_env.transition(environment.state, 2, key)
+    np.testing.assert_allclose(after[0], model.ravel(wanted), rtol=1e-6)
+    np.testing.assert_allclose(rewards[0], environment.func_env.reward(None, 2, wanted, key), rtol=1e-6)
+    assert not ends[0]
+    assert model.step(after, np.array([0]), np.random.default_rng(0))[2][0]
+
+
+def test_an_environment_of_gymnax_keeps_its_time_unless_it_is_taken_out() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own imports
+        gymnax = pytest.importorskip("gymnax", exc_type=ImportError)
+    environment, params = gymnax.make("CartPole-v1")
+    model = sp.models.from_gymnax("CartPole-v1", discount=1.0, reward_range=(1, 1))
+    assert (model.horizon, model.reward_kind, model.max_successors, model.actions) == (500, "deterministic", 1, 2)
+    state = model.unravel(model.initial_state)
+    _, wanted, *_ = environment.step_env(jax.random.key(0), state, 1, params)
+    late = model.ravel(state.replace(time=499))
+    found = sp.Oracle(model, 0).sample(np.stack([model.initial_state, late]), [1, 1])
+    np.testing.assert_allclose(found.next_states[0], model.ravel(wanted), rtol=1e-6)
+    assert found.terminals.tolist() == [False, True]
+    endless = sp.models.from_gymnax(environment, params, discount=0.9, time_limit=False)
+    assert (endless.horizon, endless.initial_state.shape, endless.initial_state.dtype) == (None, (4,), np.float32)
+    box = sp.models.from_gymnax("Pendulum-v1", discount=0.9)
+    assert (box.actions.low.tolist(), box.actions.high.tolist()) == ([-2.0], [2.0])
+
+
+def test_a_missing_jax_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    load_jax.cache_clear()
+    with pytest.raises(ImportError, match=r'pip install "smoothplan\[jax\]"'):
+        sp.JaxModel(drift, actions=2, discount=0.9)
+    load_jax.cache_clear()

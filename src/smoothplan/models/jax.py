@@ -298,8 +298,9 @@ def _snapped(numbers: NDArray[Any], ends: tuple[float, ...]) -> NDArray[Any]:
         return numbers
     found = numbers.astype(np.float64)
     for end in ends:
-        if (rounded := np.asarray(end).astype(numbers.dtype)) != end:
-            found[numbers == rounded] = end
+        rounded = float(np.asarray(end).astype(numbers.dtype))
+        if rounded != end:
+            found[found == rounded] = end
     return found
 
 
