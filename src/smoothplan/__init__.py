@@ -5,7 +5,7 @@
   `SecondOrderSmoothCruiser`; at long horizons `ReferenceCruiser`. Actions: `OTGapE`, `MDPGapE`, `OTGapCruiser` and
   `UCT`. `forecast` bounds the simulator calls before a run, `plan_unregularised` plans for the unregularised value,
   `compare` runs planners side by side.
-- Simulators: `VectorModel`, `JitModel`, `TabularModel`, and the adapters and known problems in `models`.
+- Simulators: `VectorModel`, `JitModel`, `JaxModel`, `TabularModel`, and the adapters and known problems in `models`.
 - Backups: `HardMax`, `LogSumExp`, `OptimalTransport` and `Tsallis`.
 - `exact` solves tables, `curvature` has the constants of the theory, `references` approximates action values.
 """
@@ -28,6 +28,7 @@ from smoothplan.decide.unregularised import plan_unregularised
 from smoothplan.models import (
     Box,
     GenerativeModel,
+    JaxModel,
     JitModel,
     ModelError,
     Oracle,
@@ -53,7 +54,7 @@ __version__ = version("smoothplan")
 __all__ = [
     "UCT", "ActResult", "Agent", "BackupError", "BackupReport", "Box", "CheckpointError", "ClusterError", "Comparison",
     "CriticReference", "DebiasedCruiser", "Decision", "Episode", "FittedReference", "Forecast", "GenerativeModel",
-    "GridReference", "HardMax", "JitModel", "LogSumExp", "MDPGapE", "ModelError", "OTGapCruiser", "OTGapE",
+    "GridReference", "HardMax", "JaxModel", "JitModel", "LogSumExp", "MDPGapE", "ModelError", "OTGapCruiser", "OTGapE",
     "OptimalTransport", "Oracle", "PlanResult", "ReferenceCruiser", "SecondOrderSmoothCruiser", "SharedReference",
     "SimulatorError", "SmoothCruiser", "SparseSampling", "TabularModel", "TabularReference", "TooExpensiveError",
     "Transition", "Tsallis", "VectorModel", "act", "backups", "check_backup", "check_model", "compare", "curvature",

@@ -56,7 +56,7 @@ def test_names_and_options_are_those_of_the_classes() -> None:
     """None is forgotten."""
     planners = {thing for thing in vars(sp).values() if hasattr(thing, "start")}
     assert set(specs.PLANNERS.values()) == planners
-    others = {"discretise", "finite_horizon", "reproduce", "state_of"}
+    others = {"discretise", "finite_horizon", "from_gymnax", "reproduce", "state_of"}
     makers = {name for name in models.__all__ if inspect.isfunction(getattr(models, name))} - others
     assert {maker.__name__ for maker in specs.MODELS.values()} == makers
     assert specs.MODELS["river-swim"] is models.river_swim

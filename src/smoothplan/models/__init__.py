@@ -2,6 +2,7 @@
 
 from smoothplan.models.derived import discretise, finite_horizon
 from smoothplan.models.gymnasium import from_gymnasium, state_of
+from smoothplan.models.jax import JaxModel, from_gymnax
 from smoothplan.models.model import (
     Box,
     Call,
@@ -30,8 +31,8 @@ from smoothplan.models.zoo import (
 )
 
 __all__ = [
-    "Box", "Call", "Declarations", "GenerativeModel", "JitModel", "ModelError", "ModelReport", "Oracle",
+    "Box", "Call", "Declarations", "GenerativeModel", "JaxModel", "JitModel", "ModelError", "ModelReport", "Oracle",
     "SimulatorError", "TabularModel", "Transition", "VectorModel", "cart_pole", "chain", "discretise", "finite_horizon",
-    "from_gymnasium", "frozen_lake", "garnet", "inventory", "mountain_car", "reproduce", "river_swim", "sailing",
-    "state_of", "sysadmin", "two_room",
+    "from_gymnasium", "from_gymnax", "frozen_lake", "garnet", "inventory", "mountain_car", "reproduce", "river_swim",
+    "sailing", "state_of", "sysadmin", "two_room",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """Models made of other models: episodes that are cut off after some steps, and finitely many actions out of a box."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -209,7 +209,8 @@ def discretise(model: GenerativeModel, points: int | ArrayLike) -> tuple[Generat
     scaled = (chosen.reshape(len(chosen), -1) - box.low.reshape(-1)) / (box.high - box.low).reshape(-1)
     apart = np.sqrt(((scaled[:, None] - scaled[None]) ** 2).sum(axis=-1))
     step = _ChosenActions(model.step, arguments.frozen(chosen))
-    return replace(cast(Any, model), step=step, actions=names), apart / max(float(apart.max()), 1e-300)
+    declared: dict[str, Any] = {part.name: getattr(model, part.name, None) for part in fields(Declarations)}
+    return VectorModel(step, **declared | {"actions": names}), apart / max(float(apart.max()), 1e-300)
 
 
 @dataclass(frozen=True, eq=False)

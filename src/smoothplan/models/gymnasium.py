@@ -20,6 +20,7 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import frozen
 from smoothplan.models.copies import CannotCopyError, Copies, layers, library
 from smoothplan.models.derived import at_stage, finite_horizon
+from smoothplan.models.jax import JaxModel, from_functional
 from smoothplan.models.model import (
     Box,
     GenerativeModel,
@@ -60,9 +61,10 @@ def from_gymnasium(
     An environment with a transition table (`env.unwrapped.P`) becomes a `TabularModel` with the same state numbers.
     Another whose whole state is `env.unwrapped.state` becomes a `VectorModel` that assigns this attribute and steps.
     CartPole and MountainCar with their default parameters become compiled models of the same states, which differ from
-    the environment in the last digits only. MuJoCo's and Atari's environments save their state and take it back, and so
-    does any for which `snapshot` and `restore` are given. Any other is simulated by copies: a state is the content of
-    the environment, in bytes. `state_of` gives the state of a real environment for all of them.
+    the environment in the last digits only. A functional environment, such as "phys2d/CartPole-v1", becomes a
+    `JaxModel`. MuJoCo's and Atari's environments save their state and take it back, and so does any for which
+    `snapshot` and `restore` are given. Any other is simulated by copies: a state is the content of the environment, in
+    bytes. `state_of` gives the state of a real environment for all of them.
 
     Wrappers of observations do not matter. Those that translate actions or rewards go with an assignable state; with
     any other, or a table, the environment is copied as a whole. The environment passed is not changed. Time limits of
@@ -100,6 +102,9 @@ def from_gymnasium(
     translating: Any = (library().ActionWrapper, library().RewardWrapper)
     wrappers: list[Any] = [type(layer) for layer in layers(given)[:-1]]
     simple = all(any(issubclass(kind, base) and kind.step is base.step for base in translating) for kind in wrappers)
+    model: GenerativeModel | None = None
+    if len(wrappers) == 0 and hasattr(given.unwrapped, "func_env"):
+        model = from_functional(given, name, reward_range=reward_range, **declared)
     try:
         declared["actions"] = _actions(given.action_space)
         mask = _Masked(legal, declared["actions"]) if callable(legal) else _masked(given, legal, declared["actions"])
@@ -109,8 +114,7 @@ def from_gymnasium(
                 "it is a simulation by Box2D, whose contacts and impulses can be neither copied nor saved from Python. "
                 "If you can save and restore its state, give snapshot= and restore="
             )
-        model: GenerativeModel | None = None
-        if ways is None and simple:
+        if model is None and ways is None and simple:
             model = _without_copies(given, name, mask, legal, reward_range, **declared)
         if model is None:
             declared |= _rewards(given, reward_range)
@@ -147,6 +151,8 @@ def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]", ste
     bare: Any = environment.unwrapped
     if isinstance(model, TabularModel):
         return int(bare.s)
+    if isinstance(model, JaxModel):
+        return model.ravel(bare.state)
     store = store_of(model)
     found = np.array(bare.state) if store is None else store.state_of(environment)
     return found.astype(np.asarray(model.initial_state).dtype, copy=False)
