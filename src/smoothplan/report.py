@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from smoothplan.base.arguments import amount, shown
 from smoothplan.base.records import Record
 from smoothplan.decide.agent import ActResult
+from smoothplan.decide.boxes import COARSE
 from smoothplan.decide.compare import Comparison
 from smoothplan.decide.decide import Decision, signed
 from smoothplan.recursive.schedule import Forecast
@@ -167,16 +168,17 @@ def _(decision: Decision) -> str:
     if not math.isfinite(decision.gap):
         parts.append("nothing is proved" if parts else "how much better another action may be is not known")
     known = f"the best, {proved}" if decision.gap <= 0.0 else "; ".join(parts)
-    lines.append(f"action {decision.names[decision.action]}: {known}")
+    chosen = decision.place or 0
+    lines.append(f"action {decision.names[chosen]}: {known}")
     width = max(map(len, decision.names))
-    for action, name in enumerate(decision.names):
-        line = f"  {'→' if action == decision.action else ' '} {name:<{width}}  "
+    for action in _listed_actions(decision):
+        line = f"  {'→' if action == chosen else ' '} {decision.names[action]:<{width}}  "
         if math.isnan(decision.q[action]):
             lines.append(f"{line}–, not legal here")
             continue
         line += f"{decision.q[action]:.6g} ± {decision.q_errors[action]:.2g}"
         difference, error = decision.differences[action], decision.difference_errors[action]
-        if action != decision.action and math.isfinite(error):
+        if action != chosen and math.isfinite(error):
             line += f", {signed(difference)} ± {error:.2g}"
         if decision.q_intervals is not None:
             low, high = decision.q_intervals[action]
@@ -185,6 +187,18 @@ def _(decision: Decision) -> str:
     lines += [f"note: {text}" for text in decision.notes]
     made = f"{decision.calls:,} simulator calls, {decision.seconds:.2f} s"
     return "\n".join([*lines, f"how: {decision.method}", made])
+
+
+def _listed_actions(decision: Decision) -> list[int]:
+    """The actions that a summary lists: all; of numbers in a box the coarse ones, the one chosen and its neighbours."""
+    every, points, chosen = list(range(len(decision.names))), decision.actions, decision.place or 0
+    if points is None:
+        return every
+    if points.ndim > 1:  # the best ones, as many as fit on a screen
+        return [chosen, *sorted(set(every) - {chosen}, key=lambda action: -decision.q[action])[:12]]
+    every.sort(key=lambda action: float(points[action]))
+    place = every.index(chosen)
+    return [action for action in every if action < COARSE[1] or action in every[max(place - 1, 0) : place + 2]]
 
 
 @summary.register
@@ -367,7 +381,28 @@ def _(result: PlanResult) -> Any:
 
 @figure.register
 def _(decision: Decision) -> Any:
+    if decision.actions is not None and decision.actions.ndim == 1:
+        return _curve(decision, decision.actions)
     return bars([*_actions(decision, decision.q_errors.tolist(), "proved")], decision.delta)
+
+
+def _curve(decision: Decision, actions: Any) -> Any:
+    """The values of actions that are numbers; a band of two standard errors of the difference to the one chosen."""
+    chart, order, colour = _plotly().Figure(), actions.argsort(), COLOURS[0]
+    chosen = decision.place or 0
+    x, middle = actions[order].tolist(), decision.q[chosen] + decision.differences[order]
+    reach = 2.0 * decision.difference_errors[order]
+    reach[~(reach < math.inf)] = 0.0
+    band = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+    chart.add_scatter(x=x, y=(middle - reach).tolist(), showlegend=False, **band)
+    name = "± 2 standard errors of the difference"
+    chart.add_scatter(x=x, y=(middle + reach).tolist(), fill="tonexty", name=name, opacity=0.3, **band)
+    chart.add_scatter(x=x, y=middle.tolist(), mode="lines+markers", name="estimate", marker={"color": colour})
+    star = {"color": COLOURS[1], "symbol": "star", "size": 13}
+    chart.add_scatter(x=[float(actions[chosen])], y=[decision.q[chosen]], mode="markers", name="chosen", marker=star)
+    chart.update_xaxes(title="action")
+    chart.update_yaxes(title="value (discounted reward)")
+    return chart.update_layout(title="Values of the actions compared")
 
 
 def _actions(found: PlanResult | Decision, errors: Sequence[float | None], support: Support) -> Iterator[Row]:

@@ -21,10 +21,10 @@ from smoothplan.base.compiling import working_time
 from smoothplan.base.records import Record
 from smoothplan.base.stopping import Stopped, StopSignal, current
 from smoothplan.chains.reference import Reference, required_reference
-from smoothplan.decide.decide import Decision, DecisionRun, either_limit
+from smoothplan.decide.decide import Decision, DecisionRun, either_limit, with_coarse_actions
 from smoothplan.decide.policies import Budget, PolicySearch, Rule
 from smoothplan.models.gymnasium import Legal, Look, Player, from_gymnasium, notes
-from smoothplan.models.model import GenerativeModel, Oracle, States, required_model
+from smoothplan.models.model import GenerativeModel, Oracle, States
 from smoothplan.models.snapshots import Restore, Snapshot
 from smoothplan.run.plan import root_state, session
 from smoothplan.run.progress import Display
@@ -50,7 +50,7 @@ class Episode:
     calls: int  # simulator calls
     seconds: float
     states: States = field(repr=False)  # before each step, [T, ...]
-    actions: Ints = field(repr=False)  # [T]
+    actions: Ints | Floats = field(repr=False)  # [T]; [T, d] if they are vectors of a box
     rewards: Floats = field(repr=False)  # [T]
 
 
@@ -101,7 +101,7 @@ class Agent(AbstractContextManager["Agent"]):
         workers: Any = 1,
         stop_signal: StopSignal | None = None,
     ) -> None:
-        self.model = required_model(model)
+        self.model, self._planned = model, with_coarse_actions(model, reference, policy)
         usual = 4_000 if getattr(model.step, "one_at_a_time", False) else 20_000
         self._limit, self._seconds = either_limit(calls, seconds, usual=usual, least=0)
         self._first = None if self._limit is None else 25 * (self._limit or usual)
@@ -110,7 +110,7 @@ class Agent(AbstractContextManager["Agent"]):
         self._delta, self._seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)
         self._stop_signal = stop_signal or StopSignal()
         self._workers = Workers(workers, stop_signal=self._stop_signal)
-        self._policies = PolicySearch(model, self._seed, required_reference(reference), policy, self._delta)
+        self._policies = PolicySearch(self._planned, self._seed, required_reference(reference), policy, self._delta)
         self._policies.lasts = True
         self._raced, self._chunk = 0, 0  # simulator calls of races, and the next chunk of samples
         self.reference_calls, self.steps, self.deviations = 0, 0, 0
@@ -133,8 +133,8 @@ class Agent(AbstractContextManager["Agent"]):
         """Q̂; None until there is one."""
         return self._policies.reference if self._policies.made else None
 
-    def act(self, state: Any) -> int:
-        """An action at a state that is not terminal."""
+    def act(self, state: Any) -> Any:
+        """An action at a state that is not terminal: its number; or, of a box, a number or a vector [d]."""
         action = self.decide(state).action
         if action is None:
             raise ValueError(f"state {state!r} is terminal: there is nothing to decide")
@@ -148,8 +148,8 @@ class Agent(AbstractContextManager["Agent"]):
         if self.reference is None:
             self.prepare(state)
             begun = working_time()  # the first step has as much time as the others
-        root = Root(self.model, state, self._seed, self._limit, self._seconds, "auto", started, begun)
-        run = DecisionRun(root, None, self._delta, self._policies, self._chunk)
+        root = Root(self._planned, state, self._seed, self._limit, self._seconds, "auto", started, begun)
+        run = DecisionRun(root, None, self._delta, self._policies, self.model, self._chunk)
         if run.is_over:
             return run.decision("terminal")
         learning = 0.25  # the share of the budget for improving the reference
@@ -157,7 +157,7 @@ class Agent(AbstractContextManager["Agent"]):
         self._stop_signal.deadline = None if self._seconds is None else begun + self._seconds
         before = current.set(self._stop_signal)
         try:
-            if self._policies.learns_at_states and self.model.actions > 1 and self._limit != 0:
+            if self._policies.learns_at_states and self._planned.actions > 1 and self._limit != 0:
                 calls = None if self._limit is None else max(1, int(learning * self._limit))
                 self._policies.improve(state, calls=calls, until=until)
             run.compare(self._workers)
@@ -172,7 +172,7 @@ class Agent(AbstractContextManager["Agent"]):
                 self._chunk = run.race.next_chunk
         self.decision = run.decision("completed")
         self.steps += 1
-        self.deviations += run.race is not None and self.decision.action != run.race.best
+        self.deviations += run.race is not None and self.decision.place != run.race.best
         return self.decision
 
     def prepare(self, state: Any = None) -> None:
@@ -195,7 +195,7 @@ class Agent(AbstractContextManager["Agent"]):
         if self.reference is None:
             raise ValueError("the agent has learnt nothing yet: save it after a decision, or after prepare()")
         with Path(path).open("wb") as file:
-            declared = np.array([self.model.actions, self.model.discount])
+            declared = np.array([self._planned.actions, self.model.discount])
             memory: dict[str, Any] = self._policies.saved() | {"chunk": np.array([self._chunk, self._seed])}
             memory["declared"] = declared
             np.savez_compressed(file, **memory)
@@ -216,12 +216,13 @@ class Agent(AbstractContextManager["Agent"]):
             actions, discount = arrays["declared"].tolist()
         except (KeyError, ValueError, EOFError, BadZipFile) as error:
             raise ValueError(f"path must be a file that Agent.save has written, got {str(path)!r}: {error}") from error
-        if (actions, discount) != (model.actions, model.discount):
+        agent = cls(model, seed=seed, **options)
+        known = agent._planned.actions
+        if (actions, discount) != (known, model.discount):
             raise ValueError(
                 f"model must be the one that was saved, with {actions:.0f} actions and discount {discount}, got "
-                f"{model.actions} actions and discount {model.discount}"
+                f"{known} actions and discount {model.discount}"
             )
-        agent = cls(model, seed=seed, **options)
         agent._policies.restore(arrays)
         agent._chunk = chunk
         return agent
@@ -246,7 +247,7 @@ class Agent(AbstractContextManager["Agent"]):
         world = Simulated(self.model) if world is None else world
         started, before, deviated = time.perf_counter(), self.calls, self.deviations
         states: list[Any] = []
-        actions: list[int] = []
+        actions: list[Any] = []
         rewards: list[float] = []
         end: End = "max_steps"
         try:
@@ -275,7 +276,7 @@ class Agent(AbstractContextManager["Agent"]):
             calls=self.calls - before,
             seconds=time.perf_counter() - started,
             states=np.array(states),
-            actions=np.array(actions, dtype=np.int64),
+            actions=np.array(actions, dtype=np.int64) if self._planned is self.model else np.array(actions, np.float64),
             rewards=gains,
         )
 
@@ -291,7 +292,7 @@ class Simulated:
         """Starts an episode."""
         self.state, self._oracle = root_state(self._model, None), Oracle(self._model, seed, role="world")
 
-    def move(self, action: int) -> tuple[float, bool, bool]:
+    def move(self, action: Any) -> tuple[float, bool, bool]:
         """Takes an action; see `Player.move`."""
         states, rewards, terminals = self._oracle.sample(np.asarray(self.state)[None], np.array([action]))
         self.state = states[0]

@@ -15,7 +15,7 @@ import numpy as np
 from smoothplan.base import arguments
 from smoothplan.base.arguments import amount
 from smoothplan.base.records import Record, plain, renderer
-from smoothplan.models.model import GenerativeModel, SimulatorError, action_names
+from smoothplan.models.model import GenerativeModel, SimulatorError, action_names, required_model
 from smoothplan.models.tabular import TabularModel
 from smoothplan.run.checkpoint import described
 from smoothplan.run.plan import PlanResult, plan, root_state
@@ -131,6 +131,7 @@ def compare(
     >>> compare([sp.UCT(), sp.SmoothCruiser(sp.LogSumExp(1.0), 0.1)], model, 0, calls=[500, 1_000], seeds=2)
     Comparison(8 runs: 2 planners, 2 budgets)
     """
+    required_model(model)
     named, budgets = _named(planners), _wholes("calls", [calls] if np.isscalar(calls) else calls, least=1)
     drawn = _wholes("seeds", range(arguments.whole("seeds", seeds)) if np.isscalar(seeds) else seeds, least=0)
     limit = None if max_seconds is None else arguments.positive("max_seconds", max_seconds)

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -18,9 +18,12 @@ from smoothplan.base.records import Record
 from smoothplan.bounds.gape import OTGapE, SearchRun
 from smoothplan.chains.maker import spend
 from smoothplan.chains.reference import Reference, required_reference
+from smoothplan.decide.boxes import Refinement, coarse_points
 from smoothplan.decide.policies import Budget, PolicyReference, PolicySearch, Rule
 from smoothplan.decide.race import Difference, Race
+from smoothplan.models.derived import discretise
 from smoothplan.models.model import (
+    Box,
     GenerativeModel,
     action_names,
     declares_rewards,
@@ -55,7 +58,7 @@ class Decision(Record):
     are proved, if there are any.
     """
 
-    action: int | None  # to take; None at a terminal state
+    action: Any  # to take: a whole number; of a box a number, or a vector [d]; None at a terminal state
     q: Floats  # estimated values of each action, followed by the reference's policy, [K]; NaN for illegal actions
     q_errors: Floats  # their standard errors, [K]; infinite for fewer than two returns
     q_intervals: Floats | None  # [K, 2], if bounds are proved: all hold at once with probability 1 − δ
@@ -75,6 +78,7 @@ class Decision(Record):
     delta: float
     seed: int
     names: tuple[str, ...]  # of the actions, [K]
+    actions: Floats | None = None  # of a box: the actions compared, [K] or [K, d]; None if there are finitely many
     policy_action: int | None = None  # the action of the policy that was given; None without one
     reference: Any = None  # whose policy returns follow; None if there is none
     samples: Floats | None = field(default=None, repr=False)  # paired returns, [n, K]; NaN if an action has none
@@ -83,6 +87,16 @@ class Decision(Record):
         gap = f", gap={self.gap:.4g}" if math.isfinite(self.gap) else ""
         warned = f", {len(self.warnings)} warnings" if self.warnings else ""
         return f"Decision(action={self.action}{gap}, regret={self.regret:.4g}, calls={self.calls}{warned})"
+
+    @property
+    def place(self) -> int | None:
+        """The action's place among those compared; None at a terminal state."""
+        if self.action is None:
+            return None
+        if self.actions is None:
+            return int(self.action)
+        same = (self.actions == self.action).reshape(len(self.actions), -1).all(axis=1)
+        return int(np.argmax(same))
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, with the reference in words."""
@@ -139,13 +153,13 @@ def decide(
     (1, True)
     """
     started = time.perf_counter()
-    required_model(model)
+    planned = with_coarse_actions(model, reference, policy)
     required_reference(reference)
     calls, seconds = either_limit(calls, seconds, usual=100_000, least=1)
     wanted = None if epsilon is None else arguments.bounded("epsilon", epsilon)
     delta, seed = arguments.failure(delta), arguments.whole("seed", seed, least=0)
-    root = Root(model, root_state(model, state), seed, calls, seconds, "auto", started)
-    run = DecisionRun(root, wanted, delta, PolicySearch(model, seed, reference, policy, delta))
+    root = Root(planned, root_state(planned, state), seed, calls, seconds, "auto", started)
+    run = DecisionRun(root, wanted, delta, PolicySearch(planned, seed, reference, policy, delta), model)
     if run.is_over:
         return run.decision("terminal")
     display = Display(progress, title="deciding", max_calls=calls, max_seconds=seconds)
@@ -161,6 +175,22 @@ def decide(
         display.update(run.calls, run.interval)
         display.end(status)
     return run.decision(status)
+
+
+def with_coarse_actions(
+    model: GenerativeModel, reference: Reference | None = None, policy: Rule | None = None
+) -> GenerativeModel:
+    """The model that policies are learnt on: if actions are a box, with a coarse set of them."""
+    box: Any = required_model(model, boxes=True).actions
+    if not isinstance(box, Box):
+        return model
+    for name, given in (("reference", reference), ("policy", policy)):
+        if given is not None:
+            raise ValueError(
+                f"{name} must be None if actions are a box, from which a coarse set is chosen here: use it with one of "
+                f"your own, model, cost = sp.models.discretise(model, points), got {given!r}"
+            )
+    return discretise(model, coarse_points(box))[0]
 
 
 def either_limit(
@@ -195,17 +225,25 @@ class DecisionRun:
         epsilon: the gap that is asked for; None for the usual one, which may be more than actions are apart.
         delta: as for `decide`.
         policies: finds the policy that returns follow.
+        model: the simulator as it was given; that of the root has a coarse set of its actions if they are a box.
         first_chunk: of the race.
     """
 
     def __init__(
-        self, root: Root, epsilon: float | None, delta: float, policies: PolicySearch, first_chunk: int = 0
+        self,
+        root: Root,
+        epsilon: float | None,
+        delta: float,
+        policies: PolicySearch,
+        model: GenerativeModel,
+        first_chunk: int = 0,
     ) -> None:
+        self._model, self._proves = model, declares_rewards(model) and model is root.model
         self.root, self._delta, self._first_chunk, self._asked = root, delta, first_chunk, epsilon is not None
-        self._epsilon = usual_epsilon(root.model) if epsilon is None else epsilon
+        self._epsilon = (usual_epsilon(root.model) if self._proves else math.nan) if epsilon is None else epsilon
         self._policies, self._before = policies, policies.calls
         self._search: SearchRun | None = None
-        self.race: Race | None = None
+        self.race: Race | Refinement | None = None
 
     @property
     def calls(self) -> int:
@@ -230,7 +268,20 @@ class DecisionRun:
     def _legal(self) -> Ints:
         """The actions that the state has."""
         mask = None if self.is_over else legal_actions(self.root.model, np.asarray(self.root.state)[None])
-        return np.arange(self.root.model.actions) if mask is None else np.flatnonzero(mask[0])
+        return np.arange(len(self._names)) if mask is None else np.flatnonzero(mask[0])
+
+    @property
+    def _points(self) -> Floats | None:
+        """The actions compared, if they are in a box."""
+        if isinstance(self.race, Refinement):
+            return self.race.points
+        return None if self._model is self.root.model else coarse_points(cast(Box, self._model.actions))
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The names of the actions compared."""
+        points = self._points
+        return action_names(self.root.model if points is None else discretise(self._model, points)[0])
 
     def prepare(self, workers: Workers, display: Display) -> None:
         """Finds a policy by its part of the budget, unless one was given, and a proof on the way, if it can.
@@ -262,9 +313,8 @@ class DecisionRun:
             return self._proved
 
         with display.polling(lambda: self.calls):
-            proves = prove if declares_rewards(root.model) else None
-            self._policies.make(root.state, self.budget(PREPARATION_SHARE), proves)
-            if self._policies.knows and not self._proved:
+            self._policies.make(root.state, self.budget(PREPARATION_SHARE), prove if self._proves else None)
+            if self._policies.knows and not self._proved and self._points is None:
                 self._policies.improve(root.state, **self.budget(TABLE_SHARE).upto(1.0, self.calls))
 
     def budget(self, share: float) -> Budget:
@@ -287,7 +337,10 @@ class DecisionRun:
         if self._policies.reference is None:
             return
         kept = self._delta if self._policies.keeps else None
-        self.race = Race(root, self._policies.reference, kept, self._first_chunk)
+        if self._model is root.model:
+            self.race = Race(root, self._policies.reference, kept, self._first_chunk)
+        else:
+            self.race = Refinement(root, self._model, self._policies.reference, kept, self._first_chunk)
         if root.max_calls is None:
             assert root.max_seconds is not None
             self.race.run_for(root.begun + root.max_seconds, workers)
@@ -310,12 +363,12 @@ class DecisionRun:
 
     def decision(self, status: Status) -> Decision:
         """The decision by everything found so far."""
-        root, model, race, terminal = self.root, self.root.model, self.race, status == "terminal"
-        legal, returns = self._legal, np.zeros(model.actions, np.int64)
-        q, errors = np.full((2, model.actions), np.nan)
+        root, race, terminal, names, points = self.root, self.race, status == "terminal", self._names, self._points
+        legal, count = self._legal, len(names)
+        returns, (q, errors) = np.zeros(count, np.int64), np.full((2, count), np.nan)
         q[legal], errors[legal] = 0.0, 0.0 if terminal else np.inf
         nothing = Difference(math.nan, math.nan, 0)
-        apart = [Difference(0.0, math.inf, 0) if each in legal else nothing for each in range(model.actions)]
+        apart = [Difference(0.0, math.inf, 0) if each in legal else nothing for each in range(count)]
         action, gap, regret = int(legal[0]), (0.0 if terminal else math.inf), (0.0 if terminal else math.inf)
         if race is not None:
             q, errors, returns = race.estimates()
@@ -327,7 +380,7 @@ class DecisionRun:
         soon = apart
         if race is not None:
             apart, soon = (
-                [race.difference(other, action, early) if other in legal else nothing for other in range(model.actions)]
+                [race.difference(other, action, early) if other in legal else nothing for other in range(count)]
                 for early in (False, True)
             )
             level = 1.0 - self._delta / max(len(rivals), 1)  # for all rivals together
@@ -346,7 +399,7 @@ class DecisionRun:
         if not terminal and not (certified and self._settled):
             warnings = tuple(self._warnings(action, rivals, (q, returns), (apart, soon), status))
         return Decision(
-            action=None if terminal else action,
+            action=None if terminal else action if points is None else points[action],
             q=q,
             q_errors=errors,
             q_intervals=None if found is None else self._intervals(found),
@@ -365,7 +418,8 @@ class DecisionRun:
             epsilon=self._epsilon,
             delta=self._delta,
             seed=root.seed,
-            names=action_names(model),
+            names=names,
+            actions=points,
             policy_action=self._policies.rule_action(root.state),
             reference=self._policies.reference,
             samples=None if race is None else race.samples,
@@ -404,6 +458,8 @@ class DecisionRun:
             kind = type(reference).__name__ if not isinstance(reference, PolicyReference) else repr(reference)
             ends = horizon_of(self.root.model) is not None and self.race.cut_weight == 0.0
             cut = "" if late >= full or ends else ", and the reference's value beyond"
+            if isinstance(self.race, Refinement):
+                parts.append(f"{len(self.race.points)} actions of the box were compared, in {self.race.rounds} rounds")
             parts.append(f"returns of {late} steps that follow the best actions of a {kind}{cut}")
         return "; ".join(parts) or "nothing was tried"
 
@@ -417,7 +473,7 @@ class DecisionRun:
     ) -> Iterator[str]:
         """What a reader of an action that is not proved must know, the worst first: if he would act on it."""
         means, counts = estimates
-        race, names, most = self.race, action_names(self.root.model), self.root.max_calls
+        race, names, most = self.race, self._names, self.root.max_calls
         limit = "the calls that the time allows" if most is None else "1 call" if most == 1 else f"{most:,} calls"
         if status == "interrupted":
             limit = f"the {self.calls:,} calls before the end"
@@ -460,7 +516,7 @@ class DecisionRun:
 
     def _notes(self, action: int, estimates: tuple[Floats, Floats], apart: Sequence[Difference]) -> Iterator[str]:
         """Sentences about the estimates that change no decision."""
-        race, names, (means, errors) = self.race, action_names(self.root.model), estimates
+        race, names, (means, errors) = self.race, self._names, estimates
         if not declares_rewards(self.root.model):
             yield "the model declares no range of rewards, without which nothing can be proved"
         usual = self._policies.rule_action(self.root.state)

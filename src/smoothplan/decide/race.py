@@ -97,6 +97,8 @@ class Race:
         delta: the probability that the reference's best action is left for one that is no better, at most; None if it
             is left for any action that leads by a standard error, because the reference is no better than the race.
         first_chunk: the number of the first chunk of samples.
+        among: the actions that take part, of which the first stands for the reference's best; by default the legal
+            ones.
 
     Attributes:
         claim: the value of the state by the reference.
@@ -107,11 +109,20 @@ class Race:
         next_chunk: the number of the next chunk of samples.
     """
 
-    def __init__(self, root: Root, reference: Reference, delta: float | None = 0.1, first_chunk: int = 0) -> None:
+    def __init__(
+        self,
+        root: Root,
+        reference: Reference,
+        delta: float | None = 0.1,
+        first_chunk: int = 0,
+        among: Ints | None = None,
+    ) -> None:
         self._root, self._delta, model = root, delta, root.model
         self._claims = values_of(reference.q, np.asarray(root.state)[None], model)[0]
         self.legal = np.flatnonzero(self._claims > -np.inf)
         self.claim, self.best = float(self._claims.max()), int(self._claims.argmax())
+        if among is not None:
+            self.legal, self.best = among, int(among[0])
         low, high = curvature.value_interval(model, HardMax())
         self._exact, chains = is_deterministic(model), None
         if self._exact and isinstance(reference, GridReference) and compiles(model) and declares_rewards(model):
@@ -137,6 +148,10 @@ class Race:
         # returns end early), [n, K] each; NaN if an action has no such return.
         self._early, self._late, self._early_weights, self._late_weights, self._tails = (nothing,) * 5
         self._longest = np.zeros(model.actions, dtype=np.int64)  # steps of the longest return
+
+    def continues(self, before: "Race") -> None:
+        """Takes on the lengths of returns of a race between other actions."""
+        self.horizons, self._ready = before.horizons, before._ready
 
     def run(self, calls: int, workers: Workers) -> None:
         """Races in rounds, with at most that many calls, until one action is left.
@@ -398,6 +413,23 @@ class Race:
             tail = max(tail, 0.5 * abs(float((parts[:, one] - parts[:, other]).mean())))
         return Difference(float(both.mean()), math.hypot(noise, missed, tail), count)
 
+    def shrunk(self, left: Ints) -> tuple[Floats, float, Floats, Floats]:
+        """Early estimates of some actions, less their mean, with a part of their correction by late ones, see `choice`.
+
+        Then the part, the early rows, and the corrections, as far as all of these actions have returns.
+        """
+        early, late = self._early[:, left], self._late[:, left]
+        corrections = _centred(late - early)
+        corrections = corrections[~np.isnan(corrections).any(axis=1)]
+        early = early[~np.isnan(early).any(axis=1)]
+        estimates, part = _centred(early).mean(axis=0), 0.0
+        if len(corrections) >= self.enough:
+            mean = corrections.mean(axis=0)
+            noise, square = float(self.variances(corrections).sum()), float(mean @ mean)
+            part = max(0.0, 1.0 - 3.0 * noise / square) if square > 0.0 else 0.0
+            estimates = estimates + part * mean
+        return estimates, part, early, corrections
+
     def choice(self) -> int:
         """The best active action by early estimates and a part of the correction by late ones.
 
@@ -418,22 +450,13 @@ class Race:
                 needed = NormalDist().inv_cdf(1.0 - self._delta / max(len(found) - 1, 1))
             return ahead if found[first].mean > needed * found[first].error else self.best
         left = self.active[[found.mean <= CLEAR * found.error + self._rounding for found in self._behind()]]
-        early, late = self._early[:, left], self._late[:, left]
-        corrections = _centred(late - early)
-        corrections = corrections[~np.isnan(corrections).any(axis=1)]
-        early = early[~np.isnan(early).any(axis=1)]
-        estimates, part = _centred(early).mean(axis=0), 0.0
-        if len(corrections) >= self.enough:
-            mean = corrections.mean(axis=0)
-            noise, square = float(self._variances(corrections).sum()), float(mean @ mean)
-            part = max(0.0, 1.0 - 3.0 * noise / square) if square > 0.0 else 0.0
-            estimates = estimates + part * mean
+        estimates, part, early, corrections = self.shrunk(left)
         ahead = int(estimates.argmax())
         if self.best not in left:
             return int(left[ahead])
         stays = int(np.flatnonzero(left == self.best)[0])
         apart = [rows[:, [ahead]] - rows[:, [stays]] for rows in (early, corrections)]
-        error = math.sqrt(float(self._variances(apart[0])[0] + part**2 * self._variances(apart[1])[0]))
+        error = math.sqrt(float(self.variances(apart[0])[0] + part**2 * self.variances(apart[1])[0]))
         fewest = len(early) if part == 0.0 else min(len(early), len(corrections))
         needed = 0.0 if self._exact else error
         if self._delta is not None and not self._exact:
@@ -441,7 +464,7 @@ class Race:
         leads = estimates[ahead] - estimates[stays] > needed + self._rounding
         return int(left[ahead]) if leads else self.best
 
-    def _variances(self, rows: Floats) -> Floats:
+    def variances(self, rows: Floats) -> Floats:
         """The variances of the means of rows [n, A], [A]; 0 if nothing is random or there are fewer than two rows."""
         if self._exact or len(rows) < 2:
             return np.zeros(rows.shape[1])
