@@ -171,7 +171,7 @@ class Declarations:
     """The declarations of a user's simulator.
 
     Args:
-        actions: K, the number of actions; or their names; or a `Box` of numbers or vectors.
+        actions: K, the number of actions; or their names; or a `Box` of numbers or vectors, ours or Gymnasium's.
         discount: γ in [0, 1); with a horizon 1 is allowed, too.
         horizon: an episode ends after at most that many steps from any state. `finite_horizon` makes such a model of
             one whose episodes do not end.
@@ -224,7 +224,11 @@ class Declarations:
 
 
 def named_actions(actions: Any, names: Sequence[str] | None = None) -> tuple[Any, tuple[str, ...] | None]:
-    """The number of actions, or their box, and their names, if they have any."""
+    """The number of actions, or their box, and their names, if they have any. A box may be one of Gymnasium's."""
+    if type(actions).__name__ == "Box" and not isinstance(actions, Box):
+        if actions.low.dtype.kind != "f":
+            raise ValueError(f"actions must be a Box of real numbers, or a number of actions, got {actions!r}")
+        actions = Box(actions.low, actions.high)
     if isinstance(actions, Box):
         if names is not None:
             raise ValueError(f"action_names must not be given for {actions!r}, got {names!r}")
