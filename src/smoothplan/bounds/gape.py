@@ -51,7 +51,7 @@ class OTGapE:
             some trajectories in between, and samples many pairs in rounds if states recur; "trajectories" samples
             along the way only, as printed.
         walk: "soft" by ∇F(U), "greedy" by argmax U, or ζ in [0, 1]: soft with probability ζ.
-        horizon: None for the value of the model, whose own horizon, if it has one, counts; or a number of stages, which
+        horizon: None for the value of the model, within the model's own horizon if it has one; or H, for H stages that
             are told apart as printed.
         tail: the values after the last stage: "honest", anything that the discounted value may be, or "zero", as
             printed: that is the problem of `finite_horizon(model, horizon)`.
@@ -104,6 +104,7 @@ class OTGapE:
             explorer: owns the graph to go on with, such as that of a `SharedReference` of the same model, backup and δ.
                 Its rules take the place of the planner's own.
         """
+        curvature.require_rewards(root.model, "a search by bounds")
         model, state, horizon, tail, discount = root.model, root.state, self.horizon, self.tail, root.model.discount
         stationary = getattr(model, "stationary", None)
         if stationary is not None and (explorer is None or explorer.oracle.model is stationary):

@@ -30,7 +30,7 @@ def finite_horizon(
     discount: float | None = None,
     value_range: tuple[float, float] | None = None,
 ) -> GenerativeModel:
-    """The model whose episodes are cut off after so many steps. The steps left are part of its state.
+    """A model whose episodes are cut off after a number of steps. The steps left are part of its state.
 
     States of a table are numbered by stages: state s with h steps left is number (steps − h)·S + s, terminal if h = 0.
     States of other simulators, numbers or vectors [d], get the steps left as a last entry, [d + 1]. Searches by bounds
@@ -38,9 +38,9 @@ def finite_horizon(
 
     Args:
         model: a simulator.
-        steps: the most steps of an episode; it starts with all of them left.
+        steps: the most steps of an episode; the initial state has all of them left.
         discount: γ of the new model, at most 1; by default that of the model.
-        value_range: bounds of the values of the new model, see `Declarations`.
+        value_range: bounds of the values of the new model, see `Declarations`; by default none beyond its rewards.
 
     >>> from smoothplan.models import chain
     >>> season = finite_horizon(chain(states=5), steps=10, discount=1.0)
@@ -193,7 +193,7 @@ def discretise(model: GenerativeModel, points: int | ArrayLike) -> tuple[Generat
 
     Args:
         model: a simulator whose actions are a `Box`.
-        points: of each side, evenly spaced, its ends included; or the actions themselves, [K] or [K, d].
+        points: how many along each side, evenly spaced, ends included; or the actions themselves, [K] or [K, d].
 
     >>> from smoothplan import Box, VectorModel
     >>> heating = VectorModel(lambda s, a, rng: (s + a, -(s**2)), actions=Box(-1.0, 1.0), discount=0.9)

@@ -171,11 +171,13 @@ class Declarations:
     """The declarations of a user's simulator.
 
     Args:
-        actions: K, the number of actions; or their names; or a `Box` of numbers or vectors, ours or Gymnasium's.
+        actions: K, the number of actions; or their names, which outputs then use; or a `Box` of numbers or vectors, ours
+            or Gymnasium's.
         discount: γ in [0, 1); with a horizon 1 is allowed, too.
-        horizon: an episode ends after at most that many steps from any state. `finite_horizon` makes such a model of
-            one whose episodes do not end.
-        reward_range: smallest and largest reward. Without it nothing can be proved, and `decide` estimates.
+        horizon: an episode ends after at most that many steps from any state, a promise that a run checks. If states do
+            not know the time, `finite_horizon` cuts episodes off.
+        reward_range: smallest and largest reward. Without it nothing can be proved: `decide` and `Agent` estimate, and
+            planners ask for it.
         reward_kind: "deterministic" given (s, a), "bernoulli" (0 or 1), "transition" (fixed by (s, a), the next state
             and whether the episode ends there), or "bounded" (only the range is known).
         value_range: bounds of the unregularised optimal value, the largest expected discounted return, of every state
@@ -185,10 +187,10 @@ class Declarations:
             that sometimes ends the episode and sometimes does not counts twice.
         terminates: whether any state may be terminal. True is always sound; False makes value intervals narrower.
         initial_state: the state in which an episode starts; `check_model` and the command line begin there, too.
-        legal: which actions a state has, a function of states [n, ...] to booleans [n, K]; by default all. It is asked
-            about states that are not terminal, each of which has a legal action.
-        action_names: another way to name the actions, beside their number.
-        stationary: the model without a horizon of which `finite_horizon` made this one.
+        legal: which actions a state has, a function of states [n, ...] to booleans [n, K]; by default all. Every state
+            that is not terminal must have one; others are not asked about.
+        action_names: the names of the actions, if `actions` is their number.
+        stationary: the model that `finite_horizon` cut off; set by it.
     """
 
     actions: Any
