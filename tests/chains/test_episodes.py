@@ -93,6 +93,10 @@ def test_a_simulator_that_outlives_its_horizon_is_refused() -> None:
         with pytest.raises(sp.ModelError, match=r"horizon=7 is exceeded: an episode has not ended after 7 steps"):
             sp.plan(planner, model, max_calls=10_000)
         assert Problem.of(model, planner.backup).values[1] == pytest.approx(7.0 * (1.0 + 0.3 * np.log(2.0)))
+        reference = sp.SharedReference(model, planner.backup)
+        reference.improve(5_000)
+        with pytest.raises(sp.ModelError, match=r"horizon=7 is exceeded: an episode has not ended after 7 steps"):
+            reference.error_range(np.zeros((1, 1)))
 
 
 @pytest.mark.parametrize("kind", ["table", "simulator"])
@@ -112,7 +116,7 @@ def test_a_table_of_a_season_pools_its_samples(kind: str) -> None:
     assert np.abs(found[legal] - truth[:42][legal]).max() < 0.15
     apart = reference.error_range(asked)
     for state in range(42):
-        errors = (found[state] - truth[state])[legal[state]]
+        errors = found[state, legal[state]] - truth[state, legal[state]]
         assert np.ptp(errors) <= apart[state] + 1e-9
     copied = sp.SharedReference(model, sp.HardMax(), seed=1)
     copied.restore(reference.saved())

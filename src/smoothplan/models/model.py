@@ -158,6 +158,7 @@ def required_model(model: GenerativeModel, boxes: bool = False) -> GenerativeMod
         raise TypeError(f"model must be a simulator, got the function {name}: wrap a step, VectorModel({name}, ...)")
     if missing:
         raise TypeError(f"model must have {', '.join(declared)}, and {arguments.shown(given)} has no {missing}")
+    episodes(given.discount, horizon_of(given), given.terminates)
     if isinstance(given.actions, Box) and not boxes:
         raise ValueError(
             f"model must have finitely many actions here, got {given.actions!r}: plan on one of "
