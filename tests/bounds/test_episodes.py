@@ -139,12 +139,83 @@ def ring(states: Ints, actions: Ints, rng: np.random.Generator) -> tuple[Ints, F
     return (states + actions + rng.integers(0, 2, len(states))) % 5, np.zeros(len(states))
 
 
-@pytest.mark.parametrize("sampling", ["focused", "trajectories"])
+SEARCHES: dict[str, Any] = {
+    "focused": sp.OTGapE(sp.HardMax(), 0.0),
+    "trajectories": sp.OTGapE(sp.HardMax(), 0.0, sampling="trajectories"),
+    "no rounds": sp.OTGapE(sp.Tsallis(0.3), 0.0),
+    "stages": sp.OTGapE(sp.HardMax(), 0.0, horizon=3),
+    "a tree": sp.UCT(),
+    "an open loop": sp.UCT(loop="open", rollout="none"),
+}
+
+
+@pytest.mark.parametrize("planner", SEARCHES.values(), ids=SEARCHES)
 @pytest.mark.parametrize("discount", [0.9, 1.0])
-def test_an_episode_beyond_the_horizon_is_an_error(sampling: Any, discount: float) -> None:
+def test_an_episode_beyond_the_horizon_is_an_error(planner: Any, discount: float) -> None:
     model = sp.VectorModel(ring, actions=2, discount=discount, horizon=6, reward_range=(0, 1), initial_state=0)
     with pytest.raises(sp.ModelError, match=r"horizon=6 is exceeded: an episode has not ended after 6 steps, at state"):
-        sp.plan(sp.OTGapE(sp.HardMax(), 0.0, sampling=sampling), model, max_calls=10_000)
+        sp.plan(planner, model, max_calls=10_000)
+
+
+def layered(seed: int) -> sp.TabularModel:
+    """Episodes of exactly five steps, through layers of two states."""
+    rng, count = np.random.default_rng(seed), 11
+    successors = np.stack([np.minimum(2 * (s // 2 + 1) + rng.integers(2, size=(2, 2)), 10) for s in range(count)])
+    chances = rng.choice([0.0, 0.5, 1.0], size=(count, 2))
+    probabilities = np.stack([chances, 1.0 - chances], axis=2)
+    terminal = np.arange(count) == 10
+    return sp.TabularModel(
+        probabilities, successors, rng.random((count, 2)), discount=1.0, horizon=5, terminal=terminal
+    )
+
+
+def test_an_episode_of_the_full_length_is_no_error() -> None:
+    """Walks to the end of an episode that find nothing to sample, too."""
+    for seed in range(20):
+        for backup in (sp.HardMax(), sp.Tsallis(0.3)):
+            assert sp.plan(sp.OTGapE(backup, 0.0), layered(seed), max_calls=3_000, seed=seed).calls <= 3_000
+
+
+def test_stages_are_told_apart_if_the_backup_does() -> None:
+    """The weights of its prior jump from one action to another after the first step."""
+    model, backup_of = season(), sp.OptimalTransport
+    last = np.arange(model.states) >= 7
+    prior = np.where(last[:, None], [0.02, 0.02, 0.96], [0.96, 0.02, 0.02])
+    table = backup_of(cost=1.0 - np.eye(3), tau=2.0, lam=0.2, prior=prior)
+    steps = backup_of(
+        cost=table.cost, tau=2.0, lam=0.2, prior=lambda states: prior[(STEPS - states[:, 1]) * 7 + states[:, 0]]
+    )
+    simulator = finite_horizon(vectorised(masked_garnet()), STEPS, discount=1.0)
+    solution = exact.solve(model, table)
+    for planner, given, start in ((table, model, 0), (steps, simulator, np.array([0, STEPS]))):
+        result = sp.plan(sp.OTGapE(planner, 0.0, 1e-4), given, start, max_calls=20_000, seed=1)
+        assert result.interval[0] <= solution.values[0] <= result.interval[1]
+        assert result.interval[1] - result.interval[0] < 1.0
+        reference = sp.SharedReference(given, planner, seed=1)
+        reference.improve(20_000)
+        q, legal = reference.q(np.asarray(start)[None])[0], solution.q[0] > -np.inf
+        assert q[legal] == pytest.approx(solution.q[0, legal], abs=0.3)
+    whole = sp.OTGapE(sp.Tsallis(0.3), 0.0)  # all stages have the same backup
+    assert not started(whole, model).explorer.rules.endless
+    assert started(sp.OTGapE(table, 0.0), model).explorer.rules.endless
+    keyed = sp.OTGapE(sp.HardMax(), 0.0, key=lambda state: tuple(state.tolist()))
+    assert started(keyed, simulator, state=np.array([0, STEPS])).explorer.rules.endless
+
+
+def test_discounts_of_single_steps_mean_the_same_at_all_stages() -> None:
+    """Episodes survive a step with probability d/γ, whatever the season's own discount is."""
+
+    def step(states: Ints, actions: Ints, rng: np.random.Generator) -> Any:
+        return states, np.ones(len(states)), np.zeros(len(states), dtype=np.bool_), np.full(len(states), 0.45)
+
+    base = sp.VectorModel(step, actions=2, discount=0.9, reward_range=(1, 1), initial_state=0)
+    for discount in (1.0, 0.5):
+        model, truth = finite_horizon(base, 5, discount=discount), sum((0.5 * discount) ** t for t in range(5))
+        found = sp.Oracle(model, seed=1).sample(np.tile([0, 5], (20_000, 1)), np.zeros(20_000, dtype=np.int64))
+        assert found.terminals.mean() == pytest.approx(0.5, abs=0.016)  # 4.5 standard errors
+        for key in (None, lambda state: tuple(state.tolist())):  # with samples of all stages together, and apart
+            result = sp.plan(sp.OTGapE(sp.HardMax(), 0.0, 1e-4, key=key), model, max_calls=20_000, seed=1)
+            assert result.interval[0] <= truth <= result.interval[1] < truth + 0.4
 
 
 def test_a_root_has_steps_left() -> None:

@@ -93,6 +93,10 @@ def test_a_simulator_that_outlives_its_horizon_is_refused() -> None:
         with pytest.raises(sp.ModelError, match=r"horizon=7 is exceeded: an episode has not ended after 7 steps"):
             sp.plan(planner, model, max_calls=10_000)
         assert Problem.of(model, planner.backup).values[1] == pytest.approx(7.0 * (1.0 + 0.3 * np.log(2.0)))
+        reference = sp.SharedReference(model, planner.backup)
+        reference.improve(5_000)
+        with pytest.raises(sp.ModelError, match=r"horizon=7 is exceeded: an episode has not ended after 7 steps"):
+            reference.error_range(np.zeros((1, 1)))
 
 
 @pytest.mark.parametrize("kind", ["table", "simulator"])

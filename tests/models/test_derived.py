@@ -3,7 +3,8 @@
 import pickle
 import re
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -181,6 +182,37 @@ def test_a_discount_of_a_step_is_a_chance_to_go_on(discounts: list[float], kept:
     assert (~found.terminals).mean() == pytest.approx(kept, abs=0.016 if 0 < kept < 1 else 0)
 
 
+def test_a_season_of_rewards_that_tell_whether_the_episode_ends() -> None:
+    """At the last stage they depend on more than the next state."""
+    outcomes = [[[(0.5, 0, 1.0, False), (0.5, 0, 0.0, True)]]]
+    model = sp.TabularModel.from_outcomes(outcomes, discount=0.9, reward_kind="transition")
+    season: Any = finite_horizon(model, 3, discount=1.0)
+    assert (model.reward_kind, season.reward_kind) == ("transition", "bounded")
+    assert exact.solve(season, sp.HardMax()).values[0] == pytest.approx(0.5 * 1.75)
+
+
+@dataclass
+class Endless:
+    """A simulator of one's own."""
+
+    horizon: int | None = None
+    terminates: bool = True
+    actions = 2
+    discount = 1.0
+    reward_range = (0.0, 1.0)
+    reward_kind = "bounded"
+    max_successors = None
+    initial_state = 0
+
+    def step(self, states: Any, actions: Any, rng: np.random.Generator) -> Any:
+        return states + 1, np.ones(len(states)), states >= 2
+
+
+def test_a_class_of_ones_own_declares_a_horizon_too() -> None:
+    model: Any = Endless(3)
+    assert sp.plan(sp.MDPGapE(epsilon=0.1), model).value == pytest.approx(3.0, abs=0.1)
+
+
 def test_actions_out_of_a_box() -> None:
     declared: dict[str, Any] = {"discount": 0.9, "reward_range": (-9, 9)}
     heating = sp.VectorModel(lambda s, a, rng: (s + a, -np.abs(a)), actions=sp.Box(-2.0, 2.0), **declared)
@@ -216,6 +248,8 @@ def sampled(**changes: Any) -> Callable[[], Any]:
     [
         (declared(discount=1.0), "discount must be below 1 unless episodes end after a known number of steps, got 1.0"),
         (declared(horizon=0), "horizon must be at least 1, got 0"),
+        (lambda: sp.plan(sp.UCT(), cast(Any, Endless()), max_calls=9), "discount must be below 1 unless episodes end"),
+        (lambda: sp.plan(sp.UCT(), cast(Any, Endless(3, False)), max_calls=9), "terminates must be True with"),
         (declared(horizon=3, terminates=False), "terminates must be True with horizon=3: episodes end by then, got F"),
         (declared(actions=["a", "a"]), "the names of actions must differ, got ('a', 'a')"),
         (declared(action_names=["a"]), "action_names must have 2 entries, got 1"),

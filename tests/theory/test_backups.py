@@ -1,5 +1,6 @@
 """The backups against their definitions, finite differences and enumeration, and their laws over wild ranges."""
 
+import itertools
 import math
 import pickle
 from collections.abc import Callable
@@ -15,18 +16,23 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 
 from smoothplan.base.arguments import Floats
+from smoothplan.models import TabularModel, VectorModel, garnet
 from smoothplan.theory.backups import (
     Backup,
     HardMax,
     LogSumExp,
     OptimalTransport,
+    SoftmaxMixture,
     Tsallis,
+    at_zero_range,
     depends_on_state,
     discrete_cost,
     is_mixture,
     line_cost,
+    restricted,
     ring_cost,
 )
+from smoothplan.theory.curvature import Problem
 from smoothplan.theory.softmaxes import CUMULANTS
 from tests.naive import Mixture
 
@@ -465,3 +471,38 @@ def test_bad_action_values_and_policies_are_named(backup: Backup) -> None:
         backup.regulariser([0.5, 0.5, 0.5])
     with pytest.raises(ValueError, match=r"policy must not be negative, got -1.0 at index \(0,\)"):
         backup.regulariser([-1.0, 1.0, 1.0])
+
+
+# Legal actions
+
+
+class FromPrior(SoftmaxMixture):
+    """A mixture of one's own: the entropy relative to a prior."""
+
+    temperature = 0.5
+    actions = 3
+
+    def shifts(self, actions: int) -> Floats:
+        return -0.5 * np.log([[0.7], [0.2], [0.1]])
+
+
+MANY: list[Any] = [HardMax(), LogSumExp(0.5), Tsallis(0.5), FromPrior(), random_transport(1, 3)]
+
+
+@pytest.mark.parametrize("backup", MANY, ids=lambda backup: type(backup).__name__)
+@pytest.mark.parametrize("simulator", [False, True])
+def test_the_values_at_zero_of_all_sets_of_actions_are_in_their_range(backup: Any, simulator: bool) -> None:
+    """Those of a table's states to rounding; those of a function, of any set, are attained but for transport."""
+    sets = np.array([row for row in itertools.product([False, True], repeat=3) if any(row)])
+    model: Any = garnet(states=7, actions=3, branching=2, discount=0.5, seed=1)
+    model = TabularModel(model.probabilities, model.successors, model.rewards, discount=0.5, legal=sets)
+    q, states = np.where(sets, np.random.default_rng(1).normal(size=(7, 3)), -np.inf), np.arange(7)
+    values = restricted(backup, model).value(np.where(sets, 0.0, -np.inf), states)
+    gaps = restricted(backup, model).value(q, states) - q.max(axis=1)
+    if simulator:
+        model = VectorModel(model.step, actions=3, discount=0.5, reward_range=(0, 1), legal=lambda states: sets[states])
+    low, high = at_zero_range(backup, model)
+    assert low - 1e-12 <= values.min() <= values.max() <= high + 1e-12
+    if not (simulator and isinstance(backup, OptimalTransport)):
+        assert (low, high) == pytest.approx((values.min(), values.max()), abs=1e-9)
+    assert Problem.of(model, backup).above_max - 1e-12 <= gaps.min() <= gaps.max() <= high + 1e-12

@@ -53,7 +53,7 @@ def new_side(
     """The bounds before any iteration.
 
     `value` is that of the anchor: the smallest that is possible from above, the largest from below. The order is that
-    of `backwards` if episodes end; by default the latest discoveries, mostly successors of earlier ones, are first.
+    of `Explorer.order`; by default the latest discoveries, mostly successors of earlier ones, are first.
     """
     states, outcomes = (int(graph.totals[0][name]) for name in ("states", "outcomes"))
     nodes = states * rules.stages
@@ -66,47 +66,6 @@ def new_side(
     moves, best = np.zeros(nodes), np.zeros(nodes, dtype=np.int64)
     order = np.arange(states)[::-1].copy() if order is None else order
     return Side(side, anchor, base, values, q, bonus, exponent, own, ahead, np.zeros(outcomes), moves, best, order)
-
-
-@partial(compiled, allocates=True)
-def backwards(graph: Graph, rules: Rules) -> tuple[Ints, int]:
-    """The states [n], each after all of its seen successors, and the most steps that were seen to follow any of them.
-
-    If states follow themselves, which no horizon allows, there are fewer.
-    """
-    states, actions = graph.totals[0].states, rules.actions
-    waiting, depths = np.zeros(states, dtype=np.int64), np.zeros(states, dtype=np.int64)
-    starts = np.zeros(states + 1, dtype=np.int64)  # of the predecessors of each state
-    for entry in range(states * actions):
-        pair = graph.pairs[entry]
-        for outcome in range(pair.start, pair.start + pair.seen):
-            if graph.successors[outcome] >= 0:
-                starts[graph.successors[outcome] + 1] += 1
-                waiting[entry // actions] += 1
-    starts[:] = np.cumsum(starts)
-    before, filled = np.empty(starts[states], dtype=np.int64), starts[:states].copy()
-    for entry in range(states * actions):
-        pair = graph.pairs[entry]
-        for outcome in range(pair.start, pair.start + pair.seen):
-            successor = graph.successors[outcome]
-            if successor >= 0:
-                before[filled[successor]] = entry // actions
-                filled[successor] += 1
-    order, count, place = np.empty(states, dtype=np.int64), 0, 0
-    for state in range(states - 1, -1, -1):
-        if waiting[state] == 0:
-            order[count] = state
-            count += 1
-    while place < count:
-        state = order[place]
-        place += 1
-        for i in range(starts[state], starts[state + 1]):
-            depths[before[i]] = max(depths[before[i]], depths[state] + 1)
-            waiting[before[i]] -= 1
-            if waiting[before[i]] == 0:
-                order[count] = before[i]
-                count += 1
-    return order[:count], depths.max()
 
 
 @compiled

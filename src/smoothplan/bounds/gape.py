@@ -20,7 +20,7 @@ from smoothplan.base.arguments import Floats, Ints, frozen
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.streams import CALLS
 from smoothplan.bounds.rounds import BestAction, Rounds, best_action, root_intervals
-from smoothplan.graph.explorer import Draw, Explorer, Key, PairSampler, required_key, searched_table
+from smoothplan.graph.explorer import Draw, Explorer, Key, PairSampler, pooled, required_key, searched_table
 from smoothplan.graph.graph import ENDED, Graph, Rules, rules_of, spans, successor_bound
 from smoothplan.models.derived import split_stages
 from smoothplan.models.model import Oracle, declared_values, horizon_of
@@ -106,11 +106,11 @@ class OTGapE:
         """
         curvature.require_rewards(root.model, "a search by bounds")
         model, state, horizon, tail, discount = root.model, root.state, self.horizon, self.tail, root.model.discount
-        stationary = getattr(model, "stationary", None)
+        if getattr(model, "stationary", None) is not None and horizon is not None:
+            raise ValueError(f"horizon must be None for a model with one of {horizon_of(model)}, got {horizon}")
+        stationary = pooled(model, self.backup, self.key)
         if stationary is not None and (explorer is None or explorer.oracle.model is stationary):
             # The steps left are stages: samples of the model as it was count at all of them.
-            if horizon is not None:
-                raise ValueError(f"horizon must be None for a model with one of {horizon_of(model)}, got {horizon}")
             states, left = split_stages(model, np.asarray(state)[None])
             model, state, horizon, tail = stationary, states[0], int(left[0]), "zero"
         if root.max_calls is None and root.max_seconds is None:  # a run that might go on for ever is refused
@@ -214,6 +214,7 @@ class SearchRun:
         converged = self._round(limit, draw, threads)
         if converged is None:
             converged = self.explorer.explore(self.epsilon, until, SLICE_CALLS, limit)
+            self.explorer.order()  # raises if an episode was seen to be longer than the horizon
         self._history.add(self.calls, root_intervals(self.explorer))
         return converged
 

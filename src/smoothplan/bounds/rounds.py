@@ -21,10 +21,9 @@ import numpy as np
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.streams import CALLS
-from smoothplan.bounds.converge import Side, backwards, converge, flow, new_side
+from smoothplan.bounds.converge import Side, converge, flow, new_side
 from smoothplan.graph.explorer import Explorer
 from smoothplan.graph.graph import Rules
-from smoothplan.models.model import too_long
 from smoothplan.theory.backups import depends_on_state, is_mixture
 
 
@@ -217,7 +216,7 @@ class Rounds:
     def _brackets(self, tolerance: float, wanted: Iterable[tuple[int, float, float]], threads: int) -> list[Bracket]:
         """Converged bounds for anchors, each with an interval of its value, by a number of threads."""
         graph, rules, work = self._explorer.graph, self._explorer.rules, self._explorer.work
-        order = self._order()
+        order = self._explorer.order()
         sides = [
             new_side(graph, rules, side, anchor, float(value), order)
             for anchor, low, high in wanted
@@ -236,22 +235,6 @@ class Rounds:
                 roots = list(pool.map(root, sides))
         pairs = zip(sides[::2], sides[1::2], roots[::2], roots[1::2], strict=True)
         return [Bracket(upper, lower, np.stack([low, high], axis=1)) for upper, lower, high, low in pairs]
-
-    def _order(self) -> Ints:
-        """The states in the order of a sweep backwards.
-
-        Raises:
-            ModelError: episodes are longer than the horizon.
-        """
-        explorer, rules = self._explorer, self._explorer.rules
-        if not (rules.horizon and rules.endless):
-            return np.arange(explorer.count)[::-1].copy()
-        order, steps = backwards(explorer.graph, rules)
-        if len(order) < explorer.count or steps >= rules.horizon:
-            left = np.setdiff1d(np.arange(explorer.count), order)  # they lead to themselves
-            state = int(left[0]) if len(left) else int(order[-1])
-            raise too_long(explorer.oracle.model, rules.horizon, explorer.state(state))
-        return order
 
     # Counts
 

@@ -11,7 +11,7 @@ from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.streams import CALLS
 from smoothplan.chains.hinges import in_one_thread
 from smoothplan.chains.reference import FiniteModel, iterate, numbered, reason, start_of
-from smoothplan.graph.explorer import Explorer, Key
+from smoothplan.graph.explorer import Explorer, Key, pooled
 from smoothplan.graph.graph import BY_OUTCOME, VARYING, rules_of
 from smoothplan.models.derived import split_stages
 from smoothplan.models.model import (
@@ -93,8 +93,8 @@ class SharedReference:
             self._dtype = np.asarray(model.initial_state).dtype
         start = self._known(start[None], may_end=False)
         oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
-        # Of a model that was cut off, the steps left are stages: samples count at all of them, unless there is a key.
-        base: Any = getattr(model, "stationary", None) if key is None else None
+        # Of a model that was cut off, the steps left are stages: samples count at all of them, if possible.
+        base: Any = pooled(model, backup, key)
         self._staged, steps = base is not None, horizon_of(model)
         if base is None:
             base, rules = model, rules_of(model, backup, self.delta)
@@ -159,6 +159,7 @@ class SharedReference:
     def error_range(self, states: States) -> Floats:
         """Bounds on range(Q̂ − Q) = max_a − min_a at states, [n]. All hold at once, with probability 1 − δ."""
         if self._tightened != self.calls:
+            self.explorer.order()  # raises if an episode was seen to be longer than the horizon
             self._tightened, before = self.calls, self._intervals()
             for _ in range(1000):  # they are valid after any number of sweeps, and this many bound the time
                 self.explorer.sweep()

@@ -20,8 +20,8 @@ from smoothplan.base.compiling import compiled
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.base.streams import CALLS
 from smoothplan.graph import sets, walks
-from smoothplan.graph.graph import BY_OUTCOME, ENDED, Graph, Rules, Workspace, discovered, resized, used
-from smoothplan.models.model import ModelError, Oracle, States, legal_actions, too_long
+from smoothplan.graph.graph import BY_OUTCOME, ENDED, Graph, Rules, Workspace, backwards, discovered, resized, used
+from smoothplan.models.model import GenerativeModel, ModelError, Oracle, States, horizon_of, legal_actions, too_long
 from smoothplan.models.tabular import OUTCOME, Tables, TabularModel
 from smoothplan.run.chunks import Chunk, Outcome
 from smoothplan.run.records import Root, refuse_compiled
@@ -38,6 +38,15 @@ def required_key(key: Key | None) -> None:
     """Refuses a key that cannot be called."""
     if key is not None and not callable(key):
         raise TypeError(f"key must be a function from a state to something hashable, got {key!r}")
+
+
+def pooled(model: GenerativeModel, backup: Backup, key: Key | None) -> GenerativeModel | None:
+    """The model that `finite_horizon` cut off, if its samples count at all stages; None if there is no such model.
+
+    A backup that depends on the state, and a key, may tell stages apart: they are asked about the states of the model.
+    """
+    base: GenerativeModel | None = getattr(model, "stationary", None)
+    return None if key is not None or depends_on_state(backup) else base
 
 
 class StateIndex:
@@ -367,6 +376,21 @@ class Explorer:
         """Propagates bounds once through everything that was discovered."""
         sets.sweep(self.graph, self.rules, self.work)
         self._require_backup()
+
+    def order(self) -> Ints:
+        """The states [n] in the order of a sweep: the latest discoveries first, or each after its seen successors.
+
+        Raises:
+            ModelError: the outcomes seen so far make an episode longer than the model's horizon.
+        """
+        horizon = horizon_of(self.oracle.model)
+        if horizon is None or self.rules.records > 1:
+            return np.arange(self.count)[::-1].copy()
+        order, steps = backwards(self.graph, self.rules)
+        if len(order) < self.count or steps >= horizon:
+            left = np.setdiff1d(np.arange(self.count), order)  # they lead to themselves
+            raise too_long(self.oracle.model, horizon, self.state(int(left[0]) if len(left) else int(order[-1])))
+        return order
 
     # Pairs
 

@@ -315,3 +315,44 @@ def make_room(graph: Graph, rules: Rules, entry: int, more: int, room: Floats) -
 def pair_at(rules: Rules, state: int, stage: int, action: int) -> int:
     """The entry of the statistics of a pair."""
     return (state * rules.records + min(stage, rules.records - 1)) * rules.actions + action
+
+
+@partial(compiled, allocates=True)
+def backwards(graph: Graph, rules: Rules) -> tuple[Ints, int]:
+    """The states [n], each after all of its seen successors, and the most steps that were seen to follow any of them.
+
+    If states follow themselves, which no horizon allows, there are fewer.
+    """
+    states, actions = graph.totals[0].states, rules.actions
+    waiting, depths = np.zeros(states, dtype=np.int64), np.zeros(states, dtype=np.int64)
+    starts = np.zeros(states + 1, dtype=np.int64)  # of the predecessors of each state
+    for entry in range(states * actions):
+        pair = graph.pairs[entry]
+        for outcome in range(pair.start, pair.start + pair.seen):
+            if graph.successors[outcome] >= 0:
+                starts[graph.successors[outcome] + 1] += 1
+                waiting[entry // actions] += 1
+    starts[:] = np.cumsum(starts)
+    before, filled = np.empty(starts[states], dtype=np.int64), starts[:states].copy()
+    for entry in range(states * actions):
+        pair = graph.pairs[entry]
+        for outcome in range(pair.start, pair.start + pair.seen):
+            successor = graph.successors[outcome]
+            if successor >= 0:
+                before[filled[successor]] = entry // actions
+                filled[successor] += 1
+    order, count, place = np.empty(states, dtype=np.int64), 0, 0
+    for state in range(states - 1, -1, -1):
+        if waiting[state] == 0:
+            order[count] = state
+            count += 1
+    while place < count:
+        state = order[place]
+        place += 1
+        for i in range(starts[state], starts[state + 1]):
+            depths[before[i]] = max(depths[before[i]], depths[state] + 1)
+            waiting[before[i]] -= 1
+            if waiting[before[i]] == 0:
+                order[count] = before[i]
+                count += 1
+    return order[:count], depths.max()

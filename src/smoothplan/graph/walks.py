@@ -319,7 +319,7 @@ def proceed(
             verdict = select(graph, rules, work, loop, q)
             if verdict != SAMPLE:
                 return verdict
-            now.selected, now.absorbed = True, 0
+            now.selected, now.absorbed, successor = True, 0, ENDED
             if simulated and now.count > 0:
                 return SAMPLE
         if not simulated:  # room for all that the samples may bring

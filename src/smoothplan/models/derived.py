@@ -39,7 +39,8 @@ def finite_horizon(
     Args:
         model: a simulator.
         steps: the most steps of an episode; the initial state has all of them left.
-        discount: γ of the new model, at most 1; by default that of the model.
+        discount: γ of the new model, at most 1; by default that of the model. Discounts of single steps keep their
+            ratio to it.
         value_range: bounds of the values of the new model, see `Declarations`; by default none beyond its rewards.
 
     >>> from smoothplan.models import chain
@@ -68,7 +69,7 @@ def finite_horizon(
     if isinstance(model, JitModel):
         vectors = start is None or np.ndim(start) > 0
         return JitModel(_staged_kernel(model.step, vectors), **declared)
-    return VectorModel(_StagedStep(model), **declared)
+    return VectorModel(_StagedStep(model, discount), **declared)
 
 
 def with_steps_left(states: States, left: ArrayLike) -> States:
@@ -106,9 +107,10 @@ def at_stage(model: GenerativeModel, states: States, left: ArrayLike) -> States:
 
 @dataclass(frozen=True, eq=False)
 class _StagedStep:
-    """The step of a simulator whose states have the steps left as a last entry."""
+    """The step of a simulator whose states have the steps left as a last entry, at another discount."""
 
     model: GenerativeModel
+    discount: float
 
     @property
     def one_at_a_time(self) -> bool:
@@ -123,7 +125,13 @@ class _StagedStep:
         if len(answer) > 2:
             ends = ends | np.asarray(answer[2])
         following = with_steps_left(np.asarray(answer[0]), left - 1).astype(states.dtype)
-        return following, answer[1], ends, *answer[3:]
+        before = self.model.discount  # episodes survive a step with the same probability, d/γ
+        return (
+            following,
+            answer[1],
+            ends,
+            *(self.discount * (np.asarray(each) / before if before else 1.0) for each in answer[3:]),
+        )
 
 
 class _Stationary(NamedTuple):
@@ -175,7 +183,8 @@ def _staged_table(
         discount=discount,
         horizon=steps,
         legal=None if model.legal is None else tiled(model.legal),
-        reward_kind=model.reward_kind,
+        # At the last stage the end of an episode no longer tells rewards of one next state apart.
+        reward_kind="deterministic" if model.reward_kind == "transition" else model.reward_kind,
         reward_range=model.reward_range,
         value_range=value_range,
         terminal=terminal,

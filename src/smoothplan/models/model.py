@@ -158,6 +158,7 @@ def required_model(model: GenerativeModel, boxes: bool = False) -> GenerativeMod
         raise TypeError(f"model must be a simulator, got the function {name}: wrap a step, VectorModel({name}, ...)")
     if missing:
         raise TypeError(f"model must have {', '.join(declared)}, and {arguments.shown(given)} has no {missing}")
+    episodes(given.discount, horizon_of(given), given.terminates)
     if isinstance(given.actions, Box) and not boxes:
         raise ValueError(
             f"model must have finitely many actions here, got {given.actions!r}: plan on one of "
@@ -171,8 +172,8 @@ class Declarations:
     """The declarations of a user's simulator.
 
     Args:
-        actions: K, the number of actions; or their names, which outputs then use; or a `Box` of numbers or vectors, ours
-            or Gymnasium's.
+        actions: K, the number of actions; or their names, which outputs then use; or a `Box` of numbers or vectors,
+            ours or one of Gymnasium.
         discount: γ in [0, 1); with a horizon 1 is allowed, too.
         horizon: an episode ends after at most that many steps from any state, a promise that a run checks. If states do
             not know the time, `finite_horizon` cuts episodes off.

@@ -186,7 +186,9 @@ def required_mixture(backup: Backup, for_what: str, instead: str) -> SoftmaxMixt
 
 
 def depends_on_state(backup: Backup) -> bool:
-    """Whether F_s may differ from state to state. Only a mixture of softmaxes says that it does not."""
+    """Whether F_s may differ from state to state. Of backups of one's own, only mixtures say that it does not."""
+    if isinstance(backup, _Tempered):
+        return False
     try:
         return not is_mixture(backup) or backup.weights(None).ndim > 1
     except ValueError:  # it must be told the state
@@ -230,8 +232,8 @@ def at_zero_range(backup: Backup, model: GenerativeModel) -> tuple[float, float]
         return float(values.min()), float(values.max())
     if isinstance(backup, OptimalTransport):  # a column is least if its own action alone is legal
         return -backup.tau * float(np.diag(backup.cost).max()), SoftmaxMixture.at_zero_range(backup, actions)[1]
-    ranges = [backup.at_zero_range(count) for count in range(1, actions + 1)]
-    return min(low for low, _ in ranges), max(high for _, high in ranges)
+    # F increases with every action; if one alone is legal, F(0) is the cost of its policy.
+    return 0.0 - float(np.max(backup.regulariser(np.eye(actions)))), backup.at_zero_range(actions)[1]
 
 
 def softmaxes(backup: SoftmaxMixture, actions: int, states: int | None) -> Softmaxes:
