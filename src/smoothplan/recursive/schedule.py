@@ -112,7 +112,11 @@ class Schedule:
     def returns(self) -> list[Bounds]:
         """The certificate of a return through each level but the last."""
         rows = zip(self.certificates[:-1], self.levels[:-1], strict=True)
-        return [one_step(self.problem, proved, level.rewards) for proved, level in rows]
+        return [one_step(self.problem.at(level.left), proved, level.rewards) for proved, level in rows]
+
+    def guess(self, level: Level) -> float:
+        """The value of a constant level: the middle of what is possible there, shifted."""
+        return self.problem.at(level.left).middle + level.shift
 
     @property
     def action_return(self) -> Bounds:
@@ -161,6 +165,12 @@ class Schedule:
         if self.root.kind == "plug-in":
             count, share = self.root.samples, share / self.problem.actions
         return float(confidence.bernstein_radius(self.sample.variance, self.sample.width, count, share))
+
+
+def moved(level: Level, by: int) -> Level:
+    """A level whose children are so many rows further down."""
+    children = {name: getattr(level, name) for name in ("reference", "linear", "quadratic")}
+    return replace(level, **{name: row + by for name, row in children.items() if row is not None})
 
 
 def trimmed(levels: list[Level]) -> tuple[Level, ...]:
