@@ -16,6 +16,7 @@ from smoothplan.bounds import converge as converging
 from smoothplan.chains import cruiser
 from smoothplan.confidence import kl, means
 from smoothplan.graph.graph import Graph, Rules
+from smoothplan.models.model import total_weight
 from smoothplan.recursive import debias as debiasing
 from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.debias import DEBIASING, Debiasing
@@ -167,7 +168,7 @@ WRONG: dict[str, tuple[Any, Any, Any]] = {
     # One step less, half of all steps, and the values at zero of all actions, legal or not.
     "optimal values, with steps left": (curvature, "value_interval", lambda m, f, left: right_values(m, f, left - 1)),
     "V − V_max, episodes": (curvature, "horizon_of", lambda model: max(1, model.horizon - 1)),
-    "bias of chains of order 1, finite horizons": (curvature, "total_weight", scaled(curvature.total_weight, 0.5)),
+    "bias of chains of order 1, finite horizons": (curvature, "total_weight", scaled(total_weight, 0.5)),
     "optimal values, episodes": (curvature, "at_zero_range", of_all_actions),
     "search: values by convergence, episodes": (curvature, "horizon_of", lambda model: max(1, model.horizon - 1)),
     # Sets without the truth, and the wrong end of the anchor's value.
