@@ -322,7 +322,8 @@ class ChainMeans:
         moves = self.policy[:, :, None] * self.model.continuation
         np.add.at(self.steps, (states[:, None, None], self.model.successors), moves)
         self.steps[self.model.terminal] = 0.0
-        advantage = self.backup.value(self.table, states) - (self.policy * self.table).sum(axis=1)
+        known = np.where(self.table > -np.inf, self.table, 0.0)  # illegal actions are never taken
+        advantage = self.backup.value(self.table, states) - (self.policy * known).sum(axis=1)
         self.gain = self._alive((self.policy * self.model.expected_rewards).sum(axis=1) + advantage)
 
     def _alive(self, values: Floats) -> Floats:
@@ -358,7 +359,7 @@ class ChainMeans:
     def _corrections(self, returns: Floats, horizon: int | None) -> Floats:
         if self.backup.temperature == 0.0:
             return np.zeros(self.model.states)
-        error = returns - self.table
+        error = np.where(self.table > -np.inf, returns - self.table, 0.0)
         hessian = self.backup.hessian(self.table, np.arange(self.model.states))
         return self.summed(self._alive(0.5 * np.einsum("si,sij,sj->s", error, hessian, error)), horizon)
 

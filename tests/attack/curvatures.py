@@ -1,20 +1,21 @@
 """Attacks on what curvature bounds: Taylor remainders, cumulants, chains around a reference, and values."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from types import SimpleNamespace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.chains import cruiser
+from smoothplan.models.model import effective_horizon
 from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.level import Bounds
 from smoothplan.theory import curvature, softmaxes
-from smoothplan.theory.backups import LogSumExp, OptimalTransport, SoftmaxMixture
+from smoothplan.theory.backups import LogSumExp, OptimalTransport, SoftmaxMixture, required_mixture, restricted
 from smoothplan.theory.curvature import Problem
 from tests.attack.climbing import ROUNDING, Draw, Target, quotient
 from tests.attack.levels import statistic_ends
@@ -142,6 +143,38 @@ def chains(draw: Draw, discounts: tuple[float, float] | None = None) -> tuple[Ch
     return ChainMeans(model, backup, table), values, error
 
 
+Case = Callable[[Draw], tuple[ChainMeans, Floats, float]]
+"""Chains, optimal values and the range of errors, as `chains` has them."""
+
+
+def seasons(draw: Draw) -> tuple[ChainMeans, Floats, float]:
+    """The same for episodes of at most N steps, which may end early, with illegal actions; γ may be 1."""
+    steps, each, actions = draw.pick([1, 2, 3], "N"), draw.pick([1, 2]), draw.pick([2, 3], "K")
+    discount = draw.said["γ"] = draw.pick([1.0, draw.one(0.3, 1.0)])
+    backup, alive = mixture(draw, actions), steps * each
+    q = draw.scale(0.1, 5.0) * draw.reals(alive * actions).reshape(alive, actions)
+    legal = draw.reals(alive * actions).reshape(alive, actions) > -0.3
+    legal[np.arange(alive), np.arange(alive) % actions] = True
+    kernel = np.stack([draw.law(each + 1) for _ in range(alive * actions)]).reshape(alive, actions, each + 1)
+    kernel, q, legal = (np.concatenate([part, part[:1]]) for part in (kernel, q, legal))  # the last state is terminal
+    ahead = np.minimum(each * (1 + np.arange(alive + 1) // each)[:, None] + np.arange(each + 1), alive)
+    ahead[:, each] = alive
+    successors = np.broadcast_to(ahead[:, None], kernel.shape)
+    parts: dict[str, Any] = {"discount": discount, "horizon": steps, "terminal": np.arange(alive + 1) == alive}
+
+    def model_of(rewards: Floats) -> sp.TabularModel:
+        return sp.TabularModel(kernel, successors, rewards, legal=legal, **parts)
+
+    if isinstance(backup, OptimalTransport):  # some weight on every action, whichever are legal
+        backup = OptimalTransport.from_prior(backup.prior, 1e-6, cost=backup.cost, tau=1.0, lam=1.0)
+    backup, q = required_mixture(restricted(backup, model_of(q)), "a chain", ""), np.where(legal, q, -np.inf)
+    values = np.where(parts["terminal"], 0.0, backup.value(q, np.arange(alive + 1)))
+    rewards = np.where(legal, q, 0.0) - discount * np.einsum("skb,skb->sk", kernel, values[successors])
+    error = draw.scale(0.2, 5.0, "r")
+    table = q + error * draw.between(0.0, 1.0, q.size).reshape(q.shape)
+    return ChainMeans(model_of(rewards), backup, table), values, error
+
+
 def within(errors: Floats, bounds: tuple[float, float]) -> float:
     """The ratio of errors to bounds of either sign; one that is zero must be kept."""
     below, above = -float(errors.min()), float(errors.max())
@@ -150,10 +183,10 @@ def within(errors: Floats, bounds: tuple[float, float]) -> float:
     return max(quotient(above, bounds[1]), quotient(below, -bounds[0]) if bounds[0] < 0.0 else 0.0)
 
 
-def reference_bias(order: int, discounts: tuple[float, float], draw: Draw) -> float:
-    """V − E Y at every state, with chains that never end."""
-    means, values, error = chains(draw, discounts)
-    bounds = curvature.reference_bias(order, error, 1.0, means.model.discount)
+def reference_bias(order: int, case: Case, draw: Draw) -> float:
+    """V − E Y at every state, with chains that are not cut off."""
+    means, values, error = case(draw)
+    bounds = curvature.reference_bias(order, error, 1.0, means.model.discount, horizon=means.model.horizon)
     return within(values - means.orders()[order - 1], bounds)
 
 
@@ -168,22 +201,23 @@ def cut_bias(draw: Draw) -> float:
     return within(values - second - left, cruiser.bias(2, error, problem, cut.below + cut.above))
 
 
-def cut_value(draw: Draw) -> float:
+def cut_value(case: Case, draw: Draw) -> float:
     """What a chain that is cut off leaves out of the value of its policy."""
-    means, _, _ = chains(draw)
+    means, _, _ = case(draw)
     problem, horizon = Problem.of(means.model, means.backup), draw.pick([1, 2, 5], "H")
     cut = cruiser.Truncation.at(problem, horizon)
     return within(means.orders()[0] - means.orders(horizon, problem.middle)[0], (-cut.below, cut.above))
 
 
-def cut_returns(draw: Draw) -> float:
+def cut_returns(case: Case, draw: Draw) -> float:
     """Q − E X for the returns of all actions, by chains of order 1 that are cut off."""
-    means, values, error = chains(draw)
+    means, values, error = case(draw)
     problem, horizon = Problem.of(means.model, means.backup), draw.pick([1, 2, 5, 30], "H")
     optimal = cruiser.Truncation.at(problem, horizon).optimal
     above = problem.discount * cruiser.bias(1, error, problem, 0.0)[1]
     missed = means.action_values(values) - means.at_horizon(horizon, problem.middle)[1]
-    return within(missed[~means.model.terminal], (-optimal, optimal + above))
+    alive = (means.table > -np.inf) & ~means.model.terminal[:, None]
+    return within(missed[alive], (-optimal, optimal + above))
 
 
 # --- Supports of chains -----------------------------------------------------------------------------------------------
@@ -252,33 +286,50 @@ def gap_to_maximum(draw: Draw) -> float:
     return inside(backup.value(q) - q.max(), (low, high))
 
 
-def gap_of_values(draw: Draw) -> float:
+def gap_of_values(case: Case, draw: Draw) -> float:
     """V − V_max at every state."""
-    means, values, _ = chains(draw)
-    tolerance = 1e-13 * (1.0 + float(np.abs(values).max())) / (1.0 - means.model.discount) ** 2
-    moved = (values - sp.exact.solve(means.model, sp.HardMax(), tolerance).values)[~means.model.terminal]
-    return inside(moved, curvature.gap_of_values(means.model, means.backup), tolerance)
+    means, values, _ = case(draw)
+    model, unit = means.model, 1e-13 * (1.0 + float(np.abs(values).max()))
+    tolerance = unit * effective_horizon(model) ** 2
+    moved = (values - sp.exact.solve(model, sp.HardMax(), tolerance).values)[~model.terminal]
+    return inside(moved, curvature.gap_of_values(model, means.backup), tolerance)
 
 
-def value_interval(kind: Literal["values", "policy_values", "action_values"], draw: Draw) -> float:
+def value_interval(kind: Literal["values", "policy_values", "action_values"], case: Case, draw: Draw) -> float:
     """Optimal values, the value of a policy, or optimal action values, in the interval that contains them all."""
-    means, values, _ = chains(draw)
+    means, values, _ = case(draw)
     found = {"values": values, "policy_values": means.orders()[0], "action_values": means.action_values(values)}[kind]
-    return inside(found[~means.model.terminal], getattr(Problem.of(means.model, means.backup), kind))
+    alive = ~means.model.terminal
+    if kind == "action_values":
+        alive = alive[:, None] & (means.table > -np.inf)
+    return inside(found[alive], getattr(Problem.of(means.model, means.backup), kind))
+
+
+def values_with_steps_left(draw: Draw) -> float:
+    """Optimal values in the interval for as many steps as are left."""
+    means, values, _ = seasons(draw)
+    depths = means.model.depths
+    return max(
+        inside(values[depths == left], curvature.value_interval(means.model, means.backup, left))
+        for left in set(depths[depths > 0].tolist())
+    )
 
 
 def inside(numbers: Floats, ends: tuple[float, float], tolerance: float = 1e-10) -> float:
     """The farthest that numbers, known up to a tolerance, come from the middle of an interval, over half its width."""
     middle = (ends[0] + ends[1]) / 2.0
-    return (float(np.abs(np.asarray(numbers) - middle).max()) - tolerance) / (ends[1] - middle)
+    return quotient(float(np.abs(np.asarray(numbers) - middle).max()) - tolerance, ends[1] - middle)
 
+
+SHORTLY, AT_LENGTH = (partial(chains, discounts=discounts) for discounts in (SHORT, LONG))
 
 # --- The table --------------------------------------------------------------------------------------------------------
 
 BIAS = "smoothplan.theory.curvature.reference_bias"
 CONSTANT = "smoothplan.theory.curvature.remainder_constant"
 JOINT = "smoothplan.theory.softmaxes.cumulant_bounds"
-PROBLEM = "smoothplan.theory.curvature.Problem."
+PROBLEM, VALUES = "smoothplan.theory.curvature.Problem.", "smoothplan.theory.curvature.value_interval"
+EVERY: dict[str, Case] = {"": chains, ", episodes": seasons}
 
 TARGETS = [
     Target("F − T₁ over range²/(8η)", CONSTANT, partial(remainder, 1, 2)),
@@ -297,18 +348,34 @@ TARGETS = [
         for order in range(3, 7)
     ),
     *(
-        Target(f"bias of chains of order {order}, {horizons} horizons", BIAS, partial(reference_bias, order, discounts))
+        Target(f"bias of chains of order {order}, {horizons} horizons", BIAS, partial(reference_bias, order, case))
         for order in (1, 2)
-        for horizons, discounts in (("short", SHORT), ("long", LONG))
+        for horizons, case in (("short", SHORTLY), ("long", AT_LENGTH), ("finite", seasons))
     ),
     Target("bias of chains of order 2, cut off", "smoothplan.chains.cruiser.bias", cut_bias),
-    Target("value of a policy, cut off", "smoothplan.chains.cruiser.Truncation.at", cut_value),
-    Target("returns of actions, cut off", "smoothplan.chains.cruiser.Truncation.at", cut_returns),
+    *(
+        Target(f"{name}, cut off{also}", "smoothplan.chains.cruiser.Truncation.at", partial(ratio, case))
+        for also, case in EVERY.items()
+        for name, ratio in (("value of a policy", cut_value), ("returns of actions", cut_returns))
+    ),
     Target("support of chains and returns", "smoothplan.chains.cruiser.support", chain_support),
     Target("support of corrections", "smoothplan.chains.cruiser.Sampling", correction_support),
     Target("F − max", "smoothplan.theory.curvature.gap_to_hard_max", gap_to_maximum),
-    Target("V − V_max", "smoothplan.theory.curvature.gap_of_values", gap_of_values),
-    Target("optimal values", "smoothplan.theory.curvature.value_interval", partial(value_interval, "values")),
-    Target("values of policies", PROBLEM + "policy_values", partial(value_interval, "policy_values")),
-    Target("optimal action values", PROBLEM + "action_values", partial(value_interval, "action_values")),
+    *(
+        target
+        for also, case in EVERY.items()
+        for target in (
+            Target(f"V − V_max{also}", "smoothplan.theory.curvature.gap_of_values", partial(gap_of_values, case)),
+            Target(f"optimal values{also}", VALUES, partial(value_interval, "values", case)),
+            Target(
+                f"values of policies{also}", PROBLEM + "policy_values", partial(value_interval, "policy_values", case)
+            ),
+            Target(
+                f"optimal action values{also}",
+                PROBLEM + "action_values",
+                partial(value_interval, "action_values", case),
+            ),
+        )
+    ),
+    Target("optimal values, with steps left", VALUES, values_with_steps_left),
 ]

@@ -101,8 +101,8 @@ def test_an_illegal_action_changes_nothing() -> None:
     costs = 1.0 - np.eye(4)
     ours = {"tau": 0.4, "lam": 0.8}
     pairs: list[tuple[Any, Any]] = [
-        (sp.OTGapE(sp.LogSumExp(0.1), 0.0), sp.OTGapE(sp.LogSumExp(0.1), 0.0)),
-        (sp.MDPGapE(epsilon=0.0), sp.MDPGapE(epsilon=0.0)),
+        (soft := sp.OTGapE(sp.LogSumExp(0.1), 0.0), soft),
+        *((alike, alike) for alike in (sp.MDPGapE(epsilon=0.0), sp.UCT(), sp.UCT(loop="open"))),
         (
             sp.OTGapE(sp.OptimalTransport(cost=costs[:3, :3], prior=[0.25, 0.25, 0.5], **ours), 0.0),
             sp.OTGapE(sp.OptimalTransport(cost=costs, prior=[0.125, 0.125, 0.25, 0.5], **ours), 0.0),
@@ -110,13 +110,18 @@ def test_an_illegal_action_changes_nothing() -> None:
     ]
     for narrow, wide in pairs:
         cases: list[tuple[Any, Any]] = [(model, wider)]
-        if isinstance(narrow, sp.MDPGapE):  # how many actions a function allows is not known, and F(0) depends on it
+        if isinstance(
+            narrow, sp.MDPGapE | sp.UCT
+        ):  # how many actions a function allows is not known, and F(0) depends on it
             cases.append((vectorised(model), vectorised(wider)))
         for given, wider_model in cases:
             found = sp.plan(narrow, given, 0, max_calls=3_000, seed=4)
             again = sp.plan(wide, wider_model, 0, max_calls=3_000, seed=4)
-            assert found.interval == pytest.approx(again.interval, abs=1e-12)
-            assert found.q == pytest.approx(again.q[:3], abs=1e-12)
+            # Sums over the actions of a prior are rounded in another order.
+            assert found.interval == (again.interval if narrow is wide else pytest.approx(again.interval, abs=1e-12))
+            assert found.q.tolist() == (
+                again.q[:3].tolist() if narrow is wide else pytest.approx(again.q[:3], abs=1e-12)
+            )
             assert again.q[3] == -np.inf
 
 

@@ -7,11 +7,11 @@ import pytest
 
 import smoothplan as sp
 from smoothplan.chains.reference import TabularReference
-from smoothplan.models import finite_horizon
+from smoothplan.models import finite_horizon, garnet
 from smoothplan.theory import exact
 from smoothplan.theory.curvature import Problem, reference_bias
 from tests.common import vectorised
-from tests.models.test_derived import BACKUPS, masked_garnet
+from tests.models.test_derived import BACKUPS, masked_garnet, with_an_illegal_action
 
 SMOOTH = [backup for backup in BACKUPS if backup.temperature > 0.0]
 
@@ -136,3 +136,22 @@ def test_the_standard_errors_of_a_season_are_those_of_its_estimates() -> None:
         ratios.append((claims.q - truth) / claims.errors)
     spread = np.sqrt(np.square(ratios).mean())
     assert 0.4 < spread < 1.6
+
+
+def test_an_illegal_action_changes_nothing() -> None:
+    """Chains and decisions have the same bits with one more action that is illegal everywhere."""
+    narrow = garnet(states=20, actions=3, branching=3, discount=0.8, seed=2)
+    models, table = (narrow, with_an_illegal_action(narrow)), np.random.default_rng(0).random((20, 4))
+    for order in (1, 2):
+        results = []
+        for model in models:
+            reference = TabularReference(table[:, : model.actions])
+            planner = sp.ReferenceCruiser(sp.LogSumExp(0.5), reference, order=order, epsilon=0.05)
+            results.append(sp.plan(planner, model, 0, max_calls=20_000, seed=4))
+        found, again = results
+        assert (found.interval, found.value, found.calls) == (again.interval, again.value, again.calls)
+        assert found.q.tolist() == again.q[:3].tolist()
+    for kind in (lambda model: model, vectorised):
+        decided, wider = (sp.decide(kind(model), 0, calls=10_000, seed=1) for model in models)
+        assert (decided.action, decided.calls, decided.gap) == (wider.action, wider.calls, wider.gap)
+        assert decided.q.tolist() == wider.q[:3].tolist()

@@ -16,6 +16,7 @@ from smoothplan.bounds import converge as converging
 from smoothplan.chains import cruiser
 from smoothplan.confidence import kl, means
 from smoothplan.graph.graph import Graph, Rules
+from smoothplan.models.model import total_weight
 from smoothplan.recursive import debias as debiasing
 from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.debias import DEBIASING, Debiasing
@@ -86,14 +87,20 @@ right_gap, right_gaps = curvature.gap_to_hard_max, curvature.gap_of_values
 less_radius = scaled(searching.smallest_radius, 0.5)
 
 
+def of_all_actions(backup: Any, model: Any) -> tuple[float, float]:
+    """As if none was illegal."""
+    found = backup.value(np.zeros((model.states, model.actions)), np.arange(model.states))
+    return float(found.min()), float(found.max())
+
+
 def shorter_cut(_: type[cruiser.Truncation], problem: Problem, horizon: int) -> cruiser.Truncation:
     right = right_cut(problem, horizon)
     return right._replace(optimal=0.8 * right.optimal)
 
 
-def other_end(graph: Graph, rules: Rules, side: int, anchor: int, _: float) -> converging.Side:
+def other_end(graph: Graph, rules: Rules, side: int, anchor: int, _: float, order: Ints) -> converging.Side:
     """With the end of the anchor's value that makes relative bounds narrow."""
-    return right_side(graph, rules, side, anchor, float((graph.high if side > 0 else graph.low)[anchor]))
+    return right_side(graph, rules, side, anchor, float((graph.high if side > 0 else graph.low)[anchor]), order)
 
 
 def without_variance(count: int, total: float, _: float, *others: float) -> tuple[float, float]:
@@ -158,7 +165,16 @@ WRONG: dict[str, tuple[Any, Any, Any]] = {
     "optimal values": (curvature, "value_interval", lambda model, _: right_values(model, sp.HardMax())),
     "values of policies": (Problem, "policy_values", property(lambda self: self.values)),
     "optimal action values": (Problem, "action_values", property(lambda self: self.values)),
+    # One step less, half of all steps, and the values at zero of all actions, legal or not.
+    "optimal values, with steps left": (curvature, "value_interval", lambda m, f, left: right_values(m, f, left - 1)),
+    "V − V_max, episodes": (curvature, "horizon_of", lambda model: max(1, model.horizon - 1)),
+    "bias of chains of order 1, finite horizons": (curvature, "total_weight", scaled(total_weight, 0.5)),
+    "optimal values, episodes": (curvature, "at_zero_range", of_all_actions),
+    "search: values by convergence, episodes": (curvature, "horizon_of", lambda model: max(1, model.horizon - 1)),
     # Sets without the truth, and the wrong end of the anchor's value.
+    "search: values by sweeps, episodes": (searching, "smallest_radius", less_radius),
+    "search: values by sweeps, stages": (searching, "smallest_radius", less_radius),
+    "search: values by convergence, stages": (searching, "smallest_radius", less_radius),
     "search: values by sweeps": (searching, "smallest_radius", less_radius),
     "search: values by convergence": (searching, "smallest_radius", less_radius),
     "search: relative values": (converging, "new_side", other_end),

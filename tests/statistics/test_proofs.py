@@ -39,7 +39,7 @@ from tests.recursive.test_level import SMALL, holds, lottery
 
 ROOT = Path(__file__).parents[2]
 PROOFS = ROOT / "docs" / "proofs"
-CHAPTERS = ["backups", "levels", "debiased", "root", "bounds", "references", "prices"]
+CHAPTERS = ["backups", "levels", "debiased", "root", "bounds", "references", "prices", "episodes"]
 
 NAME = re.compile(r"`([^`]+)`")
 

@@ -372,7 +372,7 @@ def test_mixtures_are_told_from_other_backups() -> None:
     assert all(is_mixture(backup) for backup in mixtures)
     assert not is_mixture(Tsallis(1.0))
     assert not is_mixture(Handicap())  # compiled code takes a temperature of 0 to subtract nothing
-    assert [depends_on_state(backup) for backup in (LogSumExp(1.0), Tsallis(1.0))] == [False, True]
+    assert [depends_on_state(backup) for backup in (LogSumExp(1.0), Tsallis(1.0), Handicap())] == [False, False, True]
 
 
 # The hard maximum

@@ -51,15 +51,16 @@ class OTGapE:
             some trajectories in between, and samples many pairs in rounds if states recur; "trajectories" samples
             along the way only, as printed.
         walk: "soft" by ∇F(U), "greedy" by argmax U, or ζ in [0, 1]: soft with probability ζ.
-        horizon: None for the value of the model, within the model's own horizon if it has one; or H, for H stages that
-            are told apart as printed.
-        tail: the values after the last stage: "honest", anything that the discounted value may be, or "zero", as
-            printed: that is the problem of `finite_horizon(model, horizon)`.
+        horizon: None for the value of the model, with the model's own horizon if it has one. A number of stages, told
+            apart as printed, is for models without a horizon.
+        tail: the values after the last stage: "honest", anything that the discounted value may be; or "zero", as
+            printed, which is the same search as that of `finite_horizon(model, horizon)` with `horizon=None`.
         counts: "pooled" over stages, or "stage-wise", as printed.
         successors: a bound on the different next states of one (s, a); the model's own by default. None is needed: it
             helps if it is 1 or 2, and once all next states of a pair were seen.
         key: identifies a state, a function from a state to something hashable; by default the state itself. States
-            with the same key must behave alike, or nothing is proved.
+            with the same key must behave alike, or nothing is proved. With a key, or a backup that depends on the
+            state, stages of a model from `finite_horizon` do not share their samples.
     """
 
     backup: Backup

@@ -211,6 +211,17 @@ def ucb_action(tree: Tree, rules: TreeRules, node: int, legal: NDArray[np.bool_]
     return best
 
 
+@partial(compiled, inner=True)
+def any_legal(legal: NDArray[np.bool_], stream: Stream) -> int:
+    """A random legal action."""
+    left = int(uniform(stream) * legal.sum())
+    for action in range(len(legal)):
+        left -= legal[action]
+        if left < 0:
+            return action
+    return len(legal) - 1
+
+
 @compiled
 def proceed(
     tree: Tree,
@@ -283,9 +294,7 @@ def proceed(
             return PAUSED  # an unfinished round counts for nothing
         row = state if len(tables.outcomes) > 0 else min(depth, 1)
         if rolled > 0:
-            action = int(uniform(stream) * rules.actions)
-            while not legal[row, action]:
-                action = int(uniform(stream) * rules.actions)
+            action = any_legal(legal[row], stream)
         else:
             action = ucb_action(tree, rules, node, legal[row], stream)
             path[depth, 0], path[depth, 1] = node, action

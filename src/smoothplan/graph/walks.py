@@ -164,11 +164,12 @@ def _exploring_walk(graph: Graph, rules: Rules, q: Floats, planned: Ints, start:
     for _ in range(rules.longest):
         # The action that was sampled least is a candidate.
         first, node = state * rules.actions, state * rules.stages + stage
-        least, count = 0, np.int64(2**62)
+        least, count, legal = 0, np.int64(2**62), 0
         for action in range(rules.actions):
             entry = first + action
             if graph.q_high[node * rules.actions + action] == -np.inf:  # it is illegal
                 continue
+            legal += 1
             known = graph.pairs[entry].count + (planned[entry] if entry < len(planned) else 0)
             if known < count:
                 least, count = action, known
@@ -179,9 +180,11 @@ def _exploring_walk(graph: Graph, rules: Rules, q: Floats, planned: Ints, start:
         # The action to follow.
         best = 0
         if node >= len(q) or uniform(stream) < WALKING.explore_rate:
-            best = int(uniform(stream) * rules.actions)
-            while graph.q_high[node * rules.actions + best] == -np.inf:
-                best = int(uniform(stream) * rules.actions)
+            left = int(uniform(stream) * legal)
+            best = -1
+            while left >= 0:
+                best += 1
+                left -= graph.q_high[node * rules.actions + best] > -np.inf
         else:
             for action in range(1, rules.actions):
                 if q[node, action] > q[node, best]:

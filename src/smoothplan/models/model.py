@@ -404,7 +404,8 @@ def random_actions(model: GenerativeModel, states: States, rng: np.random.Genera
     mask = legal_actions(model, states)
     if mask is None:
         return rng.integers(model.actions, size=len(states))
-    return np.asarray(np.where(mask, rng.random(mask.shape), -1.0).argmax(axis=1))
+    chosen = rng.integers(mask.sum(axis=1))  # drawn as without illegal actions
+    return np.asarray((np.cumsum(mask, axis=1) > chosen[:, None]).argmax(axis=1))
 
 
 def required_actions(model: GenerativeModel, states: States, actions: ArrayLike) -> Actions:
