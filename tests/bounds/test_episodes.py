@@ -145,6 +145,10 @@ def test_an_episode_beyond_the_horizon_is_an_error(sampling: Any, discount: floa
     model = sp.VectorModel(ring, actions=2, discount=discount, horizon=6, reward_range=(0, 1), initial_state=0)
     with pytest.raises(sp.ModelError, match=r"horizon=6 is exceeded: an episode has not ended after 6 steps, at state"):
         sp.plan(sp.OTGapE(sp.HardMax(), 0.0, sampling=sampling), model, max_calls=10_000)
+    for rollout in ("random", "none"):
+        with pytest.raises(sp.ModelError, match=r"horizon=6 is exceeded: an episode has not .* at state") as caught:
+            sp.plan(sp.UCT(rollout=rollout), model, max_calls=10_000)
+        assert caught.value.partial.calls > 0  # nothing computed is lost
 
 
 def test_a_root_has_steps_left() -> None:

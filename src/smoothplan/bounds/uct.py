@@ -25,7 +25,7 @@ from smoothplan.graph.explorer import NO_TABLE, Key, StateIndex, required_key, s
 from smoothplan.graph.graph import empty_slots, enter_all, slot_of, spans
 from smoothplan.graph.sets import FULL
 from smoothplan.graph.walks import PAUSED, SAMPLE
-from smoothplan.models.model import GenerativeModel, Oracle, States, horizon_of, legal_actions
+from smoothplan.models.model import GenerativeModel, Oracle, States, horizon_of, legal_actions, too_long
 from smoothplan.models.tabular import Tables, draw
 from smoothplan.run.progress import Display
 from smoothplan.run.records import Root, Snapshot, Status
@@ -361,6 +361,9 @@ class UCTRun:
                 action, depth, rolled = now.item()[:3]
                 states, now["reward"], end = self._step(states if depth else self._root, action)
                 now["end"] = end
+                steps = max(depth, rolled) + 1
+                if not end and steps == horizon_of(self.oracle.model):
+                    raise too_long(self.oracle.model, steps, states[0])
                 if not end:
                     self._note_legal(states, 1)
                 if self._index is not None and not (rolled or end or depth == self.rules.depth - 1):
