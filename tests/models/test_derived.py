@@ -240,15 +240,24 @@ def sampled(**changes: Any) -> Callable[[], Any]:
     return lambda: sp.Oracle(declared(**changes)(), seed=0).sample(np.array([[7.0]]), np.array([0]))
 
 
+def transported(actions: int) -> Any:
+    """A plan with a prior for the first action, which is illegal."""
+    model = declared(actions=["a", "b"], legal=lambda states: np.tile([False, True], (len(states), 1)))()
+    prior, cost = np.eye(actions)[0], 1.0 - np.eye(actions)
+    backup = sp.OptimalTransport(cost=cost, tau=1.0, lam=1.0, prior=prior)
+    return sp.plan(sp.OTGapE(backup, 0.1), model, [0.0], max_calls=10)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (declared(discount=1.0), "discount must be below 1 unless episodes end after a known number of steps, got 1.0"),
         (declared(horizon=0), "horizon must be at least 1, got 0"),
         (declared(horizon=3, terminates=False), "terminates must be True with horizon=3: episodes end by then, got F"),
-        (declared(actions=["a", "a"]), "the names of actions must differ, and none may be empty, got ('a', 'a')"),
-        (declared(actions=np.array(["a", " "])), "the names of actions must differ, and none may be empty, got"),
-        (declared(actions=["a", None]), "the names of actions must differ, and none may be empty, got ('a', 'None')"),
+        (declared(actions=["a", "a"]), "the names of actions must differ, and be printable, got ('a', 'a')"),
+        (declared(actions=np.array(["a", " "])), "the names of actions must differ, and be printable, got"),
+        (declared(actions=["a", "b\nc"]), "the names of actions must differ, and be printable, got ('a', 'b\\nc')"),
+        (declared(actions=["a", None]), "the names of actions must differ, and be printable, got ('a', 'N"),
         (declared(action_names="ab"), "action_names must be a list of names, got 'ab'"),
         (declared(action_names=["a"]), "action_names must have 2 entries, got 1"),
         (lambda: sp.Box(0.0, np.inf), "high must be finite, so that actions can be compared, got inf"),
@@ -260,9 +269,12 @@ def sampled(**changes: Any) -> Callable[[], Any]:
         (sampled(actions=["a", "b"], reward_range=(1, 2)), "reward 0.0 is outside the declared range [1, 2] (state [7"),
         (sampled(actions=["a", "b"], reward_range=(1, 2)), "action a, reward 0.0, next state [7.0]"),
         (sampled(legal=lambda states: np.array([[False, True]])), "actions must be legal, got 0 at state [7.0]"),
+        (lambda: transported(3), "actions is 2 but this backup's cost matrix has 3 actions"),
+        (lambda: transported(2), "prior gives no weight to any of the legal actions ['b'] at state [0.0]"),
         (lambda: discretise(declared()(), 3), "model must have actions in a Box to choose from, got 2 actions"),
         (lambda: discretise(declared(actions=sp.Box(0, 1))(), [0.5, 2.0]), "points must be in Box(0.0, 1.0), got 2.0"),
         (lambda: finite_horizon(finite_horizon(chain(), 3), 3), "model must not have been cut off before, got"),
+        (lambda: with_steps_left(np.zeros((1, 1), np.float16), 3_000), "steps must be at most 2,048 for states of"),
         (lambda: with_steps_left(np.zeros((1, 2, 2)), 1), "states must be numbers or vectors of numbers to be cut off"),
         (
             lambda: sp.TabularModel([[[1.0]]], [[[0]]], [[1.0]], discount=0.5, legal=[True]),

@@ -80,6 +80,8 @@ def with_steps_left(states: States, left: ArrayLike) -> States:
             f"{states.shape[1:]} of dtype {states.dtype}"
         )
     left, dtype = np.broadcast_to(np.asarray(left), len(states)), states.dtype
+    if dtype.kind == "f" and left.max(initial=0) > (most := 2 ** (np.finfo(dtype).nmant + 1)):
+        raise ValueError(f"steps must be at most {most:,} for states of {dtype}, which count no further")
     if dtype.kind != "f":
         dtype = np.result_type(states, np.min_scalar_type(int(left.max(initial=0))))
     return np.concatenate([states.astype(dtype), left[:, None].astype(dtype)], axis=1)

@@ -248,8 +248,9 @@ def named_actions(actions: Any, names: Sequence[str] | None = None) -> tuple[Any
     found = tuple(map(str, names))
     if len(found) != actions:
         raise ValueError(f"action_names must have {actions} entries, got {len(found)}")
-    if len(set(found)) < actions or any(name is None or not str(name).strip() for name in names):
-        raise ValueError(f"the names of actions must differ, and none may be empty, got {found}")
+    printable = all(name is not None and str(name).strip() and str(name).isprintable() for name in names)
+    if len(set(found)) < actions or not printable:
+        raise ValueError(f"the names of actions must differ, and be printable, got {found}")
     return actions, found
 
 
