@@ -23,7 +23,7 @@ from smoothplan.bounds.rounds import BestAction, Rounds, best_action, root_inter
 from smoothplan.graph.explorer import Draw, Explorer, Key, PairSampler, pooled, required_key, searched_table
 from smoothplan.graph.graph import ENDED, Graph, Rules, rules_of, spans, successor_bound
 from smoothplan.models.derived import split_stages
-from smoothplan.models.model import Oracle, declared_values, horizon_of
+from smoothplan.models.model import Oracle, action_names, declared_values, horizon_of
 from smoothplan.run.chunks import Work
 from smoothplan.run.progress import Bottleneck, Display, GapProgress
 from smoothplan.run.records import GapDetails, History, Root, Snapshot, Status
@@ -276,9 +276,10 @@ class SearchRun:
             with suppress(OverflowError):  # more than a float can count: no estimate
                 decay = (math.log(proved.gap) - math.log(self.epsilon)) / rounds.exponent
                 price = math.exp(math.log(self.calls) + decay)
+        names, pairs = action_names(self._root.model), [(int(entry), share) for entry, share in rounds.bottlenecks]
         bottlenecks = tuple(
-            Bottleneck(explorer.state(int(entry) // explorer.rules.actions), int(entry) % explorer.rules.actions, share)
-            for entry, share in rounds.bottlenecks.tolist()
+            Bottleneck(explorer.state(entry // len(names)), entry % len(names), float(share), names[entry % len(names)])
+            for entry, share in pairs
         )
         fraction = proved.gap / rounds.width if rounds.width > 0.0 else 0.0
         return GapProgress(proved.gap, fraction, price, proved is rounds.proved, bottlenecks)

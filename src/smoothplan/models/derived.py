@@ -81,6 +81,8 @@ def with_steps_left(states: States, left: ArrayLike) -> States:
             f"{states.shape[1:]} of dtype {states.dtype}"
         )
     left, dtype = np.broadcast_to(np.asarray(left), len(states)), states.dtype
+    if dtype.kind == "f" and left.max(initial=0) > (most := 2 ** (np.finfo(dtype).nmant + 1)):
+        raise ValueError(f"steps must be at most {most:,} for states of {dtype}, which count no further")
     if dtype.kind != "f":
         dtype = np.result_type(states, np.min_scalar_type(int(left.max(initial=0))))
     return np.concatenate([states.astype(dtype), left[:, None].astype(dtype)], axis=1)
@@ -151,13 +153,14 @@ def _staged_kernel(step: Any, vectors: bool) -> Any:
     def staged(states: Floats, actions: Ints, rng: np.random.Generator) -> Any:
         count, size = len(actions), states.shape[1] - 1
         inner = states[:, :size].copy() if vectors else states[:, 0].copy()
-        moved, rewards, ends = step(inner, actions, rng)
+        answer = step(inner, actions, rng)
+        moved, ends = answer[0], answer[2]
         following = np.empty_like(states)
         following[:, :size] = moved.reshape(count, size)
         for row in range(count):
             following[row, size] = states[row, size] - 1
             ends[row] = ends[row] or states[row, size] <= 1
-        return following, rewards, ends
+        return (following, answer[1], ends) + answer[3:]  # noqa: RUF005, Numba adds tuples only
 
     return load_numba().njit(nogil=True)(staged)
 

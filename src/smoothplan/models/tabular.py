@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -303,7 +303,9 @@ class TabularModel:
             layer = np.unique(before[places][waiting[before[places]] == 0])
         if not settled.all():
             state = int(np.argmin(settled))
-            raise ModelError(f"horizon={self.horizon} is exceeded: an episode may go on for ever at state {state}")
+            name = "" if self.state_names is None else f" ({self.state_names[state]})"
+            text = f"horizon={self.horizon} is exceeded: an episode may go on for ever at state {state}{name}"
+            raise ModelError(f"{text}; a state that ends episodes must be declared terminal")
         return np.asarray(arguments.frozen(depths))
 
     @cached_property
@@ -364,7 +366,8 @@ class TabularModel:
             raise ModelError(f"state {states[self.terminal[states]][0]} is terminal and cannot be stepped from")
         if self.legal is not None and not self.legal[states, actions].all():
             row = int(np.argmin(self.legal[states, actions]))
-            raise ModelError(f"action {actions[row]} is not legal at state {states[row]}")
+            name = base.action_names(cast(Any, self))[actions[row]]
+            raise ModelError(f"action {name} is not legal at state {states[row]}")
         pairs = states * self.actions + actions
         entries = pairs * self._cumulative.shape[1] + _branches(self._cumulative, pairs, rng.random(len(pairs)))
         rewards = self.rewards.reshape(-1)[pairs if self.rewards.ndim == 2 else entries]

@@ -190,9 +190,10 @@ def trimmed(levels: list[Level]) -> tuple[Level, ...]:
 def require_depth(problem: Problem, steps: float, most: int) -> None:
     """Refuses a schedule that needs more levels, from coarse to fine, than can be handled."""
     if steps > most:
+        levels = "levels without end" if math.isinf(steps) else f"{steps:.2g} levels, more than {most:,}"
         raise ValueError(
-            f"discount must be smaller for recursion, got {problem.discount!r}: it would take {steps:.2g} levels, more "
-            f"than {most:,}. A smaller discount or a larger epsilon would help; {LONG_HORIZONS}"
+            f"discount must be smaller for recursion, got {problem.discount!r}: it would take {levels}. A smaller "
+            f"discount or a larger epsilon would help; {LONG_HORIZONS}"
         )
 
 
