@@ -112,7 +112,7 @@ def test_a_table_of_a_season_pools_its_samples(kind: str) -> None:
     assert np.abs(found[legal] - truth[:42][legal]).max() < 0.15
     apart = reference.error_range(asked)
     for state in range(42):
-        errors = (found[state] - truth[state])[legal[state]]
+        errors = found[state, legal[state]] - truth[state, legal[state]]
         assert np.ptp(errors) <= apart[state] + 1e-9
     copied = sp.SharedReference(model, sp.HardMax(), seed=1)
     copied.restore(reference.saved())
