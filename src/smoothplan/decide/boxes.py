@@ -80,12 +80,13 @@ def refine(
     share = ROUND_SHARE
     while True:
         run(share)
-        kept, wide = points[race.active], window.high - window.low
+        best, wide = race.choice(), window.high - window.low
+        kept = points[np.append(race.contenders, best)]
         room = wide / (CLOSER.get(size, 5) - 1)
         low, high = np.maximum(kept.min(axis=0) - room, box.low), np.minimum(kept.max(axis=0) + room, box.high)
         if np.prod((high - low) / wide) > SHRINKS or ((high - low) / sides).max() < FINEST:
             break
-        window, best = Box(low, high), race.choice()
+        window = Box(low, high)
         more = closer_points(window)
         more = more[np.abs((more - points[best]) / sides).reshape(len(more), -1).max(axis=1) > 1e-9]
         share = max(ROUND_SHARE, race.price(len(more) + 1) / max(left(), 1))

@@ -155,7 +155,7 @@ class Race:
         self._missing: dict[bool, Floats] = {}  # of late and of early returns, see `_missed`
 
     def price(self, actions: int) -> float:
-        """Calls that suffice to estimate so many further actions: half of them are for late returns, if these differ."""
+        """Calls that suffice to estimate so many further actions: half are for late returns, if these differ."""
         early, late, _ = self.horizons
         both = late > early and not self._exact
         return (1 + both) * self.enough * late * actions if self._ready else math.inf
@@ -313,6 +313,19 @@ class Race:
         """The lead of the best active action over each."""
         leader = int(self.active[self.estimates()[0][self.active].argmax()])
         return [self.difference(leader, int(action)) for action in self.active]
+
+    @property
+    def contenders(self) -> Ints:
+        """The active actions that paired returns do not show to be clearly worse than the best.
+
+        Outcomes that so many returns may have missed do not count here, as they do before an action is eliminated.
+        """
+        rows = self._returns[:, self.active]
+        rows = rows[~np.isnan(rows).any(axis=1)]
+        if len(rows) < self.enough:
+            return self.active
+        behind = rows[:, [int(rows.mean(axis=0).argmax())]] - rows
+        return self.active[behind.mean(axis=0) <= CLEAR * np.sqrt(self._variances(behind)) + self._rounding]
 
     @property
     def samples(self) -> Floats:
