@@ -407,10 +407,11 @@ def _curve(decision: Decision, actions: Any) -> Any:
 
 def _actions(found: PlanResult | Decision, errors: Sequence[float | None], support: Support) -> Iterator[Row]:
     """A row for each action; none at a terminal state."""
+    chosen = found.place if isinstance(found, Decision) else found.action
     for action, (name, q, error) in enumerate(zip(found.names, found.q.tolist(), errors, strict=True)):
         interval = None if found.q_intervals is None else tuple(found.q_intervals[action].tolist())
         if found.action is not None and math.isfinite(q):  # others are not legal
-            yield Row(f"action {name}", q, error, interval, support, action == found.action)
+            yield Row(f"action {name}", q, error, interval, support, action == chosen)
 
 
 def window(rows: Iterable[Row]) -> tuple[float, float]:

@@ -88,13 +88,15 @@ def refine(
             break
         window = Box(low, high)
         more = closer_points(window)
-        more = more[np.abs((more - points[best]) / sides).reshape(len(more), -1).max(axis=1) > 1e-9]
-        share = max(ROUND_SHARE, race.price(len(more) + 1) / max(left(), 1))
+        apart = np.abs((more[:, None] - points[None]) / sides).reshape(len(more), len(points), -1).max(axis=2)
+        known = apart.min(axis=1) <= 1e-9
+        again, more = np.append(apart[known].argmin(axis=1), best), more[~known]
+        share = max(ROUND_SHARE, race.price(len(more) + len(again)) / max(left(), 1))
         if share > 1.0:
             break
         points = np.concatenate([points, more])
         scaled = ((points - box.low) / sides).reshape(len(points), -1)
         nearest = ((scaled[:, None] - coarse[None]) ** 2).sum(axis=-1).argmin(axis=1)
-        race.widen(discretise(model, points)[0], _OfNearest(reference.q, nearest), best)
+        race.widen(discretise(model, points)[0], _OfNearest(reference.q, nearest), best, again)
     if len(race.active) > 1:
         run(1.0)

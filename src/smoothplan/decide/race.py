@@ -160,8 +160,8 @@ class Race:
         both = late > early and not self._exact
         return (1 + both) * self.enough * late * actions if self._ready else math.inf
 
-    def widen(self, model: GenerativeModel, reference: Reference, link: int) -> None:
-        """Goes on between the further actions of a model, which come last, and the link, one of those before.
+    def widen(self, model: GenerativeModel, reference: Reference, link: int, again: Ints) -> None:
+        """Goes on between the further actions of a model, which come last, and some of those before, the link too.
 
         All returns so far count. The link pairs the new actions with those before. It is left for any action that leads
         by a standard error: the reference told nothing of the new ones.
@@ -169,7 +169,8 @@ class Race:
         more, self._delta, self._table, self._stays = model.actions - self.model.actions, None, None, link
         self._missing.clear()
         self._follow(model, reference)
-        self._links, self.active = np.append(self._links, [link] * more), np.array([link, *self.legal[-more:]])
+        self.active = np.union1d(again, np.arange(len(self._links), model.actions))
+        self._links = np.append(self._links, [link] * more)
         self._longest = np.append(self._longest, [0] * more)
         kept = self._early, self._late, self._early_weights, self._late_weights, self._tails
         self._early, self._late, self._early_weights, self._late_weights, self._tails = (
@@ -325,7 +326,8 @@ class Race:
         if len(rows) < self.enough:
             return self.active
         behind = rows[:, [int(rows.mean(axis=0).argmax())]] - rows
-        return self.active[behind.mean(axis=0) <= CLEAR * np.sqrt(self._variances(behind)) + self._rounding]
+        close = behind.mean(axis=0) <= CLEAR * np.sqrt(self._variances(behind)) + self._rounding
+        return np.asarray(self.active[close])
 
     @property
     def samples(self) -> Floats:
