@@ -375,6 +375,10 @@ class DecisionRun:
         if race is not None:
             q, errors, returns = race.estimates()
             action = race.choice()
+            # Many close actions differ by little but the reference's errors, which only the whole standard error has.
+            if points is not None and self._policies.keeps:
+                lead = race.difference(action, race.best)
+                action = action if lead.at_most(self._delta / max(count - 1, 1)) > 0.0 else race.best
         found = None if self._search is None else self._search.result()
         if found is not None:
             action, gap = self._proved_gap(found, action)
