@@ -38,8 +38,8 @@ def once(gain: Any, low: Any = 0.0, high: Any = 1.0, **declared: Any) -> sp.Vect
 
 
 def peak(actions: Floats) -> Floats:
-    """Best at 0.37, and far from every coarse action."""
-    return -np.abs(actions - 0.37)
+    """Best at 0.44, and far from every coarse action."""
+    return -np.abs(actions - 0.44)
 
 
 def hill(actions: Floats) -> Floats:
@@ -58,14 +58,14 @@ def regulator(**changes: Any) -> sp.VectorModel:
     return sp.VectorModel(step, actions=sp.Box(-2.0, 2.0), **declared | changes)
 
 
-# The largest loss of eight seeds was a third of these bounds; the coarse actions alone lose 0.005, 0.04, 0.13 and 0.2.
+# Of eight seeds the largest losses are 0.0025, 0, 0.015 and 0.015; coarse actions lose 0.06, 0, 0.13, 0.13.
 @pytest.mark.parametrize(
     ("model", "gain", "top", "loss"),
     [
-        (once(peak), peak, 0.0, 0.004),
+        (once(peak), peak, 0.0, 0.01),
         (once(lambda actions: actions**2), lambda actions: actions**2, 1.0, 0.0),  # at the edge
-        (once(hill, [-1, -1], [1, 1]), hill, 0.0, 0.02),
-        (once(hill, [-1, -1], [1, 1], reward_range=(-4, 1)), hill, 0.0, 0.02),
+        (once(hill, [-1, -1], [1, 1]), hill, 0.0, 0.05),
+        (once(hill, [-1, -1], [1, 1], reward_range=(-4, 1)), hill, 0.0, 0.05),
     ],
 )
 def test_decisions_are_close_to_the_best_action(model: Any, gain: Any, top: float, loss: float) -> None:
@@ -97,7 +97,7 @@ def test_the_race_goes_on_with_closer_actions_and_keeps_its_returns() -> None:
     assert len(decision.names) == len(points)
     assert f"{len(points)} actions of the box were compared" in decision.method
     # Every later window lies around what was left, so most actions are close to the best one.
-    assert np.median(np.abs(points - 0.37)) < 0.1
+    assert np.median(np.abs(points - 0.44)) < 0.1
     sampled = ~np.isnan(decision.samples)
     assert sampled.any(axis=0).all()
     assert not sampled.all(axis=1).any()
@@ -146,7 +146,7 @@ def test_limits_on_time_are_kept_roughly() -> None:
     started = time.perf_counter()
     decision = sp.decide(once(peak), seconds=0.5)
     assert time.perf_counter() - started < 3.0
-    assert abs(decision.action - 0.37) < 0.05
+    assert abs(decision.action - 0.44) < 0.05
     assert decision.actions is not None
     assert len(decision.actions) > 9
 
