@@ -25,6 +25,7 @@ from smoothplan.base.arguments import shown
 from smoothplan.base.records import Record, to_json
 from smoothplan.decide.unregularised import choose_planner, is_long
 from smoothplan.models import GenerativeModel, SimulatorError, TabularModel
+from smoothplan.models.model import required_model
 from smoothplan.recursive.schedule import Scheduled
 from smoothplan.report import aligned, listed, plan_summary
 from smoothplan.run.chunks import ClusterError
@@ -430,6 +431,8 @@ def _call(command: Command, options: dict[str, Any]) -> Answer:
         wanted = options["progress"]
         live = wanted == "live" or (wanted == "auto" and sys.stderr.isatty())
         given["progress"] = "json" if wanted == "json" else live
+    if given.get("model") is not None:
+        required_model(given["model"], boxes=command.run in (decide, check))
     positional = [given.pop(name) for name, (each, _) in known.items() if each.kind is each.POSITIONAL_ONLY]
     return command.run(*positional, **given)
 

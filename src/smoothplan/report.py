@@ -396,7 +396,8 @@ def _curve(decision: Decision, actions: Any) -> Any:
     band = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
     chart.add_scatter(x=x, y=(middle - reach).tolist(), showlegend=False, **band)
     name = "± 2 standard errors of the difference"
-    chart.add_scatter(x=x, y=(middle + reach).tolist(), fill="tonexty", name=name, opacity=0.3, **band)
+    fill = {"fill": "tonexty", "fillcolor": "rgba(57, 135, 201, 0.25)"}
+    chart.add_scatter(x=x, y=(middle + reach).tolist(), name=name, **fill, **band)
     chart.add_scatter(x=x, y=middle.tolist(), mode="lines+markers", name="estimate", marker={"color": colour})
     star = {"color": COLOURS[1], "symbol": "star", "size": 13}
     chart.add_scatter(x=[float(actions[chosen])], y=[decision.q[chosen]], mode="markers", name="chosen", marker=star)
@@ -407,10 +408,11 @@ def _curve(decision: Decision, actions: Any) -> Any:
 
 def _actions(found: PlanResult | Decision, errors: Sequence[float | None], support: Support) -> Iterator[Row]:
     """A row for each action; none at a terminal state."""
+    chosen = found.place if isinstance(found, Decision) else found.action
     for action, (name, q, error) in enumerate(zip(found.names, found.q.tolist(), errors, strict=True)):
         interval = None if found.q_intervals is None else tuple(found.q_intervals[action].tolist())
         if found.action is not None and math.isfinite(q):  # others are not legal
-            yield Row(f"action {name}", q, error, interval, support, action == found.action)
+            yield Row(f"action {name}", q, error, interval, support, action == chosen)
 
 
 def window(rows: Iterable[Row]) -> tuple[float, float]:

@@ -316,7 +316,7 @@ def load(text: str) -> GenerativeModel:
     elif options:
         raise ValueError(f"{what} is no function, and takes no options, got {', '.join(options)}")
     try:
-        return required_model(made)
+        return required_model(made, boxes=True)
     except TypeError as error:
         raise ValueError(f"{what} makes no model: {error}") from None
 

@@ -8,20 +8,21 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints, amount
+from smoothplan.base.compiling import working_time
 from smoothplan.base.records import Record
 from smoothplan.bounds.gape import OTGapE, SearchRun
 from smoothplan.chains.maker import spend
 from smoothplan.chains.reference import Reference, required_reference
-from smoothplan.decide.boxes import Refinement, coarse_points
+from smoothplan.decide.boxes import coarse_points, refine
 from smoothplan.decide.policies import Budget, PolicyReference, PolicySearch, Rule
 from smoothplan.decide.race import Difference, Race
-from smoothplan.models.derived import discretise
+from smoothplan.models.derived import chosen_actions, discretise
 from smoothplan.models.model import (
     Box,
     GenerativeModel,
@@ -245,7 +246,7 @@ class DecisionRun:
         self._epsilon = (usual_epsilon(root.model) if self._proves else math.nan) if epsilon is None else epsilon
         self._policies, self._before = policies, policies.calls
         self._search: SearchRun | None = None
-        self.race: Race | Refinement | None = None
+        self.race: Race | None = None
 
     @property
     def calls(self) -> int:
@@ -273,17 +274,14 @@ class DecisionRun:
         return np.arange(len(self._names)) if mask is None else np.flatnonzero(mask[0])
 
     @property
-    def _points(self) -> Floats | None:
-        """The actions compared, if they are in a box."""
-        if isinstance(self.race, Refinement):
-            return self.race.points
-        return None if self._model is self.root.model else coarse_points(cast(Box, self._model.actions))
+    def _compared(self) -> GenerativeModel:
+        """The model of the actions compared."""
+        return self.root.model if self.race is None else self.race.model
 
     @property
     def _names(self) -> tuple[str, ...]:
         """The names of the actions compared."""
-        points = self._points
-        return action_names(self.root.model if points is None else discretise(self._model, points)[0])
+        return action_names(self._compared)
 
     def prepare(self, workers: Workers, display: Display) -> None:
         """Finds a policy by its part of the budget, unless one was given, and a proof on the way, if it can.
@@ -316,7 +314,7 @@ class DecisionRun:
 
         with display.polling(lambda: self.calls):
             self._policies.make(root.state, self.budget(PREPARATION_SHARE), prove if self._proves else None)
-            if self._policies.knows and not self._proved and self._points is None:
+            if self._policies.knows and not self._proved and self._model is root.model:
                 self._policies.improve(root.state, **self.budget(TABLE_SHARE).upto(1.0, self.calls))
 
     def budget(self, share: float) -> Budget:
@@ -339,20 +337,23 @@ class DecisionRun:
         if self._policies.reference is None:
             return
         kept = self._delta if self._policies.keeps else None
-        if self._model is root.model:
-            self.race = Race(root, self._policies.reference, kept, self._first_chunk)
-        else:
-            self.race = Refinement(root, self._model, self._policies.reference, kept, self._first_chunk)
-        if root.max_calls is None:
+        self.race = race = Race(root, self._policies.reference, kept, self._first_chunk)
+        left = root.max_calls if root.max_calls is None else root.max_calls - self.calls
+
+        def run(share: float = 1.0) -> None:
+            if left is not None:
+                return race.run(int(share * (left - race.calls)), workers)
             assert root.max_seconds is not None
-            self.race.run_for(root.begun + root.max_seconds, workers)
+            until, now = root.begun + root.max_seconds, working_time()
+            return race.run_for(now + share * (until - now), workers)
+
+        if self._model is not root.model:
+            refine(race, self._model, self._policies.reference, lambda: self.budget(1.0).as_calls(1.0, self.calls), run)
             return
-        left = root.max_calls - self.calls
-        if self._proved:  # a proved action needs estimates only beside it
-            first = min(left, self.calls)
-            self.race.run(first, workers)
-            left = 0 if self._settled else left - first
-        self.race.run(left, workers)
+        if self._proved and left is not None:  # a proved action needs estimates only beside it
+            race.run(min(left, self.calls), workers)
+        if not self._settled:
+            run()
 
     @property
     def _settled(self) -> bool:
@@ -365,7 +366,8 @@ class DecisionRun:
 
     def decision(self, status: Status) -> Decision:
         """The decision by everything found so far."""
-        root, race, terminal, names, points = self.root, self.race, status == "terminal", self._names, self._points
+        root, race, terminal, names = self.root, self.race, status == "terminal", self._names
+        points = None if self._model is root.model else chosen_actions(self._compared)
         legal, count = self._legal, len(names)
         returns, (q, errors) = np.zeros(count, np.int64), np.full((2, count), np.nan)
         q[legal], errors[legal] = 0.0, 0.0 if terminal else np.inf
@@ -375,6 +377,10 @@ class DecisionRun:
         if race is not None:
             q, errors, returns = race.estimates()
             action = race.choice()
+            # Many close actions differ by little but the reference's errors, which only the whole standard error has.
+            if points is not None and self._policies.keeps:
+                lead = race.difference(action, race.best)
+                action = action if lead.at_most(self._delta / max(count - 1, 1)) > 0.0 else race.best
         found = None if self._search is None else self._search.result()
         if found is not None:
             action, gap = self._proved_gap(found, action)
@@ -460,8 +466,8 @@ class DecisionRun:
             kind = type(reference).__name__ if not isinstance(reference, PolicyReference) else repr(reference)
             ends = horizon_of(self.root.model) is not None and self.race.cut_weight == 0.0
             cut = "" if late >= full or ends else ", and the reference's value beyond"
-            if isinstance(self.race, Refinement):
-                parts.append(f"{len(self.race.points)} actions of the box were compared, in {self.race.rounds} rounds")
+            if self._model is not self.root.model:
+                parts.append(f"{self.race.model.actions} actions of the box were compared")
             parts.append(f"returns of {late} steps that follow the best actions of a {kind}{cut}")
         return "; ".join(parts) or "nothing was tried"
 

@@ -97,10 +97,9 @@ class Race:
         delta: the probability that the reference's best action is left for one that is no better, at most; None if it
             is left for any action that leads by a standard error, because the reference is no better than the race.
         first_chunk: the number of the first chunk of samples.
-        among: the actions that take part, of which the first stands for the reference's best; by default the legal
-            ones.
 
     Attributes:
+        model: the simulator, with all actions that took part.
         claim: the value of the state by the reference.
         legal: the actions that the state has; others have no returns, and NaN for their estimates.
         best: the reference's best action.
@@ -115,20 +114,12 @@ class Race:
         reference: Reference,
         delta: float | None = 0.1,
         first_chunk: int = 0,
-        among: Ints | None = None,
     ) -> None:
-        self._root, self._delta, model = root, delta, root.model
-        self._claims = values_of(reference.q, np.asarray(root.state)[None], model)[0]
-        self.legal = np.flatnonzero(self._claims > -np.inf)
+        self._root, self._delta = root, delta
+        self._follow(root.model, reference)
         self.claim, self.best = float(self._claims.max()), int(self._claims.argmax())
-        if among is not None:
-            self.legal, self.best = among, int(among[0])
-        low, high = curvature.value_interval(model, HardMax())
-        self._exact, chains = is_deterministic(model), None
-        if self._exact and isinstance(reference, GridReference) and compiles(model) and declares_rewards(model):
-            chains = BatchedChains(model, HardMax(), reference.grid, min(max(self.claim, low), high))
-        self._engine = ReturnsEngine(model, reference.q, (low, high), chains)
-        self._work = Work(self._engine, model, root.state, root.seed, kept=False, role="race")
+        self._stays = self.best  # left only for an action that leads
+        self._links = np.full(root.model.actions, -1)
         self._table = None
         if isinstance(reference, SharedReference) and not self._exact:
             self._table = reference.claims(root.state)
@@ -136,9 +127,21 @@ class Race:
         self.enough = 1 if self._exact else LEAST
         self._begin()
 
+    def _follow(self, model: GenerativeModel, reference: Reference) -> None:
+        """Takes on a simulator and a reference."""
+        root, self.model = self._root, model
+        self._claims = values_of(reference.q, np.asarray(root.state)[None], model)[0]
+        self.legal = np.flatnonzero(self._claims > -np.inf)
+        low, high = curvature.value_interval(model, HardMax())
+        self._exact, chains = is_deterministic(model), None
+        if self._exact and isinstance(reference, GridReference) and compiles(model) and declares_rewards(model):
+            chains = BatchedChains(model, HardMax(), reference.grid, min(max(float(self._claims.max()), low), high))
+        self._engine = ReturnsEngine(model, reference.q, (low, high), chains)
+        self._work = Work(self._engine, model, root.state, root.seed, kept=False, role="race")
+
     def _begin(self) -> None:
         """Forgets all returns."""
-        model = self._root.model
+        model = self.model
         self.active = self.legal
         full = full_horizon(model)
         self.horizons = Horizons(1, full, full)
@@ -148,10 +151,31 @@ class Race:
         # returns end early), [n, K] each; NaN if an action has no such return.
         self._early, self._late, self._early_weights, self._late_weights, self._tails = (nothing,) * 5
         self._longest = np.zeros(model.actions, dtype=np.int64)  # steps of the longest return
+        self._rounding = 1e-9  # the largest difference that may come from rounding
+        self._missing: dict[bool, Floats] = {}  # of late and of early returns, see `_missed`
 
-    def continues(self, before: "Race") -> None:
-        """Takes on the lengths of returns of a race between other actions."""
-        self.horizons, self._ready = before.horizons, before._ready
+    def price(self, actions: int) -> float:
+        """Calls that suffice to estimate so many further actions: half are for late returns, if these differ."""
+        early, late, _ = self.horizons
+        both = late > early and not self._exact
+        return (1 + both) * self.enough * late * actions if self._ready else math.inf
+
+    def widen(self, model: GenerativeModel, reference: Reference, link: int, again: Ints) -> None:
+        """Goes on between the further actions of a model, which come last, and some of those before, the link too.
+
+        All returns so far count. The link pairs the new actions with those before. It is left for any action that leads
+        by a standard error: the reference told nothing of the new ones.
+        """
+        more, self._delta, self._table, self._stays = model.actions - self.model.actions, None, None, link
+        self._missing.clear()
+        self._follow(model, reference)
+        self.active = np.union1d(again, np.arange(len(self._links), model.actions))
+        self._links = np.append(self._links, [link] * more)
+        self._longest = np.append(self._longest, [0] * more)
+        kept = self._early, self._late, self._early_weights, self._late_weights, self._tails
+        self._early, self._late, self._early_weights, self._late_weights, self._tails = (
+            np.pad(rows, ((0, 0), (0, more)), constant_values=np.nan) for rows in kept
+        )
 
     def run(self, calls: int, workers: Workers) -> None:
         """Races in rounds, with at most that many calls, until one action is left.
@@ -183,7 +207,8 @@ class Race:
             taken, made = working_time() - begun, self.calls - before
             possible = int(0.4 * made * left / max(taken, 1e-9))
             following = possible if taken > 0.02 * left else 4 * portion
-            if self.horizons.late < self.horizons.full and min(following, possible) >= 4 * portion:
+            fresh = bool((self._links < 0).all())
+            if fresh and self.horizons.late < self.horizons.full and min(following, possible) >= 4 * portion:
                 self._begin()
             elif len(self.active) == 1 or (self._exact and self._ready) or made == 0:
                 return
@@ -191,7 +216,7 @@ class Race:
 
     def _pilot(self, calls: int, workers: Workers) -> None:
         """Sets the horizons, by the lengths of a few returns: episodes may end long before the discount ends them."""
-        model, full, each = self._root.model, self.horizons.full, len(self.active)
+        model, full, each = self.model, self.horizons.full, len(self.active)
         if self._exact:
             self.horizons, self._ready = Horizons(1, max(1, min(full, calls // each)), full), True
             return
@@ -253,7 +278,7 @@ class Race:
     ) -> Iterator[PairedReturns]:
         """Samples rows of returns of the active actions, in chunks of so many rows at most."""
         size = most or max(1, self._engine.chunk_calls // (marks[-1] * len(self.active)))
-        if most is None and getattr(self._root.model.step, "one_at_a_time", False):
+        if most is None and getattr(self.model.step, "one_at_a_time", False):
             size = min(size, max(1, math.ceil(rows / PIECES)))
 
         def chunks() -> Iterator[Chunk[PairedReturns]]:
@@ -272,7 +297,7 @@ class Race:
 
     def _add(self, found: PairedReturns, early: int, late: int | None) -> None:
         """Takes returns into account, by the marks of their valuations."""
-        wide = np.full((5, len(found.steps), self._root.model.actions), np.nan)
+        wide = np.full((5, len(found.steps), self.model.actions), np.nan)
         wide[0][:, self.active], wide[2][:, self.active] = found.valued[early], found.weights[early]
         wide[4][:, self.active] = found.tails[early if late is None else late]
         if late is not None:
@@ -282,11 +307,27 @@ class Race:
         self._early, self._late, self._early_weights, self._late_weights, self._tails = (
             np.concatenate(pair) for pair in zip(kept, wide, strict=True)
         )
+        self._rounding = max(self._rounding, 1e-9 * float(np.nanmax(np.abs(wide[:2]))))
+        self._missing.clear()
 
     def _behind(self) -> list[Difference]:
         """The lead of the best active action over each."""
         leader = int(self.active[self.estimates()[0][self.active].argmax()])
         return [self.difference(leader, int(action)) for action in self.active]
+
+    @property
+    def contenders(self) -> Ints:
+        """The active actions that paired returns do not show to be clearly worse than the best.
+
+        Outcomes that so many returns may have missed do not count here, as they do before an action is eliminated.
+        """
+        rows = self._returns[:, self.active]
+        rows = rows[~np.isnan(rows).any(axis=1)]
+        if len(rows) < self.enough:
+            return self.active
+        behind = rows[:, [int(rows.mean(axis=0).argmax())]] - rows
+        close = behind.mean(axis=0) <= CLEAR * np.sqrt(self._variances(behind)) + self._rounding
+        return np.asarray(self.active[close])
 
     @property
     def samples(self) -> Floats:
@@ -307,11 +348,6 @@ class Race:
         weights = self._weights
         return float(np.nanmean(weights)) if (~np.isnan(weights)).any() else 0.0
 
-    @property
-    def _rounding(self) -> float:
-        """The largest difference that may come from rounding."""
-        return 1e-9 * max(1.0, float(np.abs(np.nan_to_num(self._returns)).max(initial=0.0)))
-
     def estimates(self) -> tuple[Floats, Floats, Ints]:
         """Action values, their standard errors and the numbers of returns, [K] each.
 
@@ -327,7 +363,7 @@ class Race:
         offset, doubt = self._offset()
         correction = np.nansum(weights, axis=0) / many * offset
         tail = np.nansum(weights, axis=0) / many * (abs(offset) + doubt)
-        errors = np.sqrt(noise**2 + self._missed(returns) ** 2 + tail**2)
+        errors = np.sqrt(noise**2 + self._missed() ** 2 + tail**2)
         errors[counts < (1 if self._exact else 2)] = np.inf
         means = np.where(counts == 0, self.claim, means + correction)
         if self._table is not None:
@@ -350,18 +386,21 @@ class Race:
         noise = float(sums.std(ddof=1)) / math.sqrt(len(sums)) if len(sums) > 1 else 0.0
         return float(sums.mean()) / weight, noise / weight
 
-    def _missed(self, returns: Floats) -> Floats:
-        """What an outcome that was missed may add to the standard errors of the means of returns [n, K], [K].
+    def _missed(self, early: bool = False) -> Floats:
+        """What an outcome that was missed may add to the standard errors of the means of late or early returns, [K].
 
         Among n returns an outcome of probability 1/n may be missing. If all are alike, it may change a reward of every
         step; by as much as the returns seen differ from each other and from 0, if the range of rewards is not known.
         Otherwise it counts as far as standard errors do not tell: beyond four standard deviations, and at most as far
         as outcomes that were seen.
         """
+        returns = self._early if early else self._returns
         if self._exact or len(returns) == 0:
             return np.zeros(returns.shape[1])
-        low, high = self._root.model.reward_range
-        if declares_rewards(self._root.model):
+        if early in self._missing:
+            return self._missing[early]
+        low, high = self.model.reward_range
+        if declares_rewards(self.model):
             unseen = (high - low) * self._longest
         else:
             seen = np.nan_to_num(returns)
@@ -371,13 +410,18 @@ class Race:
         apart = np.where(known, returns - np.where(known, returns, 0.0).sum(axis=0) / counts, 0.0)
         surprise = np.abs(apart).max() - 4.0 * math.sqrt((apart**2).sum() / max(known.sum(), 1))
         alike = np.ptp(apart, axis=0) <= self._rounding
-        return np.asarray(np.where(alike, unseen, max(surprise, 0.0)) / counts)
+        self._missing[early] = np.where(alike, unseen, max(surprise, 0.0)) / counts
+        return self._missing[early]
 
     def difference(self, one: int, other: int, early: bool = False) -> Difference:
         """How much better one action is than another, by the rows that have returns of both, late or early ones."""
         if one == other:
             return Difference(0.0, 0.0, int((~np.isnan(self._returns[:, one])).sum()))
-        found = self._by_returns(one, other, early)
+        found, link = self._by_returns(one, other, early), int(self._links[max(one, other)])
+        if found.rows == 0 and link not in (-1, one, other):
+            parts = self.difference(one, link, early), self.difference(link, other, early)
+            error = math.hypot(*(part.error for part in parts))
+            return Difference(sum(part.mean for part in parts), error, min(part.rows for part in parts))
         if self._table is None:
             return found
         # Returns visit pairs less often than the table has sampled them: they have missed what it has missed.
@@ -397,7 +441,7 @@ class Race:
         if self._exact:
             return Difference(float(both.mean()), 0.0, count)
         noise = float(both.std(ddof=1)) / math.sqrt(count) * _small_sample(count)
-        missed = float(self._missed(returns)[[one, other]].max())
+        missed = float(self._missed(early)[[one, other]].max())
         if np.ptp(both) <= self._rounding:  # the same outcomes for both, and a missed one may be as far as they are
             missed = max(missed, float(np.ptp(returns[known][:, [one, other]], axis=0).max()) / count)
         tail = 0.0
@@ -413,23 +457,6 @@ class Race:
             tail = max(tail, 0.5 * abs(float((parts[:, one] - parts[:, other]).mean())))
         return Difference(float(both.mean()), math.hypot(noise, missed, tail), count)
 
-    def shrunk(self, left: Ints) -> tuple[Floats, float, Floats, Floats]:
-        """Early estimates of some actions, less their mean, with a part of their correction by late ones, see `choice`.
-
-        Then the part, the early rows, and the corrections, as far as all of these actions have returns.
-        """
-        early, late = self._early[:, left], self._late[:, left]
-        corrections = _centred(late - early)
-        corrections = corrections[~np.isnan(corrections).any(axis=1)]
-        early = early[~np.isnan(early).any(axis=1)]
-        estimates, part = _centred(early).mean(axis=0), 0.0
-        if len(corrections) >= self.enough:
-            mean = corrections.mean(axis=0)
-            noise, square = float(self.variances(corrections).sum()), float(mean @ mean)
-            part = max(0.0, 1.0 - 3.0 * noise / square) if square > 0.0 else 0.0
-            estimates = estimates + part * mean
-        return estimates, part, early, corrections
-
     def choice(self) -> int:
         """The best active action by early estimates and a part of the correction by late ones.
 
@@ -439,8 +466,8 @@ class Race:
         of all corrections that are pure noise count.) Only an action that leads the reference's best replaces it, by a
         standard error, or at the level 1 − δ for all rivals together: changing between equals gains nothing.
         """
-        if len(self._early) < self.enough:
-            return self.best
+        if (~np.isnan(self._early[:, self.active])).all(axis=1).sum() < self.enough:
+            return self._stays
         if self._table is not None:
             found = [self.difference(int(action), self.best) for action in self.legal]
             first = int(np.argmax([each.mean for each in found]))
@@ -450,21 +477,30 @@ class Race:
                 needed = NormalDist().inv_cdf(1.0 - self._delta / max(len(found) - 1, 1))
             return ahead if found[first].mean > needed * found[first].error else self.best
         left = self.active[[found.mean <= CLEAR * found.error + self._rounding for found in self._behind()]]
-        estimates, part, early, corrections = self.shrunk(left)
+        early, late = self._early[:, left], self._late[:, left]
+        corrections = _centred(late - early)
+        corrections = corrections[~np.isnan(corrections).any(axis=1)]
+        early = early[~np.isnan(early).any(axis=1)]
+        estimates, part = _centred(early).mean(axis=0), 0.0
+        if len(corrections) >= self.enough:
+            mean = corrections.mean(axis=0)
+            noise, square = float(self._variances(corrections).sum()), float(mean @ mean)
+            part = max(0.0, 1.0 - 3.0 * noise / square) if square > 0.0 else 0.0
+            estimates = estimates + part * mean
         ahead = int(estimates.argmax())
-        if self.best not in left:
+        if self._stays not in left:
             return int(left[ahead])
-        stays = int(np.flatnonzero(left == self.best)[0])
+        stays = int(np.flatnonzero(left == self._stays)[0])
         apart = [rows[:, [ahead]] - rows[:, [stays]] for rows in (early, corrections)]
-        error = math.sqrt(float(self.variances(apart[0])[0] + part**2 * self.variances(apart[1])[0]))
+        error = math.sqrt(float(self._variances(apart[0])[0] + part**2 * self._variances(apart[1])[0]))
         fewest = len(early) if part == 0.0 else min(len(early), len(corrections))
         needed = 0.0 if self._exact else error
         if self._delta is not None and not self._exact:
             needed *= quantile(1.0 - self._delta / max(len(self.legal) - 1, 1), fewest - 1)
         leads = estimates[ahead] - estimates[stays] > needed + self._rounding
-        return int(left[ahead]) if leads else self.best
+        return int(left[ahead]) if leads else self._stays
 
-    def variances(self, rows: Floats) -> Floats:
+    def _variances(self, rows: Floats) -> Floats:
         """The variances of the means of rows [n, A], [A]; 0 if nothing is random or there are fewer than two rows."""
         if self._exact or len(rows) < 2:
             return np.zeros(rows.shape[1])

@@ -222,7 +222,15 @@ def discretise(model: GenerativeModel, points: int | ArrayLike) -> tuple[Generat
     apart = np.sqrt(((scaled[:, None] - scaled[None]) ** 2).sum(axis=-1))
     step = _ChosenActions(model.step, arguments.frozen(chosen))
     declared: dict[str, Any] = {part.name: getattr(model, part.name, None) for part in fields(Declarations)}
-    return VectorModel(step, **declared | {"actions": names}), apart / max(float(apart.max()), 1e-300)
+    declared["actions"] = names
+    if declared["stationary"] is not None:
+        declared["stationary"] = discretise(declared["stationary"], chosen)[0]
+    return VectorModel(step, **declared), apart / max(float(apart.max()), 1e-300)
+
+
+def chosen_actions(model: GenerativeModel) -> Floats:
+    """The actions of a model from `discretise`, [K] or [K, d]."""
+    return cast(_ChosenActions, model.step).points
 
 
 @dataclass(frozen=True, eq=False)
