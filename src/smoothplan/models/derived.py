@@ -34,7 +34,8 @@ def finite_horizon(
 
     States of a table are numbered by stages: state s with h steps left is number (steps − h)·S + s, terminal if h = 0.
     States of other simulators, numbers or vectors [d], get the steps left as a last entry, [d + 1]. Searches by bounds
-    count transitions of the model as it was, so that the samples of all stages add up.
+    count transitions of the model as it was, so that the samples of all stages add up, unless the backup depends on the
+    state or there is a key.
 
     Args:
         model: a simulator.
