@@ -91,4 +91,4 @@ $(VENV)/.docs: $(VENV)/.core
 
 clean:
 	rm -rf $(VENV) site .bootstrap .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
-	find src studies tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src studies tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -231,6 +231,7 @@ def holds(result: sp.PlanResult, model: sp.TabularModel, backup: Any, state: int
     solution = sp.exact.solve(model, backup, 1e-10)
     bounds = np.vstack([result.interval, *(() if result.q_intervals is None else result.q_intervals)])
     truth = np.append(solution.values[state], solution.q[state])[: len(bounds)]
+    bounds, truth = bounds[truth > -np.inf], truth[truth > -np.inf]  # of legal actions
     half = (bounds[:, 1] - bounds[:, 0]) / 2.0
     return bool((np.abs(truth - bounds.mean(axis=1)) <= scale * half + 1e-9).all())
 

@@ -103,7 +103,7 @@ class Naive:
     def sample(self, row: int, state: int) -> float:
         level = self.levels[row]
         if level.kind == "constant":
-            return self.problem.middle + level.shift
+            return self.problem.at(level.left).middle + level.shift
         returns = self.returns(row, state)
         value = self.debiased(row, state, returns) if level.debias > 0 else None
         return self.around(row, state, self.reference(row, returns), value)
@@ -453,7 +453,7 @@ def with_own_shifts(problem: Problem, levels: Sequence[Level]) -> tuple[Level, .
 def _own_shift(problem: Problem, above: Sequence[Level], level: Level) -> float:
     """What the arithmetic adds to a level, before any clipping."""
     returns = [
-        arithmetic.one_step(problem, proved, child.rewards)
+        arithmetic.one_step(problem.at(child.left), proved, child.rewards)
         for proved, child in zip(certify(problem, above), above, strict=True)
     ]
     around = arithmetic.constant_reference(problem)

@@ -284,7 +284,13 @@ def solve(
         lines.append(f"… and {len(states) - most} more states: choose with --state N; --json prints all")
     largest = max(solution.error for solution in solutions)
     lines.append(f"No value is off by more than {largest:.1e}, rounding included.")
-    return {"model": repr(model), "discount": model.discount, "states": states, "solutions": fields}, "\n".join(lines)
+    about = {
+        "model": repr(model),
+        "discount": model.discount,
+        "states": states,
+        "names": list(table.action_names or map(str, range(model.actions))),
+    }
+    return about | {"solutions": fields}, "\n".join(lines)
 
 
 def _listing(kind: str, name: str | None = None, /) -> Answer:
@@ -461,14 +467,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # the reader closed the pipe, as `head` does: not an error
             return 0
-        message, status = str(error) or type(error).__name__, 2
+        message, status = _with_partial(error) or type(error).__name__, 2
     print(complaint(message), end="", file=sys.stderr)
     return status
 
 
+def _with_partial(error: Exception) -> str:
+    """An error with the result before it."""
+    partial = getattr(error, "partial", None)
+    return str(error) if partial is None else f"{error}; so far, {partial!r}"
+
+
 def _failed_call(error: SimulatorError, options: dict[str, Any]) -> str:
     """The result before the simulator failed, and how to repeat the failing call."""
-    message = str(error) if error.partial is None else f"{error}; so far, {error.partial!r}"
+    message = _with_partial(error)
     file, simulator = options.get("failure"), options.get("simulator")
     if not file:
         return message

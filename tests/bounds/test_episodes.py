@@ -158,8 +158,9 @@ SEARCHES: dict[str, Any] = {
 @pytest.mark.parametrize("discount", [0.9, 1.0])
 def test_an_episode_beyond_the_horizon_is_an_error(planner: Any, discount: float) -> None:
     model = sp.VectorModel(ring, actions=2, discount=discount, horizon=6, reward_range=(0, 1), initial_state=0)
-    with pytest.raises(sp.ModelError, match=r"horizon=6 is exceeded: an episode has not ended after 6 steps, at state"):
+    with pytest.raises(sp.ModelError, match=r"horizon=6 is exceeded: an episode has not .* 6 steps, at") as caught:
         sp.plan(planner, model, max_calls=10_000)
+    assert getattr(caught.value, "partial", None) is not None  # nothing computed is lost
 
 
 def layered(seed: int) -> sp.TabularModel:

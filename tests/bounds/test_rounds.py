@@ -201,6 +201,24 @@ def test_the_better_of_walks_and_rounds(name: str) -> None:
     assert np.median(ratios) <= 1.2
 
 
+def test_wide_bounds_do_not_hide_the_best_policy() -> None:
+    """An option close to its end, with bounds a hundred times as wide as its value: a search once stuck for ever.
+
+    From $80.33 the price rises or falls by a factor of 1.056 twice; selling at 100 now pays as much as selling later.
+    """
+
+    def step(states: Ints, actions: Ints, rng: np.random.Generator) -> Any:
+        time, ups = states.T
+        paid = np.where(actions == 1, 100.0 - 80.33 * 1.0563 ** (2 * ups - time), 0.0)
+        up = (rng.random(len(states)) < 0.49) & (actions == 0)
+        return np.stack([time + 1, ups + up], axis=1), np.maximum(paid, 0.0), (actions == 1) | (time >= 2)
+
+    names, start = ["hold", "exercise"], [0, 0]
+    model = sp.VectorModel(step, actions=names, discount=0.99, horizon=31, reward_range=(0, 100), initial_state=start)
+    found = sp.plan(sp.OTGapE(sp.HardMax(), 0.5, 0.1), model, max_calls=1_000_000, seed=1)
+    assert found.status == "converged"
+
+
 def test_a_search_goes_on_with_the_graph_of_a_reference() -> None:
     """Calls, states and bounds are those of both; another model or δ is refused."""
     model = tied(recurrent(3, states=8, actions=3))

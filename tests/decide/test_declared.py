@@ -257,6 +257,10 @@ def test_references_learn_with_illegal_actions(kind: str) -> None:
             lambda: sp.plan_unregularised(season(reward_range=None), bias=0.1),
             "reward_range must be declared for",
         ),
+        (
+            lambda: sp.plan(sp.MDPGapE(epsilon=0.1), season(reward_range=None)),
+            "reward_range must be declared for a search by bounds, got (-inf, inf)",
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_named(call: Callable[[], Any], message: str) -> None:

@@ -7,6 +7,7 @@ import io
 import os
 import pkgutil
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -101,6 +102,15 @@ def test_code_samples_run_and_print_what_the_page_says(
     for sample, printed in samples(page):
         wanted = sample["output"]
         assert wanted is None or agrees(wanted, printed), f"{page.name} prints, after\n{sample['code']}\n{printed}"
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=name_of)
+def test_examples_run_and_answer(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"python {name_of(script)}\n" in script.read_text("utf-8")  # how to run it
+    runpy.run_path(str(script), run_name="__main__")
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) >= 3
+    assert said.err == ""
 
 
 def test_an_output_that_is_not_what_the_page_says_is_found() -> None:

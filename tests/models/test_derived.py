@@ -13,7 +13,7 @@ import smoothplan as sp
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.models import chain, discretise, finite_horizon, garnet, mountain_car
 from smoothplan.models.derived import split_stages, with_steps_left
-from smoothplan.models.model import total_weight
+from smoothplan.models.model import checked_step, total_weight
 from smoothplan.theory import curvature, exact
 from smoothplan.theory.backups import Backup
 
@@ -213,6 +213,35 @@ def test_a_class_of_ones_own_declares_a_horizon_too() -> None:
     assert sp.plan(sp.MDPGapE(epsilon=0.1), model).value == pytest.approx(3.0, abs=0.1)
 
 
+def test_simulators_of_one_state_and_compiled_ones_have_discounts_too() -> None:
+    """The same bits as a vectorised simulator's, by the oracle and, with a reference on a grid, in compiled chains."""
+
+    def step(states: Floats, actions: Ints, rng: np.random.Generator) -> Any:
+        return 1.0 - states, np.ones(len(states)), np.zeros(len(states), dtype=np.bool_), 0.9 - 0.3 * actions
+
+    def one(state: Floats, action: int, rng: np.random.Generator) -> Any:
+        return 1.0 - state, 1.0, False, 0.9 - 0.3 * action
+
+    declared: Any = {"actions": 2, "discount": 0.9, "reward_range": (0, 1), "initial_state": [0.5]}
+    compiled = sp.JitModel(step, **declared)
+    given = sp.VectorModel(step, **declared), compiled, sp.VectorModel.from_scalar(one, **declared)
+    found = [sp.Oracle(each, seed=1).sample(np.full((1, 1), 0.5), np.ones(1, dtype=int)) for each in given * 2]
+    assert [each.next_states for each in found] == [found[0].next_states] * 6
+    assert len({bool(each.terminals[0]) for each in found}) == 1
+    season: Any = finite_horizon(compiled, 3, discount=1.0)
+    assert sp.Oracle(season, seed=1).sample(np.full((999, 2), 3.0), np.full(999, 1)).terminals.mean() > 0.2
+    numbers, rngs = np.full((999, 1), 0.5), [np.random.default_rng(3) for _ in range(2)]
+    ended = compiled.ending_step(numbers, np.full(999, 1), rngs[0])
+    again = checked_step(compiled, numbers, np.full(999, 1), rngs[1])
+    assert 0.2 < again.terminals.mean() < 0.5
+    assert all(np.array_equal(one, other) for one, other in zip(ended, again, strict=True))
+    with pytest.raises(sp.ModelError, match=r"discount 0.9 is not between 0 and the declared 0.5 \(state"):
+        sp.check_model(sp.JitModel(compiled.step, **declared | {"discount": 0.5}))
+    mixed = sp.VectorModel.from_scalar(lambda s, a, rng: one(s, a, rng)[: 4 - a], **declared)
+    with pytest.raises(sp.ModelError, match=r"discount nan is not between 0 and the declared"):
+        sp.check_model(mixed)
+
+
 def test_actions_out_of_a_box() -> None:
     declared: dict[str, Any] = {"discount": 0.9, "reward_range": (-9, 9)}
     heating = sp.VectorModel(lambda s, a, rng: (s + a, -np.abs(a)), actions=sp.Box(-2.0, 2.0), **declared)
@@ -243,6 +272,14 @@ def sampled(**changes: Any) -> Callable[[], Any]:
     return lambda: sp.Oracle(declared(**changes)(), seed=0).sample(np.array([[7.0]]), np.array([0]))
 
 
+def transported(actions: int) -> Any:
+    """A plan with a prior for the first action, which is illegal."""
+    model = declared(actions=["a", "b"], legal=lambda states: np.tile([False, True], (len(states), 1)))()
+    prior, cost = np.eye(actions)[0], 1.0 - np.eye(actions)
+    backup = sp.OptimalTransport(cost=cost, tau=1.0, lam=1.0, prior=prior)
+    return sp.plan(sp.OTGapE(backup, 0.1), model, [0.0], max_calls=10)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -251,17 +288,27 @@ def sampled(**changes: Any) -> Callable[[], Any]:
         (lambda: sp.plan(sp.UCT(), cast(Any, Endless()), max_calls=9), "discount must be below 1 unless episodes end"),
         (lambda: sp.plan(sp.UCT(), cast(Any, Endless(3, False)), max_calls=9), "terminates must be True with"),
         (declared(horizon=3, terminates=False), "terminates must be True with horizon=3: episodes end by then, got F"),
-        (declared(actions=["a", "a"]), "the names of actions must differ, got ('a', 'a')"),
+        (declared(actions=["a", "a"]), "the names of actions must differ, and be printable, got ('a', 'a')"),
+        (declared(actions=np.array(["a", " "])), "the names of actions must differ, and be printable, got"),
+        (declared(actions=["a", "b\nc"]), "the names of actions must differ, and be printable, got ('a', 'b\\nc')"),
+        (declared(actions=["a", None]), "the names of actions must differ, and be printable, got ('a', 'N"),
+        (declared(action_names="ab"), "action_names must be a list of names, got 'ab'"),
         (declared(action_names=["a"]), "action_names must have 2 entries, got 1"),
         (lambda: sp.Box(0.0, np.inf), "high must be finite, so that actions can be compared, got inf"),
         (lambda: sp.Box([0, 1], [1, 1]), "low must be below high, got [0.0, 1.0] and [1.0, 1.0]"),
         (lambda: sp.Box(0, 1).grid(1), "points must be at least 2, got 1"),
         (sampled(legal=lambda states: np.ones(2, bool)), "legal must return booleans of shape (1, 2) for 1 states"),
         (sampled(legal=lambda states: states > 9 + np.zeros((1, 2))), "legal leaves no action at state [7.0]"),
+        (sampled(legal=lambda states: states / None), "legal raised TypeError: unsupported operand type(s) for /: "),
+        (sampled(actions=["a", "b"], reward_range=(1, 2)), "reward 0.0 is outside the declared range [1, 2] (state [7"),
+        (sampled(actions=["a", "b"], reward_range=(1, 2)), "action a, reward 0.0, next state [7.0]"),
         (sampled(legal=lambda states: np.array([[False, True]])), "actions must be legal, got 0 at state [7.0]"),
+        (lambda: transported(3), "actions is 2 but this backup's cost matrix has 3 actions"),
+        (lambda: transported(2), "prior gives no weight to any of the legal actions ['b'] at state [0.0]"),
         (lambda: discretise(declared()(), 3), "model must have actions in a Box to choose from, got 2 actions"),
         (lambda: discretise(declared(actions=sp.Box(0, 1))(), [0.5, 2.0]), "points must be in Box(0.0, 1.0), got 2.0"),
         (lambda: finite_horizon(finite_horizon(chain(), 3), 3), "model must not have been cut off before, got"),
+        (lambda: with_steps_left(np.zeros((1, 1), np.float16), 3_000), "steps must be at most 2,048 for states of"),
         (lambda: with_steps_left(np.zeros((1, 2, 2)), 1), "states must be numbers or vectors of numbers to be cut off"),
         (
             lambda: sp.TabularModel([[[1.0]]], [[[0]]], [[1.0]], discount=0.5, legal=[True]),

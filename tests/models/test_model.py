@@ -12,6 +12,7 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import smoothplan as sp
 from smoothplan.base.arguments import Ints
@@ -335,3 +336,15 @@ def test_actions_of_a_box_reach_every_kind_of_step_as_they_are() -> None:
     again = sp.models.Call.from_json(call.to_json())
     np.testing.assert_array_equal(again.actions, actions[:2])
     assert sp.reproduce(model, again).rewards[1] == rewards[1]
+
+
+def test_a_box_may_be_one_of_gymnasium() -> None:
+    def step(states: Any, actions: Any, rng: np.random.Generator) -> Any:
+        return states, actions[:, 0]
+
+    model = sp.VectorModel(step, actions=spaces.Box(-1.0, 2.0, (2,)), discount=0.9)
+    assert repr(model.actions) == "Box([-1.0, -1.0], [2.0, 2.0])"
+    with pytest.raises(ValueError, match="high must be finite"):
+        sp.VectorModel(step, actions=spaces.Box(0.0, np.inf, (1,)), discount=0.9)
+    with pytest.raises(ValueError, match="actions must be a Box of real numbers, or a number of actions, got Box"):
+        sp.VectorModel(step, actions=spaces.Box(0, 3, (1,), np.int64), discount=0.9)

@@ -111,6 +111,16 @@ def test_a_broken_simulator_is_caught(step: Any, declared: dict[str, Any], messa
         sp.check_model(sp.VectorModel(step, **DECLARED | declared))
 
 
+def test_legal_actions_depend_on_nothing_but_the_state() -> None:
+    calls = iter(range(10**6))
+
+    def legal(states: Any) -> Any:
+        return np.tile((np.arange(2) + next(calls)) % 2 > 0, (len(states), 1))
+
+    with pytest.raises(sp.ModelError, match="legal must give the same answer for the same state, got "):
+        sp.check_model(sp.VectorModel(walk, **DECLARED, legal=legal))
+
+
 def test_the_limits_of_the_declarations_are_allowed() -> None:
     """The walk on corners and the coin have four successors. A lottery is worth −0.09 on average, but may pay 90."""
     for step, kind in ((CORNERS, "deterministic"), (coin(0.0), "transition")):

@@ -1,6 +1,7 @@
 """The search for a schedule: what it promises, what it costs, and how the price grows."""
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -124,18 +125,19 @@ def test_optimised_schedules_promise_what_was_asked(
 
 
 @settings(max_examples=40, deadline=None)
-@given(problems, fractions, allowed_kinds)
+@given(problems, fractions, allowed_kinds, st.integers(0, 3))
 def test_the_optimiser_s_certificates_are_those_of_certify(
-    problem: Problem, fraction: float, kinds: tuple[int, int]
+    problem: Problem, fraction: float, kinds: tuple[int, int], steps: int
 ) -> None:
     """One level at a time and as columns, the same arithmetic; float costs are the exact ones."""
     epsilon = fraction * problem.width / 2.0
-    search = optimise.LevelSearch(problem, *(kinds if problem.temperature else (0, 0)))
-    levels, _ = search.down_to(epsilon)
+    problem = replace(problem, horizon=steps, terminates=True) if steps else problem
+    search = optimise.LevelSearch(problem, optimise.Search(*(kinds if problem.temperature else (0, 0)), steps > 0))
+    levels, first, _ = search.down_to(epsilon)
     used = search.certificates
-    for searched, certified in zip(used, certify(problem, levels), strict=True):
+    for searched, certified in zip(used, certify(problem, levels)[first:], strict=True):
         assert searched == pytest.approx(certified, rel=1e-9, abs=1e-12)
-    costs = Schedule(problem, tuple(levels), 1, epsilon, 0.1).costs
+    costs = Schedule(problem, tuple(levels), 1, epsilon, 0.1).costs[first:]
     assert [float(proved.calls) for proved in used] == pytest.approx([float(cost) for cost in costs], rel=1e-9)
 
 

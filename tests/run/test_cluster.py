@@ -276,6 +276,7 @@ def _eat(rng: np.random.Generator) -> None:
         eaten.append(np.ones(1 << 20))
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX may be loaded; the child does not use it
 @pytest.mark.parametrize(
     ("strange", "local", "options", "message"),
     [

@@ -23,7 +23,7 @@ from smoothplan.bounds.rounds import BestAction, Rounds, best_action, root_inter
 from smoothplan.graph.explorer import Draw, Explorer, Key, PairSampler, pooled, required_key, searched_table
 from smoothplan.graph.graph import ENDED, Graph, Rules, rules_of, spans, successor_bound
 from smoothplan.models.derived import split_stages
-from smoothplan.models.model import Oracle, declared_values, horizon_of
+from smoothplan.models.model import Oracle, action_names, declared_values, horizon_of
 from smoothplan.run.chunks import Work
 from smoothplan.run.progress import Bottleneck, Display, GapProgress
 from smoothplan.run.records import GapDetails, History, Root, Snapshot, Status
@@ -105,6 +105,7 @@ class OTGapE:
             explorer: owns the graph to go on with, such as that of a `SharedReference` of the same model, backup and δ.
                 Its rules take the place of the planner's own.
         """
+        curvature.require_rewards(root.model, "a search by bounds")
         model, state, horizon, tail, discount = root.model, root.state, self.horizon, self.tail, root.model.discount
         if getattr(model, "stationary", None) is not None and horizon is not None:
             raise ValueError(f"horizon must be None for a model with one of {horizon_of(model)}, got {horizon}")
@@ -278,9 +279,10 @@ class SearchRun:
             with suppress(OverflowError):  # more than a float can count: no estimate
                 decay = (math.log(proved.gap) - math.log(self.epsilon)) / rounds.exponent
                 price = math.exp(math.log(self.calls) + decay)
+        names, pairs = action_names(self._root.model), [(int(entry), share) for entry, share in rounds.bottlenecks]
         bottlenecks = tuple(
-            Bottleneck(explorer.state(int(entry) // explorer.rules.actions), int(entry) % explorer.rules.actions, share)
-            for entry, share in rounds.bottlenecks.tolist()
+            Bottleneck(explorer.state(entry // len(names)), entry % len(names), float(share), names[entry % len(names)])
+            for entry, share in pairs
         )
         fraction = proved.gap / rounds.width if rounds.width > 0.0 else 0.0
         return GapProgress(proved.gap, fraction, price, proved is rounds.proved, bottlenecks)

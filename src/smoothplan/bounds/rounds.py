@@ -40,6 +40,7 @@ class RoundTuning(NamedTuple):
     large: int = 20_000  # pairs from which on all rounds grow by the large fraction
     memory: float = 0.9  # the weight of earlier visits in their average, after calls have grown by the small fraction
     absolute_share: float = 0.25  # the share of a round that reduces the absolute gap while relative bounds are better
+    likely_share: float = 0.01  # the weight of upper bounds along the policy that is likely to be the best
     parts: int = 4  # parts of the interval of the anchor's value, each with its own relative bounds, for a gap near ε
     anchors: int = 5  # the most visited states, tried as an anchor whenever the calls have doubled
     epoch: float = 1.5  # the growth of calls over which discoveries are counted
@@ -244,6 +245,9 @@ class Rounds:
         gains = []  # of samples of each pair, visits·ξ·bonus, and its ξ; [n·K] each
         for bracket in brackets:
             visits, (upper, lower, _) = self._averaged(bracket), bracket
+            # Which policy is likely to be the best depends on both bounds: it could stay wrong for ever if only the
+            # lower ones were tightened along it.
+            visits = np.stack([visits[0] + SHARING.likely_share * visits[1], visits[1]])
             exponents = np.stack([upper.exponent, lower.exponent])
             bonuses = np.minimum([upper.bonus, lower.bonus], self.width)
             parts = visits * exponents * bonuses

@@ -370,8 +370,9 @@ class UCTRun:
                 action, depth, rolled = now.item()[:3]
                 states, now["reward"], end = self._step(states if depth else self._root, action)
                 now["end"] = end
-                if not end and (rolled or depth) + 1 == horizon_of(self.oracle.model):
-                    raise too_long(self.oracle.model, (rolled or depth) + 1, states[0])
+                steps = max(depth, rolled) + 1
+                if not end and steps == horizon_of(self.oracle.model):
+                    raise too_long(self.oracle.model, steps, states[0])
                 if not end:
                     self._note_legal(states, 1)
                 if self._index is not None and not (rolled or end or depth == self.rules.depth - 1):

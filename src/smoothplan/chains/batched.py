@@ -16,7 +16,7 @@ values: F is not linear, so its values at the nodes are of no use.
 import math
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,7 +178,8 @@ class BatchedChains:
         tail = math.inf if horizon == horizon_of(model) else self.tail  # all have ended
         world = World(model.discount, tail, soft, grid, self.gap, oracle.rng, limits, fault, oracle.stream)
         try:
-            count = _advance(starts, firsts, ends, stopped, results, horizon, model.step, world)
+            step = cast(JitModel, model).ending_step
+            count = _advance(starts, firsts, ends, stopped, results, horizon, step, world)
             if math.isinf(tail) and not (finite := np.isfinite(results)).all():
                 raise too_long(model, horizon, states[int(np.argmin(finite))])
             return results, stopped[:count]
@@ -188,7 +189,7 @@ class BatchedChains:
             action, (before, after) = int(fault[1]), np.split(fault[3:], 2)
             # The call is one of a batch, of which nothing else is left: made again, it may draw other numbers.
             call = Call(before[None], np.array([action]), generator_words(oracle.rng), oracle.seed, oracle.chunk, 0)
-            place = call.place(f", reward {fault[2]}, next state {after.tolist()}")
+            place = call.place(f", reward {fault[2]}, next state {after.tolist()}", model)
             raise SimulatorError(
                 f"a simulator call broke what the model declares, rewards in [{low:g}, {high:g}], finite states and "
                 f"terminates={model.terminates} ({place})",

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
-from smoothplan.models.model import GenerativeModel, States, legal_actions, masked, total_weight
+from smoothplan.models.model import GenerativeModel, States, action_names, legal_actions, masked, total_weight
 from smoothplan.theory.softmaxes import Softmaxes, fill_frame, frame_value
 
 QFunction = Callable[[States], ArrayLike]
@@ -157,8 +157,8 @@ def values_of(reference: QFunction, states: States, model: GenerativeModel) -> F
     wrong = ~np.isfinite(q) if mask is None else ~np.isfinite(q) & mask
     if wrong.any():
         row, action = np.argwhere(wrong)[0]
-        state = np.asarray(states[row]).tolist()
-        raise ValueError(f"the reference must be finite, got {q[row, action]} (state {state}, action {action})")
+        place = f"state {np.asarray(states[row]).tolist()}, action {action_names(model)[action]}"
+        raise ValueError(f"the reference must be finite, got {q[row, action]} ({place})")
     result: Floats = arguments.frozen(masked(q, mask))
     return result
 

@@ -58,7 +58,8 @@ class Agent(AbstractContextManager["Agent"]):
     """Chooses actions, state by state, and keeps what its reference learns.
 
     The first decision makes a reference from there. At every state a part of the calls improves it, if it can learn,
-    and the rest goes into a race between the actions, as in `decide`.
+    and the rest goes into a race between the actions, as in `decide`. Actions may be a `Box`, without a reference or
+    a rule of yours.
 
     Args:
         model: the simulator.

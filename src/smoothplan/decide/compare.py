@@ -33,6 +33,7 @@ COLUMNS = (
     "seconds",
     "status",  # why the run ended; "failed" if it did not start
     "action",
+    "action_name",
     "value",
     "low",  # of the interval of the value
     "high",
@@ -205,6 +206,7 @@ def _run(
     row |= {"calls": int(result.calls), "status": str(getattr(result, "status", "completed"))}
     row["seconds"] = time.perf_counter() - started if seconds is None else float(seconds)
     row["action"] = None if result.action is None else int(result.action)
+    row["action_name"] = None if result.action is None else action_names(model)[int(result.action)]
     value, interval = getattr(result, "value", None), getattr(result, "interval", None)
     if value is None and result.action is not None and hasattr(result, "q"):
         value = result.q[result.action]  # of a decision

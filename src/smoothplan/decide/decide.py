@@ -125,7 +125,8 @@ def decide(
     """Which action to take at a state, and how sure that is. Ctrl-C and SIGTERM end it with a valid decision.
 
     At most half of the budget goes into policies to follow and, if states recur, into bounds on the action values; the
-    rest into returns of every action that follow the best policy. With a reference of yours nothing is proved.
+    rest into returns of every action that follow the best policy. With a reference of yours nothing is proved, and
+    neither is it if actions are a `Box`: a coarse set is compared first, then closer ones around the best.
 
     Args:
         model: the simulator.
@@ -139,7 +140,8 @@ def decide(
         seed: the same seed gives the same decision, under the conditions of `plan`, if time is not limited.
         reference: Q̂, whose best actions are followed after the first step; by default it is made from the simulator.
         policy: a rule in use, a function from states [n, ...] to actions [n]. The decision follows it unless something
-            better is found, at the level 1 − δ, and says how much better it is than the rule's action.
+            better is found, at the level 1 − δ, and says how much better it is than the rule's action. Actions in a
+            `Box` take neither a rule nor a reference.
         workers: as for `plan`.
         progress: as for `plan`.
 

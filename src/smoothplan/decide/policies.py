@@ -452,9 +452,11 @@ class PolicySearch:
             candidates = {"the given policy": PolicyReference(self._rule, model, base, "the given policy")}
             candidates |= learnt
             self.reference = candidates["the given policy"]
+        legal = legal_actions(model, state[None])
         constants = {
             f"always {name}": PolicyReference(_Constant(action), model, base, f"always {name}")
             for action, name in enumerate(names)
+            if legal is None or legal[0, action]
         }
         for found in (candidates | constants, candidates):  # constants if calls can compare them
             outcome = tournament(

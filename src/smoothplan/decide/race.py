@@ -472,7 +472,12 @@ class Race:
 
 
 def _combined(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
-    """The mean of two independent estimates, each a mean and a standard error, weighted by accuracy; and its error."""
+    """The mean of two independent estimates, by returns and by a table, weighted by accuracy; and its standard error.
+
+    If they contradict each other, the few returns have missed an outcome that the table knows, and are off by as much.
+    """
+    apart, error = np.abs(np.asarray(one[0]) - other[0]), np.hypot(one[1], other[1])
+    one = one[0], np.where(apart > CLEAR * error, np.maximum(one[1], apart), one[1])
     first, second = (np.maximum(np.asarray(error, dtype=np.float64), 1e-150) ** -2.0 for _, error in (one, other))
     total = first + second
     mean = np.where(first > 0.0, first * one[0], 0.0) + np.where(second > 0.0, second * other[0], 0.0)

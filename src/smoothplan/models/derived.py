@@ -30,7 +30,7 @@ def finite_horizon(
     discount: float | None = None,
     value_range: tuple[float, float] | None = None,
 ) -> GenerativeModel:
-    """The model whose episodes are cut off after so many steps. The steps left are part of its state.
+    """A model whose episodes are cut off after a number of steps. The steps left are part of its state.
 
     States of a table are numbered by stages: state s with h steps left is number (steps − h)·S + s, terminal if h = 0.
     States of other simulators, numbers or vectors [d], get the steps left as a last entry, [d + 1]. Searches by bounds
@@ -39,10 +39,10 @@ def finite_horizon(
 
     Args:
         model: a simulator.
-        steps: the most steps of an episode; it starts with all of them left.
+        steps: the most steps of an episode; the initial state has all of them left.
         discount: γ of the new model, at most 1; by default that of the model. Discounts of single steps keep their
             ratio to it.
-        value_range: bounds of the values of the new model, see `Declarations`.
+        value_range: bounds of the values of the new model, see `Declarations`; by default none beyond its rewards.
 
     >>> from smoothplan.models import chain
     >>> season = finite_horizon(chain(states=5), steps=10, discount=1.0)
@@ -82,6 +82,8 @@ def with_steps_left(states: States, left: ArrayLike) -> States:
             f"{states.shape[1:]} of dtype {states.dtype}"
         )
     left, dtype = np.broadcast_to(np.asarray(left), len(states)), states.dtype
+    if dtype.kind == "f" and left.max(initial=0) > (most := 2 ** (np.finfo(dtype).nmant + 1)):
+        raise ValueError(f"steps must be at most {most:,} for states of {dtype}, which count no further")
     if dtype.kind != "f":
         dtype = np.result_type(states, np.min_scalar_type(int(left.max(initial=0))))
     return np.concatenate([states.astype(dtype), left[:, None].astype(dtype)], axis=1)
@@ -152,13 +154,14 @@ def _staged_kernel(step: Any, vectors: bool) -> Any:
     def staged(states: Floats, actions: Ints, rng: np.random.Generator) -> Any:
         count, size = len(actions), states.shape[1] - 1
         inner = states[:, :size].copy() if vectors else states[:, 0].copy()
-        moved, rewards, ends = step(inner, actions, rng)
+        answer = step(inner, actions, rng)
+        moved, ends = answer[0], answer[2]
         following = np.empty_like(states)
         following[:, :size] = moved.reshape(count, size)
         for row in range(count):
             following[row, size] = states[row, size] - 1
             ends[row] = ends[row] or states[row, size] <= 1
-        return following, rewards, ends
+        return (following, answer[1], ends) + answer[3:]  # noqa: RUF005, Numba adds tuples only
 
     return load_numba().njit(nogil=True)(staged)
 
@@ -203,7 +206,7 @@ def discretise(model: GenerativeModel, points: int | ArrayLike) -> tuple[Generat
 
     Args:
         model: a simulator whose actions are a `Box`.
-        points: of each side, evenly spaced, its ends included; or the actions themselves, [K] or [K, d].
+        points: how many along each side, evenly spaced, ends included; or the actions themselves, [K] or [K, d].
 
     >>> from smoothplan import Box, VectorModel
     >>> heating = VectorModel(lambda s, a, rng: (s + a, -(s**2)), actions=Box(-1.0, 1.0), discount=0.9)

@@ -76,8 +76,8 @@ def from_gymnasium(
         discount: γ. With 1, episodes end at the environment's time limit, or after `horizon` steps.
         horizon: an episode ends after that many steps, and its state has the steps left, see `finite_horizon`. By
             default none, or the time limit with discount=1.
-        legal: whether the model has only the actions that the environment calls legal, by its method action_masks or
-            action_mask, if it has one; or a function of the environment to booleans [K].
+        legal: whether only actions that the environment's own mask allows are the model's, if it has a method such as
+            action_masks; in Python also a function of the environment to booleans [K].
         reward_range: smallest and largest reward, if they are known. They are for tables, classic control and
             Blackjack, and for environments with an attribute of this name. Without them nothing can be proved.
         value_range: bounds of the unregularised optimal values, see `Declarations`: (0, 1) for FrozenLake, which pays

@@ -82,7 +82,14 @@ class Box:
 
 
 class ModelError(ValueError):
-    """A simulator or a table contradicts its declarations."""
+    """A simulator or a table contradicts its declarations.
+
+    Attributes:
+        partial: the result so far of the run, if there was one. It is certified only if the simulator's declarations
+            are true, which the failure may refute.
+    """
+
+    partial: Any = None
 
 
 class Transition(NamedTuple):
@@ -172,11 +179,13 @@ class Declarations:
     """The declarations of a user's simulator.
 
     Args:
-        actions: K, the number of actions; or their names; or a `Box` of numbers or vectors.
+        actions: K, the number of actions; or their names, which outputs then use; or a `Box` of numbers or vectors,
+            ours or one of Gymnasium.
         discount: γ in [0, 1); with a horizon 1 is allowed, too.
-        horizon: an episode ends after at most that many steps from any state. `finite_horizon` makes such a model of
-            one whose episodes do not end.
-        reward_range: smallest and largest reward. Without it nothing can be proved, and `decide` estimates.
+        horizon: an episode ends after at most that many steps from any state, a promise that a run checks. If states do
+            not know the time, `finite_horizon` cuts episodes off.
+        reward_range: smallest and largest reward. Without it nothing can be proved: `decide` and `Agent` estimate, and
+            planners ask for it.
         reward_kind: "deterministic" given (s, a), "bernoulli" (0 or 1), "transition" (fixed by (s, a), the next state
             and whether the episode ends there), or "bounded" (only the range is known).
         value_range: bounds of the unregularised optimal value, the largest expected discounted return, of every state
@@ -186,10 +195,10 @@ class Declarations:
             that sometimes ends the episode and sometimes does not counts twice.
         terminates: whether any state may be terminal. True is always sound; False makes value intervals narrower.
         initial_state: the state in which an episode starts; `check_model` and the command line begin there, too.
-        legal: which actions a state has, a function of states [n, ...] to booleans [n, K]; by default all. It is asked
-            about states that are not terminal, each of which has a legal action.
-        action_names: another way to name the actions, beside their number.
-        stationary: the model without a horizon of which `finite_horizon` made this one.
+        legal: which actions a state has, a function of states [n, ...] to booleans [n, K]; by default all. Every state
+            that is not terminal must have one; others are not asked about.
+        action_names: the names of the actions, if `actions` is their number.
+        stationary: the model that `finite_horizon` cut off; set by it.
     """
 
     actions: Any
@@ -225,24 +234,30 @@ class Declarations:
 
 
 def named_actions(actions: Any, names: Sequence[str] | None = None) -> tuple[Any, tuple[str, ...] | None]:
-    """The number of actions, or their box, and their names, if they have any."""
+    """The number of actions, or their box, and their names, if they have any. A box may be one of Gymnasium's."""
+    if type(actions).__name__ == "Box" and not isinstance(actions, Box):
+        if actions.low.dtype.kind != "f":
+            raise ValueError(f"actions must be a Box of real numbers, or a number of actions, got {actions!r}")
+        actions = Box(actions.low, actions.high)
     if isinstance(actions, Box):
         if names is not None:
             raise ValueError(f"action_names must not be given for {actions!r}, got {names!r}")
         return actions, None
-    if isinstance(actions, Sequence) and not isinstance(actions, str | bytes):
+    if isinstance(names, str):
+        raise TypeError(f"action_names must be a list of names, got {names!r}")
+    if isinstance(actions, Sequence | np.ndarray) and not isinstance(actions, str | bytes) and np.ndim(actions) == 1:
         if names is not None and tuple(map(str, names)) != tuple(map(str, actions)):
             raise ValueError(f"action_names must not contradict actions={actions!r}, got {names!r}")
-        names = actions
-        actions = len(names)
+        names, actions = list(actions), len(actions)
     actions = arguments.whole("actions", actions)
     if names is None:
         return actions, None
     found = tuple(map(str, names))
     if len(found) != actions:
         raise ValueError(f"action_names must have {actions} entries, got {len(found)}")
-    if len(set(found)) < actions:
-        raise ValueError(f"the names of actions must differ, got {found}")
+    printable = all(name is not None and str(name).strip() and str(name).isprintable() for name in names)
+    if len(set(found)) < actions or not printable:
+        raise ValueError(f"the names of actions must differ, and be printable, got {found}")
     return actions, found
 
 
@@ -374,7 +389,12 @@ def legal_actions(model: GenerativeModel, states: States) -> NDArray[np.bool_] |
         return None
     if isinstance(legal, np.ndarray):
         return np.asarray(legal[states])
-    mask = np.asarray(legal(arguments.frozen(states)))
+    try:
+        mask = np.asarray(legal(arguments.frozen(states)))
+    except Exception as error:
+        state = "" if len(states) == 0 else f", the first of them {np.asarray(states[0]).tolist()}"
+        text = f"legal raised {type(error).__name__}: {error} (for {len(states)} states{state})"
+        raise ModelError(text) from error
     if mask.shape != (len(states), model.actions) or mask.dtype.kind != "b":
         raise ModelError(
             f"legal must return booleans of shape {(len(states), model.actions)} for {len(states)} states, got "
@@ -448,7 +468,7 @@ class Call:
         """A generator in the state before the call."""
         return streams.generator_from(self.generator)
 
-    def place(self, outcome: str = "") -> str:
+    def place(self, outcome: str = "", model: "GenerativeModel | None" = None) -> str:
         """State, action, outcome and stream, in words."""
         stream = "" if self.seed is None else f", seed {self.seed}, chunk {self.chunk}"
         if self.row is None and len(self.actions) > 1:  # the row is unknown: naming one would blame it
@@ -456,7 +476,10 @@ class Call:
         row = self.row or 0
         state = str(self.states[row].tolist())
         state = state if len(state) <= 200 else f"{state[:200]}…"
-        return f"state {state}, action {self.actions[row].tolist()}{outcome}{stream}"
+        action = self.actions[row].tolist()
+        if model is not None and not isinstance(cast(Any, model).actions, Box):
+            action = action_names(model)[action]
+        return f"state {state}, action {action}{outcome}{stream}"
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -524,14 +547,12 @@ class SimulatorError(ModelError):
 
     Attributes:
         call: the call that went wrong: `reproduce(model, error.call)` makes it again.
-        partial: the result so far of the run, if there was one. It is certified only if the simulator's declarations
-            are true, which the failure may refute.
+        partial: see `ModelError`.
     """
 
     def __init__(self, message: str, call: Call) -> None:
         super().__init__(message)
         self.call = call
-        self.partial: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self.call), {"__notes__": getattr(self, "__notes__", [])}
@@ -668,13 +689,13 @@ def checked_step(
             text = "the simulator changes a state in place: it must not change its arguments"
         elif any(sign in str(cause) for sign in signs):
             text += _scalar_hint(model)
-        raise SimulatorError(f"{text} ({call.place()})", call) from cause
+        raise SimulatorError(f"{text} ({call.place(model=model)})", call) from cause
 
     def wrong(text: str, rows: _Rows = None) -> SimulatorError:
         row = None if rows is None else int(np.argmax(rows))
         call = failed_call(row)
         outcome = "" if row is None else f", reward {rewards[row]!s}, next state {next_states[row].tolist()}"
-        return SimulatorError(f"{text} ({call.place(outcome)})", call)
+        return SimulatorError(f"{text} ({call.place(outcome, model)})", call)
 
     if not isinstance(answer, tuple) or len(answer) not in (2, 3, 4):
         raise wrong(f"step must return (next_states, rewards, terminals), got {type(answer).__name__}: {answer!r}")

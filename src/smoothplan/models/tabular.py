@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -100,7 +100,7 @@ class TabularModel:
         rewards: [S, K], or [S, K, B] if the reward depends on the next state.
         discount: γ in [0, 1); with a horizon 1 is allowed, too.
         horizon: an episode ends after at most that many steps from any state, which is checked.
-        legal: which actions each state has, booleans [S, K]; by default all. Rows of other pairs have no effect.
+        legal: which actions each state has, booleans [S, K]; by default all. Entries of other pairs have no effect.
         reward_kind: "deterministic": the rewards as given; "bernoulli": they are means in [0, 1] of rewards 0 or 1.
             Rewards that depend on the next state are random given (s, a): such a model declares "transition"; or
             "bounded" if a pair has a successor twice, with different rewards.
@@ -109,8 +109,8 @@ class TabularModel:
         terminal: [S], which states are terminal: worth 0 and never stepped from, so their rows have no effect. Or
             [S, K, B], which transitions end the episode; states that are entered in no other way are terminal.
         initial_state: the state in which an episode starts.
-        state_names, action_names: for printing; `actions` is another name of the latter.
-        stationary: the model without a horizon of which `finite_horizon` made this one.
+        state_names, action_names: for printing. `actions=[...]` does the same as `action_names=[...]`.
+        stationary: the model that `finite_horizon` cut off; set by it.
 
     >>> model = TabularModel([[[1.0]], [[1.0]]], [[[1]], [[0]]], [[0.0], [1.0]], discount=0.5)
     >>> model
@@ -303,7 +303,9 @@ class TabularModel:
             layer = np.unique(before[places][waiting[before[places]] == 0])
         if not settled.all():
             state = int(np.argmin(settled))
-            raise ModelError(f"horizon={self.horizon} is exceeded: an episode may go on for ever at state {state}")
+            name = "" if self.state_names is None else f" ({self.state_names[state]})"
+            text = f"horizon={self.horizon} is exceeded: an episode may go on for ever at state {state}{name}"
+            raise ModelError(f"{text}; a state that ends episodes must be declared terminal")
         return np.asarray(arguments.frozen(depths))
 
     @cached_property
@@ -364,7 +366,8 @@ class TabularModel:
             raise ModelError(f"state {states[self.terminal[states]][0]} is terminal and cannot be stepped from")
         if self.legal is not None and not self.legal[states, actions].all():
             row = int(np.argmin(self.legal[states, actions]))
-            raise ModelError(f"action {actions[row]} is not legal at state {states[row]}")
+            name = base.action_names(cast(Any, self))[actions[row]]
+            raise ModelError(f"action {name} is not legal at state {states[row]}")
         pairs = states * self.actions + actions
         entries = pairs * self._cumulative.shape[1] + _branches(self._cumulative, pairs, rng.random(len(pairs)))
         rewards = self.rewards.reshape(-1)[pairs if self.rewards.ndim == 2 else entries]

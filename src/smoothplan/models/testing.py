@@ -16,6 +16,7 @@ from smoothplan.models.model import (
     ModelError,
     States,
     Transition,
+    action_names,
     checked_step,
     declared_values,
     declares_rewards,
@@ -83,6 +84,7 @@ class Examination:
             states = np.concatenate([self.first, states])
             batch = states[walk.integers(len(states), size=self._at_once(states))]
             before, actions = batch.copy(), self._actions(batch, number)
+            self._compare_legal(batch)
             found = self._step(batch, actions, number)
             if not np.array_equal(batch, before):
                 raise ModelError(f"the simulator changed a state in place: {before.tolist()} became {batch.tolist()}")
@@ -95,7 +97,7 @@ class Examination:
                 raise ModelError(
                     "the same states, actions and generator gave two different results: the simulator keeps a hidden "
                     "state, or draws from another generator than the one it is given "
-                    f"(state {batch[row].tolist()}, action {actions[row]})"
+                    f"({self._place(batch[row], actions[row])})"
                 )
             most = max(most, self._repeat(batch[:1], actions[:1], number))
             seen.update(state.tobytes() for state in batch)
@@ -108,6 +110,11 @@ class Examination:
         seen_range = f"no reward_range is declared; all rewards seen lie in ({reward_range[0]:g}, {reward_range[1]:g})"
         note = "" if declares_rewards(model) else f"{seen_range}: an observation, no promise"
         return ModelReport(self.calls, len(seen), reward_range, most, float(np.concatenate(ends).mean()), note)
+
+    def _place(self, state: States, action: Any) -> str:
+        """A state and an action in words."""
+        box = isinstance(cast(Any, self.model).actions, Box)
+        return f"state {state.tolist()}, action {action if box else action_names(self.model)[action]}"
 
     def _at_once(self, states: States) -> int:
         """How many states a round steps from."""
@@ -122,6 +129,18 @@ class Examination:
         mask, actions = legal_actions(self.model, states), (np.arange(len(states)) + number) % self.model.actions
         return actions if mask is None else np.where(mask[np.arange(len(states)), actions], actions, drawn)
 
+    def _compare_legal(self, states: States) -> None:
+        """Asks for the legal actions of a state alone and again after others: they depend on nothing but the state."""
+        if (mask := legal_actions(self.model, states)) is None:
+            return
+        for state, first in zip(states, mask, strict=True):
+            again = legal_actions(self.model, state[None])
+            if again is not None and not np.array_equal(again[0], first):
+                raise ModelError(
+                    f"legal must give the same answer for the same state, got {first.tolist()} and then "
+                    f"{again[0].tolist()} at state {state.tolist()}"
+                )
+
     def _step(self, states: States, actions: Actions, draw: int) -> Transition:
         self.calls += len(actions)
         return checked_step(self.model, states, actions, streams.generator(self.seed, 1 + draw))
@@ -130,7 +149,7 @@ class Examination:
         """Steps one (s, a) many times; the number of different next states, after checking declarations against it."""
         model = self.model
         found = self._step(np.repeat(state, self.repeats, axis=0), np.repeat(action, self.repeats, axis=0), draw)
-        where = f"state {state[0].tolist()}, action {action[0]}"
+        where = self._place(state[0], action[0])
         rewards = np.unique(found.rewards)
         if model.reward_kind == "deterministic" and len(rewards) > 1:
             raise ModelError(f"rewards declared deterministic took values {rewards[0]} and {rewards[1]} at {where}")

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -14,9 +15,9 @@ from smoothplan.models.model import Actions, Box, Declarations, ModelError, RowE
 Step = Callable[[States, Actions, np.random.Generator], tuple[Any, ...]]
 """step(states [n, ...], actions [n], rng) → (next_states, rewards, terminals)."""
 
-ScalarStep = Callable[[Any, Any, np.random.Generator], tuple[Any, float, bool] | tuple[Any, float]]
-"""step(state, action, rng) → (next_state, reward, terminal), for one state at a time; two results if nothing ends.
-An action is an int; of a `Box`, a float or a vector [d]."""
+ScalarStep = Callable[[Any, Any, np.random.Generator], tuple[Any, ...]]
+"""step(state, action, rng) → (next_state, reward, terminal), for one state at a time; two results if nothing ends; a
+fourth one is the discount of the step. An action is an int; of a `Box`, a float or a vector [d]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,8 @@ class VectorModel(Declarations):
     def from_scalar(cls, step: ScalarStep, **declarations: Any) -> "VectorModel":
         """A model from a simulator of one call at a time, run in a loop: step(state, action, rng).
 
-        It returns (next_state, reward, terminal); the last may be omitted if nothing is terminal.
+        It returns (next_state, reward, terminal); the last may be omitted if nothing is terminal. A fourth result is
+        the discount of the step, at most the declared one.
         """
         return cls(_Loop(step), **declarations)
 
@@ -67,8 +69,8 @@ class _Loop:
                 running.check(len(states) - row)
             try:
                 answer = self.scalar(state, action, rng)
-                if not isinstance(answer, tuple) or len(answer) not in (2, 3):
-                    form = "(next_state, reward, terminal), or the first two"
+                if not isinstance(answer, tuple) or len(answer) not in (2, 3, 4):
+                    form = "(next_state, reward, terminal, discount), or the first two or three"
                     raise ModelError(f"step must return {form}, got {arguments.shown(answer)}")
             except stopping.Stopped as stopped:  # a signal came
                 stopped.unmade = len(states) - row - 1
@@ -80,7 +82,10 @@ class _Loop:
         # Python's numbers take the precision of the states; a fraction is never rounded to a whole number.
         if np.can_cast(next_states.dtype, states.dtype, "same_kind"):
             next_states = next_states.astype(states.dtype, copy=False)
-        return next_states, rewards, np.asarray([len(answer) == 3 and answer[2] for answer in answers])
+        terminals = np.asarray([len(answer) > 2 and answer[2] for answer in answers])
+        if max(map(len, answers)) < 4:
+            return next_states, rewards, terminals
+        return next_states, rewards, terminals, np.asarray([(*answer, np.nan, np.nan)[3] for answer in answers])
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +94,8 @@ class JitModel(Declarations):
 
     Args:
         step: a Numba function, or a Python function that Numba can compile, with the arguments of `VectorModel`'s step
-            and always three results: (next_states [n, ...], rewards [n] float64, terminals [n] bool). It sees the
-            states read-only; Numba refuses to compile a step that changes them.
+            and always three results: (next_states [n, ...], rewards [n] float64, terminals [n] bool), or four with
+            discounts [n] float64. It sees the states read-only; Numba refuses to compile a step that changes them.
         **declarations: see `Declarations`. With an `initial_state` the step is compiled at once, so that a mistake
             shows here and not in the middle of a run.
     """
@@ -117,6 +122,31 @@ class JitModel(Declarations):
             raise ModelError(f"Numba cannot compile step for states of type {types[0]}: {error}") from error
         found = step.overloads[types].signature.return_type
         flags = numba.types.Array(numba.types.boolean, 1, "C")
-        wanted = numba.types.Tuple((types[0].copy(readonly=False), numba.types.float64[::1], flags))
-        if tuple(getattr(found, "types", ())) != tuple(wanted.types):
+        numbers = numba.types.float64[::1]
+        wanted = numba.types.Tuple((types[0].copy(readonly=False), numbers, flags))
+        if (parts := tuple(getattr(found, "types", ()))) not in (wanted.types, (*wanted.types, numbers)):
             raise ModelError(f"step must return (next_states, rewards, terminals) of type {wanted}, got {found}")
+        vars(self)["_discounts"] = len(parts) == 4
+
+    @cached_property
+    def ending_step(self) -> Step:
+        """The step with three results: a discount below γ ends the episode at random, as in `Transition`s of a model.
+
+        It needs an initial state.
+        """
+        if not vars(self)["_discounts"]:
+            return self.step
+        step: Any = self.step
+        most = self.discount
+
+        def ending(states: States, actions: Actions, rng: np.random.Generator) -> Any:
+            next_states, rewards, terminals, discounts = step(states, actions, rng)
+            uniform = rng.random(len(discounts))
+            for row in range(len(discounts)):
+                if not 0.0 <= discounts[row] <= most:
+                    raise ValueError("a discount is not between 0 and the declared one")
+                ends = uniform[row] * most >= discounts[row] and discounts[row] < most
+                terminals[row] = terminals[row] or ends
+            return next_states, rewards, terminals
+
+        return cast(Step, load_numba().njit(nogil=True)(ending))

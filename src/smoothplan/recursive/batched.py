@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints
-from smoothplan.models.model import Oracle, States, legal_actions
+from smoothplan.models.model import Oracle, States, legal_actions, too_long
 from smoothplan.recursive.debias import DEBIASING, Debiased
 from smoothplan.recursive.level import Level
 from smoothplan.recursive.schedule import Schedule
@@ -71,7 +71,9 @@ class BatchedEngine:
         """One sample of a level at each state, [n]; a single number for the constant level."""
         level = self.schedule.levels[row]
         if level.kind == "constant":
-            return np.asarray(self.schedule.problem.middle + level.shift)
+            if level.left == 0 and len(states):
+                raise too_long(oracle.model, self.schedule.problem.horizon or 0, states[0])
+            return np.asarray(self.schedule.guess(level))
         fan_out = max(self.schedule.problem.actions * level.samples, 2 * level.pairs, 1)
         results = np.empty(len(states))
         start = 0
@@ -121,9 +123,8 @@ class BatchedEngine:
                 further = oracle.sample(_tiled(states, piece), _tiled(actions, piece)).rewards
                 total += further.reshape(piece, len(states)).sum(axis=0)
             rewards = total / level.rewards
-        if level.kind == "constant" or not terminals.any():
-            returns = rewards + discount * self._sample(oracle, row, next_states)
-            return np.where(terminals, rewards, returns) if terminals.any() else returns
+        if not terminals.any():
+            return np.asarray(rewards + discount * self._sample(oracle, row, next_states))
         going_on = np.flatnonzero(~terminals)
         result = rewards.copy()
         result[going_on] += discount * self._sample(oracle, row, next_states[going_on])

@@ -97,7 +97,7 @@ def _level_table(schedule: Schedule) -> NDArray[np.void]:
             for name, weights in (("values", debiasing.values), ("slopes", debiasing.slopes)):
                 entry[name][: len(weights)] = weights / 2.0 ** np.arange(len(weights))
         entry["reward_share"] = 1.0 / level.rewards
-        entry["shift"] = level.shift + (schedule.problem.middle if level.kind == "constant" else 0.0)
+        entry["shift"] = schedule.guess(level) if level.kind == "constant" else level.shift
         entry["clipped"] = level.clip is not None
         entry["low"], entry["high"] = level.clip or (-math.inf, math.inf)
     return cast(NDArray[np.void], frozen(table))

@@ -10,6 +10,9 @@ A level is a recipe for a random variable Y(s), which estimates the value V(s) o
 Plug-in and order-1 levels may be debiased (DebiasedCruiser): F(Q̂) is replaced by a weighted sum of F at means of the
 same returns over blocks, which cancels the first terms of the bias that the noise of Q̂ causes, see `debias`.
 
+A level may be for the states of a stage: those with at most so many steps left. Its children are for a step less, and a
+schedule of stages ends with episodes: no bias is left below the last step.
+
 A return X = R + γ·Y(Z) goes through a coarser level at the next state Z; if Z is terminal, X = R. Rewards are cheap
 beside samples of a level, so R may be the mean of M rewards of the same action, the first of which leads to Z. Bounds
 are proved for each level at every state: bias, variance, support, and cost in simulator calls. This takes no simulator
@@ -46,6 +49,7 @@ class Level:
     quadratic: int | None = None  # the level of the paired returns
     pairs: int = 0  # n
     shift: float = 0.0  # added to the sample
+    left: int | None = None  # the level is for states with at most that many steps left; for all states if None
     # Published algorithms only:
     printed: bool = False  # X_A is centred by ⟨π, Q̂⟩ instead of Q̂(A), and pairs of one action are drawn too
     clip: tuple[float, float] | None = None  # of every entry of Q̂ and of the sample
@@ -311,9 +315,15 @@ def certify(problem: Problem, levels: Sequence[Level]) -> list[Bounds]:
     for row, level in enumerate(levels):
         if any(not 0 <= child < row for child in level.children):
             raise ValueError(f"level {row} refers to levels {level.children}, which are not all above it")
+        stages = [levels[child].left for child in level.children]
+        steps = problem.horizon if level.left is None else level.left
+        if any(left is not None and (steps is None or left < steps - 1) for left in stages):
+            raise ValueError(
+                f"level {row} for {steps} steps refers to levels for {stages}: its children need {steps} - 1"
+            )
         with np.errstate(over="ignore", invalid="ignore"):
-            certificates.append(certify_level(problem, level, returns))
-        returns.append(one_step(problem, certificates[-1], level.rewards))
+            certificates.append(certify_level(problem.at(level.left), level, returns))
+        returns.append(one_step(problem.at(level.left), certificates[-1], level.rewards))
     return certificates
 
 

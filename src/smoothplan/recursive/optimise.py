@@ -3,7 +3,8 @@
 The search walks down a geometric grid of bias targets. At each it evaluates every level of every kind that reaches the
 target with the levels found so far as children, and keeps the best for a few exchange rates between cost and variance:
 a parent that averages pays for both. Then it chooses the root. More kinds of levels may mislead a greedy walk, so it is
-repeated with fewer kinds, and the cheapest schedule wins. It takes about a second and no simulator call.
+repeated with fewer kinds, and the cheapest schedule wins. It takes about a second and no simulator call. Where an
+episode has few steps, there is a walk for each number of steps left, whose children are the levels for a step less.
 """
 
 import math
@@ -19,11 +20,18 @@ from smoothplan.base.arguments import Ints, Numbers
 from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.debias import largest_debias
 from smoothplan.recursive.level import Bounds, Level
-from smoothplan.recursive.schedule import CERTAIN_SHARE, Schedule, require_depth, shared_reference, trimmed
+from smoothplan.recursive.schedule import CERTAIN_SHARE, Schedule, moved, require_depth, shared_reference, trimmed
+from smoothplan.run.records import LONG_HORIZONS
 from smoothplan.theory.curvature import Problem, require_resolvable
 
 PRICE_GROWTH = 8.0
 """From one rung of a ladder to the next the price grows by this factor at least: all coarser rungs cost a seventh."""
+
+MOST_STAGES = 12
+"""Steps of an episode for which there are levels of their own, at most. A price grows with every step by a factor."""
+
+STAGE_STEP = 0.5
+"""Levels with a step less are as fine as this share of the bias of a level: its linear child has most of its bias."""
 
 Record = TypeVar("Record", bound=tuple[Any, ...])  # its fields are columns, records, or one value for all rows
 
@@ -63,6 +71,30 @@ class _Candidates(NamedTuple):
     pairs: int = 0
 
 
+class Search(NamedTuple):
+    """What the search of a problem may use."""
+
+    order: int  # the highest order of levels
+    debias: int  # the most terms that are cancelled
+    staged: bool  # whether levels are for so many steps left
+
+
+def searches(problem: Problem, order: int, debias: int) -> list[Search]:
+    """All that are made; the best result counts.
+
+    Raises:
+        ValueError: neither the discount nor the horizon ends the recursion soon.
+    """
+    short = problem.horizon is not None and problem.horizon <= MOST_STAGES
+    if problem.discount == 1.0 and not short:
+        raise ValueError(
+            f"horizon must be at most {MOST_STAGES} for recursion with discount=1, got {problem.horizon}: the price "
+            f"grows with every step by a factor; {LONG_HORIZONS}"
+        )
+    ways = [False] * (problem.discount < 1.0) + [True] * short
+    return [Search(*kinds, staged) for kinds in allowed_kinds(problem, order, debias) for staged in ways]
+
+
 def allowed_kinds(problem: Problem, order: int, debias: int) -> list[tuple[int, int]]:
     """Sets of kinds of levels that are searched one by one: the highest order, and the most terms that are cancelled.
 
@@ -92,10 +124,10 @@ def optimised(problem: Problem, epsilon: float, delta: float, order: int = 2, de
     if problem.width / 2.0 <= epsilon:
         return Schedule(problem, (Level("constant"),), 1, epsilon, delta)
     found = []
-    for kinds in allowed_kinds(problem, order, debias):
-        levels, returns = level_search(problem, *kinds).down_to(_finest_bias(problem, epsilon))
-        root, repeats = _root(problem, returns, epsilon, delta, kinds[0])
-        found.append(Schedule(problem, trimmed([*levels, root]), repeats, epsilon, delta))
+    for way in searches(problem, order, debias):
+        levels, first, returns = children_of(problem, way).down_to(_finest_bias(problem, epsilon))
+        root, repeats = _root(problem, returns, epsilon, delta, way.order)
+        found.append(Schedule(problem, trimmed([*levels, moved(root, first)]), repeats, epsilon, delta))
     return min(found, key=lambda schedule: schedule.calls)
 
 
@@ -121,10 +153,10 @@ def ladder(
     steps = math.ceil(math.log(widest / finest) / -math.log(0.95)) if finest < widest else 0  # of 5 %
     grid = np.geomspace(widest, finest, steps + 1)[1:].tolist() if steps > 0 else [finest]
     ladders = []
-    for kinds in allowed_kinds(problem, order, debias):
-        search, found = level_search(problem, *kinds), list[Rung]()
+    for way in searches(problem, order, debias):
+        search, found = children_of(problem, way), list[Rung]()
         for wanted in grid:
-            _, returns = search.down_to(_finest_bias(problem, wanted))
+            *_, returns = search.down_to(_finest_bias(problem, wanted))
             try:
                 rung = _rung(returns, wanted, delta / 8)  # δ is split over the rungs, whose number is not known yet
             except ValueError:
@@ -138,7 +170,8 @@ def ladder(
         for rung in reversed(found):
             if rung.level != rungs[0].level and PRICE_GROWTH * rung.price <= rungs[0].price:
                 rungs.insert(0, rung)
-        ladders.append((search.down_to(_finest_bias(problem, rungs[-1].radius))[0], rungs))
+        levels, first, _ = search.down_to(_finest_bias(problem, rungs[-1].radius))
+        ladders.append((levels, [rung._replace(level=rung.level + first) for rung in rungs]))
     # The finest last rung, and the cheapest of those.
     return min(ladders, key=lambda made: (made[1][-1].radius, made[1][-1].price))
 
@@ -208,15 +241,22 @@ def _root(problem: Problem, returns: Bounds, epsilon: float, delta: float, order
 
 
 class LevelSearch:
-    """The levels of a problem, from coarse to fine. A finer request adds levels to those found before."""
+    """The levels of a problem, from coarse to fine. A finer request adds levels to those found before.
 
-    def __init__(self, problem: Problem, order: int, debias: int) -> None:
-        self._problem, self._order = problem, order
-        self._levels = [Level("constant")]
+    Args:
+        problem: as it is at the states that the levels are for.
+        way: what is used. If it is staged, children are levels for a step less; otherwise these very levels.
+    """
+
+    def __init__(self, problem: Problem, way: Search) -> None:
+        order, debias, staged = way
+        self._problem, self._order, self._left = problem, order, problem.horizon if staged else None
+        self._below = children_of(problem, way) if self._left else None
+        self._levels = [Level("constant", left=self._left)]
         self.certificates = arithmetic.certify(problem, self._levels)
         # From one bias target to the next. One step shrinks a bias by γ and no more, so the grid has some steps within
-        # that: about five, but two for discounts so large that no run can pay.
-        self._ratio = max(0.85, min(problem.discount**0.2, 0.95), problem.discount**0.5)
+        # that: about five, but two for discounts so large that no run can pay. Stages have grids of their own.
+        self._ratio = 0.85 if staged else max(0.85, min(problem.discount**0.2, 0.95), problem.discount**0.5)
         self._target = self.certificates[0].bias * self._ratio
         self._counts: list[tuple[float, int]] = []  # target, and the number of levels once it was met
         # By the number of cancelled terms: references, of which the constant one costs nothing and needs no debiasing;
@@ -228,15 +268,17 @@ class LevelSearch:
         self._averaged = 0  # the levels that these are over
 
     @np.errstate(over="ignore", invalid="ignore")
-    def down_to(self, floor: float) -> tuple[list[Level], Bounds]:
-        """The levels for all targets of the grid that are not below the floor, and returns through them, as columns.
+    def down_to(self, floor: float) -> tuple[list[Level], int, Bounds]:
+        """The levels for all targets of the grid that are not below the floor, after the levels that they need.
+
+        Then the row of the first of them, and returns through them, as columns.
 
         Raises:
             ValueError: there would be too many of them.
         """
         problem = self._problem
         if self._target >= floor:
-            left = math.inf if self._ratio == 1.0 else math.log(floor / self._target) / math.log(self._ratio)
+            left = math.log(floor / self._target) / math.log(self._ratio)
             # Ten or twenty seconds for each set of kinds; a discount of 0.999 needs 20,000 or more.
             require_depth(problem, len(self._counts) + left, most=30_000)
         while self._target >= floor:
@@ -245,6 +287,7 @@ class LevelSearch:
                 proved = Bounds(*map(float, _rows(some.certificate, row)))
                 level = Level(
                     some.kind,
+                    left=self._left,
                     samples=samples,
                     reference=None if reference < 0 else reference,
                     debias=some.debias,
@@ -259,7 +302,11 @@ class LevelSearch:
             self._counts.append((self._target, len(self._levels)))
             self._target *= self._ratio
         count = max((count for target, count in self._counts if target >= floor), default=1)
-        return self._levels[:count], self._returns(0, count)
+        own, returns = self._levels[:count], self._returns(0, count)
+        if self._below is None:
+            return own, 0, returns
+        needed, first, _ = self._below.down_to(STAGE_STEP * floor)
+        return [*needed, *(moved(level, first) for level in own)], len(needed), returns
 
     def _returns(self, first: int, end: int) -> Bounds:
         """The certificates of returns through some of the levels, as columns."""
@@ -289,22 +336,25 @@ class LevelSearch:
                     yield best
 
     def _candidates(self) -> Iterator[_Candidates]:
-        """Levels that reach the target, with the levels so far as children."""
-        problem, target, end = self._problem, self._target, len(self._levels)
-        if self.certificates[-1].calls > 1e300:
+        """Levels that reach the target, with the levels so far as children, or those for a step less."""
+        problem, target = self._problem, self._target
+        returns = self._returns(0, len(self._levels))
+        if self._below is not None:
+            *_, returns = self._below.down_to(STAGE_STEP * target)
+        end = len(returns.bias)
+        if returns.calls[-1] > 1e300:
             # Near the largest float, plug-in levels over the latest eight are enough to state a price.
-            plug_in, _ = self._averages(max(0, end - 8), end, 0)
+            plug_in, _ = self._averages(returns, max(0, end - 8), 0)
             plug_in = _rows(plug_in, plug_in.badness <= target)
             if len(plug_in.level):
                 yield _Candidates("plug-in", plug_in.certificate, plug_in)
             return
-        returns = self._returns(0, end)
         # A linear child whose return is biased by less than a fifth of the target is needlessly fine.
         useful = np.flatnonzero((returns.bias < target) & (returns.bias >= 0.2 * target))
-        if problem.discount == 0.0:
-            useful = np.zeros(1, dtype=np.int64)
+        if not len(useful):  # without a future there is no bias
+            useful = np.flatnonzero(returns.bias < target)[:1]
         for debias, known in enumerate(self._plug_in):
-            plug_in, references = self._averages(self._averaged, end, debias)
+            plug_in, references = self._averages(returns, self._averaged, debias)
             plug_in = plug_in if known is None else _joined(known, plug_in)
             # The others are dropped, because later targets are finer.
             plug_in = self._plug_in[debias] = _rows(plug_in, plug_in.badness <= target)
@@ -328,10 +378,10 @@ class LevelSearch:
         if self._order == 2:
             yield from self._second_order(returns, useful)
 
-    def _averages(self, first: int, end: int, debias: int) -> tuple[_Averages, _Averages]:
-        """Plug-in levels that cancel `debias` terms, over some of the levels, and their references."""
-        level, samples = _grid(np.arange(first, end), _sample_sizes(debias))
-        through = _rows(self._returns(first, end), level - first)
+    def _averages(self, returns: Bounds, first: int, debias: int) -> tuple[_Averages, _Averages]:
+        """Plug-in levels that cancel `debias` terms, over the latest children, and their references."""
+        level, samples = _grid(np.arange(first, len(returns.bias)), _sample_sizes(debias))
+        through = _rows(returns, level)
         around = arithmetic.reference(self._problem, through, samples)
         proved = arithmetic.plug_in(self._problem, through, around, debias)
         return _Averages(proved, proved.bias, level, samples), _Averages(around, around.second, level, samples)
@@ -356,7 +406,13 @@ class LevelSearch:
 
 
 level_search = lru_cache(maxsize=64)(LevelSearch)
-"""The search of a problem and of kinds of levels, with the levels that it has found before."""
+"""The search of a problem, with the levels that it has found before."""
+
+
+def children_of(problem: Problem, way: Search) -> LevelSearch:
+    """The search of the levels that returns may go through: those for a step less if it is staged."""
+    steps = problem.horizon
+    return level_search(problem.at(steps - 1) if way.staged and steps else problem, way)
 
 
 @cache

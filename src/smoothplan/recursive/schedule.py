@@ -112,7 +112,11 @@ class Schedule:
     def returns(self) -> list[Bounds]:
         """The certificate of a return through each level but the last."""
         rows = zip(self.certificates[:-1], self.levels[:-1], strict=True)
-        return [one_step(self.problem, proved, level.rewards) for proved, level in rows]
+        return [one_step(self.problem.at(level.left), proved, level.rewards) for proved, level in rows]
+
+    def guess(self, level: Level) -> float:
+        """The value of a constant level: the middle of what is possible there, shifted."""
+        return self.problem.at(level.left).middle + level.shift
 
     @property
     def action_return(self) -> Bounds:
@@ -163,6 +167,12 @@ class Schedule:
         return float(confidence.bernstein_radius(self.sample.variance, self.sample.width, count, share))
 
 
+def moved(level: Level, by: int) -> Level:
+    """A level whose children are so many rows further down."""
+    children = {name: getattr(level, name) for name in ("reference", "linear", "quadratic")}
+    return replace(level, **{name: row + by for name, row in children.items() if row is not None})
+
+
 def trimmed(levels: list[Level]) -> tuple[Level, ...]:
     """The levels that the last one needs, renumbered."""
     needed = {len(levels) - 1}
@@ -180,9 +190,10 @@ def trimmed(levels: list[Level]) -> tuple[Level, ...]:
 def require_depth(problem: Problem, steps: float, most: int) -> None:
     """Refuses a schedule that needs more levels, from coarse to fine, than can be handled."""
     if steps > most:
+        levels = "levels without end" if math.isinf(steps) else f"{steps:.2g} levels, more than {most:,}"
         raise ValueError(
-            f"discount must be smaller for recursion, got {problem.discount!r}: it would take {steps:.2g} levels, more "
-            f"than {most:,}. A smaller discount or a larger epsilon would help; {LONG_HORIZONS}"
+            f"discount must be smaller for recursion, got {problem.discount!r}: it would take {levels}. A smaller "
+            f"discount or a larger epsilon would help; {LONG_HORIZONS}"
         )
 
 

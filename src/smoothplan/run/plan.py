@@ -6,7 +6,7 @@ Every driver works within a `session`.
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, get_args
@@ -22,8 +22,8 @@ from smoothplan.base.stopping import Stopped, StopSignal
 from smoothplan.models.derived import split_stages
 from smoothplan.models.model import (
     GenerativeModel,
+    ModelError,
     Oracle,
-    SimulatorError,
     Transition,
     action_names,
     horizon_of,
@@ -50,7 +50,7 @@ class PlanResult(Record, Snapshot):
     status: Status
     seed: int
     bonus: tuple[float, float] | None  # contains the regularised value less the unregularised one; None if not known
-    names: tuple[str, ...] = field(repr=False)  # of the actions, [K]; no part of the JSON object
+    names: tuple[str, ...]  # of the actions, [K]
     regularised_value: float | None = None  # under the planner's backup, if the plan is for the unregularised value
     regularised_interval: tuple[float, float] | None = None
     chosen: dict[str, str] = field(default_factory=dict)  # reasons for a backup, planner and limit chosen by default
@@ -205,8 +205,9 @@ def drive(work: Callable[[], Status], so_far: Callable[[], Any]) -> Status:
         return stopped.reason
     except KeyboardInterrupt:
         return "interrupted"
-    except (SimulatorError, ClusterError) as error:
-        error.partial = so_far()
+    except (ModelError, ClusterError) as error:
+        with suppress(ModelError):  # the model may fail again
+            error.partial = so_far()
         raise
 
 

@@ -27,9 +27,10 @@ class Bottleneck(NamedTuple):
     state: Any
     action: int
     share: float  # of the gap, estimated
+    name: str  # of the action
 
     def __str__(self) -> str:
-        return f"state {np.asarray(self.state).tolist()} action {self.action} ({self.share:.0%})"
+        return f"state {np.asarray(self.state).tolist()} action {self.name} ({self.share:.0%})"
 
 
 class GapProgress(NamedTuple):

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats
-from smoothplan.models.model import GenerativeModel, ModelError, legal_actions, masked
+from smoothplan.models.model import GenerativeModel, ModelError, action_names, legal_actions, masked
 from smoothplan.theory.softmaxes import Softmaxes, conjugate, cumulant_bounds, entropy, exponentials, hessian
 
 Prior = Callable[[Any], ArrayLike]
@@ -203,6 +203,7 @@ def restricted(backup: Backup, model: GenerativeModel) -> Backup:
     legal: Any = getattr(model, "legal", None)
     if legal is None or not isinstance(backup, OptimalTransport):
         return backup
+    backup.at_zero_range(model.actions)  # refuses a cost matrix of another size
     prior: Any = partial(_legal_prior, backup, model)
     if isinstance(legal, np.ndarray):
         prior = prior(np.arange(len(legal)))
@@ -213,8 +214,15 @@ def _legal_prior(backup: "OptimalTransport", model: GenerativeModel, states: Any
     """The prior restricted to legal actions at states [n, ...], [n, K]; as it is at terminal states of a table."""
     legal = legal_actions(model, states)
     assert legal is not None
-    some = np.any(legal, axis=1)
-    return backup.weights_on(backup.weights(states), legal | ~some[:, None])
+    weights, some = np.broadcast_to(backup.weights(states), legal.shape), np.any(legal, axis=1)
+    missing = some & ~((weights > 0.0) & legal).any(axis=1)
+    if missing.any():
+        row = int(np.argmax(missing))
+        names = [name for name, allowed in zip(action_names(model), legal[row], strict=True) if allowed]
+        raise ModelError(
+            f"prior gives no weight to any of the legal actions {names} at state {np.asarray(states[row]).tolist()}"
+        )
+    return backup.weights_on(weights, legal | ~some[:, None])
 
 
 def at_zero_range(backup: Backup, model: GenerativeModel) -> tuple[float, float]:
@@ -223,9 +231,9 @@ def at_zero_range(backup: Backup, model: GenerativeModel) -> tuple[float, float]
     For legal actions that a function tells, over all sets of actions.
     """
     legal: Any = getattr(model, "legal", None)
-    actions = model.actions
+    actions, usual = model.actions, backup.at_zero_range(model.actions)
     if legal is None:
-        return backup.at_zero_range(actions)
+        return usual
     if isinstance(legal, np.ndarray):  # a table's
         states = np.flatnonzero(legal.any(axis=1))
         values = backup.value(masked(np.zeros((len(states), actions)), legal[states]), states)

@@ -4,7 +4,7 @@ Nothing here samples. If a constant of the paper is loose, the sharp one is give
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -392,6 +392,17 @@ class Problem:
             above_max=_gap_to_hard_max(model, backup)[0],
             pairs=is_mixture(backup),
         )
+
+    def at(self, steps: int | None) -> "Problem":
+        """The problem at states with at most that many steps left; at all states if None."""
+        if steps is None or steps == self.horizon:
+            return self
+        if steps == 0:
+            return replace(self, values=(0.0, 0.0), horizon=0)
+        ends = zip(self.reward_range, self.at_zero, strict=True)
+        low, high = (summed(reward + zero, self.discount, steps) for reward, zero in ends)
+        least, most = self.values  # with 0 between them, as below
+        return replace(self, values=(max(least, min(low, 0.0)), min(most, max(high, 0.0))), horizon=steps)
 
     @property
     def total_weight(self) -> float:
