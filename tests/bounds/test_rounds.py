@@ -101,10 +101,10 @@ def test_what_rounds_prove_is_true(name: str) -> None:
 
 
 def test_the_check_notices_a_missing_union() -> None:
-    """Of thirty coins that are alike, one misleads for longer than it may alone: in about 90 % of the runs."""
-    model, runs = bandit(30), 24
-    assert not too_many(sum(proofs_fail(model, HARD, OTGapE, seed, 4000) for seed in range(runs)), runs)
-    assert too_many(sum(proofs_fail(model, HARD, Forgetful, seed, 4000) for seed in range(runs)), runs)
+    """Of thirty coins that are alike, one misleads for longer than it may alone: in about 80 % of the runs."""
+    model, runs = bandit(30), 32
+    assert not too_many(sum(proofs_fail(model, HARD, OTGapE, seed, 8000) for seed in range(runs)), runs)
+    assert too_many(sum(proofs_fail(model, HARD, Forgetful, seed, 8000) for seed in range(runs)), runs)
 
 
 @pytest.mark.parametrize("parts", [1, SHARING.parts])

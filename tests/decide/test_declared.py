@@ -243,7 +243,7 @@ def test_references_learn_with_illegal_actions(kind: str) -> None:
         ),
         (
             lambda: sp.decide(season(), calls=9, reference=sp.CriticReference(lambda s: np.full((len(s), 2), np.nan))),
-            "the reference must be finite, got nan (state [4.0, 1.0, 12.0, 0.5], action 0)",
+            "the reference must be finite, got nan (state [4.0, 1.0, 12.0, 0.5], action reject)",
         ),
         (
             lambda: GridReference.build(season(), HardMax(), low=[0.0] * 4, high=[1.0] * 4),

@@ -185,3 +185,13 @@ def test_values_against_calls(records: dict[str, Any]) -> None:
     assert figure.layout.xaxis.type == "log"
     declared, _ = [trace for trace in figure.data if trace.name != "cruiser"]
     assert not any([*declared.error_y.array, *declared.error_y.arrayminus])  # a declaration is no finding
+
+
+def test_every_output_names_the_actions() -> None:
+    """Rows, JSON, and the pairs that hold up a gap."""
+    model = sp.models.river_swim(discount=0.9)
+    found = sp.plan(sp.OTGapE(sp.HardMax(), epsilon=0.1), model, 0, max_calls=3_000)
+    assert json.loads(found.to_json())["names"] == ["left", "right"]
+    assert re.search(r"held up by state \d action (left|right)", found.summary())
+    (row,) = sp.compare(sp.UCT(), model, 0, calls=100, seeds=1).rows
+    assert row["action_name"] == ["left", "right"][row["action"]]
