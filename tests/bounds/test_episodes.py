@@ -212,10 +212,11 @@ def test_discounts_of_single_steps_mean_the_same_at_all_stages() -> None:
     """Episodes survive a step with probability d/γ, whatever the season's own discount is."""
 
     def step(states: Ints, actions: Ints, rng: np.random.Generator) -> Any:
-        return states, np.ones(len(states)), np.zeros(len(states), dtype=np.bool_), np.full(len(states), 0.45)
+        return states + 0, np.ones(len(states)), np.zeros(len(states), dtype=np.bool_), np.full(len(states), 0.45)
 
-    base = sp.VectorModel(step, actions=2, discount=0.9, reward_range=(1, 1), initial_state=0)
-    for discount in (1.0, 0.5):
+    declared: dict[str, Any] = {"actions": 2, "discount": 0.9, "reward_range": (1, 1), "initial_state": 0}
+    bases = [kind(step, **declared) for kind in (sp.VectorModel, sp.JitModel)]
+    for base, discount in ((base, discount) for base in bases for discount in (1.0, 0.5)):
         model, truth = finite_horizon(base, 5, discount=discount), sum((0.5 * discount) ** t for t in range(5))
         found = sp.Oracle(model, seed=1).sample(np.tile([0, 5], (20_000, 1)), np.zeros(20_000, dtype=np.int64))
         assert found.terminals.mean() == pytest.approx(0.5, abs=0.016)  # 4.5 standard errors

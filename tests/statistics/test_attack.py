@@ -64,7 +64,7 @@ def no_memory(problem: Problem, level: Bounds, rewards: int) -> arithmetic.Bound
     return right._replace(variance=right.variance / rewards)
 
 
-def cubic_only(order: int, error: float, eta: float, gamma: float) -> tuple[float, float]:
+def cubic_only(order: int, error: float, eta: float, gamma: float, horizon: None) -> tuple[float, float]:
     """Without what the pairs' own chains get wrong."""
     cubic = curvature.remainder_constant(3, eta) * error**3 / (1.0 - gamma)
     return -cubic, cubic

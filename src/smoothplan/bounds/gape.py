@@ -180,6 +180,7 @@ class SearchRun:
         self._history = History()
         self.rounds = Rounds(explorer)
         self._declares_values = declared_values(root.model) is not None and explorer.rules.endless
+        self._looked = 1  # calls when walks last compared the graph with the horizon
 
     def run(self, workers: Workers, display: Display) -> Status:
         """Searches until the gap is within ε or a limit is reached."""
@@ -215,7 +216,9 @@ class SearchRun:
         converged = self._round(limit, draw, threads)
         if converged is None:
             converged = self.explorer.explore(self.epsilon, until, SLICE_CALLS, limit)
-            self.explorer.order()  # raises if an episode was seen to be longer than the horizon
+            if converged or self.calls >= min(limit, 2 * self._looked):
+                self.explorer.order()  # raises if an episode was seen to be longer than the horizon
+                self._looked = self.calls
         self._history.add(self.calls, root_intervals(self.explorer))
         return converged
 

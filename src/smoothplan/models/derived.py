@@ -34,7 +34,8 @@ def finite_horizon(
 
     States of a table are numbered by stages: state s with h steps left is number (steps − h)·S + s, terminal if h = 0.
     States of other simulators, numbers or vectors [d], get the steps left as a last entry, [d + 1]. Searches by bounds
-    count transitions of the model as it was, so that the samples of all stages add up.
+    count transitions of the model as it was, so that the samples of all stages add up, unless the backup depends on the
+    state or there is a key.
 
     Args:
         model: a simulator.
@@ -66,9 +67,12 @@ def finite_horizon(
         "legal": None if declared["legal"] is None else partial(_legal_of_staged, model),
         "stationary": model,
     }
-    if isinstance(model, JitModel):
+    # Without an initial state it is not known whether a step has a discount of its own.
+    if isinstance(model, JitModel) and (start is not None or discount == model.discount):
         vectors = start is None or np.ndim(start) > 0
-        return JitModel(_staged_kernel(model.step, vectors), **declared)
+        discounts = vars(model).get("_discounts", False)
+        step = _rescaled(model.step, model.discount, discount) if discounts else model.step
+        return JitModel(_staged_kernel(step, vectors), **declared)
     return VectorModel(_StagedStep(model, discount), **declared)
 
 
@@ -145,6 +149,16 @@ class _Stationary(NamedTuple):
 def _legal_of_staged(model: GenerativeModel, states: States) -> Any:
     """Which actions of the model before are legal at states with the steps left."""
     return legal_actions(model, split_stages(cast(Any, _Stationary(model)), states)[0])
+
+
+def _rescaled(step: Any, before: float, discount: float) -> Any:
+    """The compiled step of a model with discounts of its own, at another discount; see `_StagedStep`."""
+
+    def rescaled(states: States, actions: Ints, rng: np.random.Generator) -> Any:
+        moved, rewards, ends, discounts = step(states, actions, rng)
+        return moved, rewards, ends, discount * (discounts / before) if before > 0.0 else discounts + discount
+
+    return load_numba().njit(nogil=True)(rescaled)
 
 
 def _staged_kernel(step: Any, vectors: bool) -> Any:
