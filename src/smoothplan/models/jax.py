@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -213,14 +212,14 @@ class _Step:
         form, kind = self.form or _Form.of(states[0]), load_jax().dtypes.canonicalize_dtype(actions.dtype)
         rows, seed = [*form.leaves(states), actions.astype(kind)], rng.integers(2**32, size=2, dtype=np.uint32)
         types = tuple((each.dtype, each.shape[1:]) for each in rows)
-        if types not in self.compiled:
-            with paused_clock():
-                self.compiled[types] = self._checked(form, [each[:1] for each in rows])
 
         def run(first: int, *rows: NDArray[Any]) -> Any:
             size = types, len(rows[0])
-            with nullcontext() if size in self.compiled else paused_clock():
-                found = self.compiled[types](np.append(seed, np.uint32(first)), *rows)
+            if size in self.compiled:
+                return self.compiled[types].many(np.append(seed, np.uint32(first)), *rows)
+            with paused_clock():
+                self._checked(types, form, [each[:1] for each in rows])
+                found = self.compiled[types].many(np.append(seed, np.uint32(first)), *rows)
             self.compiled[size] = None
             return found
 
@@ -255,41 +254,65 @@ class _Step:
         """Whether the outcome may be random: it depends on the key, or a discount may end the episode."""
         from jax.interpreters.partial_eval import dce_jaxpr
 
-        ((types, _),) = [each for each in self.compiled.items() if each[1] is not None]
-        jax, form = load_jax(), self.form
-        assert form is not None
-        traced = jax.make_jaxpr(partial(self._one, form))(jax.random.key(0), *(np.zeros(s, d) for d, s in types)).jaxpr
-        return len(traced.outvars) == len(types) + 2 or dce_jaxpr(traced, [True] * len(traced.outvars))[1][0]
+        (traced,) = filter(None, self.compiled.values())
+        outcomes = len(traced.jaxpr.outvars)
+        return outcomes == len(traced.jaxpr.invars) + 1 or dce_jaxpr(traced.jaxpr, [True] * outcomes)[1][0]
 
-    def _checked(self, form: _Form, row: list[NDArray[Any]]) -> Any:
-        """The compiled function of a seed and the number of the first row, and of rows; an error if it is not pure."""
-        jax = load_jax()
+    def _checked(self, types: Any, form: _Form, row: list[NDArray[Any]]) -> None:
+        """Traces the step for rows like this one; an error if it is not pure.
 
-        def many(seed: Any, *rows: Any) -> Any:
-            key = jax.random.wrap_key_data(seed[:2], impl="threefry2x32")
-            numbers = seed[2] + jax.numpy.arange(len(rows[-1]), dtype=np.uint32)
-            return jax.vmap(partial(self._one, form))(jax.vmap(jax.random.fold_in, (None, 0))(key, numbers), *rows)
-
-        given = [np.zeros(3, dtype=np.uint32), *row]
-        place = f"state {form.states(row[:-1])[0].tolist()}, action {row[-1][0]}"
-        twice = [jax.jit(lambda *given: many(*given)) for _ in range(2)]
+        Batches of all sizes are computed by the first trace. Before a new one, the step must still give it.
+        """
+        jax, place = load_jax(), f"state {form.states(row[:-1])[0].tolist()}, action {row[-1][0]}"
+        given, before = (np.zeros(3, dtype=np.uint32), *row), self.compiled.get(types)
         try:
-            first, second = (each.trace(*given).jaxpr for each in twice)
-            texts = {re.sub("0x[0-9a-fX]+", "", str(each)) for each in (first, second)}
-            same = len(texts) == 1 and all(map(np.array_equal, first.consts, second.consts))
-            outcomes = [jax.device_get(each(*given)) for each in (twice[0], twice[0] if same else twice[1])]
+            traced = [_Traced.of(partial(self._one, form), row) for _ in range(2 if before is None else 1)]
+            first, second = [before or traced[0], traced[-1]]
+            same = first.agrees(second)
+            # A function of Python that JAX calls back is no part of a trace, so its results are compared, too.
+            twice = () if same and before else (first, first if same else second)
+            outcomes = [jax.device_get(each.many(*given)) for each in twice]
         except ModelError:
             raise
         except Exception as error:  # whatever JAX, or the step, raises
             reason = str(error).partition("\n")[0]
             raise ModelError(f"JAX cannot run step: {type(error).__name__}: {reason} ({place})") from error
-        if not same or not all(map(partial(np.array_equal, equal_nan=True), *outcomes)):
+        if not same or (outcomes and not all(map(partial(np.array_equal, equal_nan=True), *outcomes))):
             ends = [(form.states(each[: len(row) - 1])[0].tolist(), float(each[len(row) - 1][0])) for each in outcomes]
             raise ModelError(
                 "step must be pure, but the same state, action and key gave two different results: (next state, "
                 f"reward) {ends[0]} and {ends[1]} ({place})"
             )
-        return twice[0]
+        self.compiled[types] = first
+
+
+class _Traced(NamedTuple):
+    """What a step of one row computes, and the compiled function of a seed, the first row's number, and rows."""
+
+    jaxpr: Any
+    consts: Any
+    many: Any
+
+    @classmethod
+    def of(cls, one: Callable[..., Any], row: list[NDArray[Any]]) -> "_Traced":
+        """Traces a function of a key and a row."""
+        from jax.extend.core import jaxpr_as_fun
+
+        jax = load_jax()
+        words = partial(jax.random.wrap_key_data, impl="threefry2x32")
+        traced = jax.make_jaxpr(lambda *given: one(*given))(words(np.zeros(2, np.uint32)), *(each[0] for each in row))
+
+        def many(seed: Any, *rows: Any) -> Any:
+            numbers = seed[2] + jax.numpy.arange(len(rows[-1]), dtype=np.uint32)
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(words(seed[:2]), numbers)
+            return jax.vmap(jaxpr_as_fun(traced))(keys, *rows)
+
+        return cls(traced.jaxpr, traced.consts, jax.jit(many))
+
+    def agrees(self, other: "_Traced") -> bool:
+        """Whether another trace computes the same."""
+        texts = {re.sub("0x[0-9a-fX]+", "", str(each.jaxpr)) for each in (self, other)}
+        return len(texts) == 1 and all(map(np.array_equal, self.consts, other.consts))
 
 
 def _snapped(numbers: NDArray[Any], ends: tuple[float, ...]) -> NDArray[Any]:
