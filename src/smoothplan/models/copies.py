@@ -110,18 +110,6 @@ _EXACT = frozenset({str, int, bool, type(None)})
 """Types of values that are the same if they and their types are equal."""
 
 
-class _Plain:
-    """Makes an object of a class that holds these values and refers to nothing else."""
-
-    def __init__(self, thing: Any) -> None:
-        self._kind, self._attributes = type(thing), dict(vars(thing))
-
-    def __call__(self) -> Any:
-        made: Any = object.__new__(self._kind)
-        vars(made).update(self._attributes)
-        return made
-
-
 @lru_cache(maxsize=_MOST)
 def _is_plain(kind: Any) -> bool:
     """Whether pickle writes no more of an object than its class and its attributes."""
@@ -140,8 +128,9 @@ class _Writer(pickle.Pickler):
     A persistent id is an int for a number, as strings have that were there at first, bytes for any other string, a
     bytearray for bytes, a list for a tuple, and a tuple (function, *arguments) for any other immutable value. All but
     the ints are new objects at each mention: pickle writes an object that it has seen as a reference, and equal values
-    must be equal bytes, shared or not. A set is an object, but pickle would write it in the order of its hashes: its id
-    is the same `_Members` at each mention.
+    must be equal bytes, shared or not. A plain object is (number of its content), and (this, number of the object) at
+    later mentions, so that it stays shared. A set is an object, but pickle would write it in the order of its hashes:
+    its id is the same `_Members` at each mention.
     """
 
     def __init__(self, copies: "Copies", own: dict[int, int]) -> None:
@@ -149,6 +138,7 @@ class _Writer(pickle.Pickler):
         super().__init__(self._file, protocol=5)
         self._copies, self._own, self._numbers, self._strings = copies, own, copies.numbers, copies.strings
         self._sets: dict[int, _Members] = {}
+        self._mentioned: dict[int, tuple[int, int, Any]] = {}  # plain objects, which a freed one's id must not confuse
         self._memory: dict[int, int] = {}  # the array that each piece of memory belongs to
 
     def write(self, value: Any) -> bytes:
@@ -175,7 +165,14 @@ class _Writer(pickle.Pickler):
         number = self._own.get(key)
         if number is not None or (number := self._numbers.get(key)) is not None:
             return number
-        if kind is list or kind is dict or _is_plain(kind):  # type: ignore[arg-type]
+        if kind is list or kind is dict:
+            return None
+        if _is_plain(kind):  # type: ignore[arg-type]
+            if (found := self._mentioned.get(key)) is not None:
+                return found[:2]
+            if (number := self._copies.number_of_plain(thing)) is not None:
+                self._mentioned[key] = number, len(self._mentioned), thing
+                return (number,)
             return None
         if isinstance(thing, np.random.Generator):
             return -1  # all of them draw from the generator of the call
@@ -202,10 +199,6 @@ class _Writer(pickle.Pickler):
         """How to take a set apart. Refuses objects whose copy would not be independent."""
         if type(thing) is _Members:
             return set, (list(thing),)
-        if _is_plain(type(thing)):  # type: ignore[arg-type]
-            values = vars(thing).values()
-            plain = self._copies.plain(thing) if _EXACT.issuperset(map(type, values)) else None
-            return NotImplemented if plain is None else (plain, ())
         if isinstance(thing, np.random.RandomState | np.random.BitGenerator | random.Random):
             raise CannotCopyError(f"holds a {type(thing).__name__}: draw from self.np_random")
         if isinstance(thing, library().Env):
@@ -224,7 +217,7 @@ class _Reader(pickle.Unpickler):
 
     def __init__(self, text: bytes, constants: list[Any], own: list[Any]) -> None:
         super().__init__(io.BytesIO(text))
-        self._constants, self._own = constants, own
+        self._constants, self._own, self._plain = constants, own, list[Any]()
 
     def persistent_load(self, pid: Any) -> Any:
         """See `_Writer`."""
@@ -234,8 +227,18 @@ class _Reader(pickle.Unpickler):
         if kind is bytes:
             return pid[1:].decode(errors="surrogatepass")
         if kind is tuple:
-            return pid[0](*pid[1:]) if pid else None
+            return None if not pid else self._object(*pid) if type(pid[0]) is int else pid[0](*pid[1:])
         return pid if kind is set else tuple(pid) if kind is list else bytes(pid)
+
+    def _object(self, number: int, mentioned: int | None = None) -> Any:
+        """A plain object: a new one, or the one with this number."""
+        if mentioned is not None:
+            return self._plain[mentioned]
+        kind, attributes = self._constants[number]
+        made = object.__new__(kind)
+        vars(made).update(attributes)
+        self._plain.append(made)
+        return made
 
     def find_class(self, module: str, name: str) -> Any:
         """Refuses: every constituent of an environment has a number."""
@@ -265,7 +268,7 @@ class Copies:
         self.numbers = {id(constant): number for number, constant in enumerate(self._constants)}
         self._spaces: list[Any] = []
         self.strings: dict[str, int] = {}
-        self._plain: dict[tuple[Any, ...], _Plain] = {}
+        self._plain: dict[tuple[Any, ...], int] = {}
         real = self.at(self.state_of(environment), np.random.default_rng(0))
         real.reset(seed=0)
         self.packing.start(self._written(real))
@@ -309,16 +312,17 @@ class Copies:
             self._constants.append(text)
         return number
 
-    def plain(self, thing: Any) -> _Plain | None:
-        """Makes such a plain object: known the first time that it is met, by all that it holds; None if it is not."""
-        held = vars(thing)
-        key = type(thing), *held, *held.values(), *map(type, held.values())
-        plain = self._plain.get(key)
-        if plain is None and self._learning and len(self._plain) < _MOST:
-            plain = self._plain[key] = _Plain(thing)
-            self.numbers[id(plain)] = len(self._constants)
-            self._constants.append(plain)
-        return plain
+    def number_of_plain(self, thing: Any) -> int | None:
+        """The number of what a plain object holds, which it gets the first time that it is met; None if it has none."""
+        held, values = vars(thing), vars(thing).values()
+        kinds = tuple(map(type, values))
+        if not _EXACT.issuperset(kinds):
+            return None
+        number = self._plain.get(key := (type(thing), *held, *values, *kinds))
+        if number is None and self._learning and len(self._plain) < _MOST:
+            number = self._plain[key] = len(self._constants)
+            self._constants.append((type(thing), dict(held)))
+        return number
 
     def settle(self) -> None:
         """Ends the learning."""
